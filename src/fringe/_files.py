@@ -6,12 +6,13 @@ A file may have been prepared by a stranger: its type and size are checked befor
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fringe._process import process_name
 from fringe.errors import InputError
@@ -57,6 +58,16 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
     """Return the bytes of a regular file, up to its present length; raises OSError as :func:`open_regular` does."""
     with open_regular(path, limit) as file:
         return file.read(os.fstat(file.fileno()).st_size)
+
+
+def read_json(path: str | os.PathLike[str], argument: str) -> Any:
+    """Return the JSON document of a file; raise InputError, which names the ``argument``, if it cannot be read."""
+    try:
+        return json.loads(read_regular(path, RECORD_BYTES))
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r} ({error.strerror})", argument=argument) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{str(path)!r} is not JSON ({error})", argument=argument) from error
 
 
 def sha256_of(path: str | os.PathLike[str], limit: int = IMAGE_BYTES) -> str:

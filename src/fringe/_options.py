@@ -14,7 +14,7 @@ class Options(BaseModel):
     """Base class of options: an unknown name and a wrong value are an InputError that names the field.
 
     Attributes:
-        expected: What fields take, in words.
+        expected: Accepted values of fields, in words.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())

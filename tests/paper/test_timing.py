@@ -106,9 +106,7 @@ def test_methods_take_turns_on_each_image_after_a_start_that_is_nobodys_time(mon
 
     monkeypatch.setattr(_timing, "make_maps", spy)
     resolved = study(n=2)
-    reported = []
-    measure_runtimes(resolved, batch_size=7, progress=reported.append)
-    assert reported == ["digits, sequential", "digits, batched"]
+    measure_runtimes(resolved, batch_size=7)
     one, two = ((image["digest"],) for image in resolved.manifest.images)
     assert [(label, ids, warm) for label, ids, warm, _ in calls] == [
         ("fringe", one, True),
@@ -159,9 +157,8 @@ def timing(method="fringe", mode="sequential", seconds=1.0, model="a", half=0.25
 
 def test_a_slowdown_is_a_ratio_of_seconds_of_one_model_and_mode():
     found = [timing(seconds=6.0), timing("ig", seconds=1.5), timing(mode="batched"), timing(model="b")]
-    assert slowdowns(found, "fringe", "ig") == {("a", "sequential"): 4.0}
-    assert slowdowns(found, "ig", "fringe") == {("a", "sequential"): 0.25}
-    assert slowdowns(found, "fringe", "agi") == {}
+    assert slowdowns(found, "fringe") == {("a", "sequential"): 4.0}
+    assert slowdowns(found, "agi") == {}
 
 
 def test_a_record_is_json_and_comes_back():

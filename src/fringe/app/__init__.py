@@ -3,7 +3,7 @@
 >>> import fringe.app
 >>> fringe.app.launch(model=["torchvision:resnet50"])  # doctest: +SKIP
 
-The options load nothing heavy: the command line shows them without torch and gradio.
+Importing the options loads neither torch nor gradio, so the command line can show them quickly.
 """
 
 import importlib

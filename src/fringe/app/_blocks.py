@@ -1,4 +1,4 @@
-"""The page of the app: what stands where, and what happens at a click."""
+"""The page of the app: its layout and its event handlers."""
 
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -14,7 +14,7 @@ from fringe.app._worker import Job, reason
 from fringe.errors import FringeError
 
 STYLE = Path(__file__).with_name("style.css")
-#: Makes each frame as high as the page in it, which says its height in a message.
+#: Sets the height of each frame to that of the page in it, which reports its height in a message.
 HEAD = """<meta name="color-scheme" content="light dark"><script>
 addEventListener("message", (event) => {
   const height = Number(event.data && event.data.fringeHeight);
@@ -27,13 +27,13 @@ TITLE = (
     "<header class='fringe-head'><h1>fringe</h1><p>See what a classifier saw: choose an image, a model and a method."
     "</p></header>"
 )
-#: Tells the server which sample was clicked.
+#: Sends the index of the clicked sample to the server.
 _PICK = """element.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (button) trigger("click", { index: Number(button.dataset.index) });
 });"""
 EMPTY = "<p class='fringe-empty'>{}</p>"
-#: Seconds between two looks at a running job.
+#: Seconds between two status updates of a running job.
 INTERVAL = 0.25
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Arial", "DejaVu Sans", "sans-serif")
 
@@ -42,11 +42,10 @@ Show = Callable[[Any], str]
 
 
 def image_field(folder: Path) -> gr.Image:
-    """A field for an image file that hands over its path: gradio's own would open the file with any decoder. Only what
-    lies in the folder of uploads is handed over, whatever a request names.
+    """Make a field that returns the path of an uploaded image; gradio's own field would open it with any decoder.
 
-    The method is replaced and the class is not derived from, since gradio writes a ``.pyi`` file beside the module of
-    every class of components.
+    Only paths in the folder of uploads are returned, whatever a request names. The method is replaced, because gradio
+    writes a ``.pyi`` file beside the module of every subclass of a component.
     """
     field = gr.Image(
         label="Image", type="filepath", sources=["upload", "clipboard"], height=260, buttons=[], elem_id="image"
@@ -62,7 +61,7 @@ def image_field(folder: Path) -> gr.Image:
 
 
 def theme() -> gr.Theme:
-    """Gradio's look with fonts of the system: its own are fetched from a network."""
+    """Gradio's theme with system fonts: its own fonts are fetched from a network."""
     plain = Default(
         primary_hue="blue", neutral_hue="slate", font=list(FONTS), font_mono=["ui-monospace", "DejaVu Sans Mono"]
     )
@@ -81,7 +80,7 @@ def theme() -> gr.Theme:
 
 
 def build_app(service: Service, folder: Path) -> gr.Blocks:
-    """Build the page of a service; uploads are in the folder."""
+    """Build the page of a service; ``uploads`` is the folder of uploaded files."""
 
     def forget(request: gr.Request) -> None:
         service.forget(str(request.session_hash))
@@ -102,7 +101,7 @@ def build_app(service: Service, folder: Path) -> gr.Blocks:
 
 
 def _choices(service: Service, folder: Path) -> tuple[gr.Image, gr.Dropdown]:
-    """The image, the samples and the model."""
+    """Make the fields of the image, the samples and the model."""
     image = image_field(folder)
     if service.samples:
         samples = gr.HTML(sample_buttons(service.samples), js_on_load=_PICK, elem_id="samples")
@@ -165,9 +164,9 @@ def _download(label: str) -> gr.DownloadButton:
 def _connect(
     service: Service, buttons: tuple[gr.Button, gr.Button], inputs: Any, outputs: Any, start: Start, show: Show
 ) -> None:
-    """Connect a run button, its stop button, what it reads, and what it writes: status, result and three files."""
+    """Connect a run button and its stop button to their inputs and outputs: status, result and three files."""
     run, stop = buttons
-    newest: dict[str, object] = {}  # the last press of each owner: only what it started may write
+    newest: dict[str, object] = {}  # the last press of each owner: only the job it started may write
 
     def follow(request: gr.Request, *values: Any) -> Generator[list[Any]]:
         owner, press = str(request.session_hash), object()
@@ -184,13 +183,13 @@ def _connect(
         service.worker.stop(str(request.session_hash))
 
     hidden: Any = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
-    # gradio would ignore a second press, which is to stop the first
+    # gradio would ignore a second press, which should stop the first
     run.click(follow, list(inputs), [*outputs, stop], trigger_mode="multiple", **hidden)
     stop.click(end, None, None, **hidden)
 
 
 def _follow(service: Service, start: Callable[[], Job], show: Show) -> Generator[list[Any]]:
-    """Begin a job and yield what the outputs show, until it ends; a tab that is closed stops it."""
+    """Start a job and yield the outputs until it ends; closing the tab stops it."""
     none, idle, busy = [gr.skip()] * 4, gr.Button(interactive=False), gr.Button(interactive=True)
     empty = ["", *[gr.DownloadButton(visible=False)] * 3]
     try:

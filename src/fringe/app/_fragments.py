@@ -1,4 +1,4 @@
-"""Pieces of HTML that the app shows. What comes from files, models and errors is escaped."""
+"""HTML fragments of the app. Text from files, models and errors is escaped."""
 
 import base64
 import math
@@ -10,12 +10,12 @@ from fringe.app._worker import Status
 from fringe.metrics import best_of
 from fringe.page import policy_hash
 
-#: What the status line says of a job that ended without a result.
+#: Status line of a job that ended without a result.
 _ENDED = {
     "stopped": "Stopped. Nothing is computed any more.",
     "expired": "Stopped at the limit of {limit}. A quick method, or a smaller image or model, takes less time.",
 }
-#: Added to the page in the frame, which tells its height so that the frame can be as high, and has its own policy.
+#: Added to the page in the frame: a policy of its own, and a script that reports its height to the app.
 _SCRIPT = (
     "new ResizeObserver(() => parent.postMessage({fringeHeight: document.documentElement.offsetHeight}, '*'))"
     ".observe(document.documentElement)"
@@ -23,7 +23,7 @@ _SCRIPT = (
 
 
 def sample_buttons(samples: Sequence[Sample]) -> str:
-    """The samples as buttons that carry their number; the pictures are in the text itself."""
+    """Return the samples as buttons with their index; the pictures are embedded."""
     buttons = ""
     for index, sample in enumerate(samples):
         data = base64.b64encode(sample.png).decode()
@@ -36,7 +36,7 @@ def sample_buttons(samples: Sequence[Sample]) -> str:
 
 
 def status_line(status: Status) -> str:
-    """What is in work, as a line with a progress bar."""
+    """Return the status of a job as a line with a progress bar."""
     if status.state == "waiting" and status.ahead:
         others = "one computation is" if status.ahead == 1 else f"{status.ahead} computations are"
         return _line(f"In the queue: {others} before yours.")
@@ -49,23 +49,24 @@ def status_line(status: Status) -> str:
 
 
 def ended_line(status: Status, limit: float) -> str:
-    """What became of a job without a result."""
+    """Return the final status line of a job without a result."""
     return _line(_ENDED[status.state].format(limit=duration(limit)))
 
 
 def error_box(text: str) -> str:
-    """An error, for people."""
+    """Return an error as a box."""
     return f"<div class='fringe-error' role='alert'><strong>That did not work.</strong> {escape(text)}</div>"
 
 
 def duration(seconds: float) -> str:
-    """``8 s``, ``3 min``."""
+    """Format seconds: ``8 s``, ``3 min``."""
     return f"{max(round(seconds), 1)} s" if seconds < 90 else f"{round(seconds / 60)} min"
 
 
 def page_frame(result: Explained) -> str:
-    """The page of an explanation in a frame that may run its script and nothing else: it has no origin, so it reaches
-    neither the app nor what the browser stores for it."""
+    """Embed the page of an explanation in a frame that may only run its script.
+
+    The frame has no origin, so it can reach neither the app nor the data that the browser stores for the app."""
     page = result.page.replace("script-src ", f"script-src {policy_hash(_SCRIPT)} ", 1)
     page = page.replace("</body>", f"<script>{_SCRIPT}</script></body>", 1)
     title = escape(f"Explanation of {result.name}", quote=True)
@@ -76,7 +77,7 @@ def page_frame(result: Explained) -> str:
 
 
 def comparison(result: Compared) -> str:
-    """Two maps side by side, and their scores beside those of control maps."""
+    """Return two maps side by side, and a table of their scores and those of control maps."""
     figures = "".join(_figure(result, label) for label in result.titles)
     return f"<section class='fringe-compare'><div class='fringe-pair'>{figures}</div>{_table(result)}</section>"
 
@@ -100,7 +101,7 @@ def _figure(result: Compared, label: str) -> str:
 
 
 def _table(result: Compared) -> str:
-    """One row a method, then one a control map; one column a score."""
+    """Table with a row per method, then per control map, and a column per score."""
     rows, metrics = result.comparison.rows, result.comparison.metrics
     scores = {(row.label, label): float(row.scores[label].values[0]) for row in rows for label in metrics}
     methods, blind = [[row.label for row in rows if row.control == control] for control in (False, True)]

@@ -1,4 +1,4 @@
-"""The web server of the app: what it listens to, which paths it answers, and what a browser may load."""
+"""The web server of the app: its address, the paths it answers, and what a browser may load."""
 
 import atexit
 import contextlib
@@ -25,14 +25,14 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
-#: What the page of the app requests; every other path of gradio is closed.
+#: Paths that the page of the app requests; all other paths of gradio are refused.
 PATHS = ("/", "/config", "/theme.css", "/favicon.ico", "/manifest.json")
 FOLDERS = (
     *("/assets/", "/static/", "/gradio_api/queue/", "/gradio_api/upload", "/gradio_api/heartbeat/"),
     *("/gradio_api/file=", "/gradio_api/startup-events", "/gradio_api/cancel", "/gradio_api/app_id"),
 )
-#: Nothing is loaded from another machine. Gradio's page needs scripts in itself; the frame of an explanation is a
-#: document of its own, with the same rules.
+#: Nothing is loaded from another machine. Gradio's page needs inline scripts; the frame of an explanation is a
+#: separate document with the same rules.
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; object-src 'none'; "
@@ -47,12 +47,11 @@ HEADERS = {
 
 
 class Shield:
-    """Middleware that answers only what the page of the app asks for.
+    """Middleware that answers only requests of the page of the app.
 
     Args:
-        app: What answers.
-        hosts: Names under which the server may be called: a name that leads here from a foreign page is none of them.
-            Empty for any.
+        app: The application that answers.
+        hosts: Accepted names in the Host header, against DNS rebinding by foreign pages. Empty accepts any name.
     """
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], hosts: tuple[str, ...]):
@@ -76,7 +75,7 @@ class Shield:
         return await self.app(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> int:
-        """The status of a refusal; 0 for what is answered."""
+        """Return the HTTP status of a refusal; 0 for a request that is answered."""
         headers = {bytes(name).decode("latin-1"): bytes(value).decode("latin-1") for name, value in scope["headers"]}
         host, origin = headers.get("host", ""), headers.get("origin")
         if scope["type"] != "http" or (self.hosts and _host(host) not in self.hosts):
@@ -89,28 +88,28 @@ class Shield:
 
 
 def _host(header: str) -> str:
-    """The name in a Host header, without the port."""
+    """Return the name in a Host header, without the port."""
     return (urlsplit(f"//{header}").hostname or "").lower()
 
 
 @cache
 def served() -> Path:
-    """The folder of this process for uploads, samples and results, which ends with it; gradio knows one a process."""
+    """Return the temporary folder for uploads, samples and results; gradio allows one per process."""
     folder = Path(tempfile.mkdtemp(prefix="fringe-app-")).resolve()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 class AppServer:
-    """The app as a server in a thread of its own.
+    """The app as a server in its own thread.
 
     Args:
         spec: Options.
 
     Attributes:
         service: Models, methods, samples and the thread that computes.
-        blocks: The page, as gradio knows it.
-        url: Where it listens.
+        blocks: The page, a gradio object.
+        url: Address of the server.
 
     Raises:
         FringeError: If a model cannot be loaded, or the host or port cannot be used.
@@ -145,7 +144,7 @@ class AppServer:
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
 
     def _application(self, hosts: tuple[str, ...]) -> Any:
-        # before gradio is imported: it asks a machine of its own for its newest version, and counts its users
+        # before gradio is imported: it would ask its maker's server for the newest version, and report usage
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_RUN_HISTORY="False", GRADIO_TEMP_DIR=str(served()))
         import fastapi
         import gradio
@@ -154,7 +153,7 @@ class AppServer:
 
         outer = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
         self.blocks = blocks = build_app(self.service, served())
-        # gradio sets it in its own launch, and checks only then that a request names no file but an uploaded one
+        # gradio sets it in its own launch, and only then checks that a request names an uploaded file
         blocks.has_launched = True
         gradio.mount_gradio_app(
             outer,
@@ -175,7 +174,7 @@ class AppServer:
         return Shield(outer, hosts)
 
     def start(self) -> "AppServer":
-        """Begin to answer, in the background."""
+        """Start to answer requests, in the background."""
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
             self._thread.join(0.02)
@@ -187,7 +186,7 @@ class AppServer:
             self._thread.join(0.5)
 
     def close(self) -> None:
-        """Stop what is computed, end the server, and remove its files."""
+        """Stop all computations, end the server, and remove its files."""
         if hasattr(self, "service"):
             self.service.close()
         if hasattr(self, "_thread") and self._thread.is_alive():
@@ -211,7 +210,7 @@ def _make_server(application: Any) -> Any:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens at the address."""
+    """Open a socket that listens at the address."""
     if not 0 <= port < 65536:
         raise InputError(f"got {port}, expected 0 to 65535", argument="port")
     try:
@@ -235,7 +234,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def launch(spec: AppSpec | None = None, *, ready: Callable[[AppServer], None] | None = None, **options: Any) -> None:
-    """Serve the app until it is interrupted (Ctrl+C) or told to end (SIGTERM).
+    """Serve the app until it is interrupted (Ctrl+C) or terminated (SIGTERM).
 
     Args:
         spec: Options; None builds them from ``options``.
@@ -243,7 +242,7 @@ def launch(spec: AppSpec | None = None, *, ready: Callable[[AppServer], None] | 
         **options: Fields of :class:`AppSpec`.
 
     Raises:
-        FringeError: If an option makes no sense, a model cannot be loaded, or the address cannot be used.
+        FringeError: If an option is invalid, a model cannot be loaded, or the address cannot be used.
     """
     server = AppServer(spec or AppSpec(**options))
     with contextlib.suppress(Interrupted), interruptible(), server:

@@ -1,4 +1,4 @@
-"""What the app can do, without a web server: its models, methods and samples, and the two computations."""
+"""The app without its web server: models, methods, samples, and the two computations."""
 
 import contextlib
 import io
@@ -29,9 +29,9 @@ from fringe.plots import overlay, png_of
 
 #: Scores of a comparison.
 METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
-#: Samples that are offered.
+#: Number of offered samples.
 MAX_SAMPLES = 24
-#: Classes of the switch in a page, where one path serves them all.
+#: Number of classes to switch between in a page, if one path serves all classes.
 CLASSES = 5
 #: Methods that need more than an image: reference images, another method, or another package.
 _NEEDS_MORE = ("captum", "expected_gradients", "geoig_knn", "ig2", "lxt", "smooth", "straight", "zennit")
@@ -82,10 +82,10 @@ class Service:
     """The models that the app offers, and the thread that computes.
 
     Args:
-        models: The loaded models by the names that people see.
+        models: The loaded models by the names shown to people.
         folder: Folder for samples and for files to download.
-        limits: What one person may ask for.
-        samples: Images that are offered; the first digits by default if a model is the embedded one.
+        limits: Limits for one person.
+        samples: Offered images; the first digits by default if a model is the embedded one.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Service:
         def check(*_: Any) -> None:  # a plain function: a copy of the module would copy the owner of a method
             self.worker.check()
 
-        for loaded in self.models.values():  # a stopped job ends with the next pass through its model
+        for loaded in self.models.values():  # a stopped job ends at the next pass through its model
             loaded.module.register_forward_pre_hook(check)
         self.samples = _samples(self._default_samples() if samples is None else samples)
 
@@ -115,7 +115,7 @@ class Service:
         return (f"{SOURCE}:0:10",) if embedded else ()
 
     def sample_file(self, index: int) -> Path:
-        """The file of a sample, written again if a server removed what it served long ago."""
+        """Return the file of a sample; write it again if the server has removed it as an old file."""
         sample = self.samples[index]
         file = self._folder / "samples" / f"{sample.name}.png"
         if not file.exists():
@@ -127,7 +127,7 @@ class Service:
         """Queue the explanation of an image file; the result of the job is :class:`Explained`.
 
         Raises:
-            InputError: If something is not chosen, is unknown or is too large, or too many wait.
+            InputError: If a choice is missing, unknown or too large, or too many jobs wait.
         """
         loaded, _ = self._model(model), self._method(method)
         image, name = self._open(file), _name(file)
@@ -173,7 +173,7 @@ class Service:
         return self.worker.submit(owner, run)
 
     def forget(self, owner: str) -> None:
-        """Stop what an owner asked for and remove the files of their last results."""
+        """Stop the job of an owner and remove the files of their last results."""
         self.worker.stop(owner)
         for kind in ("explain", "compare"):
             self._remove(owner, kind)
@@ -185,7 +185,7 @@ class Service:
     # Checks
 
     def _model(self, name: str) -> LoadedModel:
-        """A model of the list, by nothing but its name in it."""
+        """Return the offered model with this name; nothing else is loaded."""
         if name not in self.models:
             raise InputError("this model is not in the list", hint="choose one of the list")
         return self.models[name]
@@ -196,7 +196,7 @@ class Service:
         return self.methods[name]
 
     def _open(self, file: str | Path | None) -> Image.Image:
-        """Decode an uploaded file within the limits; the message does not name where it lies."""
+        """Decode an uploaded file within the limits; error messages do not contain its path."""
         if file is None:
             raise InputError("no image is chosen", hint="drop one into the field, or pick a sample")
         try:
@@ -207,7 +207,7 @@ class Service:
             raise InputError(str(error).replace(repr(str(file)) + ": ", "this file: ")) from error
 
     def _check_input(self, loaded: LoadedModel, image: Image.Image) -> int:
-        """The number of classes of a model that can take the image, after one pass through it."""
+        """Run the model once on the image; return its number of classes."""
         parameter = next(loaded.module.parameters(), None)
         x = loaded.prepare([image]).to(None if parameter is None else parameter.device)
         height, width = x.shape[-2:]
@@ -230,8 +230,9 @@ class Service:
 
     @contextlib.contextmanager
     def _new_folder(self, job: Job, kind: str) -> Generator[Path]:
-        """A folder for the files of a result, in place of the owner's last one of its kind; nothing stays of a job that
-        is stopped while they are written, since its owner may be gone."""
+        """Make a folder for the files of a result; it replaces the owner's last one of this kind.
+
+        If the job is stopped while the files are written, it is removed, because its owner may be gone."""
         self._remove(job.owner, kind)
         folder = self._folders[job.owner, kind] = self._folder / secrets.token_hex(16)
         folder.mkdir(parents=True)
@@ -240,7 +241,7 @@ class Service:
         finally:
             if job.is_stopping:
                 self._remove(job.owner, kind)
-                shutil.rmtree(folder, ignore_errors=True)  # where the owner was forgotten in the meantime
+                shutil.rmtree(folder, ignore_errors=True)  # the owner may have been forgotten in the meantime
                 raise StoppedError
 
     def _remove(self, owner: str, kind: str) -> None:
@@ -293,14 +294,14 @@ def load_models(
 
     Args:
         specs: SPEC or NAME=SPEC each.
-        trust_code: Whether code of the models' authors may run.
-        preprocessing: Replaces what the models say, in the form of :meth:`Preprocessing.parse`.
-        class_names: Replaces what the models say.
+        trust_code: Whether code of the models' authors may be run.
+        preprocessing: Replaces the preprocessing of all models, in the form of :meth:`Preprocessing.parse`.
+        class_names: Replaces the class names of all models.
         device: Device of all models.
 
     Returns:
-        The models by the name that people see: NAME, or the architecture. Their spec, which may hold a path of this
-        machine, is not shown.
+        The models by the name shown to people: NAME, or the architecture. The spec is not shown, because it may contain
+        a path of this machine.
 
     Raises:
         FringeError: If a model cannot be loaded, or a name is given twice.
@@ -323,7 +324,7 @@ def load_models(
 
 
 def _methods() -> dict[str, str]:
-    """The titles of the methods that need nothing but the image, FRInGe first; short versions stand beside them."""
+    """The titles of the methods that need only the image, FRInGe first, each followed by its quick version."""
     names = sorted(METHODS, key=lambda name: (name != "fringe", METHODS[name].title))
     result: dict[str, str] = {}
     for name in names:
@@ -335,7 +336,7 @@ def _methods() -> dict[str, str]:
 
 
 def _samples(inputs: Sequence[str]) -> tuple[Sample, ...]:
-    """The first images of the inputs, as a browser shows them."""
+    """The first images of the inputs, as PNG for the browser."""
     result: list[Sample] = []
     for ref in list(find_inputs(inputs))[:MAX_SAMPLES] if inputs else ():
         file = io.BytesIO()
@@ -349,23 +350,23 @@ def _samples(inputs: Sequence[str]) -> tuple[Sample, ...]:
 
 
 def _title(ref: ImageRef) -> str:
-    """The digit, or the name of the file without a number of its class."""
+    """The digit, or the file name without its class number."""
     name = f"digit {ref.label}" if isinstance(ref.origin, int) else re.sub(r"^[0-9]{1,5}_", "", ref.id)
     return name.replace("_", " ")
 
 
 def _in_words(what: str, titles: Mapping[str, str]) -> str:
-    """What a comparison is at, with the titles of the methods."""
+    """The current step of a comparison, with the titles of the methods."""
     label, _, rest = what.partition(": ")
     return " ".join((titles.get(label, f"control map “{label}”"), rest)).strip()
 
 
 def _name(file: str | Path | None) -> str:
-    """The name of a file without its suffix, as a name of files to download."""
+    """The stem of a file name, made safe for names of downloaded files."""
     return _SAFE.sub("_", Path(file or "").stem).strip("._")[:60] or "image"
 
 
 def _renamed(context: Context | None, name: str, model: str) -> Context:
-    """The context under the names that the person knows: not a spec, which may hold a path of this machine."""
+    """The context with the names shown to people instead of specs, which may contain a path of this machine."""
     assert context is not None
     return replace(context, ids=(name,), model=model)

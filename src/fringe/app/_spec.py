@@ -12,10 +12,10 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class AppSpec(Options):
-    """Options of :func:`fringe.app.launch`: keyword arguments and flags in one.
+    """Options of :func:`fringe.app.launch`, both as keyword arguments and as flags.
 
     Raises:
-        InputError: For an unknown option, or a value that an option does not take.
+        InputError: If an option is unknown or has an invalid value.
     """
 
     expected: ClassVar[Mapping[str, str]] = {

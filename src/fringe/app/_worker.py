@@ -1,6 +1,6 @@
-"""One thread that computes what several people ask for, one job after another, and that can be stopped.
+"""A worker thread that runs the jobs of several people one after another; jobs can be stopped.
 
-Nothing here knows a web server or a model: a job is a function that calls :meth:`Job.check` as often as it can.
+It depends on no web server and no model: a job is a function that calls :meth:`Job.check` as often as it can.
 """
 
 import logging
@@ -13,20 +13,20 @@ from typing import Any, Literal
 from fringe.errors import FringeError, InputError, is_out_of_memory
 
 State = Literal["waiting", "running", "done", "failed", "stopped", "expired"]
-#: States of a job that will not change any more.
+#: Final states of a job.
 FINISHED: tuple[State, ...] = ("done", "failed", "stopped", "expired")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one person may ask of the app.
+    """Limits for one person.
 
     Attributes:
         max_pixels: Pixels of an uploaded image, compared with its header before it is decoded.
         max_input_pixels: Pixels of the model's input, after its preprocessing.
-        max_upload_bytes: Length of an uploaded file.
+        max_upload_bytes: Bytes of an uploaded file.
         time_limit: Seconds of one computation.
-        queue: Computations that may wait.
+        queue: Number of computations that may wait.
 
     Raises:
         InputError: If a limit is not positive; the queue may be 0.
@@ -47,22 +47,23 @@ class Limits:
 
 
 class StoppedError(Exception):
-    """Ends a computation whose job was stopped or took too long. No FringeError: a comparison would take that for the
-    failure of one method and go on with the next."""
+    """Ends a computation whose job was stopped or took too long.
+
+    It is not a FringeError, which a comparison would take for the failure of one method, and continue."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """Where a job stands.
+    """Status of a job.
 
     Attributes:
-        state: What became of it so far.
-        ahead: Jobs that are computed before it.
-        what: What is in work.
-        done: Steps done.
-        total: Steps planned; 0 if unknown.
-        seconds: Time since it began.
-        left: Estimate of the time left; None before enough is done.
+        state: Current state.
+        ahead: Number of jobs that run before it.
+        what: The current step.
+        done: Number of steps done.
+        total: Number of steps planned; 0 if unknown.
+        seconds: Seconds since the start.
+        left: Estimate of the seconds left; None before enough is done.
     """
 
     state: State
@@ -80,7 +81,7 @@ class Job:
     Args:
         owner: Who asked for it.
         compute: The computation. It gets this job, and calls :meth:`check` or :meth:`report` often.
-        seconds: Time that it may take once it runs.
+        seconds: Maximum running time in seconds.
     """
 
     def __init__(self, owner: str, compute: Callable[["Job"], Any], seconds: float):
@@ -107,7 +108,7 @@ class Job:
             raise StoppedError
 
     def report(self, done: float, total: float, what: str = "steps") -> None:
-        """Note the steps done and planned; a progress callback of the library."""
+        """Record the steps done and planned; a progress callback of the library."""
         self._progress = (what, done, total)
         self.check()
 
@@ -116,40 +117,41 @@ class Job:
         return self._finished.wait(seconds)
 
     def status(self, ahead: int = 0) -> Status:
-        """Where it stands, if ``ahead`` jobs come first."""
+        """Return the status, given that ``ahead`` jobs run first."""
         what, done, total = self._progress
         spent = time.monotonic() - self._start if self.state == "running" else 0.0
         left = spent * (total - done) / done if done > 0 and done >= 0.05 * total and spent > 0.5 else None
         return Status(self.state, ahead, what, done, total, spent, left)
 
     def run(self) -> None:
-        """Compute; the state says afterwards how it ended. Flags decide, not the exception: code between may have
-        caught it and raised another."""
+        """Run the computation and set the final state.
+
+        The flags decide the state, not the exception: other code may have caught it and raised another."""
         self._start, self.state = time.monotonic(), "running"
         state: State = "done"
         try:
             self.check()
             self.result = self.compute(self)
-        except BaseException as error:  # the thread serves others after this job
+        except BaseException as error:  # the thread must survive for the next jobs
             late = time.monotonic() - self._start > self.seconds
             state = "stopped" if self._stop.is_set() else "expired" if late else "failed"
             self.error = error if state == "failed" else None
-            if state == "failed":  # with the advice to programmers, which the page leaves out
+            if state == "failed":  # the log keeps the advice to programmers, which the page omits
                 known = isinstance(error, FringeError)
                 logging.getLogger("fringe").error("a computation of the app failed: %s", error, exc_info=not known)
         self.end(state)
 
     def end(self, state: State) -> None:
-        """Set the last state and wake those who wait."""
+        """Set the final state and wake waiting threads."""
         self.state = state
         self._finished.set()
 
 
 class Worker:
-    """The thread and its queue. An owner has one job at a time: a new one stops the one before.
+    """The thread and its queue. An owner has one job at a time: a new job stops the last one.
 
     Args:
-        limits: Length of the queue, and time of a job.
+        limits: Length of the queue, and maximum time of a job.
     """
 
     def __init__(self, limits: Limits):
@@ -165,7 +167,7 @@ class Worker:
         """Put a computation into the queue.
 
         Raises:
-            InputError: If too many are waiting already.
+            InputError: If the queue is full.
         """
         job = Job(owner, compute, self.limits.time_limit)
         with self._condition:
@@ -191,19 +193,19 @@ class Worker:
         return bool(waiting or running)
 
     def status(self, job: Job) -> Status:
-        """Where a job stands."""
+        """Return the status of a job."""
         with self._condition:
             ahead = self._waiting.index(job) + (self._running is not None) if job in self._waiting else 0
         return job.status(ahead)
 
     def check(self) -> None:
-        """Raise StoppedError if this is the thread of a job that must end. Other threads pass."""
+        """Raise StoppedError if the job of the calling thread must end; other threads are not affected."""
         running = self._running
         if running is not None and threading.current_thread() is self._thread:
             running.check()
 
     def close(self) -> None:
-        """Stop everything and end the thread."""
+        """Stop all jobs and end the thread."""
         with self._condition:
             self._closed = True
             waiting, self._waiting, running = self._waiting, [], self._running
@@ -226,7 +228,7 @@ class Worker:
                 self._running = None
 
 
-#: Fields of the page by what an argument of the library is called.
+#: Field of the page for each argument of the library.
 _FIELDS = {
     **dict.fromkeys(("model", "output", "layer"), "model"),
     **dict.fromkeys(("inputs", "image", "images", "x"), "image"),
@@ -235,10 +237,10 @@ _FIELDS = {
 
 
 def reason(error: BaseException | None) -> str:
-    """What a person may read of an error: the message of the library's own, and only the kind of the others, whose
-    text may name files of the machine.
+    """Return the text of an error for people: the message of a library error, and only the type of any other error,
+    whose message may contain paths of this machine.
 
-    An argument of a function is named by the field of the page, and the advice to programmers is left out.
+    Arguments are called by the fields of the page, and the advice to programmers is omitted.
     """
     if isinstance(error, FringeError):
         text = error.message if error.hint is None else f"{error.message}; {error.hint}"

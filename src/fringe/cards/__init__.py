@@ -1,4 +1,4 @@
-"""Cards of attribution methods: what a method assumes, costs, gets right and gets wrong, by our own measurements."""
+"""Cards of attribution methods: its assumptions, cost, scores and failures, measured by this library."""
 
 from fringe.cards._card import card_of_run as card_of_run
 from fringe.cards._card import describe_card as describe_card

@@ -43,15 +43,15 @@ _OF_METRIC = {
 
 @dataclass(frozen=True)
 class Line:
-    """One measurement, summarised.
+    """Summary of one measurement.
 
     Attributes:
         measurement: The scores.
         kind: The metric.
-        score: Mean or median of the method, with its interval.
-        controls: Those of the blind maps, by name.
-        rival: The blind map with the best score, where a method should beat it.
-        difference: The method less that map, on the same examples.
+        score: Mean or median score of the method, with its interval.
+        controls: The same for each blind map, by name.
+        rival: The blind map with the best score; None if methods need not beat blind maps.
+        difference: Score of the method minus that of the rival, on the same examples.
     """
 
     measurement: Measurement
@@ -63,14 +63,14 @@ class Line:
 
     @property
     def beats_controls(self) -> bool | None:
-        """Whether the method is better than the best blind map, with certainty; None where that is no question."""
+        """Whether the method is significantly better than the best blind map; None without a rival."""
         if self.difference is None or not math.isfinite(self.difference.low):
             return None
         return self.difference.low > 0 if self.kind.direction == "higher" else self.difference.high < 0
 
     @property
     def is_worse(self) -> bool:
-        """Whether the best blind map is better than the method, with certainty."""
+        """Whether the best blind map is significantly better than the method."""
         if self.difference is None:
             return False
         return self.difference.high < 0 if self.kind.direction == "higher" else self.difference.low > 0
@@ -83,15 +83,7 @@ class Line:
 
 
 def summarise_measurement(measurement: Measurement, seed: int) -> Line:
-    """Summarise a measurement.
-
-    Args:
-        measurement: The scores.
-        seed: Keys the resamples.
-
-    Returns:
-        Its estimates, and its difference to the best blind map.
-    """
+    """Summarise a measurement by estimates and the difference from the best blind map; ``seed`` keys the resamples."""
     kind = METRICS[str(measurement.settings["metric"])]
     clusters = measurement.clusters or None
     score = estimate(measurement.scores, seed, kind.aggregate, clusters=clusters)
@@ -104,14 +96,14 @@ def summarise_measurement(measurement: Measurement, seed: int) -> Line:
 
 
 def _difference(measurement: Measurement, control: str, seed: int) -> Difference:
-    """The method less a blind map, on the same examples."""
+    """Score of the method minus that of a blind map, on the same examples."""
     summary = METRICS[str(measurement.settings["metric"])].aggregate
     pair = measurement.scores, measurement.controls[control]
     return paired(*pair, seed=seed, summary=summary, clusters=measurement.clusters or None)
 
 
 def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
-    """Return where the method fails, in sentences: checks, gates, maps without a score, blind maps that do as well."""
+    """List failed checks and gates, missing scores, and metrics where a blind map scores as well, as sentences."""
     said = [f"The {clause}." for clause in card.failures()]
     for scene, gates in card.gates.items():
         broken = [f"{gate.name} is {gate.value:.3g}" for gate in gates if not gate.holds]
@@ -131,12 +123,12 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
 
 
 def not_measured(card: Card) -> tuple[str, ...]:
-    """Return what was not measured, and why, in sentences."""
+    """List what was not measured, and why, as sentences."""
     return tuple(f"{what}: {why.rstrip('.')}." for what, why in by_text(card.skipped.items()))
 
 
 def describe_card(card: Card) -> list[str | TextTable]:
-    """Return what a card says, for people: its scores with those of blind maps, checks, cost, and where it fails."""
+    """Describe a card in text: scores of the method and of blind maps, checks, cost, and failures."""
     lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
     parts = [line.measurement.part for line in lines]
     rows = [
@@ -172,15 +164,7 @@ def with_interval(value: Estimate) -> str:
 
 
 def card_report(card: Card, command: str = "") -> Report:
-    """Return the page of a card before it has a form.
-
-    Args:
-        card: The measurements.
-        command: The command that made them.
-
-    Returns:
-        The page.
-    """
+    """Build the page of a card, independent of the output format; ``command`` is the one that made the card."""
     lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
     short = Chapter(
         "In short",
@@ -229,7 +213,7 @@ def write_card(card: Card, folder: str | Path, command: str = "") -> tuple[Path,
 
     Args:
         card: The measurements.
-        folder: Where; it is made if it does not exist.
+        folder: Output folder; created if it does not exist.
         command: The command that made them.
 
     Returns:
@@ -249,18 +233,18 @@ def write_card(card: Card, folder: str | Path, command: str = "") -> tuple[Path,
 
 
 def card_of_run(run: str | Path, method: str, plan: str | None = None) -> Card:
-    """Make a card from the scores of a benchmark, of which every image and every blind map counts.
+    """Make a card from the scores of a benchmark, with all its images and blind maps.
 
     Args:
         run: The run folder.
-        method: Label of the method in it.
-        plan: Name of the plan; needed where the folder holds several.
+        method: Label of the method in the run.
+        plan: Name of the plan; required if the folder holds several.
 
     Returns:
-        The card, without checks, which a run does not hold.
+        The card. It has no checks, because a run stores none.
 
     Raises:
-        InputError: If the run has no such method or plan.
+        InputError: If the run does not contain the method or the plan.
     """
     results = read_results(run, plan)
     models = [model for model in results.models if method in results.methods(model)]
@@ -280,7 +264,7 @@ def card_of_run(run: str | Path, method: str, plan: str | None = None) -> Card:
             {
                 control: tuple(map(float, results.scores(model, control, metric)))
                 for control in results.methods(model)
-                if results.is_control(control) and control in BLIND  # diffusion runs the model
+                if results.is_control(control) and control in BLIND  # not diffusion, which runs the model
             },
             settings=results.manifest.metrics[metric]["settings"],
             clusters=results.clusters(model, metric) or (),
@@ -369,7 +353,7 @@ def _bounds(least: float | None, most: float | None) -> str:
 
 
 def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
-    """Paired differences to every blind map: of the mass inside for the scenes, and of all interventions."""
+    """Plot paired differences from every blind map: mass inside for the scenes, and every intervention."""
     chosen = [line for line in lines if line.kind.direction != "none" and _is_drawn(line.measurement)]
     pairs = [(line, name) for line in chosen for name in line.measurement.controls]
     differences = [_difference(line.measurement, name, card.seed) for line, name in pairs]

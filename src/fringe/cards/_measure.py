@@ -1,4 +1,4 @@
-"""What a card says of a method, measured on the embedded digits and on scenes whose answer is known."""
+"""Measurements for a card, on the embedded digits and on scenes with a known answer."""
 
 import dataclasses
 import functools
@@ -25,32 +25,32 @@ from fringe.paths import Problem
 from fringe.scenes import Gate, Scene, get_scene
 from fringe.testing import CheckError, CheckResult, check_attributor
 
-#: Called with what is measured next, and how many parts of how many are done.
+#: Called with the next measurement, the parts done, and the number of parts.
 Progress = Callable[[str, int, int], None]
 
 DIGITS = "embedded:digits"
-#: Scenes that need nothing but the embedded digits.
+#: Scenes that need only the embedded digits.
 SCENES_OF_CARDS = (
     *("blockdigits", "xai_tris:translations_rotations_white", "xai_tris:xor_white"),
     *("colour_counter", "patch_and", "difull"),
 )
-#: Maps that know nothing of the model.
+#: Blind maps: they do not depend on the model.
 BLIND = ("edge", "random", "uniform")
-#: Images at most of a metric that makes several maps of each.
+#: Maximum number of images for a metric that computes several maps per image.
 FEW = 8
-#: Reference images for methods that average over some.
+#: Number of reference images for methods that average over references.
 REFERENCES = 16
 LOCALISATION = ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_hit")
-#: The metrics of each part of a card on the digits, and whether they make further maps.
+#: The metrics of each part of a card on the digits, and whether they compute further maps.
 PARTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
     "Interventions": (("single_deletion", "signed_insertion", "road", "saco", "insertion", "deletion"), False),
     "Sanity": (("mprt", "random_logit"), True),
     "Noise sensitivity": (("max_sensitivity",), True),
     "Completeness": (("completeness_residual",), False),
 }
-#: Of benchmarks: properties of a map and its path in which only methods that aim at them can fail.
+#: In benchmarks: properties of a map and its path that only methods designed for them can fail.
 PATH, PATH_METRICS = "Path and sparseness", ("endpoint_kl", "tracking_error_mean", "tracking_error_max", "sparseness")
-#: Parts in which a method should beat maps that know nothing of the model. Such a map may well be insensitive to noise.
+#: Parts in which a method should beat blind maps. Robustness is not one: a blind map may be insensitive to noise.
 COMPARED = ("Localisation", "Interventions", "Sanity", "Scores")
 
 
@@ -63,8 +63,8 @@ class Measurement:
         subject: The scene, or the images.
         metric: Label of the metric.
         scores: Scores (n,) of the method, NaN where there is none.
-        controls: Those of maps that know nothing of the model, by name.
-        chance: What a uniform map scores by definition, if the metric says so.
+        controls: Scores (n,) of each blind map, by name.
+        chance: Score of a uniform map by definition, if the metric states it.
         settings: Record of the metric.
         clusters: Names (n,) of clusters of examples that share pixels; empty where none do.
     """
@@ -81,24 +81,24 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Card:
-    """What was measured of a method.
+    """All measurements of a method.
 
     Attributes:
         label: Name of the method.
-        summary: What it is, in its own words.
+        summary: First line of the method's docstring.
         source: Publication.
         settings: Record of the method.
-        assumptions: What it needs and promises.
+        assumptions: What the method requires and guarantees, as sentences.
         checks: Results of the conformance checks and theorems.
         gates: Conditions of the scenes, by scene.
         measurements: All scores.
         skipped: What was not measured, and why.
-        verdicts: How many maps of the digits have each verdict.
-        passes: Forward passes, Jacobian-vector and vector-Jacobian products of a map; empty if not measured.
-        seconds: Time of a map.
-        n: Examples of a part.
-        seed: Drew them.
-        made: When.
+        verdicts: Number of maps of digits with each verdict.
+        passes: Forward passes, Jacobian-vector and vector-Jacobian products per map; empty if not measured.
+        seconds: Seconds per map.
+        n: Number of examples of each part.
+        seed: Seed of the examples and of all other randomness.
+        made: Time of the measurement.
     """
 
     label: str
@@ -118,16 +118,16 @@ class Card:
     made: str = ""
 
     def failed_checks(self, allowed: Sequence[str] = ()) -> tuple[CheckResult, ...]:
-        """Return the checks that do not hold.
+        """Return the names of the failed checks.
 
         Args:
             allowed: Names of checks that may fail.
 
         Returns:
-            The others that failed.
+            Names of the other failed checks.
 
         Raises:
-            InputError: For a name that no check has.
+            InputError: If a name is unknown.
         """
         names = [check.name for check in self.checks]
         unknown = sorted(set(allowed) - set(names))
@@ -137,7 +137,7 @@ class Card:
         return tuple(check for check in self.checks if not check.passed and check.name not in allowed)
 
     def failures(self, allowed: Sequence[str] = ()) -> list[str]:
-        """Return which checks fail and why, those that fail for one reason together.
+        """List the failed checks with their reasons; checks with the same reason share one clause.
 
         Args:
             allowed: Names of checks that may fail.
@@ -150,7 +150,7 @@ class Card:
 
 
 def by_text(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Names, with commas between those of one text, and the text."""
+    """Pairs of names, separated by commas, and the text that they share."""
     names: dict[str, list[str]] = {}
     for name, text in pairs:
         names.setdefault(text, []).append(name)
@@ -167,22 +167,22 @@ def verify(
     trust_code: bool = False,
     progress: Progress | None = None,
 ) -> Card:
-    """Measure anybody's attribution method on the embedded digits and on scenes with a known answer, offline.
+    """Measure an attribution method on the embedded digits and on scenes with a known answer, offline.
 
     Args:
         target: What :func:`read_target` reads: a name, a method, a class of Captum, a function.
-        n: Examples of each scene and digits; metrics that make further maps of each take at most 8 of them.
-        seed: Draws the examples and keys all randomness.
+        n: Number of examples of each scene and of digits; metrics that compute further maps use at most 8.
+        seed: Seed of the examples and of all other randomness.
         scenes: Names of scenes, or configured ones.
         checks: Whether to run the conformance checks and theorems.
-        trust_code: Whether a module or a file that ``target`` names may run.
-        progress: Called with what is measured next, the parts done, and the number of parts.
+        trust_code: Whether a module or a file that ``target`` names may be run.
+        progress: Called with the next measurement, the parts done, and the number of parts.
 
     Returns:
         The measurements.
 
     Raises:
-        InputError: For a target that is no method, or whose package is not installed.
+        InputError: If the target is not a method, or its package is not installed.
     """
     require_positive("n", n)
     method = read_target(target, trust_code=trust_code)
@@ -209,7 +209,7 @@ def _title(scene: str | Scene) -> str:
 
 
 class _Measuring:
-    """The measurements of one method so far."""
+    """Collects the measurements of one method."""
 
     def __init__(self, method: Attributor, n: int, seed: int):
         self.method, self.n, self.seed = method, n, seed
@@ -241,7 +241,7 @@ class _Measuring:
         )
 
     def check(self) -> None:
-        """Run the contract of methods, which holds the theorems as well."""
+        """Run the conformance checks, which include the theorems."""
         try:
             results = check_attributor(self.method)
         except CheckError as error:
@@ -249,7 +249,7 @@ class _Measuring:
         self.checks += map(_without_refusals, results)
 
     def localise(self, title: str, scene: Scene) -> None:
-        """Compare the maps of one network of a scene with its truth."""
+        """Compare the maps of one network of a scene with the known answer."""
         scene = dataclasses.replace(scene, networks=1) if scene.networks > 1 else scene  # pyright: ignore[reportArgumentType]
         model = load_model(DIGITS) if scene.requires_model else None
         images = tuple(find_inputs([DIGITS])) if scene.requires_images else ()
@@ -277,7 +277,7 @@ class _Measuring:
             self.checks.append(_difull(self.method, method))
 
     def score_digits(self, part: str) -> None:
-        """Score maps of the digits under the metrics of a part."""
+        """Score maps of digits with the metrics of a part."""
         metrics, makes_maps = PARTS[part]
         if part == "Completeness" and not self.method.is_complete:
             self.skipped[part] = "the method claims no sum of its map"
@@ -300,7 +300,7 @@ class _Measuring:
         metrics: Sequence[str],
         clusters: tuple[str, ...] = (),
     ) -> MethodResult:
-        """Score the method and the blind maps; the method's own result."""
+        """Score the method and the blind maps; return the method's result."""
         blind = [Candidate(name, None) for name in BLIND]
         candidates = [Candidate(self.method.label, self.method), *blind]
         with context.problem.model.session(context.problem.inputs.device):
@@ -326,7 +326,7 @@ class _Measuring:
 
 
 def _without_refusals(result: CheckResult) -> CheckResult:
-    """A method that says what network it needs, and refuses another one, breaks no contract."""
+    """Pass a check that failed only because the method refuses the network with a documented error."""
     refusal = "InputError: model: "
     if result.passed or not result.detail.startswith(refusal):
         return result
@@ -334,7 +334,7 @@ def _without_refusals(result: CheckResult) -> CheckResult:
 
 
 def _digits(n: int, seed: int, references: bool) -> EvaluationContext:
-    """Test digits in the order of the seed, explained for the predicted class."""
+    """The problem of ``n`` test digits, in an order drawn by the seed, for the predicted classes."""
     model = load_model(DIGITS)
     samples = digits_samples()
     order = KeyedGenerator(seed).permutation("digits of a card", len(samples))[:n]
@@ -347,7 +347,7 @@ def _digits(n: int, seed: int, references: bool) -> EvaluationContext:
 
 
 def _difull(method: Attributor, result: MethodResult) -> CheckResult:
-    """The theorem of disconnected cells: a path method gives nothing to a cell that the network does not read."""
+    """Check the theorem of disconnected cells: a path method attributes zero to cells that the network ignores."""
     if not method.is_complete:
         return CheckResult("difull", True, "does not apply: the method integrates no gradient along a path")
     values = result.scores["mass_inside"].values
@@ -360,7 +360,7 @@ def _difull(method: Attributor, result: MethodResult) -> CheckResult:
 
 
 def _assumptions(method: Attributor, passes: Mapping[str, float]) -> tuple[str, ...]:
-    """What a method needs and promises, as far as its class and its passes say."""
+    """What a method requires and guarantees, derived from its class and its passes."""
     lines: list[str] = []
     if isinstance(method, CallableMethod):
         lines.append("It is a function, called with one image at a time and with seeded random generators.")

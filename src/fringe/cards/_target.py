@@ -1,4 +1,4 @@
-"""Anybody's method as a method of this library: a name, a class of this library or of Captum, or a function."""
+"""Turn a name, a class of this library or of Captum, or a function into a method of this library."""
 
 import importlib
 import importlib.util
@@ -24,20 +24,20 @@ Function = Callable[..., Any]
 
 
 def read_target(target: object, *, trust_code: bool = False) -> Attributor:
-    """Return what somebody calls an attribution method as a method of this library.
+    """Turn any form of an attribution method into a method of this library.
 
     Args:
         target: A name, as for :func:`fringe.attribution.get_method`; ``"module:NAME"`` or ``"file.py:NAME"``, which
             runs that code; a configured method or its class; a class of ``captum.attr``; a function of Quantus; or any
             function ``(model, inputs, target)`` that returns maps of the inputs' shape, or with one channel.
-        trust_code: Whether a module or a file that is named may run.
+        trust_code: Whether a module or a file that is named may be run.
 
     Returns:
-        The method. A class of Captum or a function is called with one input at a time and with the global generators
-        seeded by the input, so its maps do not depend on the other inputs. It sees a module whose passes are counted.
+        The method. A class of Captum or a function is called with one input at a time, and the global generators are
+        seeded by the input, so its maps do not depend on the other inputs. Its passes are counted.
 
     Raises:
-        InputError: If it is none of these, or code is named that is not trusted.
+        InputError: If the target has none of these forms, or names code without ``trust_code``.
     """
     if isinstance(target, str):
         if ":" not in target or target.partition(":")[0].partition("(")[0] in METHODS:
@@ -49,7 +49,7 @@ def read_target(target: object, *, trust_code: bool = False) -> Attributor:
         return _method(target.__name__, "Captum", _call_captum(target))
     if callable(target) and not isinstance(target, (type, nn.Module)):
         name = getattr(target, "__name__", type(target).__name__)
-        # the name of a module that was read from a file is made up, its file is not; a notebook's has none
+        # a module read from a file has an invented name, so record the file; a notebook's module has no file
         file = getattr(inspect.getmodule(target), "__file__", None)
         source = Path(file).name if file else getattr(target, "__module__", "") or ""
         return _method(name, source, _call_function(target))
@@ -80,7 +80,7 @@ def _imported(text: str, *, trust_code: bool) -> object:
 
 @dataclass(frozen=True)
 class CallableMethod(Attributor):
-    """A function of somebody else as a method; it promises no sum that could be compared with the score."""
+    """A foreign function as a method; its maps need not sum to a change of the score."""
 
     is_complete = False
     function: ClassVar[Function]
@@ -102,7 +102,7 @@ class CallableMethod(Attributor):
             values = result.detach() if isinstance(result, Tensor) else torch.as_tensor(np.asarray(result))
         except (FringeError, torch.OutOfMemoryError):
             raise
-        except Exception as error:  # a function of somebody else may raise anything
+        except Exception as error:  # a foreign function may raise anything
             raise InputError(f"{self.name} failed ({type(error).__name__}: {error})", argument="method") from error
         return _shaped(values.to(x), x, self.name)[0]
 
@@ -138,7 +138,7 @@ class CountedModule(nn.Module):
 
 
 def _method(name: str, source: str, function: Function) -> Attributor:
-    """A class of its own for each function, so that its settings are plain data."""
+    """Define a class for the function, so that the method's settings are plain data."""
     label = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
     attributes: Mapping[str, Any] = {
         "__doc__": inspect.getdoc(function) or f"{name}, a function of {source or 'the caller'}.",
@@ -158,7 +158,7 @@ def _call_captum(kind: type) -> Function:
 
 
 def _call_function(function: Function) -> Function:
-    """The function, called as Quantus calls one if it names its last argument ``targets``."""
+    """Call the function; as Quantus calls one if its last argument is named ``targets``."""
     try:
         of_quantus = "targets" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # a function without a signature
@@ -185,6 +185,6 @@ def _shaped(values: Tensor, x: Tensor, name: str) -> Tensor:
     if x.dim() > 2 and tuple(values.shape) in (one, (1, *x.shape[2:]), tuple(x.shape[2:])):
         return values.reshape(one).expand_as(x) / x.shape[1]
     expected = f"that of the input, {tuple(x.shape)}"
-    if x.dim() == 4:  # in letters: one message for inputs of all sizes
+    if x.dim() == 4:  # symbolic shape: the same message for inputs of all sizes
         expected = "that of the input, (1, C, H, W), or (1, 1, H, W), (1, H, W) or (H, W) for all channels together"
     raise InputError(f"{name} returned shape {tuple(values.shape)}, expected {expected}", argument="method")

@@ -1,4 +1,4 @@
-"""Images: files, folders and the shipped digits become samples of mode RGB or L, or an error that says why not."""
+"""Images: files, folders and the embedded digits as samples of mode RGB or L."""
 
 from fringe.data._digits import SOURCE as SOURCE
 from fringe.data._digits import digits_samples

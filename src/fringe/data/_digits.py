@@ -1,4 +1,4 @@
-"""Handwritten digits that are part of the library: 1797 scans of 8x8 pixels with their labels.
+"""Embedded handwritten digits: 1797 scans of 8x8 pixels with their labels.
 
 The scans are the test part of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak,
 UCI Machine Learning Repository (1998), doi:10.24432/C50P49, licensed CC BY 4.0; scikit-learn distributes
@@ -43,7 +43,7 @@ class Digits:
 
 
 def load_digits() -> Digits:
-    """Read the scans, labels and splits of the library."""
+    """Read the embedded scans with their labels and splits."""
     arrays: dict[str, NDArray[Any]] = load(resources.files("fringe.data").joinpath(FILE).read_bytes())
     return Digits(**{name: arrays[name] for name in ("images", "labels", "train", "test")})
 
@@ -51,7 +51,7 @@ def load_digits() -> Digits:
 def digit_image(scan: NDArray[np.uint8]) -> Image.Image:
     """Turn a scan ``(8, 8)`` into an 8x8 image of mode L, with 0..16 spread over 0..255.
 
-    The enlargement to the 32x32 pixels of the embedded classifier is part of that model's preprocessing.
+    The preprocessing of the embedded classifier enlarges it to 32x32 pixels.
     """
     return Image.fromarray(np.rint(scan.astype(np.float64) * (255 / INK)).astype(np.uint8))
 

@@ -1,4 +1,4 @@
-"""Image files from unknown sources, opened safely and turned into mode RGB or L."""
+"""Safe decoding of image files from unknown sources, to mode RGB or L."""
 
 import errno
 import os
@@ -15,14 +15,14 @@ from fringe._files import IMAGE_BYTES, UnfitFile, open_regular
 from fringe._urls import RemoteFile
 from fringe.errors import ImageError
 
-#: Decoders that are tried; the content decides, not the file's suffix.
+#: Accepted formats; the content decides, not the file's suffix.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 
 MAX_PIXELS = 50_000_000
 
 Exif = Literal["transpose", "ignore"]
 
-#: Modes whose values are 16-bit grey, also where Pillow holds them in 32 bits.
+#: Modes of 16-bit grey values, even if Pillow stores them in 32 bits.
 _GREY_16 = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 
 
@@ -33,8 +33,8 @@ class Sample:
     Attributes:
         id: Unique within a run, and safe as a file name.
         image: The image, of mode RGB or L.
-        label: Class index, or None if the source states none.
-        source: The argument that gives this image again.
+        label: Class index; None if unknown.
+        source: The argument that opens this image again.
     """
 
     id: str
@@ -57,10 +57,8 @@ def open_image(
 
     Args:
         path: The file, on a disk or in an object store; its content decides the format, not its suffix.
-        max_pixels: Largest number of pixels. It is compared with the header before anything is decoded; Pillow's own
-            limit stays in force above it.
-        exif: ``"transpose"`` turns the picture as its camera was held; ``"ignore"`` leaves the stored pixels, as
-            torchvision's datasets do.
+        max_pixels: Maximum number of pixels, compared with the header before decoding; Pillow's own limit also holds.
+        exif: ``"transpose"`` applies the EXIF orientation; ``"ignore"`` does not, like torchvision's datasets.
         background: Colour (R, G, B) behind transparent parts.
         channels: 3 for mode RGB, 1 for mode L.
 
@@ -68,8 +66,8 @@ def open_image(
         The image.
 
     Raises:
-        ImageError: With the file and the reason. A pipe, a device and a file of more than 512 MiB are refused before
-            the first byte is read; nothing is decoded in part.
+        ImageError: If the file cannot be decoded completely. A pipe, a device and a file of more than 512 MiB are
+            refused before the first byte is read.
     """
     if channels not in (1, 3):
         raise ImageError(f"channels={channels} must be 1 or 3")
@@ -86,15 +84,15 @@ def open_image(
         raise ImageError(f"{name}: not an image of the formats {', '.join(FORMATS)}") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(f"{name}: too many pixels ({error})") from error
-    except Exception as error:  # decoders raise nearly anything on damaged bytes; none of it is an image
+    except Exception as error:  # decoders may raise any exception on damaged bytes
         raise ImageError(f"{name}: cannot be decoded ({type(error).__name__}: {error})") from error
 
 
 def _open(path: Path | RemoteFile) -> BinaryIO:
-    """Open a regular file that is neither empty nor too large; each refusal says why."""
+    """Open a regular file that is neither empty nor too large; errors state the reason."""
     try:
         file = BytesIO(path.read()) if isinstance(path, RemoteFile) else open_regular(path, IMAGE_BYTES)
-    except UnfitFile as error:  # without a cause, like a file that is missing: trying again would change nothing
+    except UnfitFile as error:  # without a cause, as for a missing file: a retry would not help
         is_folder = isinstance(path, Path) and path.is_dir()
         raise ImageError("is a folder, not an image" if is_folder else str(error.strerror)) from None
     except PermissionError as error:
@@ -126,13 +124,13 @@ def _decode(
             _check_tiles(image, max_pixels)
             _scale_transparent(image)
             image.load()
-            _check_size(image.size, max_pixels)  # some formats learn their size while decoding
+            _check_size(image.size, max_pixels)  # the size of some formats is known only after decoding
             upright = ImageOps.exif_transpose(image) if exif == "transpose" else image
             return to_channels(upright, channels, background)
 
 
 def _scale_transparent(image: Image.Image) -> None:
-    """Pillow scales the values of a PNG of another depth than 8 bits, but not the one that stands for transparent."""
+    """Scale the transparent value of a PNG of another depth than 8 bits; Pillow scales only the pixels."""
     clear, tiles = image.info.get("transparency"), getattr(image, "tile", ())
     if clear is None or not tiles:
         return
@@ -144,7 +142,7 @@ def _scale_transparent(image: Image.Image) -> None:
 
 
 def _check_tiles(image: Image.Image, max_pixels: int) -> None:
-    """A TIFF image of a few pixels may be stored in a tile of a billion, which is decoded as one."""
+    """Refuse a TIFF image with huge tiles: a few pixels may be stored in a tile of a billion, decoded as a whole."""
     tags = getattr(image, "tag_v2", {})
     width, height = (int(tags.get(number, 1)) for number in (322, 323))
     if width * height > max_pixels:
@@ -160,10 +158,10 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
 
 
 def to_channels(image: Image.Image, channels: Literal[1, 3], background: tuple[int, int, int]) -> Image.Image:
-    """Convert an image of any mode to RGB or L; transparent parts are laid over ``background``.
+    """Convert an image of any mode to RGB or L; transparent parts show ``background``.
 
-    Pillow's own conversion clips 16-bit and float values at 255 and shows the colour hidden below full transparency, so
-    this function does both. Values without a known scale are refused.
+    Pillow's own conversion clips 16-bit and float values at 255 and shows the colour of fully transparent pixels, so
+    this function converts both itself. Values without a known scale are refused.
     """
     if image.mode in _GREY_16:
         values = np.array(image).astype(np.float64)
@@ -176,14 +174,14 @@ def to_channels(image: Image.Image, channels: Literal[1, 3], background: tuple[i
         image = _from_values(np.array(image).astype(np.float64), 1.0, image.mode)
     elif image.has_transparency_data or image.mode in ("La", "RGBa"):
         image = _over(image, background)
-    # Pillow knows no direct way from every mode to L
+    # Pillow cannot convert every mode directly to L
     in_colour = image if image.mode in ("L", "1", "RGB") else image.convert("RGB")
     return in_colour.convert("RGB" if channels == 3 else "L")
 
 
 def _from_values(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], white: float, mode: str) -> Image.Image:
     low, high = float(values.min()), float(values.max())
-    if not (low >= 0 and high <= white):  # false for NaN as well
+    if not (low >= 0 and high <= white):  # also false for NaN
         raise ImageError(f"mode {mode} has values from {low:g} to {high:g}; expected 0 to {white:g}")
     return Image.fromarray(np.rint(values * (255 / white)).astype(np.uint8))
 

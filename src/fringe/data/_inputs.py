@@ -1,4 +1,4 @@
-"""Files, folders and scans named by text, as a list of images that are opened one at a time."""
+"""Files, folders and scans named by text, as a list of images to open one at a time."""
 
 import contextlib
 import hashlib
@@ -17,12 +17,12 @@ from fringe.data._digits import SOURCE, digit_image, load_digits
 from fringe.data._images import Exif, Sample, open_image, to_channels
 from fringe.errors import ImageError, InputError, did_you_mean
 
-#: Files of other suffixes in a folder are skipped; a file that is named itself is always tried.
+#: Files with other suffixes in a folder are skipped; a file that is named directly is always tried.
 SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 _LABEL = re.compile(r"([0-9]{1,5})_")
 _UNSAFE = re.compile(r"[^\w.-]")
-_ID_BYTES = 120  # leaves room for a suffix in the 255 bytes of a file name
+_ID_BYTES = 120  # leaves space for a suffix within the 255 bytes of a file name
 _BLACK = (0, 0, 0)
 
 #: Receives the file, folder or argument that cannot be used, and why.
@@ -36,8 +36,8 @@ class ImageRef:
     Attributes:
         id: The file's stem, made safe as a file name and, if several files share it, unique by a part of their content
             hash.
-        source: The argument that gives this image again.
-        label: Class index, or None if the file name states none.
+        source: The argument that opens this image again.
+        label: Class index; None if the file name has none.
         origin: The file, on a disk or in an object store, or the position in the test split of the digits.
     """
 
@@ -74,16 +74,16 @@ def find_inputs(arguments: Sequence[str], *, on_error: OnError | None = None) ->
 
     Args:
         arguments: Files, folders and ``embedded:digits[:INDEX|:START:STOP]``; files and folders of an object store as
-            ``s3://bucket/folder``, ``gs://...`` or ``abfs://...``. Folders are searched with everything below them, in
-            order of name, through symbolic links, without hidden files.
-        on_error: Receives each argument that leads to nothing and each folder that cannot be listed; the images that
-            can be reached are returned.
+            ``s3://bucket/folder``, ``gs://...`` or ``abfs://...``. Folders are searched recursively, in
+            order of name, following symbolic links and skipping hidden files.
+        on_error: Called with each missing argument and each folder that cannot be listed; all other images are
+            returned.
 
     Returns:
-        The images in the order of the arguments; one that is named twice comes once.
+        The images in the order of the arguments, without duplicates.
 
     Raises:
-        ImageError: At the call, for what ``on_error`` would receive if it is None, and for no arguments at all.
+        ImageError: If there are no arguments; and if ``on_error`` is None, for the first error.
     """
     report = on_error or _raise
     if not arguments:
@@ -103,7 +103,7 @@ def _raise(source: str, error: ImageError) -> None:
 
 
 def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
-    if not argument:  # such as a variable that a shell does not know; as a path it would be the current folder
+    if not argument:  # such as an unset shell variable; as a path it would be the current folder
         raise ImageError("an empty name leads to no image", hint="name the current folder as .")
     if argument == SOURCE or argument.startswith(SOURCE + ":"):
         yield from _digit_refs(argument)
@@ -124,7 +124,7 @@ def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
             raise ImageError(f"{argument!r} is a symbolic link that leads to nothing") from error
         near = did_you_mean(argument, [SOURCE], cutoff=0.8)
         raise ImageError(f"{argument!r} is neither a file, a folder nor {SOURCE}", hint=near) from error
-    except OSError as error:  # a loop of links, a folder on the way that may not be entered, a disk that fails
+    except OSError as error:  # a loop of links, a parent folder without permission, a failing disk
         raise ImageError(f"{argument!r} cannot be reached ({error.strerror})") from error
     yield from map(_file_ref, _images_below(path, report) if folder else [path])
 
@@ -144,7 +144,7 @@ def _digit_refs(argument: str) -> Iterator[ImageRef]:
 
 
 def _remote_images(url: str) -> list[RemoteFile]:
-    """The images below a URL, or the one that it names."""
+    """The images below a URL, or the single image at it."""
     try:
         files = list_remote(url)
     except InputError as error:  # the package is missing
@@ -179,7 +179,7 @@ def _images_below(folder: Path, report: OnError) -> list[Path]:
 
 
 def _list_images(folder: Path, unreadable: Callable[[OSError], None]) -> Iterator[tuple[Path, list[str]]]:
-    """Folders with the image names in each; a folder reached again through a link is not entered again."""
+    """Yield folders with their image names; a folder reached a second time through a link is skipped."""
     entered: set[str] = set()
     for parent, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
         real = os.path.realpath(parent)
@@ -202,7 +202,7 @@ def _safe(stem: str) -> str:
 
 
 def _identity(ref: ImageRef) -> str | int:
-    # Path.resolve would raise on a link that leads to itself, which must not stop the others
+    # Path.resolve would raise on a link to itself, which must not stop the other files
     if isinstance(ref.origin, RemoteFile):
         return ref.origin.url
     return os.path.realpath(ref.origin) if isinstance(ref.origin, Path) else ref.origin
@@ -218,14 +218,14 @@ def _with_unique_ids(refs: list[ImageRef]) -> list[ImageRef]:
     for ref in named:
         key = ref.id.casefold()
         seen[key] += 1
-        # copies of one picture under one name: only their order distinguishes them
+        # copies of one picture with one name: only their order distinguishes them
         unique.append(ref if seen[key] == 1 else replace(ref, id=f"{ref.id}-{seen[key]}"))
     return unique
 
 
 def _content(ref: ImageRef) -> str:
-    """Eight hexadecimal digits of the SHA-256 of the file; of its name where it is a scan or cannot be read, which
-    opening it will say."""
+    """Eight hexadecimal digits of the SHA-256 of the file; of its name if it is a scan or cannot be read (opening
+    it will raise the error)."""
     if not isinstance(ref.origin, int):
         with contextlib.suppress(OSError):
             return file_sha256(ref.origin)[:8]
@@ -233,5 +233,5 @@ def _content(ref: ImageRef) -> str:
 
 
 def file_sha256(origin: Path | RemoteFile) -> str:
-    """The SHA-256, in hexadecimal, of an image's file. Raises OSError."""
+    """Return the SHA-256, in hexadecimal, of an image's file. Raises OSError."""
     return hashlib.sha256(origin.read()).hexdigest() if isinstance(origin, RemoteFile) else sha256_of(origin)

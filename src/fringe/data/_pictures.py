@@ -1,4 +1,4 @@
-"""Pictures that are in memory: PIL images of any mode, and NumPy arrays, become images of mode RGB or L."""
+"""Conversion of pictures in memory (PIL images and NumPy arrays) to images of mode RGB or L."""
 
 from typing import Any, Literal, TypeGuard
 
@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from fringe.data._images import Exif, to_channels
+from fringe.data._images import to_channels
 from fringe.errors import ImageError
 
 _WHITE = (255, 255, 255)
-#: Numbers of channels of an array (H, W, C), and the mode of PIL that it has.
+#: PIL mode of an array (H, W, C) by its number of channels.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 
 
@@ -19,16 +19,13 @@ def is_picture(value: object) -> "TypeGuard[Image.Image | NDArray[Any]]":
     return isinstance(value, (Image.Image, np.ndarray))
 
 
-def to_images(
-    picture: "Image.Image | NDArray[Any]", *, channels: Literal[1, 3] = 3, exif: Exif = "transpose"
-) -> list[Image.Image]:
-    """Convert pictures in memory.
+def to_images(picture: "Image.Image | NDArray[Any]", *, channels: Literal[1, 3] = 3) -> list[Image.Image]:
+    """Convert pictures in memory, with the EXIF orientation of a PIL image applied.
 
     Args:
         picture: An image of any mode; or an array (H, W), (H, W, C) or (B, H, W, C) with C from 1 to 4, of uint8,
             uint16 (grey) or floats in [0, 1], which are rounded to 8 bits.
         channels: 3 for mode RGB, 1 for mode L.
-        exif: ``"transpose"`` turns a PIL image as its camera was held.
 
     Returns:
         The images; one, unless an array has four axes.
@@ -39,8 +36,7 @@ def to_images(
     if isinstance(picture, np.ndarray):
         batch = picture if picture.ndim == 4 else picture[None]
         return [to_channels(_from_array(array), channels, _WHITE) for array in batch]
-    upright = ImageOps.exif_transpose(picture) if exif == "transpose" else picture
-    return [to_channels(upright, channels, _WHITE)]
+    return [to_channels(ImageOps.exif_transpose(picture), channels, _WHITE)]
 
 
 def _from_array(array: NDArray[Any]) -> Image.Image:
@@ -53,7 +49,7 @@ def _from_array(array: NDArray[Any]) -> Image.Image:
         )
     if np.issubdtype(plane.dtype, np.floating):
         low, high = float(plane.min()), float(plane.max())
-        if not (low >= 0 and high <= 1):  # false for NaN as well
+        if not (low >= 0 and high <= 1):  # also false for NaN
             raise ImageError(
                 f"got floats from {low:g} to {high:g}, expected pixels from 0 to 1",
                 hint="divide pixels of 0 to 255 by 255, and pass an input that is normalised already as a torch tensor",

@@ -60,7 +60,7 @@ def rank_agreement(
         The agreement of the metrics that rank all methods; None for fewer than three methods or two such metrics.
     """
     chosen = {label: metric for label, metric in metrics.items() if metric.direction != "none"}
-    chosen = {k: m for k, m in chosen.items() if all(_is_scored(table.get((k, name))) for name in methods)}
+    chosen = {k: m for k, m in chosen.items() if all(np.isfinite(table.get((k, name), ())).any() for name in methods)}
     if len(methods) < 3 or len(chosen) < 2:
         return None
     n = len(next(iter(table.values())))
@@ -72,10 +72,6 @@ def rank_agreement(
     spread = np.array([[_percentiles(_tau(a, b), ends) for b in resampled] for a in resampled])
     low, high = (tuple(tuple(map(float, row)) for row in spread[..., end]) for end in range(2))
     return RankAgreement(tuple(chosen), tuple(tuple(map(float, row)) for row in tau), low, high, tuple(methods))
-
-
-def _is_scored(column: Array | None) -> bool:
-    return column is not None and bool(np.isfinite(column).any())
 
 
 def _summaries(table: Table, label: str, metric: Metric, methods: Sequence[str], draws: NDArray[np.int64]) -> Array:

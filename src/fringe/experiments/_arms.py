@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from fringe._outputs import OutputKind
 from fringe.attribution import Attributor
 from fringe.data import ImageRef, find_inputs
 from fringe.errors import InputError
+from fringe.metrics import Metric
 from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
 from fringe.scenes import Scene
 
@@ -99,3 +101,12 @@ def scene_arms(
                 source = replace(arm.model, scene=scene, number=number, data=data)
                 arms.append(Arm(name, source, arm.methods, label, arm.label))
     return tuple(arms)
+
+
+def refuse_lookalikes(argument: str, named: Mapping[str, Attributor] | Mapping[str, Metric]) -> None:
+    """Raise InputError if two classes have one name and the same settings, by which scores are stored."""
+    for (first, one), (second, other) in combinations(named.items(), 2):
+        kinds = [(type(each), type(getattr(each, "innermost", each))) for each in (one, other)]
+        if kinds[0] != kinds[1] and one.record() == other.record():
+            message = f"{first} and {second} have one name and the same settings, and would share their scores"
+            raise InputError(message, argument=argument, hint="give the class of one of them a `name` of its own")

@@ -106,7 +106,8 @@ def compare(
         methods_used = [candidate.method for candidate in candidates if candidate.method is not None]
         verify(problem, needs_jvp=any(method.needs_jvp(problem.logits.shape[1]) for method in methods_used))
         with shown(progress is True, "comparing") as bar:
-            report = _reordered(bar) if bar is not None else None if isinstance(progress, bool) else progress
+            drawn: Progress | None = None if bar is None else lambda what, done, total: bar(done, total, what)
+            report = drawn if isinstance(progress, bool) else progress
             evaluation = EvaluationContext(problem)
             evaluator = Evaluator(evaluation, candidates, by_label, report)
             rows = evaluator.rows(keep_maps)
@@ -114,13 +115,6 @@ def compare(
     context = _context(opened, request, x, problem.logits, labels)
     stored = evaluation if keep_maps else None
     return Comparison(labels, problem.target, by_label, rows, seed, context, stored)
-
-
-def _reordered(bar: Callable[..., None]) -> Progress:
-    def report(what: str, done: float, total: int) -> None:
-        bar(done, total, what)
-
-    return report
 
 
 def _opened(request: Request) -> ModelInputs | None:

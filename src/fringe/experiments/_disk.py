@@ -53,13 +53,13 @@ class Disk:
         return []
 
     def read(self, name: str, limit: int = RECORD_BYTES) -> bytes | None:
-        """A file's bytes, None where there is none. A disk that does not answer is no file that is not there."""
+        """Return a file's bytes; None if it does not exist. A disk that does not answer raises an error instead."""
         with self._reading(name.rpartition("/")[2]):
             return read_regular(self.root / name, limit)
         return None
 
     def open(self, name: str) -> tuple[BinaryIO, int] | None:
-        """A file to read parts of, and its size; None where there is none."""
+        """Open a file to read parts of it; return it with its size, or None if it does not exist."""
         with self._reading(name.rpartition("/")[2]):
             file = open_regular(self.root / name, MAPS_BYTES)
             return file, os.fstat(file.fileno()).st_size
@@ -67,7 +67,7 @@ class Disk:
 
     @contextlib.contextmanager
     def _reading(self, what: str) -> Generator[None]:
-        """Turn the errors of the disk into ours; what is absent is passed over."""
+        """Turn system errors into ours; ignore that a file does not exist."""
         try:
             yield
         except OSError as error:
@@ -76,7 +76,7 @@ class Disk:
 
     @contextlib.contextmanager
     def _writing(self, needed: int = 0) -> Generator[None]:
-        """Turn the errors of the disk into ours."""
+        """Turn system errors into ours."""
         try:
             yield
         except OSError as error:
@@ -96,11 +96,11 @@ class Disk:
             (self.root / name).unlink(missing_ok=True)
 
     def problem(self, name: str) -> str:
-        """What is wrong with an entry that is no result."""
+        """Describe what is wrong with an entry that is not a result."""
         return problem_of(self.root / name)
 
     def oddities(self, folder: str, suffix: str = "", *, empty: bool = False) -> list[str]:
-        """List the entries of a folder that are no files, or, unless they may be, ``empty``."""
+        """List the entries of a folder that are not files, and the empty files unless ``empty`` allows them."""
         paths = {name: self.root / folder / name for name in self.names(folder, suffix)}
         return [n for n, path in paths.items() if not path.is_file() or (not empty and not path.stat().st_size)]
 

@@ -184,7 +184,7 @@ def one_by_one(
             yield batch, result
 
 
-#: Called with what is in work, and how many maps of how many are made; one half made counts as a half.
+#: Called with the current step, the maps made so far (a half-made map counts 0.5), and the number of maps.
 Progress = Callable[[str, float, int], None]
 
 
@@ -246,7 +246,9 @@ class Evaluator:
                 attribution=attribution,
             )
             self._notify(f"{candidate.label}: scores", before + self.batch)
-            diagnostics = {} if attribution is None else _diagnostics(attribution)
+            diagnostics = dict[str, Tensor]()
+            if attribution is not None:
+                diagnostics = {**attribution.diagnostics, "completeness_residual": attribution.completeness_residual}
             return dataclasses.replace(
                 row, scores=self.score_maps(candidate, values, diagnostics, faults), faults=faults
             )
@@ -290,10 +292,6 @@ def _explainer(candidate: Candidate) -> Explainer:
         return values if attribution is None else attribution
 
     return explain
-
-
-def _diagnostics(attribution: Attribution) -> dict[str, Tensor]:
-    return {**attribution.diagnostics, "completeness_residual": attribution.completeness_residual}
 
 
 def _faults(values: Tensor, attribution: Attribution | None) -> tuple[str, ...]:

@@ -145,7 +145,12 @@ class _Policy:
         if result.fault == "start":
             self.failed_starts += 1
             if self.failed_starts == MAX_TRIES:
-                raise _cannot_start(result.reason)
+                # no task is to blame for processes that end before they take one, and another would end the same way
+                raise FringeError(
+                    f"{MAX_TRIES} processes in turn {result.reason} before they began; can they import the methods, "
+                    'and does a script that starts them do so under `if __name__ == "__main__"`?',
+                    argument="workers",
+                )
         if task is None or result.fault != "task":
             return None
         self.tries[task.key] = self.tries.get(task.key, 0) + 1
@@ -155,15 +160,6 @@ class _Policy:
         record = {**task.record(self.job.resolved.manifest), "reason": f"{result.reason}, {MAX_TRIES} times"}
         self.job.store.write_record(CRASHES, task.key, record)
         return TaskReport(task, "crashed")
-
-
-def _cannot_start(reason: str) -> FringeError:
-    """No task is to blame for processes that end before they take one, and another would end the same way."""
-    return FringeError(
-        f"{MAX_TRIES} processes in turn {reason} before they began; can they import the methods, and does a script "
-        'that starts them do so under `if __name__ == "__main__"`?',
-        argument="workers",
-    )
 
 
 class SerialExecutor:

@@ -130,11 +130,11 @@ def _facts(header: Mapping[str, Any]) -> dict[str, Any]:
     return {name: list(map(tuple, known)) if name == "diagnostics" else known for name, known in header.items()}
 
 
-#: 64 MiB: what a file may grow to, however short it is.
+#: 64 MiB: size that any file may expand to when it is read.
 SMALL = 2**26
-#: Bytes that a byte of a longer file may grow to. Scores grow to about 10.
+#: Expansion that is allowed for longer files. Scores expand about 10 times.
 RATIO = 100
-#: 2 GiB: what no file may grow to.
+#: 2 GiB: size that no file may expand beyond.
 LARGEST = 2**31
 
 #: Bytes of a value that is no text, its share of the levels included.
@@ -155,8 +155,8 @@ def is_bounded(
     columns: Iterable[str] | None = None,
     known: tuple[Any, Sizes] | None = None,
 ) -> bool:
-    """Whether the bytes of a Parquet file grow to a bearable size when they are read, or those of some row groups and
-    columns; False where they do not say. ``known``: the metadata of this very file, and sizes, which get the others."""
+    """Whether a Parquet file, or some of its row groups and columns, expands to a bounded size when it is read; False
+    if its metadata do not say. ``known``: the metadata of this very file, and sizes, which get the others."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -271,7 +271,7 @@ def _integer(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """Seven bits a byte, the lowest first; the eighth says that there are more."""
+    """Read an integer of seven bits per byte, lowest first; the eighth bit says that another byte follows."""
     value = 0
     for index in range(10):
         byte = content[at + index]
@@ -281,9 +281,9 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number without end")
 
 
-#: What only a person can mend. Anything else may pass.
+#: Errors that only a person can fix; all others may pass.
 REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
-#: What a file system says that has no locks.
+#: Errors of a file system without locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 CHECKSUM = b"fringe-sha256:"

@@ -16,19 +16,17 @@ import torch
 from torch import Tensor, nn
 
 import fringe
-from fringe.attribution import Attributor
 from fringe.classifier import Classifier
 from fringe.data import ImageRef
 from fringe.errors import (
     FringeError,
-    InputError,
     TargetError,
     TransientError,
     first_line,
     is_misread,
     is_transient,
 )
-from fringe.experiments._arms import Arm
+from fringe.experiments._arms import Arm, refuse_lookalikes
 from fringe.experiments._images import (
     ImageEntry,
     ImageSample,
@@ -39,7 +37,6 @@ from fringe.experiments._images import (
     sample_images,
 )
 from fringe.experiments._plan import Plan
-from fringe.metrics import Metric
 from fringe.models import LoadedModel
 
 #: Raised when a change of this library moves numbers that are stored under the same names.
@@ -286,9 +283,9 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) ->
     """Load the models and sample the images of a plan; with ``logits``, compute those of the first few images on the
     CPU, and of those that are ``known`` before the others. Raises FringeError for a model or data that cannot be
     used."""
-    _refuse_lookalikes("metrics", plan.metrics)
+    refuse_lookalikes("metrics", plan.metrics)
     for arm in plan.arms:
-        _refuse_lookalikes("methods", arm.methods)
+        refuse_lookalikes("methods", arm.methods)
     refs = find_images(plan.data) if plan.data or not plan.scenes else []  # once: a folder may hold very many
     loaded = {arm.label: arm.model.load(images=refs) for arm in plan.arms} if plan.scenes else {}
     drawn = _drawn(plan, refs, loaded)
@@ -321,17 +318,6 @@ def _require_target(plan: Plan, first: Mapping[str, FirstLogits]) -> None:
         if isinstance(plan.target, int) and classes and plan.target >= max(classes):
             message = f"class {plan.target} does not exist; the model {label} has classes 0 to {max(classes) - 1}"
             raise TargetError(message, argument="target")
-
-
-def _refuse_lookalikes(argument: str, named: Mapping[str, Attributor] | Mapping[str, Metric]) -> None:
-    """Raise InputError if two classes have one name and the same settings, by which scores are stored."""
-    known: dict[str, tuple[str, list[type]]] = {}
-    for label, one in named.items():
-        kinds = [type(one), type(getattr(one, "innermost", one))]
-        first, others = known.setdefault(digest(one.record()), (label, kinds))
-        if kinds != others:
-            message = f"{first} and {label} have one name and the same settings, and would share their scores"
-            raise InputError(message, argument=argument, hint="give the class of one of them a `name` of its own")
 
 
 def _drawn(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]) -> ImageSample:

@@ -164,7 +164,10 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     data = spec.data or (_default_data(models) if given_images else ())
     arms = tuple(_arm(spec, label, source) for label, source in _sources(spec, models).items())
     arms = arms if tuned is None else tuned.apply(arms)
-    arms = tuple(_with_settings(arm, texts_of) for arm in arms)
+    arms = tuple(  # settings also replace those of a preset
+        replace(arm, methods={label: with_settings(m, texts_of.get(label, {})) for label, m in arm.methods.items()})
+        for arm in arms
+    )
     if scenes:
         arms = scene_arms(scenes, arms, data, methods)
     return Plan(
@@ -318,11 +321,6 @@ def _arm(spec: ExperimentSpec, label: str, source: ModelSource) -> Arm:
         plain = _without_auto(method)
         methods[name] = configured(method) if plain is None else get_method(plain).around(_paper_setting(label, source))
     return Arm(label, source, methods)
-
-
-def _with_settings(arm: Arm, settings: Mapping[str, Mapping[str, str]]) -> Arm:
-    """The arm with explicit settings, which also replace those of a preset."""
-    return replace(arm, methods={name: with_settings(m, settings.get(name, {})) for name, m in arm.methods.items()})
 
 
 def _paper_setting(label: str, source: ModelSource) -> FRInGe:

@@ -43,7 +43,7 @@ class ProbeOptions:
 
 
 class _Stop(BaseException):
-    """Ends a map early; no method takes it for an error."""
+    """Ends a map early. It is no Exception, so no method handles it as an error."""
 
 
 @dataclass
@@ -65,8 +65,8 @@ class _Timed:
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
-    """The time that is measured: with one thread that of the processor, which other programs do not lengthen; else what
-    passes until the device has done all that was begun on it."""
+    """Return the clock of a device: processor time for one CPU thread, which other programs do not affect; else wall
+    time, read after the device has finished its work."""
     if device.type == "cpu":
         return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
@@ -94,7 +94,7 @@ class _Sample:
 
 
 class TaskCost:
-    """What the tasks of a method take: those of one image, of a whole task, and others on the line through both."""
+    """Cost of the tasks of a method: measured for one image and for a whole task, linear for other sizes."""
 
     def __init__(self, samples: Sequence[_Sample], metrics: Mapping[str, Metric], chunk: int):
         self._samples, self._metrics, self._chunk, last = samples, metrics, chunk, samples[-1]

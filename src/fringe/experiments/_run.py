@@ -44,7 +44,9 @@ from fringe.experiments._tasks import (
     versions_of,
 )
 
-#: How grave a line of :func:`describe_run` is.
+#: Lines of one kind that :func:`describe_run` shows.
+SHOWN = 5
+#: Severity of a line of :func:`describe_run`.
 Level = Literal["info", "warning", "error"]
 #: States of tasks by their name in a record.
 _STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
@@ -359,11 +361,10 @@ def has_scores(result: RunResult, store: Store) -> bool:
     return any(key in required for key in committed_keys(store, failures=False))
 
 
-def describe_run(result: RunResult, store: Store, limit: int = 5) -> list[tuple[Level, str]]:
-    """Describe how a run of a plan ended, for people: lines, at most ``limit`` of one kind, each with how grave it
-    is."""
+def describe_run(result: RunResult, store: Store) -> list[tuple[Level, str]]:
+    """Describe how a run of a plan ended, in lines with their levels; at most ``SHOWN`` lines of one kind."""
     manifest, reports = result.resolved.manifest, result.log.reports
-    lines: list[tuple[Level, str]] = [("error", f"not read: {reason}") for reason in manifest.missing[:limit]]
+    lines: list[tuple[Level, str]] = [("error", f"not read: {reason}") for reason in manifest.missing[:SHOWN]]
     for model, gate in [(label, gate) for label in manifest.settings for gate in manifest.gates(label)]:
         text = gate["text"] if gate["holds"] else f"gate failed, its scores are not to be read ({gate['text']})"
         lines.append(("info" if gate["holds"] else "warning", f"{model}: {text}"))
@@ -376,10 +377,10 @@ def describe_run(result: RunResult, store: Store, limit: int = 5) -> list[tuple[
         crashed = {report.task.key for report in reports if report.state == "crashed"}
         crashes = [record for key, record in store.records(CRASHES).items() if key in crashed]
         failures = results_of(store, manifest).failures().to_dicts()
-        lines.extend(("error", line) for line in describe_failures(failures, [*result.set_aside, *crashes], limit))
+        lines.extend(("error", line) for line in describe_failures(failures, [*result.set_aside, *crashes], SHOWN))
     versions = mixed(versions_of(store.metadata().values(), manifest))
     lines.extend(("warning", f"results of several versions are mixed: {line}") for line in versions)
-    for task in result.left[:limit]:
+    for task in result.left[:SHOWN]:
         text = f"left: {task['method']} on {task['model']}, {task['images']} images: {task['reason']}"
         lines.append(("error", text))
     if result.left:

@@ -212,17 +212,16 @@ def paired_all(
         both = np.isfinite(first) & np.isfinite(second)
         differences.append(first[both] - second[both])
         groups.append(_groups(both, clusters and clusters[: len(both)], networks and networks[: len(both)]))
-    p_values = sign_flip_ps([_summed(d, g) for d, g in zip(differences, groups, strict=True)], seed)
+    sums = [  # by cluster: a cluster has one sign
+        d if g is None else np.bincount(g[0], weights=d).astype(np.float64)
+        for d, g in zip(differences, groups, strict=True)
+    ]
+    p_values = sign_flip_ps(sums, seed)
     ends = _intervals(differences, [summary for _, _, summary in pairs], seed, groups)
     return [
         Difference(aggregate(d, summary), *end, p, int(d.size))
         for d, p, end, (_, _, summary) in zip(differences, p_values, ends, pairs, strict=True)
     ]
-
-
-def _summed(differences: NDArray[np.float64], groups: _Groups | None) -> NDArray[np.float64]:
-    """The differences, or their sums by cluster: a cluster has one sign."""
-    return differences if groups is None else np.bincount(groups[0], weights=differences).astype(np.float64)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

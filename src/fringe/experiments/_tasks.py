@@ -55,7 +55,7 @@ class Task:
 
 
 class KeySet(Collection[Key]):
-    """Names of scores. A task takes the room of its images, however many metrics it has."""
+    """A set of score keys. Its memory grows with the images of a task, not with its metrics."""
 
     def __init__(self, keys: Iterable[Key] = ()):
         self._images: dict[str, dict[frozenset[str], set[str]]] = {}
@@ -98,7 +98,7 @@ class KeySet(Collection[Key]):
 
 
 class Requirements:
-    """What the scores of a plan are: a rule, where :func:`required_keys` is a list."""
+    """The scores that a plan requires, as a membership test; :func:`required_keys` lists them."""
 
     def __init__(self, manifest: Manifest):
         self._positions: dict[str, dict[str, int]] = {}  # by setting: two scenes may have one network

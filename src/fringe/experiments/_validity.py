@@ -76,11 +76,6 @@ class Validity:
     metrics: tuple[MetricValidity, ...]
     agreement: RankAgreement | None
 
-    @property
-    def failing(self) -> frozenset[str]:
-        """Labels of the metrics that do not pass."""
-        return frozenset(one.metric for one in self.metrics if one.verdict == "does not pass")
-
     def record(self) -> dict[str, Any]:
         """Return all of it as plain data, with the thresholds."""
         agreement = None if self.agreement is None else asdict(self.agreement)

@@ -4,7 +4,6 @@ The record holds the share of right maps by verdict, the model of :mod:`fringe.e
 judgement by scenes that were left out. If that is that it holds, the probability may be printed with a verdict.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 import fringe
-from fringe._files import RECORD_BYTES, read_regular, write_atomic
+from fringe._files import read_json, write_atomic
 from fringe._text import plain, to_json
 from fringe.attribution import Attribution
 from fringe.errors import InputError, first_line
@@ -277,12 +276,7 @@ def read_reliability(path: str | Path) -> VerdictReliability:
         InputError: If the file cannot be read or is something else, or if the probability does not hold on scenes that
             it was not fitted on.
     """
-    try:
-        document = json.loads(read_regular(path, RECORD_BYTES))
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r} ({error.strerror})", argument="reliability") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{str(path)!r} is not JSON ({error})", argument="reliability") from error
+    document = read_json(path, "reliability")
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(f"{str(path)!r} holds no reliability of verdicts, format {FORMAT!r}", argument="reliability")
     try:

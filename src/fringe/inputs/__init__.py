@@ -1,4 +1,4 @@
-"""What a person gives, as a model takes it: pictures, paths, arrays and tensors, and a model or its name.
+"""Conversion of a caller's inputs (pictures, paths, arrays, tensors, texts, tables) to inputs of a model.
 
 Each kind of input has a converter in ``CONVERTERS``.
 """
@@ -14,7 +14,7 @@ from fringe.inputs._tables import series_inputs as series_inputs
 from fringe.inputs._tables import tabular_inputs as tabular_inputs
 from fringe.inputs._texts import text_inputs as text_inputs
 
-#: From what the caller gave to what the model takes, by the kind of input.
+#: Converter of each kind of input.
 CONVERTERS: dict[str, Converter] = {
     "image": image_inputs,
     "text": text_inputs,

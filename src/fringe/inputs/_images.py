@@ -1,4 +1,4 @@
-"""Images: pictures in memory, files, folders and scans, which are prepared, and tensors, which are prepared already."""
+"""Images: pictures in memory, files, folders and scans are preprocessed; tensors are preprocessed already."""
 
 import os
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ _EXPECTED = "a PIL image, a path, an array (H, W, C), a tensor (C, H, W) or (B, 
 
 
 class _Paths(list[str]):
-    """Files, folders and scans that were named one after the other."""
+    """Consecutive names of files, folders and scans."""
 
 
 def image_inputs(request: Request) -> ModelInputs:
     """Prepare images for a model.
 
-    Raises InputError if the inputs are no images, a picture is given to a model without preprocessing, or sizes differ;
+    Raises InputError if the inputs are not images, if a model without preprocessing gets a picture, or if sizes differ;
     ImageError if an image cannot be read.
     """
     model = open_model(request)
@@ -50,7 +50,7 @@ def image_inputs(request: Request) -> ModelInputs:
 
 
 def _flat(inputs: Any) -> list[Any]:
-    """The single inputs; texts and paths that follow each other are one item, so that their names become unique."""
+    """Flatten nested inputs; consecutive texts and paths become one item, so that their ids are unique."""
     if not isinstance(inputs, (list, tuple)):
         inputs = [inputs]
     items: list[Any] = []
@@ -66,7 +66,7 @@ def _flat(inputs: Any) -> list[Any]:
 
 
 def _tensors(item: Any, model: OpenModel) -> list[tuple[str | None, Tensor]]:
-    """The inputs (C, H, W) of an item, with the name of those that have one."""
+    """The inputs (C, H, W) of an item, each with its name or None."""
     if isinstance(item, Tensor):
         return [(None, x) for x in _batch(item)]
     recipe = model.preprocessing
@@ -97,7 +97,7 @@ def _required(recipe: Preprocessing | None, what: str) -> Preprocessing:
 
 
 def _batch(x: Tensor) -> Tensor:
-    """A tensor (C, H, W) or (B, C, H, W) as a batch of images."""
+    """Return a tensor (C, H, W) or (B, C, H, W) as a batch."""
     if x.dim() not in (3, 4) or x.numel() == 0:
         raise InputError(
             f"got a tensor of shape {tuple(x.shape)}, expected (C, H, W) or (B, C, H, W)", argument="inputs"

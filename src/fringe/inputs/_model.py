@@ -17,14 +17,14 @@ from fringe.models import LoadedModel, Preprocessing, load_model, resolve_device
 
 @dataclass(frozen=True)
 class OpenModel:
-    """A model with what is known of it.
+    """A model with its metadata.
 
     Attributes:
         model: The module, callable or Classifier.
         label: Its name.
-        preprocessing: How pictures are prepared for it, if that is known.
-        class_names: Names of its classes, if they are known.
-        device: Where its inputs belong.
+        preprocessing: Preprocessing of its pictures, if known.
+        class_names: Names of its classes, if known.
+        device: Device of its inputs.
     """
 
     model: Callable[..., Any] | Classifier
@@ -35,10 +35,10 @@ class OpenModel:
 
 
 def open_model(request: Request) -> OpenModel:
-    """Load the model that a text names, or take the given one with what the caller says of it.
+    """Load the model that a text names, or combine the given model with the caller's metadata.
 
-    Raises ModelError if a text names no model that can be loaded; InputError if something else is no model, or a device
-    is named that the given module is not on.
+    Raises ModelError if a text names no model that can be loaded; InputError if another object is not a model, or if
+    ``device`` is not the device of the given module.
     """
     recipe, names, model = request.preprocessing, class_names(request.classes), request.model
     if isinstance(recipe, str):
@@ -54,7 +54,7 @@ def open_model(request: Request) -> OpenModel:
     if isinstance(model, LoadedModel):
         device = _device(model.module, request.device)
         network = model.module if model.output == "auto" else Classifier(model.module, output=model.output)
-        # not the spec: the path of a file would stand in every page that is sent away
+        # not the spec, which may contain a path of this machine: pages with this label are shared
         return OpenModel(network, model.architecture, recipe or model.preprocessing, names or model.class_names, device)
     if not (callable(model) or isinstance(model, Classifier)):
         message = f"got {type(model).__name__}, expected a text such as 'torchvision:resnet50', a module or a callable"
@@ -67,7 +67,7 @@ def open_model(request: Request) -> OpenModel:
 
 
 def _device(model: Any, name: str) -> torch.device:
-    """The device of a module's weights; a model without weights has the device of that name."""
+    """The device of a module's weights; for a model without weights, the device called ``name``."""
     weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     if weight is None:
         return torch.device(resolve_device(name))

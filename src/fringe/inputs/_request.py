@@ -1,4 +1,4 @@
-"""What a converter of inputs takes and gives."""
+"""Argument and result of a converter of inputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,16 +16,16 @@ from fringe.models import Preprocessing
 
 @dataclass(frozen=True)
 class Request:
-    """What the caller gave.
+    """The arguments of the caller.
 
     Attributes:
         model: A spec, or a module, callable, Classifier or LoadedModel.
         inputs: The inputs in any form that the converter takes.
-        preprocessing: How pictures are prepared, where the model does not say it.
-        classes: Names of the classes, where the model has none.
+        preprocessing: Preprocessing of pictures, if the model does not define it.
+        classes: Names of the classes, if the model has none.
         device: Name of a device, or "auto".
-        trust_code: Whether code of the model's author may run.
-        options: Further arguments, of one kind of input.
+        trust_code: Whether code of the model's author may be run.
+        options: Further arguments for one kind of input.
     """
 
     model: Any
@@ -47,7 +47,7 @@ class ModelInputs:
         class_names: Names of its classes.
         inputs: Inputs (B, *S) on the device of the model.
         ids: Names (B) of the inputs.
-        keys: Names (B) that key the random numbers of the inputs; None: their contents do.
+        keys: Keys (B) of the inputs' random numbers; None: hashes of their contents.
         space: Range of valid inputs.
         mean: Mean of each channel, for pictures.
         std: Standard deviation of each channel, for pictures.
@@ -68,14 +68,14 @@ class ModelInputs:
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def named(self, count: int) -> tuple[str, ...] | None:
-        """The names of ``count`` classes, if they are known; raises InputError if there are more or fewer."""
+        """Return the names of ``count`` classes, if known; raise InputError if their number differs."""
         names = self.class_names
         if names is not None and len(names) != count:
             raise InputError(f"got {len(names)} names for a model of {count} classes", argument="classes")
         return names
 
     def context(self, kind: InputKind, logits: Tensor, ids: Sequence[str] | None = None) -> Context:
-        """What pictures need, given the logits (B, C) of the inputs."""
+        """Build the context of figures from the logits (B, C) of the inputs."""
         return Context(
             kind=kind,
             inputs=self.inputs.detach().cpu(),
@@ -89,5 +89,5 @@ class ModelInputs:
         )
 
 
-#: From what the caller gave to what the model takes.
+#: Converts the arguments of the caller to inputs of the model.
 Converter = Callable[[Request], ModelInputs]

@@ -13,16 +13,16 @@ from fringe.errors import InputError
 from fringe.inputs._model import OpenModel, open_model
 from fringe.inputs._request import ModelInputs, Request
 
-#: A model that is loaded by its name must have a preprocessing, which nothing reads here.
+#: Placeholder: a model loaded by name must have a preprocessing, but tables and series do not use it.
 _NO_PICTURES = "unit"
 
 
 def tabular_inputs(request: Request) -> ModelInputs:
-    """Take rows of a table as inputs (B, F): a data frame, an array or a tensor (B, F), or one row (F).
+    """Convert rows of a table to inputs (B, F): a data frame, an array or a tensor (B, F), or one row (F).
 
-    A fitted scaler of scikit-learn as ``preprocessing`` standardises them; pictures then show what came. The option
-    ``features`` names the columns. Raises InputError if the inputs are no table of finite numbers, or the number of
-    names is another.
+    A fitted scaler of scikit-learn as ``preprocessing`` standardises them; figures still show the original values. The
+    option ``features`` names the columns. Raises InputError if the inputs are not a table of finite numbers, or the
+    number of names differs from the number of columns.
     """
     scaler = request.preprocessing
     model = open_model(dataclasses.replace(request, preprocessing=_NO_PICTURES))
@@ -33,16 +33,16 @@ def tabular_inputs(request: Request) -> ModelInputs:
         raise InputError(f"got shape {tuple(x.shape)}, expected rows (B, F)", argument="inputs")
     names = _names(request, columns, x.shape[1], "feature")
     mean, std = _scale(scaler, x, columns)
-    if mean:  # in float64: a time stamp in seconds has no minutes left in float32
+    if mean:  # in float64: float32 would round a time stamp in seconds to minutes
         x = (x.double() - torch.tensor(mean, dtype=torch.float64)) / torch.tensor(std, dtype=torch.float64)
     return _ready(model, _as_weights(x, model), "row", names, mean, std)
 
 
 def series_inputs(request: Request) -> ModelInputs:
-    """Take time series as inputs (B, C, L): such an array or tensor, series (B, L) of one channel, or one series (L).
+    """Convert arrays or tensors of time series, (B, C, L), (B, L) or (L), to inputs (B, C, L).
 
-    The option ``features`` names the channels. Raises InputError if the inputs are no series of finite numbers, the
-    number of names is another, or a preprocessing is given.
+    The option ``features`` names the channels. Raises InputError if the inputs are not series of finite numbers,
+    the number of names differs from the number of channels, or a preprocessing is given.
     """
     if request.preprocessing is not None:
         raise InputError("series are taken as they are", argument="preprocessing", hint="standardise them before")
@@ -56,7 +56,7 @@ def series_inputs(request: Request) -> ModelInputs:
 
 
 def _numbers(inputs: Any) -> Tensor:
-    """The inputs as a tensor; an array in float64."""
+    """Convert the inputs to a tensor; arrays become float64."""
     try:
         return inputs.cpu() if isinstance(inputs, Tensor) else torch.from_numpy(np.array(inputs, dtype=np.float64))
     except (TypeError, ValueError) as error:
@@ -65,7 +65,7 @@ def _numbers(inputs: Any) -> Tensor:
 
 
 def _as_weights(x: Tensor, model: OpenModel) -> Tensor:
-    """``x`` in the dtype of the model's weights, on its device. Raises InputError for NaN and infinity."""
+    """Move ``x`` to the dtype and device of the model's weights. Raises InputError for NaN and infinity."""
     inner: Any = model.model.model if isinstance(model.model, Classifier) else model.model
     weights = inner.parameters() if isinstance(inner, nn.Module) else ()
     dtype = next((w.dtype for w in weights if w.is_floating_point()), torch.float32)
@@ -87,7 +87,7 @@ def _names(request: Request, columns: Any, count: int, noun: str) -> tuple[str, 
 
 
 def _scale(scaler: Any, x: Tensor, columns: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the columns by a fitted scaler; () without one."""
+    """Mean and standard deviation of the columns from a fitted scaler; () without one."""
     if scaler is None:
         return (), ()
     count = x.shape[1]

@@ -15,11 +15,11 @@ from fringe.text import TextClassifier
 
 
 def text_inputs(request: Request) -> ModelInputs:
-    """Turn texts into word embeddings (B, L, D), with their masks as further arguments of the model.
+    """Convert texts to word embeddings (B, L, D); their masks become further arguments of the model.
 
     The model is ``"hf:NAME"``, a :class:`fringe.text.TextClassifier`, or a module with the option ``tokenizer``; the
-    option ``special`` says whether special tokens are explained. Raises InputError if the inputs are no texts, or a
-    module comes without its tokenizer; ModelError if a text names no model that can be loaded.
+    option ``special`` says whether special tokens are explained. Raises InputError if the inputs are not texts, or a
+    module is given without its tokenizer; ModelError if a text names no model that can be loaded.
     """
     given = request.inputs
     texts = [given] if isinstance(given, str) else list(cast(Sequence[Any], given))
@@ -38,7 +38,7 @@ def text_inputs(request: Request) -> ModelInputs:
     encoded = model.encode(texts)
     return ModelInputs(
         model=model,
-        label=type(model.model).__name__,  # not the spec, which may be a path
+        label=type(model.model).__name__,  # not the spec, which may be a path of this machine
         class_names=class_names(request.classes) or _names_of_config(model.model),
         inputs=encoded.embeddings.to(opened.device),
         ids=tuple(f"text-{i}" for i in range(len(texts))),

@@ -54,7 +54,7 @@ class CGSolution:
 
 def inner_product(a: Tensor, b: Tensor) -> Tensor:
     """Return the Euclidean inner product of each item: (B, *S), (B, *S) -> (B,), in float64."""
-    if a.device.type == "cpu":  # item by item, as the wide copies of one stay in the cache
+    if a.device.type == "cpu":  # item by item: the float64 copies of one item fit in the cache
         return torch.stack([torch.dot(x.double(), y.double()) for x, y in zip(a.flatten(1), b.flatten(1), strict=True)])
     return (a.double() * b.double()).flatten(1).sum(1)
 
@@ -71,7 +71,7 @@ def conjugate_gradient(
 ) -> CGSolution:
     """Solve ``A x = b`` for each item of a batch.
 
-    On negative curvature or a non-finite number, an item keeps its last valid iterate.
+    An item with negative curvature or a non-finite number keeps its last valid iterate.
 
     Args:
         operator: A, symmetric positive definite. One product per iteration.
@@ -129,7 +129,7 @@ def conjugate_gradient(
 
 
 def _in_range(solution: CGSolution, b: Tensor) -> CGSolution:
-    """Replace items whose numbers left the range of the dtype by zero, with status NON_FINITE."""
+    """Set items that overflow the dtype to zero, with status NON_FINITE."""
     finite = _all_finite(solution.x) & _all_finite(solution.residual)
     return CGSolution(
         torch.where(batch_view(finite, b), solution.x, 0.0),
@@ -141,7 +141,7 @@ def _in_range(solution: CGSolution, b: Tensor) -> CGSolution:
 
 
 class _ResidualBasis:
-    """Residuals r_i and M^-1 r_i so far, scaled so that <r_i, M^-1 r_i> = 1; at most ``capacity`` of them.
+    """At most ``capacity`` earlier residuals r_i, with M^-1 r_i, scaled so that <r_i, M^-1 r_i> = 1.
 
     They are orthogonal only under one M: an item that was ever solved without its preconditioner is left unchanged.
     """
@@ -173,7 +173,7 @@ class _ResidualBasis:
 
 
 def _start(operator: LinearOperator, b: Tensor, x0: Tensor | None) -> tuple[Tensor, Tensor]:
-    """First iterate and residual. A warm start is dropped for an item where it is not finite, or where b = 0."""
+    """First iterate and residual. An item with a non-finite warm start, or with b = 0, starts from zero."""
     if x0 is None:
         return torch.zeros_like(b), b
     r = b - operator.matvec(x0)
@@ -182,7 +182,7 @@ def _start(operator: LinearOperator, b: Tensor, x0: Tensor | None) -> tuple[Tens
 
 
 def _precondition(preconditioner: LinearOperator | None, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``z = M^-1 r``, <r, z>, and whether M is definite along r: plain ``z = r`` for an item where it is not."""
+    """``z = M^-1 r``, <r, z>, and whether M is positive definite along r; if not, ``z = r`` for that item."""
     rr = inner_product(r, r)
     if preconditioner is None:
         return r, rr, torch.ones_like(rr, dtype=torch.bool)
@@ -193,5 +193,5 @@ def _precondition(preconditioner: LinearOperator | None, r: Tensor) -> tuple[Ten
 
 
 def _all_finite(x: Tensor) -> Tensor:
-    """Which items of ``x`` (B, *S) hold neither NaN nor infinity: (B,)."""
+    """Whether all entries of each item of ``x`` (B, *S) are finite: (B,)."""
     return torch.isfinite(x).flatten(1).all(1)

@@ -1,4 +1,4 @@
-r"""Symmetric positive semidefinite operators, known only by their products.
+r"""Symmetric positive semidefinite operators, given by their matrix-vector products.
 
 ``v`` and the product are ``(B, *S)``; an operator acts on each of the B items separately.
 
@@ -164,8 +164,8 @@ class LaplacianBasis:
 
 
 def _blur_hint(sigma: float) -> str:
-    """The cut-off tail, exp(-(m+1)^2 / (2 sigma^2)), must stay under the smallest mode, exp(-(pi sigma)^2 / 2)."""
-    if sigma > 2.7:  # that mode is then under the rounding of float64
+    """Advice: the truncated tail exp(-(m+1)^2 / (2 sigma^2)) must be below the smallest mode exp(-(pi sigma)^2 / 2)."""
+    if sigma > 2.7:  # above it, that mode is smaller than float64 rounding
         return "use a sigma of at most 2.7: the blur of a larger one is singular to rounding, whatever its taps"
     return f"use more taps (2*ceil(pi*sigma^2)+1 = {2 * math.ceil(math.pi * sigma**2) + 1}) or a smaller sigma"
 

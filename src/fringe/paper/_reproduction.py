@@ -75,18 +75,10 @@ class ReproductionFiles:
 
 
 def compare_with_paper(results: Mapping[str, Results], timings: Iterable[Timing] = ()) -> list[ComparedValue]:
-    """Put our numbers beside the paper's.
-
-    Args:
-        results: Results by name of the study.
-        timings: Measured run times.
-
-    Returns:
-        Every number of the paper for which there is one of ours, in the paper's order.
-    """
+    """List every number of the paper for which there is one of ours, from results by study and from run times."""
     one_by_one = [t for t in timings if t.mode == "sequential"]
     by_method = {(t.model, t.method): t for t in one_by_one}
-    ratios = {method: slowdowns(one_by_one, method, "ig") for method in ("fringe", DEFAULT)}
+    ratios = {method: slowdowns(one_by_one, method) for method in ("fringe", DEFAULT)}
 
     def measurement(value: PaperValue, method: str) -> Measurement | None:
         if value.study != "runtime":
@@ -275,5 +267,5 @@ def _timing_notes(timings: Sequence[Timing]) -> list[str]:
     return [
         f"{model}, {mode}: {name} takes {ratio:.1f} times as long as IG on {timings[0].device}."
         for name, method in (("FRInGe", "fringe"), ("FRInGe()", DEFAULT))
-        for (model, mode), ratio in slowdowns(timings, method, "ig").items()
+        for (model, mode), ratio in slowdowns(timings, method).items()
     ]

@@ -49,14 +49,8 @@ class PaperStudy:
 def ablation_study(spec: ExperimentSpec) -> PaperStudy:
     """Plan the scores and paths of FRInGe with parts removed, by default on 100 images.
 
-    Args:
-        spec: The experiment; the first method of each model is varied, by default fringe.
-
-    Returns:
-        The study. A model whose setting is one of the paper's has the variants that the paper tuned for it.
-
-    Raises:
-        InputError: If the first method is not FRInGe.
+    The first method of each model is varied, by default fringe; InputError is raised if it is another. A model whose
+    setting is one of the paper's has the variants that the paper tuned for it.
     """
     base = _plan_of(spec, "ablation")
     return PaperStudy(ablation_plan(base), base)
@@ -65,14 +59,7 @@ def ablation_study(spec: ExperimentSpec) -> PaperStudy:
 def cap_study(spec: ExperimentSpec) -> PaperStudy:
     """Plan the path diagnostics of FRInGe with and without its Euclidean cap, and of IG, by default on 100 images.
 
-    Args:
-        spec: The experiment; the first method of each model is varied, by default fringe.
-
-    Returns:
-        The study.
-
-    Raises:
-        InputError: If the first method is not FRInGe, or has no cap.
+    The first method of each model is varied, by default fringe. Raises InputError if it is another, or has no cap.
     """
     base = _plan_of(spec, "cap", metrics=DIAGNOSTICS, also=("ig",))
     return PaperStudy(cap_plan(base), base)
@@ -98,16 +85,9 @@ def sweep_study(spec: ExperimentSpec, factors: Sequence[str] = ()) -> PaperStudy
 
 
 def tuning_study(spec: ExperimentSpec) -> Plan:
-    """Build the plan of each trial of a search, by default for fringe on 256 images.
+    """Build the plan of each trial of a search of the first method, by default of fringe on 256 images.
 
-    Args:
-        spec: The experiment; the first of its methods is searched.
-
-    Returns:
-        A plan on images that no other plan of its seed uses.
-
-    Raises:
-        InputError: If there are several models, or scenes.
+    No other plan of the same seed uses its images. Raises InputError if there are several models, or scenes.
     """
     return tuning_plan(_plan_of(spec, "tune", n=256, metrics=OBJECTIVE))
 
@@ -115,11 +95,7 @@ def tuning_study(spec: ExperimentSpec) -> Plan:
 def runtime_study(spec: ExperimentSpec) -> Plan:
     """Build the plan whose maps are timed, by default with fringe and ig on 16 images.
 
-    Args:
-        spec: The experiment; what it says of scores is not used, which a warning states.
-
-    Returns:
-        The plan.
+    A warning names the options of scores, which are not used.
     """
     spec = _without_scoring(spec, "run times have no scores")
     return build_plan(spec.with_defaults(name="runtime", methods="fringe,ig", n=16, controls=False))
@@ -179,14 +155,9 @@ def study_plans(base: Plan, studies: Sequence[str] = STUDIES) -> dict[str, Plan]
 
 
 def timed_plan(base: Plan, methods: Sequence[str] = ("fringe", "ig")) -> Plan:
-    """Build the plan whose run times a reproduction measures.
+    """Build the plan whose run times a reproduction measures, on the paper's number of images.
 
-    Args:
-        base: The plan of :func:`reproduction_plan`.
-        methods: Labels of its methods, or :data:`DEFAULT`.
-
-    Returns:
-        A plan of these methods on the paper's number of images.
+    ``methods`` are labels of methods of ``base``, or :data:`DEFAULT`.
     """
     arms = tuple(_only(_with_default(arm), methods) for arm in base.arms)
     return replace(base, name="runtime", n=min(base.n, SMALL), arms=arms, controls=False)
@@ -241,32 +212,12 @@ def base_fringe(arm: Arm) -> FRInGe:
 
 
 def paper_models(names: Sequence[str]) -> dict[str, str]:
-    """Return the specs of some of the paper's networks.
-
-    Args:
-        names: Names of the networks.
-
-    Returns:
-        Specs by name.
-
-    Raises:
-        InputError: For an unknown name.
-    """
+    """Return the specs of some of the paper's networks by name. Raises InputError for an unknown name."""
     return {name: SPECS[name] for name in _known("models", names, MODELS)}
 
 
 def check_studies(names: Sequence[str]) -> list[str]:
-    """Check the names of studies.
-
-    Args:
-        names: Names that came.
-
-    Returns:
-        The names, or those of all studies if there are none.
-
-    Raises:
-        InputError: For an unknown name.
-    """
+    """Return the given names of studies, or all if none is given. Raises InputError for an unknown name."""
     return _known("studies", names or STUDIES, STUDIES)
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -64,7 +64,6 @@ def measure_runtimes(
     *,
     device: str = "cpu",
     batch_size: BatchSize = "auto",
-    progress: Callable[[str], None] = lambda text: None,
 ) -> list[Timing]:
     """Time each method of a plan on its images.
 
@@ -75,7 +74,6 @@ def measure_runtimes(
         resolved: The plan with its images; those that cannot be explained are left out.
         device: Device of the models.
         batch_size: Largest number of images of a pass of the batches, or "auto".
-        progress: Called with the model and mode that begins.
 
     Returns:
         One timing for each model, mode and method.
@@ -85,12 +83,10 @@ def measure_runtimes(
     """
     timings, name = list[Timing](), device_name(device)
     for arm in resolved.plan.arms:
-        progress(f"{arm.label}, sequential")
         runner = TaskRunner(resolved, device=device, batch_size=1)
         sizes = _image_sizes(runner, arm, [image["digest"] for image in resolved.manifest.images_of(arm.label)])
         spent = _measure(runner, arm, [[image] for image in sizes])
         timings += [_timing(arm.label, label, "sequential", s, len(sizes), name) for label, s in spent.items()]
-        progress(f"{arm.label}, batched")
         runner = TaskRunner(resolved, device=device, batch_size=batch_size)
         groups: dict[tuple[int, ...], list[str]] = {}
         for image, size in sizes.items():
@@ -100,18 +96,9 @@ def measure_runtimes(
     return timings
 
 
-def slowdowns(timings: Sequence[Timing], method: str, reference: str) -> dict[tuple[str, Mode], float]:
-    """Compare the run times of two methods.
-
-    Args:
-        timings: Run times.
-        method: Label of a method.
-        reference: Label of the method that it is compared with.
-
-    Returns:
-        Seconds of ``method`` over those of ``reference``, by model and mode.
-    """
-    seconds = {(t.model, t.mode): t.seconds for t in timings if t.method == reference}
+def slowdowns(timings: Sequence[Timing], method: str) -> dict[tuple[str, Mode], float]:
+    """Return the seconds of a method divided by those of ``ig``, by model and mode."""
+    seconds = {(t.model, t.mode): t.seconds for t in timings if t.method == "ig"}
     return {
         (t.model, t.mode): t.seconds / seconds[t.model, t.mode]
         for t in timings
@@ -120,32 +107,18 @@ def slowdowns(timings: Sequence[Timing], method: str, reference: str) -> dict[tu
 
 
 def describe_timings(timings: Sequence[Timing]) -> list[str]:
-    """Describe run times for people.
-
-    Args:
-        timings: Run times.
-
-    Returns:
-        One line for each, then how many times as long as ig fringe takes.
-    """
+    """Describe run times in one line each; then state how many times as long as ig fringe takes."""
     lines: list[str] = []
     for t in timings:
         passes = f"{t.forward:.0f} forward + {t.jvp:.0f} jvp + {t.vjp:.0f} vjp"
         half = f" ± {t.half:.3f}" if math.isfinite(t.half) else ""
         lines.append(f"{t.model} {t.method} {t.mode}: {t.seconds:.3f}{half} s per image of {t.n}, {passes}; {t.device}")
-    ratios = slowdowns(timings, "fringe", "ig").items()
+    ratios = slowdowns(timings, "fringe").items()
     return [*lines, *(f"{model} {mode}: fringe takes {r:.1f} times as long as ig" for (model, mode), r in ratios)]
 
 
 def timing_records(timings: Sequence[Timing]) -> list[dict[str, Any]]:
-    """Return run times as JSON data.
-
-    Args:
-        timings: Run times.
-
-    Returns:
-        The fields of each; a number that is not finite is None.
-    """
+    """Return run times as JSON data; NaN becomes None."""
     return [{k: None if v != v else v for k, v in asdict(timing).items()} for timing in timings]
 
 
@@ -156,15 +129,7 @@ def read_timings(records: Sequence[Mapping[str, Any]]) -> list[Timing]:
 
 
 def write_timings(path: Path, timings: Sequence[Timing]) -> None:
-    """Write run times to a JSON file, in one step.
-
-    Args:
-        path: The file; its folder is made.
-        timings: Run times.
-
-    Raises:
-        OSError: If the system cannot write the file.
-    """
+    """Write run times to a JSON file in one step, and make its folder if it is missing."""
     _write_json(path, timing_records(timings))
 
 

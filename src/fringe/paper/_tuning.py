@@ -22,12 +22,10 @@ from fringe.experiments import (
 )
 from fringe.paper._studies import OBJECTIVE, base_method, tuning_plan
 from fringe.tuning import (
-    PAPER_WEIGHTS,
     Progress,
     SearchSpace,
     Study,
     Tuned,
-    Weights,
     check_preset,
     preset_metadata,
     tune,
@@ -76,7 +74,6 @@ def tune_preset(
     space: SearchSpace,
     trials: int,
     *,
-    weights: Weights = PAPER_WEIGHTS,
     progress: Progress | None = None,
 ) -> TunedPreset:
     """Tune the first method of a plan's model, and write a preset file.
@@ -90,7 +87,6 @@ def tune_preset(
         options: How the trials are run.
         space: The settings that are searched.
         trials: Number of settings, the given one included.
-        weights: Weights of the objective.
         progress: Called with each trial, how many are done, and how many there will be.
 
     Returns:
@@ -122,7 +118,6 @@ def tune_preset(
         score,
         Study(root / JOURNAL, f"{arm.label} {method.name}", plan.seed, _search_key(resolved, arm.label)),
         trials=trials,
-        weights=weights,
         progress=progress,
     )
     images = [content_of(image["digest"]) for image in resolved.manifest.images]

@@ -4,6 +4,7 @@ Pictures made of images know their sizes in advance. They are placed without a l
 column stands exactly under its mark, and the same code draws into a part of a reader's own figure.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -178,14 +179,9 @@ def fitted(text: str, inches: float, size: float = TICK, *, bold: bool = False) 
     line = sanitise(text, 400)
     if text_width(line, size, bold=bold) <= inches:
         return line
-    low, high = 0, len(line)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if text_width(line[:middle].rstrip() + "…", size, bold=bold) <= inches:
-            low = middle
-        else:
-            high = middle - 1
-    return line[:low].rstrip() + "…"
+    cuts = [line[:letters].rstrip() + "…" for letters in range(len(line) + 1)]
+    fitting = bisect_right(cuts, inches, lo=1, key=lambda cut: text_width(cut, size, bold=bold))
+    return cuts[fitting - 1]
 
 
 def wrapped(text: str, inches: float, size: float = TICK, *, most: int = 9, bold: bool = False) -> list[str]:

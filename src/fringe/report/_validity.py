@@ -1,13 +1,12 @@
 """What is known of the metrics of a run: verdicts that were made by ``fringe compare --validity``."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from fringe._files import RECORD_BYTES, read_regular
+from fringe._files import read_json
 from fringe.errors import InputError
 from fringe.plots import plot_agreement, png_of
 from fringe.report._render import Image, Section, SimpleTable
@@ -56,23 +55,8 @@ class MetricVerdicts:
 
 
 def read_verdicts(path: Path) -> MetricVerdicts:
-    """Read the file of ``fringe compare --validity``.
-
-    Args:
-        path: ``validity.json``.
-
-    Returns:
-        The verdicts.
-
-    Raises:
-        InputError: If it cannot be read, or is something else.
-    """
-    try:
-        document = json.loads(read_regular(path, RECORD_BYTES))
-    except OSError as error:
-        raise InputError(f"cannot read {str(path)!r} ({error.strerror})", argument="validity") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{str(path)!r} is not JSON ({error})", argument="validity") from error
+    """Read ``validity.json`` of ``fringe compare --validity``. Raises InputError if it cannot be read or is another."""
+    document = read_json(path, "validity")
     wrong = InputError(f"{str(path)!r} holds no verdicts on metrics", argument="validity")
     if not isinstance(document, dict):
         raise wrong

@@ -1,4 +1,4 @@
-"""Checks of the contract of every attribution method and every metric, also of other packages."""
+"""Checks that an attribution method or a metric, of this or another package, keeps its contract."""
 
 from fringe.testing._attributors import ATTRIBUTOR_CHECKS, check_attributor
 from fringe.testing._checks import CheckError, CheckResult

@@ -27,9 +27,9 @@ from fringe.testing._checks import (
     tensors_unchanged,
 )
 
-#: Relative error that float64 leaves after a few hundred additions.
+#: Relative rounding error of a few hundred additions in float64.
 EXACT = 1e-9
-#: Relative difference of maps from other points of one path.
+#: Allowed relative difference of maps from different points of one path.
 COARSE = 0.05
 
 
@@ -57,7 +57,7 @@ class MethodUnderTest(UnderTest):
 
 
 def shape_and_dtype(test: MethodUnderTest) -> str:
-    """A map has the shape, dtype and device of its input, in both precisions; all else has a row per image."""
+    """A map has the shape, dtype and device of its input, in both precisions; other results have a row per image."""
     for dtype in (torch.float32, torch.float64):
         case = dataclasses.replace(test, dtype=dtype)
         result, x = case.explain(case.model, case.x, target=[2, 0, 1]), case.x
@@ -87,7 +87,7 @@ def finite(test: MethodUnderTest) -> str:
 def constant_model(test: MethodUnderTest) -> str:
     """If the output does not depend on the input, the map is zero."""
     model, x = test.toys.build(toys.constant), test.toys.images(2)
-    other = (int(model(x)[0].argmax()) + 1) % toys.CLASSES  # not the class predicted for the references, either
+    other = (int(model(x)[0].argmax()) + 1) % toys.CLASSES  # nor the class predicted for the references
     values = test.explain(model, x, target=other).values.detach()
     fail_if(bool((values != 0).any()), f"the largest entry is {float(values.abs().max()):.3g}, expected 0")
     return "zero"
@@ -97,11 +97,11 @@ def unread_inputs(test: MethodUnderTest) -> str:
     """Inputs that the model does not read for the explained class get no attribution (the dummy axiom)."""
     model, x = test.toys.build(toys.blocks_cnn), test.x
     *_, weight, _ = model.parameters()
-    reads = torch.eye(toys.CLASSES).to(x)  # class i reads one block, and is explained of image i
+    reads = torch.eye(toys.CLASSES).to(x)  # class i reads one block, and image i is explained for class i
     weight.detach().mul_(reads)
     (gradient,) = torch.func.vjp(toys.Blocks(), x)[1](reads[:, :, None, None].expand(-1, -1, 3, 3))
     result, is_read = test.explain(model, x, target=list(range(toys.CLASSES))), gradient != 0
-    if _explained_score(result, model, x) != "logit":  # a probability depends on what the other classes read, too
+    if _explained_score(result, model, x) != "logit":  # a probability also depends on what the other classes read
         is_read = is_read.any(0).expand_as(x)
     values = result.values.detach()
     unread, read = float(values[~is_read].abs().max()), float(values[is_read].abs().max())
@@ -111,7 +111,7 @@ def unread_inputs(test: MethodUnderTest) -> str:
 
 
 def explained_class(test: MethodUnderTest) -> str:
-    """Another class has another map, and so has its difference from a contrast; of several, each has its own."""
+    """Different classes have different maps, alone, minus a contrast, and several at once."""
     first, second, model, x = [0, 1, 2], [1, 2, 0], test.model, test.x
     alone, other = (test.explain(model, x, target=classes) for classes in (first, second))
     against = test.explain(model, x, target=first, contrast=second)
@@ -125,7 +125,7 @@ def explained_class(test: MethodUnderTest) -> str:
 
 
 def affine_score(test: MethodUnderTest) -> str:
-    """For a score ``w x + b`` a complete map is exact: ``w (x - x')`` from a baseline x'. Others have its sign."""
+    """For a score ``w x + b`` a complete map is exact: ``w (x - x')`` from a baseline x'. Other maps have its sign."""
     model, x = test.toys.build(toys.affine), test.x
     baseline = test.toys.images(3, key="baseline") if test.method.accepts_baseline else None
     target = [0, 1, 2]
@@ -146,7 +146,7 @@ def affine_score(test: MethodUnderTest) -> str:
 
 
 def _sign_of_evidence(test: MethodUnderTest) -> str:
-    """Fail if a map has a negative sum where every entry is at its upper bound, and all raise the target's score."""
+    """Fail if a map has a negative sum although all entries are at their upper bounds and raise the target's score."""
     model, x = test.toys.build(toys.affine), torch.full_like(test.x[:2], toys.HIGH)
     weight, bias = (parameter.detach() for parameter in model.parameters())
     weight.abs_().div_(weight.sum(1, keepdim=True))
@@ -164,7 +164,7 @@ def completeness(test: MethodUnderTest) -> str:
     same = torch.isfinite(result.completeness_residual) == is_complete
     fail_if(not bool(same.all()), "gap and residual must both be numbers, or both NaN")
     claim, gaps = test.method.is_complete, result.completeness_gap.tolist()
-    is_finite = bool(result.values.isfinite().all())  # a map that is not finite has no gap: the check "finite" fails
+    is_finite = bool(result.values.isfinite().all())  # a map that is not finite has no gap (and fails "finite")
     fail_if(is_finite and claim != bool(is_complete.any()), f"the method says complete={claim}, its gaps are {gaps}")
     unchecked = torch.tensor([verdict == "unchecked" for verdict in result.verdict], device=test.device)
     fail_if(bool((unchecked == is_complete).any()), f"verdicts {result.verdict} with gaps {gaps}")
@@ -198,7 +198,7 @@ def refinement(test: MethodUnderTest) -> str:
 
 
 def zero_displacement(test: MethodUnderTest) -> str:
-    """From a baseline that is the input itself, whatever the path between, an affine score has a zero map."""
+    """If the baseline is the input itself, the map of an affine score is zero, whatever the path."""
     if not test.method.accepts_baseline:
         return "does not apply: no setting 'baseline'"
     model, x = test.toys.build(toys.affine), test.toys.images(2)
@@ -212,12 +212,12 @@ def zero_displacement(test: MethodUnderTest) -> str:
 
 
 def tabular_inputs(test: MethodUnderTest) -> str:
-    """Inputs (B, F) are explained, or refused by an InputError that says why."""
+    """Inputs (B, F) are explained, or refused by an InputError with the reason."""
     x = test.toys.images(3, (6,), "rows")
     try:
         result = test.explain(test.toys.build(toys.mlp, (6,)), x)
     except InputError as error:
-        fail_if(error.argument == "method", str(error))  # of attribute(), about maps of another shape
+        fail_if(error.argument == "method", str(error))  # raised by attribute() for maps of another shape
         return f"refused: {error}"
     fail_if(result.values.shape != x.shape, f"values: shape {tuple(result.values.shape)}, expected {tuple(x.shape)}")
     fail_if(not bool(torch.isfinite(result.values).all()), "the map holds NaN or infinity")
@@ -225,7 +225,7 @@ def tabular_inputs(test: MethodUnderTest) -> str:
 
 
 def caller_tensors(test: MethodUnderTest) -> str:
-    """Inputs, baseline and references keep their numbers and flags."""
+    """Inputs, baseline and references keep their values and flags."""
     space, x = test.toys.space(), test.toys.images(2).requires_grad_(True)
     baseline = test.toys.images(2, key="baseline") if test.method.accepts_baseline else None
     tensors = {"inputs": x, "baseline": baseline, "references": space.references}
@@ -286,15 +286,15 @@ def check_attributor(
     Args:
         method: A configured method, or the name of a registered one.
         skip: Names of checks to leave out, of ``ATTRIBUTOR_CHECKS``.
-        expected_failures: The reason by name of each check that is known to fail.
-        device: Device on which the networks and images are.
+        expected_failures: The reason, by check name, of each check that is known to fail.
+        device: Device of the networks and images.
 
     Returns:
         The result of each check, in the order of ``ATTRIBUTOR_CHECKS``.
 
     Raises:
         CheckError: If a check fails unexpectedly, or if a check in ``expected_failures`` passes.
-        InputError: If no method or no check has a given name.
+        InputError: If the name of a method or check is unknown.
     """
     chosen = get_method(method)
     make = partial(MethodUnderTest, torch.device(device), method=chosen)
@@ -302,7 +302,7 @@ def check_attributor(
 
 
 def _explained_score(result: Attribution, model: nn.Module, x: Tensor) -> str:
-    """Name the score that was explained; fail if the reported value is none of the scores at the input."""
+    """Return the kind of the explained score; fail if the reported value is not a score at the input."""
     logits = Classifier(model).logits(x)
     scores = {kind: Classifier(model, score=kind).score(logits, result.target) for kind in SCORES}
     same = [kind for kind, value in scores.items() if distance(result.score, value) <= EXACT]

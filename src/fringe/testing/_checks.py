@@ -1,4 +1,4 @@
-"""What the checks of methods and of metrics share: how they run and report, and the checks that both have to pass."""
+"""Shared parts of the checks of methods and metrics: the runner, the report, and the checks that both must pass."""
 
 import dataclasses
 import json
@@ -20,8 +20,8 @@ from fringe.testing._toys import CPU, CountingModel, ToyProblems, smooth_cnn
 
 T = TypeVar("T")
 
-#: Relative difference that float64 leaves between batches: matrix products of other sizes round differently, and
-#: a path that is computed step by step carries that along.
+#: Allowed relative difference between batches in float64: matrix products of other sizes round differently, and the
+#: steps of a path accumulate this.
 ROUNDING = 1e-8
 
 
@@ -32,7 +32,7 @@ class CheckResult:
     Attributes:
         name: Name of the check.
         passed: Whether the check passed.
-        detail: The numbers that decided, or the reason of the failure.
+        detail: The measured numbers, or the reason for the failure.
     """
 
     name: str
@@ -44,7 +44,7 @@ class CheckError(FringeError, AssertionError):
     """A method or metric breaks its contract. The message lists every failure with its numbers.
 
     Attributes:
-        results: The results of all checks, passed ones included.
+        results: The results of all checks, including those that passed.
     """
 
     def __init__(self, message: str, results: list[CheckResult]):
@@ -53,7 +53,7 @@ class CheckError(FringeError, AssertionError):
 
 
 class CheckFailed(Exception):
-    """Raised by a check: the contract is broken, for the reason given."""
+    """Raised by a check that fails, with the reason."""
 
 
 def run_checks(
@@ -83,7 +83,7 @@ def _run(name: str, check: Callable[[T], str], make: Callable[[], T]) -> CheckRe
         return CheckResult(name, True, check(make()))
     except CheckFailed as failure:
         return CheckResult(name, False, str(failure))
-    except Exception as error:  # an error in one check must not hide the results of the others
+    except Exception as error:  # an error in one check must not hide the results of other checks
         return CheckResult(name, False, f"{type(error).__name__}: {error}")
 
 
@@ -110,7 +110,7 @@ def agree(what: str, result: Tensor, expected: Tensor, tolerance: float, least: 
 
 
 def distance(result: Tensor, expected: Tensor, least: float = 0.0) -> float:
-    """Largest difference over the largest number, which is at least ``least``; infinite where only one is finite."""
+    """Largest difference divided by the largest number, at least ``least``; infinite if only one tensor is finite."""
     a, b = result.detach().double(), expected.detach().double()
     if bool((torch.isfinite(a) != torch.isfinite(b)).any()):
         return float("inf")
@@ -136,7 +136,7 @@ def tensors_unchanged(tensors: Mapping[str, Tensor], action: Callable[[], object
 
 
 def model_state(model: nn.Module) -> dict[str, object]:
-    """Copy what a caller can see of a module, by name; numbers as text, in which NaN is equal to NaN."""
+    """Copy the visible state of a module, by name; numbers as text, so that NaN equals NaN."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     modules, parameters = list(model.modules()), list(model.parameters())
     return {
@@ -161,7 +161,7 @@ class Output:
 
 @dataclass(frozen=True)
 class UnderTest(ABC):
-    """A method or metric on three toy images; ``noun`` names its numbers."""
+    """A method or metric on three toy images; ``noun`` is the name of its numbers in messages."""
 
     noun: ClassVar[str]
     device: torch.device = CPU
@@ -186,7 +186,7 @@ class UnderTest(ABC):
 
     @abstractmethod
     def run(self, rows: list[int], model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0) -> Output:
-        """Compute the numbers of the images at ``rows``, by ``model`` or by that of this object."""
+        """Compute the numbers of the images at ``rows``, with ``model`` or the model of this object."""
 
 
 def settings_frozen(test: UnderTest) -> str:
@@ -203,7 +203,7 @@ def settings_frozen(test: UnderTest) -> str:
 
 
 def settings_documented(test: UnderTest) -> str:
-    """Each setting has a default and a line of help: listings and command-line settings are made of them."""
+    """Each setting has a default and a line of help, for listings and the command line."""
     kind = type(test.settings)
     fail_if(not (kind.__doc__ or "").strip(), "the class has no docstring: its first line is its summary")
     silent = [name for name, setting in settings_of(kind).items() if not setting.doc.text]
@@ -213,7 +213,7 @@ def settings_documented(test: UnderTest) -> str:
 
 
 def settings_recorded(test: UnderTest) -> str:
-    """``record()`` is JSON, names the method or metric, and an equal one can be made of it."""
+    """``record()`` is JSON with the name of the method or metric, and an equal object can be built from it."""
     settings, key = test.settings, test.settings.record_key
     record = json.loads(json.dumps(settings.record(), allow_nan=False))
     fail_if(record.get(key) != settings.name, f"record()[{key!r}] is {record.get(key)!r}, expected {settings.name!r}")
@@ -223,25 +223,25 @@ def settings_recorded(test: UnderTest) -> str:
 
 
 def presets(test: UnderTest) -> str:
-    """Each preset names settings that exist, with values that they accept."""
+    """Each preset has only existing settings, with valid values."""
     for name in test.settings.presets:
         test.settings.preset(name)
     return ", ".join(test.settings.presets) or "none"
 
 
 def batch_of_one(test: UnderTest) -> str:
-    """An image has the same numbers alone and among others."""
+    """An image has the same numbers alone and in a batch."""
     together, alone = test.run([0, 1, 2]), [test.run([i]) for i in range(3)]
     for name, value in together.diagnostics.items():
         parts = torch.cat([output.diagnostics[name].double() for output in alone])
-        # A diagnostic that should be zero, such as a residual, is all rounding: compare in its own unit.
+        # A diagnostic that should be zero, such as a residual, is only rounding: compare absolute differences.
         agree(f"diagnostics[{name!r}]", value.double(), parts, ROUNDING, least=1.0)
     values = torch.cat([output.values for output in alone])
     return agree(f"{test.noun} in a batch and alone", together.values, values, ROUNDING)
 
 
 def order(test: UnderTest) -> str:
-    """Images in another order have their numbers in that order."""
+    """If the images are reordered, their numbers are reordered alike."""
     permutation = [2, 0, 1]
     first, second = test.run([0, 1, 2]).values, test.run(permutation).values
     return agree(f"{test.noun} in either order", second, first[permutation], ROUNDING)
@@ -271,7 +271,7 @@ def repeatable(test: UnderTest) -> str:
 
 
 def caller_model(test: UnderTest) -> str:
-    """Weights, buffers, gradients, hooks, and the flags of training and of gradients stay as they are."""
+    """Weights, buffers, gradients, hooks, training flags and ``requires_grad`` do not change."""
     first, second = list(test.model.parameters())[:2]
     first.requires_grad_(False)
     second.grad = torch.ones_like(second)
@@ -297,7 +297,7 @@ def random_generators(test: UnderTest) -> str:
 
 
 def passes(test: UnderTest) -> str:
-    """The number of forward passes reported is the number that the network computed."""
+    """The reported number of forward passes is the number that the network computed."""
     model = CountingModel(test.model)
     reported = test.run([0, 1, 2], model).forward
     fail_if(reported != model.images, f"reported {reported} forward passes, the network saw {model.images}")

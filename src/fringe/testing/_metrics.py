@@ -1,4 +1,4 @@
-"""The contract of metrics, on images whose answer is known, with maps from perfect to inverted."""
+"""The contract of metrics, on images with a known answer and maps from perfect to inverted."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
@@ -36,7 +36,7 @@ EVIDENCE = 8.0
 
 @dataclass(frozen=True)
 class ToyMaps:
-    """Maps (B, *S) as a method returns them, with ``diagnostics`` (B,) of their paths."""
+    """Maps (B, *S) as a method returns them, with a diagnostic (B,) of each path."""
 
     values: Tensor
     diagnostics: Mapping[str, Tensor]
@@ -71,7 +71,7 @@ class MetricUnderTest(UnderTest):
         return _context(model or self.model, x, x.sum(1) > 0, batch_size=batch_size, seed=seed)
 
     def score(self, context: EvaluationContext, maps: ToyMaps | None = None, values: Tensor | None = None) -> Scores:
-        """Score ``maps`` of the context's images; ``values`` replace theirs."""
+        """Score ``maps`` of the context's images; ``values``, if given, replace their values."""
         maps = maps or self.maps
         maps = maps if values is None else dataclasses.replace(maps, values=values)
 
@@ -88,7 +88,7 @@ class MetricUnderTest(UnderTest):
 
 
 def declared(test: MetricUnderTest) -> str:
-    """The class declares name, title, direction, the space it works in, and the source of its formula."""
+    """The class declares name, title, direction, space, and the source of its formula."""
     metric = test.metric
     for name in ("name", "title", "space", "source"):
         fail_if(not getattr(metric, name), f"{name} is empty")
@@ -99,7 +99,7 @@ def declared(test: MetricUnderTest) -> str:
 
 
 def shape_and_dtype(test: MetricUnderTest) -> str:
-    """One float64 number per image, on the images' device; everything that goes with it has a row per image."""
+    """One float64 number per image, on the images' device; all details have a row per image."""
     for dtype in (torch.float32, torch.float64):
         case = dataclasses.replace(test, dtype=dtype)
         scores, images = case.score(case.context()), len(case.x)
@@ -118,10 +118,10 @@ def shape_and_dtype(test: MetricUnderTest) -> str:
 def ranking(test: MetricUnderTest) -> str:
     """Perfect maps score better than random ones, and these better than inverted ones, in the declared direction.
 
-    Scores are means over six images. A metric passes by one of the meanings of maps, whichever it takes them to have.
-    If none of the images, of two values each, has a score, six of many values are tried. A metric that compares models
-    is given the same maps by three methods: one that makes new maps from the model, one that does so for half of the
-    pixels, and one that never changes its map.
+    Scores are means over six images. A metric passes if the order holds for one meaning of maps. If no image of two
+    values has a score, six images of many values are tried. A metric that compares models gets the same maps from three
+    methods: one that computes new maps from the model, one that does so for half of the pixels, and one that never
+    changes its map.
     """
     if test.metric.direction == "none":
         return "does not apply: the metric has no better or worse"
@@ -149,7 +149,7 @@ def ranking(test: MetricUnderTest) -> str:
 
 
 def degenerate_maps(test: MetricUnderTest) -> str:
-    """The zero map and the constant map have a score, or NaN if the metric is not defined; never infinity."""
+    """The zero map and the constant map have a finite score, or NaN if the metric is not defined for them."""
     details: list[str] = []
     for name, value in (("zero", 0.0), ("constant", 1.0)):
         scores = test.score(test.context(), values=torch.full_like(test.x, value)).values
@@ -159,7 +159,7 @@ def degenerate_maps(test: MetricUnderTest) -> str:
 
 
 def shared_context(test: MetricUnderTest) -> str:
-    """A map's score does not depend on what else was scored for these images, or in which order."""
+    """A map's score does not depend on other scores of these images, or on their order."""
     other = test.maps.values.flip(-1) + 0.1
     fresh = test.score(test.context()).values, test.score(test.context(), values=other).values
     context = test.context()
@@ -169,7 +169,7 @@ def shared_context(test: MetricUnderTest) -> str:
 
 
 def caller_tensors(test: MetricUnderTest) -> str:
-    """Maps, inputs, logits and diagnostics keep their numbers and flags."""
+    """Maps, inputs, logits and diagnostics keep their values and flags."""
     context = test.context()
     tensors = {"maps": test.maps.values, "inputs": context.problem.inputs, "logits": context.problem.logits}
     return tensors_unchanged({**tensors, **test.maps.diagnostics}, lambda: test.score(context))
@@ -194,21 +194,21 @@ def check_metric(
 ) -> list[CheckResult]:
     """Run every check of the contract on a metric.
 
-    The metric scores maps of three images (2, 8, 8) and of six images (1, 16, 16) with small built-in networks. A
-    metric that requires further maps gets gradients.
+    The metric scores maps of three images (2, 8, 8) and of six images (1, 16, 16) with small built-in networks. If it
+    requires further maps, it gets gradients.
 
     Args:
         metric: A configured metric, or the name of a registered one, such as ``"insertion:raw"``.
         skip: Names of checks to leave out, of ``METRIC_CHECKS``.
-        expected_failures: The reason by name of each check that is known to fail.
-        device: Device on which the networks and images are.
+        expected_failures: The reason, by check name, of each check that is known to fail.
+        device: Device of the networks and images.
 
     Returns:
         The result of each check, in the order of ``METRIC_CHECKS``.
 
     Raises:
         CheckError: If a check fails unexpectedly, or if a check in ``expected_failures`` passes.
-        InputError: If no metric or no check has a given name.
+        InputError: If the name of a metric or check is unknown.
     """
     chosen = get_metric(metric)
     make = partial(MetricUnderTest, torch.device(device), metric=chosen)
@@ -216,7 +216,7 @@ def check_metric(
 
 
 def _means(test: MetricUnderTest, model: "LinearNetwork", x: Tensor, levels: "tuple[QualityLevel, ...]") -> list[float]:
-    """Mean score of each level over the images that all of them have a score of; nothing if there is none."""
+    """Mean score of each level over the images with a score at all levels; empty if there are none."""
     contexts = [_context(model, x, model.truth) for _ in levels]
     metric = {"": test.metric}
     every = [evaluate(c, level.maps, metric, level.explain)[""] for c, level in zip(contexts, levels, strict=True)]
@@ -226,17 +226,17 @@ def _means(test: MetricUnderTest, model: "LinearNetwork", x: Tensor, levels: "tu
 
 
 def _context(model: nn.Module, x: Tensor, truth: Tensor, *, batch_size: int = 16, seed: int = 0) -> EvaluationContext:
-    """The images ``x`` under evaluation, each for the class that the model predicts, with a ``truth`` (B, H, W)."""
+    """Evaluation of the images ``x`` for their predicted classes, with a ``truth`` (B, H, W)."""
     space = ToyProblems(x.dtype, x.device).space(tuple(x.shape[1:]))
     classifier = Classifier(model, batch_size=batch_size)
     return EvaluationContext(Problem.of(classifier, x.detach(), rng=KeyedGenerator(seed), domain=space), truth)
 
 
 class LinearNetwork(nn.Module):
-    """One linear layer, as a sum of what it reads in the left and in the right half of an image.
+    """One linear layer, as the sum of its contributions from the left and the right half of an image.
 
     Attributes:
-        truth: The pixels (B, H, W) that class i reads in image i, where it reads more than a tenth of the largest.
+        truth: Mask (B, H, W) of the pixels of image i whose weight for class i exceeds a tenth of the largest.
     """
 
     def __init__(self, weight: Tensor, truth: Tensor):
@@ -248,14 +248,14 @@ class LinearNetwork(nn.Module):
         return x.flatten(1) @ self.weight.T
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both halves (2, H, W), and what is read in each, (2, B, classes)."""
+        """Return masks (2, H, W) of the halves, and their contributions (2, B, classes)."""
         left = torch.arange(SIDE, device=x.device).expand(SIDE, SIDE) < SIDE // 2
         return torch.stack([left, ~left]), torch.stack([self(x * half) for half in (left, ~left)])
 
 
 @dataclass(frozen=True)
 class QualityLevel:
-    """Maps of one quality, and an explainer that is as stable as that quality requires."""
+    """Maps of one quality, and an explainer with the stability of that quality."""
 
     maps: ToyMaps
     explain: Explainer
@@ -264,8 +264,8 @@ class QualityLevel:
 def known_contributions(toys: ToyProblems, *, graded: bool = False) -> tuple[LinearNetwork, Tensor, Tensor]:
     """Make a linear network, images (B, 1, H, W), and the exact contributions (B, 1, H, W) of their entries.
 
-    Image i has entries -1 and 1 at random, ``graded`` any number between them. Class i reads a round patch of image i
-    with the weights m / x, so the entries of the patch contribute m to the class, and no others do; a blurred image
+    Image i has random entries -1 and 1, or between them if ``graded``. Class i reads a round patch of image i with the
+    weights m / x, so each entry of the patch contributes m to the class, and other entries nothing. A blurred image
     contains little evidence.
     """
     x = toys.images(IMAGES, (1, SIDE, SIDE), "signs")
@@ -283,12 +283,12 @@ def known_contributions(toys: ToyProblems, *, graded: bool = False) -> tuple[Lin
 def quality_levels(
     x: Tensor, contribution: Tensor, diagnostics: Collection[str]
 ) -> dict[str, tuple[QualityLevel, ...]]:
-    """Make perfect, random and inverted maps, in each of the things that a map can mean.
+    """Make perfect, random and inverted maps, for each meaning that a map can have.
 
     ``contributions`` sum to the score, and their inverse ranks the strongest entries last; ``signed contributions``
     are the same with an inverse of the wrong sign; ``gradients`` predict a change of the input, and their inverse has
-    the wrong sign, too. Random maps are Gaussian and have the norm of the
-    perfect ones. The ``diagnostics`` and residuals of the three levels are 0.1, 0.5 and 1.
+    the wrong sign, too. Random maps are Gaussian, with the norm of the
+    perfect maps. The ``diagnostics`` and residuals of the three levels are 0.1, 0.5 and 1.
     """
     gradient = contribution / x
     largest = contribution.flatten(1).amax(1).view(-1, 1, 1, 1)
@@ -310,9 +310,8 @@ def quality_levels(
 
 
 def dependence_levels(x: Tensor, contribution: Tensor, diagnostics: Collection[str]) -> "tuple[QualityLevel, ...]":
-    """Make the gradients of the linear network three times: by a method that gives the gradient of whatever model and
-    class it is asked for, by one that does so in the left half and else gives the first map again, and by one that
-    always gives the first map."""
+    """Make the gradients of the linear network by three methods: one returns the gradient of the given model and class,
+    one does so only in the left half and elsewhere repeats the first map, and one always repeats the first map."""
     first, rows = contribution * x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
     maps = ToyMaps(first, dict.fromkeys(diagnostics, rows), rows)
 

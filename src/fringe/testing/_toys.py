@@ -1,4 +1,4 @@
-"""Toy problems: networks that are explained in milliseconds, with weights that are the same on every machine."""
+"""Toy problems: small networks, with the same weights on every machine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class ToyProblems:
     device: torch.device = CPU
 
     def build(self, network: Callable[[], nn.Module], shape: tuple[int, ...] = SHAPE) -> nn.Module:
-        """Build a network in evaluation mode, without moving the global random generator.
+        """Build a network in evaluation mode, without advancing the global random generator.
 
         The last linear layer is scaled so that logits have mean 0 and standard deviation 2 over random inputs of this
         ``shape``: every class is then predicted for some inputs.
@@ -65,12 +65,12 @@ class ToyProblems:
         return 4.0 * KeyedGenerator(0).uniform(key, like) - 2.0
 
     def space(self, shape: tuple[int, ...] = SHAPE) -> InputSpace:
-        """Return the bounds of an entry with a few reference images."""
+        """Return the bounds of an entry, with a few reference images."""
         return InputSpace(LOW, HIGH, self.images(REFERENCES, shape, "references"))
 
 
 def smooth_cnn() -> nn.Module:
-    """Smooth, with layers that behave differently in training mode."""
+    """Smooth network with layers that behave differently in training mode."""
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Softplus(), nn.AvgPool2d(4), nn.Dropout(0.3),
         nn.Flatten(), nn.Linear(16, CLASSES),
@@ -78,14 +78,14 @@ def smooth_cnn() -> nn.Module:
 
 
 def relu_cnn() -> nn.Module:
-    """Piecewise affine, with in-place activations."""
+    """Piecewise affine network with in-place activations."""
     return nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, CLASSES)
     )
 
 
 def saturated() -> nn.Module:
-    """A network whose predictions are one-hot to the last bit of float32."""
+    """Network whose predictions are exactly one-hot in float32."""
     return nn.Sequential(smooth_cnn(), Times(1e3))
 
 
@@ -100,7 +100,7 @@ def constant() -> nn.Module:
 
 
 def blocks_cnn() -> nn.Module:
-    """Smooth, and independent of all but three blocks of the first channel."""
+    """Smooth network that depends only on three blocks of the first channel."""
     return nn.Sequential(
         Blocks(), nn.Conv2d(3, 3, 3, padding=1, groups=3), nn.Softplus(), nn.AvgPool2d(3), nn.Flatten(),
         nn.Linear(3, CLASSES),
@@ -108,7 +108,7 @@ def blocks_cnn() -> nn.Module:
 
 
 def mlp() -> nn.Module:
-    """Smooth, for tabular inputs (B, 6)."""
+    """Smooth network for tabular inputs (B, 6)."""
     return nn.Sequential(nn.Linear(6, 5), nn.Softplus(), nn.Linear(5, CLASSES))
 
 
@@ -124,8 +124,9 @@ class Times(nn.Module):
 
 
 class Blocks(nn.Module):
-    """Select three blocks of the first channel of images, placed so that a map shifted, mirrored or transposed misses
-    them."""
+    """Select three blocks of the first channel of images.
+
+    Their places are such that a shifted, mirrored or transposed map misses them."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.stack([x[:, 0, 1:4, 4:7], x[:, 0, 4:7, :3], x[:, 0, 4:7, 4:7]], 1)

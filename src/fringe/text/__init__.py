@@ -1,4 +1,4 @@
-"""Classifiers of texts: a sentence as embeddings that can move, and its attribution by words."""
+"""Text classifiers as functions of embeddings, and attributions per word."""
 
 from fringe.text._classifier import EncodedTexts as EncodedTexts
 from fringe.text._classifier import TextClassifier as TextClassifier

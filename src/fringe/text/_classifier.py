@@ -17,11 +17,11 @@ SpecialTokens = Literal["fixed", "free"]
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """B texts as a model takes them, padded to L tokens.
+    """B texts in the form that the model takes, padded to L tokens.
 
     Attributes:
         embeddings: Embeddings (B, L, D) of the tokens; zero at padding.
-        arguments: What :meth:`TextClassifier.forward` takes beside them, by name; every row belongs to its text.
+        arguments: Further arguments of :meth:`TextClassifier.forward` by name, with one row per text.
         labels: A label for each token of each text: a word at its first token, "" at the tokens that continue it and
             at padding.
     """
@@ -32,20 +32,20 @@ class EncodedTexts:
 
 
 class TextClassifier(nn.Module):
-    """A classifier of texts as a function of word embeddings, which have gradients where tokens have none.
+    """A text classifier as a function of word embeddings: unlike tokens, they have gradients.
 
-    Padding is masked, and its embeddings are constants: they never move, and their attribution is exactly zero. So are
-    those of special tokens such as [CLS], unless they are set free: the words then account for the whole map. A model
-    in half precision is explained through a float32 copy.
+    Padding is masked and its embeddings are constant, so their attribution is exactly zero. The embeddings of special
+    tokens such as [CLS] are constant too, unless ``special="free"``; the whole map then belongs to words. A model in
+    half precision is explained through a float32 copy.
 
     Args:
         model: A sequence classifier of the transformers library, or a module like it: it has
             ``get_input_embeddings()`` and takes ``inputs_embeds`` and ``attention_mask``.
         tokenizer: Its fast tokenizer.
-        special: ``"fixed"`` holds special tokens where they are, ``"free"`` explains them as well.
+        special: ``"fixed"`` keeps special tokens constant, ``"free"`` explains them as well.
 
     Raises:
-        InputError: If the model takes no embeddings, or the tokenizer cannot tell which tokens make a word.
+        InputError: If the model takes no embeddings, or the tokenizer does not say which tokens form a word.
     """
 
     def __init__(self, model: nn.Module, tokenizer: Any, special: SpecialTokens = "fixed"):
@@ -70,8 +70,8 @@ class TextClassifier(nn.Module):
 
         Args:
             embeddings: Embeddings (B, L, D).
-            attention_mask: Which tokens (B, L) are no padding.
-            moves: Which tokens (B, L) are explained; the others are held at ``start``.
+            attention_mask: Mask (B, L) of the tokens that are not padding.
+            moves: Mask (B, L) of the explained tokens; the others are kept at ``start``.
             start: The embeddings (B, L, D) of the texts.
             **arguments: Further arguments of the model.
 
@@ -90,12 +90,12 @@ class TextClassifier(nn.Module):
             texts: The texts (B).
 
         Returns:
-            What :meth:`forward` takes, padded on the right to the longest text.
+            The arguments of :meth:`forward`, padded on the right to the longest text.
 
         Raises:
-            InputError: If a text has no token besides special ones, or more than the model takes.
-            ModelError: If the model takes no embeddings; or if the logits from embeddings, masks and padding are not
-                those from the tokens of each text alone: the model's answer would depend on the texts beside it.
+            InputError: If a text has only special tokens, or more tokens than the model takes.
+            ModelError: If the model takes no embeddings; or if its logits for the padded batch of embeddings differ
+                from those for the tokens of each text alone, so that they would depend on the other texts.
         """
         if isinstance(texts, str) or not texts:
             raise InputError("expected a list of at least one text", argument="inputs", hint="pass ['a great film']")
@@ -133,20 +133,20 @@ class TextClassifier(nn.Module):
                 raise InputError(message, argument="inputs", hint="shorten it, or explain its parts")
 
     def _positions(self) -> int:
-        """The most tokens that the model has positions for."""
+        """Maximum number of tokens that the model has positions for."""
         most = getattr(getattr(self.model, "config", None), "max_position_embeddings", None) or 0
         for name, table in self.model.named_modules():
             padding = getattr(table, "padding_idx", None)
             if name.endswith("position_embeddings") and padding is not None:
-                most = len(table.weight) - padding - 1  # pyright: ignore - RoBERTa's begin after those of padding
-        return most if most > 0 else 10**9  # XLNet says -1
+                most = len(table.weight) - padding - 1  # pyright: ignore - RoBERTa's begin after the padding index
+        return most if most > 0 else 10**9  # XLNet's value is -1: no limit
 
     def _check_logits(self, encoded: EncodedTexts, alone: Sequence[Mapping[str, Tensor]]) -> None:
-        """Compare with the model's own way from tokens, text by text and without padding."""
+        """Compare with the model's logits from tokens, text by text and without padding."""
         was_training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         try:
-            rows = [*range(len(alone)), 0]  # two at least, as the points of a path: some refuse more than one
+            rows = [*range(len(alone)), 0]  # at least two rows, as on a path: some models refuse more than one
             logits = self(encoded.embeddings[rows], **{n: v[rows] for n, v in encoded.arguments.items()})[:-1]
             expected = [
                 self.model(**{n: v for n, v in row.items() if n != "special_tokens_mask"}).logits for row in alone

@@ -1,4 +1,4 @@
-"""From the tokens of a text to its words."""
+"""Grouping of the tokens of a text into words."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def token_labels(encoding: Any, text: str) -> tuple[str, ...]:
-    """Return a label for each token of an encoded text: the word of its first token, "" for the tokens that follow.
+    """Label each token of an encoded text: a word at its first token, "" at the tokens that continue it.
 
     Args:
-        encoding: One encoding of a fast tokenizer: tokens, character offsets, and numbers of words.
+        encoding: One encoding of a fast tokenizer: tokens, character offsets, and word indices.
         text: The text.
     """
     starts: list[int] = []
@@ -26,19 +26,19 @@ def token_labels(encoding: Any, text: str) -> tuple[str, ...]:
 
 
 def _begins(encoding: Any, text: str, start: int, k: int) -> bool:
-    """Whether token ``k`` brings the space after the word that began at ``start``. The tokenizers of Llama and Gemma
-    take a whole text as one word."""
+    """Whether a space precedes token ``k`` in the word that began at ``start``: the tokenizers of Llama and Gemma
+    report a whole text as one word."""
     begin, end = encoding.offsets[k]
     return text[begin:end][:1].isspace() and bool(text[encoding.offsets[start][0] : begin].strip())
 
 
 def merge_words(labels: Sequence[str], values: Tensor) -> tuple[tuple[str, ...], Tensor]:
-    """Sum what belongs to one word.
+    """Sum the values of the tokens of each word.
 
     Args:
         labels: A label for each token: a word at its first token, "" at the tokens that continue it and at padding.
-        values: Values (..., L) of the tokens, or (..., L, D) of their embeddings, which are summed as well. Where both
-            of the last axes have L entries, the last is that of embeddings.
+        values: Values (..., L) of the tokens, or (..., L, D) of their embeddings, which are summed over D as well. If
+            both of the last two axes have L entries, the last one is that of embeddings.
 
     Returns:
         The W words, and their values (..., W).

@@ -1,4 +1,4 @@
-"""Tuning: search and one-factor sweeps of a method's settings, scored by the caller."""
+"""Tuning: search and one-factor sweeps of a method's settings, with scores computed by the caller."""
 
 from fringe.tuning._objective import PAPER_WEIGHTS as PAPER_WEIGHTS
 from fringe.tuning._objective import Weights as Weights

@@ -1,4 +1,4 @@
-"""What a search maximises: the paper's objective (its appendix "Hyperparameter Selection Protocol")."""
+"""The objective of a search, from the paper's appendix "Hyperparameter Selection Protocol"."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from fringe.errors import InputError, require, require_positive
 
 Array = NDArray[np.float64]
 
-#: The metrics that the objective is made of.
+#: The metrics of the objective.
 SCORES = ("insertion", "deletion", "infidelity")
 
 
@@ -72,7 +72,7 @@ def objective(
         The objective; NaN if a score is not finite.
 
     Raises:
-        InputError: If the scores are not one number for each of the same images, or the mean infidelity is negative.
+        InputError: If the metrics have not one score for each of the same images, or the mean infidelity is negative.
     """
     require_positive("k", k)
     require_positive("epsilon", epsilon)

@@ -1,4 +1,4 @@
-"""A tuned setting as a file, with what it was tuned for."""
+"""Tuned settings of a method as a file, with metadata of the search."""
 
 import json
 import math
@@ -13,12 +13,12 @@ from fringe.errors import InputError, TransientError, check_known, require
 from fringe.settings import settings_of
 from fringe.tuning._search import Tuned
 
-#: First entry of every preset file: the name and the version of its format.
+#: First entry of every preset file: name and version of the format.
 FORMAT = "fringe preset 1"
 
 
 class PresetMetadata(TypedDict):
-    """What a setting was tuned for (a network and the digests of its weights and of the images), and how."""
+    """The network, the digests of its weights and of the images of a search, and how it was run."""
 
     architecture: str
     weights: str
@@ -41,7 +41,7 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, cast(list[Any], value)))
 
 
-#: What each entry of the metadata is, and how to say so.
+#: Test of each entry of the metadata, and its description in messages.
 _METADATA: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "architecture": (_is_text, "text"),
     "weights": (_is_text, "text"),
@@ -54,7 +54,7 @@ _METADATA: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def preset_metadata(tuned: Tuned, *, architecture: str, weights: str, images: Sequence[str]) -> PresetMetadata:
-    """Describe a search; ``images`` are the digests of those that its scores belong to, in their order."""
+    """Build the metadata of a search; ``images`` are the digests of the scored images, in order."""
     scored = next(len(trial.scores["insertion"]) for trial in tuned.trials if not trial.problem)
     require(len(images) == scored, "images", len(images), f"{scored}, one for each score of a trial")
     return {
@@ -73,11 +73,11 @@ def check_preset(path: Path, method: Attributor, weights: str) -> None:
 
     Args:
         path: The file.
-        method: What is searched.
-        weights: Digest of the weights of the network that it is searched for.
+        method: Method whose settings are searched.
+        weights: Digest of the network's weights.
 
     Raises:
-        InputError: For a method that is not registered, and for a file of another method or other weights.
+        InputError: If the method is not registered, or the file is of another method or other weights.
     """
     _require_registered(method)
     if path.exists():
@@ -93,10 +93,10 @@ def _require_registered(method: Attributor) -> None:
 
 
 def write_preset(path: Path, tuned: Tuned, metadata: PresetMetadata) -> None:
-    """Write the best setting of a search, all its fields, as JSON; a file that exists is replaced in one step.
+    """Write all settings of the best method of a search as JSON; an existing file is replaced in one step.
 
-    An InputError is raised for a method that is not registered and a path that is no writable file of this machine, a
-    TransientError if the file cannot be written for another reason, such as a full disk.
+    Raises InputError if the method is not registered or the path cannot be a file of this machine, and TransientError
+    if the file cannot be written for another reason, such as a full disk.
     """
     require_local("path", path)
     method = tuned.best
@@ -118,10 +118,10 @@ def write_preset(path: Path, tuned: Tuned, metadata: PresetMetadata) -> None:
 def read_preset(
     path: Path, architecture: str | None = None, *, allow_other: bool = False
 ) -> tuple[Attributor, PresetMetadata]:
-    """Read a setting, and what it was tuned for; settings that the file does not name have their defaults.
+    """Read a tuned method and its metadata; settings that are not in the file have their defaults.
 
-    An InputError is raised for a file that is no preset of this format, an unknown method or key, a value that its
-    field does not take, and, unless ``allow_other``, a preset for another architecture than the one named.
+    Raises InputError if the file is not a preset of this format, if a method, key or value is invalid, and, unless
+    ``allow_other``, if the preset is for another architecture than ``architecture``.
     """
     document = _document(path)
     metadata = cast(PresetMetadata, document["about"])
@@ -138,7 +138,7 @@ def read_preset(
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """The file's content, complete and with known keys; the values of the settings are not yet checked."""
+    """Read the file's content; check that keys are complete and known, but not yet the values of settings."""
     try:
         document = json.loads(read_regular(path, PRESET_BYTES))
     except (OSError, ValueError, RecursionError) as error:

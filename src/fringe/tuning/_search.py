@@ -1,4 +1,4 @@
-"""Search for the setting of a method with the best objective, resumable and shared between processes."""
+"""Search for the settings with the best objective; resumable, and shared between processes."""
 
 import contextlib
 import dataclasses
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from fringe.tuning._study import SharedStudy
 
-#: Scores a setting: ``insertion``, ``deletion`` and ``infidelity`` by name, (N,) each of the same N images, and others
-#: that are to be stored.
+#: Scores a method: returns ``insertion``, ``deletion`` and ``infidelity`` by name, (N,) each of the same N images, and
+#: further scores to store.
 Score = Callable[[Attributor], Mapping[str, Sequence[float]]]
 
 _KILLED = "its process ended twice before it was scored"
@@ -26,10 +26,10 @@ _KILLED = "its process ended twice before it was scored"
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting that was scored; number 0 is the one that the search started from.
+    """Scored settings; trial 0 has those that the search started from.
 
-    ``settings`` are the searched ones; ``value`` is the objective, NaN for a failed trial, whose ``problem`` says why.
-    ``scores`` are those of the images by metric, (N,) each, empty if there are none.
+    ``settings`` are the searched settings; ``value`` is the objective, NaN for a failed trial; ``problem`` is its
+    reason. ``scores`` (N,) are the scores of the images by metric; empty if there are none.
     """
 
     number: int
@@ -39,19 +39,22 @@ class Trial:
     problem: str = ""
 
     def describe(self) -> str:
-        """Describe the trial for people: its number, value or problem, and settings."""
+        """Describe the trial in a line: its number, value or problem, and settings."""
         values = (f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.settings.items())
         return f"trial {self.number}: {self.problem or f'{self.value:.4f}'} ({', '.join(values)})"
 
 
-#: Called after each trial of this process with it, the trials finished by all processes, and those requested.
+#: Called after each trial of this process with the trial, the number of trials that all processes have finished, and
+#: the number requested.
 Progress = Callable[[Trial, int, int], None]
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The result of a search: the ``best`` setting (the earliest of equals) with its objective ``value``, the finished
-    ``trials``, and how many are ``running`` in other processes."""
+    """The result of a search.
+
+    ``best`` is the method with the best objective ``value`` (the earliest if equal), ``trials`` are the finished
+    trials, and ``running`` is the number of trials that run in other processes."""
 
     best: Attributor
     value: float
@@ -70,28 +73,28 @@ def tune(
     weights: Weights = PAPER_WEIGHTS,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Score ``base`` and then settings that a tree-structured Parzen estimator (Optuna's TPESampler) proposes.
+    """Score ``base``, then settings proposed by a tree-structured Parzen estimator (Optuna's TPESampler).
 
-    Equal seeds propose equal settings, interrupted or not, as long as one process works; several never run more than
-    ``trials`` together. A trial fails, and the search goes on, when ``score`` raises a FringeError or returns a number
-    that is not finite. Any other error ends the call, and the trial is left to the next one; so does a TransientError,
-    as a full disk says nothing about a setting.
+    With one process, equal seeds propose equal settings, also after an interruption. Several processes together never
+    run more than ``trials``. If ``score`` raises a FringeError or returns a number that is not finite, the trial fails
+    and the search continues. Any other error ends the call, and the next call repeats the trial; so does a
+    TransientError, because a full disk says nothing about the settings.
 
     Args:
-        base: The setting to start from. A searched setting outside the space, such as ``delta_euc="auto"``, is scored
-            as it is and shown to the estimator as the nearest point of the space.
+        base: The method to start from. A searched setting outside the space, such as ``delta_euc="auto"``, is scored
+            unchanged; the estimator gets the nearest point of the space.
         space: The searched settings.
-        score: Scores a setting.
-        study: Where the trials are stored.
-        trials: Number of trials, those of earlier calls and of other processes included.
+        score: Scores a method.
+        study: Storage of the trials.
+        trials: Number of trials, including those of earlier calls and of other processes.
         weights: Weights of the objective.
         progress: Called after each trial of this process.
 
     Returns:
-        The best setting and all finished trials.
+        The best method and all finished trials.
 
     Raises:
-        InputError: For an invalid argument, and for a file that is no journal or has another study.
+        InputError: If an argument is invalid, or the file is not a journal or has another study.
         FringeError: If no trial succeeded.
     """
     require(type(base).name == space.method, "space", space.method, f"a space of {base.name!r}, the base's method")
@@ -112,7 +115,7 @@ def tune(
         try:
             value, attributes = _attempt(base, slot, trial.params, score, weights)
         except BaseException:
-            with contextlib.suppress(OSError):  # the journal may be on the disk that failed: the first error says more
+            with contextlib.suppress(OSError):  # the journal's disk may have failed: the first error says more
                 shared.release(trial)
             raise
         shared.tell(trial, value, attributes)
@@ -131,7 +134,7 @@ def _setting(base: Attributor, slot: int, settings: Mapping[str, Any]) -> Attrib
 def _attempt(
     base: Attributor, slot: int, settings: Mapping[str, Any], score: Score, weights: Weights
 ) -> tuple[float | None, dict[str, Any]]:
-    """The objective of a setting, None if it failed, and what is stored with it."""
+    """The objective of a method (None if it failed), and the data to store with the trial."""
     try:
         scores = {name: [float(v) for v in values] for name, values in score(_setting(base, slot, settings)).items()}
     except FringeError as error:

@@ -1,4 +1,4 @@
-"""Where a search looks and where it is stored: ranges and choices of a method's settings, and the journal."""
+"""The space of a search (ranges and choices of a method's settings), and the storage of its trials."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -19,16 +19,16 @@ SMOOTHING = ("gamma_step", "gamma_prior")
 
 @dataclass(frozen=True)
 class Study:
-    """Where the trials of a search are stored, and what makes them those of one search.
+    """The storage of the trials of a search, and the identity of the search.
 
     Attributes:
-        journal: File of the study. All scores are stored there, per image.
+        journal: File of the study, with all scores of each image.
         name: Name of the study in the file.
         seed: Seed of the proposals.
-        identity: Plain data that the scores depend on, such as the weights' digest and the images. A study that was
-            made with another one, or another base, space, seed or objective, is refused.
-        stale_after: Seconds after which an unfinished trial of another host is started again; a trial should not take
-            longer. Those of killed processes of this host are started again at once.
+        identity: JSON data that the scores depend on, such as the digests of weights and images. A stored study with
+            another identity, base, space, seed or objective is refused.
+        stale_after: Seconds after which an unfinished trial of another host is repeated; a trial should not take
+            longer. Trials of killed processes of this host are repeated at once.
     """
 
     journal: Path
@@ -46,7 +46,7 @@ class Study:
 
 @dataclass(frozen=True)
 class NumericDistribution:
-    """Numbers from ``low`` to ``high``, both included; evenly in their logarithm if ``log``."""
+    """Numbers from ``low`` to ``high``, both included; uniform in the logarithm if ``log``."""
 
     low: float
     high: float
@@ -70,7 +70,7 @@ class NumericDistribution:
         return trial.suggest_float(name, self.low, self.high, log=self.log)
 
     def clip(self, value: object) -> float:
-        """Move a value into the range; one that is not a number, such as ``"auto"``, becomes the middle."""
+        """Clip a value to the range; a value that is not a number, such as ``"auto"``, becomes the middle."""
         if not _is_number(value):
             value = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
         near = min(max(cast(float, value), self.low), self.high)
@@ -83,7 +83,7 @@ class NumericDistribution:
 
 @dataclass(frozen=True)
 class CategoricalDistribution:
-    """One of some values."""
+    """One of several values."""
 
     options: tuple[Any, ...]
 
@@ -102,7 +102,7 @@ class CategoricalDistribution:
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The searched settings of the method called ``method``; all others keep their values."""
+    """The searched settings of the method called ``method``; its other settings keep their values."""
 
     method: str
     dimensions: Mapping[str, NumericDistribution | CategoricalDistribution]
@@ -121,7 +121,7 @@ class SearchSpace:
 
 
 def paper_space(smoothing: bool = True) -> SearchSpace:
-    """Return what the paper searched: tau, eta_max, delta_euc and damping, and with ``smoothing`` both gammas."""
+    """Return the paper's space: tau, eta_max, delta_euc and damping, and with ``smoothing`` both gammas."""
     return space_of(FRInGe, ("tau", "eta_max", "delta_euc", "damping", *(SMOOTHING if smoothing else ())))
 
 
@@ -130,10 +130,10 @@ def space_of(
     names: Collection[str] | None = None,
     overrides: Mapping[str, tuple[float, float]] | None = None,
 ) -> SearchSpace:
-    """Return the space of the settings ``names`` of a method; None: all that have a range or choices.
+    """Return the space of the settings ``names`` of a method; None: all settings with a range or choices.
 
-    ``overrides`` are other ranges (low, high) by setting. An InputError is raised for a setting without a range or
-    choices, and for an invalid range.
+    ``overrides`` replace ranges (low, high) by setting. Raises InputError if a setting has neither a range nor choices,
+    or a range is invalid.
     """
     settings, ranges = settings_of(method), dict(overrides or {})
     searched = list(method.search_space() if names is None else names)

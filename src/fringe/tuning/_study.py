@@ -1,5 +1,4 @@
-"""A study that processes share: one journal file, readable after a crash, and an agreement on who scores what. Needs
-Optuna.
+"""A study shared by processes: one journal file that survives crashes, and the assignment of trials. Needs Optuna.
 
 Optuna's SQLite storage with heartbeats was tried instead: it starts a dead trial again only after a grace period, two
 processes that create one file at once fail, and they score more trials than were requested.
@@ -26,21 +25,20 @@ from fringe._process import fate, this_process
 from fringe.errors import InputError, require_integer
 from fringe.tuning._space import SearchSpace, Study
 
-#: How each line of a journal begins.
+#: Beginning of each line of a journal.
 _RECORD = b'{"op_code":'
 
-#: Attributes of a trial in the journal: its slot, its process, and how many processes have ended while they scored it.
-#: These are the names in stored journals.
+#: Attributes of a trial in stored journals: its slot, its process, and the number of processes that ended during it.
 SLOT, _PROCESS, _DEATHS = "seat", "owner", "deaths"
 
 
 class SharedStudy:
     """An Optuna study as slots, one for each of ``trials`` requested trials.
 
-    Slot 0 is ``start``, a point of the space; the setting of slot k follows from the seed, k and the scores that were
-    known when it was drawn, so that an interrupted study asks the same after it is resumed. An abandoned trial is
-    marked as failed, and a new trial with the same setting takes its slot: the last one counts. Processes take
-    turns by a lock file beside the journal. A study that was made with another ``identity`` is refused.
+    Slot 0 has the settings ``start``, a point of the space. The settings of slot k depend on the seed, k and the scores
+    known when they were drawn, so a resumed study continues like an uninterrupted one. An abandoned trial is marked as
+    failed, and a new trial with the same settings takes its slot: the last trial of a slot counts. A lock file beside
+    the journal serialises the processes. A stored study with another ``identity`` is refused.
     """
 
     def __init__(self, study: Study, space: SearchSpace, start: Mapping[str, Any], trials: int):
@@ -51,7 +49,7 @@ class SharedStudy:
             self._study = _open(study.journal, study.name, _plain(dict(study.identity)))
 
     def ask(self) -> optuna.Trial | None:
-        """Start the next trial, with its setting, in this process; None if every slot is taken."""
+        """Start the next trial, with its settings, in this process; None if every slot is taken."""
         with self._locked():
             self._fail_stale_trials()
             if not self.trials():
@@ -61,7 +59,7 @@ class SharedStudy:
                 return None
             if not self._with_state(TrialState.WAITING):
                 self._study.enqueue_trial({}, {SLOT: len(current)})
-            # Optuna hands out the first that waits; one without a slot was enqueued by the user.
+            # Optuna returns the first waiting trial; a trial without a slot was enqueued by the user.
             slot = self._with_state(TrialState.WAITING)[0].user_attrs.get(SLOT, len(current))
             self._study.sampler = TPESampler(
                 seed=_slot_seed(self._settings.seed, slot), multivariate=True, constant_liar=True
@@ -74,9 +72,9 @@ class SharedStudy:
             return trial
 
     def tell(self, trial: optuna.Trial, value: float | None, attributes: Mapping[str, Any]) -> None:
-        """Record a trial's value, or its failure if that is None, and its user attributes.
+        """Record a trial's value (None: it failed) and its user attributes.
 
-        Nothing is recorded of a trial that was meanwhile given to another process.
+        Nothing is recorded if the trial was given to another process in the meantime.
         """
         with _quiet(), contextlib.suppress(UpdateFinishedTrialError):
             for key, attribute in attributes.items():
@@ -85,14 +83,14 @@ class SharedStudy:
             self._study.tell(trial, value, state, skip_if_finished=True)
 
     def release(self, trial: optuna.Trial) -> None:
-        """Leave a trial that could not be scored to the next :meth:`ask`."""
+        """Return a trial that could not be scored, for the next :meth:`ask`."""
         with self._locked():
             last = self.trials()[trial.user_attrs[SLOT]]
             if last.number == trial.number and last.state == TrialState.RUNNING:
                 self._requeue(last, deaths=last.user_attrs.get(_DEATHS, 0))
 
     def trials(self) -> dict[int, FrozenTrial]:
-        """Return the trial that counts of each slot, by slot in ascending order."""
+        """Return the last trial of each slot, by slot in ascending order."""
         trials = self._study.get_trials(deepcopy=False)
         return dict(sorted({t.user_attrs[SLOT]: t for t in trials if SLOT in t.user_attrs}.items()))
 
@@ -105,7 +103,7 @@ class SharedStudy:
             yield
 
     def _fail_stale_trials(self) -> None:
-        """Queue abandoned trials again. One that two processes ended on stays failed: it may be what ends them."""
+        """Queue abandoned trials again. A trial during which two processes ended stays failed: it may be the cause."""
         current = {t.number for t in self.trials().values()}
         for trial in self._with_state(TrialState.RUNNING):
             if self._is_abandoned(trial):
@@ -116,13 +114,13 @@ class SharedStudy:
                     self._fail(trial)
 
     def _is_abandoned(self, trial: FrozenTrial) -> bool:
-        # The process is recorded last in `ask`: without one, that call was cut short.
+        # `ask` records the process last: without it, that call was interrupted.
         now = fate(trial.user_attrs[_PROCESS]) if _PROCESS in trial.user_attrs else "gone"
         started = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
         return now == "gone" or (now == "unknown" and time.time() - started > self._settings.stale_after)
 
     def _requeue(self, trial: FrozenTrial, deaths: int) -> None:
-        """Queue the trial's setting for its slot again, then fail it: in this order no crash loses the setting."""
+        """Queue the trial's settings for its slot again, then fail it: in this order no crash loses the settings."""
         complete = set(trial.params) == set(self._space.dimensions)
         fixed = trial.params if complete else trial.system_attrs.get("fixed_params", {})
         self._study.enqueue_trial(fixed, {SLOT: trial.user_attrs[SLOT], _DEATHS: deaths})
@@ -134,10 +132,10 @@ class SharedStudy:
 
 
 class Journal(JournalFileBackend):
-    """Optuna's journal file, whose last line may have been torn by a crash.
+    """Optuna's journal file, whose last line may be incomplete after a crash.
 
-    A torn line was never acknowledged, so nothing is lost with it; but a record appended to it would be, and the file
-    could not be read again. It is cut off before each append.
+    An incomplete line was never acknowledged, so it is removed before each append; otherwise the appended record would
+    be lost, and the file could not be read again.
     """
 
     def __init__(self, path: Path):
@@ -161,7 +159,7 @@ class Journal(JournalFileBackend):
 
 @contextlib.contextmanager
 def _exclusive(path: Path) -> Generator[None]:
-    """Hold the lock file beside ``path``. That of a killed process is broken after 30 s."""
+    """Hold the lock file beside ``path``. The lock of a killed process expires after 30 s."""
     lock = JournalFileOpenLock(str(path))
     lock.acquire()
     try:
@@ -182,7 +180,7 @@ def _quiet() -> Generator[None]:
 
 
 def _open(path: Path, name: str, identity: dict[str, Any]) -> optuna.Study:
-    """Open or create a study; one with another identity is refused with the differences, as is another file."""
+    """Open or create a study; refuse a file that is not a journal, and list the differences from another identity."""
     if path.exists():
         _check_journal(path)
     storage = JournalStorage(Journal(path))
@@ -199,7 +197,7 @@ def _open(path: Path, name: str, identity: dict[str, Any]) -> optuna.Study:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` as it is after it was written as JSON and read again."""
+    """Return ``value`` after a round trip through JSON."""
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError) as error:
@@ -207,7 +205,7 @@ def _plain(value: Any) -> Any:
 
 
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:
-    """``base.damping: 0.01 there, 0.1 now`` of every leaf that is not the same."""
+    """List each leaf that differs, as ``base.damping: 0.01 there, 0.1 now``."""
     if isinstance(before, dict) and isinstance(now, dict):
         old, new = cast(dict[str, Any], before), cast(dict[str, Any], now)
         parts = [_differences(old.get(key), new.get(key), f"{path}.{key}" if path else key) for key in {**old, **new}]
@@ -217,7 +215,7 @@ def _differences(before: Any, now: Any, path: str = "") -> list[str]:
 
 
 def _check_journal(path: Path) -> None:
-    """Check that every line is a record, the last one perhaps torn; the error names the line."""
+    """Check that every line is a record (the last may be incomplete); the error names the line."""
     try:
         opened = open_regular(path, MAPS_BYTES)
     except OSError as error:

@@ -13,7 +13,7 @@ from fringe.errors import InputError, check_known, require
 from fringe.tuning._objective import PAPER_WEIGHTS, SCORES, Array, Weights, objective, objective_of_means, score_matrix
 from fringe.tuning._space import SMOOTHING, NumericDistribution, space_of
 
-#: Label of the setting that all sweeps pass through.
+#: Label of the base, which all sweeps contain.
 CENTRE = "centre"
 
 #: Factors that set several fields to one value: the paper's gamma is gamma_step and gamma_prior.
@@ -29,8 +29,8 @@ LEVEL = 0.95
 class SweepLine:
     """The objective (V,) at ascending ``values`` (V,) of a ``factor``, with 95 % intervals ``low`` to ``high`` (V,).
 
-    NaN where a setting failed. ``centre`` is the value that the base has, one of ``values``; None if that is not a
-    number, such as ``"auto"`` or two different gammas. ``centre_objective`` is the objective of the base.
+    Values that failed are NaN. ``centre`` is the value of the base, one of ``values``; None if it is not one number,
+    such as ``"auto"`` or two different gammas. ``centre_objective`` is the objective of the base.
     """
 
     factor: str
@@ -43,9 +43,9 @@ class SweepLine:
 
 
 def default_factors(base: Attributor) -> dict[str, tuple[float, ...]]:
-    """Return seven values over the range of each factor, evenly in its logarithm if it is searched so.
+    """Return seven values over the range of each factor, evenly spaced (in the logarithm if the range is logarithmic).
 
-    For FRInGe these are the paper's five factors, for another method every setting with a range.
+    For FRInGe these are the paper's five factors; for other methods, all settings with a range.
     """
     if isinstance(base, FRInGe):
         return {factor: _grid(_joint_range(factor)) for factor in PAPER_FACTORS}
@@ -54,10 +54,10 @@ def default_factors(base: Attributor) -> dict[str, tuple[float, ...]]:
 
 
 def one_at_a_time(base: Attributor, factors: Mapping[str, Sequence[Any]] | None = None) -> dict[str, Attributor]:
-    """Return ``base`` as ``"centre"``, and for each other value of each factor ``base`` with it, as ``"tau=0.001"``.
+    """Return ``base`` as ``"centre"``, and ``base`` with each other value of each factor, as ``"tau=0.001"``.
 
     A factor is a setting, or ``gamma`` for both gammas of FRInGe; None: :func:`default_factors`. Raises InputError
-    for an unknown factor, and for a value that its setting does not take.
+    if a factor is unknown or a value is invalid.
     """
     points = {CENTRE: base}
     for factor, values in (default_factors(base) if factors is None else factors).items():
@@ -69,7 +69,7 @@ def one_at_a_time(base: Attributor, factors: Mapping[str, Sequence[Any]] | None 
 
 
 def label(factor: str, value: object) -> str:
-    """Return the label of a setting: ``damping=1e-05``."""
+    """Return the label of a value of a factor: ``damping=1e-05``."""
     return f"{factor}={value}"
 
 
@@ -82,12 +82,12 @@ def sweep_lines(
     seed: int = 0,
     clusters: Sequence[str] | None = None,
 ) -> dict[str, SweepLine]:
-    """Compute a line per factor from the scores of the settings of :func:`one_at_a_time`, by label.
+    """Compute a line per factor from the scores of the methods of :func:`one_at_a_time`, by label.
 
-    ``scores`` are insertion, deletion and infidelity of N images, (N,) each; None for a setting that failed. Intervals
-    are percentile bootstraps over images (1000 resamples), or over ``clusters``, names (N,) of those that share pixels.
-    The resamples follow from ``seed`` and their number alone: all settings are resampled alike, and their intervals
-    move together. NaN for fewer than two images or clusters.
+    ``scores`` are insertion, deletion and infidelity of N images, (N,) each; None for a method that failed. Intervals
+    are percentile bootstraps over images (1000 resamples), or over ``clusters``: names (N,), equal for images with
+    shared pixels; NaN for fewer than two of either. The resamples depend only on ``seed`` and N, so all methods have
+    the same resamples, and their intervals are comparable.
     """
     chosen = default_factors(base) if factors is None else factors
     labels = one_at_a_time(base, chosen)
@@ -112,7 +112,7 @@ def _line(
 def _estimate(
     scores: Mapping[str, Sequence[float]] | None, weights: Weights, seed: int, clusters: Sequence[str] | None
 ) -> tuple[float, float, float]:
-    """The objective and its interval."""
+    """The objective with its interval."""
     if scores is None:
         return math.nan, math.nan, math.nan
     rows = score_matrix({name: scores[name] for name in SCORES})
@@ -158,6 +158,6 @@ def _joint_range(factor: str) -> NumericDistribution:
 def _grid(bounds: NumericDistribution) -> tuple[float, ...]:
     space = np.geomspace if bounds.log else np.linspace
     values = [float(v) for v in space(bounds.low, bounds.high, POINTS)]
-    # Three digits are enough to choose by, and make labels that can be typed.
+    # three digits suffice, and give labels that are easy to type
     rounded = [round(v) for v in values] if bounds.integer else [float(f"{v:.3g}") for v in values]
     return tuple(dict.fromkeys(rounded))
