@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fringe.errors import FringeError, InputError, is_out_of_memory
+from fringe.errors import FringeError, InputError, ModelOutputError, NotDifferentiableError, is_out_of_memory
 
 State = Literal["waiting", "running", "done", "failed", "stopped", "expired"]
 #: States of a job that will not change any more.
@@ -232,6 +232,11 @@ _FIELDS = {
     **dict.fromkeys(("inputs", "image", "images", "x"), "image"),
     **dict.fromkeys(("method", "space", "space.references"), "method"),
 }
+#: What people read of errors whose own words are for those who wrote the model.
+_SAID = {
+    ModelOutputError: "The output of this model cannot be read as one score for each class",
+    NotDifferentiableError: "This model has no gradients that the method can use",
+}
 
 
 def reason(error: BaseException | None) -> str:
@@ -240,6 +245,9 @@ def reason(error: BaseException | None) -> str:
 
     An argument of a function is named by the field of the page, and the advice to programmers is left out.
     """
+    said = next((text for kind, text in _SAID.items() if isinstance(error, kind)), None)
+    if said is not None:
+        return f"{said}; choose another model. The terminal of the app shows more."
     if isinstance(error, FringeError):
         text = error.message if error.hint is None else f"{error.message}; {error.hint}"
         if (field := _FIELDS.get(error.argument or "")) is not None:
