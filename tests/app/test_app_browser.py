@@ -139,6 +139,21 @@ def test_compare_two_methods_with_blind_maps_beside_them(visit, server):
     assert visited.problems == []
 
 
+def test_the_keyboard_alone_is_enough_and_shows_where_it_is(visit, server):
+    visited = open_app(visit, server)
+    visited.page.get_by_role("button", name="digit 3").focus()
+    visited.page.keyboard.press("Space")
+    visited.page.locator("#image img[src*='digits-0003']").wait_for()
+    method = visited.page.get_by_role("combobox", name="Method", exact=True)
+    method.focus()
+    assert method.evaluate("e => getComputedStyle(e).outlineWidth") == "2px"
+    visited.page.keyboard.press("ArrowDown")
+    visited.page.keyboard.press("Enter")
+    visited.page.keyboard.press("Tab")
+    visited.page.keyboard.press("Enter")
+    expect(explanation(visited).get_by_role("heading", level=1)).to_contain_text("3")
+
+
 def test_errors_are_sentences(visit, server, tmp_path):
     visited = open_app(visit, server)
     press(visited, "Explain")
