@@ -118,10 +118,10 @@ def test_compare_two_methods_with_blind_maps_beside_them(visit, server):
     table = visited.page.get_by_role("table")
     table.wait_for()
     rows = [re.sub(r"\s+", " ", row) for row in table.get_by_role("row").all_inner_texts()]
-    assert [row.split()[0] for row in rows] == [
+    assert [re.split(r" (?:control )?(?:\d|none|MAS)", row)[0] for row in rows] == [
         "map",
-        "fringe:preview",
-        "ig",
+        "FRInGe: Fisher-Rao Integrated Gradients, preview",
+        "Integrated Gradients",
         "zero",
         "random",
         "uniform",
@@ -137,6 +137,21 @@ def test_compare_two_methods_with_blind_maps_beside_them(visit, server):
     press(visited, "Compare")
     expect(visited.page.get_by_role("alert")).to_contain_text("Both methods are the same; choose two different ones.")
     assert visited.problems == []
+
+
+def test_the_keyboard_alone_is_enough_and_shows_where_it_is(visit, server):
+    visited = open_app(visit, server)
+    visited.page.get_by_role("button", name="digit 3").focus()
+    visited.page.keyboard.press("Space")
+    visited.page.locator("#image img[src*='digits-0003']").wait_for()
+    method = visited.page.get_by_role("combobox", name="Method", exact=True)
+    method.focus()
+    assert method.evaluate("e => getComputedStyle(e).outlineWidth") == "2px"
+    visited.page.keyboard.press("ArrowDown")
+    visited.page.keyboard.press("Enter")
+    visited.page.keyboard.press("Tab")
+    visited.page.keyboard.press("Enter")
+    expect(explanation(visited).get_by_role("heading", level=1)).to_contain_text("3")
 
 
 def test_errors_are_sentences(visit, server, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 import time
 from dataclasses import replace
 
@@ -13,8 +14,10 @@ from PIL import Image
 
 import fringe
 from fringe.app import Limits, Service, _service, load_models
+from fringe.app._blocks import _follow
 from fringe.app._fragments import comparison
 from fringe.app._worker import reason
+from fringe.attribution import METHODS
 from fringe.errors import InputError, ModelError
 from fringe.models import load_model
 
@@ -109,6 +112,45 @@ def test_a_comparison_has_the_scores_of_the_library_and_of_blind_maps(digit):
     assert f"{said}; only diffusion runs it" in comparison(result)
     other = ended(service.compare("a", file, "digits", ("ig", "smoothgrad"))).result
     assert f"{said}. A score" in comparison(other)
+    assert "<th scope='row'>Integrated Gradients</th>" in comparison(other)  # as the list of methods calls it
+
+
+def test_a_method_that_fails_in_a_comparison_is_said_without_words_for_programmers(digit, monkeypatch, caplog):
+    service, file = digit
+
+    def attribute(*_):
+        raise InputError("got 3, expected torch.float32", argument="quadrature")
+
+    monkeypatch.setattr(METHODS["blur_ig"], "attribute", attribute)
+    html = comparison(ended(service.compare("a", file, "digits", ("ig", "blur_ig"))).result)
+    assert "This method failed for this image and model. The terminal of the app shows more." in html
+    assert "torch" not in html
+    assert "blur_ig failed in a comparison of the app: quadrature: got 3" in caplog.text
+
+
+def test_a_press_whose_image_takes_long_to_decode_does_not_stop_the_next_one(digit):
+    service, file = digit
+    decoding, states = threading.Event(), {}
+
+    def press(name, start):
+        states[name] = [update[0] for update in _follow(service, start, lambda result: result.name)][-1]
+
+    def slow_start():
+        decoding.set()
+        time.sleep(0.3)
+        return service.explain("a", file, "digits", "fringe")
+
+    first = threading.Thread(target=press, args=("first", slow_start))
+    first.start()
+    assert decoding.wait(10)
+    press("second", lambda: service.explain("a", file, "digits", "ig"))
+    first.join(60)
+    assert (states["second"], "Stopped" in states["first"]) == ("", True)
+
+
+def test_a_press_is_answered_before_the_image_is_decoded(digit):
+    updates = _follow(digit[0], lambda: pytest.fail("not yet"), str)
+    assert "Beginning" in next(updates)[0]
 
 
 def test_a_comparison_reads_a_model_of_probabilities_as_such(make_service):
@@ -163,7 +205,17 @@ def test_an_image_of_too_many_pixels_is_refused_by_its_header(make_service, tmp_
     Image.new("L", (11, 10)).save(tmp_path / "large.png")
     with pytest.raises(ValueError) as caught:
         service.explain("a", tmp_path / "large.png", "digits", "ig")
-    assert "11x10 is more than 100 pixels" in reason(caught.value)
+    assert reason(caught.value) == "This file: 11x10 is more than 100 pixels; choose another image."
+
+
+def test_a_truncated_file_is_refused_in_words(digit, tmp_path):
+    Image.effect_noise((64, 64), 80).save(tmp_path / "image.jpg")
+    (tmp_path / "image.jpg").write_bytes((tmp_path / "image.jpg").read_bytes()[:1000])
+    with pytest.raises(ValueError) as caught:
+        digit[0].explain("a", tmp_path / "image.jpg", "digits", "ig")
+    assert re.fullmatch(
+        r"This file: cannot be decoded \(image file is truncated.*\); choose another image\.", reason(caught.value)
+    )
 
 
 def test_a_model_that_keeps_the_size_of_an_image_has_a_limit_as_well(make_service, tmp_path):
@@ -197,18 +249,19 @@ def test_whatever_the_model_raises_for_the_image_is_said(make_service, tmp_path,
     assert reason(job.error) == said
 
 
-CHOOSE = "; choose another model."
+MORE = "; choose another model. The terminal of the app shows more."
 
 
+@pytest.mark.parametrize("what", ["explain", "compare"])
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        ("z.softmax(1)", "The model: the outputs are non-negative and every row sums to one, so they look like"),
-        ("z * float('nan')", "The model: its logits for images [0] are NaN or infinite"),
-        ("z.detach()", "The model: its output is not connected to the input by autograd"),
+        ("z.softmax(1)", f"The output of this model cannot be read as one score for each class{MORE}"),
+        ("z * float('nan')", "The model's scores for this image are no finite numbers; try another image or model."),
+        ("z.detach()", f"This model has no gradients that the method can use{MORE}"),
     ],
 )
-def test_what_is_wrong_is_said_of_the_field_that_people_see(make_service, tmp_path, output, said):
+def test_what_is_wrong_is_said_of_the_field_that_people_see(make_service, tmp_path, what, output, said):
     code = (
         "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"
         f"        z = x.flatten(1)[:, :4]\n        return {output}\n"
@@ -216,10 +269,9 @@ def test_what_is_wrong_is_said_of_the_field_that_people_see(make_service, tmp_pa
     (tmp_path / "net.py").write_text(code)
     models = load_models([f"{tmp_path / 'net.py'}:Net"], preprocessing="resize=8,mean=0,std=1", trust_code=True)
     Image.effect_noise((8, 8), 80).save(tmp_path / "image.png")
-    text = reason(ended(make_service(models).explain("a", tmp_path / "image.png", "Net", "ig")).error)
-    assert text.startswith(said)
-    assert text.endswith(CHOOSE)
-    assert "=" not in text
+    methods = "ig" if what == "explain" else ("ig", "fringe")
+    job = ended(getattr(make_service(models), what)("a", tmp_path / "image.png", "Net", methods))
+    assert reason(job.error) == said
 
 
 def test_a_model_of_two_classes_is_explained_for_both(make_service, tmp_path):

@@ -183,7 +183,7 @@ def test_the_cap_is_inclusive(tmp_path):
 def test_a_text_chunk_that_inflates_is_refused(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(png(1, 1, (b"zTXt", b"k\0\0" + zlib.compress(b"a" * 200_000_000, 9))))
-    assert "cannot be decoded (ValueError: Decompressed data too large" in message(path)
+    assert "cannot be decoded (Decompressed data too large" in message(path)
 
 
 @pytest.mark.parametrize(

@@ -170,3 +170,8 @@ def test_wrong_numbers_of_classes_are_refused(tmp_path):
         with pytest.raises(fringe.InputError) as caught:
             explain(tmp_path, top=top)
         assert caught.value.argument == "top"
+
+
+def test_the_index_names_the_method_as_the_sheet_does(tmp_path):
+    explain(tmp_path, ["embedded:digits:0:1"], method="fringe:preview", set=[])
+    assert "<h1>digits · FRInGe (preview)</h1>" in (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ from page_toys import MALICE, explained, renamed
 import fringe
 from browser import expect
 from fringe.page import IndexEntry, decode_maps, page_document, render_index, render_page
+from fringe.plots._maps import for_display
 
 pytestmark = pytest.mark.thorough
 
@@ -114,6 +115,17 @@ def test_signs_are_red_and_blue_and_opacity_fades(visit, file):
     assert (red == (last > 0))[strong].all()
     page.locator("#opacity").evaluate("e => { e.value = 0; e.dispatchEvent(new Event('input')) }")
     assert not pixels(page, "map")[..., 3].any()
+
+
+def test_a_signed_map_is_as_smooth_as_the_picture_of_it(visit, tmp_path):
+    """Signs of neighbours cancel: the strength alone is smoothed less."""
+    document = page_document(explained(size=(90, 90), target="predicted", images=1))
+    (tmp_path / "page.html").write_text(render_page(document), encoding="utf-8")
+    page, last = visit(tmp_path / "page.html"), decode_maps(document)[-1, 0]
+    page.locator("input[name=view][value=signed]").check(force=True)
+    share = for_display(last) / np.quantile(np.abs(for_display(last)), 0.99, method="higher")
+    expected = 255 * 0.9 * np.abs(np.clip(share, -1, 1)) ** 0.6
+    assert np.abs(pixels(page, "map")[..., 3] - expected).max() <= 2
 
 
 def test_keys_move_play_and_choose(visit, file):

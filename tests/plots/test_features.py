@@ -116,3 +116,14 @@ def test_an_infinite_value_is_said_and_the_others_are_drawn():
     low, high = figure.axes[0].get_xlim()
     assert -4 < low < -2
     assert 1 < high < 3
+
+
+def test_the_power_of_ten_of_a_series_stands_beside_its_name():
+    inputs = np.linspace(0, 3e7, 20) * np.ones((2, 1))
+    figure = series_line(inputs, inputs, names=["a name that is much longer than its axes are high", "b"])
+    figure.canvas.draw()
+    assert [axes.get_ylabel()[-7:] for axes in figure.axes] == ["… (1e7)", "b (1e7)"]
+    assert not any(axes.yaxis.get_offset_text().get_visible() for axes in figure.axes)
+    boxes = [axes.yaxis.label.get_window_extent() for axes in figure.axes]
+    assert not boxes[0].overlaps(boxes[1])
+    assert [axes.get_ylabel() for axes in series_line(inputs / 1e7, inputs).axes] == ["channel 0", "channel 1"]

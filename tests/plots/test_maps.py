@@ -6,7 +6,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from plots_toys import assert_apart, blank_margins, caption, words
 
-from fringe.plots import overlay, signed_map
+from fringe.plots import heading, overlay, signed_map
 from fringe.plots._maps import blend, display_scale, for_display, smoothed, spatial
 from fringe.plots._style import sanitise
 
@@ -215,3 +215,17 @@ def test_the_power_of_ten_above_the_colour_bar_is_not_cut_off():
     power = figure.axes[1].yaxis.get_offset_text()
     assert power.get_text()
     assert power.get_window_extent().y1 <= figure.bbox.height
+
+
+@pytest.mark.parametrize("size", [(32, 32), (224, 96)])
+@pytest.mark.parametrize("label", ["Egyptian cat", "a very long name of a class, of an insect with stripes"])
+def test_a_long_name_of_a_class_does_not_push_the_method_out_of_the_title(size, label):
+    title = heading(label, "evidence for and against", "fringe:preview")
+    figure = signed_map(rng.normal(size=size), title=title, label=label)
+    assert " ".join(figure.get_suptitle().split()).endswith(": evidence for and against (FRInGe (preview))")
+    figure.canvas.draw()
+    box = figure._suptitle.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width
+    assert box.y1 <= figure.bbox.height
+    assert not any(box.overlaps(axes.get_tightbbox()) for axes in figure.axes)

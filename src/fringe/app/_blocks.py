@@ -10,7 +10,7 @@ from gradio.themes import Default
 
 from fringe.app._fragments import comparison, ended_line, error_box, page_frame, sample_buttons, status_line
 from fringe.app._service import Service
-from fringe.app._worker import Job, reason
+from fringe.app._worker import Job, Status, reason
 from fringe.errors import FringeError
 
 STYLE = Path(__file__).with_name("style.css")
@@ -192,8 +192,10 @@ def _follow(service: Service, start: Callable[[], Job], show: Show) -> Generator
     """Start a job and yield the outputs until it ends; closing the tab stops it."""
     none, idle, busy = [gr.skip()] * 4, gr.Button(interactive=False), gr.Button(interactive=True)
     empty = ["", *[gr.DownloadButton(visible=False)] * 3]
+    yield [status_line(Status("waiting")), *none, gr.skip()]
     try:
-        job = start()
+        with service.turn:
+            job = start()
     except FringeError as error:
         yield [error_box(reason(error)), *empty, idle]
         return

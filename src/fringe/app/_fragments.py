@@ -89,10 +89,11 @@ def _line(text: str, bar: str = "") -> str:
 def _figure(result: Compared, label: str) -> str:
     row = next(row for row in result.comparison.rows if row.label == label)
     title, png = result.titles[label], result.pictures[label]
-    verdict = row.attribution.verdict[0] if row.attribution is not None else "no map"
+    verdict = row.attribution.verdict[0].replace("_", " ") if row.attribution is not None else "no map"
     passes = row.passes.forward + row.passes.jvp + row.passes.vjp
     if png is None:
-        body = f"<p class='fringe-error'>{escape(row.error or row.faults[0].replace('_', ' ') or 'no map')}</p>"
+        text = "This method failed for this image and model. The terminal of the app shows more."
+        body = f"<p class='fringe-error'>{text}</p>"
     else:
         text = escape(f"Map by {title} for {result.target}", quote=True)
         body = f"<img alt='{text}' src='data:image/png;base64,{base64.b64encode(png).decode()}'>"
@@ -119,7 +120,7 @@ def _table(result: Compared) -> str:
             text = _number(score) + ("*" if math.isfinite(score) and not beats else "")
             star = star or (" * no better than the best control map." if text.endswith("*") else "")
             cells += f"<td>{f'<strong>{text}</strong>' if better else text}</td>"
-        body += f"<tr><th scope='row'>{escape(method)}</th>{cells}</tr>"
+        body += f"<tr><th scope='row'>{escape(result.titles[method])}</th>{cells}</tr>"
     for name in blind:
         cells = "".join(f"<td>{_number(scores[name, label])}</td>" for label in metrics)
         body += f"<tr class='blind'><th scope='row'>{escape(name)} <small>control</small></th>{cells}</tr>"

@@ -2,9 +2,11 @@
 
 import contextlib
 import io
+import logging
 import re
 import secrets
 import shutil
+import threading
 import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ from fringe.app._worker import Job, Limits, StoppedError, Worker
 from fringe.attribution import METHODS, Attribution, Context, get_method
 from fringe.classifier import Classifier
 from fringe.data import SOURCE, ImageRef, find_inputs, open_image
-from fringe.errors import FringeError, InputError, is_machine_error
+from fringe.errors import FringeError, ImageError, InputError, is_machine_error
 from fringe.experiments import Comparison, compare, tidy
 from fringe.explanations import explain
 from fringe.models import LoadedModel, load_model, resolve_device
@@ -86,6 +88,10 @@ class Service:
         folder: Folder for samples and for files to download.
         limits: Limits for one person.
         samples: Offered images; the first digits by default if a model is the embedded one.
+
+    Attributes:
+        turn: Held while a computation is queued. An image takes time to decode: without it, a press with a large image
+            would come after the next one, and stop it.
     """
 
     def __init__(
@@ -99,6 +105,7 @@ class Service:
             raise InputError("got no model", argument="model", hint="name at least one, such as embedded:digits")
         self.models, self.limits = dict(models), limits or Limits()
         self.worker = Worker(self.limits)
+        self.turn = threading.Lock()
         self.methods = _methods()
         self._folder = folder
         self._folders: dict[tuple[str, str], Path] = {}  # by owner and kind of result
@@ -165,6 +172,9 @@ class Service:
                 METRICS,
                 progress=lambda what, done, total: job.report(done, total, _in_words(what, titles)),
             )
+            for row in comparison.rows:
+                if row.error:  # its words are for programmers
+                    logging.getLogger("fringe").error("%s failed in a comparison of the app: %s", row.label, row.error)
             comparison = replace(comparison, images=(name,), context=_renamed(comparison.context, name, model))
             job.report(1, 1, "the pictures")
             with self._new_folder(job, "compare") as folder:
@@ -201,10 +211,9 @@ class Service:
             raise InputError("no image is chosen", hint="drop one into the field, or pick a sample")
         try:
             return open_image(file, max_pixels=self.limits.max_pixels)
-        except InputError:
-            raise
-        except ValueError as error:
-            raise InputError(str(error).replace(repr(str(file)) + ": ", "this file: ")) from error
+        except ImageError as error:  # its hint is for those who can raise the limit
+            message = error.message.replace(repr(str(file)) + ": ", "this file: ")
+            raise InputError(message, hint="choose another image") from error
 
     def _check_input(self, loaded: LoadedModel, image: Image.Image) -> int:
         """Run the model once on the image; return its number of classes."""
@@ -216,7 +225,7 @@ class Service:
             message = f"the model would get {width} x {height} pixels, more than {most}"
             raise InputError(message, hint="shrink the image")
         try:
-            return Classifier(loaded.module, output=loaded.output).logits(x).shape[1]
+            logits = Classifier(loaded.module, output=loaded.output).logits(x)
         except (FringeError, StoppedError):
             raise
         except Exception as error:  # a model may raise anything
@@ -225,6 +234,11 @@ class Service:
             raise InputError(
                 f"the model cannot take an image of {width} x {height} pixels", hint="try another image or model"
             ) from error
+        if not bool(logits.isfinite().all()):
+            raise InputError(
+                "the model's scores for this image are no finite numbers", hint="try another image or model"
+            )
+        return logits.shape[1]
 
     # Results
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fringe.errors import FringeError, InputError, is_out_of_memory
+from fringe.errors import FringeError, InputError, ModelOutputError, NotDifferentiableError, is_out_of_memory
 
 State = Literal["waiting", "running", "done", "failed", "stopped", "expired"]
 #: Final states of a job.
@@ -234,6 +234,11 @@ _FIELDS = {
     **dict.fromkeys(("inputs", "image", "images", "x"), "image"),
     **dict.fromkeys(("method", "space", "space.references"), "method"),
 }
+#: What people read of errors whose own words are for those who wrote the model.
+_SAID = {
+    ModelOutputError: "The output of this model cannot be read as one score for each class",
+    NotDifferentiableError: "This model has no gradients that the method can use",
+}
 
 
 def reason(error: BaseException | None) -> str:
@@ -242,6 +247,9 @@ def reason(error: BaseException | None) -> str:
 
     Arguments are called by the fields of the page, and the advice to programmers is omitted.
     """
+    said = next((text for kind, text in _SAID.items() if isinstance(error, kind)), None)
+    if said is not None:
+        return f"{said}; choose another model. The terminal of the app shows more."
     if isinstance(error, FringeError):
         text = error.message if error.hint is None else f"{error.message}; {error.hint}"
         if (field := _FIELDS.get(error.argument or "")) is not None:

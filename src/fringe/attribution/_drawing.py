@@ -65,9 +65,9 @@ class Subject:
 
     def heading(self, text: str) -> str:
         """A title: class, what is shown, and the method."""
-        from fringe.plots import method_title
+        from fringe.plots import heading
 
-        return f"{self.label}: {text} ({method_title(self.method)})"
+        return heading(self.label, text, self.method)
 
     def known(self) -> Context:
         """The context; every picture that calls this is refused without one."""

@@ -355,7 +355,7 @@ def _difull(method: Attributor, result: MethodResult) -> CheckResult:
     if not len(known):
         return CheckResult("difull", True, "does not apply: no map has positive mass")
     worst = float(known.amin())
-    text = f"smallest share of the mass in the cell that is read: {worst:.9g} of {len(known)} maps"
+    text = f"share of the mass in the cell that is read: {worst:.9g}, the least of {len(known)} maps"
     return CheckResult("difull", worst >= 1 - 1e-6, text)
 
 

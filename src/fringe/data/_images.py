@@ -13,7 +13,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fringe._files import IMAGE_BYTES, UnfitFile, open_regular
 from fringe._urls import RemoteFile
-from fringe.errors import ImageError
+from fringe.errors import ImageError, first_line
 
 #: Accepted formats; the content decides, not the file's suffix.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
@@ -79,13 +79,13 @@ def open_image(
         with _open(path if remote else Path(path)) as file:
             return _decode(file, max_pixels, exif, background, channels)
     except ImageError as error:
-        raise ImageError(f"{name}: {error}") from error
+        raise ImageError(f"{name}: {error.message}", hint=error.hint) from error
     except UnidentifiedImageError as error:
         raise ImageError(f"{name}: not an image of the formats {', '.join(FORMATS)}") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(f"{name}: too many pixels ({error})") from error
     except Exception as error:  # decoders may raise any exception on damaged bytes
-        raise ImageError(f"{name}: cannot be decoded ({type(error).__name__}: {error})") from error
+        raise ImageError(f"{name}: cannot be decoded ({first_line(error)})") from error
 
 
 def _open(path: Path | RemoteFile) -> BinaryIO:

@@ -18,14 +18,7 @@ from torch import Tensor, nn
 import fringe
 from fringe.classifier import Classifier
 from fringe.data import ImageRef
-from fringe.errors import (
-    FringeError,
-    TargetError,
-    TransientError,
-    first_line,
-    is_misread,
-    is_transient,
-)
+from fringe.errors import FringeError, TargetError, TransientError, first_line, is_misread, is_transient
 from fringe.experiments._arms import Arm, refuse_lookalikes
 from fringe.experiments._images import (
     ImageEntry,

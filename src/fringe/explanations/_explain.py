@@ -371,10 +371,11 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             return
         from fringe.explanations._pages import index_page
         from fringe.explanations._pictures import SHEET, contact_cell, draw_contact_sheet
+        from fringe.plots import method_title
 
         explained, recipe = self.explained, self.loaded.preprocessing
-        model, method = self.loaded.architecture, preset_label(self.method.record())
+        title = f"{self.loaded.architecture} · {method_title(preset_label(self.method.record()))}"
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
-        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, model, method, len(explained), path))
-        page = index_page(f"{model} · {method}", [*explained, *self.failures], recipe)
+        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, title, len(explained), path))
+        page = index_page(title, [*explained, *self.failures], recipe)
         self.folder.attempt_text(INDEX, page)

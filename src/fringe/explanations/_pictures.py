@@ -10,7 +10,7 @@ from torch.nn.functional import avg_pool2d
 
 from fringe.attribution import Attribution, Context, preset_label, tone_of
 from fringe.models import LoadedModel, Preprocessing
-from fringe.plots import Prediction, SheetItem, class_title, contact_sheet, method_title, signed_map
+from fringe.plots import Prediction, SheetItem, class_title, contact_sheet, heading, signed_map
 
 #: Images of the contact sheet.
 SHEET = 24
@@ -38,7 +38,7 @@ def draw_pictures(folder: Path, result: Attribution, record: Mapping[str, Any]) 
     context, name = result.context, class_label(record["target"])
     assert context is not None
     unit = "" if record["completeness_gap"] is None else _UNITS[record["score_kind"]]  # no unit for a bare gradient
-    title = f"{name}: evidence for and against ({method_title(preset_label(result.settings))})"
+    title = heading(name, "evidence for and against", preset_label(result.settings))
     image, values = context.picture(context.inputs[0]), result.values[0].numpy()
     signed_map(values, title=title, unit=unit, image=image, label=name).savefig(folder / "signed.png")
     path = None if result.trajectory is None else result.trajectory[0]
@@ -80,7 +80,7 @@ def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recip
     )
 
 
-def draw_contact_sheet(cells: Sequence[SheetItem], model: str, method: str, total: int, path: Path) -> None:
+def draw_contact_sheet(cells: Sequence[SheetItem], title: str, total: int, path: Path) -> None:
     """Write the contact sheet of the first images."""
     more = f", first {len(cells)} of {total}" if total > len(cells) else ""
-    contact_sheet(cells, title=f"{model} · {method_title(method)}{more}").savefig(path)
+    contact_sheet(cells, title=f"{title}{more}").savefig(path)

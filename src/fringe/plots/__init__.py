@@ -30,6 +30,7 @@ from fringe.plots._sheets import class_maps
 from fringe.plots._sheets import contact_sheet as contact_sheet
 from fringe.plots._style import MAX_SERIES as MAX_SERIES
 from fringe.plots._style import class_title as class_title
+from fringe.plots._style import heading as heading
 from fringe.plots._style import method_title as method_title
 from fringe.plots._style import png_of as png_of
 from fringe.plots._sweep import SweepCurve as SweepCurve

@@ -144,7 +144,13 @@ def series_line(
         axes.grid(visible=False)
         axes.tick_params(labelbottom=number == len(shown) - 1)
         name = str(names[channel]) if names else "" if len(lines) == 1 else f"channel {channel}"
-        axes.set_ylabel(fitted(name, each - 0.1, TICK), **text_style(TICK, MUTED))
+        numbers = axes.yaxis.get_major_formatter()
+        numbers.set_locs(axes.get_yticks().tolist())
+        power = numbers.get_offset()  # above the axes it would stand on the series before
+        axes.yaxis.offsetText.set_visible(False)
+        end = f" ({power})" if power else ""
+        words = fitted(name, each - 0.1 - text_width(end, TICK), TICK) + end
+        axes.set_ylabel(words.strip(), **text_style(TICK, MUTED))
         if not np.isfinite(strength).all() or not strength.any():
             annotate(axes, "the attribution is zero or not finite")
     assert axes is not None

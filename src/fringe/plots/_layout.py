@@ -19,8 +19,8 @@ from fringe.plots._style import FONT, LINE, MARGIN, MUTED, TICK, TITLE, Style, n
 Panel = Figure | SubFigure
 #: What a picture is drawn on.
 Canvas = Axes | Panel
-#: Inches of a title with the gap below it, and of the gap above a caption.
-_TITLE, _GAP = 0.32, 0.1
+#: Inches of a title with the gap below it, of a further line of it, and of the gap above a caption.
+_TITLE, _MORE, _GAP = 0.32, 0.18, 0.1
 #: Letters are moved to whole pixels, which makes a line up to this much wider; bold ones less so.
 _HINTED, _HINTED_BOLD = 1.11, 1.05
 #: Inches of a figure that has no size yet.
@@ -110,16 +110,17 @@ def open_sheet(
     """
     figure = new_figure(width + 2 * MARGIN, height + 2 * MARGIN) if ax is None else part_of(ax)
     across = max(_size(figure)[0] - 2 * MARGIN, _SMALLEST)
-    heading = fitted(title, across, TITLE, bold=True)
+    heading = wrapped(title, across, TITLE, most=3, bold=True)
     lines = [line for sentence in caption for line in wrapped(sentence, across)]
-    above, below = (_TITLE if heading else 0.0), (_GAP + LINE * len(lines) if lines else 0.0)
+    above = _TITLE + _MORE * (len(heading) - 1) if heading else 0.0
+    below = _GAP + LINE * len(lines) if lines else 0.0
     if isinstance(figure, Figure) and ax is None:
         figure.set_figheight(height + above + below + 2 * MARGIN)
     down = _size(figure)[1]
     sheet = Sheet(figure, MARGIN, MARGIN + above, across, max(down - above - below - 2 * MARGIN, _SMALLEST))
     if heading:
         style = text_style(TITLE, ha="left", va="top", fontweight="bold")
-        figure.suptitle(heading, x=MARGIN / _size(figure)[0], y=1 - MARGIN / down, **style)
+        figure.suptitle("\n".join(heading), x=MARGIN / _size(figure)[0], y=1 - MARGIN / down, **style)
     if lines:
         sheet.write(0, sheet.height + _GAP, "\n".join(lines), text_style(TICK, MUTED, linespacing=1.45, gid="caption"))
     return sheet

@@ -222,6 +222,11 @@ def method_title(label: str) -> str:
     return label if title is None else f"{title} ({rest})" if rest else title
 
 
+def heading(label: str, text: str, method: str) -> str:
+    """Return the title of a picture of one class; a long name of the class is cut, so that the method is not."""
+    return f"{sanitise(label, 30)}: {text} ({method_title(method)})"
+
+
 def class_title(name: str) -> str:
     """Return the name of a class in words, ``bald eagle`` for ``bald_eagle``."""
     return " ".join(name.replace("_", " ").split()) or name

@@ -20,8 +20,8 @@
       return rgb[i].map((c, channel) => c + (x - i) * (rgb[i + 1][channel] - c));
     }];
   }));
-  const smooth = (values) => {
-    const sigma = Math.max(width, height) / 150, reach = Math.ceil(3 * sigma);
+  const smooth = (values, part) => {  // more where signs cancel, as in signed.png
+    const sigma = Math.max(width, height) / part, reach = Math.ceil(3 * sigma);
     const weights = Array.from({ length: 2 * reach + 1 }, (_, i) => Math.exp(-0.5 * ((i - reach) / sigma) ** 2));
     const total = weights.reduce((a, b) => a + b);
     const along = (source, size, stride) => source.map((_, at) => {
@@ -40,7 +40,7 @@
       const size = width * height, start = (point * page.classes.length + k) * size;
       const levels = Float32Array.from(bytes.subarray(start, start + size), (q) => (q / 127) * Math.abs(q / 127));
       const shown = view === "signed" ? levels : levels.map(Math.abs);
-      cache.set(key, small ? shown : smooth(shown));
+      cache.set(key, small ? shown : smooth(shown, view === "signed" ? 90 : 150));
     }
     return cache.get(key);
   };
