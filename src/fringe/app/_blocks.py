@@ -80,7 +80,7 @@ def theme() -> gr.Theme:
 
 
 def build_app(service: Service, folder: Path) -> gr.Blocks:
-    """Build the page of a service; ``uploads`` is the folder of uploaded files."""
+    """Build the page of a service; ``folder`` is the one of uploaded files."""
 
     def forget(request: gr.Request) -> None:
         service.forget(str(request.session_hash))
