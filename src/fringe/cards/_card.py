@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import math
 import platform
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -144,7 +145,10 @@ def describe_card(card: Card) -> list[str | TextTable]:
     rules = [index for index, (part, following) in enumerate(pairwise(parts)) if part != following]
     numbers = ("score", "n", "best blind map")
     counts = " + ".join(f"{count:.0f} {name}" for name, count in card.passes.items() if count)
-    text = [f"checks: {sum(check.passed for check in card.checks)} of {len(card.checks)} hold"] if card.checks else []
+    states = Counter(check.state for check in card.checks)
+    not_applicable = states.pop("does not apply", 0)
+    others = f"; {not_applicable} more do not apply" if not_applicable else ""
+    text = [f"checks: {states['holds']} of {states.total()} hold{others}"] if card.checks else []
     text.append(f"cost of a map: {counts or ('no passes' if card.passes else 'not measured')}")
     text += ["where it fails:", *(f"  {sentence}" for sentence in failures(card, lines))]
     missing = [f"  {sentence}" for sentence in not_measured(card)]
@@ -324,7 +328,8 @@ def _checks(card: Card) -> list[Section]:
     sections: list[Section] = []
     if card.checks:
         rows = tuple(
-            (check.name.replace("_", " "), "holds" if check.passed else "FAILS", check.detail) for check in card.checks
+            (check.name.replace("_", " "), check.state, check.detail.removeprefix(f"{check.state}: "))
+            for check in card.checks
         )
         text = "Each check is a theorem or a part of the contract of methods, on small built-in networks."
         sections.append(

@@ -31,13 +31,19 @@ class CheckResult:
 
     Attributes:
         name: Name of the check.
-        passed: Whether the check passed.
-        detail: The measured numbers, or the reason for the failure.
+        passed: Whether the check passed, or does not apply.
+        detail: The measured numbers, the reason for the failure, or ``"does not apply: "`` and why.
     """
 
     name: str
     passed: bool
     detail: str
+
+    @property
+    def state(self) -> str:
+        """``"holds"``, ``"does not apply"`` or ``"FAILS"``."""
+        applies = not self.detail.startswith("does not apply")
+        return ("holds" if applies else "does not apply") if self.passed else "FAILS"
 
 
 class CheckError(FringeError, AssertionError):
