@@ -414,7 +414,7 @@ def test_titles_name_the_preset_and_pages_count_passes_per_image(tmp_path):
     assert "Explained by FRInGe: Fisher-Rao Integrated Gradients (preview)." in page
     passes = read(tmp_path / "digits-0000" / "explanation.json")["cost"]["passes"]["vjp"]
     assert f"passes: vjp</dt><dd>{passes} ({passes / 2:g} per image)<" in page
-    assert "digits · fringe:preview" in (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "digits · FRInGe (preview)" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -235,11 +235,25 @@ def test_a_search_says_how_it_began_and_where_it_was_stopped(tmp_path, monkeypat
 
 @pytest.mark.parametrize("study", ["ablate", "sweep", "reproduce"])
 def test_a_study_of_nothing_is_exit_code_1_and_still_one_document(tmp_path, study):
+    digits = ("--data", "embedded:digits")
     more = {"sweep": ("--factor", "steps=3"), "reproduce": (*REPRODUCE, "--studies", "cap")}.get(study, ())
-    result = run(study, "--out", tmp_path, *TINY, *more, "--target", 10, "--json")
+    model = () if study == "reproduce" else ("--model", "embedded:digits")
+    for name, grey in (("a", 50), ("b", 200)):  # without a class in their names
+        Image.new("L", (8, 8), grey).save(tmp_path / f"{name}.png")
+    data = (*model, "--data", tmp_path / "a.png", "--data", tmp_path / "b.png", "--target", "label")
+    arguments = [a for a in (*TINY, *more) if a not in digits]
+    result = run(study, "--out", tmp_path / "out", *arguments, *data, "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
     assert document["report"] == []
+    assert "the file name gives no label" in result.stderr
+
+
+@pytest.mark.parametrize("study", ["ablate", "sweep", "reproduce"])
+def test_a_class_that_no_network_has_is_refused_before_a_study(tmp_path, study):
+    more = {"sweep": ("--factor", "steps=3"), "reproduce": (*REPRODUCE, "--studies", "cap")}.get(study, ())
+    result = run(study, "--out", tmp_path, *TINY, *more, "--target", 10, "--json")
+    assert result.exit_code == 2
     assert "class 10 does not exist" in result.stderr
 
 
