@@ -79,6 +79,7 @@ METHODS = {
     "agi_path": "agi (path)",
     "svi_official": "geoig_svi (official)",
     "svi_repaired": "geoig_svi (repaired)",
+    "captum:grad_cam": "Grad-CAM",
 }
 TRUTH = {
     "fringe": "**`FRInGe()`**",
