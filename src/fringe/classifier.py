@@ -139,9 +139,12 @@ class Classifier(Network):
         kind = kind or self.score_kind
         values = logits
         if kind != "logit":
-            values = logits.log_softmax(-1) if kind == "log_probability" else logits.softmax(-1)
+            wide = logits.double()  # float32 leaves no digits of 1 - p where p is near one
+            values = wide.log_softmax(-1) if kind == "log_probability" else wide.softmax(-1)
         score = values.gather(1, target.view(len(target), -1)).view_as(target)
-        return score if contrast is None else score - values.gather(1, contrast.view(len(target), -1)).view_as(target)
+        if contrast is not None:
+            score = score - values.gather(1, contrast.view(len(target), -1)).view_as(target)
+        return score.to(logits.dtype)
 
     def score_cotangent(
         self, logits: Tensor, target: Tensor, contrast: Tensor | None = None, kind: Score | None = None
@@ -157,16 +160,18 @@ class Classifier(Network):
         Returns:
             Gradients (B, C) or (B, K, C).
         """
-        kind = kind or self.score_kind
-        one_hot = torch.zeros(*target.shape, logits.shape[1], dtype=logits.dtype, device=logits.device)
+        kind, wide = kind or self.score_kind, logits.double()  # as in score
+        one_hot = torch.zeros(*target.shape, logits.shape[1], dtype=wide.dtype, device=logits.device)
         cotangent = one_hot.scatter_(-1, target[..., None], 1.0)
         if kind != "logit":
-            p = logits.softmax(-1)
+            p = wide.softmax(-1)
             p = p if target.dim() == 1 else p[:, None]
             cotangent = one_hot - p
             if kind == "probability":
                 cotangent = p.expand_as(cotangent).gather(-1, target[..., None]) * cotangent
-        return cotangent if contrast is None else cotangent - self.score_cotangent(logits, contrast, None, kind)
+        if contrast is not None:
+            cotangent = cotangent - self.score_cotangent(wide, contrast, None, kind)
+        return cotangent.to(logits.dtype)
 
     def score_gradient(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the score and its gradient, in chunks: one forward pass and one VJP per image.

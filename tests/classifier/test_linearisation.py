@@ -139,6 +139,15 @@ class TestScores:
         (expected,) = torch.autograd.grad(classifier.score(logits, target).sum(), logits)
         assert torch.allclose(classifier.score_cotangent(logits.detach(), target), expected, rtol=1e-12, atol=1e-15)
 
+    @pytest.mark.parametrize("contrast", [None, torch.tensor([1])])
+    def test_near_certainty_single_precision_is_as_exact_as_double(self, kind, contrast):
+        logits, target = torch.tensor([[20.0, 1.0, 2.0, 0.5]]), torch.tensor([0])  # 1 - p = 2.4e-8
+        classifier = Classifier(nn.Identity(), score=kind)
+        for function in (classifier.score, classifier.score_cotangent):
+            single, double = (function(given, target, contrast) for given in (logits, logits.double()))
+            assert single.dtype == torch.float32
+            assert torch.allclose(single.double(), double, rtol=1e-7, atol=0)
+
     def test_an_image_does_not_depend_on_its_batch(self, kind):
         classifier = Classifier(network("attention"), score=kind, batch_size=2)
         x, target = normal(5, 4, 8), torch.arange(5)
