@@ -76,6 +76,17 @@ def test_series_of_one_channel_and_of_many():
     assert [axes.get_ylabel() for axes in many.plot().axes] == ["u", "v", "w"]
 
 
+def test_of_series_a_class_is_its_defaults_and_a_modifier_has_the_path_of_its_method():
+    plain, by_class, straight = (
+        fringe.explain(Smooth(12), RAW[:3].reshape(1, 12), kind="series", method=method)
+        for method in ("fringe", fringe.FRInGe, "straight:fringe")
+    )
+    assert plain.verdict == ("ok",)  # it has a path
+    assert torch.equal(by_class.values, plain.values)
+    assert straight.settings["of"]["structure"] == "sequence"
+    assert straight.endpoint_score.item() == plain.endpoint_score.item()
+
+
 def test_what_is_no_table_is_refused():
     model = Smooth(4)
     for inputs, words in (

@@ -113,22 +113,21 @@ def _kind(model: Any, inputs: Any, options: dict[str, Any]) -> InputKind:
     return "text" if are_texts and isinstance(model, str) and is_text_model(model) else "image"
 
 
-def _suited(
-    method: str | Attributor | type[Attributor], kind: InputKind, model: Any
-) -> str | Attributor | type[Attributor]:
-    """The method; FRInGe takes no neighbours for an image's where the inputs are none.
+def _suited(method: str | Attributor | type[Attributor], kind: InputKind, model: Any) -> Attributor:
+    """The method; FRInGe, alone or inside modifiers, takes no neighbours for an image's where the inputs are none.
 
     Its automatic cap counts the entries of an input, which for texts are as many as the longest text of the batch has,
     and holds for standardised ones. A step of a text is at most half as long as a token of the model.
     """
-    chosen = method if isinstance(method, type) else get_method(method)
-    if kind not in _STRUCTURES or not isinstance(chosen, FRInGe):
+    chosen = get_method(method)
+    inner = chosen.innermost
+    if kind not in _STRUCTURES or not isinstance(inner, FRInGe):
         return chosen
-    structure = _STRUCTURES[kind] if chosen.structure == "image" else chosen.structure
-    cap = chosen.delta_euc
+    structure = _STRUCTURES[kind] if inner.structure == "image" else inner.structure
+    cap = inner.delta_euc
     if cap == "auto" and isinstance(model, TextClassifier):
         cap = TEXT_CAP * model.token_length()
-    return dataclasses.replace(chosen, structure=structure, delta_euc=cap)
+    return chosen.around(dataclasses.replace(inner, structure=structure, delta_euc=cap))
 
 
 def _number(argument: str, target: Target | None, names: tuple[str, ...] | None) -> Target | None:
