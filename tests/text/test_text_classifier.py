@@ -64,6 +64,15 @@ def test_a_map_does_not_depend_on_the_padding(reader):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("method", ["fringe:preview", "straight:fringe"])
+def test_nor_does_that_of_long_steps_or_of_a_modifier(reader, method):
+    together, alone = (fringe.explain(reader, texts, method=method) for texts in (TEXTS, TEXTS[:1]))
+    torch.testing.assert_close(together.endpoint_score[:1], alone.endpoint_score, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(together.values[:1, : alone.values.shape[1]], alone.values, rtol=1e-2, atol=1e-3)
+    assert alone.values.abs().max() > 0.02
+
+
+@pytest.mark.thorough
 def test_special_tokens_can_be_set_free():
     free = fringe.explain(trained_model(), TEXTS, tokenizer=make_tokenizer(), special="free")
     fixed = fringe.explain(trained_model(), TEXTS, tokenizer=make_tokenizer())

@@ -116,8 +116,8 @@ def _kind(model: Any, inputs: Any, options: dict[str, Any]) -> InputKind:
 def _suited(method: str | Attributor | type[Attributor], kind: InputKind, model: Any) -> Attributor:
     """The method; FRInGe, alone or inside modifiers, takes no neighbours for an image's where the inputs are none.
 
-    Its automatic cap counts the entries of an input, which for texts are as many as the longest text of the batch has,
-    and holds for standardised ones. A step of a text is at most half as long as a token of the model.
+    Its caps by name count the entries of an input, which for texts are as many as the longest text of the batch has,
+    and hold for standardised ones. A step of a text is at most half as long as a token of the model, or as long.
     """
     chosen = get_method(method)
     inner = chosen.innermost
@@ -125,8 +125,8 @@ def _suited(method: str | Attributor | type[Attributor], kind: InputKind, model:
         return chosen
     structure = _STRUCTURES[kind] if inner.structure == "image" else inner.structure
     cap = inner.delta_euc
-    if cap == "auto" and isinstance(model, TextClassifier):
-        cap = TEXT_CAP * model.token_length()
+    if isinstance(cap, str) and isinstance(model, TextClassifier):
+        cap = {"auto": 1.0, "long": 2.0}[cap] * TEXT_CAP * model.token_length()
     return chosen.around(dataclasses.replace(inner, structure=structure, delta_euc=cap))
 
 
