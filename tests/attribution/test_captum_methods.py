@@ -157,6 +157,14 @@ def test_kernel_shap_of_an_additive_score_is_the_change_of_each_superpixel():
             torch.testing.assert_close(block, expected.view(3, 1, 1, 1).expand_as(block), rtol=1e-4, atol=1e-3)
 
 
+def test_kernel_shap_of_a_single_superpixel_is_the_whole_change():
+    model, x = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 3)).eval(), torch.ones(2, 1, 2, 3)
+    method = CaptumMethod("kernel_shap", samples=20, segments=1, superpixels="grid")
+    change = (model(x) - model(torch.zeros_like(x)))[:, 1].detach()
+    values = fringe.attribute(model, x, method=method, target=1).values
+    torch.testing.assert_close(values, change.view(2, 1, 1, 1).expand_as(x))
+
+
 def test_kernel_shap_takes_superpixels_of_slic_where_scikit_image_is_and_says_so(monkeypatch):
     pytest.importorskip("skimage")
     x = torch.zeros(1, 1, 12, 12, dtype=torch.float64)

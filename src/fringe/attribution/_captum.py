@@ -22,6 +22,7 @@ from fringe.attribution._plugins import (
     score_function,
 )
 from fringe.errors import InputError, did_you_mean
+from fringe.linalg import batch_view
 from fringe.paths import Problem
 from fringe.settings import Doc, PositiveInt
 
@@ -235,11 +236,16 @@ class CaptumMethod(PluginMethod):
         size = problem.model.batch_size.on(problem.inputs.device)
 
         def explain(one: Problem) -> Tensor:
-            return captum.KernelShap(score_function(one)).attribute(
+            score, baseline = score_function(one), one.resolve_baseline(self.baseline)
+            parts = self._superpixels(one.inputs[0])
+            if not parts.any():  # a single one has the whole change: there are no others to weigh it against
+                change = score(one.inputs, one.every_row) - score(baseline, one.every_row)
+                return batch_view(change, one.inputs).expand_as(one.inputs).clone()
+            return captum.KernelShap(score).attribute(
                 one.inputs,
-                baselines=one.resolve_baseline(self.baseline),
+                baselines=baseline,
                 additional_forward_args=(one.every_row,),
-                feature_mask=self._superpixels(one.inputs[0])[None],
+                feature_mask=parts[None],
                 n_samples=self.samples,
                 perturbations_per_eval=size,
             )
