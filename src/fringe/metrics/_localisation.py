@@ -57,8 +57,8 @@ class MassInside(_Localisation):
     .. math:: \\frac{\\sum_{i \\in M} \\max(S_i, 0)}{\\sum_i \\max(S_i, 0)}, \\qquad S_i = \\sum_c A_{c i}
 
     The indicator of the truth M scores 1, the indicator of the other pixels 0, and the uniform map |M| / HW, the detail
-    ``chance``. A map without positive mass has no score and is flagged ``no_positive_mass``. On grids of images this
-    is the score of the grid pointing game. Another name is relevance mass accuracy.
+    ``chance``. A map with at most 1e-7 of positive mass has no score and is flagged ``no_positive_mass``. On grids of
+    images this is the score of the grid pointing game. Another name is relevance mass accuracy.
     """
 
     name = "mass_inside"
