@@ -221,7 +221,6 @@ def test_optuna_is_quiet_and_as_loud_as_before_afterwards(tmp_path, caplog):
         ({"name": ""}, "name: got ''"),
         ({"stale_after": 0}, "stale_after: got 0"),
         ({"space": space_of(METHODS["ig"])}, "space: got 'ig', expected a space of 'fringe'"),
-        ({"identity": {"images": object()}}, "identity: expected plain data"),
     ],
 )
 def test_arguments_are_checked(tmp_path, more, message):
