@@ -17,15 +17,15 @@ Padding = Literal["zeros", "reflect", "replicate", "exclude"]
 LARGEST_SIGMA = 100_000
 
 
-def gaussian_kernel(sigma: float, size: int | None = None, truncate: float = 4.0) -> Tensor:
+def gaussian_kernel(sigma: float, size: int | None = None) -> Tensor:
     """Return the weights (size,) of a Gaussian of ``sigma`` pixels; they sum to one, float64.
 
-    Without ``size`` it reaches ``int(truncate sigma + 1/2)`` pixels each way (SciPy's rule), so it is the identity
+    Without ``size`` it reaches ``int(4 sigma + 1/2)`` pixels each way (SciPy's rule), so it is the identity
     below sigma = 1/8.
     """
     require(size is None or size % 2 == 1, "size", size, "an odd number of pixels")
     require(size is not None or sigma <= LARGEST_SIGMA, "sigma", sigma, f"at most {LARGEST_SIGMA} pixels")
-    radius = int(truncate * sigma + 0.5) if size is None else size // 2
+    radius = int(4.0 * sigma + 0.5) if size is None else size // 2
     offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (offsets / sigma) ** 2) if radius else torch.ones(1, dtype=torch.float64)
     return weights / weights.sum()

@@ -21,21 +21,19 @@ class Options(BaseModel):
     expected: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, **values: Any):
-        check_known("", values, type(self).model_fields, "field")
+        refuse_unknown(values, type(self).model_fields, "field")
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise _input_error(error, self.expected) from error
 
 
-def check_known(where: str, names: Iterable[str], known: Iterable[str], kind: str) -> None:
+def refuse_unknown(names: Iterable[str], known: Iterable[str], kind: str) -> None:
     """Raise InputError, with the nearest name, for one of ``names`` that is not among the ``known``."""
     known = list(known)
     for name in map(str, names):
         if name not in known:
-            raise InputError(
-                f"{where}unknown {kind} {name!r}{nearest_known(name, known)} The {kind}s: {', '.join(known)}"
-            )
+            raise InputError(f"unknown {kind} {name!r}{nearest_known(name, known)} The {kind}s: {', '.join(known)}")
 
 
 def nearest_known(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:

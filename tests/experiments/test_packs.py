@@ -28,7 +28,7 @@ from fringe.experiments._disk import Disk
 from fringe.experiments._formats import StoredMap
 from fringe.experiments._manifest import digest
 from fringe.experiments._packs import Pack, Packs, pack_bytes
-from fringe.experiments._sealed import Damaged, SealedFile, sealed_parquet
+from fringe.experiments._sealed import Damaged, SealedFile
 from fringe.experiments._store import MARKER, Store
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
@@ -74,24 +74,6 @@ def test_packed_tasks_are_what_they_were(few, tmp_path):
     assert pending_tasks(asked, committed_keys(store), SHARD) == []
     (first, *_) = [path for path in packs(store) if ".scores." in path.name]
     assert set(pq.read_table(first).column("status").to_pylist()) == {"ok"}  # others can read it
-
-
-def test_a_folder_of_the_first_format_is_read_and_goes_on_as_the_second(few, tmp_path):
-    store, asked = filled(tmp_path / "run")
-    (store.root / MARKER).write_text('{"format": 1}')
-    (store.root / "packs").rmdir()
-    store.commit_maps("s", {"a": StoredMap(torch.ones(1, 2, 2), {})})
-    (moved,) = (store.root / "maps" / "s").iterdir()
-    moved.rename(store.root / "maps" / f"s-{moved.name}")  # as the first format had it
-    (store.root / "maps" / "s").rmdir()
-    assert read_status(store.root)["plans"]["synthetic"]["cells"][0]["scored"] == IMAGES
-    assert (store.root / MARKER).read_text() == '{"format": 1}'  # who only reads changes nothing
-    again = Store(store.root)
-    assert (again.root / MARKER).read_text() == '{"format": 2}'
-    assert set(again.load_maps("s", ["a"])) == {"a"}
-    again.compact()
-    assert table(again) == expected(asked)
-    assert again.loose() == []
 
 
 @pytest.mark.parametrize("kind", ["scores", "details"])
@@ -488,23 +470,3 @@ def test_equal_tasks_make_packs_of_one_name(tmp_path):
     store, _ = filled(tmp_path / "run", images=4)
     tasks = {key: store.read_loose(key) for key in store.tasks()}
     assert pack_bytes(tasks)[0] == pack_bytes(dict(reversed(tasks.items())))[0]
-
-
-def test_packs_in_which_each_task_names_its_images_are_read(few, tmp_path):
-    """As they were written before the lists of images were shared."""
-    store, asked = filled(tmp_path / "run")
-    store.compact()
-    for path in (path for path in packs(store) if path.name.endswith(".scores.parquet")):
-        with path.open("rb") as opened:
-            file = SealedFile(opened, path.stat().st_size)
-            index, columns = file.index, [name for name in file._header.schema.names if name != "element"]
-            tables = [file.read([group], columns) for group in range(len(file.groups))]
-        lists = index.pop("images")
-        for _, _, by_task, _ in index["tasks"]:
-            by_task["images"] = lists[by_task["images"]]
-        path.write_bytes(sealed_parquet(tables, index))
-    again = Store(store.root)
-    assert {key: task["images"] for key, task in again.metadata().items()} == {
-        unit.key: list(unit.images) for unit in pending_tasks(asked, (), SHARD)
-    }
-    assert read_status(store.root)["damaged"] == {}

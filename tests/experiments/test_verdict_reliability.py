@@ -11,7 +11,6 @@ import verdict_worlds as worlds
 import fringe
 from fringe._text import to_json
 from fringe.errors import InputError
-from fringe.experiments import _verdict_record as record_module
 from fringe.experiments import judge_verdicts, read_reliability, reliability_for
 from fringe.models import load_model
 
@@ -278,18 +277,6 @@ def test_the_record_is_for_one_method_and_one_score(written):
         reliability_for(fringe.FRInGe(tau=0.1).record(), "logit", written)
     with pytest.raises(InputError, match="is of other settings: score logit, not probability"):
         reliability_for(record, "probability", written)
-
-
-def test_what_the_library_ships_holds_for_its_default(written, monkeypatch):
-    """Nothing is printed while nothing is shipped; one file is all that is needed."""
-    record = fringe.FRInGe().record()
-    if record_module.SHIPPED.is_file():
-        assert reliability_for(record, "logit").holds
-    monkeypatch.setattr(record_module, "SHIPPED", written.with_name("absent.json"))
-    assert reliability_for(record, "logit") is None
-    monkeypatch.setattr(record_module, "SHIPPED", written)
-    assert reliability_for(record, "logit").holds
-    assert reliability_for(fringe.FRInGe(tau=0.1).record(), "logit") is None
 
 
 def test_real_maps_have_probabilities(calibrated):

@@ -43,7 +43,7 @@ def test_nothing_overlaps_and_nothing_is_cut_off(panels, networks):
     ]
     broken = SweepCurve("ResNet-000 of some length", (1e-3, 1e-2), (NAN, 0.2), (NAN, 0.1), (NAN, 0.3), None, 0.25)
     made[0] = SweepPanel("setting", (*made[0].curves, broken))
-    figure = drawn(plot_sensitivity(made, title="A title of the figure", measure="objective"))
+    figure = drawn(plot_sensitivity(made, title="A title of the figure"))
     boxes = [axes.get_tightbbox() for axes in figure.axes]
     boxes += [legend.get_window_extent() for legend in figure.legends]
     boxes += [text.get_window_extent() for text in figure.texts]

@@ -10,7 +10,7 @@ import pytest
 from tuning_toys import BASE, SPACE, asked, quality, score, search, value_of
 
 from fringe import METHODS, FRInGe, FringeError, InputError
-from fringe.tuning import Weights, objective, paper_space, space_of
+from fringe.tuning import paper_space, space_of
 
 SAME = {"insertion": [0.5], "deletion": [0.5], "infidelity": [0.5]}
 
@@ -160,7 +160,6 @@ def test_other_scores_are_kept_too(tmp_path):
             {"space": space_of(FRInGe, ("tau", "damping", "cg_iterations"), {"tau": (1e-3, 1e-2)})},
             "Differences: space.tau.low: 0.0003 there, 0.001 now$",
         ),
-        ({"weights": Weights(fidelity=1)}, "weights.fidelity: 0.5 there, 1 now"),
         ({"identity": {"weights": "b", "images": [1, 2]}}, 'identity.weights: "a" there, "b" now$'),
         ({"base": METHODS["ig"](), "space": space_of(METHODS["ig"])}, 'base.method: "fringe" there, "ig" now'),
     ],
@@ -201,11 +200,6 @@ def test_progress_counts_up_to_what_is_wanted(tmp_path):
     assert told == [(trial, trial.number + 1, 4) for trial in tuned.trials]
 
 
-def test_weights_shape_the_objective(tmp_path):
-    tuned = search(tmp_path / "j", 2, weights=Weights(1, 0, 0))
-    assert tuned.trials[0].value == objective(**score(BASE), weights=Weights(1, 0, 0))
-
-
 def test_optuna_is_quiet_and_as_loud_as_before_afterwards(tmp_path, caplog):
     logger = logging.getLogger("optuna")
     logger.addHandler(caplog.handler)
@@ -227,7 +221,6 @@ def test_optuna_is_quiet_and_as_loud_as_before_afterwards(tmp_path, caplog):
         ({"name": ""}, "name: got ''"),
         ({"stale_after": 0}, "stale_after: got 0"),
         ({"space": space_of(METHODS["ig"])}, "space: got 'ig', expected a space of 'fringe'"),
-        ({"identity": {"images": object()}}, "identity: expected plain data"),
     ],
 )
 def test_arguments_are_checked(tmp_path, more, message):

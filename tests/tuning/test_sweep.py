@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fringe import METHODS, FRInGe, InputError
-from fringe.tuning import Weights, default_factors, objective, one_at_a_time, sweep_lines
+from fringe.tuning import default_factors, objective, one_at_a_time, sweep_lines
 
 BASE = FRInGe(tau=1e-3, delta_euc=3.0, damping=1e-5, gamma_step=1e-3, gamma_prior=1e-3)
 
@@ -141,7 +141,6 @@ def test_intervals_of_settings_move_together():
     for row in (line.objective, line.low, line.high):
         assert list(row) == sorted(row)
     assert sweep_lines(BASE, scores, factors)["damping"] == line
-    assert sweep_lines(BASE, scores, factors, seed=1)["damping"].low != line.low
 
 
 def test_failed_settings_are_gaps():
@@ -152,12 +151,6 @@ def test_failed_settings_are_gaps():
     line = sweep_lines(BASE, scores, factors)["damping"]
     assert [math.isfinite(v) for v in line.objective] == [True, True, False, False]
     assert [math.isfinite(v) for v in line.low] == [True, True, False, False]
-
-
-def test_weights_reach_the_lines():
-    line = sweep_lines(BASE, {"centre": scores_of(BASE)}, {"damping": [1e-5]}, weights=Weights(1, 0, 0))["damping"]
-    assert line.objective[0] == objective(**scores_of(BASE), weights=Weights(1, 0, 0))
-    assert line.low[0] < line.objective[0] < line.high[0]
 
 
 def test_what_makes_no_line():
@@ -195,11 +188,11 @@ def test_an_interval_by_hand(grids):
     """The same draws, each image written as often as its cluster is drawn."""
     rng, names = np.random.default_rng(8), sorted(set(grids))
     scores = {name: rng.random(7) for name in ("insertion", "deletion", "infidelity")}
-    draws = np.random.default_rng(5).multinomial(len(names), [1 / len(names)] * len(names), size=1000)
+    draws = np.random.default_rng(0).multinomial(len(names), [1 / len(names)] * len(names), size=1000)
     values = []
     for counts in draws:
         often = [dict(zip(names, counts, strict=True))[grid] for grid in grids]
         values.append(objective(*(np.repeat(column, often) for column in scores.values())))
     clusters = None if len(names) == 7 else list(grids)
-    line = sweep_lines(BASE, {"centre": scores}, {"damping": [1e-5]}, seed=5, clusters=clusters)["damping"]
+    line = sweep_lines(BASE, {"centre": scores}, {"damping": [1e-5]}, clusters=clusters)["damping"]
     assert (line.low[0], line.high[0]) == pytest.approx(np.quantile(values, [0.025, 0.975]), rel=1e-12)

@@ -9,8 +9,7 @@ Importing the options loads neither torch nor gradio, so the command line can sh
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fringe.app._spec import LOOPBACK as LOOPBACK
-from fringe.app._spec import AppSpec
+from fringe.app._spec import LOOPBACK, AppSpec
 
 if TYPE_CHECKING:
     from fringe.app._blocks import build_app

@@ -81,9 +81,8 @@ class Bucket(Disk):
         info = self._info(name)
         return "is damaged" if info is None or info["size"] else "is empty"
 
-    def oddities(self, folder: str, suffix: str = "", *, empty: bool = False) -> list[str]:
-        sizes = self._sizes(folder)
-        return sorted(name for name, size in sizes.items() if not size and not empty and name.endswith(suffix))
+    def oddities(self, folder: str, *, empty: bool = False) -> list[str]:
+        return sorted(name for name, size in self._sizes(folder).items() if not size and not empty)
 
     def move(self, name: str, target: str) -> None:
         with self._calls(f"{name} cannot be moved"):

@@ -99,9 +99,9 @@ class Disk:
         """Describe what is wrong with an entry that is not a result."""
         return problem_of(self.root / name)
 
-    def oddities(self, folder: str, suffix: str = "", *, empty: bool = False) -> list[str]:
+    def oddities(self, folder: str, *, empty: bool = False) -> list[str]:
         """List the entries of a folder that are not files, and the empty files unless ``empty`` allows them."""
-        paths = {name: self.root / folder / name for name in self.names(folder, suffix)}
+        paths = {name: self.root / folder / name for name in self.names(folder)}
         return [n for n, path in paths.items() if not path.is_file() or (not empty and not path.stat().st_size)]
 
     def set_aside(self, name: str, problem: str | None = None) -> str | None:

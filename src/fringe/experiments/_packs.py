@@ -60,10 +60,9 @@ class Pack:
             self.created, self.settings = int(index["created"]), list[str](index["settings"])
             shared = [json.loads(text) for text in index["shared"]]
             # each name of an image is in memory once, and so is the list of those that several tasks have
-            lists = [[images.setdefault(image, image) for image in names] for names in index.get("images", ())]
+            lists = [[images.setdefault(image, image) for image in names] for names in index["images"]]
             for number, (key, common, by_task, group) in enumerate(index["tasks"]):
-                if isinstance(by_task.get("images"), int):  # in earlier packs the names themselves are there
-                    by_task["images"] = lists[by_task["images"]]
+                by_task["images"] = lists[by_task["images"]]
                 self.tasks[key] = PackedTask({**shared[common], **by_task}, group, number)
         except (ValueError, KeyError, TypeError, IndexError) as error:  # sealed, but by somebody else
             raise Damaged("the footer") from error
@@ -110,11 +109,11 @@ def pack_bytes(tasks: Tasks, created: int = 0) -> tuple[str, bytes, bytes]:
         for key in keys:
             table, metadata = tasks[key]
             by_task = {name: metadata[name] for name in BY_TASK if name in metadata}
-            if "images" in by_task:  # all methods on the same images have one list
-                by_task["images"] = lists.setdefault(tuple(by_task["images"]), len(lists))
+            # all methods on the same images have one list
+            by_task["images"] = lists.setdefault(tuple(metadata["images"]), len(lists))
             common = json.dumps({name: value for name, value in metadata.items() if name not in BY_TASK})
             number = pa.array([len(entries)] * len(table), pa.int32())
-            parts.append(_complete(table).append_column("task", number))
+            parts.append(table.append_column("task", number))
             entries.append([key, shared.setdefault(common, len(shared)), by_task, group])
         tables.append(pa.concat_tables(parts))
     index = {"created": created, "settings": list(settings), "shared": list(shared), "tasks": entries}
@@ -129,17 +128,6 @@ def release_memory() -> None:
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
-
-
-def _complete(table: Any) -> Any:
-    """A table with the columns of now; those that it lacks are null."""
-    import pyarrow as pa
-
-    columns = [
-        table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type)
-        for f in schema()
-    ]
-    return pa.table(columns, schema=schema())
 
 
 class Packs:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from fringe.data import ImageError, find_inputs
 from fringe.errors import InputError
 from fringe.experiments._arms import Arm, ModelSource, scene_arms
 from fringe.experiments._evaluator import CONTROLS, Candidate, control_candidates
-from fringe.experiments._spec import PLAN_NAME, ExperimentSpec
+from fringe.experiments._spec import ExperimentSpec
 from fringe.metrics import METRICS, Metric, get_metric
 from fringe.scenes import SCENES, Scene, get_scene
 from fringe.settings import canonical_name
@@ -61,16 +60,9 @@ class Plan:
     examples: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
-        for name in ("n", "shard"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}: got {getattr(self, name)}, expected at least 1")
-        if not re.fullmatch(PLAN_NAME, self.name):
-            raise InputError(f"name: got {self.name!r}, expected letters, digits, _ and -: it names a file")
         labels = [arm.label for arm in self.arms]
         if not labels or len(set(labels)) != len(labels):
             raise InputError(f"models: got the labels {labels}, expected at least one and each once")
-        if not self.metrics:
-            raise InputError("metrics: none given")
         for label in self.limits:
             if label not in self.metrics:
                 raise InputError(f"limits: {label!r} is no metric of this plan; its metrics: {', '.join(self.metrics)}")

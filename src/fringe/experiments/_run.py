@@ -134,7 +134,7 @@ def run_experiment(
         TransientError: If the disk or device fails: the same call resumes.
         Interrupted: On SIGINT or SIGTERM; what was committed stays, and the same call resumes.
     """
-    import polars  # noqa: F401  # pyright: ignore[reportUnusedImport] - if it is absent, say so before hours of work
+    import polars  # noqa: F401 - if it is absent, say so before hours of work
 
     plan = spec if isinstance(spec, Plan) else build_plan(spec)
     same = {"save_maps": save_maps, "amend": amend, "retry": retry, "renew": renew}

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: Texts of few different values; they are stored as numbers of these.
 _WORDS = ("status", "error", "verdict", "flags")
-_NUMBERS = ("target", "confidence", "score", "forward", "jvp", "vjp", "seconds")
 #: Columns of a score in their order; details are large, and read when they are asked for.
 COLUMNS = ("target", "confidence", "score", "status", "error", "verdict", "flags", "forward", "jvp", "vjp", "seconds")
 MISSING = "missing"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import Field, PlainValidator, StrictBool, StrictInt, ValidationInfo
 
 from fringe._files import SETTINGS_BYTES, read_regular
-from fringe._options import Options, check_known, wrong_value
+from fringe._options import Options, refuse_unknown, wrong_value
 from fringe._outputs import OutputKind
 from fringe.attribution import METHODS
 from fringe.errors import InputError
@@ -299,7 +299,7 @@ class ExperimentSpec(Options):
                 hint="set it yourself, outside files",
             )
         try:
-            check_known("", content, [key for key in cls.model_fields if key != _TYPED_ONLY], "key")
+            refuse_unknown(content, [key for key in cls.model_fields if key != _TYPED_ONLY], "key")
             return cls(**content)
         except InputError as error:
             text, argument = f"{error.message} (in {str(config)!r})", error.argument or "config"

@@ -47,9 +47,7 @@ _SHOWN_BY = {"explain": "index.html", "compare": "compare.png"}
 UNITS, MAPS, CLAIMS, CRASHES, PLANS, LOGITS = "units", "maps", "claims", "crashes", "plans", "logits"
 FOLDERS = (UNITS, PACKS, MAPS, CLAIMS, CRASHES, PLANS, LOGITS)
 MARKER = "fringe-run.json"
-#: Format 1 had no packs. It is read, and becomes this one when a run goes on in it.
 FORMAT = 2
-READABLE = (1, FORMAT)
 _MARKER_CONTENT = json.dumps({"format": FORMAT}).encode()
 #: Number of files of tasks from which on they are packed.
 PACKED_FROM = 256
@@ -75,7 +73,7 @@ class Store:
         self.root = root
         self.files = Disk(root) if url is None else Bucket(url)
         self.packs = Packs(self.files)
-        self._maps, self._flat_maps = dict[str, frozenset[str]](), None
+        self._maps = dict[str, frozenset[str]]()
         if self.files.exists(MARKER):
             self._check_format(create=create)
         elif not create:
@@ -115,12 +113,9 @@ class Store:
         except (ValueError, KeyError, TypeError, RecursionError):
             is_file = content is not None or self.files.problem(MARKER) in ("is damaged", "is empty")
             known, problem = FORMAT, "is damaged" if is_file else "is no file"
-        if known not in READABLE:
-            text = " and ".join(map(str, READABLE))
-            raise InputError(f"run: {str(self.root)!r} has format {known}, this program reads formats {text}")
+        if known != FORMAT:
+            raise InputError(f"run: {str(self.root)!r} has format {known}, this program reads format {FORMAT}")
         if problem is None:
-            if known != FORMAT and create:
-                self.files.write(MARKER, _MARKER_CONTENT)
             return
         if not all(self.files.has_folder(name) for name in (UNITS, PLANS)):
             raise InputError(f"run: {path!r} {problem}, and nothing beside it is of a run; is it one?")
@@ -255,8 +250,8 @@ class Store:
             for name in self.files.names(folder, ".json"):
                 if self._record(folder, name) is None:
                     yield f"{folder}/{name}", self.files.problem(f"{folder}/{name}")
-        for folder in (CLAIMS, LOGITS, MAPS, *self._map_folders()):
-            for name in self.files.oddities(folder, ".safetensors" if folder == MAPS else "", empty=folder == CLAIMS):
+        for folder in (CLAIMS, LOGITS, *self._map_folders()):
+            for name in self.files.oddities(folder, empty=folder == CLAIMS):
                 yield f"{folder}/{name}", self.files.problem(f"{folder}/{name}")
 
     # Maps
@@ -287,11 +282,8 @@ class Store:
         return frozenset[str]().union(*(self._images_of(name) for name in self.map_files(setting)))
 
     def map_files(self, setting: str) -> list[str]:
-        """List the files that hold maps of a setting; an earlier version had all of them in one folder."""
-        if self._flat_maps is None:
-            self._flat_maps = self.files.names(MAPS, ".safetensors")
-        flat = [f"{MAPS}/{name}" for name in self._flat_maps if name.startswith(f"{setting}-")]
-        return [*flat, *(f"{MAPS}/{setting}/{name}" for name in self.files.names(f"{MAPS}/{setting}", ".safetensors"))]
+        """List the files that hold maps of a setting."""
+        return [f"{MAPS}/{setting}/{name}" for name in self.files.names(f"{MAPS}/{setting}", ".safetensors")]
 
     def _map_folders(self) -> list[str]:
         return [f"{MAPS}/{name}" for name in self.files.names(MAPS) if self.files.has_folder(f"{MAPS}/{name}")]

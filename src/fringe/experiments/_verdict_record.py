@@ -29,8 +29,6 @@ from fringe.experiments._reliability import (
 
 #: First entry of the file: the name and the version of its format.
 FORMAT = "fringe reliability 1"
-#: The file that comes with the library, if measurements said that one may: none is there otherwise.
-SHIPPED = Path(__file__).with_name("reliability.json")
 #: Parts of the way from chance to 1 that the mass inside or the rank accuracy of a right map reaches.
 MASS_GAIN, RANK_GAIN = 0.1, 0.5
 RIGHT = (
@@ -293,28 +291,23 @@ def read_reliability(path: str | Path) -> VerdictReliability:
     return result
 
 
-def reliability_for(method: Mapping[str, Any], score: str, path: Path | None = None) -> VerdictReliability | None:
-    """Read what the verdict of a method is worth, from a file or from that of the library.
+def reliability_for(method: Mapping[str, Any], score: str, path: Path) -> VerdictReliability:
+    """Read what the verdict of a method is worth.
 
     Args:
         method: Record of the method.
         score: The explained score.
-        path: ``reliability.json``; None for the file of the library, where there is one.
+        path: ``reliability.json``.
 
     Returns:
-        The judgement; None if no file is given and the library has none for this method.
+        The judgement.
 
     Raises:
-        InputError: As :func:`read_reliability`, or if the given file is of another method, other settings or another
-            score.
+        InputError: As :func:`read_reliability`, or if the file is of another method, other settings or another score.
     """
-    if path is None and not SHIPPED.is_file():
-        return None
-    reliability = read_reliability(SHIPPED if path is None else path)
+    reliability = read_reliability(path)
     if reliability.applies_to(method, score):
         return reliability
-    if path is None:
-        return None
     known, given = {**reliability.method, "score": reliability.score}, {**plain(dict(method)), "score": score}
     differs = [name for name in {**known, **given} if known.get(name) != given.get(name)]
     apart = [f"{name} {known.get(name)}, not {given.get(name)}" for name in differs]

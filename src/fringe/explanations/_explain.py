@@ -71,8 +71,7 @@ def explain_images(
     A call with the same options continues an interrupted run: an intact result of the same image and settings is not
     computed again. The folder of an image holds ``attribution.safetensors``, ``explanation.json``, pictures, the page
     ``explanation.html`` and the animation ``path.webp``; the folder ``out`` itself gets ``summary.json``,
-    ``contact.png`` and ``index.html``, which links the pages. A result without a page, as earlier versions wrote it,
-    is computed again.
+    ``contact.png`` and ``index.html``, which links the pages.
 
     Args:
         inputs: Files, folders, or ``embedded:digits[:INDEX|:START:STOP]``.
@@ -110,7 +109,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: ExplainSpec, *, overwrite: bool = False):
         self.method = configured_method(spec)
-        self.reliability = reliability_for(self.method.record(), spec.score, spec.reliability)
+        given = spec.reliability
+        self.reliability = None if given is None else reliability_for(self.method.record(), spec.score, given)
         if spec.figures:  # a missing package is reported now, not when the first map is drawn
             importlib.import_module("fringe.explanations._pages")
         super().__init__(inputs, out, spec, overwrite=overwrite)

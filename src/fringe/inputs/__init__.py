@@ -3,16 +3,11 @@
 Each kind of input has a converter in ``CONVERTERS``.
 """
 
-from fringe.inputs._images import image_inputs as image_inputs
-from fringe.inputs._images import image_scale as image_scale
-from fringe.inputs._model import OpenModel as OpenModel
-from fringe.inputs._model import open_model as open_model
-from fringe.inputs._request import Converter as Converter
-from fringe.inputs._request import ModelInputs as ModelInputs
-from fringe.inputs._request import Request as Request
-from fringe.inputs._tables import series_inputs as series_inputs
-from fringe.inputs._tables import tabular_inputs as tabular_inputs
-from fringe.inputs._texts import text_inputs as text_inputs
+from fringe.inputs._images import image_inputs, image_scale
+from fringe.inputs._model import open_model
+from fringe.inputs._request import Converter, ModelInputs, Request
+from fringe.inputs._tables import series_inputs, tabular_inputs
+from fringe.inputs._texts import text_inputs
 
 #: Converter of each kind of input.
 CONVERTERS: dict[str, Converter] = {

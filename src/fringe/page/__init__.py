@@ -7,14 +7,9 @@ the same path as an animated picture.
 The page is made from a document, JSON data of the schema ``fringe/explanation/1``, which the page contains.
 """
 
-from fringe.page._animation import animation as animation
-from fringe.page._animation import thumbnail as thumbnail
-from fringe.page._animation import write_animation
+from fringe.page._animation import animation, thumbnail, write_animation
 from fringe.page._build import page_document
 from fringe.page._document import Document, decode_maps
-from fringe.page._render import IndexEntry as IndexEntry
-from fringe.page._render import policy_hash as policy_hash
-from fringe.page._render import render_index as render_index
-from fringe.page._render import render_page, write_page
+from fringe.page._render import IndexEntry, policy_hash, render_index, render_page, write_page
 
 __all__ = ["Document", "decode_maps", "page_document", "render_page", "write_animation", "write_page"]

@@ -15,7 +15,7 @@ from fringe._files import require_local
 from fringe._filters import gaussian_blur
 from fringe._text import to_csv
 from fringe.attribution import Attributor
-from fringe.errors import FringeError, InputError, check_known, require_positive
+from fringe.errors import FringeError
 from fringe.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results, resolve
 from fringe.metrics import EvaluationContext
 from fringe.paper._studies import CAPPED, OBJECTIVE, UNCAPPED, PaperStudy, base_method
@@ -34,18 +34,14 @@ FIGURES = {
 }
 
 
-def blur_change(points: Tensor, start: Tensor, sigma: float = SIGMA) -> Tensor:
+def blur_change(points: Tensor, start: Tensor) -> Tensor:
     """Map where ``points`` (M, C, H, W) differ from ``start`` (C, H, W), as (M, H, W) in [0, 1].
 
-    The absolute change, averaged over the channels, under a Gaussian of ``sigma`` pixels, divided by its largest entry
+    The absolute change, averaged over the channels, under a Gaussian of ``SIGMA`` pixels, divided by its largest entry
     over all points; zero where nothing changed. The paper shows a "normalized blur-change map relative to the initial
     image" and gives no formula: this is our reading of its words.
     """
-    if points.dim() != 4 or points.shape[1:] != start.shape:
-        shapes = f"{tuple(points.shape)} and {tuple(start.shape)}"
-        raise InputError(f"points and start: got shapes {shapes}, expected (M, C, H, W) and (C, H, W)")
-    require_positive("sigma", sigma)
-    blurred = gaussian_blur((points - start).abs().mean(1, keepdim=True), sigma)[:, 0]
+    blurred = gaussian_blur((points - start).abs().mean(1, keepdim=True), SIGMA)[:, 0]
     largest = blurred.max()
     return blurred if largest == 0 else blurred / largest
 
@@ -71,17 +67,12 @@ def trajectories(
         By digest, the path of each method that has one, in the order of the plan.
 
     Raises:
-        InputError: If the model is not the plan's, or the plan has not so many images.
         FringeError: If no image can be explained.
     """
-    arms = {arm.label: arm for arm in resolved.plan.arms}
-    check_known("model", model, arms)
+    methods = resolved.plan.arm(model).methods
     runner = TaskRunner(resolved, device=device, batch_size=batch_size)
     paths: dict[str, tuple[PathRecord, ...]] = {}
     known = [image["digest"] for image in resolved.manifest.images_of(model)]
-    if not 1 <= images <= len(known):
-        message = f"got {images}, expected 1 to {len(known)}: so many images has the plan"
-        raise InputError(message, argument="images")
     problem: FringeError | None = None
     for digest in known:
         if len(paths) == images:
@@ -92,7 +83,7 @@ def trajectories(
             problem = error
             continue
         with context.problem.model.session(context.problem.inputs.device):
-            records = [_path_record(name, method, context) for name, method in arms[model].methods.items()]
+            records = [_path_record(name, method, context) for name, method in methods.items()]
         paths[digest] = tuple(record for record in records if record is not None)
     if problem is not None and not paths:
         raise problem

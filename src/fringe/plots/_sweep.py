@@ -71,7 +71,7 @@ class SweepPanel:
     curves: tuple[SweepCurve, ...]
 
 
-def plot_sensitivity(data: Sequence[SweepPanel], *, title: str = "", measure: str = "objective") -> Figure:
+def plot_sensitivity(data: Sequence[SweepPanel], *, title: str = "") -> Figure:
     """Plot the objective against each setting, one panel per setting and one colour per network.
 
     All panels share the scale of the objective; bands are the intervals. The axis of a setting is logarithmic where
@@ -80,7 +80,6 @@ def plot_sensitivity(data: Sequence[SweepPanel], *, title: str = "", measure: st
     Args:
         data: The panels.
         title: Title of the figure.
-        measure: Name of the objective.
 
     Returns:
         The figure.
@@ -108,7 +107,7 @@ def plot_sensitivity(data: Sequence[SweepPanel], *, title: str = "", measure: st
         axes.set_ylim(*limits)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.tick_params(labelleft=is_leftmost(axes))
-        axes.set_ylabel(sanitise(measure, 40) if is_leftmost(axes) else "", **text_style(LABEL, MUTED))
+        axes.set_ylabel("objective" if is_leftmost(axes) else "", **text_style(LABEL, MUTED))
     return figure
 
 

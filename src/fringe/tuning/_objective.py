@@ -1,13 +1,11 @@
 """The objective of a search, from the paper's appendix "Hyperparameter Selection Protocol"."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe.errors import InputError, require, require_positive
+from fringe.errors import InputError
 
 Array = NDArray[np.float64]
 
@@ -15,47 +13,13 @@ Array = NDArray[np.float64]
 SCORES = ("insertion", "deletion", "infidelity")
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Weights of the parts of the objective; the defaults are the paper's.
-
-    Attributes:
-        insertion: Weight of Ins.
-        deletion: Weight of 1 - Del.
-        fidelity: Weight of Fid.
-
-    Raises:
-        InputError: If a weight is negative or not finite, or all are zero.
-    """
-
-    insertion: float = 1.0
-    deletion: float = 1.0
-    fidelity: float = 0.5
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            weight: object = getattr(self, field.name)
-            require(
-                isinstance(weight, (int, float)) and 0 <= weight < math.inf,
-                field.name,
-                weight,
-                "a number not below zero",
-            )
-        require(any((self.insertion, self.deletion, self.fidelity)), "weights", self, "one above zero")
+#: Weights of Ins, 1 - Del and Fid.
+WEIGHTS = {"insertion": 1.0, "deletion": 1.0, "fidelity": 0.5}
+#: k, the rate at which Fid falls with the infidelity; and what is added to each part before the division.
+RATE, EPSILON = 2.0, 1e-6
 
 
-PAPER_WEIGHTS = Weights()
-
-
-def objective(
-    insertion: Sequence[float],
-    deletion: Sequence[float],
-    infidelity: Sequence[float],
-    *,
-    weights: Weights = PAPER_WEIGHTS,
-    k: float = 2.0,
-    epsilon: float = 1e-6,
-) -> float:
+def objective(insertion: Sequence[float], deletion: Sequence[float], infidelity: Sequence[float]) -> float:
     """Compute the weighted harmonic mean of Ins, 1 - Del and Fid = exp(-k Inf), from the means over N images.
 
     Higher is better. A part below zero counts as zero, because the formula has poles there.
@@ -64,9 +28,6 @@ def objective(
         insertion: Area under the insertion curve of each image (N,), with blurred pixels.
         deletion: Area under the deletion curve of the same images (N,).
         infidelity: Infidelity of the same images (N,).
-        weights: Weights of the parts.
-        k: Rate at which Fid falls with the infidelity.
-        epsilon: Added to each part before the division.
 
     Returns:
         The objective; NaN if a score is not finite.
@@ -74,12 +35,10 @@ def objective(
     Raises:
         InputError: If the metrics have not one score for each of the same images, or the mean infidelity is negative.
     """
-    require_positive("k", k)
-    require_positive("epsilon", epsilon)
     scores = score_matrix({"insertion": insertion, "deletion": deletion, "infidelity": infidelity})
     if not np.isfinite(scores).all():
         return float("nan")
-    return float(objective_of_means(scores.mean(1), weights, k, epsilon))
+    return float(objective_of_means(scores.mean(1)))
 
 
 def score_matrix(scores: "dict[str, Sequence[float]]") -> Array:
@@ -92,11 +51,10 @@ def score_matrix(scores: "dict[str, Sequence[float]]") -> Array:
     return np.stack(list(rows.values()))
 
 
-def objective_of_means(means: Array, weights: Weights = PAPER_WEIGHTS, k: float = 2.0, epsilon: float = 1e-6) -> Array:
+def objective_of_means(means: Array) -> Array:
     """Compute the objective (...) of mean insertion, deletion and infidelity (3, ...)."""
     if bool((means[2] < 0).any()):
         raise InputError(f"got a mean of {means[2].min():.6g}, expected none below zero", argument="infidelity")
-    parts = (means[0], 1.0 - means[1], np.exp(-k * means[2]))
-    shares = (weights.insertion, weights.deletion, weights.fidelity)
-    total = sum(share / (np.maximum(part, 0.0) + epsilon) for share, part in zip(shares, parts, strict=True))
-    return np.asarray(sum(shares) / total)
+    parts, weights = (means[0], 1.0 - means[1], np.exp(-RATE * means[2])), WEIGHTS.values()
+    total = sum(weight / (np.maximum(part, 0.0) + EPSILON) for weight, part in zip(weights, parts, strict=True))
+    return np.asarray(sum(weights) / total)

@@ -115,21 +115,19 @@ def write_preset(path: Path, tuned: Tuned, metadata: PresetMetadata) -> None:
         raise TransientError(f"{str(path)!r} cannot be written ({error.strerror or error})") from error
 
 
-def read_preset(
-    path: Path, architecture: str | None = None, *, allow_other: bool = False
-) -> tuple[Attributor, PresetMetadata]:
+def read_preset(path: Path, architecture: str | None = None) -> tuple[Attributor, PresetMetadata]:
     """Read a tuned method and its metadata; settings that are not in the file have their defaults.
 
-    Raises InputError if the file is not a preset of this format, if a method, key or value is invalid, and, unless
-    ``allow_other``, if the preset is for another architecture than ``architecture``.
+    Raises InputError if the file is not a preset of this format, if a method, key or value is invalid, and if the
+    preset is for another architecture than ``architecture``.
     """
     document = _document(path)
     metadata = cast(PresetMetadata, document["about"])
-    if architecture is not None and architecture != metadata["architecture"] and not allow_other:
+    if architecture is not None and architecture != metadata["architecture"]:
         raise InputError(
             f"{path} was tuned for {metadata['architecture']!r}, not for {architecture!r}",
             argument="preset",
-            hint="settings do not carry over between architectures unless you allow it",
+            hint="settings do not carry over between architectures",
         )
     try:
         return METHODS[document["method"]].from_record(document["settings"]), metadata

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fringe.attribution import Attributor
 from fringe.errors import FringeError, InputError, is_transient, require
-from fringe.tuning._objective import PAPER_WEIGHTS, SCORES, Weights, objective
+from fringe.tuning._objective import SCORES, WEIGHTS, objective
 from fringe.tuning._space import SearchSpace, Study
 
 if TYPE_CHECKING:
@@ -70,7 +70,6 @@ def tune(
     study: Study,
     *,
     trials: int,
-    weights: Weights = PAPER_WEIGHTS,
     progress: Progress | None = None,
 ) -> Tuned:
     """Score ``base``, then settings proposed by a tree-structured Parzen estimator (Optuna's TPESampler).
@@ -87,7 +86,6 @@ def tune(
         score: Scores a method.
         study: Storage of the trials.
         trials: Number of trials, including those of earlier calls and of other processes.
-        weights: Weights of the objective.
         progress: Called after each trial of this process.
 
     Returns:
@@ -105,7 +103,7 @@ def tune(
     identity = {
         "base": base.record(),
         "space": space.record(),
-        "weights": dataclasses.asdict(weights),
+        "weights": WEIGHTS,
         "seed": study.seed,
         "identity": dict(study.identity),
     }
@@ -113,7 +111,7 @@ def tune(
     while (trial := shared.ask()) is not None:
         slot = trial.user_attrs[SLOT]
         try:
-            value, attributes = _attempt(base, slot, trial.params, score, weights)
+            value, attributes = _attempt(base, slot, trial.params, score)
         except BaseException:
             with contextlib.suppress(OSError):  # the journal's disk may have failed: the first error says more
                 shared.release(trial)
@@ -132,7 +130,7 @@ def _setting(base: Attributor, slot: int, settings: Mapping[str, Any]) -> Attrib
 
 
 def _attempt(
-    base: Attributor, slot: int, settings: Mapping[str, Any], score: Score, weights: Weights
+    base: Attributor, slot: int, settings: Mapping[str, Any], score: Score
 ) -> tuple[float | None, dict[str, Any]]:
     """The objective of a method (None if it failed), and the data to store with the trial."""
     try:
@@ -143,7 +141,7 @@ def _attempt(
         return None, {"problem": str(error)}
     for name in SCORES:
         require(name in scores, "score", ", ".join(scores) or "nothing", f"{name!r} among the scores")
-    value = objective(*(scores[name] for name in SCORES), weights=weights)
+    value = objective(*(scores[name] for name in SCORES))
     # JSON cannot represent numbers that are not finite.
     stored = {name: [v if math.isfinite(v) else None for v in values] for name, values in scores.items()}
     if math.isfinite(value):

@@ -46,7 +46,7 @@ class SharedStudy:
         self._settings, self._space, self._start, self._slots = study, space, start, trials
         study.journal.parent.mkdir(parents=True, exist_ok=True)
         with self._locked():
-            self._study = _open(study.journal, study.name, _plain(dict(study.identity)))
+            self._study = _open(study.journal, study.name, json.loads(json.dumps(dict(study.identity))))
 
     def ask(self) -> optuna.Trial | None:
         """Start the next trial, with its settings, in this process; None if every slot is taken."""
@@ -194,14 +194,6 @@ def _open(path: Path, name: str, identity: dict[str, Any]) -> optuna.Study:
             hint=f"ask for the same, or name another file for the new one. Differences: {'; '.join(differences)}",
         )
     return study
-
-
-def _plain(value: Any) -> Any:
-    """Return ``value`` after a round trip through JSON."""
-    try:
-        return json.loads(json.dumps(value))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"expected plain data that JSON can hold: {error}", argument="identity") from error
 
 
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fringe.attribution import Attributor, FRInGe
 from fringe.errors import InputError, check_known, require
-from fringe.tuning._objective import PAPER_WEIGHTS, SCORES, Array, Weights, objective, objective_of_means, score_matrix
+from fringe.tuning._objective import SCORES, Array, objective, objective_of_means, score_matrix
 from fringe.tuning._space import SMOOTHING, NumericDistribution, space_of
 
 #: Label of the base, which all sweeps contain.
@@ -78,23 +78,21 @@ def sweep_lines(
     scores: Mapping[str, Mapping[str, Sequence[float]] | None],
     factors: Mapping[str, Sequence[float]] | None = None,
     *,
-    weights: Weights = PAPER_WEIGHTS,
-    seed: int = 0,
     clusters: Sequence[str] | None = None,
 ) -> dict[str, SweepLine]:
     """Compute a line per factor from the scores of the methods of :func:`one_at_a_time`, by label.
 
     ``scores`` are insertion, deletion and infidelity of N images, (N,) each; None for a method that failed. Intervals
     are percentile bootstraps over images (1000 resamples), or over ``clusters``: names (N,), equal for images with
-    shared pixels; NaN for fewer than two of either. The resamples depend only on ``seed`` and N, so all methods have
-    the same resamples, and their intervals are comparable.
+    shared pixels; NaN for fewer than two of either. The resamples depend on N alone, so all methods have the same
+    resamples, and their intervals are comparable.
     """
     chosen = default_factors(base) if factors is None else factors
     labels = one_at_a_time(base, chosen)
     missing = [name for name in labels if name not in scores]
     if missing:
         raise InputError(f"none of {', '.join(missing)}", argument="scores", hint="give None for a setting that failed")
-    points = {name: _estimate(scores[name], weights, seed, clusters) for name in labels}
+    points = {name: _estimate(scores[name], clusters) for name in labels}
     return {factor: _line(base, factor, values, points) for factor, values in chosen.items()}
 
 
@@ -110,22 +108,22 @@ def _line(
 
 
 def _estimate(
-    scores: Mapping[str, Sequence[float]] | None, weights: Weights, seed: int, clusters: Sequence[str] | None
+    scores: Mapping[str, Sequence[float]] | None, clusters: Sequence[str] | None
 ) -> tuple[float, float, float]:
     """The objective with its interval."""
     if scores is None:
         return math.nan, math.nan, math.nan
     rows = score_matrix({name: scores[name] for name in SCORES})
-    value = objective(*(scores[name] for name in SCORES), weights=weights)
+    value = objective(*(scores[name] for name in SCORES))
     names = np.arange(rows.shape[1]) if clusters is None else np.asarray(clusters)
     require(len(names) == rows.shape[1], "clusters", f"{len(names)} names", f"{rows.shape[1]}, one for each image")
     numbers = np.unique(names, return_inverse=True)[1]
     count = int(numbers.max()) + 1
     if not math.isfinite(value) or count < 2:
         return value, math.nan, math.nan
-    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1.0 / count), size=RESAMPLES)[:, numbers]
+    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1.0 / count), size=RESAMPLES)[:, numbers]
     shares: Array = drawn / drawn.sum(1, keepdims=True)
-    resampled = objective_of_means(rows @ shares.T, weights)
+    resampled = objective_of_means(rows @ shares.T)
     low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return value, float(low), float(high)
 
