@@ -5,8 +5,6 @@ from fringe.attribution._attribute import explain_problem as explain_problem
 from fringe.attribution._base import SEVERITY as SEVERITY
 from fringe.attribution._base import Attribution, Attributor, Baseline, Trajectory
 from fringe.attribution._base import Progress as Progress
-from fringe.attribution._base import ProgressCounter as ProgressCounter
-from fringe.attribution._base import reference_images as reference_images
 from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._context import Context
 from fringe.attribution._context import InputKind as InputKind

@@ -16,7 +16,6 @@ from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
 from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
 from fringe.metrics._region_completeness import RegionCompleteness
-from fringe.metrics._region_completeness import SumOfRegions as SumOfRegions
 from fringe.metrics._removal_curves import (
     CumulativePredictionDifference,
     CumulativePredictionPreservation,

@@ -157,28 +157,21 @@ def _path_record(label: str, method: Attributor, context: EvaluationContext) -> 
     trajectory = None if result.trajectory is None else result.trajectory[0]
     if trajectory is None:
         return None
-    shown = _spread(len(trajectory.snapshot_steps))
-    points = trajectory.snapshots[shown]
+    shown = trajectory.thinned(SHOWN)
+    points = shown.snapshots
     low, high = (bound.cpu() for bound in problem.domain.bounds(problem.inputs))
     steps = {name: column.numpy() for name, column in trajectory.steps.items()}
     names = ("fisher_rao_step", "euclidean_step", "active_bound")
     return PathRecord(
         label=label,
         entropy=trajectory.points["entropy"].numpy() / math.log(problem.logits.shape[1]),
-        snapshot_steps=trajectory.snapshot_steps[shown].numpy(),
+        snapshot_steps=shown.snapshot_steps.numpy(),
         images=((points - low) / (high - low)).clamp(0, 1).permute(0, 2, 3, 1).numpy(),
-        changes=blur_change(points, trajectory.snapshots[0]).numpy(),
+        changes=blur_change(points, points[0]).numpy(),
         attribution=result.values[0].cpu().numpy(),
         verdict=result.verdict[0],
         **{name: steps.get(name, np.empty(0)) for name in names},
     )
-
-
-def _spread(count: int) -> list[int]:
-    """At most ``SHOWN`` positions of so many, evenly, with the first and the last."""
-    if count <= SHOWN:
-        return list(range(count))
-    return [round(i * (count - 1) / (SHOWN - 1)) for i in range(SHOWN)]
 
 
 def _first_paths(resolved: Resolved, images: int, device: str) -> Iterator[tuple[str, str, tuple[PathRecord, ...]]]:

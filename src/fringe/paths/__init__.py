@@ -8,7 +8,6 @@ from fringe.paths._base import GeodesicDiagnostics, Path, PathRun, PathStatus, P
 from fringe.paths._base import Orientation as Orientation
 from fringe.paths._base import Rows as Rows
 from fringe.paths._base import fisher_rao_step as fisher_rao_step
-from fringe.paths._base import uniform_log_probs as uniform_log_probs
 from fringe.paths._counterfactual import AdversarialPath as AdversarialPath
 from fringe.paths._counterfactual import CounterfactualPath as CounterfactualPath
 from fringe.paths._counterfactual import last_linear_layer as last_linear_layer
