@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -206,6 +206,20 @@ class CaptumMethod(PluginMethod):
 
         return every
 
+    def _perturbing(self, kind: Any, settings: Callable[[Problem], Mapping[str, Any]]) -> Explain:
+        """A method of captum that replaces parts of an image by those of the baseline."""
+
+        def explain(one: Problem) -> Tensor:
+            return kind(score_function(one)).attribute(
+                one.inputs,
+                baselines=one.resolve_baseline(self.baseline),
+                additional_forward_args=(one.every_row,),
+                perturbations_per_eval=one.model.batch_size.on(one.inputs.device),
+                **settings(one),
+            )
+
+        return self._one_by_one(explain)
+
     def _occlusion(self, captum: Any, problem: Problem) -> Explain:
         channels, *sides = problem.inputs.shape[1:]
         window = [self.window or max(1, round(side / 7)) for side in sides]
@@ -213,38 +227,19 @@ class CaptumMethod(PluginMethod):
         too_large = [(w, s) for w, s in zip(window, sides, strict=True) if w > s]
         if too_large:
             raise InputError(f"got {too_large[0][0]} for a side of {too_large[0][1]}", argument="window")
-        shapes = ((channels, *window), (channels, *stride)) if sides else ((1,), (1,))
-        size = problem.model.batch_size.on(problem.inputs.device)
-
-        def explain(one: Problem) -> Tensor:
-            return captum.Occlusion(score_function(one)).attribute(
-                one.inputs,
-                *shapes[:1],
-                strides=shapes[1],
-                baselines=one.resolve_baseline(self.baseline),
-                additional_forward_args=(one.every_row,),
-                perturbations_per_eval=size,
-            )
-
-        return self._one_by_one(explain)
+        shape, strides = ((channels, *window), (channels, *stride)) if sides else ((1,), (1,))
+        settings = {"sliding_window_shapes": shape, "strides": strides}
+        return self._perturbing(captum.Occlusion, lambda one: settings)
 
     def _kernel_shap(self, captum: Any, problem: Problem) -> Explain:
         if not is_installed("sklearn"):
             message = f"{self.label} needs scikit-learn, which is not installed"
             raise InputError(message, argument="method", hint="install fringe[captum]")
-        size = problem.model.batch_size.on(problem.inputs.device)
 
-        def explain(one: Problem) -> Tensor:
-            return captum.KernelShap(score_function(one)).attribute(
-                one.inputs,
-                baselines=one.resolve_baseline(self.baseline),
-                additional_forward_args=(one.every_row,),
-                feature_mask=self._superpixels(one.inputs[0])[None],
-                n_samples=self.samples,
-                perturbations_per_eval=size,
-            )
+        def settings(one: Problem) -> dict[str, Any]:
+            return {"feature_mask": self._superpixels(one.inputs[0])[None], "n_samples": self.samples}
 
-        return self._one_by_one(explain)
+        return self._perturbing(captum.KernelShap, settings)
 
     def _superpixels(self, x: Tensor) -> Tensor:
         """The superpixel of each entry of an input (*S), numbered from 0 on; of a row of features, each is its own."""

@@ -48,10 +48,6 @@ class IntegratedGradients(PathAttributor):
                 f"got {self.steps}, expected a whole number of at least 2 for rule {self.rule!r}", argument="steps"
             )
 
-    @property
-    def planned_passes(self) -> float:
-        return 2 * self.steps
-
     def pieces(self, problem: Problem) -> NodePieces:
         baseline = problem.resolve_baseline(self.baseline)
         line = StraightLine(problem.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
@@ -86,10 +82,6 @@ class BlurIG(PathAttributor):
     ] = 50 / 224
     grid: Annotated[Grid, Doc("blurs evenly spaced in sigma, or in its square")] = "linear"
     mode: Annotated[Displacements, Doc("gradients times chords, or the authors' forward differences")] = "chord"
-
-    @property
-    def planned_passes(self) -> float:
-        return 2 * self.steps
 
     def pieces(self, problem: Problem) -> NodePieces:
         line = BlurLine(problem.inputs, self._sigmas(min(problem.inputs.shape[-2:])), self.mode)
@@ -135,10 +127,6 @@ class GuidedIG(PathAttributor):
     baseline: Baseline = "zero"
     rule: Annotated[GuidedRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 
-    @property
-    def planned_passes(self) -> float:
-        return 2 * self.steps
-
     def pieces(self, problem: Problem) -> SegmentPieces:
         based = dataclasses.replace(problem, baseline=problem.resolve_baseline(self.baseline))
         path = GuidedPath(self.steps, self.fraction, self.max_dist, closed=self.rule == "trapezoid")
@@ -170,10 +158,6 @@ class SpectralIG(PathAttributor):
     basis: Annotated[Basis, Doc("components: of each channel, of all channels together, or cosines")] = "svd"
     baseline: Baseline = "zero"
     rule: Annotated[SpectralRule, Doc("quadrature: the authors', or trapezoid")] = "left"
-
-    @property
-    def planned_passes(self) -> float:
-        return 2 * self.steps
 
     def pieces(self, problem: Problem) -> NodePieces:
         baseline = problem.resolve_baseline(self.baseline)

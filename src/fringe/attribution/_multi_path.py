@@ -17,7 +17,7 @@ from fringe.paths import AdversarialPath, CounterfactualPath, Problem, last_line
 from fringe.settings import Doc, Positive, PositiveInt, Search
 
 AGIMode = Literal["path", "official"]
-AGIRule = Literal["right", "trapezoid", "adaptive"]
+ClosingRule = Literal["right", "trapezoid", "adaptive"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class AGI(Attributor):
     mode: Annotated[AGIMode, Doc("a path, or restart from the input at every step")] = "path"
     score: Annotated[Score, Doc("explained score, of the target and of the others")] = "probability"
     reduce: Annotated[Reduce, Doc("how classes are combined")] = "sum"
-    rule: Annotated[AGIRule, Doc("quadrature: the authors', or a more exact one")] = "right"
+    rule: Annotated[ClosingRule, Doc("quadrature: the authors', or a more exact one")] = "right"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,7 +98,6 @@ _NOT_A_PATH = "mode='official' restarts every step from the input, so its steps 
 
 
 Representation = Literal["auto", "penultimate", "logits"]
-IG2Rule = Literal["right", "trapezoid", "adaptive"]
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ class IG2(Attributor):
         Doc("length of a step; auto: the authors'", unit="input units"),
     ] = "auto"
     representation: Annotated[Representation, Doc("compared features: the last linear layer's input")] = "auto"
-    rule: Annotated[IG2Rule, Doc("quadrature: the authors', or a more exact one")] = "right"
+    rule: Annotated[ClosingRule, Doc("quadrature: the authors', or a more exact one")] = "right"
 
     @property
     def planned_passes(self) -> float:

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +16,11 @@ from fringe._files import require_local
 from fringe._filters import gaussian_blur
 from fringe._text import to_csv
 from fringe.attribution import Attributor
-from fringe.errors import FringeError, InputError, check_known, require_positive
+from fringe.errors import InputError, check_known, require_positive
 from fringe.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results, resolve
 from fringe.metrics import EvaluationContext
 from fringe.paper._studies import CAPPED, OBJECTIVE, UNCAPPED, PaperStudy, base_method
+from fringe.paper._timing import explainable
 from fringe.plots import PathRecord, SweepCurve, SweepPanel, plot_profiles, plot_sensitivity, plot_variants
 from fringe.tuning import SweepLine, one_at_a_time, sweep_lines
 
@@ -82,20 +84,10 @@ def trajectories(
     if not 1 <= images <= len(known):
         message = f"got {images}, expected 1 to {len(known)}: so many images has the plan"
         raise InputError(message, argument="images")
-    problem: FringeError | None = None
-    for digest in known:
-        if len(paths) == images:
-            break
-        try:
-            context = runner.subject(model, (digest,))
-        except FringeError as error:
-            problem = error
-            continue
+    for digest, context in islice(explainable(runner, model, known), images):
         with context.problem.model.session(context.problem.inputs.device):
             records = [_path_record(name, method, context) for name, method in arms[model].methods.items()]
         paths[digest] = tuple(record for record in records if record is not None)
-    if problem is not None and not paths:
-        raise problem
     return paths
 
 
