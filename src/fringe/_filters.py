@@ -31,6 +31,13 @@ def gaussian_kernel(sigma: float, size: int | None = None) -> Tensor:
     return weights / weights.sum()
 
 
+def require_images(inputs: Tensor, purpose: str) -> None:
+    """Raise InputError unless inputs are images (B, C, H, W), with their ``purpose``: "to blur"."""
+    if inputs.dim() != 4:
+        message = f"got shape {tuple(inputs.shape)}, expected images (B, C, H, W) {purpose}"
+        raise InputError(message, argument="inputs")
+
+
 def box_kernel(size: int) -> Tensor:
     """Return ``size`` equal weights that sum to one, float64."""
     return torch.full((size,), 1.0 / size, dtype=torch.float64)
@@ -38,8 +45,7 @@ def box_kernel(size: int) -> Tensor:
 
 def blur(x: Tensor, kernel: Tensor, padding: Padding | Mirror) -> Tensor:
     """Filter images ``x`` (B, C, H, W) by a ``kernel`` of odd length along both axes."""
-    if x.dim() != 4:
-        raise InputError(f"got shape {tuple(x.shape)}, expected images (B, C, H, W) to blur", argument="inputs")
+    require_images(x, "to blur")
     require(kernel.numel() % 2 == 1, "kernel", kernel.numel(), "an odd number of weights")
     if kernel.numel() == 1:
         return x.clone()

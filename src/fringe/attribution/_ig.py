@@ -11,7 +11,7 @@ from fringe.attribution._base import Baseline
 from fringe.attribution._diagnostics import PathAttributor
 from fringe.attribution._pieces import NodePieces, SegmentPieces
 from fringe.attribution._quadrature import NodeRule, Quadrature, quadrature_nodes
-from fringe.errors import InputError
+from fringe.errors import require
 from fringe.paths import (
     Basis,
     BlurLine,
@@ -43,10 +43,9 @@ class IntegratedGradients(PathAttributor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rule in ("trapezoid", "closed_mean") and self.steps < 2:
-            raise InputError(
-                f"got {self.steps}, expected a whole number of at least 2 for rule {self.rule!r}", argument="steps"
-            )
+        is_closed = self.rule in ("trapezoid", "closed_mean")
+        expected = f"a whole number of at least 2 for rule {self.rule!r}"
+        require(self.steps > 1 or not is_closed, "steps", self.steps, expected)
 
     def pieces(self, problem: Problem) -> NodePieces:
         baseline = problem.resolve_baseline(self.baseline)

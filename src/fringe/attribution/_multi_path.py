@@ -12,7 +12,7 @@ from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import PooledPieces, Reduce
 from fringe.attribution._quadrature import Quadrature
 from fringe.classifier import Score
-from fringe.errors import InputError
+from fringe.errors import InputError, require
 from fringe.paths import AdversarialPath, CounterfactualPath, Problem, last_linear_layer
 from fringe.settings import Doc, Positive, PositiveInt, Search
 
@@ -53,10 +53,8 @@ class AGI(Attributor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mode == "official" and self.rule != "right":
-            raise InputError(
-                f"got {self.rule!r}, expected 'right' in mode 'official', which is no path", argument="rule"
-            )
+        expected = "'right' in mode 'official', which is no path"
+        require(self.rule == "right" or self.mode != "official", "rule", self.rule, expected)
 
     def _towards(self, target: int, count: int) -> list[int]:
         """The classes that an image of class ``target`` is moved towards, of ``count`` classes."""

@@ -16,7 +16,7 @@ from fringe._files import require_local
 from fringe._filters import gaussian_blur
 from fringe._text import to_csv
 from fringe.attribution import Attributor
-from fringe.errors import InputError, check_known, require_positive
+from fringe.errors import InputError, check_known, require, require_positive
 from fringe.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results, resolve
 from fringe.metrics import EvaluationContext
 from fringe.paper._studies import CAPPED, OBJECTIVE, UNCAPPED, PaperStudy, base_method
@@ -81,9 +81,7 @@ def trajectories(
     runner = TaskRunner(resolved, device=device, batch_size=batch_size)
     paths: dict[str, tuple[PathRecord, ...]] = {}
     known = [image["digest"] for image in resolved.manifest.images_of(model)]
-    if not 1 <= images <= len(known):
-        message = f"got {images}, expected 1 to {len(known)}: so many images has the plan"
-        raise InputError(message, argument="images")
+    require(1 <= images <= len(known), "images", images, f"1 to {len(known)}: so many images has the plan")
     for digest, context in islice(explainable(runner, model, known), images):
         with context.problem.model.session(context.problem.inputs.device):
             records = [_path_record(name, method, context) for name, method in arms[model].methods.items()]
