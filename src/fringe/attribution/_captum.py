@@ -14,13 +14,7 @@ from torch import Tensor, nn
 
 from fringe._packages import is_installed
 from fringe.attribution._base import Baseline, reference_images
-from fringe.attribution._plugins import (
-    Explain,
-    PluginMethod,
-    ScoreModule,
-    leaf,
-    score_function,
-)
+from fringe.attribution._plugins import Explain, PluginMethod, ScoreModule, leaf, score_function
 from fringe.errors import InputError, did_you_mean
 from fringe.paths import Problem
 from fringe.settings import Doc, PositiveInt

@@ -12,16 +12,7 @@ from fringe.attribution._diagnostics import PathAttributor
 from fringe.attribution._pieces import NodePieces, SegmentPieces
 from fringe.attribution._quadrature import NodeRule, Quadrature, quadrature_nodes
 from fringe.errors import require
-from fringe.paths import (
-    Basis,
-    BlurLine,
-    Displacements,
-    GuidedPath,
-    Problem,
-    SpectralLine,
-    SpectralRule,
-    StraightLine,
-)
+from fringe.paths import Basis, BlurLine, Displacements, GuidedPath, Problem, SpectralLine, SpectralRule, StraightLine
 from fringe.settings import Doc, Fraction, Positive, PositiveFraction, PositiveInt, Search
 
 
