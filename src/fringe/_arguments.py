@@ -103,12 +103,9 @@ class ForwardArguments:
         """Return the arguments of the images ``rows`` (L,), in this order."""
         if not self.by_row:
             return self
-        return ForwardArguments(
-            tuple(_take(a, rows) if i in self.by_row else a for i, a in enumerate(self.args)),
-            {key: _take(a, rows) if key in self.by_row else a for key, a in self.kwargs.items()},
-            self.name,
-            self.by_row,
-        )
+        args = tuple(_take(a, rows) if i in self.by_row else a for i, a in enumerate(self.args))
+        kwargs = {key: _take(a, rows) if key in self.by_row else a for key, a in self.kwargs.items()}
+        return replace(self, args=args, kwargs=kwargs)
 
     def double(self) -> "ForwardArguments":
         """Return the arguments with floating-point tensors in double precision."""

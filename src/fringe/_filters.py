@@ -31,6 +31,13 @@ def gaussian_kernel(sigma: float, size: int | None = None) -> Tensor:
     return weights / weights.sum()
 
 
+def require_images(inputs: Tensor, purpose: str) -> None:
+    """Raise InputError unless inputs are images (B, C, H, W), with their ``purpose``: "to blur"."""
+    if inputs.dim() != 4:
+        message = f"got shape {tuple(inputs.shape)}, expected images (B, C, H, W) {purpose}"
+        raise InputError(message, argument="inputs")
+
+
 def box_kernel(size: int) -> Tensor:
     """Return ``size`` equal weights that sum to one, float64."""
     return torch.full((size,), 1.0 / size, dtype=torch.float64)
@@ -38,8 +45,7 @@ def box_kernel(size: int) -> Tensor:
 
 def blur(x: Tensor, kernel: Tensor, padding: Padding | Mirror) -> Tensor:
     """Filter images ``x`` (B, C, H, W) by a ``kernel`` of odd length along both axes."""
-    if x.dim() != 4:
-        raise InputError(f"got shape {tuple(x.shape)}, expected images (B, C, H, W) to blur", argument="inputs")
+    require_images(x, "to blur")
     require(kernel.numel() % 2 == 1, "kernel", kernel.numel(), "an odd number of weights")
     if kernel.numel() == 1:
         return x.clone()
@@ -50,39 +56,30 @@ def blur(x: Tensor, kernel: Tensor, padding: Padding | Mirror) -> Tensor:
     return _filter(x, kernel, padding)
 
 
-def gaussian_blur(x: Tensor, sigma: float, padding: Padding | Mirror = "reflect", size: int | None = None) -> Tensor:
+def gaussian_blur(x: Tensor, sigma: float, padding: Padding | Mirror = "reflect") -> Tensor:
     """Blur images ``x`` (B, C, H, W) by a Gaussian of ``sigma`` pixels."""
-    return blur(x, gaussian_kernel(sigma, size), padding)
+    return blur(x, gaussian_kernel(sigma), padding)
 
 
 def _filter(x: Tensor, kernel: Tensor, padding: Padding | Mirror) -> Tensor:
-    rows, height, width = x.flatten(0, 1)[:, None], x.shape[-2], x.shape[-1]
-    radius = kernel.numel() // 2
-    rows = functional.conv2d(_pad(rows, (0, radius), padding), kernel.view(1, 1, -1, 1))
-    rows = functional.conv2d(_pad(rows, (radius, 0), padding), kernel.view(1, 1, 1, -1))
-    return rows.reshape(*x.shape[:2], height, width)
+    rows, reach = x.flatten(0, 1)[:, None], kernel.numel() // 2
+    rows = functional.conv2d(_pad(rows, -2, reach, padding), kernel.view(1, 1, -1, 1))
+    rows = functional.conv2d(_pad(rows, -1, reach, padding), kernel.view(1, 1, 1, -1))
+    return rows.reshape(x.shape)
 
 
-def _pad(x: Tensor, radius: tuple[int, int], padding: Padding | Mirror) -> Tensor:
-    horizontal, vertical = radius
+def _pad(x: Tensor, axis: int, reach: int, padding: Padding | Mirror) -> Tensor:
+    """Add ``reach`` entries at either end of an axis, however far beyond the image they lie."""
     if padding == "zeros":
-        return functional.pad(x, (horizontal, horizontal, vertical, vertical))
-    axis, reach = (-1, horizontal) if horizontal else (-2, vertical)
+        return functional.pad(x, (reach, reach) if axis == -1 else (0, 0, reach, reach))
     size = x.shape[axis]
     index = torch.arange(-reach, size + reach, device=x.device)
-    if padding == "mirror":
-        index = index.remainder(2 * size)
-        return x.index_select(axis, torch.minimum(index, 2 * size - 1 - index))
-    return x.index_select(axis, _reflect_index(index, size) if padding == "reflect" else index.clamp(0, size - 1))
-
-
-def _reflect_index(index: Tensor, size: int) -> Tensor:
-    """Mirror indices into 0 ... size - 1 without repeating the edge, however far outside they lie."""
-    if size == 1:
-        return torch.zeros_like(index)
-    period = 2 * (size - 1)
+    if padding == "replicate":
+        return x.index_select(axis, index.clamp(0, size - 1))
+    edges = int(padding == "mirror")  # which repeats them
+    period = max(2 * (size - 1 + edges), 1)
     index = index.remainder(period)
-    return torch.minimum(index, period - index)
+    return x.index_select(axis, torch.minimum(index, period - edges - index))
 
 
 def round_up_to_odd(value: float) -> int:

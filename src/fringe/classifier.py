@@ -21,7 +21,7 @@ from fringe._network import PassCounts as PassCounts
 from fringe._outputs import BinaryClassifier as BinaryClassifier
 from fringe._outputs import OutputKind
 from fringe._region import Region as Region
-from fringe.errors import InputError, TargetError
+from fringe.errors import InputError, TargetError, require_choice
 
 Score = Literal["logit", "log_probability", "probability"]
 SCORES: tuple[Score, ...] = get_args(Score)
@@ -66,8 +66,7 @@ class Classifier(Network):
             hint = "pass its .module" if hasattr(model, "module") else hint
             raise InputError(f"expected a module or callable, got {type(model).__name__}", argument="model", hint=hint)
         for name, value, known in (("score", score, Score), ("output", output, OutputKind), ("mode", mode, Mode)):
-            if value not in get_args(known):
-                raise InputError(f"got {value!r}, expected one of {', '.join(get_args(known))}", argument=name)
+            require_choice(name, value, get_args(known))
         super().__init__(model, output, mode, batch_size)
         self.score_kind: Score = score
 

@@ -163,8 +163,7 @@ def is_device_error(error: BaseException) -> bool:
 
     if is_out_of_memory(error):
         return False
-    kinds = getattr(torch, "AcceleratorError", ())  # torch before 2.8 has none
-    return isinstance(error, kinds) or (
+    return isinstance(error, torch.AcceleratorError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in _DEVICE_FAILED)
     )
 

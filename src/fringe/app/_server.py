@@ -19,7 +19,7 @@ from fringe.app._service import Service, load_models
 from fringe.app._spec import LOOPBACK, AppSpec
 from fringe.app._worker import Limits
 from fringe.data import SOURCE
-from fringe.errors import InputError
+from fringe.errors import InputError, require
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -211,8 +211,7 @@ def _make_server(application: Any) -> Any:
 
 def _listen(host: str, port: int) -> socket.socket:
     """Open a socket that listens at the address."""
-    if not 0 <= port < 65536:
-        raise InputError(f"got {port}, expected 0 to 65535", argument="port")
+    require(0 <= port < 65536, "port", port, "0 to 65535")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fringe.errors import FringeError, InputError, ModelOutputError, NotDifferentiableError, is_out_of_memory
+from fringe.errors import FringeError, InputError, ModelOutputError, NotDifferentiableError, is_out_of_memory, require
 
 State = Literal["waiting", "running", "done", "failed", "stopped", "expired"]
 #: Final states of a job.
@@ -40,10 +40,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, least in (("max_pixels", 1), ("max_input_pixels", 1), ("max_upload_bytes", 1), ("queue", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"got {getattr(self, name)}, expected at least {least}", argument=name)
-        if not self.time_limit > 0:
-            raise InputError(f"got {self.time_limit}, expected more than 0 seconds", argument="time_limit")
+            require(getattr(self, name) >= least, name, getattr(self, name), f"at least {least}")
+        require(self.time_limit > 0, "time_limit", self.time_limit, "more than 0 seconds")
 
 
 class StoppedError(Exception):

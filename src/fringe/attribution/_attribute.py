@@ -27,7 +27,7 @@ from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, Target
-from fringe.errors import InputError, unfit_inputs
+from fringe.errors import InputError, require, unfit_inputs
 from fringe.geometry import log_probabilities
 from fringe.paths import Problem, verify
 
@@ -111,8 +111,7 @@ def attribute(
         NotDifferentiableError: If its derivatives are missing or wrong.
     """
     chosen = get_method(method)
-    if bad_images not in get_args(OnBad):
-        raise InputError(f"got {bad_images!r}, expected 'raise' or 'mark'", argument="bad_images")
+    require(bad_images in get_args(OnBad), "bad_images", bad_images, "'raise' or 'mark'")
     if type(telemetry) is not bool and (type(telemetry) is not int or telemetry < 2):
         raise InputError(f"got {telemetry!r}, expected true, false or at least 2", argument="telemetry")
     classifier = Classifier.of(model, score, batch_size)

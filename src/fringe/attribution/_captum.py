@@ -14,13 +14,7 @@ from torch import Tensor, nn
 
 from fringe._packages import is_installed
 from fringe.attribution._base import Baseline, reference_images
-from fringe.attribution._plugins import (
-    Explain,
-    PluginMethod,
-    ScoreModule,
-    leaf,
-    score_function,
-)
+from fringe.attribution._plugins import Explain, PluginMethod, ScoreModule, leaf, score_function
 from fringe.errors import InputError, did_you_mean
 from fringe.linalg import batch_view
 from fringe.paths import Problem
@@ -207,6 +201,16 @@ class CaptumMethod(PluginMethod):
 
         return every
 
+    def _perturb(self, kind: Any, one: Problem, **settings: Any) -> Tensor:
+        """The map (1, *S) by a method of captum that replaces parts of an image by those of the baseline."""
+        return kind(score_function(one)).attribute(
+            one.inputs,
+            baselines=one.resolve_baseline(self.baseline),
+            additional_forward_args=(one.every_row,),
+            perturbations_per_eval=one.model.batch_size.on(one.inputs.device),
+            **settings,
+        )
+
     def _occlusion(self, captum: Any, problem: Problem) -> Explain:
         channels, *sides = problem.inputs.shape[1:]
         window = [self.window or max(1, round(side / 7)) for side in sides]
@@ -214,41 +218,24 @@ class CaptumMethod(PluginMethod):
         too_large = [(w, s) for w, s in zip(window, sides, strict=True) if w > s]
         if too_large:
             raise InputError(f"got {too_large[0][0]} for a side of {too_large[0][1]}", argument="window")
-        shapes = ((channels, *window), (channels, *stride)) if sides else ((1,), (1,))
-        size = problem.model.batch_size.on(problem.inputs.device)
-
-        def explain(one: Problem) -> Tensor:
-            return captum.Occlusion(score_function(one)).attribute(
-                one.inputs,
-                *shapes[:1],
-                strides=shapes[1],
-                baselines=one.resolve_baseline(self.baseline),
-                additional_forward_args=(one.every_row,),
-                perturbations_per_eval=size,
-            )
-
-        return self._one_by_one(explain)
+        shape, strides = ((channels, *window), (channels, *stride)) if sides else ((1,), (1,))
+        return self._one_by_one(
+            lambda one: self._perturb(captum.Occlusion, one, sliding_window_shapes=shape, strides=strides)
+        )
 
     def _kernel_shap(self, captum: Any, problem: Problem) -> Explain:
         if not is_installed("sklearn"):
             message = f"{self.label} needs scikit-learn, which is not installed"
             raise InputError(message, argument="method", hint="install fringe[captum]")
-        size = problem.model.batch_size.on(problem.inputs.device)
 
         def explain(one: Problem) -> Tensor:
-            score, baseline = score_function(one), one.resolve_baseline(self.baseline)
             parts = self._superpixels(one.inputs[0])
-            if not parts.any():  # a single one has the whole change: there are no others to weigh it against
-                change = score(one.inputs, one.every_row) - score(baseline, one.every_row)
-                return batch_view(change, one.inputs).expand_as(one.inputs).clone()
-            return captum.KernelShap(score).attribute(
-                one.inputs,
-                baselines=baseline,
-                additional_forward_args=(one.every_row,),
-                feature_mask=parts[None],
-                n_samples=self.samples,
-                perturbations_per_eval=size,
-            )
+            if parts.any():
+                return self._perturb(captum.KernelShap, one, feature_mask=parts[None], n_samples=self.samples)
+            # a single one has the whole change: there are no others to weigh it against
+            score, baseline = score_function(one), one.resolve_baseline(self.baseline)
+            change = score(one.inputs, one.every_row) - score(baseline, one.every_row)
+            return batch_view(change, one.inputs).expand_as(one.inputs).clone()
 
         return self._one_by_one(explain)
 

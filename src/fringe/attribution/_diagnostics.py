@@ -40,6 +40,11 @@ class PathAttributor(Attributor):
 
     hint: ClassVar[str] = "use more steps"
 
+    @property
+    def planned_passes(self) -> float | None:
+        steps = getattr(self, "steps", None)
+        return 2 * steps if isinstance(steps, int) else None
+
     @abstractmethod
     def pieces(self, problem: Problem) -> PieceStream:
         """Describe the path integrals.

@@ -17,7 +17,7 @@ from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribut
 from fringe.attribution._integrate import PathIntegral, integrate
 from fringe.attribution._pieces import SegmentPieces
 from fringe.attribution._quadrature import Quadrature, Rule
-from fringe.errors import InputError, require
+from fringe.errors import InputError, require, require_choice
 from fringe.geometry import kl, log_probabilities
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import (
@@ -249,8 +249,7 @@ class FRInGe(Attributor):
         Raises:
             InputError: If there is no such variant.
         """
-        if variant not in _VARIANTS:
-            raise InputError(f"got {variant!r}, expected one of {', '.join(_VARIANTS)}", argument="variant")
+        require_choice("variant", variant, tuple(_VARIANTS))
         return dataclasses.replace(self, **_VARIANTS[variant])
 
     def path(self, entries: int) -> FisherRaoTracking:

@@ -11,7 +11,7 @@ from fringe.attribution._base import Attribution, Attributor, Baseline
 from fringe.attribution._diagnostics import gradient_attribution, path_diagnostics
 from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import Evaluation, NodePieces, WeightFn, iter_batches
-from fringe.errors import InputError
+from fringe.errors import require
 from fringe.paths import Problem, StraightLine
 from fringe.settings import Doc, PositiveInt, Search
 
@@ -45,10 +45,8 @@ class IntegratedDecisionGradients(Attributor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mode == "official" and self.steps < 2:
-            raise InputError(
-                f"got {self.steps}, expected a whole number of at least 2 in mode 'official'", argument="steps"
-            )
+        expected = "a whole number of at least 2 in mode 'official'"
+        require(self.steps > 1 or self.mode != "official", "steps", self.steps, expected)
 
     @property
     def planned_passes(self) -> float:

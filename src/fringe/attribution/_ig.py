@@ -11,17 +11,8 @@ from fringe.attribution._base import Baseline
 from fringe.attribution._diagnostics import PathAttributor
 from fringe.attribution._pieces import NodePieces, SegmentPieces
 from fringe.attribution._quadrature import NodeRule, Quadrature, quadrature_nodes
-from fringe.errors import InputError
-from fringe.paths import (
-    Basis,
-    BlurLine,
-    Displacements,
-    GuidedPath,
-    Problem,
-    SpectralLine,
-    SpectralRule,
-    StraightLine,
-)
+from fringe.errors import require
+from fringe.paths import Basis, BlurLine, Displacements, GuidedPath, Problem, SpectralLine, SpectralRule, StraightLine
 from fringe.settings import Doc, Fraction, Positive, PositiveFraction, PositiveInt, Search
 
 
@@ -43,14 +34,9 @@ class IntegratedGradients(PathAttributor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rule in ("trapezoid", "closed_mean") and self.steps < 2:
-            raise InputError(
-                f"got {self.steps}, expected a whole number of at least 2 for rule {self.rule!r}", argument="steps"
-            )
-
-    @property
-    def planned_passes(self) -> float:
-        return 2 * self.steps
+        is_closed = self.rule in ("trapezoid", "closed_mean")
+        expected = f"a whole number of at least 2 for rule {self.rule!r}"
+        require(self.steps > 1 or not is_closed, "steps", self.steps, expected)
 
     def pieces(self, problem: Problem) -> NodePieces:
         baseline = problem.resolve_baseline(self.baseline)
@@ -86,10 +72,6 @@ class BlurIG(PathAttributor):
     ] = 50 / 224
     grid: Annotated[Grid, Doc("blurs evenly spaced in sigma, or in its square")] = "linear"
     mode: Annotated[Displacements, Doc("gradients times chords, or the authors' forward differences")] = "chord"
-
-    @property
-    def planned_passes(self) -> float:
-        return 2 * self.steps
 
     def pieces(self, problem: Problem) -> NodePieces:
         line = BlurLine(problem.inputs, self._sigmas(min(problem.inputs.shape[-2:])), self.mode)
@@ -135,10 +117,6 @@ class GuidedIG(PathAttributor):
     baseline: Baseline = "zero"
     rule: Annotated[GuidedRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 
-    @property
-    def planned_passes(self) -> float:
-        return 2 * self.steps
-
     def pieces(self, problem: Problem) -> SegmentPieces:
         based = dataclasses.replace(problem, baseline=problem.resolve_baseline(self.baseline))
         path = GuidedPath(self.steps, self.fraction, self.max_dist, closed=self.rule == "trapezoid")
@@ -170,10 +148,6 @@ class SpectralIG(PathAttributor):
     basis: Annotated[Basis, Doc("components: of each channel, of all channels together, or cosines")] = "svd"
     baseline: Baseline = "zero"
     rule: Annotated[SpectralRule, Doc("quadrature: the authors', or trapezoid")] = "left"
-
-    @property
-    def planned_passes(self) -> float:
-        return 2 * self.steps
 
     def pieces(self, problem: Problem) -> NodePieces:
         baseline = problem.resolve_baseline(self.baseline)

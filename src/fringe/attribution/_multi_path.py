@@ -12,12 +12,12 @@ from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import PooledPieces, Reduce
 from fringe.attribution._quadrature import Quadrature
 from fringe.classifier import Score
-from fringe.errors import InputError
+from fringe.errors import InputError, require
 from fringe.paths import AdversarialPath, CounterfactualPath, Problem, last_linear_layer
 from fringe.settings import Doc, Positive, PositiveInt, Search
 
 AGIMode = Literal["path", "official"]
-AGIRule = Literal["right", "trapezoid", "adaptive"]
+ClosingRule = Literal["right", "trapezoid", "adaptive"]
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,12 @@ class AGI(Attributor):
     mode: Annotated[AGIMode, Doc("a path, or restart from the input at every step")] = "path"
     score: Annotated[Score, Doc("explained score, of the target and of the others")] = "probability"
     reduce: Annotated[Reduce, Doc("how classes are combined")] = "sum"
-    rule: Annotated[AGIRule, Doc("quadrature: the authors', or a more exact one")] = "right"
+    rule: Annotated[ClosingRule, Doc("quadrature: the authors', or a more exact one")] = "right"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mode == "official" and self.rule != "right":
-            raise InputError(
-                f"got {self.rule!r}, expected 'right' in mode 'official', which is no path", argument="rule"
-            )
+        expected = "'right' in mode 'official', which is no path"
+        require(self.rule == "right" or self.mode != "official", "rule", self.rule, expected)
 
     def _towards(self, target: int, count: int) -> list[int]:
         """The classes that an image of class ``target`` is moved towards, of ``count`` classes."""
@@ -98,7 +96,6 @@ _NOT_A_PATH = "mode='official' restarts every step from the input, so its steps 
 
 
 Representation = Literal["auto", "penultimate", "logits"]
-IG2Rule = Literal["right", "trapezoid", "adaptive"]
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ class IG2(Attributor):
         Doc("length of a step; auto: the authors'", unit="input units"),
     ] = "auto"
     representation: Annotated[Representation, Doc("compared features: the last linear layer's input")] = "auto"
-    rule: Annotated[IG2Rule, Doc("quadrature: the authors', or a more exact one")] = "right"
+    rule: Annotated[ClosingRule, Doc("quadrature: the authors', or a more exact one")] = "right"
 
     @property
     def planned_passes(self) -> float:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fringe._filters import require_images
 from fringe.attribution._base import Attribution, Attributor, ProgressCounter
 from fringe.attribution._diagnostics import gradient_attribution
 from fringe.attribution._smoothgrad import averaged
 from fringe.classifier import Score
-from fringe.errors import InputError
 from fringe.paths import Problem
 from fringe.settings import Doc, PositiveFraction, PositiveInt, Search
 
@@ -48,9 +48,7 @@ class RISE(Attributor):
         return self.masks
 
     def attribute(self, problem: Problem) -> Attribution:
-        if problem.inputs.dim() != 4:
-            message = f"got shape {tuple(problem.inputs.shape)}, expected images (B, C, H, W) to mask"
-            raise InputError(message, argument="inputs")
+        require_images(problem.inputs, "to mask")
         problem = dataclasses.replace(problem, score_kind=self.score)
         grids, offsets = self._draw(problem)
         channels = problem.inputs.shape[1]

@@ -13,7 +13,7 @@ from fringe.attribution._diagnostics import gradient_attribution
 from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import SitePieces, add_weighted, iter_batches
 from fringe.attribution._quadrature import quadrature_nodes
-from fringe.errors import InputError
+from fringe.errors import require
 from fringe.linalg import batch_view
 from fringe.paths import Problem, StraightLine
 from fringe.settings import Doc, Positive, PositiveInt, Search
@@ -57,11 +57,8 @@ class SmoothGrad(Attributor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.multiply_by_input and self.inner == "ig":
-            raise InputError(
-                "got True, expected False with inner='ig', whose maps hold the factor already",
-                argument="multiply_by_input",
-            )
+        expected = "False with inner='ig', whose maps hold the factor already"
+        require(self.inner != "ig" or not self.multiply_by_input, "multiply_by_input", True, expected)
 
     @property
     def planned_passes(self) -> float:

@@ -101,6 +101,7 @@ class Views:
             InputError: If the kind is unknown, or needs what this attribution does not hold.
         """
         from fringe.attribution._drawing import DRAWINGS, WITHOUT_CONTEXT, Subject, sheet
+        from fringe.plots import method_title
 
         drawings = DRAWINGS["image" if self.context is None else self.context.kind]
         name = kind or next(iter(drawings))
@@ -122,7 +123,7 @@ class Views:
             count = min(len(self), MOST_PICTURES)
             verdicts = tuple(self._status(i)[0] for i in range(count))
             more = f", first {count} of {len(self)}" if count < len(self) else ""
-            title = f"{self.context.model} · {self._method_title()}{more}"
+            title = f"{self.context.model} · {method_title(preset_label(self.settings))}{more}"
             maps, explained = values[:count, 0] if many else values[:count], ["" for _ in range(count)]
             for i in range(count):
                 if self.contrast is not None or self.target[i].flatten()[0] != self.context.top(i, 1)[0][0]:
@@ -252,13 +253,13 @@ class Views:
     def _row_html(self, row: int) -> str:
         verdict, advice = self._status(row)
         tone, sentence = SENTENCES.get(verdict, ("fair", ""))
+        name = str(row) if self.context is None else self.context.ids[row]
         words = [
+            f'<span style="opacity:.8">{escape(name)}</span>',
             f"<b>{escape(self._classes_text(row))}</b>",
             f"{_MARKS[tone]} <b>{escape(verdict.replace('_', ' '))}</b>: {escape(sentence)}",
             f'<span style="opacity:.8">{escape(advice)}</span>',
         ]
-        name = str(row) if self.context is None else self.context.ids[row]
-        words.insert(0, f'<span style="opacity:.8">{escape(name)}</span>')
         picture = self._picture_html(row)
         text = f'<div style="flex:1;min-width:16em">{"<br>".join(words)}</div>'
         return (
@@ -267,13 +268,13 @@ class Views:
 
     def _picture_html(self, row: int) -> str:
         """The first picture of an input, or nothing where there is none."""
-        from fringe.plots import png_of
+        from fringe.plots import png_of, token_html
 
-        one: Any = self.select([row])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType] - of the attribution
         if self.context is None and self.values.dim() - self.target.dim() not in (2, 3):
             return ""
         if self.context is not None and self.context.kind == "text":
-            return self._words_html(one)
+            return f'<div style="flex-basis:100%">{token_html(*self._words_of(row))}</div>'
+        one: Any = self.select([row])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType] - of the attribution
         figure = one.plot("signed" if self.context is None else None)
         data = base64.b64encode(png_of(figure, dpi=80)).decode()
         width = 300 if len(self) == 1 else 200
@@ -282,14 +283,6 @@ class Views:
             f'<img src="data:image/png;base64,{data}" alt="{alt}" style="width:{width}px;max-width:100%;height:auto">'
         )
 
-    def _words_html(self, one: Any) -> str:
-        """The words of a text on the colours of their evidence."""
-        from fringe.attribution._drawing import words_of
-        from fringe.plots import token_html
-
-        words, values = words_of(one.context, one._first_map())
-        return f'<div style="flex-basis:100%">{token_html(words, values)}</div>'
-
     def __rich__(self) -> Any:
         """The text of this attribution for rich; below it, texts with each word on the colour of its evidence."""
         from rich.console import Group
@@ -297,23 +290,18 @@ class Views:
 
         parts = [Text(repr(self))]
         if self.context is not None and self.context.kind == "text":
-            from fringe.attribution._drawing import words_of
             from fringe.plots import token_text
 
-            for i in range(min(len(self), MOST_ROWS)):
-                one: Any = self.select([i])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
-                parts.append(token_text(*words_of(one.context, one._first_map())))
+            parts += [token_text(*self._words_of(i)) for i in range(min(len(self), MOST_ROWS))]
         return Group(*parts)
 
-    def _first_map(self) -> Tensor:
-        """The map (*S) of the first input and its first class, on the CPU."""
-        values = self.values.detach().cpu()[0]
-        return values if self.target.dim() == 1 else values[0]
+    def _words_of(self, row: int) -> tuple[tuple[str, ...], Any]:
+        """The words of a text, and what each has of the map of the first class."""
+        from fringe.attribution._drawing import words_of
 
-    def _method_title(self) -> str:
-        from fringe.plots import method_title
-
-        return method_title(preset_label(self.settings))
+        assert self.context is not None
+        values = self.values[row].detach().cpu()
+        return words_of(self.context.select([row]), values if self.target.dim() == 1 else values[0])
 
     def _column(self, target: int | None) -> int:
         """The position of a class among the explained ones of the first input."""

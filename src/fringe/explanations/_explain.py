@@ -369,13 +369,15 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         """Write the contact sheet and the index of all results."""
         if not self.explained or not self.spec.figures:
             return
-        from fringe.explanations._pages import index_page
-        from fringe.explanations._pictures import SHEET, contact_cell, draw_contact_sheet
-        from fringe.plots import method_title
+        from fringe.explanations._pages import index_entry
+        from fringe.explanations._pictures import SHEET, contact_cell
+        from fringe.page import render_index
+        from fringe.plots import contact_sheet, method_title
 
         explained, recipe = self.explained, self.loaded.preprocessing
         title = f"{self.loaded.architecture} · {method_title(preset_label(self.method.record()))}"
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
-        self.folder.attempt(CONTACT, lambda path: draw_contact_sheet(cells, title, len(explained), path))
-        page = index_page(title, [*explained, *self.failures], recipe)
-        self.folder.attempt_text(INDEX, page)
+        more = f", first {SHEET} of {len(explained)}" if len(explained) > SHEET else ""
+        self.folder.attempt(CONTACT, lambda path: contact_sheet(cells, title=f"{title}{more}").savefig(path))
+        entries = [index_entry(result, recipe) for result in (*explained, *self.failures)]
+        self.folder.attempt_text(INDEX, render_index(title, entries))

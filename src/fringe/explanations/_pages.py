@@ -1,6 +1,6 @@
 """The pages of a run: one of each explained image, and their index."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from fringe.explanations._base import Explanation, Failure
 from fringe.explanations._folder import ANIMATION, PAGE
 from fringe.explanations._pictures import prediction_of, to_image
 from fringe.models import Preprocessing
-from fringe.page import Document, IndexEntry, animation, page_document, render_index, render_page, thumbnail
+from fringe.page import Document, IndexEntry, animation, page_document, render_page, thumbnail
 
 #: What the page lists of the record of an image.
 _FACTS = ("sha256", "label", "score_kind", "seed", "device", "exif", "preprocessing")
@@ -40,17 +40,13 @@ def write_pages(folder: Path, result: Attribution, row: int, record: Mapping[str
     (folder / ANIMATION).write_bytes(animation(Document.of(document)))
 
 
-def index_page(title: str, results: Iterable[Explanation | Failure], recipe: Preprocessing) -> str:
-    """The page that links those of all results; inputs that failed are listed with the reason."""
-    return render_index(title, [_entry(result, recipe) for result in results])
-
-
 def _name(source: str) -> str:
     """A file without its folders, which are not for those who the page is sent to; other sources as they are."""
     return Path(source).name if Path(source).is_absolute() else source
 
 
-def _entry(result: Explanation | Failure, recipe: Preprocessing) -> IndexEntry:
+def index_entry(result: Explanation | Failure, recipe: Preprocessing) -> IndexEntry:
+    """A result in the page that links those of all; an input that failed is listed with the reason."""
     if isinstance(result, Failure):
         return IndexEntry(result.id or result.source, "", "", result.reason, "failed")
     record, tensors = result.record, result.load()

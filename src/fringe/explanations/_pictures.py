@@ -10,7 +10,7 @@ from torch.nn.functional import avg_pool2d
 
 from fringe.attribution import Attribution, Context, preset_label, tone_of
 from fringe.models import LoadedModel, Preprocessing
-from fringe.plots import Prediction, SheetItem, class_title, contact_sheet, heading, signed_map
+from fringe.plots import Prediction, SheetItem, class_title, heading, signed_map
 
 #: Images of the contact sheet.
 SHEET = 24
@@ -78,9 +78,3 @@ def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recip
         tone=tone_of(record["verdict"]),
         pixel=pixel,
     )
-
-
-def draw_contact_sheet(cells: Sequence[SheetItem], title: str, total: int, path: Path) -> None:
-    """Write the contact sheet of the first images."""
-    more = f", first {len(cells)} of {total}" if total > len(cells) else ""
-    contact_sheet(cells, title=f"{title}{more}").savefig(path)

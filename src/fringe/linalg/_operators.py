@@ -27,7 +27,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from fringe.errors import InputError
+from fringe.errors import InputError, require_choice
 
 Boundary = Literal["neumann", "dirichlet", "periodic"]
 
@@ -112,8 +112,7 @@ class LaplacianBasis:
     def __post_init__(self) -> None:
         if len(self.sizes) > 2:
             raise InputError(f"a grid has at most 2 axes, got {len(self.sizes)}: {self.sizes}", argument="sizes")
-        if self.boundary not in _MODES:
-            raise InputError(f"got {self.boundary!r}, expected one of {', '.join(_MODES)}", argument="boundary")
+        require_choice("boundary", self.boundary, tuple(_MODES))
 
     def frequencies(self) -> tuple[Tensor, ...]:
         """Angular frequency of each mode (radians per sample), one tensor (N_i,) per axis."""

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe.errors import InputError
+from fringe.errors import InputError, require
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores
 from fringe.settings import Doc, Fraction, checked_by
@@ -21,8 +21,8 @@ POINTS, STORED = 1000, 10
 
 
 def _require_thresholds(value: Sequence[float]) -> None:
-    if not value or any(not 0 < share < 1 for share in value) or list(value) != sorted(value):
-        raise InputError(f"got {value!r}, expected ascending numbers between 0 and 1", argument="thresholds")
+    fits = value and all(0 < share < 1 for share in value) and list(value) == sorted(value)
+    require(bool(fits), "thresholds", value, "ascending numbers between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,8 @@ class PerformanceInformationCurve(Metric):
         context, problem = maps.context, maps.context.problem
         x = problem.inputs
         if x.dim() != 4 or min(x.shape[2:]) < 2:
-            raise InputError(
-                f"got shape {tuple(x.shape)}, expected images (B, C, H, W) of 2 pixels or more each way",
-                argument="inputs",
-            )
+            message = f"got shape {tuple(x.shape)}, expected images (B, C, H, W) of 2 pixels or more each way"
+            raise InputError(message, argument="inputs")
         first = context.cached((self.name, self.initial), lambda: self._respond(context, self._first_masks(context)))
         importance = perturb.spatial_map(maps.values, self.reduction).cpu().numpy()
         quantiles = np.quantile(importance.reshape(len(x), -1), 1.0 - np.array(self.thresholds), axis=1).T

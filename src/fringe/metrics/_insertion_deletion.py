@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, Scores
-from fringe.settings import Doc, PositiveOddInt
+from fringe.settings import Doc
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,7 @@ class PerturbationAUC(perturb.PerturbationMetric):
     source = "Petsiuk et al. 2018 (RISE); FRInGe, appendix Metric definitions"
 
     reference: perturb.Reference = "box"
-    size: Annotated[
-        PositiveOddInt | None, Doc("width of the blur (odd); none: a tenth of the shorter side", unit="pixels")
-    ] = None
+    size: perturb.BoxSize = None
     sigma: perturb.Sigma = 3.0
     padding: perturb.Edge = "zeros"
     normalise: Annotated[bool, Doc("rescale from the reference's probability (0) to the input's (1)")] = True

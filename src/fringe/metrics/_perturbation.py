@@ -205,6 +205,9 @@ def min_max_normalise(curve: Tensor) -> Tensor:
 
 # Settings of the metrics that exchange pixels
 Reference = Annotated[InfillKind, Doc("what replaces a removed pixel")]
+BoxSize = Annotated[
+    PositiveOddInt | None, Doc("width of the blur (odd); none: a tenth of the shorter side", unit="pixels")
+]
 Sigma = Annotated[Positive, Doc("standard deviation of a Gaussian blur", unit="pixels")]
 Edge = Annotated[Padding, Doc("what the blur reads beyond the edge")]
 Steps = Annotated[

@@ -9,7 +9,7 @@ from torch import Tensor
 from fringe.geometry import log_probabilities
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores, is_zero
-from fringe.settings import Doc, PositiveFraction, PositiveInt, PositiveOddInt
+from fringe.settings import Doc, PositiveFraction, PositiveInt
 
 #: Shares of the entries that DiffID removes.
 RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -168,9 +168,7 @@ class SignedInsertion(perturb.ExchangeMetric):
     presets: ClassVar = {"paper": {}, **perturb.SHARED_PRESETS}
 
     reference: perturb.Reference = "box"
-    size: Annotated[
-        PositiveOddInt | None, Doc("width of the blur (odd); none: a tenth of the shorter side", unit="pixels")
-    ] = None
+    size: perturb.BoxSize = None
     sigma: perturb.Sigma = 3.0
     padding: perturb.Edge = "zeros"
     steps: perturb.Steps = None

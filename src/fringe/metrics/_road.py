@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fringe._filters import require_images
 from fringe.errors import InputError
 from fringe.linalg import CGStatus, conjugate_gradient
 from fringe.metrics import _perturbation as perturb
@@ -70,9 +71,7 @@ class ROAD(Metric):
     def score(self, maps: EvaluatedMaps) -> Scores:
         context, problem = maps.context, maps.context.problem
         x = problem.inputs
-        if x.dim() != 4:
-            message = f"got shape {tuple(x.shape)}, expected images (B, C, H, W) whose pixels have neighbours"
-            raise InputError(message, argument="inputs")
+        require_images(x, "whose pixels have neighbours")
         ranking = perturb.ranking_of(maps, self.reduction)
         noise = context.cached((self.name, self.noise), lambda: self._noise(context))
         counts = torch.tensor([round(share * ranking.pixels) for share in self.shares], device=x.device)

@@ -139,13 +139,9 @@ def seeded(seed: int) -> Generator[None]:
 
     Only the CPU generator is touched: ``torch.manual_seed`` would reseed every accelerator as well.
     """
-    before = torch.get_rng_state()
-    torch.default_generator.manual_seed(seed)
-    try:
-        with torch.device("cpu"):
-            yield
-    finally:
-        torch.set_rng_state(before)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def import_extra(package: str, extra: str) -> Any:

@@ -65,8 +65,7 @@ def load_attribute(options: LoadOptions) -> LoadedParts:
 
 def _parts(pattern: re.Pattern[str], options: LoadOptions) -> tuple[str, str, str]:
     match = pattern.fullmatch(options.target)
-    if match is None:
-        raise ModelError(f"{options.spec!r} is not of the form SOURCE:NAME[@WEIGHTS.safetensors]")
+    assert match is not None  # it told the family of the spec
     return match["source"], match["attribute"], match["weights"] or ""
 
 

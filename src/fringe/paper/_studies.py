@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
-from fringe.errors import InputError, check_known
+from fringe.errors import InputError, check_known, require_choice
 from fringe.experiments import PAPER_METHODS, Arm, ExperimentSpec, Plan, build_plan
 from fringe.metrics import Metric, get_metric
 from fringe.paper._tables import METRICS, MODELS
@@ -311,8 +311,7 @@ def _without_scoring(spec: ExperimentSpec, reason: str, *, controls: bool = True
 
 def _known(argument: str, names: Sequence[str], known: Sequence[str]) -> list[str]:
     for name in names:
-        if name not in known:
-            raise InputError(f"got {name!r}, expected one of {', '.join(known)}", argument=argument)
+        require_choice(argument, name, known)
     return list(names)
 
 

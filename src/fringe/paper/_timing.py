@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -180,16 +180,23 @@ def synchronize(device: torch.device) -> None:
 
 def _image_sizes(runner: TaskRunner, arm: Arm, images: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """The shape of each image that can be explained, by digest. This also runs the network a first time."""
-    sizes: dict[str, tuple[int, ...]] = {}
-    problem: FringeError | None = None
+    subjects = explainable(runner, arm.label, images)
+    return {image: tuple(subject.problem.inputs.shape[1:]) for image, subject in subjects}
+
+
+def explainable(runner: TaskRunner, model: str, images: Sequence[str]) -> Iterator[tuple[str, EvaluationContext]]:
+    """Yield the images that can be explained, by digest; raise the last FringeError if there is none."""
+    count, problem = 0, None
     for image in images:
         try:
-            sizes[image] = tuple(runner.subject(arm.label, (image,)).problem.inputs.shape[1:])
+            subject = runner.subject(model, (image,))
         except FringeError as error:
             problem = error
-    if problem is not None and not sizes:
+            continue
+        count += 1
+        yield image, subject
+    if problem is not None and not count:
         raise problem
-    return sizes
 
 
 def _measure(

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +16,10 @@ from fringe._files import require_local
 from fringe._filters import gaussian_blur
 from fringe._text import to_csv
 from fringe.attribution import Attributor
-from fringe.errors import FringeError
 from fringe.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results, resolve
 from fringe.metrics import EvaluationContext
 from fringe.paper._studies import CAPPED, OBJECTIVE, UNCAPPED, PaperStudy, base_method
+from fringe.paper._timing import explainable
 from fringe.plots import PathRecord, SweepCurve, SweepPanel, plot_profiles, plot_sensitivity, plot_variants
 from fringe.tuning import SweepLine, one_at_a_time, sweep_lines
 
@@ -73,20 +74,10 @@ def trajectories(
     runner = TaskRunner(resolved, device=device, batch_size=batch_size)
     paths: dict[str, tuple[PathRecord, ...]] = {}
     known = [image["digest"] for image in resolved.manifest.images_of(model)]
-    problem: FringeError | None = None
-    for digest in known:
-        if len(paths) == images:
-            break
-        try:
-            context = runner.subject(model, (digest,))
-        except FringeError as error:
-            problem = error
-            continue
+    for digest, context in islice(explainable(runner, model, known), images):
         with context.problem.model.session(context.problem.inputs.device):
             records = [_path_record(name, method, context) for name, method in methods.items()]
         paths[digest] = tuple(record for record in records if record is not None)
-    if problem is not None and not paths:
-        raise problem
     return paths
 
 
@@ -148,28 +139,21 @@ def _path_record(label: str, method: Attributor, context: EvaluationContext) -> 
     trajectory = None if result.trajectory is None else result.trajectory[0]
     if trajectory is None:
         return None
-    shown = _spread(len(trajectory.snapshot_steps))
-    points = trajectory.snapshots[shown]
+    shown = trajectory.thinned(SHOWN)
+    points = shown.snapshots
     low, high = (bound.cpu() for bound in problem.domain.bounds(problem.inputs))
     steps = {name: column.numpy() for name, column in trajectory.steps.items()}
     names = ("fisher_rao_step", "euclidean_step", "active_bound")
     return PathRecord(
         label=label,
         entropy=trajectory.points["entropy"].numpy() / math.log(problem.logits.shape[1]),
-        snapshot_steps=trajectory.snapshot_steps[shown].numpy(),
+        snapshot_steps=shown.snapshot_steps.numpy(),
         images=((points - low) / (high - low)).clamp(0, 1).permute(0, 2, 3, 1).numpy(),
-        changes=blur_change(points, trajectory.snapshots[0]).numpy(),
+        changes=blur_change(points, points[0]).numpy(),
         attribution=result.values[0].cpu().numpy(),
         verdict=result.verdict[0],
         **{name: steps.get(name, np.empty(0)) for name in names},
     )
-
-
-def _spread(count: int) -> list[int]:
-    """At most ``SHOWN`` positions of so many, evenly, with the first and the last."""
-    if count <= SHOWN:
-        return list(range(count))
-    return [round(i * (count - 1) / (SHOWN - 1)) for i in range(SHOWN)]
 
 
 def _first_paths(resolved: Resolved, images: int, device: str) -> Iterator[tuple[str, str, tuple[PathRecord, ...]]]:

@@ -21,16 +21,7 @@ from fringe.experiments import (
     run_plan,
 )
 from fringe.paper._studies import OBJECTIVE, base_method, tuning_plan
-from fringe.tuning import (
-    Progress,
-    SearchSpace,
-    Study,
-    Tuned,
-    check_preset,
-    preset_metadata,
-    tune,
-    write_preset,
-)
+from fringe.tuning import Progress, SearchSpace, Study, Tuned, check_preset, preset_metadata, tune, write_preset
 
 JOURNAL = "tune.journal"
 

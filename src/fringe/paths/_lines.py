@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe._filters import LARGEST_SIGMA
-from fringe.errors import InputError, require
+from fringe._filters import LARGEST_SIGMA, require_images
+from fringe.errors import require
 from fringe.linalg import batch_view
 
 #: Standard deviations that a blur kernel covers.
@@ -275,9 +275,7 @@ class BlurLine(Nodes):
     """
 
     def __init__(self, inputs: Tensor, sigmas: Tensor, displacements: Displacements = "chord"):
-        if inputs.dim() != 4:
-            message = f"got shape {tuple(inputs.shape)}, expected images (B, C, H, W) to blur"
-            raise InputError(message, argument="inputs")
+        require_images(inputs, "to blur")
         self.inputs, self.sigmas, self.displacements = inputs, sigmas.double().to(inputs.device), displacements
         self.count = len(sigmas) if displacements == "chord" else len(sigmas) - 1
         every = torch.arange(len(inputs), device=inputs.device)

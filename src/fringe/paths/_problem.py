@@ -161,18 +161,17 @@ class Problem:
         """
         return self.model.score(logits, *self._classes(rows), kind or self.score_kind)
 
-    def score_cotangent(self, logits: Tensor, rows: Tensor | None = None, kind: Score | None = None) -> Tensor:
+    def score_cotangent(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """Compute the gradient of :meth:`score` in the logits.
 
         Args:
             logits: Logits (L, C).
             rows: Images (L,) that they belong to; None: all images.
-            kind: Another scalar than the explained one.
 
         Returns:
             Gradients (L, C), or (L, K, C) of K classes.
         """
-        return self.model.score_cotangent(logits, *self._classes(rows), kind or self.score_kind)
+        return self.model.score_cotangent(logits, *self._classes(rows), self.score_kind)
 
     def score_gradient(self, jacobian: Jacobian, logits: Tensor, rows: Tensor) -> Tensor:
         """Compute the gradient of the explained score in the input, by one VJP per class.

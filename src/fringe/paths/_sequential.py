@@ -9,15 +9,7 @@ import torch
 from torch import Tensor
 
 from fringe.geometry import log_probabilities
-from fringe.paths._base import (
-    GeodesicDiagnostics,
-    PathRun,
-    PathStatus,
-    Point,
-    Rows,
-    Segment,
-    fisher_rao_step,
-)
+from fringe.paths._base import GeodesicDiagnostics, PathRun, PathStatus, Point, Rows, Segment, fisher_rao_step
 from fringe.paths._problem import Problem
 
 

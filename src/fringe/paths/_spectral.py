@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe.errors import InputError
+from fringe._filters import require_images
 from fringe.linalg import LaplacianBasis, batch_view
 from fringe.paths._lines import Node, Nodes
 
@@ -34,9 +34,7 @@ class SpectralLine(Nodes):
     def __init__(
         self, inputs: Tensor, baseline: Tensor, steps: int, overlap: float, basis: Basis, rule: SpectralRule
     ) -> None:
-        if inputs.dim() != 4:
-            message = f"got shape {tuple(inputs.shape)}, expected images (B, C, H, W) with a spectrum"
-            raise InputError(message, argument="inputs")
+        require_images(inputs, "with a spectrum")
         self.endpoint, self.steps, self.overlap, self.rule = baseline, steps, overlap, rule
         self.inputs, self.count = inputs, steps + (rule == "trapezoid")
         difference, self._cosines = inputs - baseline, None

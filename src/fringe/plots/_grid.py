@@ -26,17 +26,7 @@ from fringe.plots._maps import (
     picture,
     show,
 )
-from fringe.plots._style import (
-    INK,
-    LABEL,
-    MUTED,
-    TICK,
-    annotate,
-    image_frame,
-    method_title,
-    sanitise,
-    text_style,
-)
+from fringe.plots._style import INK, LABEL, MUTED, TICK, annotate, image_frame, method_title, sanitise, text_style
 
 #: Inches of an image's width, between two of them, of a line of text, and of the colour bar with its words.
 _TILE, _GAP, _LINE, _BAR = 1.5, 0.08, 0.16, 0.75

@@ -214,14 +214,13 @@ def _picture_axes(
     return axes, sheet.add_axes(width + 0.12, above, 0.14, width * aspect) if bar else None
 
 
-def colour_bar(axes: Any, mappable: ScalarMappable, label: str, *, cax: Axes | None = None, **more: Any) -> Colorbar:
-    """Draw a colour bar to the right of ``axes``, one or several, or into ``cax``, with points at the ends that
+def colour_bar(axes: Axes, mappable: ScalarMappable, label: str, *, cax: Axes | None = None, **more: Any) -> Colorbar:
+    """Draw a colour bar to the right of ``axes`` or into ``cax``, with points at the ends that
     ``extend`` names."""
-    figure = parent(axes if isinstance(axes, Axes) else axes[0])
     options: Style = {"extendfrac": 0.025, **more}
     if cax is None:
         options = {"ax": axes, "fraction": 0.05, "pad": 0.02, "aspect": 25, **options}
-    bar = figure.colorbar(mappable, cax=cax, **options)
+    bar = parent(axes).colorbar(mappable, cax=cax, **options)
     bar.outline.set_visible(False)
     style_ticks(bar.ax)
     bar.set_label(sanitise(label), labelpad=6, **text_style(LABEL, MUTED))

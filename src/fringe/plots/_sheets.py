@@ -23,16 +23,7 @@ from fringe.plots._maps import (
     signed_caption,
     spatial,
 )
-from fringe.plots._style import (
-    INK,
-    LABEL,
-    MUTED,
-    TICK,
-    Style,
-    class_title,
-    image_frame,
-    text_style,
-)
+from fringe.plots._style import INK, LABEL, MUTED, TICK, Style, class_title, image_frame, text_style
 
 #: Inches of a tile, between tiles, and between columns of inputs.
 _TILE, _GAP, _BETWEEN = 1.5, 0.06, 0.3

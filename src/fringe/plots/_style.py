@@ -103,7 +103,6 @@ def titled_figure(
     title: str = "",
     caption: Sequence[str] = (),
     handles: Sequence[Artist] = (),
-    layout: Literal["constrained", "compressed"] = "constrained",
 ) -> Figure:
     """Return a figure with ``width`` x ``height`` inches for its axes, plus room for the title above them and for
     captions and the legend of ``handles`` below; matplotlib's layout engine places everything."""
@@ -111,9 +110,9 @@ def titled_figure(
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     columns = max(1, min(len(handles), int((width - 2 * MARGIN) / (LETTER * longest + 0.55))))
     below = LINE * (len(lines) + math.ceil(len(handles) / columns))
-    figure = new_figure(width, height + (0.3 if title else 0.0) + (below + 2 * MARGIN if below else 0.0), layout=layout)
-    between, edge = (MARGIN, 0.0) if layout == "constrained" else (0.03, MARGIN / figure.get_figwidth())
-    set_padding(figure, w_pad=between, h_pad=0.06, rect=(edge, 0, 1 - 2 * edge, 1))
+    total = height + (0.3 if title else 0.0) + (below + 2 * MARGIN if below else 0.0)
+    figure = new_figure(width, total, layout="constrained")
+    set_padding(figure, w_pad=MARGIN, h_pad=0.06, rect=(0, 0, 1, 1))
     if title:
         style = text_style(TITLE, ha="left", fontweight="bold")
         figure.suptitle(sanitise(title, int(width * 10)), x=MARGIN / width, **style)

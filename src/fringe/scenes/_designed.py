@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fringe._rng import KeyedGenerator
 from fringe.data import ImageRef
-from fringe.errors import InputError
+from fringe.errors import require
 from fringe.models import LoadedModel, Preprocessing, state_digest
 from fringe.scenes._base import Example, Scene
 from fringe.settings import Doc, PositiveInt
@@ -63,8 +63,7 @@ class ColourCounter(_Designed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.pixels > self.size**2:
-            raise InputError(f"got {self.pixels}, expected at most {self.size**2}, all of an image", argument="pixels")
+        require(self.pixels <= self.size**2, "pixels", self.pixels, f"at most {self.size**2}, all of an image")
 
     def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
         """Make the network; see :meth:`Scene.network`."""
@@ -89,8 +88,7 @@ class PatchAnd(_Designed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if 2 * self.side > self.size:
-            raise InputError(f"got {self.side}, expected at most half of {self.size}", argument="side")
+        require(2 * self.side <= self.size, "side", self.side, f"at most half of {self.size}")
 
     def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
         """Make the network; see :meth:`Scene.network`."""

@@ -1,5 +1,4 @@
 """Text classifiers as functions of embeddings, and attributions per word."""
 
-from fringe.text._classifier import EncodedTexts as EncodedTexts
 from fringe.text._classifier import TextClassifier as TextClassifier
 from fringe.text._words import merge_words as merge_words
