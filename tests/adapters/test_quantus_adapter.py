@@ -11,13 +11,22 @@ from adapters_toys import inputs, smooth
 
 import fringe
 from fringe import InputError, IntegratedGradients
+from fringe._packages import is_installed
 from fringe._rng import KeyedGenerator
 from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, evaluate
-from fringe.metrics._quantus import KNOWN
+from fringe.metrics._quantus import KNOWN, _import_quantus
+from fringe.metrics._road import impute
 from fringe.metrics._sparseness import gini
 from fringe.paths import Problem
 from fringe.quantus import explain_func
 from fringe.testing import METRIC_CHECKS, check_metric
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quantus_imported():
+    """Quantus imports zennit where it is installed, which imports torchvision, and it may be of another build."""
+    if is_installed("quantus"):
+        _import_quantus()
 
 
 def test_it_is_called_with_arrays_and_gives_an_array():
@@ -214,6 +223,39 @@ def test_metrics_by_name_keep_the_contract(name):
     expected = {"ranking": "all maps score alike"} if name in UNORDERED else {}
     checks = {"ranking", "batch_of_one", "repeatable", "random_generators", "caller_model", "passes"}
     check_metric(f"quantus:{name}", skip=set(METRIC_CHECKS) - checks, expected_failures=expected)
+
+
+def test_metrics_of_both_libraries_agree_on_the_same_maps(monkeypatch):
+    quantus = pytest.importorskip("quantus")
+    monkeypatch.setattr(np, "trapz", np.trapezoid, raising=False)
+    model, target = smooth().float(), torch.tensor([2, 0, 1])
+    x = inputs(3).float()
+    maps = fringe.attribute(model, x, method="ig", target=target).values
+    truth = torch.zeros(3, 6, 6)
+    truth[:, 1:5, 2:4] = 1
+    context = EvaluationContext(Problem.of(fringe.Classifier(model), x, target=target), truth=truth)
+    positive = maps.sum(1, keepdim=True).clamp_min(0)  # whose largest eight are positive, below
+    given = {"model": model, "x_batch": x.numpy(), "y_batch": target.numpy(), "s_batch": truth[:, None].bool().numpy()}
+    for name, kind in (
+        ("mass_inside", "RelevanceMassAccuracy"),
+        ("rank_accuracy", "RelevanceRankAccuracy"),
+        ("expected_hit", "PointingGame"),
+    ):
+        metric = getattr(quantus, kind)(abs=False, normalise=False, disable_warnings=True, return_aggregate=False)
+        theirs = np.asarray(metric(a_batch=positive.numpy(), device="cpu", **given), dtype=float)
+        ours = evaluate(context, maps, [name])[name].values.numpy()
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    assert ((positive > 0).flatten(1).sum(1) >= truth[0].sum()).all()
+
+
+def test_imputation_is_that_of_quantus():
+    functions = pytest.importorskip("quantus.functions.perturb_func")
+    x, missing = inputs(2), torch.from_numpy(np.random.default_rng(0).random((2, 1, 6, 6)) < 0.5)
+    ours, solved = impute(x, missing, 1e-6)
+    assert solved.all()
+    for one, hole, found in zip(x.numpy(), missing.flatten(1).numpy(), ours.numpy(), strict=True):
+        theirs = functions.noisy_linear_imputation(arr=one, indices=np.flatnonzero(hole), noise=0.0)
+        np.testing.assert_allclose(found, theirs, atol=1e-5)
 
 
 def test_randomisation_is_that_of_quantus_with_the_same_weights(monkeypatch):

@@ -101,10 +101,59 @@ class TestZennit:
         assert list(after) == list(before)
         assert all(torch.equal(after[name], value) for name, value in before.items())
 
+    def test_a_merge_that_fails_leaves_the_weights_as_they_are(self):
+        """As in a DenseNet: the second normalisation is of other channels than the layer that is defined before it."""
+        model = filled(Dense())
+        before, expected = {name: value.clone() for name, value in model.state_dict().items()}, model(X)
+        with pytest.raises(InputError, match="model: zennit cannot merge a batch normalisation into the layer that is"):
+            fringe.attribute(model, X, method="zennit:epsilon_plus")
+        assert list(model.state_dict()) == list(before)
+        assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+        assert torch.equal(model(X), expected)
+
+    def test_a_network_that_a_merge_changes_is_refused(self):
+        """The normalisation follows its layer in the definition, but not alone: a sum reads that layer, too."""
+        model = filled(PreActivation())
+        with pytest.raises(InputError, match=r"model: with the rules its logits change by \d+\.\d%, so the map"):
+            fringe.attribute(model, X, method="zennit:epsilon_plus")
+        model.norm = nn.Identity().eval()
+        assert fringe.attribute(model, X, method="zennit:epsilon_plus").values.isfinite().all()
+
+    def test_a_network_without_a_layer_that_has_a_rule_is_refused(self):
+        """Its map would be the gradient times the logit."""
+        bare = nn.Module()
+        bare.weight, bare.forward = nn.Parameter(rand(128, 3)), lambda x: x.flatten(1) @ bare.weight
+        with pytest.raises(InputError, match=r"model: zennit has no rules for its layers; it knows torch\.nn\.Linear"):
+            fringe.attribute(bare.eval(), X, method="zennit:epsilon_plus")
+        with pytest.raises(InputError, match=r"model: zennit has no rule for torch\.nn\.MultiheadAttention; choose"):
+            fringe.attribute(filled(Reader()), X, method="zennit:epsilon_plus")
+
     def test_needs_a_module(self):
         model = convolutions()
         with pytest.raises(InputError, match=r"zennit:epsilon_plus reads the layers of a torch\.nn\.Module"):
             fringe.attribute(lambda x: model(x), X, method="zennit:epsilon_plus")
+
+
+class Dense(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second = nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.Conv2d(3, 4, 1)
+        self.last, self.head = nn.BatchNorm2d(7), nn.Linear(7, 3)
+
+    def forward(self, x):
+        x = self.norm(self.first(x))
+        return self.head(self.last(torch.cat([x, self.second(x)], 1)).relu().mean((2, 3)))
+
+
+class PreActivation(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1)
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.head((x + self.second(self.norm(x).relu())).mean((2, 3)))
 
 
 class Reader(nn.Module):

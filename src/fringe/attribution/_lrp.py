@@ -26,13 +26,17 @@ Rules = Literal[
 ]
 
 
-def _propagated(part: Problem, start: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def _propagated(part: Problem, start: Callable[[Tensor, Tensor], Tensor], tolerance: float = 0.01) -> Tensor:
     """What reaches the input (B, *S) of ``start(logits, cotangent)`` (B, C) at the output: one VJP per image.
 
-    The logits are those of the network as it is; rules may change them a little.
+    The logits are those of the network as it is; rules may change them a little, by this share.
     """
-    x = leaf(part.inputs)
+    x, network = leaf(part.inputs), part.model.module
     logits = part.model.evaluate(x, part.forward_args.select(part.every_row))
+    change = (logits.detach() - part.logits).norm() / part.logits.norm()
+    if change > tolerance and network is not None and not network.training:  # in training mode they are random
+        message = f"with the rules its logits change by {float(change):.1%}, so the map would be of another network"
+        raise InputError(message, argument="model", hint="choose another method")
     begin = start(part.logits, part.score_cotangent(part.logits))
     (result,) = torch.autograd.grad(logits, x, begin, materialize_grads=True)
     part.model.passes.vjp += len(x)
@@ -45,9 +49,10 @@ class ZennitMethod(PluginMethod):
 
     ``zennit:epsilon_plus_flat`` and the others are the composites of zennit: they choose a rule for each layer. The
     relevance of the output is the explained logit (for another score: each logit times the derivative of the score).
-    Rules apply to modules; functions keep their ordinary gradient. During the call, batch normalisation is
-    merged into the layer before it, if layers run in the order of their definition, and
-    the blocks of torchvision's ResNet get their own rule for the sum.
+    Rules apply to modules; functions and other modules keep their ordinary gradient. During the call, batch
+    normalisation is merged into the layer that is defined before it; a network that this changes is refused. The blocks
+    of torchvision's ResNet get their own rule for the sum; elsewhere each summand gets the whole relevance, so that
+    a map of a residual network may sum to many times the score.
     """
 
     name = "zennit"
@@ -64,20 +69,49 @@ class ZennitMethod(PluginMethod):
 
         network = self._network(problem)
         import_torchvision("zennit")  # zennit imports it
-        composites, canonizers = (
-            importlib.import_module("zennit.composites"),
-            importlib.import_module("zennit.torchvision"),
+        composites, canonizers, types = (
+            importlib.import_module(f"zennit.{name}") for name in ("composites", "torchvision", "types")
         )
+        modules: list[Any] = list(network.modules())
+        if any(isinstance(module, nn.MultiheadAttention) for module in modules):
+            message = "zennit has no rule for torch.nn.MultiheadAttention"
+            raise InputError(message, argument="model", hint="choose another method, such as lxt:attnlrp")
+        if not any(isinstance(module, types.Linear) for module in modules):
+            message = "zennit has no rules for its layers; it knows torch.nn.Linear and the convolutions of torch.nn"
+            raise InputError(message, argument="model", hint="choose another method")
+        # zennit leaves eps in a normalisation that it merges: the output shrinks by sqrt(1 + eps)
+        tolerance = 0.01 + sum(module.eps for module in modules if isinstance(module, types.BatchNorm)) / 2
 
         def explain(part: Problem) -> Tensor:
             more: dict[str, Any] = {"canonizers": [canonizers.ResNetCanonizer()]}
             if self.algorithm == "epsilon_gamma_box":
                 low, high = part.domain.bounds(part.inputs)
                 more |= {"low": low.expand_as(part.inputs), "high": high.expand_as(part.inputs)}
-            with composites.COMPOSITES[self.algorithm](**more).context(network):
-                return _propagated(part, lambda logits, cotangent: logits * cotangent)
+            with _registered(composites.COMPOSITES[self.algorithm](**more), network):
+                return _propagated(part, lambda logits, cotangent: logits * cotangent, tolerance)
 
         return explain
+
+
+@contextlib.contextmanager
+def _registered(composite: Any, network: nn.Module) -> Generator[None]:
+    """Apply a composite of zennit; the weights are given back where it fails half way, too."""
+    tables = [(module, dict(module.named_parameters(recurse=False))) for module in network.modules()]
+    weights = [(weight, weight.data) for weight in network.parameters()]
+    try:
+        composite.register(network)
+    except RuntimeError as error:
+        for weight, data in weights:
+            weight.data = data
+        for module, table in tables:
+            for name, _ in list(module.named_parameters(recurse=False)):
+                setattr(module, name, table.get(name))
+        message = f"zennit cannot merge a batch normalisation into the layer that is defined before it ({error})"
+        raise InputError(message, argument="model", hint="choose another method") from error
+    try:
+        yield
+    finally:
+        composite.remove()
 
 
 @dataclass(frozen=True)
