@@ -38,13 +38,14 @@ def _uniform(problem: Problem) -> Tensor:
 
 def _edge(problem: Problem) -> Tensor:
     """Gradient magnitude of the image: the norm over channels and spatial axes of its central differences (one-sided
-    at the border), the same for each channel."""
+    at the border), the same for each channel. In double precision, so that entries that are equal stay equal: the
+    rounding of a processor would order them."""
     x = problem.inputs
     axes = [axis for axis in range(2 if x.dim() > 2 else 1, x.dim()) if x.shape[axis] > 1]
     if not axes:
         return torch.zeros_like(x)
-    squares = torch.stack(torch.gradient(x, dim=axes)).square().sum(0)
-    return (squares.sum(1, keepdim=True) if x.dim() > 2 else squares).sqrt().expand_as(x).clone()
+    squares = torch.stack(torch.gradient(x.double(), dim=axes)).square().sum(0)
+    return (squares.sum(1, keepdim=True) if x.dim() > 2 else squares).sqrt().to(x.dtype).expand_as(x).clone()
 
 
 CONTROLS: Mapping[str, Control] = {"zero": _zero, "random": _random, "uniform": _uniform, "edge": _edge}
