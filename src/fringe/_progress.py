@@ -109,7 +109,8 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bars.stop()
+        if not self._bars.disable:  # before rich 14.3 they print an empty line even so
+            self._bars.stop()
 
     def begin(self, total: int) -> None:
         """Set the number of results."""

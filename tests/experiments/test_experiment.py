@@ -1,7 +1,9 @@
 """An experiment from its specification to a table: in memory, in a folder, and in processes alike."""
 
+import gc
 import math
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -41,6 +43,15 @@ def test_memory_a_folder_and_processes_give_one_table(tmp_path, monkeypatch):
     assert memory.frame.height == 2 * (2 + 4) * 4
     assert memory.frame["status"].cast(pl.String).unique().to_list() == ["ok"]
     assert memory.missing() == []
+
+
+def test_results_that_are_gone_leave_no_file_open(tmp_path):
+    run_experiment(SPEC, tmp_path)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert read_results(tmp_path).missing() == []
+        gc.collect()
+    assert [str(warning.message) for warning in said] == []
 
 
 def test_what_a_folder_holds_is_not_computed_again(tmp_path, monkeypatch):

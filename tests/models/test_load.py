@@ -263,6 +263,10 @@ def test_a_python_file_that_fails_or_is_missing(tmp_path):
     options = {"trust_code": True, "preprocessing": UNIT}
     assert "failed while it was run (ModuleNotFoundError: No module named" in message(f"{bad}:f", **options)
     assert message("gone.py:f", **options) == "Python file 'gone.py' does not exist"
+    (tmp_path / "surely_not_installed.py").touch()
+    with pytest.raises(ModelError) as caught:
+        load_model(f"{bad}:f", **options)
+    assert caught.value.hint == f"its folder is not on the import path: set PYTHONPATH={tmp_path}"
 
 
 @pytest.mark.parametrize("options", [{}, {"trust_code": True}, {"preprocessing": UNIT}])

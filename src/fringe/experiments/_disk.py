@@ -185,7 +185,8 @@ class Disk:
         from filelock import FileLock, Timeout
 
         number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % _LOCKS
-        lock = FileLock(self.root / folder / f"{number:03x}.lock", blocking=False)  # follows no link
+        path = self.root / folder / f"{number:03x}.lock"
+        lock = FileLock(path, thread_local=False, blocking=False)  # follows no link; any thread may release it
         acquired = True
         try:
             lock.acquire()

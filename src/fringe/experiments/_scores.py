@@ -7,6 +7,7 @@ from functools import cached_property
 from io import BytesIO
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol, cast
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,7 @@ class StoredRecords:
         for tasks in store.loose_tasks():
             if tasks:
                 name, scores, details = pack_bytes(tasks)
-                self._packs.append(Pack(name, _in_memory(scores, details), images))
+                self._packs.append(Pack(name, self._in_memory(scores, details), images))
         self._packs += store.packs.list()  # after the others: what is packed meanwhile is in one of them
 
     def tables(self, columns: Sequence[str], settings: Collection[str] | None = None) -> Iterator[Any]:
@@ -62,13 +63,13 @@ class StoredRecords:
                         warn(f"pack {pack.name!r}: {error} is damaged; its scores count as missing until the next run")
         release_memory()
 
-
-def _in_memory(scores: bytes, details: bytes) -> Opener:
-    """Opens the files of a pack that is not stored; the details are in a temporary file."""
-    file: Any = TemporaryFile()  # noqa: SIM115
-    file.write(details)
-    files = {SCORES: (BytesIO(scores), len(scores)), DETAILS: (file, len(details))}
-    return lambda kind: nullcontext(SealedFile(*files[kind]))
+    def _in_memory(self, scores: bytes, details: bytes) -> Opener:
+        """Opens the files of a pack that is not stored: its details are in a temporary file for as long as ``self``."""
+        file: Any = TemporaryFile()  # noqa: SIM115
+        finalize(self, file.close)
+        file.write(details)
+        files = {SCORES: (BytesIO(scores), len(scores)), DETAILS: (file, len(details))}
+        return lambda kind: nullcontext(SealedFile(*files[kind]))
 
 
 class Records:

@@ -123,7 +123,11 @@ def run_file(path: Path) -> ModuleType:
         exec(loader.source_to_code(loader.get_data(str(path.resolve())), str(path)), module.__dict__)
     except Exception as error:
         del sys.modules[name]
-        raise ModelError(f"{str(path)!r} failed while it was run ({type(error).__name__}: {error})") from error
+        hint = None
+        if isinstance(error, ModuleNotFoundError) and (path.parent / f"{error.name}.py").is_file():
+            hint = f"its folder is not on the import path: set PYTHONPATH={path.parent}"
+        message = f"{str(path)!r} failed while it was run ({type(error).__name__}: {error})"
+        raise ModelError(message, hint=hint) from error
     return module
 
 
