@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
 from fringe._isolation import Mode, detached, isolated
+from fringe._linear_layers import GradientLayouts
 from fringe._outputs import OutputKind, as_logits
 from fringe._progress import log
 from fringe.errors import InputError, first_line, is_out_of_memory
@@ -143,8 +144,10 @@ class Network:
     def evaluate(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
         """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session."""
         self.passes.forward += x.shape[0]
+        layouts = x.device.type == "cpu" and torch.is_grad_enabled()
         try:
-            output = self._run(x, arguments)
+            with GradientLayouts() if layouts else contextlib.nullcontext():
+                output = self._run(x, arguments)
         except RuntimeError as error:
             error.add_note(
                 f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}; if a "
