@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
 from fringe._isolation import Mode, detached, isolated
@@ -148,7 +149,7 @@ class Network:
         try:
             with GradientLayouts() if layouts else contextlib.nullcontext():
                 output = self._run(x, arguments)
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError) as error:  # the latter of an exported program
             error.add_note(
                 f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}; if a "
                 "function uses other tensors of the images, pass them as forward_args or forward_kwargs"
@@ -214,6 +215,9 @@ def _unwrapped(model: Callable[..., Any]) -> Callable[..., Any]:
     if not isinstance(model, nn.Module):
         return model
     parameters = list(model.parameters())
+    if any(map(is_lazy, parameters)):
+        hint = "call the model once, or load its weights, where it is made"
+        raise InputError("its lazy layers have no weights yet", argument="model", hint=hint)
     if any(p.is_inference() for p in parameters):
         raise InputError(
             "it was built under torch.inference_mode, so autograd cannot use its weights",
