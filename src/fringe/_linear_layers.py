@@ -9,6 +9,7 @@ same bits; a normalisation is the same affine map in another order of rounding. 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -126,7 +127,7 @@ class GradientLayouts(TorchFunctionMode):
             x = args[0] if args else (kwargs or {})["input"]
             layout = torch.preserve_format if _NORMALISATIONS[func] else torch.contiguous_format
             strides = torch.empty_like(x, device="meta", memory_format=layout).stride()
-            output.register_hook(lambda gradient: _with_strides(gradient, strides))
+            output.register_hook(partial(_with_strides, strides=strides))
         return output
 
 

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
 from fringe._isolation import Mode, detached, isolated
 from fringe._linear_layers import GradientLayouts
-from fringe._outputs import OutputKind, as_logits
+from fringe._outputs import OutputKind, as_logits, refuse_independent_labels
 from fringe._progress import log
 from fringe.errors import InputError, first_line, is_out_of_memory
 
@@ -214,6 +214,7 @@ def _unwrapped(model: Callable[..., Any]) -> Callable[..., Any]:
         model = inner
     if not isinstance(model, nn.Module):
         return model
+    refuse_independent_labels(model)
     parameters = list(model.parameters())
     if any(map(is_lazy, parameters)):
         hint = "call the model once, or load its weights, where it is made"
