@@ -9,6 +9,7 @@ same bits; a normalisation is the same affine map in another order of rounding. 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -101,6 +102,39 @@ def _batch_norm(
 def _per_axis(value: int | Sequence[int], axes: int) -> list[int]:
     values = [value] if isinstance(value, int) else list(value)
     return values * axes if len(values) == 1 else values
+
+
+#: Normalisations, and whether they compute in the layout of their input, or with channels first.
+_NORMALISATIONS = {F.batch_norm: True, torch.batch_norm: True, F.instance_norm: False, torch.instance_norm: False}
+
+
+class GradientLayouts(TorchFunctionMode):
+    """Gives the gradients of normalisations called inside the ``with`` block the layout that these compute in.
+
+    On a CPU their backward pass takes the entries in a wrong order if the gradient of one image (of all images, for an
+    instance normalisation) has other strides than the input, and both fit channels last; as after ``transpose``.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if func in _NORMALISATIONS and output.requires_grad and output.dim() > 3:
+            x = args[0] if args else (kwargs or {})["input"]
+            layout = torch.preserve_format if _NORMALISATIONS[func] else torch.contiguous_format
+            strides = torch.empty_like(x, device="meta", memory_format=layout).stride()
+            output.register_hook(partial(_with_strides, strides=strides))
+        return output
+
+
+def _with_strides(gradient: Tensor, strides: tuple[int, ...]) -> Tensor:
+    if gradient.stride() == strides:
+        return gradient
+    return torch.empty_strided(gradient.shape, strides, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
 
 
 class LinearLayers(TorchFunctionMode):

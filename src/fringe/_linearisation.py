@@ -38,8 +38,14 @@ class Linearisation:
 
     def _evaluate(self) -> Tensor:
         layers = LinearLayers() if self._double_backward and self._network.linear_layers else contextlib.nullcontext()
-        with self._network.session(self._x.device), layers:
-            return self._network.evaluate(self._x, self._arguments)
+        try:
+            with self._network.session(self._x.device), layers:
+                return self._network.evaluate(self._x, self._arguments)
+        except RuntimeError as error:
+            if "functorch transforms" not in str(error) or not self._network.linear_layers:
+                raise
+            self._network.linear_layers = False  # a model that uses torch.vmap inside
+            return self._evaluate()
 
     def vjp(self, cotangent: Tensor) -> Tensor:
         """Return ``J^T u``: (B, C) -> (B, *S)."""

@@ -8,10 +8,12 @@ from typing import Any, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
 from fringe._isolation import Mode, detached, isolated
-from fringe._outputs import OutputKind, as_logits
+from fringe._linear_layers import GradientLayouts
+from fringe._outputs import OutputKind, as_logits, refuse_independent_labels
 from fringe._progress import log
 from fringe.errors import InputError, first_line, is_out_of_memory
 
@@ -143,9 +145,11 @@ class Network:
     def evaluate(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
         """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session."""
         self.passes.forward += x.shape[0]
+        layouts = x.device.type == "cpu" and torch.is_grad_enabled()
         try:
-            output = self._run(x, arguments)
-        except RuntimeError as error:
+            with GradientLayouts() if layouts else contextlib.nullcontext():
+                output = self._run(x, arguments)
+        except (RuntimeError, AssertionError) as error:  # the latter of an exported program
             error.add_note(
                 f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}; if a "
                 "function uses other tensors of the images, pass them as forward_args or forward_kwargs"
@@ -210,7 +214,11 @@ def _unwrapped(model: Callable[..., Any]) -> Callable[..., Any]:
         model = inner
     if not isinstance(model, nn.Module):
         return model
+    refuse_independent_labels(model)
     parameters = list(model.parameters())
+    if any(map(is_lazy, parameters)):
+        hint = "call the model once, or load its weights, where it is made"
+        raise InputError("its lazy layers have no weights yet", argument="model", hint=hint)
     if any(p.is_inference() for p in parameters):
         raise InputError(
             "it was built under torch.inference_mode, so autograd cannot use its weights",

@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from fringe.errors import InputError, ModelOutputError
+from fringe.errors import InputError, ModelError, ModelOutputError
 
 OutputKind = Literal["auto", "logits", "probabilities"]
 
@@ -56,6 +56,19 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
             "if they really are logits)",
         )
     return logits
+
+
+def refuse_independent_labels(model: Any) -> None:
+    """Refuse a network of transformers whose configuration says that its outputs are no classes that exclude others."""
+    config = getattr(model, "config", None)
+    kind, labels = getattr(config, "problem_type", None), getattr(config, "num_labels", 1)
+    if kind in ("multi_label_classification", "regression") and labels > 1:
+        raise ModelError(
+            f"its configuration says {kind}: a softmax over its {labels} outputs means nothing",
+            argument="model",
+            hint="explain one label k by fringe.BinaryClassifier(lambda x: model(x).logits[:, k]), or set "
+            "model.config.problem_type if it is wrong",
+        )
 
 
 def _select(output: Any) -> Tensor:

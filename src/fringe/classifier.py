@@ -49,6 +49,7 @@ class Classifier(Network):
 
     Raises:
         InputError: For an invalid argument.
+        ModelError: If the configuration of a network of transformers says that its labels do not exclude each other.
     """
 
     @hint_unknown

@@ -120,6 +120,21 @@ def test_grad_cam_does_not_take_a_layer_that_runs_twice():
     assert (result.values - explained(model, CaptumMethod(layer="relu")).values).abs().max() > 1e-6
 
 
+def test_grad_cam_does_not_take_a_convolution_of_parts_of_an_image():
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.part, self.head = nn.Conv2d(2, 4, 3), nn.Conv2d(2, 2, 3), nn.Linear(4, 3)
+
+        def forward(self, x):
+            heads = self.part(self.conv(x).unflatten(1, (2, 2)).flatten(0, 1))
+            return self.head(heads.mean((2, 3)).view(len(x), 4))
+
+    model = Parts().double()
+    named = explained(model, CaptumMethod(layer="conv"))
+    torch.testing.assert_close(explained(model, "captum:grad_cam").values, named.values, rtol=0, atol=0)
+
+
 def test_deep_lift_keeps_an_input_and_its_baseline_within_the_batch_size(net):
     sizes = []
     handle = net.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
@@ -288,6 +303,13 @@ class TestRefusals:
     def test_hooks_need_a_module(self, net, name):
         with pytest.raises(InputError, match=f"captum:{name} reads the layers of a torch.nn.Module"):
             explained(lambda x: net(x), f"captum:{name}")
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+    @pytest.mark.parametrize("name", ["grad_cam", "deep_lift", "guided_backprop"])
+    def test_hooks_do_not_run_in_a_traced_module(self, net, name):
+        """Guided backpropagation gave the plain gradient."""
+        with pytest.raises(InputError, match=f"model: it is traced or scripted, and hooks of captum:{name} do not run"):
+            explained(torch.jit.trace(net, X), f"captum:{name}")
 
     def test_a_setting_of_another_algorithm(self):
         with pytest.raises(InputError, match="captum:occlusion has no setting 'layer'; its settings: window"):

@@ -98,6 +98,10 @@ class TestModes:
         with pytest.raises(InputError, match=r"built under torch\.inference_mode.*build it outside"):
             Classifier(model)
 
+    def test_lazy_layers_without_weights_are_told_what_to_do(self):
+        with pytest.raises(InputError, match=r"model: its lazy layers have no weights yet; call the model once"):
+            Classifier(nn.LazyLinear(3))
+
 
 COMPILED = """
 import pytest, torch
@@ -138,6 +142,17 @@ class TestWrappers:
         expected = answers(model)
         for exported in (torch.jit.trace(model, normal(2, 3, 8, 8)), torch.jit.script(model)):
             assert largest_difference(answers(exported), expected) <= 1e-12
+
+    def test_a_model_that_maps_over_its_images(self):
+        model = network(NAME)
+        function = torch.vmap(lambda image: model(image[None])[0])
+        assert largest_difference(answers(lambda x: function(x)), answers(model)) <= 1e-12
+
+    def test_a_program_exported_for_one_size_of_batch_says_so(self):
+        program = torch.export.export(network(NAME), (normal(2, 3, 8, 8),)).module()
+        with pytest.raises(AssertionError, match="Guard failed") as failed:
+            Classifier(program).logits(normal(3, 3, 8, 8))
+        assert failed.value.__notes__[0].startswith("while running the model on inputs of shape (3, 3, 8, 8)")
 
     def test_plain_functions_and_bound_methods(self):
         model = network(NAME)

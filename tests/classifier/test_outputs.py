@@ -13,6 +13,7 @@ from torch import nn
 import fringe
 from fringe import BinaryClassifier, Classifier, ModelOutputError
 from fringe._outputs import as_logits
+from fringe.errors import ModelError
 
 LOGITS = normal(3, 5)
 FEATURES = normal(3, 4, 6, 6)
@@ -97,6 +98,18 @@ def test_the_rest_is_refused_with_what_came(name):
     batch = 2 if "many" in name else 3
     with pytest.raises(ModelOutputError, match=message):
         as_logits(output, batch, "auto")
+
+
+@pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
+def test_a_network_whose_labels_do_not_exclude_each_other_is_refused(kind):
+    net = nn.Linear(4, 3)
+    net.config = SimpleNamespace(problem_type=kind, num_labels=3)  # as networks of transformers have it
+    message = f"model: its configuration says {kind}: a softmax over its 3 outputs means nothing; explain one label k"
+    with pytest.raises(ModelError, match=message):
+        Classifier(net)
+    for described in ("single_label_classification", None):
+        net.config.problem_type = described
+        assert Classifier(net).model is net
 
 
 class TestProbabilities:

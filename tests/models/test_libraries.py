@@ -285,6 +285,14 @@ class TestHub:
         config.write_text(config.read_text().replace(old, new))
         assert message(f"hf:{folder}").startswith(f"could not load 'hf:{folder}' ({expected}")
 
+    def test_labels_that_do_not_exclude_each_other_are_refused(self, folder):
+        config = folder / "config.json"
+        old, new = '"model_type"', '"problem_type": "multi_label_classification", "model_type"'
+        config.write_text(config.read_text().replace('"problem_type": null,', "").replace(old, new))
+        assert message(f"hf:{folder}").startswith(
+            "model: its configuration says multi_label_classification: a softmax over"
+        )
+
     def test_truncated_weights_are_named(self, folder):
         weights = folder / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:100])

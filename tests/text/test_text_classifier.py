@@ -288,6 +288,9 @@ def test_what_cannot_be_explained_is_refused(classifier):
         TextClassifier(model, tokenizer, "loose")
     with pytest.raises(fringe.InputError, match="expected a text or a list of texts"):
         fringe.explain(classifier, [3])
+    model.config.problem_type = "multi_label_classification"
+    with pytest.raises(fringe.FringeError, match="model: its configuration says multi_label_classification: a softmax"):
+        TextClassifier(model, tokenizer)
 
 
 class Averaging(nn.Module):

@@ -173,7 +173,8 @@ class CaptumMethod(PluginMethod):
         finally:
             for handle in handles:
                 handle.remove()
-        maps = [(name, shape[2:]) for name, shape in ran if len(shape) == axes > 2 and shape[2:].numel() > 1]
+        # a module may run on parts of an image, such as the heads of attention
+        maps = [(n, s[2:]) for n, s in ran if len(s) == axes > 2 and s[0] == 1 and s[2:].numel() > 1]
         if self.layer != "auto":
             if self.layer not in [name for name, _ in maps]:
                 shapes = [tuple(shape) for name, shape in ran if name == self.layer]

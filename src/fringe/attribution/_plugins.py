@@ -59,6 +59,9 @@ class PluginMethod(Attributor):
                 f"got a {type(problem.model.model).__name__}, and {self.label} reads the layers of a torch.nn.Module"
             )
             raise InputError(message, argument="model", hint="pass the module itself")
+        if any(isinstance(module, torch.jit.ScriptModule) for module in problem.model.module.modules()):
+            message = f"it is traced or scripted, and hooks of {self.label} do not run in its layers"
+            raise InputError(message, argument="model", hint="pass the module that it was made from")
         return problem.model.module
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor, nn
 
+from fringe._outputs import refuse_independent_labels
 from fringe._packages import is_installed
 from fringe.errors import ModelError, first_line
 from fringe.models import _timm
@@ -36,6 +37,7 @@ def load_transformers(options: LoadOptions) -> LoadedParts:
     """Fetch or read a model; its repository's own code is never run, and only safetensors are read."""
     transformers = import_transformers()
     model = _pretrained(options.spec, "an image classifier", transformers.AutoModelForImageClassification)
+    refuse_independent_labels(model)
     processor = None
     try:
         processor = _read(options.spec, "an image classifier", transformers.AutoImageProcessor)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fringe._outputs import refuse_independent_labels
 from fringe.errors import InputError, ModelError
 from fringe.text._words import token_labels
 
@@ -46,6 +47,7 @@ class TextClassifier(nn.Module):
 
     Raises:
         InputError: If the model takes no embeddings, or the tokenizer does not say which tokens form a word.
+        ModelError: If its configuration says that its labels do not exclude each other.
     """
 
     def __init__(self, model: nn.Module, tokenizer: Any, special: SpecialTokens = "fixed"):
@@ -58,6 +60,7 @@ class TextClassifier(nn.Module):
             raise InputError(message, argument="tokenizer")
         if special not in get_args(SpecialTokens):
             raise InputError(f"got {special!r}, expected 'fixed' or 'free'", argument="special")
+        refuse_independent_labels(model)
         if any(p.itemsize < 4 for p in model.parameters() if p.is_floating_point()):
             model = copy.deepcopy(model).float()
         self.model, self.tokenizer, self.special = model, tokenizer, special
