@@ -104,15 +104,14 @@ def _per_axis(value: int | Sequence[int], axes: int) -> list[int]:
     return values * axes if len(values) == 1 else values
 
 
-#: Normalisations, and whether they compute in the layout of their input, or with channels first.
-_NORMALISATIONS = {F.batch_norm: True, torch.batch_norm: True, F.instance_norm: False, torch.instance_norm: False}
+_NORMALISATIONS = {F.batch_norm, torch.batch_norm, F.instance_norm, torch.instance_norm}
 
 
 class GradientLayouts(TorchFunctionMode):
-    """Gives the gradients of normalisations called inside the ``with`` block the layout that these compute in.
+    """Gives the gradients of normalisations called inside the ``with`` block the layout of their outputs.
 
     On a CPU their backward pass takes the entries in a wrong order if the gradient of one image (of all images, for an
-    instance normalisation) has other strides than the input, and both fit channels last; as after ``transpose``.
+    instance normalisation) has other strides than the output, and both fit channels last; as after ``transpose``.
     """
 
     def __torch_function__(
@@ -124,10 +123,7 @@ class GradientLayouts(TorchFunctionMode):
     ) -> Any:
         output = func(*args, **(kwargs or {}))
         if func in _NORMALISATIONS and output.requires_grad and output.dim() > 3:
-            x = args[0] if args else (kwargs or {})["input"]
-            layout = torch.preserve_format if _NORMALISATIONS[func] else torch.contiguous_format
-            strides = torch.empty_like(x, device="meta", memory_format=layout).stride()
-            output.register_hook(partial(_with_strides, strides=strides))
+            output.register_hook(partial(_with_strides, strides=output.stride()))
         return output
 
 
