@@ -1,5 +1,6 @@
 """Read what a classifier returns as logits (B, C)."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
@@ -14,8 +15,8 @@ OutputKind = Literal["auto", "logits", "probabilities"]
 def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
     """Return logits (B, C) from a tensor, a tuple or list, a mapping, or an object with ``.logits``.
 
-    ``kind="auto"`` refuses rows that look like probabilities, which reads a number back from the device;
-    ``"probabilities"`` takes their logarithm; ``"logits"`` checks nothing.
+    ``kind="auto"`` refuses rows that look like probabilities, and warns of rows that look like sigmoids, which reads
+    numbers back from the device; ``"probabilities"`` takes their logarithm; ``"logits"`` checks nothing.
     """
     logits = _select(output)
     if tuple(logits.shape) in ((batch, 1), (batch,)):
@@ -54,6 +55,14 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
             hint="return the values before the softmax or their logarithm, or pass fringe.Classifier(model, "
             "output='probabilities'), in options model_output='probabilities', to explain their logarithms ('logits' "
             "if they really are logits)",
+        )
+    if kind == "auto" and _look_like_sigmoids(logits.detach()):
+        warnings.warn(
+            "all outputs of the model lie between 0 and 1 and their rows do not sum to one, like sigmoids of "
+            "independent labels. A softmax over these means nothing: explain one label k by "
+            "fringe.BinaryClassifier(lambda x: model(x)[:, k], output='probability'). If they really are logits, say "
+            "so by fringe.Classifier(model, output='logits'), in options model_output='logits'",
+            stacklevel=2,
         )
     return logits
 
@@ -110,6 +119,11 @@ def _look_like_probabilities(rows: Tensor) -> bool:
     sums = rows.sum(1)
     alike = (rows >= 0).all(1) & torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
     return bool(alike.any() & (alike | ~torch.isfinite(rows).all(1)).all())
+
+
+def _look_like_sigmoids(rows: Tensor) -> bool:
+    """Whether all numbers do, and so many differ that logits of an untrained network hardly ever do."""
+    return bool(((rows > 0) & (rows <= 1)).all()) and (100 * rows).round().unique().numel() >= 8
 
 
 class BinaryClassifier(nn.Module):

@@ -1,5 +1,6 @@
 """Whatever a model returns, read as logits or refused with a message that helps."""
 
+import warnings
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -110,6 +111,22 @@ def test_a_network_whose_labels_do_not_exclude_each_other_is_refused(kind):
     for described in ("single_label_classification", None):
         net.config.problem_type = described
         assert Classifier(net).model is net
+
+
+def test_sigmoids_of_independent_labels_are_warned_of():
+    sigmoids = LOGITS.sigmoid()
+    with pytest.warns(UserWarning, match=r"one label k by fringe.BinaryClassifier.*model_output='logits'"):
+        assert as_logits(sigmoids, 3, "auto") is sigmoids
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        as_logits(sigmoids, 3, "logits")
+        as_logits(torch.zeros(3, 5), 3, "auto")  # a constant network
+        as_logits(sigmoids[:1].expand(3, 5), 3, "auto")  # too few numbers to tell
+        as_logits(0.04 * sigmoids, 3, "auto")  # a network that says next to nothing
+        for entry in (1.01, -0.01, torch.nan):
+            other = sigmoids.clone()
+            other[1, 2] = entry
+            as_logits(other, 3, "auto")
 
 
 class TestProbabilities:
