@@ -203,7 +203,7 @@ def test_presets_and_journals_that_do_not_end_are_refused(tmp_path):
     for name in ("pipe", "deep"):
         run_folder = tmp_path / name
         run_folder.mkdir()
-        (run_folder / "fringe-run.json").write_text('{"format": 1}')
+        (run_folder / "fringe-run.json").write_text('{"format": 2}')
         if name == "pipe":
             os.mkfifo(run_folder / "tune.journal")
         else:
