@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from torch import Tensor
+
 from fringe._arguments import ForwardArguments
 from fringe._class_names import ClassNames, resolve_class_name
 from fringe.attribution import Attribution, Attributor, FRInGe, InputKind, Progress, attribute, get_method
