@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fringe import METHODS, METRICS, InputError, IntegratedGradients, Smooth, Sparseness
+from fringe.cards import read_target
 from fringe.experiments import ExperimentSpec, build_plan, resolve, run_experiment
 from fringe.experiments._arms import written_code
 from fringe.experiments._manifest import SCHEMA, changes, describe_changes, digest, map_setting
@@ -161,7 +162,10 @@ class Own(Attributor):
     is_complete = False
 
     def attribute(self, problem):
-        return gradient_attribution(self, {values}, problem, {{}}, "no sum")
+        return gradient_attribution(self, {sign} * problem.inputs, problem, {{}}, "no sum")
+
+def function(model, inputs, target):
+    return {sign} * inputs
 
 @dataclass(frozen=True)
 class Total(Metric):
@@ -176,15 +180,14 @@ class Total(Metric):
 def test_results_of_an_own_method_or_metric_are_made_again_when_its_code_changes(tmp_path):
     """Settings are not all that shapes its numbers; the library's own classes keep their keys."""
     sums = []
-    for values, factor in (("problem.inputs", 1), ("-problem.inputs", 1), ("-problem.inputs", 3)):
+    for sign, factor in ((1, 1), (-1, 1), (-1, 3)):
         file = tmp_path / "own.py"
-        file.write_text(OWN.format(values=values, factor=factor))
+        file.write_text(OWN.format(sign=sign, factor=factor))
         own = run_file(file)
-        spec = ExperimentSpec(
-            data=("embedded:digits",), methods={"own": own.Own()}, metrics={"total": own.Total()}, n=1
-        )
+        methods = {"class": own.Own(), "function": read_target(own.function)}
+        spec = ExperimentSpec(data=("embedded:digits",), methods=methods, metrics={"total": own.Total()}, n=1)
         results = run_experiment(spec, tmp_path / "run", executor="serial")
-        sums.append(float(results.scores("digits", "own", "total")[0]))
-    assert sums[0] != 0
-    assert sums == pytest.approx([sums[0], -sums[0], -3 * sums[0]], rel=1e-6)
+        sums.append([float(results.scores("digits", name, "total")[0]) for name in methods])
+    assert sums[0][0] != 0
+    assert sums == [pytest.approx([times * sums[0][0]] * 2, rel=1e-6) for times in (1, -1, -3)]
     assert {written_code(kind()) for kind in (*METHODS.values(), *METRICS.values())} == {None}
