@@ -121,16 +121,28 @@ def is_transient(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def unfit_inputs() -> Generator[None]:
-    """Turn an error of PyTorch about sizes, which a model raises at the inputs of a call, into one that names them."""
+def unfit_inputs(note: str | None = None) -> Generator[None]:
+    """Turn an error of PyTorch about sizes, which a model raises at the inputs of a call, into one that names them.
+
+    Args:
+        note: What else to tell about these inputs.
+    """
     try:
         yield
-    except RuntimeError as error:
-        text = str(error).partition("\n")[0]
-        if is_transient(error) or not any(word in text for word in ("size", "shape", "channels")):
+    except (RuntimeError, ValueError) as error:  # a GRU raises ValueError
+        text = model_error(error)
+        words = ("size", "shape", "channels", "2D")
+        if isinstance(error, FringeError) or is_transient(error) or not any(word in text for word in words):
             raise
-        notes = "; ".join(getattr(error, "__notes__", ())) or None
+        notes = "; ".join(([note] if note else []) + list(getattr(error, "__notes__", ()))) or None
         raise InputError(f"the model cannot take them: {text}", argument="inputs", hint=notes) from error
+
+
+def model_error(error: BaseException) -> str:
+    """Return the first line of a model's error about its input; for a model of grey images, with what to do."""
+    text = first_line(error)
+    grey = "to have 1 channels, but got 3" in text
+    return f"{text}; for grey images give channels=1 in the preprocessing" if grey else text
 
 
 def first_line(error: BaseException) -> str:

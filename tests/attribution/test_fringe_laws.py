@@ -42,6 +42,15 @@ def test_prediction_at_the_reference_has_nothing_to_explain():
     assert found.completeness_residual.tolist() == [0.0, 0.0]
 
 
+def test_an_undecided_prediction_that_comes_no_nearer_has_nothing_to_explain():
+    """It begins within ``arrival_kl`` of the reference; to have arrived is no merit of a path that lost nothing."""
+    scale = torch.full((1,), 0.01, dtype=torch.float64)
+    found = fringe.attribute(lambda x: scale * Linear()(x), inputs(2), method=fringe.FRInGe(steps=1, eta_max=1e-3))
+    assert found.diagnostics["steps"].tolist() == [1, 1]
+    assert found.verdict == ("at_reference", "at_reference")
+    assert found.advice[0] == "the prediction is 1.6e-05 nats from the reference: lower arrival_kl to explain it"
+
+
 def test_own_prediction_as_reference_is_at_reference():
     model, x = Smooth(), inputs(2)
     reference = model(x).softmax(-1)

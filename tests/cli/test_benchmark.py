@@ -206,6 +206,7 @@ def test_an_image_without_a_label_fails_alone(tmp_path):
         (("--n", "361"), "n: got 361, but there are 360 different images"),
         (("--n", "0"), "--n"),
         (("--methods", "igg"), "did you mean 'ig'"),
+        (("--methods", "mine.py:f"), "only fringe compare and fringe verify read a function of a file"),
         (("--metrics", "insertio"), "did you mean 'insertion'"),
         (("--set", "ig.stepss=3"), "did you mean 'steps'"),
         (("--set", "igg.steps=3"), "did you mean 'ig'"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
 from fringe.data import ImageError, open_image
+from fringe.data._pictures import to_images
 
 RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16)
 
@@ -114,6 +115,17 @@ def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path, suffix):
     got = np.asarray(open_image(path, channels=1))
     assert np.array_equal(got, np.rint(values / 257).astype(np.uint8))
     assert np.array_equal(np.asarray(open_image(path))[..., 2], got)
+
+
+@pytest.mark.parametrize(("high", "levels"), [(4095, 17), (1265, 6)])
+def test_a_narrow_range_in_sixteen_bits_is_told(tmp_path, high, levels):
+    """A scanner's 12 bits keep 17 grey levels of 4,096."""
+    values = np.arange(4096, dtype=np.uint16).clip(max=high).reshape(64, 64)
+    path = saved(tmp_path / "a.png", Image.fromarray(values))
+    text = f"mode I;16: values up to {high} of 65535 become {levels} grey levels; scale them, or pass a tensor"
+    for read in (lambda: open_image(path, channels=1), lambda: to_images(values, channels=1)[0]):
+        with pytest.warns(UserWarning, match=text):
+            assert np.unique(np.asarray(read())).size == levels
 
 
 def test_thirty_two_bit_integers_hold_sixteen_bit_values_or_are_refused(tmp_path):

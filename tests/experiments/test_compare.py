@@ -214,7 +214,10 @@ def test_the_callers_tensors_and_generators_are_untouched():
         (("ig", ["insertion"]), r"expected a list such as \['ig'\]"),
         ((["ig"], "insertion"), r"expected a list such as \['insertion'\]"),
         ((IntegratedGradients(), ["insertion"]), r"expected a list such as \[IntegratedGradients\("),
-        (([images], ["insertion"]), "method: got <function images .*, expected a name or a configured method"),
+        (
+            ([images], ["insertion"]),
+            "method: got <function images .*, expected a name .*; fringe.cards.read_target",
+        ),
         ((["ig"], Insertion()), r"expected a list such as \[Insertion\("),
         ((["ig"], [5]), "metric: got 5, expected a name or a configured metric"),
         ((["ig"], {"mine": 5}), "metric: got 5, expected a name or a configured metric"),

@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fringe import InputError, IntegratedGradients, Smooth, Sparseness
-from fringe.experiments import ExperimentSpec, build_plan, resolve
+from fringe import METHODS, METRICS, InputError, IntegratedGradients, Smooth, Sparseness
+from fringe.cards import read_target
+from fringe.experiments import ExperimentSpec, build_plan, resolve, run_experiment
+from fringe.experiments._arms import written_code
 from fringe.experiments._manifest import SCHEMA, changes, describe_changes, digest, map_setting
+from fringe.models import run_file
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -146,3 +149,45 @@ def test_two_classes_of_one_name_do_not_share_their_scores(methods, metrics, mes
         return
     with pytest.raises(InputError, match=message):
         resolve(plan)
+
+
+OWN = """
+from dataclasses import dataclass
+from fringe.attribution import Attributor, gradient_attribution
+from fringe.metrics import Metric, Scores
+
+@dataclass(frozen=True)
+class Own(Attributor):
+    name = title = "own"
+    is_complete = False
+
+    def attribute(self, problem):
+        return gradient_attribution(self, {sign} * problem.inputs, problem, {{}}, "no sum")
+
+def function(model, inputs, target):
+    return {sign} * inputs
+
+@dataclass(frozen=True)
+class Total(Metric):
+    name = title = space = source = "total"
+    direction = "higher"
+
+    def score(self, maps):
+        return Scores({factor} * maps.values.double().sum((1, 2, 3)))
+"""
+
+
+def test_results_of_an_own_method_or_metric_are_made_again_when_its_code_changes(tmp_path):
+    """Settings are not all that shapes its numbers; the library's own classes keep their keys."""
+    sums = []
+    for sign, factor in ((1, 1), (-1, 1), (-1, 3)):
+        file = tmp_path / "own.py"
+        file.write_text(OWN.format(sign=sign, factor=factor))
+        own = run_file(file)
+        methods = {"class": own.Own(), "function": read_target(own.function)}
+        spec = ExperimentSpec(data=("embedded:digits",), methods=methods, metrics={"total": own.Total()}, n=1)
+        results = run_experiment(spec, tmp_path / "run", executor="serial")
+        sums.append([float(results.scores("digits", name, "total")[0]) for name in methods])
+    assert sums[0][0] != 0
+    assert sums == [pytest.approx([times * sums[0][0]] * 2, rel=1e-6) for times in (1, -1, -3)]
+    assert {written_code(kind()) for kind in (*METHODS.values(), *METRICS.values())} == {None}

@@ -238,3 +238,19 @@ def test_a_torchvision_model_explains_a_photo_in_one_line(tmp_path):
     )
     assert result.context.probabilities.shape == (1, 1000)
     assert result.context.pixels(result.context.inputs).shape == (1, 3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "message"),
+    [
+        (nn.GRU(3, 4, batch_first=True), torch.zeros(2, 3, 9), "got 4D instead; for a batch of series (B, C, T) give"),
+        (nn.Conv1d(3, 4, 5), torch.zeros(2, 3, 9), "[1, 2, 3, 9]; for a batch of series (B, C, T) give kind='series'"),
+        (nn.Conv2d(1, 4, 3), np.zeros((8, 8)), "got 3 channels instead; for grey images give channels=1 in the prep"),
+        (nn.Conv3d(1, 4, 3), torch.zeros(2, 1, 8, 8, 8), "; fringe.attribute takes inputs of any shape"),
+    ],
+    ids=["gru", "series", "grey", "volume"],
+)
+def test_inputs_of_another_kind_are_told_what_to_do(model, inputs, message):
+    with pytest.raises(InputError) as caught:
+        fringe.explain(model.eval(), inputs, preprocessing="unit")
+    assert message in str(caught.value)

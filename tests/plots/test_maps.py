@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from matplotlib import colormaps
+from matplotlib import colormaps, rc_context
 from matplotlib.figure import Figure
 from plots_toys import assert_apart, blank_margins, caption, words
 
 from fringe.plots import heading, overlay, signed_map
 from fringe.plots._maps import blend, display_scale, for_display, smoothed, spatial
-from fringe.plots._style import sanitise
+from fringe.plots._style import new_figure, sanitise, text_style
 
 rng = np.random.default_rng(7)
 
@@ -205,6 +205,10 @@ def test_words_of_a_map_stay_inside_and_apart(size):
 def test_text_is_drawn_as_it_is_written():
     assert sanitise("a\n b\t c") == "a b c"
     assert sanitise("猫 $x^2$ é") == "□ $x^2$ é"
+    with rc_context({"font.family": ["STIXGeneral"]}):  # has a letter that ours lacks
+        assert sanitise("\u1d81 猫") == "\u1d81 □"
+        assert new_figure(1, 1).text(0, 0, "", **text_style()).get_fontfamily() == ["DejaVu Sans", "STIXGeneral"]
+    assert sanitise("\u1d81") == "□"
     assert sanitise("x" * 30, 10) == "x" * 9 + "…"
     signed_map(np.ones((1, 4, 4)), title=r"$\frac{$", unit=r"$\frac{$").canvas.draw()
 

@@ -345,10 +345,11 @@ def _status(
         return "diverged", what
     end = float(diagnostics["endpoint_kl"][image])
     arrived = end <= method.arrival_kl
-    if arrived and steps == 0:
-        return "at_reference", f"the prediction is {end:.2g} nats from the reference: lower arrival_kl to explain it"
-    share = 1.0 - float(diagnostics["endpoint_distance"][image] / diagnostics["distance"][image])
     removed = 1.0 - end / start_kl
+    if arrived and (steps == 0 or (start_kl <= method.arrival_kl and removed < SHORT_BELOW)):
+        from_it = f"the prediction is {start_kl:.2g} nats from the reference"
+        return "at_reference", f"{from_it}: lower arrival_kl to explain it"
+    share = 1.0 - float(diagnostics["endpoint_distance"][image] / diagnostics["distance"][image])
     goal = "the uniform prediction" if method.reference is None else "the reference"
     until = method.path(1).until
     rests = until == "arrival" and steps < method.max_steps and not arrived

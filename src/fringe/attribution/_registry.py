@@ -35,9 +35,15 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     if isinstance(method, type) and issubclass(method, Attributor):  # pyright: ignore[reportUnnecessaryIsInstance]
         return method()
     if not isinstance(method, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"got {method!r}, expected a name or a configured method such as FRInGe()", argument="method")
+        hint = "fringe.cards.read_target makes a method of a function" if callable(method) else None
+        message = f"got {method!r}, expected a name or a configured method such as FRInGe()"
+        raise InputError(message, argument="method", hint=hint)
     split = _WITH_NUMBER.fullmatch(method)
     name, colon, preset = (method if split is None else split[1] + split[3]).partition(":")
+    if name.endswith(".py"):
+        hint = "for a benchmark see 'How do I score my own method?' in docs/questions.md"
+        message = f"got {method!r}, but only fringe compare and fringe verify read a function of a file"
+        raise InputError(message, argument="method", hint=hint)
     kind = look_up(name, METHODS)
     if split is not None and kind.number is None:
         raise InputError(f"got {method!r}, but {kind.name} takes no number in brackets", argument="method")

@@ -183,7 +183,11 @@ def _from_values(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], whit
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and high <= white):  # also false for NaN
         raise ImageError(f"mode {mode} has values from {low:g} to {high:g}; expected 0 to {white:g}")
-    return Image.fromarray(np.rint(values * (255 / white)).astype(np.uint8))
+    result = np.rint(values * (255 / white)).astype(np.uint8)
+    if 0 < high < white / 16:  # such as 12 bits in a file of 16
+        levels = f"values up to {high:g} of {white:g} become {np.unique(result).size} grey levels"
+        warnings.warn(f"mode {mode}: {levels}; scale them, or pass a tensor, which is taken as it is", stacklevel=2)
+    return Image.fromarray(result)
 
 
 def _over(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:

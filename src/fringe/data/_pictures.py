@@ -55,9 +55,7 @@ def _from_array(array: NDArray[Any]) -> Image.Image:
                 hint="divide pixels of 0 to 255 by 255, and pass an input that is normalised already as a torch tensor",
             )
         plane = np.rint(plane.astype(np.float64) * 255).astype(np.uint8)
-    elif plane.dtype == np.uint16 and plane.shape[-1] == 1:
-        plane = np.rint(plane / 257).astype(np.uint8)
-    elif plane.dtype != np.uint8:
+    elif plane.dtype != np.uint8 and not (plane.dtype == np.uint16 and plane.shape[-1] == 1):
         raise ImageError(f"got an array of {plane.dtype}, expected uint8 or floats in [0, 1]")
     mode = _MODES[plane.shape[-1]]
     return Image.fromarray(np.ascontiguousarray(plane[..., 0] if mode == "L" else plane))

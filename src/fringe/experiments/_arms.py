@@ -1,6 +1,9 @@
 """Arms: the models of a plan, given or made by a scene, and the methods that explain each."""
 
+import contextlib
 import copy
+import hashlib
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -110,3 +113,17 @@ def refuse_lookalikes(argument: str, named: Mapping[str, Attributor] | Mapping[s
         if kinds[0] != kinds[1] and one.record() == other.record():
             message = f"{first} and {second} have one name and the same settings, and would share their scores"
             raise InputError(message, argument=argument, hint="give the class of one of them a `name` of its own")
+
+
+def written_code(configured: Attributor | Metric | None) -> str | None:
+    """Digest of the source text of the functions in the classes of a method or a metric, and in those of the method
+    within it; None if all are of this library, or no text can be read."""
+    kinds = [kind for each in (configured, getattr(configured, "innermost", None)) for kind in type(each).__mro__]
+    texts = list[str]()
+    for kind in kinds:
+        for member in vars(kind).values():
+            function = getattr(member, "__func__", getattr(member, "fget", member))
+            if inspect.isfunction(function) and not function.__module__.startswith(("fringe.", "typing")):
+                with contextlib.suppress(Exception):  # what a dataclass writes has no text; a file may have changed
+                    texts.append(inspect.getsource(function))
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:32] if texts else None

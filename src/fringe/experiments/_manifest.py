@@ -19,7 +19,7 @@ import fringe
 from fringe.classifier import Classifier
 from fringe.data import ImageRef
 from fringe.errors import FringeError, TargetError, TransientError, first_line, is_misread, is_transient
-from fringe.experiments._arms import Arm, refuse_lookalikes
+from fringe.experiments._arms import Arm, refuse_lookalikes, written_code
 from fringe.experiments._images import (
     ImageEntry,
     ImageSample,
@@ -49,6 +49,7 @@ def map_setting(
     score: str,
     seed: int,
     references: tuple[str, ...] | None = None,
+    code: str | None = None,
 ) -> dict[str, Any]:
     """All that shapes a method's map on a model, but the image, as plain data that JSON returns unchanged; its
     :func:`digest` is the key. Neither the batch size, the device nor the engine is in it: they move a number by
@@ -56,9 +57,10 @@ def map_setting(
 
     ``model`` holds its architecture, the digests of weights and structure, and the preprocessing with the rule for
     turned photos; ``method`` its record; ``references`` the digests of the reference images, for a method that uses
-    them.
+    them; ``code`` the digest of a method of the user's own.
     """
     setting = {"model": model, "method": method, "target": target, "score": score, "seed": seed}
+    setting |= {"code": code} if code else {}
     return json.loads(json.dumps({**setting, "references": references, "dtype": "float32", "schema": SCHEMA}))
 
 
@@ -382,6 +384,7 @@ def _settings(
             score=plan.score,
             seed=plan.seed,
             references=digests if candidate.method is not None and candidate.method.uses_references else None,
+            code=written_code(candidate.method),
         )
         for candidate in plan.candidates(arm)
     }
@@ -391,5 +394,6 @@ def _metric(plan: Plan, label: str) -> dict[str, Any]:
     metric = plan.metrics[label]
     description = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
     settings = metric.record()
-    description |= {"summary": metric.aggregate, "settings": settings, "key": digest(settings)}
+    key = digest([settings, code] if (code := written_code(metric)) else settings)
+    description |= {"summary": metric.aggregate, "settings": settings, "key": key}
     return {**description, "limit": plan.limit(label)}

@@ -19,6 +19,7 @@ from fringe.errors import (
     is_device_error,
     is_misread,
     is_transient,
+    model_error,
 )
 from fringe.experiments._arms import Arm
 from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult, Progress, one_by_one
@@ -270,7 +271,7 @@ class TaskRunner:
             if is_misread(error):
                 raise
             _stop_at_device_error(error, f"model {context.label!r}")
-            status, reason = None, first_line(error)
+            status, reason = None, model_error(error)
             if not is_transient(error):
                 rest = [one for one in group if one[0] in images]
                 alone = [self._group(context, [one], failed) for one in rest] if len(rest) > 1 else []

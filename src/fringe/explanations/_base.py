@@ -22,7 +22,7 @@ from fringe.attribution import Attributor, FRInGe, get_method, require_package, 
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, file_sha256, find_inputs
-from fringe.errors import FringeError, InputError, first_line, is_transient
+from fringe.errors import FringeError, InputError, is_transient, model_error
 from fringe.experiments import choose_references, default_model, prepare, with_settings
 from fringe.explanations._folder import MAP, SUMMARY, ResultFolder
 from fringe.explanations._spec import ExplainSpec, ImageOptions
@@ -333,7 +333,7 @@ class ImageRun(Generic[Spec]):
         except Exception as error:  # an image that the model cannot take, whatever it raises, must not stop the others
             if isinstance(error, FringeError) or is_transient(error):
                 raise
-            return f"the model cannot take an input of shape {tuple(x.shape[1:])}: {first_line(error)}"
+            return f"the model cannot take an input of shape {tuple(x.shape[1:])}: {model_error(error)}"
         names = self.loaded.class_names
         if names is not None and len(names) != logits.shape[1]:
             source = "the model's own list" if self.class_names is None else repr(str(self.spec.classes))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from torch import Tensor
+
 from fringe._arguments import ForwardArguments
 from fringe._class_names import ClassNames, resolve_class_name
 from fringe.attribution import Attribution, Attributor, FRInGe, InputKind, Progress, attribute, get_method
@@ -83,7 +85,8 @@ def explain(
     arguments |= {**ready.arguments, **options}
     classifier = Classifier.of(ready.model, arguments.pop("score", None), arguments.pop("batch_size", None))
     further = (arguments.get("forward_args"), arguments.get("forward_kwargs"))
-    with unfit_inputs():
+    is_stack = kind == "image" and isinstance(inputs, Tensor) and inputs.dim() == 3
+    with unfit_inputs("for a batch of series (B, C, T) give kind='series'" if is_stack else None):
         logits = classifier.logits(ready.inputs, ForwardArguments.of(len(ready.inputs), *further))
     names = ready.named(logits.shape[1])
     suited = _suited(method, kind, ready.model)

@@ -100,7 +100,9 @@ def _batch(x: Tensor) -> Tensor:
     """Return a tensor (C, H, W) or (B, C, H, W) as a batch."""
     if x.dim() not in (3, 4) or x.numel() == 0:
         raise InputError(
-            f"got a tensor of shape {tuple(x.shape)}, expected (C, H, W) or (B, C, H, W)", argument="inputs"
+            f"got a tensor of shape {tuple(x.shape)}, expected (C, H, W) or (B, C, H, W)",
+            argument="inputs",
+            hint="fringe.attribute takes inputs of any shape, such as volumes (B, C, D, H, W)",
         )
     if not x.is_floating_point():
         raise InputError(

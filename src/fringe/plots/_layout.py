@@ -13,7 +13,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 
-from fringe.plots._style import FONT, LINE, MARGIN, MUTED, TICK, TITLE, Style, new_figure, sanitise, text_style
+from fringe.plots._style import LINE, MARGIN, MUTED, TICK, TITLE, Style, font_families, new_figure, sanitise, text_style
 
 #: A figure or a part of one.
 Panel = Figure | SubFigure
@@ -169,7 +169,8 @@ def caption_below(ax: Axes, sentences: Sequence[str]) -> None:
 
 def text_width(text: str, size: float = TICK, *, bold: bool = False) -> float:
     """Return the inches that a line of text takes at most."""
-    font = get_font(findfont(FontProperties(family=FONT, weight="bold" if bold else "normal")))
+    weight = "bold" if bold else "normal"
+    font = get_font([findfont(FontProperties(family=family, weight=weight)) for family in font_families()])
     font.set_size(size, 72)
     font.set_text(text)
     return (_HINTED_BOLD if bold else _HINTED) * font.get_width_height()[0] / 64 / 72

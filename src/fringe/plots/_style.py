@@ -11,11 +11,12 @@ from functools import cache
 from textwrap import wrap
 from typing import Any, Literal
 
+from matplotlib import rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.font_manager import findfont, get_font
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 
 INK, MUTED, RULE = "#1f2328", "#5f6773", "#c9ced6"
@@ -124,7 +125,7 @@ def titled_figure(
 
 def draw_legend(figure: Figure | SubFigure, handles: Sequence[Artist], title: str, **layout: Any) -> None:
     """Draw a legend without a frame below a title in muted letters; ``layout`` says where and how wide."""
-    small: Style = {"family": FONT, "size": TICK}
+    small: Style = {"family": font_families(), "size": TICK}
     fonts: Style = {"prop": small, "title_fontproperties": small, "labelcolor": INK}
     legend = figure.legend(
         handles=list(handles), title=title or None, alignment="left", frameon=False, borderpad=0, **fonts, **layout
@@ -170,7 +171,12 @@ def series_style(index: int) -> Style:
 
 def text_style(size: float = LABEL, colour: str = INK, **more: Any) -> Style:
     """Return keywords of a text; a dollar sign in it is a dollar sign."""
-    return {"fontsize": size, "color": colour, "fontfamily": FONT, "parse_math": False, **more}
+    return {"fontsize": size, "color": colour, "fontfamily": font_families(), "parse_math": False, **more}
+
+
+def font_families() -> list[str]:
+    """Return our font, and those of matplotlib's settings for letters that it lacks, such as Chinese ones."""
+    return [FONT, *rcParams["font.family"]]
 
 
 def despine(axes: Axes) -> None:
@@ -203,7 +209,7 @@ def annotate(axes: Axes, text: str) -> Text:
 
 def sanitise(text: str, length: int = 60) -> str:
     """Return ``text`` on one line, with a box for what the font cannot draw, cut with an ellipsis at ``length``."""
-    known = _charmap()
+    known = _charmap(*font_families())
     drawn = "".join(c if ord(c) in known else "\u25a1" for c in " ".join(text.split()))
     return drawn if len(drawn) <= length else drawn[: length - 1].rstrip() + "…"
 
@@ -237,5 +243,5 @@ def quoted(label: str) -> str:
 
 
 @cache
-def _charmap() -> frozenset[int]:
-    return frozenset(get_font(findfont(FONT)).get_charmap())
+def _charmap(*families: str) -> frozenset[int]:
+    return frozenset[int]().union(*(get_font(findfont(FontProperties([family]))).get_charmap() for family in families))
