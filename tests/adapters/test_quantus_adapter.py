@@ -7,7 +7,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from adapters_toys import inputs, smooth
+from adapters_toys import filled, inputs, smooth
+from torch import nn
 
 import fringe
 from fringe import InputError, IntegratedGradients
@@ -202,6 +203,17 @@ def test_metrics_by_name_are_those_of_quantus(name, kind, settings, monkeypatch)
     ]
     np.testing.assert_allclose(result.values.numpy(), np.asarray(theirs, dtype=float), rtol=1e-4, atol=1e-6)
     assert result.values.isfinite().all()
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_colour_images_have_scores(name):
+    pytest.importorskip("quantus")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(2, 3, 16, 16, generator=generator, dtype=torch.float64)
+    model = filled(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Softplus(), nn.AvgPool2d(7), nn.Flatten(), nn.Linear(16, 4)))
+    context = EvaluationContext(Problem.of(fringe.Classifier(model), x))
+    result = evaluate(context, torch.randn(x.shape, generator=generator, dtype=x.dtype), [f"quantus:{name}"])
+    assert result[f"quantus:{name}"].values.isfinite().all()
 
 
 def test_every_metric_by_name_has_the_direction_and_outputs_of_quantus():

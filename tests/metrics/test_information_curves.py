@@ -95,6 +95,17 @@ def test_a_better_map_has_a_larger_area():
     assert good > random > bad
 
 
+def test_a_constant_map_shows_all_at_once_and_is_flagged():
+    x = pictures(3)
+    for value in (0.0, 1.0):
+        result = evaluate(context(x), torch.full_like(x, value), ["pic"])["pic"]
+        shown = ~result.flags["skipped"]
+        assert result.values[shown].tolist() == pytest.approx([0.5] * int(shown.sum()), abs=1e-12)
+        assert result.flags["constant_map"].tolist() == [True] * IMAGES
+        assert result.flags["zero_map"].tolist() == [value == 0.0] * IMAGES
+    assert not bool(evaluate(context(x), normal(*x.shape), ["pic"])["pic"].flags["constant_map"].any())
+
+
 def test_images_are_skipped_for_a_doubtful_or_an_uninformed_prediction():
     x = pictures(3)
     doubtful = evaluate(context(x, Patches(1.0)), normal(*x.shape), ["pic"])["pic"]

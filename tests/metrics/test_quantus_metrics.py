@@ -84,10 +84,18 @@ def test_settings_and_what_they_are_when_left_out(stand_in):
     assert quantus.made[-1]["features_in_step"] == 16
     assert quantus.made[-1]["perturb_baseline"] == "mean"
     odd = metric.with_text({"features_in_step": "9"})
-    with pytest.raises(InputError, match=r"features_in_step: got 9, expected a divisor of the 128 entries .* as 8"):
+    with pytest.raises(InputError, match=r"features_in_step: got 9, expected a divisor of the 64 pixels .* as 8"):
         evaluate(context_of(build(), X), MAPS, [odd])
     with pytest.raises(InputError, match="perturb_baseline: got 'grey', expected one of black, white"):
         metric.with_text({"perturb_baseline": "grey"})
+
+
+@pytest.mark.parametrize(("shape", "step"), [((1, 32, 32), 16), ((3, 16, 16), 16), ((3, 224, 224), 3136), ((100,), 1)])
+def test_a_step_divides_the_pixels_of_a_channel(stand_in, shape, step):
+    """Quantus counts steps in the entries of all channels, and refuses what does not divide those of one."""
+    quantus = stand_in()
+    get_metric("quantus:pixel_flipping")._build(torch.empty(shape))
+    assert quantus.made[-1]["features_in_step"] == step
 
 
 def test_maps_that_quantus_refuses_have_no_score(stand_in):

@@ -210,6 +210,15 @@ def test_a_model_by_its_folder(tmp_path):
         fringe.explain(f"hf:{tmp_path}", ["a great film"], kind="text")
 
 
+def test_class_names_by_text_are_in_the_order_of_their_numbers():
+    model = make_model()
+    model.classifier = nn.Linear(48, 12).eval()
+    model.config.id2label = {str(k): f"class {k}" for k in range(12)}  # as read from JSON: "10" sorts before "2"
+    result = fringe.explain(model, ["a great film"], tokenizer=make_tokenizer(), target="class 10", method="ig")
+    assert result.context.class_names == tuple(f"class {k}" for k in range(12))
+    assert result.target.tolist() == [10]
+
+
 def test_a_result_shows_its_words(classifier):
     from rich.console import Console
 

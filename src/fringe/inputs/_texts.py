@@ -48,5 +48,4 @@ def text_inputs(request: Request) -> ModelInputs:
 
 
 def _names_of_config(model: nn.Module) -> tuple[str, ...] | None:
-    names: Any = getattr(getattr(model, "config", None), "id2label", None)
-    return tuple(str(names[k]) for k in sorted(names)) if names else None
+    return class_names(getattr(getattr(model, "config", None), "id2label", None) or None)

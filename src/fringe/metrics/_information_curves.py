@@ -37,7 +37,9 @@ class PerformanceInformationCurve(Metric):
 
     An image is skipped, NaN with the flag ``skipped``, if its probability is below ``least`` or the first image has as
     much probability or information as the input. The score is the area of each image, so that methods can be paired,
-    and tables show its median; the published number is the area under the median of the curves ``pic``.
+    and tables show its median; the published number is the area under the median of the curves ``pic``. Pixels that are
+    as important as the quantile are shown, too: a constant map shows the whole input at once, which scores 1/2. Such
+    maps are flagged ``constant_map`` or ``zero_map``.
 
     Costs a forward pass per threshold (13), one for the first images, and about a second of compression and
     interpolation on the CPU for 224 pixels. Other numbers of channels than 1 and 3 are compressed side by side.
@@ -90,7 +92,10 @@ class PerformanceInformationCurve(Metric):
         area = np.trapezoid(curves, dx=1.0 / POINTS, axis=1)
         return Scores(
             torch.as_tensor(area, dtype=dtype, device=device),
-            flags={"skipped": torch.as_tensor(skipped, device=device)},
+            flags={
+                "skipped": torch.as_tensor(skipped, device=device),
+                **perturb.ranking_of(maps, self.reduction).flags(),
+            },
             details={"p_input": ends[:, 0], "initial": torch.as_tensor(start[:, 0], dtype=dtype, device=device)},
             curves={"pic": torch.as_tensor(curves[:, ::STORED], dtype=dtype, device=device)},
         )

@@ -1,6 +1,7 @@
 """Metrics of Quantus by name, ``quantus:NAME``: those that take a model and maps, and give one number a map."""
 
 import importlib
+import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Generator, Mapping
@@ -23,11 +24,17 @@ from fringe.paths import Problem
 from fringe.settings import Doc, Positive, PositiveInt
 
 _Step = Annotated[
-    PositiveInt | None, Doc("entries that change at once, a divisor of their number; none: some 64 steps")
+    PositiveInt | None, Doc("entries that change at once, a divisor of the number of pixels; none: some 64 steps")
 ]
 _Baseline = Annotated[Literal["black", "white", "mean", "uniform", "random"], Doc("what an entry is replaced by")]
 _Size = Annotated[PositiveInt | None, Doc("entries of a subset; none: 224, or a quarter of the entries if fewer")]
 _Tolerance = Annotated[Positive, Doc("what counts as no change, or as an entry of zero")]
+
+
+def _replaced(arr: np.ndarray[Any, Any], mask: np.ndarray[Any, Any], **settings: Any) -> Any:
+    """What IROF does by default, whose mask (B, 1, H, W) Quantus 0.6 itself refuses for images of several channels."""
+    functions = importlib.import_module("quantus.functions.perturb_func")
+    return functions.baseline_replacement_by_mask(arr, np.broadcast_to(mask, arr.shape), **settings)
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ KNOWN: Mapping[str, _Entry] = {
         64,
         {"nr_samples": (Annotated[PositiveInt, Doc("draws of a replacement")], 10), "eps": (_Tolerance, 1e-5), **_STEP},
     ),
-    "irof": _Entry("IROF", "higher", 50, {"perturb_baseline": (_Baseline, "mean")}),
+    "irof": _Entry("IROF", "higher", 50, {"perturb_baseline": (_Baseline, "mean")}, {"perturb_func": _replaced}),
     "complexity": _Entry("Complexity", "lower"),
     "effective_complexity": _Entry("EffectiveComplexity", "lower", 0, {"eps": (_Tolerance, 1e-5)}),
     "sparseness": _Entry("Sparseness", "higher"),
@@ -124,7 +131,7 @@ class QuantusMetric(Metric):
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         problem, values = maps.context.problem, maps.values
-        metric = self._build(values[0].numel())
+        metric = self._build(values[0])
         flat = values.flatten(1)
         constant = (flat == flat[:, :1]).all(1)
         scores = torch.full((len(values),), torch.nan, dtype=torch.float64)
@@ -152,13 +159,13 @@ class QuantusMetric(Metric):
             return float("nan")
         return float(np.asarray(result, dtype=np.float64).reshape(-1)[0])
 
-    def _build(self, entries: int) -> Any:
-        """The metric of Quantus for maps with this many entries."""
+    def _build(self, like: Tensor) -> Any:
+        """The metric of Quantus for maps of the shape of ``like``."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         if "features_in_step" in given:
-            given["features_in_step"] = self._step(given["features_in_step"], entries)
+            given["features_in_step"] = self._step(given["features_in_step"], like)
         if "subset_size" in given:
-            given["subset_size"] = given["subset_size"] or min(224, max(entries // 4, 1))
+            given["subset_size"] = given["subset_size"] or min(224, max(like.numel() // 4, 1))
         arguments = {**given, **self.entry.fixed}
         quiet = {"disable_warnings": True, "display_progressbar": False, "return_aggregate": False}
         try:
@@ -166,14 +173,18 @@ class QuantusMetric(Metric):
         except (AssertionError, TypeError, ValueError) as error:
             raise InputError(f"Quantus does not take {arguments} ({error})", argument=self.name) from error
 
-    def _step(self, step: int | None, entries: int) -> int:
-        """How many entries change at once: by default the smallest divisor with at most 64 steps."""
-        divisors = [d for d in range(1, entries + 1) if entries % d == 0]
+    def _step(self, step: int | None, like: Tensor) -> int:
+        """How many entries change at once: by default the smallest divisor of the pixels with at most 64 steps.
+
+        Quantus counts entries in all channels, and refuses what does not divide those of one.
+        """
+        pixels = math.prod(like.shape[1:])
+        divisors = [d for d in range(1, pixels + 1) if pixels % d == 0]
         if step is None:
-            return next(d for d in divisors if entries // d <= 64)
+            return next((d for d in divisors if like.numel() // d <= 64), pixels)
         if step not in divisors:
             near = min(divisors, key=lambda d: abs(d - step))
-            message = f"got {step}, expected a divisor of the {entries} entries of a map"
+            message = f"got {step}, expected a divisor of the {pixels} pixels of a map"
             raise InputError(message, argument=f"{self.name}.features_in_step", hint=f"such as {near}")
         return step
 

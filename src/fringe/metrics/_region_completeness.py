@@ -11,6 +11,9 @@ from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 
 #: Sums of explained differences below this have no shares.
 LEAST_DIFFERENCE = 1e-6
+#: If a map is that of the recorded path alone, and of the explained score, its change is that along the path, but for
+#: this share. AGI, of the probability, has several paths, and records the first.
+SAME_END = 1e-3
 
 
 @runtime_checkable
@@ -34,9 +37,10 @@ class RegionCompleteness(Metric):
 
     where A_j is the sum of the map over a region, and ``rest`` the pixels that no term reads: 0 is exact, 1 the worst.
     With two regions and positive sums this is the difference between the shares of the first. The baseline is the end
-    point of the method's own path, so the map is computed again. Methods without a recorded path are compared with
-    the zero baseline and flagged ``no_identity``: no theorem says what their sums should be. Networks that are no
-    such sum have no score and are flagged ``no_regions``. The same holds for explained probabilities.
+    point of the method's own path, so the map is computed again. Methods without a recorded path, with several paths,
+    or of another score (AGI), are compared with the zero baseline and flagged ``no_identity``: it is not known
+    what their sums should be. Networks that are no such sum have no score and are flagged ``no_regions``. The same
+    holds for explained probabilities.
     """
 
     name = "region_completeness"
@@ -86,15 +90,21 @@ class RegionCompleteness(Metric):
 
 
 def _end_points(maps: EvaluatedMaps) -> tuple[Tensor, Tensor]:
-    """The end (B, C, H, W) of each image's path, zero where none is recorded, and whether there is one (B,)."""
+    """The end (B, C, H, W) of each image's path, zero where it is not known, and whether it is (B,)."""
     if maps.explain is None:
         raise InputError("got maps alone, expected the method that made them", argument="explain")
     x = maps.context.problem.inputs
     ends, known = torch.zeros_like(x), torch.zeros(len(x), dtype=torch.bool, device=x.device)
-    made = maps.explain(replace(maps.context.problem, record_path=2))
+    made: Any = maps.explain(replace(maps.context.problem, record_path=2))
     paths: Any = getattr(made, "trajectory", None) or ()
+    scores = maps.context.problem.score(maps.context.problem.logits)
     for image, path in enumerate(paths):
-        if path is not None and len(path.snapshots):
+        if path is None or not len(path.snapshots) or "score" not in path.points:
+            continue
+        score = float(scores[image])
+        change = float(made.score[image] - made.endpoint_score[image])
+        recorded = score - float(path.points["score"][-1])
+        if abs(recorded - change) <= SAME_END * abs(change) + LEAST_DIFFERENCE * (1 + abs(score)):
             ends[image], known[image] = path.snapshots[-1].to(x), True
     return ends, known
 
