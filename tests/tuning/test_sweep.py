@@ -158,6 +158,8 @@ def test_what_makes_no_line():
         sweep_lines(BASE, {"centre": scores_of(BASE)}, {"damping": [1e-1]})
     with pytest.raises(InputError, match=r"solve: got \('gradient',\), expected numbers, for a line"):
         sweep_lines(BASE, {"centre": None, "solve=gradient": None}, {"solve": ["gradient"]})
+    with pytest.raises(InputError, match=r"delta_euc: got \(1.0, None\), expected numbers, for a line"):
+        sweep_lines(BASE, {"centre": None, "delta_euc=1.0": None, "delta_euc=None": None}, {"delta_euc": [1.0, None]})
 
 
 def test_images_that_share_pixels_are_resampled_together():
