@@ -233,3 +233,15 @@ def test_tables_say_of_each_score_what_its_best_record_says(scored):
         rows = [of_map[key] for key in sorted(of_map) if key[:2] == (model, method)]
         best = [next((row for row in one if row.status == "ok"), one[0]) for one in rows]
         assert found == [{name: getattr(row, name) for name in found[0]} for row in best]
+
+
+def test_more_reasons_than_there_are_short_numbers_are_told_apart():
+    reasons = [f"why {i}" for i in range(2**15 + 2)]
+    images = tuple({"digest": reason, "id": reason, "label": None} for reason in reasons)
+    about = Manifest({"seed": 0}, images, (), {"m": {"a": {"method": {}}}}, {"x": {"key": "x", "limit": 2**16}}, {}, {})
+    names = (about.setting_key("m", "a"), "x")
+    rest = ("m", "a", "x", "", None, None, None, None, "failed")
+    records = [ScoreRecord(*names, reason, *rest, error=reason) for reason in reasons]
+    frame = Results(about, Records(records)).frame
+    assert frame["error"].to_list() == reasons
+    assert frame.schema["label"] == frame.schema["target"] == pl.Int32  # without one, too
