@@ -161,7 +161,7 @@ def test_what_makes_no_line():
     with pytest.raises(InputError, match=r"delta_euc: got \(1.0, None\), expected numbers, for a line"):
         sweep_lines(BASE, {"centre": None, "delta_euc=1.0": None, "delta_euc=None": None}, {"delta_euc": [1.0, None]})
     scores = {"insertion": [0.5, 0.5], "deletion": [0.5, 0.5], "infidelity": [-0.1, 0.3]}  # 0.1 in the mean
-    with pytest.raises(InputError, match="infidelity: got a mean of -0.1, expected none below zero"):
+    with pytest.raises(InputError, match=r"infidelity: got a mean of -0\.1, expected none below zero"):
         sweep_lines(BASE, {"centre": scores}, {"damping": [1e-5]})
 
 
