@@ -229,10 +229,12 @@ def test_tables_say_of_each_score_what_its_best_record_says(scored):
         for row in known:
             of_map.setdefault((model, method, row.image), []).append(row)
     for model, method in itertools.product("mn", methods):
-        found = results.map_frame(model, method).drop("method").rows(named=True)
+        maps = results.map_frame(model, method).drop("method")
+        found = maps.rows(named=True)
         rows = [of_map[key] for key in sorted(of_map) if key[:2] == (model, method)]
         best = [next((row for row in one if row.status == "ok"), one[0]) for one in rows]
         assert found == [{name: getattr(row, name) for name in found[0]} for row in best]
+        assert maps.schema["target"] == pl.Int32
 
 
 def test_more_reasons_than_there_are_short_numbers_are_told_apart():
