@@ -219,14 +219,14 @@ def test_an_estimate_in_words():
         for model, n in (("b", 13), ("c", 1))
         for i in range(n)
     ]
-    costs[-1] = replace(costs[-1], fraction=0.25)
+    costs[-1], costs[-2] = replace(costs[-1], fraction=0.25), replace(costs[-2], fraction=0.5)
     known = RunEstimate(
         "p", 5, ("a", "b", "c", "d"), tuple(costs), {"mas": 120.0}, 7200.0, 60.0, 2_000_000, 1_500_000, 1
     )
     assert known.describe().splitlines() == [
         "p: 5 images; missing tasks: 16",
         "  a ig: 2 maps, 2,500 passes (1,500 forward, 1,000 vjp), 30 s",
-        "  b, 13 settings: 26 maps, 39 passes (26 jvp, 13 vjp), 13 s",
+        "  b, 13 settings: 26 maps, 39 passes (26 jvp, 13 vjp), 13 s (from 50% of a map)",
         "  c 0: 2 maps, 3 passes (2 jvp, 1 vjp), 1 s (from 25% of a map)",
         "  d: nothing left to do",
         "  scores: mas 2 min",

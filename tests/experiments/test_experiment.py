@@ -159,7 +159,7 @@ class Parts:
     """Records in tables of a few rows each, as packs of several runs hold them."""
 
     def __init__(self, records):
-        self.parts = [Records(records[i : i + 40]) for i in range(0, len(records), 40)]
+        self.parts = [Records(records[i : i + 200]) for i in range(0, len(records), 200)]
 
     def tables(self, columns, settings=None):
         for part in self.parts:
@@ -182,7 +182,7 @@ def test_tables_say_of_each_score_what_its_best_record_says(scored):
     )  # fmt: skip
     keys = [*{about.setting_key(model, method) for model in "mn" for method in ("a", "c")}, "another"]
     records = []
-    for number in range(200):
+    for number in range(400):
         status = str(rng.choice([*scored, "failed", "diverged", "unreadable"]))
         record = ScoreRecord(
             setting=str(rng.choice(sorted(keys))),
