@@ -256,6 +256,10 @@ def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
     assert resolve(plan).manifest.images[0]["source"] == first
     (cost,) = estimate_run(plan).costs
     assert (cost.maps, cost.vjp) == (3, 6)
+    run_plan(plan, tmp_path / "run", RunOptions())
+    assert estimate_run(plan, tmp_path / "run").costs == ()
+    (again,) = estimate_run(plan, tmp_path / "run", retry=True).costs
+    assert (again.tasks, again.maps) == (1, 1)
     with pytest.raises(FringeError, match="cannot be decoded"):
         estimate_run(study(methods, [first], n=1))
 
