@@ -153,7 +153,7 @@ def test_processes_share_the_tasks(monkeypatch):
     [
         (SerialExecutor(), "cpu", (1, None, 1.0)),
         (ProcessExecutor(1), "cpu", (1, None, 1.0)),
-        (ProcessExecutor(2), "cpu", (2, 4, 1.0)),
+        (ProcessExecutor(3), "cpu", (3, 2, 1.0)),  # of eight threads
         (ProcessExecutor(16), "cpu", (16, 1, 4.0)),  # on four cores
         (ProcessExecutor(2), "cuda", (2, 4, 2.0)),
         (RayExecutor(), "cpu", (4, 2, 1.0)),
