@@ -26,6 +26,7 @@ import fringe
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.classifier import PassCounts
 from fringe.paths import GradientNorm, Problem
+from fringe.paths._authors_geodesic import _Fit
 
 BENT = fringe.GeoIGSVI(steps=12, iterations=15, beta=1.0, learning_rate=3e-2)
 OFFICIAL = fringe.GeoIGSVI(mode="official", steps=12, iterations=15, learning_rate=2e-2, beta=0.5)
@@ -193,6 +194,36 @@ def test_learning_rates_are_halved_and_the_fit_ends(monkeypatch):
     assert found.passes.jvp == 12 * sum(taken) + 1  # one of the check of the model: ended images cost nothing
 
 
+@pytest.mark.parametrize(
+    ("level", "rate", "decline", "taken", "last", "since"),
+    [
+        (1.0, 1.0, 5e-5, 102, 2**-4, 0),
+        (0.0, 1.0, 0.0, 102, 2**-4, 0),
+        (1.0, 3e-5, 0.0, 102, 1e-5, 50),
+        (1.0, 1.0, 2e-4, 300, 2**-11, 23),
+    ],
+)
+def test_the_published_patience(level, rate, decline, taken, last, since):
+    """No loss is below the second: the rate is halved at each 25th after it, and the 100th that gains less than 1e-4 of
+    the one before ends the fit. At the least rate the optimiser goes on."""
+    fit = _Fit(0, torch.zeros(2, 3), rate)
+    while not fit.stopped and fit.steps_taken < 300:
+        fit._update_schedule(level * (1.0 if fit.steps_taken == 1 else 2.0 * (1.0 - decline) ** fit.steps_taken))
+    assert (fit.steps_taken, fit.rate, fit.since_halved) == (taken, last, since)
+
+
+def test_the_force_is_the_mean_over_the_iterations_that_were_done(monkeypatch):
+    """The outputs sum to ``|x|^2 / 2``: the gradient of each row's norm is a unit vector, so that a point is pulled by
+    beta times the root of the number of rows, wherever it is."""
+    monkeypatch.setattr("fringe.paths._authors_geodesic.STOP_AFTER", 5)
+    model = lambda z: torch.stack((0.5 * z.square().sum((1, 2, 3)), 0.0 * z.sum((1, 2, 3))), 1)  # noqa: E731
+    x, method = images(2), dataclasses.replace(OFFICIAL, learning_rate=0.3, iterations=100)
+    found = fringe.attribute(model, x, method=method, target=0).diagnostics
+    assert (found["iterations"] < 100).all()
+    rows = x[0].numel() / x.shape[-1]
+    assert found["force_mean"].tolist() == pytest.approx([0.5 * rows**0.5] * 2, rel=1e-12)
+
+
 def test_an_affine_score_is_multiplied_by_the_length_of_the_path():
     """No displacement and no division: the map is the gradient times a length."""
     model, x = Affine(), images(2)
@@ -289,7 +320,8 @@ def test_out_of_memory_costs_only_time():
 def test_progress_ends_when_everything_is_done(method):
     heard = []
     fringe.attribute(SoftplusMLP(), images(3), method=method, batch_size=24, progress=lambda *p: heard.append(p))
-    assert heard[-1] == (3 * 16, 3 * 16)
+    first = 2 if method.beta else 2 * 15  # an iteration of the first two images; there are none without the model
+    assert (heard[0], heard[-1]) == ((first, 3 * 16), (3 * 16, 3 * 16))
     assert heard == sorted(heard)
 
 

@@ -138,6 +138,18 @@ class TestScores:
         classifier = Classifier(nn.Identity(), score=kind)
         (expected,) = torch.autograd.grad(classifier.score(logits, target).sum(), logits)
         assert torch.allclose(classifier.score_cotangent(logits.detach(), target), expected, rtol=1e-12, atol=1e-15)
+        several, contrast = (
+            torch.tensor([[0, 1], [1, 2], [4, 3], [4, 0]]),
+            torch.tensor([[2, 0], [0, 4], [3, 4], [1, 2]]),
+        )
+        other = Classifier(nn.Identity())  # that is asked for this kind alone
+        found = other.score_cotangent(logits.detach(), several, contrast, kind)
+        for k in range(2):
+            (expected,) = torch.autograd.grad(other.score(logits, several, contrast, kind)[:, k].sum(), logits)
+            assert torch.allclose(found[:, k], expected, rtol=1e-12, atol=1e-15)
+            literal = SCORES[kind](logits).gather(1, torch.stack((several[:, k], contrast[:, k]), 1))
+            score = other.score(logits, several, contrast, kind)[:, k]
+            assert torch.allclose(score, literal[:, 0] - literal[:, 1], rtol=1e-12, atol=1e-15)
 
     @pytest.mark.parametrize("contrast", [None, torch.tensor([1])])
     def test_near_certainty_single_precision_is_as_exact_as_double(self, kind, contrast):

@@ -1,6 +1,7 @@
 """What a run will take: exact where the probe runs to the end, near where it is stopped, and nothing is written."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,19 +12,25 @@ from fringe import FRInGe, FringeError, IntegratedGradients
 from fringe.experiments import (
     CONTROLS,
     Arm,
+    MethodCost,
     ModelSource,
     Plan,
     ProcessExecutor,
+    RayExecutor,
+    RunEstimate,
     RunOptions,
+    SerialExecutor,
     Store,
+    Task,
     estimate_run,
+    estimate_tasks,
     read_status,
     run_plan,
 )
-from fringe.experiments._estimate import _makespan
+from fringe.experiments._estimate import _makespan, _workers, describe_seconds
 from fringe.experiments._evaluator import Candidate, make_maps
 from fringe.experiments._manifest import resolve
-from fringe.experiments._probe import TaskCost, _Sample
+from fringe.experiments._probe import ProbeOptions, TaskCost, _Sample
 from fringe.experiments._runner import TaskRunner
 from fringe.metrics import Deletion, MaxSensitivity, Sparseness, get_metric
 
@@ -141,6 +148,102 @@ def test_processes_share_the_tasks(monkeypatch):
     assert _makespan([3.0, 1.0], 1) == 4.0
 
 
+@pytest.mark.parametrize(
+    ("executor", "device", "expected"),
+    [
+        (SerialExecutor(), "cpu", (1, None, 1.0)),
+        (ProcessExecutor(1), "cpu", (1, None, 1.0)),
+        (ProcessExecutor(3), "cpu", (3, 2, 1.0)),  # of eight threads
+        (ProcessExecutor(16), "cpu", (16, 1, 4.0)),  # on four cores
+        (ProcessExecutor(2), "cuda", (2, 4, 2.0)),
+        (RayExecutor(), "cpu", (4, 2, 1.0)),
+        (RayExecutor(workers=8), "cpu", (8, 1, 2.0)),
+        (RayExecutor("auto", workers=8), "cuda", (8, 1, 1.0)),
+    ],
+)
+def test_processes_share_cores_and_threads(executor, device, expected, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 8)
+    assert _workers(executor, device) == expected
+
+
+@pytest.mark.parametrize("is_cpu", [True, False])
+def test_an_estimate_is_the_sum_of_what_its_tasks_take(is_cpu, monkeypatch):
+    """A probe of known numbers, that itself took 4 s of processor time in 6 s."""
+    cost = SimpleNamespace(
+        scores=lambda metrics, images: dict.fromkeys(metrics, 0.25 * images),
+        maps=lambda images: 2.0 * images,
+        file=lambda images: 0.5,
+        file_bytes=lambda images: 100 + images,
+        **{"map_bytes": 10, "passes": (5.0, 0.0, 3.0), "fraction": 0.5, "table": ((), {})},
+    )
+    probe = SimpleNamespace(load=1.0, opening=lambda images: 0.125 * images, cost=lambda method: cost)
+    clocks = (iter((10.0, 16.0)).__next__, iter((20.0, 24.0)).__next__)
+    monkeypatch.setattr(
+        "fringe.experiments._estimate.time", SimpleNamespace(perf_counter=clocks[0], process_time=clocks[1])
+    )
+    monkeypatch.setattr("fringe.experiments._estimate.clock_of", lambda device: clocks[0 if not is_cpu else 1])
+    monkeypatch.setattr("fringe.experiments._estimate.Probe", lambda *_: probe)
+    resolved = SimpleNamespace(
+        plan=SimpleNamespace(name="plan", arms=[SimpleNamespace(label="net")]), manifest=SimpleNamespace(images="abc")
+    )
+    tasks = [Task("net", m, m, ("mas",), ("key",), tuple(images)) for images in ("ab", "c") for m in ("ig", "sg")]
+    known = estimate_tasks(resolved, tasks, ProbeOptions(workers=2, share=3.0))
+    assert [(c.method, c.tasks, c.maps, c.forward, c.jvp, c.vjp, c.seconds, c.fraction) for c in known.costs] == [
+        (method, 2, 3, 15.0, 0.0, 9.0, 5.0 + 2.75, 0.5) for method in ("ig", "sg")
+    ]
+    # of two images 0.25 + 5, then 5 with the images open; of one 0.125 + 2.75, then 2.75; two by two, a load before
+    slower, busy = (1.5, 1.0) if is_cpu else (1.0, 4 / 6)
+    assert known.seconds == pytest.approx(slower * (1.0 + 3 * max(5.25 + 2.75, 5.0 + 2.875)))
+    assert known.cpu_seconds == pytest.approx(busy * (1.0 + 5.25 + 5.0 + 2.875 + 2.75))
+    assert (known.metrics, known.bytes, known.map_bytes) == ({"mas": 1.5}, 2 * 102 + 2 * 101, 60)
+    assert (known.images, known.models, known.workers) == (3, ("net",), 2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0123, "0.012 s"), (89, "89 s"), (90, "1.5 min"), (5399, "90 min"), (5400, "1.5 h"), (358200, "100 h")],
+)
+def test_a_time_has_the_unit_that_a_person_would_use(seconds, text):
+    assert describe_seconds(seconds) == text
+
+
+def test_an_estimate_in_words():
+    """Models with more than a dozen methods have one line."""
+    costs = [
+        MethodCost("p", "a", "ig", 1, 2, 1500.0, 0.0, 1000.4, 30.0, 1.0),
+        MethodCost("p", "a", "edge", 1, 2, *[0.0] * 4, 1.0),
+    ]
+    costs += [
+        MethodCost("p", model, f"{i}", 1, 2, 0.0, 2.0, 1.0, 1.0, 1.0)
+        for model, n in (("b", 13), ("c", 1))
+        for i in range(n)
+    ]
+    costs[-1], costs[-2] = replace(costs[-1], fraction=0.25), replace(costs[-2], fraction=0.5)
+    known = RunEstimate(
+        "p", 5, ("a", "b", "c", "d"), tuple(costs), {"mas": 120.0}, 7200.0, 60.0, 2_000_000, 1_500_000, 1
+    )
+    assert known.describe().splitlines() == [
+        "p: 5 images; missing tasks: 16",
+        "  a ig: 2 maps, 2,500 passes (1,500 forward, 1,000 vjp), 30 s",
+        "  b, 13 settings: 26 maps, 39 passes (26 jvp, 13 vjp), 13 s (from 50% of a map)",
+        "  c 0: 2 maps, 3 passes (2 jvp, 1 vjp), 1 s (from 25% of a map)",
+        "  d: nothing left to do",
+        "  scores: mas 2 min",
+        "the store grows by 2 MB, with save_maps=True by 3.5 MB",
+        "in all about 2 h on cpu in one process (60 s of processor time), without the report",
+    ]
+    text = replace(known, metrics={}, workers=4, costs=tuple(costs[2:14]), device="cuda").describe()
+    assert "mas" not in text
+    assert "on cuda in 4 processes (" in text
+    assert text.count("\n  b ") == 12
+    assert known.record()["methods"][0] == {
+        **{"study": "p", "model": "a", "method": "ig", "tasks": 1, "maps": 2, "forward": 1500.0, "jvp": 0.0},
+        **{"vjp": 1000.4, "seconds": 30.0, "hours": 30 / 3600, "told_from": 1.0},
+    }
+    assert known.record().keys() == {*(vars(known).keys() - {"costs", "models"}), "methods"}
+
+
 def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
     for place in range(3):
         values = np.random.default_rng(place).integers(0, 255, (32, 32), dtype=np.uint8)
@@ -153,6 +256,10 @@ def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
     assert resolve(plan).manifest.images[0]["source"] == first
     (cost,) = estimate_run(plan).costs
     assert (cost.maps, cost.vjp) == (3, 6)
+    run_plan(plan, tmp_path / "run", RunOptions())
+    assert estimate_run(plan, tmp_path / "run").costs == ()
+    (again,) = estimate_run(plan, tmp_path / "run", retry=True).costs
+    assert (again.tasks, again.maps) == (1, 1)
     with pytest.raises(FringeError, match="cannot be decoded"):
         estimate_run(study(methods, [first], n=1))
 

@@ -1,6 +1,7 @@
 """An experiment from its specification to a table: in memory, in a folder, and in processes alike."""
 
 import gc
+import itertools
 import math
 import sys
 import warnings
@@ -15,9 +16,19 @@ from small_plans import IG
 from torch import nn
 
 from fringe import FringeError, InputError, Insertion, SmoothGrad
-from fringe.experiments import ExperimentSpec, ProcessExecutor, Results, estimate, read_results, run_experiment
+from fringe.experiments import (
+    ExperimentSpec,
+    Manifest,
+    ProcessExecutor,
+    Results,
+    ScoreRecord,
+    estimate,
+    read_results,
+    run_experiment,
+)
 from fringe.experiments import Store as RunFolder
 from fringe.experiments._results import results_from
+from fringe.experiments._scores import COLUMNS, Records
 
 SPEC = ExperimentSpec(
     model="embedded:digits", methods={"ig": IG, "sg": SmoothGrad(samples=2)}, metrics=["insertion", "sparseness"], n=4
@@ -153,3 +164,97 @@ def test_curves_are_those_of_the_images_of_the_metric(tmp_path):
         areas = ((curves[:, 1:] + curves[:, :-1]) / 2).mean(1)
         assert areas == pytest.approx(results.scores(model, "ig", "insertion"), abs=1e-6)
         assert len(areas) == limit
+
+
+class Parts:
+    """Records in tables of a few rows each, as packs of several runs hold them."""
+
+    def __init__(self, records):
+        self.parts = [Records(records[i : i + 200]) for i in range(0, len(records), 200)]
+
+    def tables(self, columns, settings=None):
+        for part in self.parts:
+            yield from part.tables(columns, settings)
+
+
+@pytest.mark.parametrize("scored", [["ok"], []])
+def test_tables_say_of_each_score_what_its_best_record_says(scored):
+    """Random records, many of one score, of labels that share a setting or a metric, and of no plan: of those of one
+    score the first with a score counts, else the first."""
+    rng, methods = np.random.default_rng(0), ("a", "ab", "c")  # a and ab are one method
+    about = Manifest(
+        {"seed": 0},
+        tuple({"digest": f"i{i}", "id": f"{i}.png", "source": "", "label": i or None} for i in range(5)),
+        (),
+        {model: {method: {"model": model, "method": {"method": method[0]}} for method in methods} for model in "mn"},
+        {"x": {"key": "x", "limit": 5}, "y": {"key": "y", "limit": 3}, "x again": {"key": "x", "limit": 2}},
+        {},
+        {},
+    )  # fmt: skip
+    keys = [*{about.setting_key(model, method) for model in "mn" for method in ("a", "c")}, "another"]
+    records = []
+    for number in range(400):
+        status = str(rng.choice([*scored, "failed", "diverged", "unreadable"]))
+        record = ScoreRecord(
+            setting=str(rng.choice(sorted(keys))),
+            metric_key=str(rng.choice(["x", "y", "z"])),
+            image=f"i{rng.integers(6)}",
+            **dict.fromkeys(("model", "method", "metric", "image_id"), ""),
+            diagnostics=[],
+            extras=[],
+            label=None,
+            target=int(rng.integers(10)) if number % 3 else None,
+            confidence=float(number),
+            score=float(rng.integers(2, 9)) if status == "ok" else None,
+            status=status,
+            error=f"why {number % 4}" if status == "failed" else None,
+            verdict=str(rng.choice(["ok", "short"])),
+            flags=[["one", "two"][: number % 3], []][number % 2],
+            curves=[("raw", [number, *range(number % 2)]), ("other", [0.0])][: 1 + number % 2][:: (-1) ** number],
+            **dict.fromkeys(("forward", "jvp", "vjp", "seconds"), float(number)),
+        )
+        records.append(record)
+    results, of_map = Results(about, Parts(records)), {}
+    records.sort(key=lambda record: record.status != "ok")
+    for (model, method, metric), cell in results.cells.items():
+        best, name = {}, (about.setting_key(model, method), about.metrics[metric]["key"])
+        for record in records:
+            if (record.setting, record.metric_key) == name:
+                best.setdefault(record.image, record)
+        rows = [best.get(f"i{i}") for i in range(about.metrics[metric]["limit"])]
+        known = [row for row in rows if row]
+        assert list(cell.rows) == rows
+        expected = [
+            {name: getattr(row, name, None) for name in COLUMNS} | {"image_id": f"{i}.png"}
+            for i, row in enumerate(rows)
+        ]
+        for row in expected:
+            row["status"] = row["status"] or "missing"
+        assert cell.frame.select("image_id", *COLUMNS).rows(named=True) == [
+            {name: row[name] for name in ("image_id", *COLUMNS)} for row in expected
+        ]
+        assert (cell.missing, cell.failed) == (rows.count(None), sum(row.status != "ok" for row in known))
+        assert cell.scores.tolist() == pytest.approx([row["score"] or np.nan for row in expected], nan_ok=True)
+        lines = results.curves(model, method, {metric: "raw"})[metric]
+        assert [line.tolist() for line in lines] == [dict(row.curves)["raw"] for row in known]
+        for row in known:
+            of_map.setdefault((model, method, row.image), []).append(row)
+    for model, method in itertools.product("mn", methods):
+        maps = results.map_frame(model, method).drop("method")
+        found = maps.rows(named=True)
+        rows = [of_map[key] for key in sorted(of_map) if key[:2] == (model, method)]
+        best = [next((row for row in one if row.status == "ok"), one[0]) for one in rows]
+        assert found == [{name: getattr(row, name) for name in found[0]} for row in best]
+        assert maps.schema["target"] == pl.Int32
+
+
+def test_more_reasons_than_there_are_short_numbers_are_told_apart():
+    reasons = [f"why {i}" for i in range(2**15 + 2)]
+    images = tuple({"digest": reason, "id": reason, "label": None} for reason in reasons)
+    about = Manifest({"seed": 0}, images, (), {"m": {"a": {"method": {}}}}, {"x": {"key": "x", "limit": 2**16}}, {}, {})
+    names = (about.setting_key("m", "a"), "x")
+    rest = ("m", "a", "x", "", None, None, None, None, "failed")
+    records = [ScoreRecord(*names, reason, *rest, error=reason) for reason in reasons]
+    frame = Results(about, Records(records)).frame
+    assert frame["error"].to_list() == reasons
+    assert frame.schema["label"] == frame.schema["target"] == pl.Int32  # without one, too

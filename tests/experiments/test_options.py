@@ -41,6 +41,8 @@ def test_options_that_do_not_fit_name_the_argument(options, argument):
 
 def test_absurd_work_is_described_and_usual_work_is_not():
     assert describe_excess([]) is None
-    assert describe_excess([("a map by ig", 200.0, 1000.0)]) is None
-    assert "3e+06 for a map by ig of one image" in describe_excess([("a map by ig", 3e6, 1.0)])
+    assert describe_excess([("a map by ig", 1e6, 1e4)]) is None
+    assert describe_excess([("a map by ig", 3e6, 10.0), ("the score mas", 1e3, 1e6)]) == (
+        "the settings mean about 1e+09 forward and backward passes, 3e+06 for a map by ig of one image"
+    )
     assert "about 2e+10 forward" in describe_excess([("the score mas", 1e5, 2e5)])

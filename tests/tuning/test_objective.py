@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +30,10 @@ def test_worked_by_hand():
     by_hand = objective([0.4, 0.6], [0.7, 0.8], [half, half])
     assert by_hand == pytest.approx(5 / 14, rel=1e-5)  # a millionth is added to each part
     assert by_hand == pytest.approx(literal(0.5, 0.75, half), rel=1e-14)
+    single = [np.float32(column) for column in ([0.4, 0.6, 0.1], [0.7, 0.8, 0.1], [half, half, 0.3])]
+    assert objective(*single) == objective(
+        *(column.tolist() for column in single)
+    )  # the means, too, in double precision
     # all parts one: one, and the millionth
     assert objective([1.0], [0.0], [0.0]) == pytest.approx(1 + 1e-6, rel=1e-12)
 

@@ -57,6 +57,14 @@ def start(process) -> None:
     process.stdin.flush()
 
 
+def test_the_journal_gives_the_sampler_the_base_as_its_first_point(tmp_path):
+    """Its settings are compared with the base's score: drawn ones would mislead every later trial."""
+    tuned = search(tmp_path / "j", 2)
+    first = study_of(tmp_path / "j").trials[0]
+    assert first.params == SPACE.clip(BASE)
+    assert first.value == tuned.trials[0].value
+
+
 @needs_proc
 @pytest.mark.thorough
 def test_a_search_goes_on_after_kill_9(tmp_path):

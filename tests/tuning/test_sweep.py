@@ -158,6 +158,11 @@ def test_what_makes_no_line():
         sweep_lines(BASE, {"centre": scores_of(BASE)}, {"damping": [1e-1]})
     with pytest.raises(InputError, match=r"solve: got \('gradient',\), expected numbers, for a line"):
         sweep_lines(BASE, {"centre": None, "solve=gradient": None}, {"solve": ["gradient"]})
+    with pytest.raises(InputError, match=r"delta_euc: got \(1.0, None\), expected numbers, for a line"):
+        sweep_lines(BASE, {"centre": None, "delta_euc=1.0": None, "delta_euc=None": None}, {"delta_euc": [1.0, None]})
+    scores = {"insertion": [0.5, 0.5], "deletion": [0.5, 0.5], "infidelity": [-0.1, 0.3]}  # 0.1 in the mean
+    with pytest.raises(InputError, match=r"infidelity: got a mean of -0\.1, expected none below zero"):
+        sweep_lines(BASE, {"centre": scores}, {"damping": [1e-5]})
 
 
 def test_images_that_share_pixels_are_resampled_together():
