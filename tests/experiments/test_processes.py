@@ -18,7 +18,8 @@ from poison_methods import Poison
 from small_plans import IG, arms, digits_plan
 from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, manifest, noted, table
 
-from fringe.errors import FringeError
+from fringe.cards import read_target
+from fringe.errors import FringeError, InputError
 from fringe.experiments import RunLog, RunOptions, run_plan
 from fringe.experiments._executors import POLL_INTERVAL, ProcessExecutor, SerialExecutor, run_tasks
 from fringe.experiments._jobs import perform_or_exit
@@ -239,6 +240,14 @@ def test_units_that_another_run_has_locked_are_looked_at_now_and_then(tmp_path, 
 
 
 @pytest.mark.thorough
+def test_a_method_that_cannot_be_sent_is_refused_before_a_process_starts(tmp_path):
+    method = read_target(lambda model, x, target: x)
+    message = r"executor: its methods or metrics cannot be sent .*; write them as classes of a module .*='serial'"
+    with pytest.raises(InputError, match=message):
+        run_plan(digits_plan(arms=arms(own=method)), tmp_path / "run", RunOptions(executor=ProcessExecutor(2)))
+    assert multiprocessing.active_children() == []
+
+
 def test_batches_and_processes_move_the_real_numbers_by_rounding_alone(tmp_path):
     here = run_plan(digits_plan(), tmp_path / "here", RunOptions())
     there = run_plan(digits_plan(shard=3), tmp_path / "there", RunOptions(executor=ProcessExecutor(2), batch_size=1))

@@ -1,6 +1,7 @@
 """Executors: the tasks of a run are performed in this process or in others, under one policy."""
 
 import multiprocessing
+import pickle
 import signal
 import time
 from collections import deque
@@ -11,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Protocol, cast
 
 from fringe._progress import log
-from fringe.errors import FringeError
+from fringe.errors import FringeError, InputError, first_line
 from fringe.experiments._jobs import Callback, Job, RunLog, TaskReport, perform, perform_or_exit
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._store import CRASHES
@@ -215,6 +216,12 @@ class ProcessExecutor(Executor):
         return self._capacity
 
     def start(self, job: Job, tasks: int) -> None:
+        try:
+            pickle.dumps(job)
+        except Exception as error:  # of whatever class a method or a metric has
+            message = f"its methods or metrics cannot be sent to other processes ({first_line(error)})"
+            hint = "write them as classes of a module that can be imported, or take executor='serial'"
+            raise InputError(message, argument="executor", hint=hint) from error
         self._job, self._capacity = job, max(1, min(self._workers, tasks))
 
     def schedule(self, task: Task) -> None:
