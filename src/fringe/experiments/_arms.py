@@ -121,6 +121,8 @@ def written_code(configured: Attributor | Metric | None) -> str | None:
     kinds = [kind for each in (configured, getattr(configured, "innermost", None)) for kind in type(each).__mro__]
     texts = list[str]()
     for kind in kinds:
+        if kind.__module__.startswith("fringe."):
+            continue
         for member in vars(kind).values():
             function = getattr(member, "__func__", getattr(member, "fget", member))
             if inspect.isfunction(function) and not function.__module__.startswith(("fringe.", "typing")):
