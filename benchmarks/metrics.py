@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import fringe
 import shared_models
-from fringe.baselines import gaussian_blur
+from fringe._filters import blur, gaussian_kernel
 from fringe.metrics import METRICS, EvaluationContext, Insertion, evaluate
 from fringe.paths import Problem
 
@@ -39,7 +39,7 @@ class Loop:
         height, width = x.shape[-2:]
         size = max(3, min(height, width) // 10) // 2 * 2 + 1
         box = nn.functional.avg_pool2d(x[None], size, 1, size // 2)[0]
-        self.references = {"box": box, "gaussian": gaussian_blur(x[None], 3.0, "reflect", 15)[0]}
+        self.references = {"box": box, "gaussian": blur(x[None], gaussian_kernel(3.0, 15), "reflect")[0]}
         self.curves: dict[tuple[str, str], list[float]] = {}
         self.passes = 0
 
