@@ -51,7 +51,7 @@ class ZennitMethod(PluginMethod):
     relevance of the output is the explained logit (for another score: each logit times the derivative of the score).
     Rules apply to modules; functions and other modules keep their ordinary gradient. During the call, batch
     normalisation is merged into the layer that is defined before it; a network that this changes is refused. The blocks
-    of torchvision's ResNet get their own rule for the sum; elsewhere each summand gets the whole relevance, so that
+    of torchvision's ResNet get their own rule for the sum; elsewhere each summand gets all of the relevance, so that
     a map of a residual network may sum to many times the score.
     """
 

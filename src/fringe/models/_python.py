@@ -65,7 +65,7 @@ def load_attribute(options: LoadOptions) -> LoadedParts:
 
 def _parts(pattern: re.Pattern[str], options: LoadOptions) -> tuple[str, str, str]:
     match = pattern.fullmatch(options.target)
-    assert match is not None  # it told the family of the spec
+    assert match is not None  # the loader was chosen by this pattern
     return match["source"], match["attribute"], match["weights"] or ""
 
 
