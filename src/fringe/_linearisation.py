@@ -13,6 +13,9 @@ from fringe._network import Network
 from fringe._progress import log
 from fringe.errors import InputError, NotDifferentiableError, first_line, is_machine_error
 
+#: Advice for a model whose gradients are right and whose Jacobian-vector products are missing or wrong.
+WITHOUT_JVP = "choose a method of gradients alone, such as FRInGe(jacobian='explicit')"
+
 
 class Linearisation:
     """Value (B, C) and Jacobian products of a network at B points, from one forward pass.
@@ -92,8 +95,7 @@ class Linearisation:
             raise NotDifferentiableError(
                 "re-entrant checkpointing gives gradients and no Jacobian-vector products",
                 argument="model",
-                hint="checkpoint with use_reentrant=False, or choose a method of gradients alone, such as "
-                "FRInGe(jacobian='explicit')",
+                hint=f"checkpoint with use_reentrant=False, or {WITHOUT_JVP}",
             )
         product, u = self._transpose
         tangent = tangent.contiguous(memory_format=self._network.layout(tangent))

@@ -129,16 +129,45 @@ class TestCustomFunctions:
             verify(model_of(operation(backward)))
 
 
+@torch.library.custom_op("fringe_toys::sine", mutates_args=())
+def sine(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+
+@torch.library.custom_op("fringe_toys::sine_backward", mutates_args=())
+def sine_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return grad * x.cos()
+
+
+sine.register_autograd(
+    lambda ctx, grad: sine_backward(grad, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
 class TestOperations:
+    @pytest.mark.filterwarnings("ignore:the model has no second derivatives")
+    def test_of_a_library_without_jvps_are_refused_with_what_works(self):
+        """Forward mode takes what they return for a constant and raises no error: J v would lack their part."""
+        weight, method = 3 * normal(CLASSES, 12, seed=6), fringe.FRInGe(jacobian="explicit", steps=4)
+        own = lambda x: sine(x.flatten(1)) @ weight.T  # noqa: E731
+        with pytest.raises(NotDifferentiableError, match=r"disagree .*<u, Jv> = 0,.*FRInGe\(jacobian='explicit'\)"):
+            fringe.attribute(own, X)
+        found = fringe.attribute(own, X, method=method)
+        expected = fringe.attribute(lambda x: x.flatten(1).sin() @ weight.T, X, method=method)
+        assert expected.values.abs().max() > 0.1
+        torch.testing.assert_close(found.values, expected.values, rtol=1e-9, atol=1e-12)
+
     def test_that_have_neither_derivative_are_named(self):
-        points = normal(1, CLASSES, 4, seed=3)
+        lengths = torch.tensor([[5, 7]])
         with (
-            pytest.warns(UserWarning, match="'_cdist_backward' is not implemented"),
+            pytest.warns(UserWarning, match="_segment_reduce_backward is not implemented"),
             pytest.raises(
-                NotDifferentiableError, match=r"neither .* nor forward-mode .*_cdist_forward.*replace the operation"
+                NotDifferentiableError, match=r"neither .* nor forward-mode .*segment_reduce.*replace the operation"
             ),
         ):
-            Classifier(lambda x: torch.cdist(x.flatten(2), points, p=1.5).mean(1)).linearise(X).jvp(X)
+            model = Classifier(lambda x: torch.segment_reduce(x.flatten(1), "sum", lengths=lengths, axis=1))
+            model.linearise(X).jvp(X)
 
     @pytest.mark.parametrize(
         "error",

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fringe._rng import KeyedGenerator
-from fringe.classifier import Linearisation
+from fringe.classifier import WITHOUT_JVP, Linearisation
 from fringe.errors import FringeError, ModelOutputError, NotDifferentiableError, first_line, is_machine_error
 from fringe.paths._problem import Problem
 
@@ -266,6 +266,8 @@ def _check_adjoint(problem: Problem, point: Linearisation, u: Tensor, gradient: 
             f"its forward and backward derivatives disagree (<u, Jv> = {left.item():.6g}, <J'u, v> = "
             f"{right.item():.6g}). A custom autograd function or a detached operation gives one of them wrong",
             argument="model",
+            # forward mode takes the output of an operation of torch.library for a constant, without a word
+            hint=f"if an operation of torch.library or a function without jvp does, {WITHOUT_JVP}",
         )
 
 
