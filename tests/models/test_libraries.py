@@ -274,7 +274,7 @@ class TestHub:
     @pytest.mark.parametrize(
         ("old", "new", "expected"),
         [
-            ('"hidden_size": 16', '"hidden_size": "16"', "StrictDataclassFieldValidationError"),
+            ('"hidden_size": 16', '"hidden_size": "16"', ("StrictDataclassFieldValidationError", "TypeError")),
             ('"hidden_size": 16', '"hidden_size": 32', "RuntimeError"),
             ('"hidden_act": "gelu"', '"hidden_act": "melu"', "KeyError"),
         ],
@@ -283,7 +283,8 @@ class TestHub:
         config = folder / "config.json"
         assert old in config.read_text()
         config.write_text(config.read_text().replace(old, new))
-        assert message(f"hf:{folder}").startswith(f"could not load 'hf:{folder}' ({expected}")
+        kinds = (expected,) if isinstance(expected, str) else expected  # the second before transformers 5
+        assert message(f"hf:{folder}").startswith(tuple(f"could not load 'hf:{folder}' ({kind}" for kind in kinds))
 
     def test_labels_that_do_not_exclude_each_other_are_refused(self, folder):
         config = folder / "config.json"

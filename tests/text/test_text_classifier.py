@@ -270,7 +270,7 @@ def test_a_decoder_without_a_padding_token_takes_the_points_of_a_path(tmp_path):
     make_tokenizer().save_pretrained(tmp_path)
     result = fringe.explain(f"hf:{tmp_path}", "a great film", target=0, method="ig")
     tokens = make_tokenizer()(["a great film"], return_tensors="pt")
-    torch.testing.assert_close(result.score.float(), gpt(tokens["input_ids"]).logits[:, 0].detach())
+    torch.testing.assert_close(result.score.float(), gpt(**tokens).logits[:, 0].detach())
     with pytest.raises(fringe.FringeError, match=r"model: .* no padding token.* or set its config\.pad_token_id"):
         fringe.explain(gpt, "a great film", tokenizer=make_tokenizer(), method="ig")
     assert gpt.config.pad_token_id is None

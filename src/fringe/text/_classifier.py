@@ -1,7 +1,8 @@
 """A sequence classifier of the transformers library as a function of its word embeddings."""
 
 import copy
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -106,6 +107,8 @@ class TextClassifier(nn.Module):
         lengths = [len(row) for row in table["input_ids"]]
         self._check_lengths(texts, lengths, table["special_tokens_mask"])
         names = [n for n in ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask") if n in table]
+        if not _takes(self.model.forward, "token_type_ids"):  # general tokenizers before transformers 5 give them always
+            names = [name for name in names if name != "token_type_ids"]
         columns = {name: [torch.tensor(row) for row in table[name]] for name in names}
         device = self.model.get_input_embeddings().weight.device  # pyright: ignore
         padded = {n: nn.utils.rnn.pad_sequence(c, batch_first=True).to(device) for n, c in columns.items()}
@@ -169,3 +172,9 @@ class TextClassifier(nn.Module):
                 hint="explain texts of one length at a time; a model that scales embeddings itself, or reads the last "
                 "position of padded texts, is not supported in batches",
             )
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function has an argument of this name, or takes any."""
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
