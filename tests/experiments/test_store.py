@@ -730,6 +730,29 @@ def test_a_disk_that_does_not_answer_is_no_missing_result(store, monkeypatch, co
     assert store.read("unit") == ([FULL], ABOUT)
 
 
+@pytest.mark.parametrize("call", ["replace", "unlink"])
+def test_windows_is_asked_again_to_move_or_remove_a_unit_that_is_being_read(store, monkeypatch, call):
+    owner, tries = (os, 1) if call == "replace" else (Path, 1)
+    action = getattr(owner, call)
+
+    def busy(*arguments, **options):
+        nonlocal tries
+        tries -= 1
+        if tries == 0:
+            error = PermissionError(errno.EACCES, "The process cannot access the file")
+            error.winerror = 32
+            raise error
+        return action(*arguments, **options)
+
+    store.commit("a", [], {})
+    monkeypatch.setattr(owner, call, busy)
+    if call == "replace":
+        assert store.files.set_aside("units/a.parquet") == "aside/units~a.parquet"
+    else:
+        store.files.remove("units/a.parquet")
+    assert (store.tasks(), tries) == ([], -1)
+
+
 @linux
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 def test_a_file_system_without_locks_is_no_reason_to_stop(store, monkeypatch, code):

@@ -11,7 +11,16 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from fringe._files import MAPS_BYTES, PARTIAL, RECORD_BYTES, open_regular, read_regular, sync_folder, write_atomic
+from fringe._files import (
+    MAPS_BYTES,
+    PARTIAL,
+    RECORD_BYTES,
+    open_regular,
+    read_regular,
+    sync_folder,
+    when_free,
+    write_atomic,
+)
 from fringe._process import fate_of
 from fringe.errors import InputError, TransientError
 from fringe.experiments._formats import NO_LOCKS, REFUSED, disk_error, is_absent, problem_of
@@ -93,7 +102,7 @@ class Disk:
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
         with self._writing():
-            (self.root / name).unlink(missing_ok=True)
+            when_free(lambda: (self.root / name).unlink(missing_ok=True))
 
     def problem(self, name: str) -> str:
         """Describe what is wrong with an entry that is not a result."""
@@ -126,7 +135,7 @@ class Disk:
         """Give an entry another name. Raises FileNotFoundError if there is none."""
         try:
             (self.root / target).parent.mkdir(exist_ok=True)
-            os.replace(self.root / name, self.root / target)
+            when_free(lambda: os.replace(self.root / name, self.root / target))
         except FileNotFoundError:
             raise
         except OSError as error:
