@@ -31,6 +31,8 @@ PRESET_BYTES = 2**26
 
 #: How the name of a file begins that is being written; the name of the process follows.
 PARTIAL = ".partial-"
+#: What Finder and Explorer put into a folder that they show: it belongs to nobody.
+VIEWED = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
 
 #: Errors of Windows about a file that another process has open: access denied, sharing violation.
 _IN_USE = (5, 32)

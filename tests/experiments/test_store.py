@@ -192,6 +192,18 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
         Store(tmp_path, create=False)
 
 
+def test_what_a_file_manager_leaves_in_a_folder_is_no_content(tmp_path):
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (tmp_path / name).write_bytes(b"x")
+    store = Store(tmp_path)
+    store.commit("unit", [FULL], ABOUT)
+    for name in ("units/.DS_Store", "units/._unit.parquet", "plans/._plan.json", "packs/._pack.scores.parquet"):
+        (tmp_path / name).write_bytes(b"x")
+    assert (store.damaged(), store.tasks()) == ({}, ["unit"])
+    store.quarantine_damaged()
+    assert not (tmp_path / "aside").exists()
+
+
 def test_a_beginning_that_was_cut_short_is_taken_up(tmp_path):
     Store(tmp_path)
     (tmp_path / MARKER).rename(tmp_path / f".partial-elsewhere-12~{MARKER}")

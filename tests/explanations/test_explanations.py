@@ -246,6 +246,13 @@ def test_the_leftovers_of_a_kill_do_not_make_a_folder_foreign(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+def test_what_a_file_manager_leaves_does_not_make_a_folder_foreign(tmp_path):
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (tmp_path / name).write_bytes(b"x")
+    assert reused(explain(tmp_path)) == [False] * 3
+    assert (tmp_path / ".DS_Store").read_bytes() == b"x"
+
+
 def test_windows_is_asked_again_to_replace_a_result_that_is_being_read(tmp_path, monkeypatch):
     first, asked = explain(tmp_path, DIGITS[:1]), []
 

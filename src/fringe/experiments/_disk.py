@@ -15,6 +15,7 @@ from fringe._files import (
     MAPS_BYTES,
     PARTIAL,
     RECORD_BYTES,
+    VIEWED,
     open_regular,
     read_regular,
     sync_folder,
@@ -55,10 +56,11 @@ class Disk:
         return (self.root / name).is_dir()
 
     def names(self, folder: str, suffix: str = "") -> list[str]:
-        """List the entries of a folder, without files that are being written."""
+        """List the entries of a folder, without hidden ones: files that are being written, and what macOS puts beside
+        each file (``._KEY.parquet``) on a disk of another system."""
         with self._reading(folder):
             entries = os.listdir(self.root / folder)
-            return sorted(name for name in entries if name.endswith(suffix) and not name.startswith(PARTIAL))
+            return sorted(name for name in entries if name.endswith(suffix) and not name.startswith("."))
         return []
 
     def read(self, name: str, limit: int = RECORD_BYTES) -> bytes | None:
@@ -152,7 +154,7 @@ class Disk:
             self.root.mkdir(parents=True, exist_ok=True)
             for path in new:
                 sync_folder(path.parent)
-            known = set(ours)
+            known = VIEWED.union(ours)
             others = sorted(
                 name for name in os.listdir(self.root) if name not in known and not name.startswith(PARTIAL)
             )
