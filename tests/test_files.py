@@ -1,11 +1,12 @@
 """Files are replaced in one step, and names that are mistyped get a suggestion."""
 
 import os
+import time
 
 import pytest
 
 from fringe import InputError
-from fringe._files import write_atomic
+from fringe._files import when_free, write_atomic
 from fringe.errors import check_known, did_you_mean
 
 
@@ -51,6 +52,49 @@ def test_a_link_is_replaced_and_not_followed(tmp_path):
     write_atomic(tmp_path / "a", b"ours")
     assert (tmp_path / "target").read_bytes() == b"theirs"
     assert (tmp_path / "a").read_bytes() == b"ours"
+
+
+def in_use(winerror=None):
+    """What Windows raises about a file that another process has open."""
+    error = PermissionError(13, "The process cannot access the file")
+    if winerror is not None:
+        error.winerror = winerror
+    return error
+
+
+@pytest.mark.parametrize("winerror", [5, 32])
+def test_windows_is_asked_again_to_replace_a_file_that_is_being_read(tmp_path, monkeypatch, winerror):
+    tries, pauses, replace = [in_use(winerror), in_use(winerror)], [], os.replace
+    monkeypatch.setattr(time, "sleep", pauses.append)
+
+    def busy(*names):
+        if tries:
+            raise tries.pop()
+        replace(*names)
+
+    monkeypatch.setattr(os, "replace", busy)
+    (tmp_path / "a").write_bytes(b"old")
+    write_atomic(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["a"]
+    assert len(pauses) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"), [(in_use(32), 5), (in_use(), 1), (in_use(19), 1), (OSError(28, "No space left on device"), 1)]
+)
+def test_only_a_file_in_use_is_waited_for_and_for_a_second_at_most(monkeypatch, error, tries):
+    pauses, calls = [], []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+
+    def fails():
+        calls.append(1)
+        raise error
+
+    with pytest.raises(OSError) as caught:
+        when_free(fails)
+    assert caught.value is error
+    assert (len(calls), sum(pauses) <= 1) == (tries, True)
 
 
 def test_suggestions():

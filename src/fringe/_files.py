@@ -10,7 +10,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,6 +31,13 @@ PRESET_BYTES = 2**26
 
 #: How the name of a file begins that is being written; the name of the process follows.
 PARTIAL = ".partial-"
+#: What Finder and Explorer put into a folder that they show: it belongs to nobody.
+VIEWED = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
+
+#: Errors of Windows about a file that another process has open: access denied, sharing violation.
+_IN_USE = (5, 32)
+#: Seconds between the tries of :func:`when_free`.
+_PAUSES = (0.01, 0.04, 0.2, 0.75)
 
 
 class UnfitFile(OSError):
@@ -103,13 +111,35 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, durable: bool 
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(partial, path)
+        when_free(lambda: os.replace(partial, path))
     except BaseException:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def when_free(action: Callable[[], object]) -> None:
+    """Rename or remove a file or folder; on Windows, try again for a second while another process has it open.
+
+    Windows does neither to a file that another run, or a virus scanner, is reading. Other systems do.
+
+    Args:
+        action: Renames or removes it.
+
+    Raises:
+        OSError: The last error.
+    """
+    for pause in _PAUSES:
+        try:
+            action()
+            return
+        except PermissionError as error:
+            if getattr(error, "winerror", None) not in _IN_USE:
+                raise
+            time.sleep(pause)
+    action()
 
 
 def write_files(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) -> tuple[Path, ...]:

@@ -1,5 +1,6 @@
 """What starts fast, and the commands that only list."""
 
+import io
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 import fringe
 from fringe import FRInGe
-from fringe.cli import app
+from fringe.cli import _print_every_letter, app
 
 SOURCE = Path(fringe.__file__).parents[1]
 HEAVY = "{'torch', 'matplotlib', 'safetensors', 'PIL', 'numpy'}"
@@ -49,6 +50,26 @@ def test_a_reader_that_is_gone_is_no_error_of_a_model():
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_letters_that_the_code_page_lacks_are_printed(more):
+    """Python encodes what goes to a pipe in the code page of Windows; the Japanese one has no ö, as in Hedström."""
+    command = [sys.executable, "-c", "from fringe.cli import main; main()", "metrics", *more]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONIOENCODING": "cp932"}
+    done = subprocess.run(command, capture_output=True, env=environment)
+    assert (done.returncode, "Hedström et al. 2023" in done.stdout.decode("utf-8")) == (0, True), done.stderr
+
+
+def test_a_terminal_shows_escapes_of_what_it_lacks(monkeypatch):
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", None)  # of a program without a console
+    _print_every_letter()
+    print("é 写", end="")
+    terminal.flush()
+    assert terminal.buffer.getvalue() == b"\xe9 \\u5199"
 
 
 def listing(name):

@@ -7,7 +7,7 @@ import random
 import signal
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import forked_runs
 import pytest
@@ -53,6 +53,8 @@ def bucket(server, monkeypatch, tmp_path):
 def test_the_url_of_a_path_has_both_slashes():
     assert url_of(Path("s3://bucket/run/")) == url_of("s3://bucket/run") == "s3://bucket/run"
     assert url_of("gs://b") == "gs://b"
+    assert url_of(PureWindowsPath("s3://bucket/a/run")) == "s3://bucket/a/run"  # it has backslashes
+    assert url_of(PureWindowsPath("C:/s3/run")) is None
     assert [url_of(path) for path in ("run", "/s3/run", "a:b/c", "C:\\run", "file:///x", "ftp://x")] == [None] * 6
 
 

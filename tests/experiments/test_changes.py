@@ -93,6 +93,16 @@ def test_other_settings_under_one_name_are_refused_and_shown(tmp_path):
     assert run_plan(plan, tmp_path, RunOptions()).log.reports == []  # none of them was let in
 
 
+@pytest.mark.parametrize("amend", [False, True])
+def test_names_of_plans_differ_by_more_than_case(tmp_path, amend):
+    """On a disk that ignores case, the record of the second plan would replace that of the first."""
+    run_plan(small(name="sweep"), tmp_path, RunOptions())
+    with pytest.raises(InputError, match=r"^name: got 'Sweep', and .* holds a plan 'sweep'; give it a name"):
+        run_plan(small(name="Sweep", n=1), tmp_path, RunOptions(amend=amend))
+    assert run_plan(small(name="sweep-2"), tmp_path, RunOptions()).stopped is None
+    assert sorted(Store(tmp_path).records("plans")) == ["sweep", "sweep-2"]
+
+
 def test_a_refusal_lists_the_first_of_many_differences(tmp_path):
     def methods(steps):
         return arms(**{f"ig_{number}": IntegratedGradients(steps=steps) for number in range(LISTED + 2)})

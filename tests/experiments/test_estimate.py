@@ -118,6 +118,14 @@ def test_what_is_stored_is_not_missing_and_nothing_is_written(tmp_path):
     assert read_status(run)["plans"].keys() == {"digits"}
 
 
+def test_a_clock_that_stands_still_while_nothing_is_left_to_do_is_no_error(tmp_path, monkeypatch):
+    run_plan(digits_plan(), tmp_path, RunOptions())
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)  # then processor time is read, on Windows in steps of 16 ms
+    monkeypatch.setattr("time.process_time", lambda: 0.25)
+    known = estimate_run(digits_plan(), tmp_path)
+    assert (known.costs, known.cpu_seconds) == ((), 0.0)
+
+
 def test_the_bytes_are_those_of_the_run(tmp_path):
     plan = digits_plan(n=6, shard=4)
     known = estimate_run(plan, tmp_path / "run", seconds=600)

@@ -192,6 +192,18 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
         Store(tmp_path, create=False)
 
 
+def test_what_a_file_manager_leaves_in_a_folder_is_no_content(tmp_path):
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (tmp_path / name).write_bytes(b"x")
+    store = Store(tmp_path)
+    store.commit("unit", [FULL], ABOUT)
+    for name in ("units/.DS_Store", "units/._unit.parquet", "plans/._plan.json", "packs/._pack.scores.parquet"):
+        (tmp_path / name).write_bytes(b"x")
+    assert (store.damaged(), store.tasks()) == ({}, ["unit"])
+    store.quarantine_damaged()
+    assert not (tmp_path / "aside").exists()
+
+
 def test_a_beginning_that_was_cut_short_is_taken_up(tmp_path):
     Store(tmp_path)
     (tmp_path / MARKER).rename(tmp_path / f".partial-elsewhere-12~{MARKER}")
@@ -728,6 +740,29 @@ def test_a_disk_that_does_not_answer_is_no_missing_result(store, monkeypatch, co
         with pytest.raises(TransientError, match=os.strerror(code)):
             Store(store.root / "new")
     assert store.read("unit") == ([FULL], ABOUT)
+
+
+@pytest.mark.parametrize("call", ["replace", "unlink"])
+def test_windows_is_asked_again_to_move_or_remove_a_unit_that_is_being_read(store, monkeypatch, call):
+    owner, tries = (os, 1) if call == "replace" else (Path, 1)
+    action = getattr(owner, call)
+
+    def busy(*arguments, **options):
+        nonlocal tries
+        tries -= 1
+        if tries == 0:
+            error = PermissionError(errno.EACCES, "The process cannot access the file")
+            error.winerror = 32
+            raise error
+        return action(*arguments, **options)
+
+    store.commit("a", [], {})
+    monkeypatch.setattr(owner, call, busy)
+    if call == "replace":
+        assert store.files.set_aside("units/a.parquet") == "aside/units~a.parquet"
+    else:
+        store.files.remove("units/a.parquet")
+    assert (store.tasks(), tries) == ([], -1)
 
 
 @linux

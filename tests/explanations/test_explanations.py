@@ -246,6 +246,61 @@ def test_the_leftovers_of_a_kill_do_not_make_a_folder_foreign(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+def test_what_a_file_manager_leaves_does_not_make_a_folder_foreign(tmp_path):
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (tmp_path / name).write_bytes(b"x")
+    assert reused(explain(tmp_path)) == [False] * 3
+    assert (tmp_path / ".DS_Store").read_bytes() == b"x"
+
+
+def test_windows_is_asked_again_to_replace_a_result_that_is_being_read(tmp_path, monkeypatch):
+    first, asked = explain(tmp_path, DIGITS[:1]), []
+
+    def busy(action):
+        def call(one, other):
+            asked.append((action, Path(one).name))
+            if asked.count(asked[-1]) == 1:
+                error = PermissionError(13, "The process cannot access the file")
+                error.winerror = 32
+                raise error
+            return actions[action](one, other)
+
+        return call
+
+    actions = {"rename": Path.rename, "replace": os.replace}
+    monkeypatch.setattr(Path, "rename", busy("rename"))
+    monkeypatch.setattr(os, "replace", busy("replace"))
+    second = explain(tmp_path, DIGITS[:1], set=("steps=5",), overwrite=True)
+    assert (reused(second), len(second)) == ([False] * 3, len(first))
+    assert not list(tmp_path.glob(".*"))
+    known = [(action, name) for action, name in asked if "0002" in name or "summary" in name]
+    assert set(known) == {
+        ("rename", "digits-0002"),
+        ("rename", ".partial-digits-0002"),
+        ("replace", ".partial-summary.json"),
+    }
+
+
+def test_the_old_result_comes_back_where_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
+    (first,) = explain(tmp_path, ["embedded:digits:0"])
+    before, rename, asked = stored(first.folder), Path.rename, []
+
+    def fails(one, other):
+        asked.append(one.name)
+        error = OSError(5, "Input/output error")
+        if one.name == ".old-digits-0000" and asked.count(one.name) == 1:
+            error = PermissionError(13, "The process cannot access the file")
+            error.winerror = 32
+        elif not one.name.startswith(".partial-"):
+            return rename(one, other)
+        raise error
+
+    monkeypatch.setattr(Path, "rename", fails)
+    (failure,) = explain(tmp_path, ["embedded:digits:0"], set=("steps=5",), overwrite=True)
+    assert isinstance(failure, Failure)
+    assert stored(first.folder) == before
+
+
 def test_the_record_gives_the_options_back(tmp_path):
     spec = ExplainSpec(**IG, seed=3, target=4, references="embedded:digits:20:22")
     assert [type(result) for result in explain_images(DIGITS, tmp_path, spec)] == [Explanation] * 3

@@ -76,6 +76,10 @@ def test_the_registry_lists_every_family():
         ("torchvison:resnet18", "'torchvison' is neither a family nor an installed module; did you mean 'torchvision'"),
         ("resnet18", "model: 'resnet18' has no family; did you mean torchvision:resnet18? The forms are embedded"),
         ("", "model: '' has no family; the forms are embedded"),
+        (r"C:\no.py", r"Python file 'C:\\no.py' does not exist"),  # a drive of Windows is no family
+        (r"C:\no.py:9", r"Python file 'C:\\no.py' does not exist"),
+        ("C:/no.py:make", "Python file 'C:/no.py' does not exist"),
+        (r"C:\models\resnet", r"model: 'C:\\models\\resnet' has no family; the forms are embedded"),
         ("photo.jpg", "model: 'photo.jpg' has no family; the forms are embedded"),
         ("w.safetensors", "holds weights and no architecture; name both, as in torchvision:resnet18@w.safetensors"),
         ("m.pt", "'m.pt': .pt files are not read, because most of them can run code while loading"),
@@ -206,6 +210,17 @@ def test_a_python_file_with_weights(code, tmp_path):
     spec = f"{code}:small@{tmp_path / 'w.safetensors'}"
     module = load_model(spec, trust_code=True, preprocessing=UNIT).module
     assert module(torch.ones(1, 1, 2, 2)).tolist() == [[7.0, 23.0, 39.0]]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="it would write to the drive")
+def test_the_colon_of_a_drive_ends_no_name(tmp_path, monkeypatch):
+    """Here a path of Windows is the name of one file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / r"C:\nets.py").write_text(CODE)
+    save_file({"2.weight": torch.zeros(3, 4), "2.bias": torch.ones(3)}, tmp_path / r"C:\w.safetensors")
+    module = load_model(r"C:\nets.py:small@C:\w.safetensors", trust_code=True, preprocessing=UNIT).module
+    assert module(torch.ones(1, 1, 2, 2)).tolist() == [[1.0, 1.0, 1.0]]
+    assert r"name the file and a function in it, as in C:\nets.py:make_model" in message(r"C:\nets.py")
 
 
 def test_editing_a_python_file_is_seen_at_once(code):

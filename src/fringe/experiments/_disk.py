@@ -11,7 +11,17 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from fringe._files import MAPS_BYTES, PARTIAL, RECORD_BYTES, open_regular, read_regular, sync_folder, write_atomic
+from fringe._files import (
+    MAPS_BYTES,
+    PARTIAL,
+    RECORD_BYTES,
+    VIEWED,
+    open_regular,
+    read_regular,
+    sync_folder,
+    when_free,
+    write_atomic,
+)
 from fringe._process import fate_of
 from fringe.errors import InputError, TransientError
 from fringe.experiments._formats import NO_LOCKS, REFUSED, disk_error, is_absent, problem_of
@@ -46,10 +56,11 @@ class Disk:
         return (self.root / name).is_dir()
 
     def names(self, folder: str, suffix: str = "") -> list[str]:
-        """List the entries of a folder, without files that are being written."""
+        """List the entries of a folder, without hidden ones: files that are being written, and what macOS puts beside
+        each file (``._KEY.parquet``) on a disk of another system."""
         with self._reading(folder):
             entries = os.listdir(self.root / folder)
-            return sorted(name for name in entries if name.endswith(suffix) and not name.startswith(PARTIAL))
+            return sorted(name for name in entries if name.endswith(suffix) and not name.startswith("."))
         return []
 
     def read(self, name: str, limit: int = RECORD_BYTES) -> bytes | None:
@@ -93,7 +104,7 @@ class Disk:
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
         with self._writing():
-            (self.root / name).unlink(missing_ok=True)
+            when_free(lambda: (self.root / name).unlink(missing_ok=True))
 
     def problem(self, name: str) -> str:
         """Describe what is wrong with an entry that is not a result."""
@@ -126,7 +137,7 @@ class Disk:
         """Give an entry another name. Raises FileNotFoundError if there is none."""
         try:
             (self.root / target).parent.mkdir(exist_ok=True)
-            os.replace(self.root / name, self.root / target)
+            when_free(lambda: os.replace(self.root / name, self.root / target))
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -143,7 +154,7 @@ class Disk:
             self.root.mkdir(parents=True, exist_ok=True)
             for path in new:
                 sync_folder(path.parent)
-            known = set(ours)
+            known = VIEWED.union(ours)
             others = sorted(
                 name for name in os.listdir(self.root) if name not in known and not name.startswith(PARTIAL)
             )

@@ -252,7 +252,8 @@ def estimate_tasks(
     elapsed, cpu = time.perf_counter() - began, time.process_time() - used
     with _threads(options.threads):
         is_cpu = clock_of(torch.device(options.device)) is time.process_time
-    slower, busy = (max(1.0, elapsed / cpu), 1.0) if is_cpu else (1.0, cpu / elapsed)
+    # the processor time of Windows moves in steps of 16 ms, and where nothing is left to do it stands still
+    slower, busy = (max(1.0, elapsed / cpu) if cpu else 1.0, 1.0) if is_cpu else (1.0, cpu / elapsed)
     durations = [seconds for _, seconds in sorted(total.durations.items())]
     size, tables = total.bytes, {key: table for key, table in total.tables.items() if len(table[0])}
     loose = len(tasks) + (0 if store is None else len(store.loose()))

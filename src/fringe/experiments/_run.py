@@ -275,9 +275,14 @@ def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Tas
 
 
 def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
-    """Raise InputError if the folder's plan of this name has other settings, beyond what growing explains."""
-    plan = resolved.plan
-    previous = store.records(PLANS).get(plan.name)
+    """Raise InputError if the folder's plan of this name has other settings, beyond what growing explains, or if its
+    name differs from that of another plan by case alone: on macOS and Windows they would be one file."""
+    plan, known = resolved.plan, store.records(PLANS)
+    alike = [name for name in known if name.casefold() == plan.name.casefold()]
+    if alike and plan.name not in alike:
+        message = f"got {plan.name!r}, and {str(store.root)!r} holds a plan {alike[0]!r}"
+        raise InputError(message, argument="name", hint="give it a name that differs by more than case")
+    previous = known.get(plan.name)
     if previous is None or amend:
         return
     new: dict[str, Any] = json.loads(json.dumps(resolved.manifest.record()["plan"]))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fringe._files import MAPS_BYTES, RECORD_BYTES, read_regular, require_local, sha256_of
+from fringe._files import MAPS_BYTES, RECORD_BYTES, VIEWED, read_regular, require_local, sha256_of, when_free
 from fringe._text import to_json
 from fringe.errors import InputError
 from fringe.experiments import digest
@@ -35,7 +35,8 @@ class ResultFolder:
         try:
             if root.exists() and not root.is_dir():
                 raise InputError(f"{str(root)!r} is a file, expected a folder", argument="out")
-            foreign = root.is_dir() and any(not _is_partial(path.name) for path in root.iterdir())
+            names = {path.name for path in root.iterdir()} - VIEWED if root.is_dir() else set[str]()
+            foreign = not all(map(_is_partial, names))
             if foreign and not overwrite and self.summary() is None:
                 message = f"{str(root)!r} holds files that are no results of this command"
                 if self._is_damaged():
@@ -108,12 +109,12 @@ class ResultFolder:
                 (partial / EXPLANATION).write_text(to_json(sealed), encoding="utf-8")
                 if final.exists():
                     shutil.rmtree(old, ignore_errors=True)
-                    final.rename(old)
+                    when_free(lambda: final.rename(old))
                 try:
-                    partial.rename(final)
+                    when_free(lambda: partial.rename(final))
                 except OSError:
                     if old.exists():
-                        old.rename(final)
+                        when_free(lambda: old.rename(final))
                     raise
                 return sealed
             finally:
@@ -128,7 +129,7 @@ class ResultFolder:
                 try:
                     partial.unlink(missing_ok=True)  # it could be a link, which would be written through
                     fill(partial)
-                    os.replace(partial, self.root / name)
+                    when_free(lambda: os.replace(partial, self.root / name))
                 finally:
                     with contextlib.suppress(OSError):
                         partial.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """From a spec to a model that is ready to be explained."""
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -154,7 +155,9 @@ def _family(spec: str) -> tuple[str, str]:
 
 
 def _unknown(spec: str) -> ModelError:
-    prefix, colon, _ = spec.partition(":")
+    drive = 2 if re.match(r"[A-Za-z]:[/\\]", spec) else 0  # the colon of a path such as C:\net.py ends no prefix
+    prefix, colon, _ = spec[drive:].partition(":")
+    prefix = spec[:drive] + prefix
     if prefix.endswith(".py"):
         require_file(prefix)
         return ModelError(
