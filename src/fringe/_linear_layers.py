@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Geometry = tuple[list[int], list[int], list[int], int]  # stride, padding, dilation, groups
 Activations = tuple[torch.Size, torch.memory_format]  # shape and layout of a layer's input
@@ -104,7 +105,12 @@ def _per_axis(value: int | Sequence[int], axes: int) -> list[int]:
     return values * axes if len(values) == 1 else values
 
 
-_NORMALISATIONS = {F.batch_norm, torch.batch_norm, F.instance_norm, torch.instance_norm}
+_ATEN = torch.ops.aten  # what exported programs call, decomposed ones included
+_NORMALISATIONS = {
+    *(F.batch_norm, torch.batch_norm, _ATEN.batch_norm, _ATEN.native_batch_norm),
+    *(F.instance_norm, torch.instance_norm, _ATEN.instance_norm),
+    *(_ATEN._native_batch_norm_legit, _ATEN._native_batch_norm_legit_no_training),
+}
 
 
 class GradientLayouts(TorchFunctionMode):
@@ -121,16 +127,39 @@ class GradientLayouts(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        output = func(*args, **(kwargs or {}))
-        if func in _NORMALISATIONS and output.requires_grad and output.dim() > 3:
-            output.register_hook(partial(_with_strides, strides=output.stride()))
-        return output
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "overloadpacket", func) in _NORMALISATIONS:
+            output = result[0] if isinstance(result, tuple) else result  # beside the statistics
+            if output.requires_grad and output.dim() > 3:
+                output.register_hook(partial(_with_strides, strides=output.stride()))
+        return result
 
 
 def _with_strides(gradient: Tensor, strides: tuple[int, ...]) -> Tensor:
     if gradient.stride() == strides:
         return gradient
     return torch.empty_strided(gradient.shape, strides, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
+
+
+class BackwardLayouts(TorchDispatchMode):
+    """The same around a backward pass, at a cost per operator: for calls that no function mode sees.
+
+    They are those of TorchScript, whose optimiser decides whether they come out wrong, and those of re-entrant
+    checkpoints, which run their part within the backward pass.
+    """
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.ops.aten.native_batch_norm_backward.default:
+            gradient, x, *others = args
+            if gradient.stride() != x.stride():
+                args = (gradient.contiguous(), x.contiguous(), *others)
+        return func(*args, **(kwargs or {}))
 
 
 class LinearLayers(TorchFunctionMode):

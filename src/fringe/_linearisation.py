@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fringe._arguments import ForwardArguments
 from fringe._isolation import detached
-from fringe._linear_layers import LinearLayers
+from fringe._linear_layers import BackwardLayouts, LinearLayers
 from fringe._network import Network
 from fringe._progress import log
 from fringe.errors import InputError, NotDifferentiableError, first_line, is_machine_error
@@ -54,7 +54,8 @@ class Linearisation:
         """Return ``J^T u``: (B, C) -> (B, *S)."""
         self._network.passes.vjp += cotangent.shape[0]
         first = self._double_backward and self._transpose is None
-        with self._network.session(self._x.device):  # backward passes, too, follow the caller's modes otherwise
+        device = self._x.device  # backward passes, too, follow the caller's modes otherwise
+        with self._network.session(device), self._network.backward(device):
             u = detached(cotangent).requires_grad_(first)
             try:
                 (product,) = torch.autograd.grad(
@@ -76,7 +77,8 @@ class Linearisation:
     def _accumulated(self, u: Tensor) -> Tensor:
         """The same product by way of ``.grad``: all that re-entrant checkpointing supports. Weights are frozen."""
         self._x.grad = None
-        torch.autograd.backward(self._logits, u.detach(), retain_graph=True)
+        with BackwardLayouts():
+            torch.autograd.backward(self._logits, u.detach(), retain_graph=True)
         product, self._x.grad = self._x.grad, None
         return torch.zeros_like(self._x) if product is None else product
 

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
 from fringe._isolation import Mode, detached, isolated
-from fringe._linear_layers import GradientLayouts
+from fringe._linear_layers import BackwardLayouts, GradientLayouts
 from fringe._outputs import OutputKind, as_logits, refuse_independent_labels
 from fringe._progress import log
 from fringe.errors import InputError, first_line, is_out_of_memory
@@ -105,6 +105,8 @@ class Network:
         self.passes = PassCounts()
         self.jvp_mode: Literal["double_backward", "forward"] = "double_backward"
         self.channels_last = True
+        parts = self.module.modules() if self.module is not None else [self.model]
+        self._scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
         self._depth = 0
         self._checked = False
@@ -141,6 +143,10 @@ class Network:
                 yield
         finally:
             self._depth -= 1
+
+    def backward(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
+        """Return the context of a backward pass through logits of :meth:`evaluate`."""
+        return BackwardLayouts() if self._scripted and device.type == "cpu" else contextlib.nullcontext()
 
     def evaluate(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
         """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session."""

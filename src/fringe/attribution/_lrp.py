@@ -38,7 +38,8 @@ def _propagated(part: Problem, start: Callable[[Tensor, Tensor], Tensor], tolera
         message = f"with the rules its logits change by {float(change):.1%}, so the map would be of another network"
         raise InputError(message, argument="model", hint="choose another method")
     begin = start(part.logits, part.score_cotangent(part.logits))
-    (result,) = torch.autograd.grad(logits, x, begin, materialize_grads=True)
+    with part.model.backward(x.device):
+        (result,) = torch.autograd.grad(logits, x, begin, materialize_grads=True)
     part.model.passes.vjp += len(x)
     return result
 

@@ -67,7 +67,8 @@ class GradientNorm:
         with LinearLayers() if model.linear_layers else contextlib.nullcontext():
             value = self._scalar(model.evaluate(x, self.problem.forward_args.select(rows)), rows)
         passes.vjp += len(x)
-        (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True, materialize_grads=True)
+        with model.backward(x.device):
+            (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True, materialize_grads=True)
         norms = torch.linalg.vector_norm(gradient if self.last_axis else gradient.flatten(1), dim=-1)
         norm = norms.reshape(len(x), -1).sum(1)
         if not norm.requires_grad:  # an affine model: its gradient does not depend on x
@@ -75,7 +76,8 @@ class GradientNorm:
         passes.jvp += len(x)
         passes.vjp += len(x)
         try:
-            (gradient_of_norm,) = torch.autograd.grad(norm.sum(), x, materialize_grads=True)
+            with model.backward(x.device):
+                (gradient_of_norm,) = torch.autograd.grad(norm.sum(), x, materialize_grads=True)
         except RuntimeError as error:
             if is_machine_error(error):
                 raise
