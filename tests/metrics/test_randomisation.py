@@ -13,6 +13,7 @@ import fringe
 from fringe import BinaryClassifier, Classifier, InputError
 from fringe.experiments import ExperimentSpec, build_plan, planned_work, planned_work_of
 from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, RandomLogit, evaluate
+from fringe.metrics._random_networks import RandomNetworks
 from fringe.metrics._similarity import average_ranks, entropy, similarity
 from fringe.paths import Problem
 from toys import build, context_of, images, mlp, normal
@@ -205,6 +206,41 @@ def test_any_tensor_counts_and_a_tied_one_is_random_once():
     assert torch.equal(asked.states[0]["first.weight"], asked.states[0]["last.weight"])
     assert second == first | {"middle.weight", "middle.bias"}
     assert third == second | {"first.bias"}
+
+
+class Remembering(Plain):
+    """Computes a bias from its weights once, in evaluation mode, as the attention of timm's LeViT does."""
+
+    def __init__(self):
+        super().__init__(normal(4, X[0].numel()), normal(4, seed=1))
+        self.seeds, self.memory = nn.Parameter(normal(4, seed=8)), {}
+
+    def train(self, mode=True):
+        if mode:
+            self.memory = {}
+        return super().train(mode)
+
+    def forward(self, x):
+        bias = self.seeds.exp()
+        if not self.training:
+            bias = self.memory.setdefault("bias", bias)
+        return super().forward(x) * bias
+
+
+def test_what_a_network_remembers_of_its_weights_is_forgotten():
+    model = Remembering().eval()
+    with torch.no_grad():
+        model(X)
+    before = dict(model.memory)
+    networks = RandomNetworks(Classifier(model), "gaussian", context_of(model, X).problem.rng)
+    for names in (("seeds",), ()):
+        with networks.randomised(names) as random, torch.no_grad():
+            fresh = Remembering()
+            fresh.load_state_dict(random.module.state_dict())
+            torch.testing.assert_close(random.module(X), fresh.eval()(X))
+            assert not any(part.training for part in random.module.modules())
+    assert model.memory.keys() == before.keys()
+    assert torch.equal(model.memory["bias"], before["bias"])
 
 
 def test_all_methods_meet_the_same_networks():

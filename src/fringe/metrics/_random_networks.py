@@ -83,6 +83,7 @@ class RandomNetworks:
                 if name not in self._random:
                     self._random[name] = self._draw(name)
                 parameters[name].data = self._random[name]
+            _forget(self._copy)
             yield self._model.with_model(self._copy)
         finally:
             for name in names:
@@ -110,3 +111,12 @@ class RandomNetworks:
                 return None
             value = max(beside, key=Tensor.numel)
         return value[0].numel()
+
+
+def _forget(module: nn.Module) -> None:
+    """Make a module forget what it computed from other weights: those of timm that do so clear it for training."""
+    flags = {part: part.training for part in module.modules()}
+    with contextlib.suppress(NotImplementedError):  # an exported program has one mode, and stores nothing
+        module.train()
+    for part, flag in flags.items():
+        part.training = flag
