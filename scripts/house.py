@@ -131,7 +131,7 @@ def _undocumented_class(node: ast.ClassDef, module: Module) -> list[str]:
     methods = [n for n in node.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
     overriding = (
         {
-            *("at", "attribute", "pieces", "path", "score", "needs_jvp", "is_complete", "planned_passes", "hint"),
+            *("at", "attribute", "pieces", "path", "score", "jvp_use", "is_complete", "planned_passes", "hint"),
             *("start", "schedule", "completed", "stop"),
         }
         if node.bases

@@ -103,7 +103,7 @@ class Network:
         self.mode: Mode = mode
         self.batch_size = BatchSize(batch_size)
         self.passes = PassCounts()
-        self.jvp_mode: Literal["double_backward", "forward"] = "double_backward"
+        self.jvp_mode: Literal["double_backward", "forward", "none"] = "double_backward"
         self.channels_last = True
         parts = self.module.modules() if self.module is not None else [self.model]
         self._scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)

@@ -90,13 +90,13 @@ class DenseFRInGe:
             basis.append(longest / longest.norm())
         return torch.stack(basis, 1)
 
-    def explain(self, image: Tensor, target: int) -> tuple[Tensor, Tensor]:
-        """Attribution and end point, (2, 8, 8) each."""
+    def explain(self, image: Tensor, target: int, ratio: float | None = None) -> tuple[Tensor, Tensor]:
+        """Attribution and end point, (2, 8, 8) each; ``ratio`` of v^T G v to (m^T v)^2 that the first step assumes."""
         x, p0 = image.flatten(), self.logits(image.flatten()).softmax(-1)
         root0, root1 = p0.sqrt(), torch.full_like(p0, 1 / len(p0)).sqrt()
         theta = torch.arccos(root0 @ root1)
         steps = math.ceil(2 * theta.item() / math.sqrt(2 * self.m.tau))
-        total, ratio = torch.zeros_like(x), None
+        total = torch.zeros_like(x)
         for k in range(self.m.max_steps if self.m.until == "arrival" else steps):  # arrivals are not looked for
             alpha = min((k + (self.m.waypoint == "next")) / steps, 1.0)
             waypoint = (torch.sin((1 - alpha) * theta) * root0 + torch.sin(alpha * theta) * root1) / torch.sin(theta)

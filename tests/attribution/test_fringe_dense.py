@@ -56,6 +56,22 @@ def test_whole_path_of_low_rank_equals_dense_algebra(rank, gamma_prior, feedback
         assert relative(found.trajectory[i].snapshots[-1], end) < 1e-8
 
 
+@pytest.mark.parametrize("feedback", [1.0, 0.5])
+def test_without_jvps_the_whole_path_begins_at_the_least_norm(feedback):
+    """m m^T is part of G: the first step takes (m^T v)^2 for v^T G v, and feedback corrects the further ones."""
+    model, x = Smooth(), inputs(3)
+    method = dataclasses.replace(GEODESIC, fisher_rank=1, feedback=feedback, delta_euc=None)
+    classifier = fringe.Classifier(model)
+    classifier.jvp_mode = "none"
+    found = fringe.attribute(classifier, x, method=method, telemetry=True)
+    usual = fringe.attribute(model, x, method=method)
+    for i in range(3):
+        values, end = DenseFRInGe(model, method).explain(x[i], int(found.target[i]), ratio=1.0)
+        assert relative(found.values[i], values) < 1e-8
+        assert relative(found.trajectory[i].snapshots[-1], end) < 1e-8
+        assert relative(usual.values[i], values) > 1e-3  # a JVP gives another first step
+
+
 @pytest.mark.parametrize("damping", [1e-6, 1e-2])
 @pytest.mark.parametrize("sharpness", [1.0, 6.0])
 def test_full_rank_is_the_exact_solve(damping, sharpness):

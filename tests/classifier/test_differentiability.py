@@ -152,7 +152,7 @@ class TestOperations:
         weight, method = 3 * normal(CLASSES, 12, seed=6), fringe.FRInGe(jacobian="explicit", steps=4)
         own = lambda x: sine(x.flatten(1)) @ weight.T  # noqa: E731
         with pytest.raises(NotDifferentiableError, match=r"disagree .*<u, Jv> = 0,.*FRInGe\(jacobian='explicit'\)"):
-            fringe.attribute(own, X)
+            fringe.attribute(own, X, method=fringe.FRInGe(feedback=None))
         found = fringe.attribute(own, X, method=method)
         expected = fringe.attribute(lambda x: x.flatten(1).sin() @ weight.T, X, method=method)
         assert expected.values.abs().max() > 0.1
@@ -160,13 +160,13 @@ class TestOperations:
 
     def test_that_have_neither_derivative_are_named(self):
         lengths = torch.tensor([[5, 7]])
+        model = Classifier(lambda x: torch.segment_reduce(x.flatten(1), "sum", lengths=lengths, axis=1))
         with (
             pytest.warns(UserWarning, match="_segment_reduce_backward is not implemented"),
             pytest.raises(
                 NotDifferentiableError, match=r"neither .* nor forward-mode .*segment_reduce.*replace the operation"
             ),
         ):
-            model = Classifier(lambda x: torch.segment_reduce(x.flatten(1), "sum", lengths=lengths, axis=1))
             model.linearise(X).jvp(X)
 
     @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def scaled(factor, *, once=False, forward=None):
 
 
 IMAGES = normal(3, 3, 6, 6, dtype=torch.float32)
-PRODUCTS = fringe.FRInGe(steps=2, jacobian="products")
+PRODUCTS = fringe.FRInGe(steps=2, jacobian="products", feedback=None)
 
 
 class TestMethodsThatNeedOneGradient:
@@ -373,6 +373,29 @@ class TestMethodsThatNeedOneGradient:
         torch.testing.assert_close(
             found.values, fringe.attribute(Trunk(torch.tanh), IMAGES, method=method).values, rtol=1e-4, atol=1e-6
         )
+
+    @pytest.mark.filterwarnings("ignore:the model has no second derivatives", "ignore:None of the inputs")
+    @pytest.mark.parametrize(
+        ("operation", "plain"),
+        [
+            (scaled(1.0, once=True), None),
+            (scaled(1.0, once=True, forward=1.02), None),
+            (lambda y: checkpoint(torch.tanh, y, use_reentrant=True), torch.tanh),
+            (sine, torch.sin),
+        ],
+        ids=["once", "forward mode", "checkpoint", "library"],
+    )
+    def test_the_default_does_without_products(self, operation, plain):
+        """Its path is that of the same network where no product is asked for, and the map is as complete."""
+        images, twin = 3 * IMAGES, Classifier(Trunk(plain))
+        twin.jvp_mode = "none"
+        with pytest.warns(UserWarning, match="the length of the first step is estimated"):
+            found = fringe.attribute(Trunk(operation), images)
+        expected = fringe.attribute(twin, images)
+        torch.testing.assert_close(found.values, expected.values, rtol=1e-4, atol=1e-6)
+        assert found.verdict == expected.verdict
+        assert float(found.completeness_residual.max()) < 0.03
+        assert int(found.diagnostics["steps"].min()) > 5
 
     def test_leave_products_through_reentrant_checkpoints_refused(self):
         with pytest.raises(NotDifferentiableError, match="use_reentrant=False"):

@@ -144,7 +144,7 @@ def attribute(
             raise _fault_error(fault)
         if finite:
             part = problem.select(finite) if len(finite) < len(fault) else problem
-            verify(part, needs_jvp=chosen.needs_jvp(problem.logits.shape[1]))
+            verify(part, {chosen.jvp_use(part)})
             result = explain_problem(chosen, part)
             passes = classifier.passes.since(before)
             result = _with_probabilities(dataclasses.replace(result, passes=passes, contrast=part.contrast), part)

@@ -15,7 +15,7 @@ from fringe.attribution._views import Views
 from fringe.baselines import parse_baseline
 from fringe.classifier import PassCounts
 from fringe.errors import InputError, require_integer
-from fringe.paths import Problem
+from fringe.paths import JVPUse, Problem
 from fringe.paths import Progress as Progress
 from fringe.settings import Doc, Settings, checked_by
 
@@ -348,16 +348,17 @@ class Attributor(Settings):
             InputError: If they cannot.
         """
 
-    def needs_jvp(self, classes: int) -> bool:
-        """Whether the method takes Jacobian-vector products, and not only gradients.
+    def jvp_use(self, problem: Problem) -> JVPUse:
+        """Say what the method does with Jacobian-vector products.
 
         Args:
-            classes: Number of classes of the model.
+            problem: What is explained.
 
         Returns:
-            True if the model must have second derivatives, or forward-mode ones.
+            ``"none"``: it takes gradients alone; ``"optional"``: its map is right without them; ``"required"``: the
+            model must have second derivatives, or forward-mode ones.
         """
-        return False
+        return "none"
 
     @property
     def accepts_baseline(self) -> bool:

@@ -23,6 +23,7 @@ from fringe.linalg import Boundary, CGStatus
 from fringe.paths import (
     FisherRaoTracking,
     JacobianForm,
+    JVPUse,
     NaturalStep,
     PathStatus,
     PreconditionerName,
@@ -301,14 +302,20 @@ class FRInGe(Attributor):
         products = {"natural": 1 + 2 * self.cg_iterations, "geodesic": path.step.fisher_rank}.get(self.solve, 1)
         return steps * (3 + products)  # and a forward pass, the score's gradient, the length of the step
 
-    def needs_jvp(self, classes: int) -> bool:
-        """False if the whole Jacobian is computed, and for plain gradient steps without a bound in nats."""
-        explicit = self.path(1).step.explicit(classes)
-        return not explicit and (self.solve == "natural" or self.kl_bound)
+    def jvp_use(self, problem: Problem) -> JVPUse:
+        path = self._fitted(problem).path(1)
+        if path.step.explicit(problem.logits.shape[1]) or (self.solve != "natural" and not self.kl_bound):
+            return "none"  # the whole Jacobian is computed, or no Fisher norm is
+        return "optional" if path.estimates_norm else "required"
+
+    def _fitted(self, problem: Problem) -> Self:
+        """These settings, for vectors without spatial structure."""
+        vectors = self.structure == "image" and problem.inputs.dim() == 2
+        return dataclasses.replace(self, structure="none") if vectors else self
 
     def attribute(self, problem: Problem) -> Attribution:
-        if self.structure == "image" and problem.inputs.dim() == 2:
-            return dataclasses.replace(self, structure="none").attribute(problem)
+        if (fitted := self._fitted(problem)) is not self:
+            return fitted.attribute(problem)
         path = self.path(problem.inputs[0].numel())
         depth = AUTO_DEPTH[self.structure] if self.quadrature_depth == "auto" else self.quadrature_depth
         result = integrate(SegmentPieces(path, Quadrature(self.quadrature, self.quadrature_rtol, depth), problem))

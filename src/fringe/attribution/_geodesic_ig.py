@@ -19,6 +19,7 @@ from fringe.paths import (
     AuthorsEnergy,
     AuthorsSVI,
     GradientNorm,
+    JVPUse,
     LengthEnergy,
     NeighbourGraph,
     NoiseFn,
@@ -187,8 +188,8 @@ class GeoIGSVI(Attributor):
     resample: Annotated[bool, Doc("spread the points evenly along the fitted path")] = True
     baseline: Baseline = "zero"
 
-    def needs_jvp(self, classes: int) -> bool:
-        return True  # second derivatives: the gradient of a gradient's norm
+    def jvp_use(self, problem: Problem) -> JVPUse:
+        return "required"  # second derivatives: the gradient of a gradient's norm
 
     @property
     def is_complete(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting

@@ -21,7 +21,7 @@ from fringe.attribution._quadrature import NodeRule, completeness_gap
 from fringe.attribution._registry import get_method, method_of_record
 from fringe.baselines import gaussian_blur
 from fringe.errors import InputError
-from fringe.paths import Problem, Progress
+from fringe.paths import JVPUse, Problem, Progress
 from fringe.settings import Doc, Positive, PositiveInt, Search, settings_of
 
 #: What the name of a setting of the inner method begins with.
@@ -94,8 +94,8 @@ class Modifier(Attributor):
         """Apply this modifier, and those inside it, to another method."""
         return dataclasses.replace(self, of=self.of.around(method))
 
-    def needs_jvp(self, classes: int) -> bool:
-        return self.of.needs_jvp(classes)
+    def jvp_use(self, problem: Problem) -> JVPUse:
+        return self.of.jvp_use(problem)
 
     def check_usable(self) -> None:
         """Check the inner method, see :meth:`Attributor.check_usable`."""

@@ -104,7 +104,7 @@ def compare(
             raise TargetError(f"target: got {count} classes per image, expected one: metrics score one map per image")
         _refuse_bad(x, problem.logits)
         methods_used = [candidate.method for candidate in candidates if candidate.method is not None]
-        verify(problem, needs_jvp=any(method.needs_jvp(problem.logits.shape[1]) for method in methods_used))
+        verify(problem, {method.jvp_use(problem) for method in methods_used})
         with shown(progress is True, "comparing") as bar:
             drawn: Progress | None = None if bar is None else lambda what, done, total: bar(done, total, what)
             report = drawn if isinstance(progress, bool) else progress

@@ -263,7 +263,7 @@ class TaskRunner:
                 space = InputSpace(*context.bounds, context.references.get(tuple(x.shape[1:])))
                 problem = Problem(classifier, x, logits, target, ids=tuple(images), rng=noise, domain=space)
                 arm = self._resolved.plan.arm(context.label)
-                verify(problem, needs_jvp=any(one.needs_jvp(logits.shape[1]) for one in arm.methods.values()))
+                verify(problem, {one.jvp_use(problem) for one in arm.methods.values()})
         except TargetError as error:
             failed += [_FailedImage(image, "failed", str(error)) for image in images]
             return None

@@ -47,7 +47,7 @@ from fringe.paths._natural_gradient import JacobianForm, NaturalStep, Preconditi
 from fringe.paths._problem import Problem, Progress
 from fringe.paths._spectral import Basis, SpectralLine, SpectralRule
 from fringe.paths._trust_region import Bound, TrustRegion
-from fringe.paths._verification import verify
+from fringe.paths._verification import JVPUse, verify
 
 __all__ = [
     "GeodesicDiagnostics",

@@ -53,7 +53,8 @@ class FisherRaoTracking(Path):
         max_steps: Maximum number of steps until arrival.
         reference: A distribution (C,), or one for each image (B, C); uniform when None.
         feedback: For solve="geodesic": saves the JVP of every step but the first. The Fisher norm of a direction is
-            then ``rho (m^T v)^2``, where rho is exact at the first step and afterwards multiplied by
+            then ``rho (m^T v)^2``, where rho is exact at the first step (1, its least value, for a model without JVPs)
+            and afterwards multiplied by
             ``clip(d_FR^2 / (rho (m^T v)^2 eta^2), 1/4, 4) ** feedback``: the square of the distance that the last step
             made over the square of the predicted one. With ``waypoint="current"`` the first step has no part along the
             geodesic, so there is nothing to estimate rho from and every step costs its JVP.
@@ -69,6 +70,12 @@ class FisherRaoTracking(Path):
     max_steps: int = 1000
     reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
     feedback: float | None = None
+
+    @property
+    def estimates_norm(self) -> bool:
+        """Whether Fisher norms come from ``feedback``, so that no step depends on a JVP."""
+        bounds = self.trust.tau is not None and self.trust.delta_logit is None  # the latter asks for the JVP anyway
+        return self.feedback is not None and bounds and self.step.solve == "geodesic" and self.waypoint == "next"
 
     def run(self, problem: Problem) -> "FisherRaoRun":
         return FisherRaoRun(self, problem)
@@ -148,9 +155,8 @@ class FisherRaoRun(PathRun):
         self.outcomes = [PathStatus.AT_REFERENCE if t == 0 else PathStatus.COMPLETE for t in self.planned]
         self.solver: StepSolver = path.step.on(problem.inputs[0])
         self.fisher_norm = path.trust.tau is not None
-        self.estimates_norm = path.feedback is not None and self.fisher_norm and path.step.solve == "geodesic"
-        self.estimates_norm &= path.trust.delta_logit is None  # which asks for the JVP of every step anyway
-        self.estimates_norm &= path.waypoint == "next"  # the printed waypoints give the first step no ratio
+        self.estimates_norm = path.estimates_norm
+        self._has_jvp = problem.model.jvp_mode != "none" or not self.estimates_norm
 
     def segments(self) -> Iterator[Segment]:
         waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
@@ -200,7 +206,7 @@ class FisherRaoRun(PathRun):
         moved = slots.steps_taken[0] > 0
         estimated = self.estimates_norm and moved
         explicit = not (last or estimated) and self.path.step.explicit(self.problem.logits.shape[1])
-        tangents = (self.fisher_norm and not estimated) or self.path.step.solve == "natural"
+        tangents = (self.fisher_norm and self._has_jvp and not estimated) or self.path.step.solve == "natural"
         point = self.problem.linearise(x, index, tangents=tangents and not (last or explicit))
         jacobian = ExplicitJacobian.of(point, x, point.value.shape[1]) if explicit else point
         gradient = self.problem.score_gradient(jacobian, point.value, index)
@@ -246,12 +252,16 @@ class FisherRaoRun(PathRun):
             waypoint = torch.where(mask[:, None], waypoint, sqrt_chart(safe_log_p))
             x = torch.where(batch_view(mask, x), x, 0.0)
         ratio = self._ratio(state, log_p) if self.estimates_norm and "ratio" in state else None
-        fisher_norm = self.fisher_norm and ratio is None
+        measure = self.fisher_norm and self._has_jvp and ratio is None
         previous = state.get("direction")
-        direction = self.solver.direction(jacobian, safe_log_p, waypoint, x, previous, fisher_norm=fisher_norm)
+        direction = self.solver.direction(jacobian, safe_log_p, waypoint, x, previous, fisher_norm=measure)
         part = direction.geodesic_norm_squared
-        if ratio is not None and part is not None:
-            direction = replace(direction, fisher_norm_squared=ratio * part)
+        if self.estimates_norm and part is not None:
+            if measure:  # m m^T <= G, so the ratio is at least 1: what is assumed where nothing measures it
+                ratio = torch.where(part > 0, direction.fisher_norm_squared / part, 1.0)
+            else:
+                ratio = torch.ones_like(part) if ratio is None else ratio
+                direction = replace(direction, fisher_norm_squared=ratio * part)
         radius = self._radius(state, log_p)
         x_next, stats = self._move(current.x, direction, radius)
         after = {"index": state["index"], "step": state["step"] + 1, "x": x_next}
@@ -260,10 +270,8 @@ class FisherRaoRun(PathRun):
             after |= {"radius": radius, "predicted": -stats["step_size"][:, None] * direction.logits}
         if self.path.step.warm_start and self.path.step.solve == "natural":
             after["direction"] = direction.v
-        if self.estimates_norm and part is not None:
-            # m m^T <= G, so the ratio is at least 1: what is assumed where a dead gradient leaves it unmeasured
-            measured = torch.where(part > 0, direction.fisher_norm_squared / part, 1.0)
-            after["ratio"] = measured if ratio is None else ratio
+        if ratio is not None:
+            after["ratio"] = ratio
             after["expected"] = direction.fisher_norm_squared * stats["step_size"].square()
         after |= {STATISTIC + name: value for name, value in stats.items()}
         return _Slots(slots.rows, [steps + 1 for steps in slots.steps_taken], after)

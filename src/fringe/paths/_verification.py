@@ -3,8 +3,8 @@
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +27,12 @@ DIFFERENCE_RTOL = 1e-2
 MAX_COPY = 100_000_000
 
 
-def verify(problem: Problem, *, needs_jvp: bool = True) -> None:
+#: What a method does with Jacobian-vector products: nothing; it takes them where the model has them, and its map is
+#: right without them; or its map depends on them.
+JVPUse = Literal["none", "optional", "required"]
+
+
+def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
     """Check that the model can be explained; the caller need not hold a session.
 
     The logits of an image must not depend on its position in the batch: the first, middle and last image are evaluated
@@ -35,22 +40,25 @@ def verify(problem: Problem, *, needs_jvp: bool = True) -> None:
 
     On the first image with a finite gradient that is not zero (of at most ``MAX_PROBES``), with a random cotangent u
     and v along J^T u: the output depends on the input through autograd, ``<J^T u, v>`` is the central difference of
-    ``<u, F>`` along v, and with ``needs_jvp`` also ``<u, J v>``. If every gradient is zero, the output must not change
-    with the input either: then the model is constant near the images, and their maps are zero.
+    ``<u, F>`` along v, and where J v is used also ``<u, J v>``. A model whose J v is wrong counts as one without
+    Jacobian-vector products from then on (``jvp_mode``), or is refused if a method requires them. If every gradient is
+    zero, the output must not change with the input either: then the model is constant near the images, and their maps
+    are zero.
 
     Args:
         problem: The images, and the model.
-        needs_jvp: Whether Jacobian-vector products will be needed.
+        uses: What the methods do with Jacobian-vector products.
 
     Raises:
         ModelOutputError: If the logits of an image depend on its position in the batch.
         NotDifferentiableError: If the derivatives are missing or wrong.
     """
+    tangents = any(use != "none" for use in uses)
     with problem.model.session(problem.inputs.device):
         random = _check_rows(problem)
         flat: tuple[Tensor, Tensor] | None = None
         for row in problem.every_row[:MAX_PROBES].split(1):
-            point = problem.linearise(problem.inputs[row], row, tangents=needs_jvp)
+            point = problem.linearise(problem.inputs[row], row, tangents=tangents)
             u = problem.rng.normal("probe cotangent", point.value)
             gradient = _first_gradient(point, u)
             if not bool(torch.isfinite(gradient).all()):
@@ -58,8 +66,8 @@ def verify(problem: Problem, *, needs_jvp: bool = True) -> None:
             if bool((gradient != 0).any()):
                 if not random:
                     _check_gradient(problem, row, u, gradient)
-                if needs_jvp:
-                    _check_adjoint(problem, point, u, gradient)
+                if tangents:
+                    _check_jvp(problem, point, u, gradient, required="required" in uses)
                 return
             flat = flat or (row, point.value)
         if flat:
@@ -251,6 +259,21 @@ def _uses_autocast(problem: Problem, row: Tensor) -> bool:
         problem.forward(problem.inputs[row], row)
         return mode.seen
     return False
+
+
+def _check_jvp(problem: Problem, point: Linearisation, u: Tensor, gradient: Tensor, *, required: bool) -> None:
+    """Refuse a model whose Jacobian-vector products are wrong or missing, or do without them."""
+    try:
+        _check_adjoint(problem, point, u, gradient)
+    except NotDifferentiableError:
+        if required:
+            raise
+        problem.model.jvp_mode = "none"
+        warnings.warn(
+            "the model's Jacobian-vector products are missing or wrong; the map does not need them: the length of the "
+            "first step is estimated",
+            stacklevel=5,
+        )
 
 
 def _check_adjoint(problem: Problem, point: Linearisation, u: Tensor, gradient: Tensor) -> None:

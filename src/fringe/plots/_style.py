@@ -244,4 +244,6 @@ def quoted(label: str) -> str:
 
 @cache
 def _charmap(*families: str) -> frozenset[int]:
-    return frozenset[int]().union(*(get_font(findfont(FontProperties(family=[family]))).get_charmap() for family in families))
+    return frozenset[int]().union(
+        *(get_font(findfont(FontProperties(family=[family]))).get_charmap() for family in families)
+    )

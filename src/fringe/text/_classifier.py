@@ -106,9 +106,9 @@ class TextClassifier(nn.Module):
         table = self.tokenizer(list(texts), return_special_tokens_mask=True)
         lengths = [len(row) for row in table["input_ids"]]
         self._check_lengths(texts, lengths, table["special_tokens_mask"])
-        names = [n for n in ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask") if n in table]
-        if not _takes(self.model.forward, "token_type_ids"):  # general tokenizers before transformers 5 give them always
-            names = [name for name in names if name != "token_type_ids"]
+        # general tokenizers before transformers 5 give token_type_ids to models that take none
+        known = {"token_type_ids"} if _takes(self.model.forward, "token_type_ids") else set[str]()
+        names = [n for n in table if n in {"input_ids", "attention_mask", "special_tokens_mask", *known}]
         columns = {name: [torch.tensor(row) for row in table[name]] for name in names}
         device = self.model.get_input_embeddings().weight.device  # pyright: ignore
         padded = {n: nn.utils.rnn.pad_sequence(c, batch_first=True).to(device) for n, c in columns.items()}
