@@ -37,6 +37,7 @@ from fringe.paths import (
 )
 from fringe.settings import Doc, NotNegative, Positive, PositiveFraction, PositiveInt, PositiveOddInt, Search
 
+_UNSMOOTHED = {"gamma_step": 0.0, "gamma_prior": 0.0}
 _FIELDS = ("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior", "cg_iterations")
 
 
@@ -56,7 +57,7 @@ def paper_settings(model: str, variant: str) -> dict[str, Any]:
     """Fields of ``FRInGe`` for a row of the table.
 
     Where the table has a dash: no smoothing is gamma = 0, no Euclidean cap is None. The Euclidean variant names only
-    eta_max; its number of steps is then that of the same network's full setting, and no other bound applies.
+    eta_max; its number of steps is that of the network's full setting, and no other bound applies.
     """
     row = table()[model, variant]
     settings: dict[str, Any] = {"solve": "natural", "delta_euc": None, "preconditioner": "blur"}
@@ -64,7 +65,7 @@ def paper_settings(model: str, variant: str) -> dict[str, Any]:
     if "cg_iterations" in settings:
         settings["cg_iterations"] = int(settings["cg_iterations"])
     if variant != "fringe":
-        settings |= {"gamma_step": 0.0, "gamma_prior": 0.0}
+        settings |= _UNSMOOTHED
     if variant == "euclidean":
         settings |= {"tau": float(table()[model, "fringe"]["tau"]), "solve": "gradient", "kl_bound": False}
     return settings
@@ -79,7 +80,6 @@ Variant = Literal[
     "non_geometric",
     "diffusion",
 ]
-_UNSMOOTHED = {"gamma_step": 0.0, "gamma_prior": 0.0}
 _VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
     "fringe": {},
     "fisher_rao_unregularized": _UNSMOOTHED,
@@ -98,8 +98,7 @@ AUTO_CAP: dict[Structure, float] = {"image": 0.01, "sequence": 0.1, "none": 0.1}
 #: Values of ``delta_euc`` by name, in units of ``"auto"``.
 _LENGTHS = {"auto": 1.0, "long": 2.0}
 
-#: Nats by which a step may move two logits apart if the inputs are no images. The KL bound uses a quadratic form.
-#: Within one nat the KL of a step is at most twice this form (:class:`TrustRegion`).
+#: Nats by which a step may move two logits apart if the inputs are no images (why: :class:`TrustRegion`).
 AUTO_LOGIT = 1.0
 
 #: ``fisher_rank="auto"``. Of a few classes it is the full metric. At rank one a path of small networks comes to rest
@@ -107,8 +106,7 @@ AUTO_LOGIT = 1.0
 AUTO_RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
 
 #: ``quadrature_depth="auto"``. No map of an image costs more than three times the trapezoid rule's. Steps of a text are
-#: longer: of 20 sentences for a small BERT no sum was within 5 % with 4 pieces, and 16 were with 256, at 324 passes
-#: for a sentence instead of 177.
+#: longer: of 20 sentences for a small BERT 16 sums were within 5 % with 256 pieces (324 passes), and none with 4 (177).
 AUTO_DEPTH: dict[Structure, int] = {"image": 2, "sequence": 8, "none": 8}
 
 #: Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled.
@@ -223,8 +221,7 @@ class FRInGe(Attributor):
                 with the input), ``full_metric`` (the full metric with our damping), ``preview`` (four long steps, 14
                 passes an image), or one of the paper's six networks.
             variant: Parts of the method that are removed, see :meth:`variant`. For a network of the paper, the variants
-            of
-                its hyper-parameter table have their own numbers.
+                of its hyper-parameter table have their own numbers.
 
         Returns:
             The configured method.
@@ -262,8 +259,7 @@ class FRInGe(Attributor):
         Returns:
             The path.
         """
-        image = self.structure == "image"
-        cap = self.delta_euc
+        image, cap = self.structure == "image", self.delta_euc
         if isinstance(cap, str):
             cap = _LENGTHS[cap] * AUTO_CAP[self.structure] * math.sqrt(entries)
         trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)
@@ -309,7 +305,7 @@ class FRInGe(Attributor):
         return "optional" if path.estimates_norm else "required"
 
     def _fitted(self, problem: Problem) -> Self:
-        """These settings, for vectors without spatial structure."""
+        """These settings; for vectors, which have no space, without one."""
         vectors = self.structure == "image" and problem.inputs.dim() == 2
         return dataclasses.replace(self, structure="none") if vectors else self
 
@@ -331,10 +327,9 @@ class FRInGe(Attributor):
         if result.uncorrected_gap is not None:
             diagnostics["uncorrected_residual"] = result.rule_residual.view_as(result.gap)
         start_kl = kl(log_probabilities(problem.logits), log_q).tolist()
-        residuals = result.rule_residual.tolist()
         statuses = [
-            [_status(self, result, diagnostics, start_kl[i], i, residual) for residual in residuals[i]]
-            for i in range(len(result.steps))
+            [_status(self, result, diagnostics, start_kl[i], i, residual) for residual in residuals]
+            for i, residuals in enumerate(result.rule_residual.tolist())
         ]
         return build_attribution(self, result, problem, diagnostics, statuses)
 
@@ -351,8 +346,7 @@ def _status(
         what = f"the logits or their gradient were not finite after step {steps}: lower delta_euc or check the model"
         return "diverged", what
     end = float(diagnostics["endpoint_kl"][image])
-    arrived = end <= method.arrival_kl
-    removed = 1.0 - end / start_kl
+    arrived, removed = end <= method.arrival_kl, 1.0 - end / start_kl
     if arrived and (steps == 0 or (start_kl <= method.arrival_kl and removed < SHORT_BELOW)):
         from_it = f"the prediction is {start_kl:.2g} nats from the reference"
         return "at_reference", f"{from_it}: lower arrival_kl to explain it"
