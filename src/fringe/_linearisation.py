@@ -14,7 +14,10 @@ from fringe._progress import log
 from fringe.errors import InputError, NotDifferentiableError, first_line, is_machine_error
 
 #: Advice for a model whose gradients are right and whose Jacobian-vector products are missing or wrong.
-WITHOUT_JVP = "choose a method of gradients alone, such as FRInGe(jacobian='explicit')"
+WITHOUT_JVP = (
+    "choose methods of gradients alone, such as FRInGe() for images, or FRInGe(jacobian='explicit'), and leave out the "
+    "control diffusion (controls=False)"
+)
 
 
 class Linearisation:

@@ -5,13 +5,16 @@ import json
 import pytest
 import torch
 from compare_networks import Breaking, Noisy, Picky, Refusing, Soft, images
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import fringe
-from fringe import FRInGe, InputError, InputSpace, IntegratedGradients
+from fringe import FRInGe, InputError, InputSpace, IntegratedGradients, NotDifferentiableError
 from fringe._rng import KeyedGenerator
 from fringe.classifier import Classifier
-from fringe.experiments import CONTROLS, compare, summarise, tidy
+from fringe.experiments import CONTROLS, ExperimentSpec, compare, run_experiment, summarise, tidy
 from fringe.metrics import EvaluationContext, Insertion, MaxSensitivity, evaluate
+from fringe.models import load_model
 from fringe.paths import Problem
 
 QUICK = FRInGe(steps=3, cg_iterations=3)
@@ -260,3 +263,35 @@ def test_methods_and_metrics_are_known_by_class_and_title_and_scored_under_their
     assert [row.label for row in found.rows] == ["ig"]
     for name in ("sparseness", "mas_insertion"):
         assert torch.equal(found.rows[0].scores[name].values, expected.rows[0].scores[name].values)
+
+
+class Reentrant(nn.Module):
+    """A network in a checkpoint that gives gradients and no Jacobian-vector products."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        return checkpoint(self.network, x, use_reentrant=True)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs", "ignore:the model's Jacobian-vector products")
+def test_the_control_that_needs_jvps_is_refused_where_fringe_does_without_them():
+    """On a model whose products are wrong, and not missing, its steps would have a wrong length in silence."""
+    model = Reentrant(Soft()).eval()
+    with pytest.raises(NotDifferentiableError, match=r"the control diffusion \(controls=False\)"):
+        compare(model, X, ["fringe"], ["sparseness"])
+    rows = compare(model, X, ["fringe"], ["sparseness"], controls=False).rows
+    assert torch.equal(rows[0].maps, fringe.attribute(model, X).values)
+    assert rows[0].passes.jvp == 0
+    loaded = load_model("embedded:digits")
+    source = {
+        "model": {"net": Reentrant(loaded.module).eval()},
+        "preprocessing": "resize=32,channels=1,mean=0.3,std=0.35",
+    }
+    spec = ExperimentSpec(**source, data="embedded:digits", methods="fringe", metrics="sparseness", n=2)
+    assert set(run_experiment(spec).frame["status"]) == {"failed"}
+    alone = run_experiment(spec.model_copy(update={"controls": False})).frame
+    assert set(alone["status"]) == {"ok"}
+    assert set(alone["jvp"]) == {0.0}

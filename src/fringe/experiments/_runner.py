@@ -262,8 +262,8 @@ class TaskRunner:
                 target = classifier.resolve_target(self._target(images), logits)
                 space = InputSpace(*context.bounds, context.references.get(tuple(x.shape[1:])))
                 problem = Problem(classifier, x, logits, target, ids=tuple(images), rng=noise, domain=space)
-                arm = self._resolved.plan.arm(context.label)
-                verify(problem, {one.jvp_use(problem) for one in arm.methods.values()})
+                candidates = self._resolved.plan.candidates(self._resolved.plan.arm(context.label))
+                verify(problem, {one.method.jvp_use(problem) for one in candidates if one.method is not None})
         except TargetError as error:
             failed += [_FailedImage(image, "failed", str(error)) for image in images]
             return None
