@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from fringe import InputError, IntegratedGradients
+from fringe import FRInGe, InputError, IntegratedGradients
 from fringe.cards import Card, Measurement, failures, summarise_measurement, verify
 from fringe.experiments import Evaluator
 from fringe.metrics import METRICS
@@ -119,6 +119,14 @@ def test_methods_that_need_references_get_some():
     card = verify("expected_gradients", n=2, scenes=("colour_counter",), checks=False)
     assert set(card.skipped) <= {"Completeness"}
     assert any("reference images" in line for line in card.assumptions)
+
+
+@pytest.mark.parametrize(("feedback", "needed"), [(1.0, False), (None, True)])
+def test_jacobian_vector_products_are_said_to_be_needed_where_the_map_depends_on_them(feedback, needed):
+    card = verify(FRInGe(feedback=feedback, steps=2), n=1, scenes=("colour_counter",), checks=False)
+    assert card.passes["jvp"] > 0
+    assert ("The model must have forward-mode or second derivatives." in card.assumptions) is needed
+    assert ("The model must be differentiable." in card.assumptions) is not needed
 
 
 def test_the_seconds_of_a_map_are_those_of_its_share_of_all_maps(monkeypatch):

@@ -21,7 +21,7 @@ from fringe.errors import FringeError, InputError, require_positive
 from fringe.experiments import Candidate, Evaluator, MethodResult
 from fringe.metrics import EvaluationContext, get_metric
 from fringe.models import load_model
-from fringe.paths import Problem
+from fringe.paths import JVPUse, Problem
 from fringe.scenes import Gate, Scene, get_scene
 from fringe.testing import CheckError, CheckResult, check_attributor
 
@@ -219,6 +219,7 @@ class _Measuring:
         self.skipped: dict[str, str] = {}
         self.verdicts = Counter[str]()
         self.passes: dict[str, float] = {}
+        self.jvp_use: JVPUse = "none"
         self.seconds = float("nan")
 
     def card(self) -> Card:
@@ -227,7 +228,7 @@ class _Measuring:
             summary=first_paragraph(type(self.method).__doc__),
             source=self.method.source,
             settings=self.method.record(),
-            assumptions=_assumptions(self.method, self.passes),
+            assumptions=_assumptions(self.method, self.passes, self.jvp_use),
             checks=tuple(self.checks),
             gates=self.gates,
             measurements=tuple(self.measurements),
@@ -286,6 +287,7 @@ class _Measuring:
         context = context.select(range(min(self.n, FEW))) if makes_maps else context
         method = self._score(part, "digits", context, metrics)
         if not self.passes and method.attribution is not None:
+            self.jvp_use = self.method.jvp_use(context.problem)
             images = len(context.problem.inputs)
             counts = dataclasses.asdict(method.passes)
             self.passes = {name: count / images for name, count in counts.items()}
@@ -359,7 +361,7 @@ def _difull(method: Attributor, result: MethodResult) -> CheckResult:
     return CheckResult("difull", worst >= 1 - 1e-6, text)
 
 
-def _assumptions(method: Attributor, passes: Mapping[str, float]) -> tuple[str, ...]:
+def _assumptions(method: Attributor, passes: Mapping[str, float], jvp_use: JVPUse) -> tuple[str, ...]:
     """What a method requires and guarantees, derived from its class and its passes."""
     lines: list[str] = []
     if isinstance(method, CallableMethod):
@@ -373,7 +375,7 @@ def _assumptions(method: Attributor, passes: Mapping[str, float]) -> tuple[str, 
         lines.append(f"It compares the input with a baseline: {baseline}.")
     if method.uses_references:
         lines.append("It reads reference images of the data.")
-    if passes.get("jvp"):
+    if jvp_use == "required":
         lines.append("The model must have forward-mode or second derivatives.")
     elif passes.get("vjp"):
         lines.append("The model must be differentiable.")
