@@ -290,7 +290,7 @@ def _check_adjoint(problem: Problem, point: Linearisation, u: Tensor, gradient: 
             f"{right.item():.6g}). A custom autograd function or a detached operation gives one of them wrong",
             argument="model",
             # forward mode takes the output of an operation of torch.library for a constant, without a word
-            hint=f"if an operation of torch.library or a function without jvp does, {WITHOUT_JVP}",
+            hint=f"if the model has operations of torch.library, which have no forward derivative, {WITHOUT_JVP}",
         )
 
 
