@@ -744,7 +744,7 @@ def test_a_disk_that_does_not_answer_is_no_missing_result(store, monkeypatch, co
 
 @pytest.mark.parametrize("call", ["replace", "unlink"])
 def test_windows_is_asked_again_to_move_or_remove_a_unit_that_is_being_read(store, monkeypatch, call):
-    owner, tries = (os, 1) if call == "replace" else (Path, 1)
+    owner, tries = os if call == "replace" else Path, 1
     action = getattr(owner, call)
 
     def busy(*arguments, **options):

@@ -264,6 +264,30 @@ def test_the_longest_text_is_the_models():
     assert endless.encode(["film " * 50]).embeddings.shape[1] == 52
 
 
+class WithoutTypes(nn.Module):
+    """A classifier that takes no ``token_type_ids``."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.config = model, model.config
+        self.eval()
+
+    def get_input_embeddings(self):
+        return self.model.get_input_embeddings()
+
+    def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None):
+        return self.model(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds)
+
+
+def test_types_of_tokens_go_only_to_a_model_that_takes_them():
+    tokenizer, model = copy.deepcopy(make_tokenizer()), trained_model(steps=20)
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    assert "token_type_ids" in tokenizer(["a film"])
+    taken, left_out = (TextClassifier(one, tokenizer).encode(["a great film"]) for one in (model, WithoutTypes(model)))
+    assert "token_type_ids" in taken.arguments
+    assert "token_type_ids" not in left_out.arguments
+
+
 def test_a_decoder_without_a_padding_token_takes_the_points_of_a_path(tmp_path):
     gpt = small("GPT2", n_embd=8, n_layer=1, n_head=2, n_positions=16)
     gpt.save_pretrained(tmp_path)

@@ -305,7 +305,7 @@ class FRInGe(Attributor):
         return "optional" if path.estimates_norm else "required"
 
     def _fitted(self, problem: Problem) -> Self:
-        """These settings; for vectors, which have no space, without one."""
+        """These settings, with ``structure="none"`` if the inputs are vectors."""
         vectors = self.structure == "image" and problem.inputs.dim() == 2
         return dataclasses.replace(self, structure="none") if vectors else self
 
