@@ -9,6 +9,7 @@ alternating repetitions; machines are shared, so only the ratios mean something,
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import re
@@ -16,12 +17,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fringe
 from fringe.classifier import Classifier, Linearisation
@@ -124,12 +126,7 @@ def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) ->
         lambda: peer.attribute(x, target=target, n_steps=gradients, internal_batch_size=16),
     )
     watch = Stopwatch(CPU)
-    with (
-        patch.object(Linearisation, "__init__", watch.watch("forward", Linearisation.__init__)),
-        patch.object(Linearisation, "vjp", watch.watch("vjp", Linearisation.vjp)),
-        patch.object(Linearisation, "jvp", watch.watch("jvp", Linearisation.jvp)),
-        patch.object(Classifier, "logits", watch.watch("logits", Classifier.logits)),
-    ):
+    with watched(watch):
         whole = seconds(lambda: fringe.attribute(model, x), CPU)
     inside = sum(watch.between(start, stop) for _, start, stop in watch.spans)
     print(
@@ -137,6 +134,43 @@ def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) ->
         f"with {gradients} gradients, {ours / plain:.2f} x the trapezoid rule ({total / fewer:.2f} x its passes); "
         f"{1 - inside / whole:.0%} of its time outside the network; {found.passes}"
     )
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations that compute something: on a GPU each is a kernel or more, whatever the batch."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def operations(name: str, model: nn.Module, x: torch.Tensor) -> None:
+    """Operations of a step inside the network's passes and outside, for one image: what a small batch waits for."""
+    for title, method in (("FRInGe()", fringe.FRInGe()), ("the paper's preset", fringe.FRInGe.preset("paper"))):
+        counts = []
+        for steps in (5, 15):
+            chosen = dataclasses.replace(method, steps=steps, until="budget", quadrature_rtol=1e6)  # no bisections
+            with Operations() as all_of_them, watched(watch := Stopwatch(CPU)):
+                watch.mark = lambda counter=all_of_them: counter.count
+                fringe.attribute(model, x[:1], method=chosen)
+            inside = sum(stop - start for _, start, stop in watch.spans)
+            counts.append((inside, all_of_them.count - inside))
+        inside, outside = ((longer - shorter) / 10 for shorter, longer in zip(*counts, strict=True))
+        print(f"{name}, a step of {title}: {inside:.0f} operations in the network's passes, {outside:.0f} outside")
+
+
+@contextlib.contextmanager
+def watched(watch: Stopwatch) -> Iterator[None]:
+    """Lets the watch see every pass through the network."""
+    with (
+        patch.object(Linearisation, "__init__", watch.watch("forward", Linearisation.__init__)),
+        patch.object(Linearisation, "vjp", watch.watch("vjp", Linearisation.vjp)),
+        patch.object(Linearisation, "jvp", watch.watch("jvp", Linearisation.jvp)),
+        patch.object(Classifier, "logits", watch.watch("logits", Classifier.logits)),
+    ):
+        yield
 
 
 def shared(name: str) -> tuple[nn.Module, torch.Tensor]:
@@ -228,6 +262,7 @@ def main() -> None:
         price("cifar_resnet20", model, x)
         price("mobilenet_v1_025", *shared("mobilenet_v1_025"))
         price("resnet18, random weights", *large(), repetitions=1)
+        operations("resnet18, random weights", *large())
         paths(model, x, dataclasses.replace(fringe.FRInGe.preset("resnet18"), tau=1e-2), target=3)
         orthogonality(model, x)
         memory()

@@ -54,7 +54,7 @@ class Linearisation:
             return self._evaluate()
 
     def vjp(self, cotangent: Tensor) -> Tensor:
-        """Return ``J^T u``: (B, C) -> (B, *S)."""
+        """Return ``J^T u``: (B, C) -> (B, *S), contiguous: arithmetic with images in channels last is slow."""
         self._network.passes.vjp += cotangent.shape[0]
         first = self._double_backward and self._transpose is None
         device = self._x.device  # backward passes, too, follow the caller's modes otherwise
@@ -75,7 +75,7 @@ class Linearisation:
                 product, first = self._accumulated(u), False
         if first:  # the same product, with its graph, is what JVPs differentiate
             self._transpose = (product, u)
-        return product.detach()
+        return product.detach().contiguous()
 
     def _accumulated(self, u: Tensor) -> Tensor:
         """The same product by way of ``.grad``: all that re-entrant checkpointing supports. Weights are frozen."""

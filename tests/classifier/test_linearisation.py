@@ -201,3 +201,4 @@ def test_non_contiguous_and_channels_last_inputs_are_the_same_inputs():
         point = Classifier(model).linearise(other)
         assert torch.allclose(point.vjp(u), vjp(expected, u), rtol=1e-10, atol=1e-12)
         assert torch.allclose(point.jvp(v), jvp(expected, v), rtol=1e-10, atol=1e-12)
+        assert point.vjp(u).is_contiguous()  # whatever layout the network computes in

@@ -5,7 +5,6 @@ import os
 import sys
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from synthetic_units import expected, job, manifest

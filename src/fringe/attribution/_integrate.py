@@ -240,7 +240,8 @@ class Recorder:
     def __init__(self, problem: Problem, stream: PieceStream, images: Sequence[int]):
         self._begins, self._scale = stream.begins, stream.scale
         geodesic, zeros = stream.geodesic, torch.zeros(len(problem.inputs), device=problem.inputs.device)
-        start = {**geodesic.point(problem.every_row, geodesic.log_p0, zeros), "score": problem.score(problem.logits)}
+        start = geodesic.point(problem.every_row, geodesic.log_p0, geodesic.s0)
+        start["score"] = problem.score(problem.logits)
         table = {name: column.tolist() for name, column in start.items()}
         shape = (*problem.target.shape[1:], *problem.inputs.shape[1:])
         zero = torch.zeros(shape, dtype=geodesic.log_p0.dtype, device=zeros.device)

@@ -160,12 +160,12 @@ class SegmentPieces(PieceStream):
 
     def _update_scores(self, s: Segment) -> None:
         """Scores at the ends are taken from the path's own points, so that the sum telescopes exactly."""
-        first = batch_view(s.step == 1, s.stop.score)
-        at_input, at_end = first, torch.ones_like(first)
+        at_input, at_end = batch_view(s.step == 1, s.stop.score), s.start.score
         if self.begins == "baseline":
-            at_input, at_end = batch_view(s.step, s.stop.score) == self._planned[s.rows], first
+            at_end = torch.where(at_input, at_end, self.endpoint_score[s.rows])
+            at_input = batch_view(s.step, s.stop.score) == self._planned[s.rows]
         self.score[s.rows] = torch.where(at_input, s.stop.score, self.score[s.rows])
-        self.endpoint_score[s.rows] = torch.where(at_end, s.start.score, self.endpoint_score[s.rows])
+        self.endpoint_score[s.rows] = at_end
 
 
 class PooledPieces(PieceStream):
@@ -299,7 +299,7 @@ class NodePieces(SitePieces):
 
     def _measure(self, at: Evaluation) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         log_p, share = log_probabilities(at.logits), at.sample.displacement
-        stats = self.geodesic.point(at.rows, log_p, at.sample.alpha)
+        stats = self.geodesic.point(at.rows, log_p, self.geodesic.waypoint(at.rows, at.sample.alpha))
         stats["euclidean_step"] = (share.abs() if share.dim() == 1 else _norm(share)) * self._length[at.rows]
         return stats, self._trace(at, log_p) if self.problem.record_path else {}
 

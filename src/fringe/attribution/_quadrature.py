@@ -163,13 +163,12 @@ class Bisection:
         scale = torch.maximum((near - far).double().abs(), change / self._planned[rows])
         limit, allowed = rtol * change, rtol * scale
         chosen = ((before + error).abs() > limit) & (error.abs() > allowed)
-        left = error
-        for _ in range(self.rule.max_depth):
-            left = torch.where(chosen & ((before + left).abs() > limit), 0.25 * left, left)
-        self._gap[rows] = before + left
         some = chosen.nonzero()[:, 0]  # the host waits for its length
         if some.numel():
             self._waiting.append(_Waiting(rows, s.step, s.start, s.stop, before, limit, allowed)[some])
+            for _ in range(self.rule.max_depth):
+                error = torch.where(chosen & ((before + error).abs() > limit), 0.25 * error, error)
+        self._gap[rows] = before + error
 
     def run(self, *, full: bool) -> Iterator[Correction]:
         """Bisect the segments that wait, a batch at a time.

@@ -94,11 +94,12 @@ def conjugate_gradient(
 
     norm_b = inner_product(b, b).sqrt()
     tolerance = rtol * norm_b
-    norm_r = inner_product(r, r).sqrt()
+    rr = inner_product(r, r)
+    norm_r = rr.sqrt()
     active = norm_r > tolerance
     status = torch.where(finite_b, int(CGStatus.CONVERGED), int(CGStatus.NON_FINITE))
     iterations = torch.zeros_like(status)
-    z, rz, definite = _precondition(preconditioner, r)
+    z, rz, definite = _precondition(preconditioner, r, rr)
     d = z
     basis = _ResidualBasis(b, max_iterations if reorthogonalise else 0)
     for _ in range(max_iterations):
@@ -118,9 +119,10 @@ def conjugate_gradient(
         x = torch.where(updated, x + alpha * d, x)
         r = torch.where(updated, basis.remove_from(r - alpha * product), r)
         iterations = iterations + active
-        norm_r = torch.where(active, inner_product(r, r).sqrt(), norm_r)
+        rr = inner_product(r, r)
+        norm_r = torch.where(active, rr.sqrt(), norm_r)
         active = active & (norm_r > tolerance)
-        z, rz_next, definite = _precondition(preconditioner, r)
+        z, rz_next, definite = _precondition(preconditioner, r, rr)
         d = z + batch_view(torch.where(active, rz_next / rz, 0.0), b).to(b.dtype) * d
         rz = rz_next
     status = torch.where(active, int(CGStatus.ITERATION_LIMIT), status)
@@ -181,9 +183,9 @@ def _start(operator: LinearOperator, b: Tensor, x0: Tensor | None) -> tuple[Tens
     return torch.where(valid, x0, 0.0), torch.where(valid, r, b)
 
 
-def _precondition(preconditioner: LinearOperator | None, r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """``z = M^-1 r``, <r, z>, and whether M is positive definite along r; if not, ``z = r`` for that item."""
-    rr = inner_product(r, r)
+def _precondition(preconditioner: LinearOperator | None, r: Tensor, rr: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``z = M^-1 r``, <r, z>, and whether M is positive definite along r; if not, ``z = r`` for that item. ``rr`` is
+    <r, r>."""
     if preconditioner is None:
         return r, rr, torch.ones_like(rr, dtype=torch.bool)
     z = preconditioner.matvec(r)

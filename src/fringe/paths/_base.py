@@ -111,24 +111,25 @@ class GeodesicDiagnostics:
         """
         return geodesic(self.s0[rows], self.s1[rows], alpha.to(self.s0), self._theta[rows])
 
-    def point(self, rows: Tensor, log_p: Tensor, alpha: Tensor) -> dict[str, Tensor]:
-        """Compare predictions with the geodesic and with the reference.
+    def point(self, rows: Tensor, log_p: Tensor, waypoint: Tensor) -> dict[str, Tensor]:
+        """Compare predictions with points of the geodesic and with the reference.
 
         Args:
             rows: Images (L,).
             log_p: Log-probabilities (L, C) predicted at points of their paths.
-            alpha: Fractions (L,) of the geodesics where these predictions should be.
+            waypoint: Points (L, C) of the geodesics, in the square-root chart, where these predictions should be.
 
         Returns:
             By name (L,): entropies and divergences in nats, distances in radians.
         """
-        s, waypoint = sqrt_chart(log_p), self.waypoint(rows, alpha)
+        kls = kl(log_p, torch.stack([self.log_q[rows], 2.0 * waypoint.log()]))
+        distances = dist(sqrt_chart(log_p), torch.stack([self.s1[rows], waypoint]))
         return {
             "entropy": entropy(log_p),
-            "reference_kl": kl(log_p, self.log_q[rows]),
-            "waypoint_kl": kl(log_p, 2.0 * waypoint.log()),
-            "tracking_error": dist(s, waypoint),
-            "reference_distance": dist(s, self.s1[rows]),
+            "reference_kl": kls[0],
+            "waypoint_kl": kls[1],
+            "tracking_error": distances[1],
+            "reference_distance": distances[0],
         }
 
 

@@ -20,6 +20,7 @@ from fringe.paths._base import (
     PathRun,
     PathStatus,
     Point,
+    Rows,
     Segment,
     fisher_rao_step,
     uniform_log_probs,
@@ -136,6 +137,17 @@ class _Slots:
         return _Slots(self.rows + other.rows, self.steps_taken + other.steps_taken, state)
 
 
+@dataclass(frozen=True)
+class _Reached(Rows):
+    """The current points of L slots: log-probabilities (L, C) there, the points of the geodesics (L, C) where they
+    should be, and how far (L,) the last step moved them, in radians."""
+
+    point: Point
+    log_p: Tensor
+    waypoint: Tensor
+    distance: Tensor
+
+
 class FisherRaoRun(PathRun):
     """One run of tracking paths, in slots: when an image arrives, a waiting one takes its slot, so batches stay full.
 
@@ -202,8 +214,8 @@ class FisherRaoRun(PathRun):
 
         Slots whose logits or gradient are not finite end at the point before.
         """
-        x, index = slots.state["x"], slots.state["index"]
-        moved = slots.steps_taken[0] > 0
+        state, moved = slots.state, slots.steps_taken[0] > 0
+        x, index = state["x"], state["index"]
         estimated = self.estimates_norm and moved
         explicit = not (last or estimated) and self.path.step.explicit(self.problem.logits.shape[1])
         tangents = (self.fisher_norm and self._has_jvp and not estimated) or self.path.step.solve == "natural"
@@ -211,23 +223,29 @@ class FisherRaoRun(PathRun):
         jacobian = ExplicitJacobian.of(point, x, point.value.shape[1]) if explicit else point
         gradient = self.problem.score_gradient(jacobian, point.value, index)
         current, log_p = Point(x, self.problem.score(point.value, index), gradient), log_probabilities(point.value)
-        finite, arrived = self._status(slots.state, current, point.value, log_p)
+        finite, arrived = self._status(state, current, point.value, log_p)
         for slot, row in enumerate(slots.rows):
             if not finite[slot]:
                 self.outcomes[row], self.steps_taken[row] = PathStatus.DIVERGED, max(slots.steps_taken[slot] - 1, 0)
-        segment = self._segment(slots, finite, current, log_p) if moved else None
+        if moved:  # a step that aims at the next waypoint leaves it in the state
+            waypoint = state["waypoint"] if "waypoint" in state else self._waypoint(state, 0)
+            reached = _Reached(current, log_p, waypoint, fisher_rao_step(state["log_p"], log_p))
+        else:  # s_0 is what this pass says: from another pass, its rounding alone would give a direction
+            reached = _Reached(current, log_p, sqrt_chart(log_p), torch.zeros_like(log_p[:, 0]))
+        segment = self._segment(slots, finite, reached) if moved else None
         continuing = [slot for slot in range(len(slots)) if finite[slot] and not arrived[slot]]
         if last or not continuing:
             return segment, slots.select([])
-        advanced = self._step(slots, continuing, jacobian, current, log_p)
+        advanced = self._step(slots, continuing, jacobian, reached)
         return segment, advanced if len(continuing) == len(slots) else advanced.select(continuing)
 
     def _status(
         self, state: Mapping[str, Tensor], current: Point, logits: Tensor, log_p: Tensor
     ) -> tuple[list[bool], list[bool]]:
         """Which slots are finite, and which have arrived or rest: the step's one transfer from the device."""
-        largest = current.gradient.flatten(1).abs().amax(1)  # NaN if any is; a fraction of the time of testing each
-        finite = torch.isfinite(logits).all(-1) & torch.isfinite(largest)
+        # the largest entry is NaN if any is: a fraction of the time of testing each
+        largest = torch.maximum(current.gradient.abs().flatten(1).amax(1), logits.abs().amax(-1))
+        finite = largest < torch.inf
         if self.path.until == "budget":
             return finite.tolist(), [False] * len(finite)
         index, length = state["index"], state.get(STATISTIC + "euclidean_step")
@@ -237,13 +255,14 @@ class FisherRaoRun(PathRun):
         both = torch.stack([finite, arrived]).tolist()
         return both[0], both[1]
 
-    def _step(self, slots: _Slots, continuing: list[int], jacobian: Jacobian, current: Point, log_p: Tensor) -> _Slots:
+    def _step(self, slots: _Slots, continuing: list[int], jacobian: Jacobian, reached: _Reached) -> _Slots:
         """All slots one step further. Those not ``continuing`` do not move and cost no iteration of the solver."""
-        x, state, safe_log_p = current.x, slots.state, log_p
-        ahead = int(self.path.waypoint == "next")
-        waypoint = self.diagnostics.waypoint(state["index"], self._alpha(slots, ahead))
-        if slots.steps_taken[0] + ahead == 0:  # s_0: of another pass, its rounding alone would give a direction
-            waypoint = sqrt_chart(log_p)
+        x, state, log_p, waypoint = reached.point.x, slots.state, reached.log_p, reached.waypoint
+        after = {"index": state["index"], "step": state["step"] + 1, "before": x, "log_p": log_p}
+        after |= {"score": reached.point.score, "gradient": reached.point.gradient}
+        if self.path.waypoint == "next":
+            after["waypoint"] = waypoint = self._waypoint(state, 1)
+        safe_log_p = log_p
         if len(continuing) < len(slots):
             mask = torch.zeros(len(slots), dtype=torch.bool)
             mask[continuing] = True
@@ -251,7 +270,7 @@ class FisherRaoRun(PathRun):
             safe_log_p = torch.where(mask[:, None], log_p, uniform_log_probs(log_p))
             waypoint = torch.where(mask[:, None], waypoint, sqrt_chart(safe_log_p))
             x = torch.where(batch_view(mask, x), x, 0.0)
-        ratio = self._ratio(state, log_p) if self.estimates_norm and "ratio" in state else None
+        ratio = self._ratio(state, reached.distance) if self.estimates_norm and "ratio" in state else None
         measure = self.fisher_norm and self._has_jvp and ratio is None
         previous = state.get("direction")
         direction = self.solver.direction(jacobian, safe_log_p, waypoint, x, previous, fisher_norm=measure)
@@ -263,9 +282,7 @@ class FisherRaoRun(PathRun):
                 ratio = torch.ones_like(part) if ratio is None else ratio
                 direction = replace(direction, fisher_norm_squared=ratio * part)
         radius = self._radius(state, log_p)
-        x_next, stats = self._move(current.x, direction, radius)
-        after = {"index": state["index"], "step": state["step"] + 1, "x": x_next}
-        after |= {"before": current.x, "score": current.score, "gradient": current.gradient, "log_p": log_p}
+        after["x"], stats = self._move(reached.point.x, direction, radius)
         if radius is not None and direction.logits is not None:
             after |= {"radius": radius, "predicted": -stats["step_size"][:, None] * direction.logits}
         if self.path.step.warm_start and self.path.step.solve == "natural":
@@ -276,11 +293,11 @@ class FisherRaoRun(PathRun):
         after |= {STATISTIC + name: value for name, value in stats.items()}
         return _Slots(slots.rows, [steps + 1 for steps in slots.steps_taken], after)
 
-    def _ratio(self, state: Mapping[str, Tensor], log_p: Tensor) -> Tensor:
-        """``v^T G v / (m^T v)^2`` (L,), estimated from the steps so far."""
+    def _ratio(self, state: Mapping[str, Tensor], distance: Tensor) -> Tensor:
+        """``v^T G v / (m^T v)^2`` (L,), estimated from the steps so far, of which the last was as long as ``distance``
+        (L,)."""
         ratio, expected = state["ratio"], state["expected"]
-        measured = fisher_rao_step(state["log_p"], log_p).square()
-        quotient = (measured / torch.where(expected > 0, expected, 1.0)).clamp(0.25, 4.0)
+        quotient = (distance.square() / torch.where(expected > 0, expected, 1.0)).clamp(0.25, 4.0)
         return torch.where(expected > 0, ratio * quotient ** (self.path.feedback or 0.0), ratio)
 
     def _radius(self, state: Mapping[str, Tensor], log_p: Tensor) -> Tensor | None:
@@ -297,24 +314,23 @@ class FisherRaoRun(PathRun):
         x_next = x - batch_view(eta.to(x.dtype), x) * direction.v
         return x_next, {**direction.stats, "euclidean_step": eta * norm, "step_size": eta, "active_bound": bound}
 
-    def _segment(self, slots: _Slots, finite: list[bool], current: Point, log_p: Tensor) -> Segment | None:
-        """The pieces that end at ``current``, with what was measured along them; None if no slot is finite."""
+    def _segment(self, slots: _Slots, finite: list[bool], reached: _Reached) -> Segment | None:
+        """The pieces that end at the current points, with what was measured along them; None if no slot is finite."""
         if not all(finite):
             selected = [slot for slot, is_finite in enumerate(finite) if is_finite]
             if not selected:
                 return None
-            index = torch.tensor(selected, device=log_p.device)
-            slots, log_p = slots.select(selected), log_p[index]
-            current = current[index]
+            slots, reached = slots.select(selected), reached[torch.tensor(selected, device=reached.log_p.device)]
         for row, steps in zip(slots.rows, slots.steps_taken, strict=True):
             self.steps_taken[row] = steps
         state = slots.state
         stats = {name.removeprefix(STATISTIC): state[name] for name in state if name.startswith(STATISTIC)}
-        stats |= self.diagnostics.point(state["index"], log_p, self._alpha(slots, 0))
-        stats["fisher_rao_step"] = fisher_rao_step(state["log_p"], log_p)
+        stats |= self.diagnostics.point(state["index"], reached.log_p, reached.waypoint)
+        stats["fisher_rao_step"] = reached.distance
         stop = Point(state["before"], state["score"], state["gradient"])
-        return Segment(state["index"], state["step"], current, stop, stats)
+        return Segment(state["index"], state["step"], reached.point, stop, stats)
 
-    def _alpha(self, slots: _Slots, ahead: int) -> Tensor:
-        """Fractions (L,) of their geodesics at which the slots are due ``ahead`` steps from now; 1 from step T on."""
-        return ((slots.state["step"] + ahead) / self._total[slots.state["index"]]).clamp_max(1.0)
+    def _waypoint(self, state: Mapping[str, Tensor], ahead: int) -> Tensor:
+        """Points (L, C) of their geodesics where the slots are due ``ahead`` steps from now; the end from step T on."""
+        index = state["index"]
+        return self.diagnostics.waypoint(index, ((state["step"] + ahead) / self._total[index]).clamp_max(1.0))

@@ -126,7 +126,7 @@ class SequentialRun(PathRun):
         # measured at ``start``, which is this many of the path's steps from the input
         distance = step if from_input else self.steps - step + 1
         alpha = torch.full((len(rows),), distance / self.steps, dtype=log_p[0].dtype, device=rows.device)
-        stats = self.diagnostics.point(rows, log_p[from_input], alpha)
+        stats = self.diagnostics.point(rows, log_p[from_input], self.diagnostics.waypoint(rows, alpha))
         stats["fisher_rao_step"] = fisher_rao_step(*log_p)
         stats["euclidean_step"] = (x - current.origin).flatten(1).double().norm(dim=1)
         return Segment(rows, torch.full_like(rows, step), start, stop, stats)

@@ -60,15 +60,15 @@ class TrustRegion:
         Returns:
             Step sizes (B,) and the active :class:`Bound` (B,).
         """
-        bounds = torch.full_like(norm, torch.inf).repeat(len(Bound), 1)
-        bounds[Bound.ETA_MAX] = self.eta_max
+        bounds = {Bound.ETA_MAX: torch.full_like(norm, self.eta_max)}
         if self.tau is not None:
             bounds[Bound.KL] = (2.0 * self.tau / (fisher_norm_squared + EPSILON)).sqrt()
         if self.delta_euc is not None:
             bounds[Bound.EUCLIDEAN] = self.delta_euc / (norm + EPSILON)
         if self.delta_logit is not None and logit_range is not None:
             bounds[Bound.LOGIT] = (self.delta_logit if radius is None else radius) / (logit_range + EPSILON)
-        eta, active = bounds.min(0)
+        none = torch.full_like(norm, torch.inf)
+        eta, active = torch.stack([bounds.get(bound, none) for bound in Bound]).min(0)
         return eta, active
 
     def next_radius(self, radius: Tensor, predicted: Tensor, actual: Tensor) -> Tensor:
