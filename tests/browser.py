@@ -18,6 +18,8 @@ FLAGS = (
 )
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SERIOUS = ("serious", "critical")
+#: Milliseconds to wait for what a page will show.
+PATIENCE = 30_000
 
 
 def browser_path() -> str | None:
@@ -33,9 +35,10 @@ def missing() -> str | None:
 
 
 def expect(locator):
-    """Playwright's assertions, which wait until they hold."""
+    """Playwright's assertions, which wait until they hold: on a busy machine that is later than its own 5 seconds."""
     from playwright.sync_api import expect as assertion
 
+    assertion.set_options(timeout=PATIENCE)
     return assertion(locator)
 
 
@@ -66,7 +69,7 @@ class Visit:
 
     def __init__(self, context):
         self.problems, self.requests = [], []
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(PATIENCE)
         self.page = context.new_page()
         self.page.on("console", self._note_message)
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))

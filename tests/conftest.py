@@ -1,6 +1,7 @@
 """What every room's tests share: one thread, reproducible property tests, and where real models and images lie."""
 
 import os
+import warnings
 from pathlib import Path
 
 import hypothesis
@@ -18,6 +19,14 @@ hypothesis.settings.load_profile("fringe")
 
 def pytest_configure(config):
     torch.set_num_threads(1)
+
+
+def pytest_runtest_setup(item):
+    """Undo what a test would have from those before it in its process, which are others each time: the random numbers
+    that they drew, and warnings of what they left open, which the collector gives amid a test that takes any for an
+    error."""
+    torch.default_generator.manual_seed(0)
+    warnings.filterwarnings("ignore", category=ResourceWarning)
 
 
 def pytest_collection_modifyitems(config, items):

@@ -1,7 +1,7 @@
 """Files are replaced in one step, and names that are mistyped get a suggestion."""
 
 import os
-import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,7 +65,7 @@ def in_use(winerror=None):
 @pytest.mark.parametrize("winerror", [5, 32])
 def test_windows_is_asked_again_to_replace_a_file_that_is_being_read(tmp_path, monkeypatch, winerror):
     tries, pauses, replace = [in_use(winerror), in_use(winerror)], [], os.replace
-    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr("fringe._files.time", SimpleNamespace(sleep=pauses.append))  # other threads sleep, too
 
     def busy(*names):
         if tries:
@@ -85,7 +85,7 @@ def test_windows_is_asked_again_to_replace_a_file_that_is_being_read(tmp_path, m
 )
 def test_only_a_file_in_use_is_waited_for_and_for_a_second_at_most(monkeypatch, error, tries):
     pauses, calls = [], []
-    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr("fringe._files.time", SimpleNamespace(sleep=pauses.append))  # other threads sleep, too
 
     def fails():
         calls.append(1)

@@ -135,14 +135,19 @@ def test_a_press_whose_image_takes_long_to_decode_does_not_stop_the_next_one(dig
     def press(name, start):
         states[name] = [update[0] for update in _follow(service, start, lambda result: result.name)][-1]
 
+    def until_stopped(job):
+        while True:
+            time.sleep(0.002)
+            job.check()
+
     def slow_start():
         decoding.set()
-        time.sleep(0.3)
-        return service.explain("a", file, "digits", "fringe")
+        time.sleep(0.3)  # for the second one to come first, if it could
+        return service.worker.submit("a", until_stopped)
 
     first = threading.Thread(target=press, args=("first", slow_start))
     first.start()
-    assert decoding.wait(10)
+    assert decoding.wait(60)
     press("second", lambda: service.explain("a", file, "digits", "ig"))
     first.join(60)
     assert (states["second"], "Stopped" in states["first"]) == ("", True)
@@ -285,52 +290,53 @@ def test_a_model_of_two_classes_is_explained_for_both(make_service, tmp_path):
     assert len(re.findall('name="class" value=', job.result.page)) == 2
 
 
-def slow(service, delay=0.01):
-    """Make every pass through the model take time, and count the passes."""
-    passes = []
+class Held:
+    """Counts the passes through the model of a service, and holds the first of the worker for which ``when`` is true
+    until it is let go."""
 
-    def wait(*_):
-        passes.append(1)
-        time.sleep(delay)
+    def __init__(self, service, when):
+        self.worker, self.when, self.passes = service.worker, when, 0
+        self.reached, self.free = threading.Event(), threading.Event()
+        service.models["digits"].module.register_forward_pre_hook(self.note)
 
-    service.models["digits"].module.register_forward_pre_hook(wait)
-    return passes
+    def note(self, *_):
+        self.passes += 1
+        job = self.worker._running
+        if job is not None and not self.reached.is_set() and self.when(self.passes, job.status()):
+            self.reached.set()
+            self.free.wait(60)
 
 
 @pytest.mark.parametrize("what", ["explain", "compare"])
 def test_stop_ends_the_computation_within_a_pass_and_the_next_one_runs(digit, what):
     service, file = digit
-    passes = slow(service)
+    held = Held(service, lambda passes, status: passes == 5)
     methods = "ggig" if what == "explain" else ("ig", "guided_ig")
     job = getattr(service, what)("a", file, "digits", methods)
-    while len(passes) < 5:
-        time.sleep(0.005)
+    assert held.reached.wait(60)
     service.worker.stop("a")
-    assert job.wait(5)
-    count = len(passes)
-    assert job.state == "stopped"
-    time.sleep(0.1)
-    assert len(passes) == count
+    held.free.set()
+    assert ended(job).state == "stopped"
+    assert held.passes == 5
     assert ended(service.explain("b", file, "digits", "ig")).state == "done"
 
 
 def test_scores_are_stopped_as_well(digit):
     """A metric has no progress of its own: the next pass through the model is what notices."""
     service, file = digit
-    passes = slow(service, 0.02)
+    held = Held(service, lambda passes, status: "scores" in status.what)
     job = service.compare("a", file, "digits", ("ig", "smoothgrad"))
-    while "scores" not in job.status().what and not job.wait(0.001):
-        pass
+    assert held.reached.wait(60)
     service.worker.stop("a")
-    count = len(passes)
-    assert job.wait(5)
-    assert job.state == "stopped"
-    assert len(passes) <= count + 1
+    count = held.passes
+    held.free.set()
+    assert ended(job).state == "stopped"
+    assert held.passes == count
 
 
 def test_the_time_limit_ends_a_computation(make_service):
     service = make_service(time_limit=0.2)
-    slow(service)
+    service.models["digits"].module.register_forward_pre_hook(lambda *_: time.sleep(0.01))
     assert ended(service.explain("a", service.sample_file(0), "digits", "ggig")).state == "expired"
 
 

@@ -103,7 +103,8 @@ def test_segments_wait_for_a_full_batch_and_nothing_depends_on_it(batch_size):
     points = 0
     for i, (target, trajectory) in enumerate(zip(found.target.tolist(), found.trajectory, strict=True)):
         alone = fringe.attribute(model, x[i : i + 1], method=COARSE).values
-        torch.testing.assert_close(found.values[i : i + 1], alone, rtol=1e-12, atol=1e-14)
+        # a batch is rounded otherwise than an image, by as much as the processor's instructions have it
+        torch.testing.assert_close(found.values[i : i + 1], alone, rtol=1e-9, atol=1e-12)
         for k in range(1, 5):
             oracle = Bisection(model, target, 2e-2)
             expected = -oracle.along(trajectory.snapshots[: k + 1], 4)

@@ -3,7 +3,7 @@ milliseconds then.
 
 An order is a line of JSON with the ``base`` folder and the ``kind`` of run. It may say after how many seconds
 (``after``) or at which step (``step``) the run is killed; the seconds count from when the file ``since`` of the folder
-is there. The answer is the run's exit status.
+has a line. The answer is the run's exit status.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from small_plans import digits_plan
-from synthetic_units import job, manifest, note
+from synthetic_units import job, manifest, note, noted
 
 from fringe.experiments import Progress, RunLog, RunOptions, _executors, _store, run_plan
 from fringe.experiments._executors import SerialExecutor, run_tasks
@@ -192,7 +192,8 @@ def serve():
             if children[-1] == 0:
                 live(order)
         if "after" in order:
-            while not Path(order["base"], order.get("since", "")).exists():
+            since = Path(order["base"], order.get("since", ""))
+            while not since.is_dir() and not noted(since):
                 time.sleep(0.01)
             time.sleep(order["after"])
             for child in children:

@@ -15,6 +15,8 @@ from fringe.experiments._tasks import committed_keys, pending_tasks
 
 SHARD = 2
 """Images of a unit."""
+TIRES_AFTER = 3
+"""Units of the method ``tires`` after which a process hangs."""
 
 
 def manifest(methods=("fine",), images=2, metrics=("a", "b")):
@@ -55,7 +57,7 @@ def rows_of(unit):
 @dataclass(frozen=True)
 class SyntheticWorker:
     """Writes the unit's name to ``log``, its process beside it, and does as the method's name says, unless the file
-    ``behave`` is there."""
+    ``behave`` is there; ``holds`` waits for it."""
 
     log: Path
     behave: Path
@@ -65,7 +67,10 @@ class SyntheticWorker:
         processes = self.log.with_name("processes")
         note(processes, f"{os.getpid()} {unit.method}")
         if not self.behave.exists():
-            misbehave(unit.method)
+            mine = sum(line.startswith(f"{os.getpid()} ") for line in noted(processes))
+            misbehave("hangs" if unit.method == "tires" and mine > TIRES_AFTER else unit.method)
+        while unit.method == "holds" and not self.behave.exists():
+            time.sleep(0.05)
         if unit.method == "waits" and sum(line.endswith(" waits") for line in noted(processes)) == 1:
             time.sleep(600)  # to be killed; what another process does after it is done at once
         return TaskResult(rows_of(unit), {})

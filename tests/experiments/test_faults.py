@@ -275,7 +275,8 @@ def test_a_signal_at_any_time(tmp_path):
             with interruptible():
                 sender.start()
                 run_tasks(work, work.left(), RunLog(), lambda report: None, SerialExecutor())
-                time.sleep(0.2)
+                for _ in range(600):  # until the signal comes: out of this block it would end the tests
+                    time.sleep(0.1)
         except Interrupted:
             interrupted += 1
         sender.join()

@@ -247,8 +247,8 @@ def test_a_command_killed_a_hundred_times_gives_the_same_table(tmp_path):
 
 def test_a_claim_ends_with_its_process(nursery, tmp_path):
     """The lock of a killed run stays as a file and holds nobody up."""
-    assert nursery.run(tmp_path, methods=("lasts",), images=2, since="log", after=0.3) == KILLED
+    assert nursery.run(tmp_path, methods=("hangs",), images=2, since="log", after=0) == KILLED
     (key,) = noted(tmp_path / "log")
     assert len(list((tmp_path / "run" / "claims").iterdir())) == 1
-    with job(tmp_path, manifest(("lasts",), 2)).store.lock(key) as mine:
+    with job(tmp_path, manifest(("hangs",), 2)).store.lock(key) as mine:
         assert mine

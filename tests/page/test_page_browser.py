@@ -9,11 +9,12 @@ import torch
 from page_toys import MALICE, explained, renamed
 
 import fringe
-from browser import expect
 from fringe.page import IndexEntry, decode_maps, page_document, render_index, render_page
 from fringe.plots._maps import for_display
 
 pytestmark = pytest.mark.thorough
+#: Milliseconds between two points of a path that plays.
+STEP = 450
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,12 @@ def pixels(page, canvas):
     }"""
     width, height, *values = page.evaluate(code, canvas)
     return np.array(values).reshape(height, width, 4)
+
+
+def hold_time(page):
+    """Time stands still on the page from here on, and goes on by what ``page.clock.run_for`` is told."""
+    page.clock.install(time=0)
+    page.clock.pause_at(1)
 
 
 def slide(page, point):
@@ -137,9 +144,11 @@ def test_keys_move_play_and_choose(visit, file):
     assert page.locator("#classes input[value='1']").is_checked()
     page.keyboard.press("s")
     assert page.locator("input[value=signed]").is_checked()
+    hold_time(page)
     page.keyboard.press(" ")
     assert page.locator("#play").get_attribute("aria-label") == "Stop"
-    expect(page.locator("#play")).to_have_attribute("aria-label", "Play the path", timeout=20_000)
+    page.clock.run_for(STEP)
+    assert page.locator("#play").get_attribute("aria-label") == "Play the path"
     assert page.locator("#slider").input_value() == str(count - 1)
     page.keyboard.press("Tab")
     outline = page.evaluate(
@@ -165,8 +174,7 @@ def test_keys_work_wherever_the_focus_is(visit, file):
     table.focus()
     last = page.locator("#slider").input_value()
     page.keyboard.press("ArrowRight")
-    page.wait_for_timeout(500)
-    assert table.evaluate("e => e.scrollLeft") > 0
+    page.wait_for_function("e => e.scrollLeft > 0", arg=table.element_handle())
     page.keyboard.press("ArrowLeft")
     assert page.locator("#slider").input_value() == last
 
@@ -181,12 +189,21 @@ def test_the_choice_of_a_picture_is_one_line_on_a_telephone(visit, tmp_path):
 
 
 def test_the_path_plays_to_its_end(visit, file):
-    page = visit(file)
-    page.locator("#play").click()
-    assert page.locator("#slider").input_value() == "0"
-    expect(page.locator("#slider")).not_to_have_value("0", timeout=20_000)
-    page.locator("#play").click()
-    assert page.locator("#play").get_attribute("aria-label") == "Play the path"
+    page, last = visit(file), str(len(page_document(explained())["snapshots"]) - 1)
+    button, slider = page.locator("#play"), page.locator("#slider")
+    hold_time(page)
+    button.click()
+    assert slider.input_value() == "0"
+    page.clock.run_for(STEP)
+    assert slider.input_value() == "1"
+    button.click()
+    assert button.get_attribute("aria-label") == "Play the path"
+    page.clock.run_for(9 * STEP)
+    assert slider.input_value() == "1"
+    button.click()
+    assert button.get_attribute("aria-label") == "Stop"
+    page.clock.run_for((int(last) - 1) * STEP)
+    assert (slider.input_value(), button.get_attribute("aria-label")) == (last, "Play the path")
 
 
 def test_each_class_that_a_key_can_name_has_one(visit, tmp_path):

@@ -300,7 +300,7 @@ def test_a_decoder_without_a_padding_token_takes_the_points_of_a_path(tmp_path):
     assert gpt.config.pad_token_id is None
 
 
-def test_what_cannot_be_explained_is_refused(classifier):
+def test_what_cannot_be_explained_is_refused(classifier, monkeypatch):
     model, tokenizer = trained_model(steps=20), make_tokenizer()
     with pytest.raises(fringe.InputError, match="inputs: the text '' has no words"):
         fringe.explain(classifier, ["a film", ""])
@@ -321,7 +321,7 @@ def test_what_cannot_be_explained_is_refused(classifier):
         TextClassifier(model, tokenizer, "loose")
     with pytest.raises(fringe.InputError, match="expected a text or a list of texts"):
         fringe.explain(classifier, [3])
-    model.config.problem_type = "multi_label_classification"
+    monkeypatch.setattr(model.config, "problem_type", "multi_label_classification")  # other tests use this model
     with pytest.raises(fringe.FringeError, match="model: its configuration says multi_label_classification: a softmax"):
         TextClassifier(model, tokenizer)
 

@@ -35,7 +35,7 @@ def states(journal: Path) -> list[str]:
 
 @contextlib.contextmanager
 def worker(journal: Path, trials: int, hang_at: int = 0):
-    """A process that is ready to take part; killed at the end."""
+    """A process that has taken its first trial and waits; killed at the end."""
     found = os.pathsep.join([str(HERE), str(Path(fringe.__file__).parents[1]), *sys.path])
     process = subprocess.Popen(
         [sys.executable, HERE / "tuning_worker.py", journal, str(trials), str(hang_at)],

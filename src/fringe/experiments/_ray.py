@@ -20,8 +20,8 @@ MAX_BLOCK = 8
 PATIENCE = 30.0
 #: Seconds that the first machine of a cluster may take to answer.
 ANSWER = 10.0
-#: Seconds in which the cluster notices that a machine is lost.
-NOTICE = 5.0
+#: Seconds in which the cluster notices that a machine is lost: it looks every few seconds, and several times.
+NOTICE = 30.0
 
 _log = logging.getLogger(__name__)
 
