@@ -5,13 +5,15 @@ import dataclasses
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import fringe
 from conftest import SHARED
-from fringe.attribution._fringe import table
+from fringe.attribution._fringe import _status, table
+from fringe.paths import PathStatus
 
 TABLE = SHARED / "paper" / "hyperparameters.csv"
 
@@ -133,3 +135,80 @@ def test_advice_names_the_measure_of_the_verdict_and_what_the_settings_allow(set
     found = fringe.explain("embedded:digits", "embedded:digits:1", method=fringe.FRInGe(**settings))
     assert found.verdict == (verdict,)
     assert re.fullmatch(advice, found.advice[0])
+
+
+ARRIVAL, OWN = {"until": "arrival"}, {"reference": (0.25, 0.75)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "verdict", "advice"),
+    [
+        # half of the divergence; what remains is more than half a nat, and then not
+        ({}, {"end": 1.001}, "short", r".* lost only 49% of .* uniform .*: use until='arrival', raise delta_euc .*"),
+        ({}, {"end": 0.999}, "ok", r".* lost 50% of .* \(ok needs 50%\); to go further, use until='arrival'"),
+        ({}, {"end": 0.501}, "ok", r".* lost 74% of .*; to go further, .*"),
+        ({}, {"end": 0.5}, "ok", r".* lost 75% of .* \(ok needs 50%\)"),
+        ({}, {"end": 2.2}, "short", r".* lost only 0% of .*"),
+        (OWN, {"end": 1.001}, "short", r".* lost only 49% of its divergence from the reference .*"),
+        # a twentieth of the distance
+        ({}, {"end": 1.9, "share": 0.049}, "stalled", r".* only 4\.9% of .* to the uniform .*larger tau\)"),
+        ({}, {"end": 1.9, "share": 0.051}, "short", r".* lost only 5% of .*"),
+        (
+            OWN,
+            {"end": 1.9, "share": 0.049},
+            "stalled",
+            r".* of the Fisher-Rao distance to the reference \(under 5%\).*",
+        ),
+        ({"steps": 10}, {"end": 1.9, "share": 0.0}, "stalled", r".*: raise steps, delta_euc or .* lower damping"),
+        (ARRIVAL, {"end": 1.9, "share": 0.0}, "stalled", r".*: raise delta_euc or .*larger tau\)"),
+        (
+            ARRIVAL,
+            {"end": 1.9, "share": 0.0, "steps": 1000},
+            "stalled",
+            r".*: raise max_steps, delta_euc or .* damping",
+        ),
+        # a twentieth of the change of the score
+        ({}, {"residual": 0.05}, "ok", r"complete within 5\.0%; .*"),
+        ({}, {"residual": 0.051}, "coarse", r".* by 5\.1%: raise quadrature_depth; .*"),
+        ({}, {"residual": math.nan}, "coarse", r".*"),
+        ({}, {"residual": 0.051, "classes": 2}, "coarse", r".*: explain this class alone; .*"),
+        (
+            {"quadrature": "trapezoid"},
+            {"residual": 0.051, "classes": 2},
+            "coarse",
+            r".*: use quadrature='adaptive'; .*",
+        ),
+        ({}, {"residual": 0.051, "end": 1.5}, "coarse", r".*"),
+        # arrival, at a twentieth of a nat; the last step, and before it
+        (ARRIVAL, {"end": 0.05}, "ok", r".* lost 97% of .* \(arrived\)"),
+        (ARRIVAL, {"end": 0.6}, "ok", r".* lost 70% of .* \(ok needs 50%\)"),
+        (ARRIVAL, {"end": 0.6, "steps": 1000}, "ok", r".*; to go further, raise max_steps"),
+        (ARRIVAL, {"start": 0.08, "end": 0.051}, "short", r".*: the path rests where the gradient is zero: raise .*"),
+        (ARRIVAL, {"start": 0.08, "end": 0.051, "steps": 1000}, "short", r".*: raise max_steps, raise delta_euc .*"),
+        (ARRIVAL, {"start": 0.08, "end": 0.05, "share": 0.01}, "ok", r".* lost 37% of .* \(arrived\)"),
+        # nothing to explain: it began there, and hardly anything changed
+        (
+            {},
+            {"start": 0.05, "end": 0.026},
+            "at_reference",
+            r".* is 0\.05 nats from the reference: lower arrival_kl .*",
+        ),
+        ({}, {"start": 0.05, "end": 0.024}, "ok", r".* \(arrived\)"),
+        ({}, {"start": 0.051, "end": 0.026}, "ok", r".* \(arrived\)"),
+        ({"arrival_kl": 0.1}, {"start": 0.08, "end": 0.06}, "at_reference", r".*"),
+        ({}, {"end": 0.04, "steps": 0}, "at_reference", r".*"),
+        ({}, {"outcome": PathStatus.AT_REFERENCE}, "at_reference", r".* already is the reference .*"),
+        ({}, {"outcome": PathStatus.DIVERGED, "residual": 1.0}, "diverged", r".* not finite after step 10: .*"),
+    ],
+)
+def test_verdicts_by_number(settings, path, verdict, advice):
+    """A path of 10 steps from 2 nats to 0.2, over half of the distance, with a residual of 1 %, and what differs."""
+    one = {"start": 2.0, "end": 0.2, "share": 0.5, "residual": 0.01, "steps": 10, "classes": 1} | path
+    residual = torch.full((1, one["classes"]), one["residual"], dtype=torch.float64)
+    outcomes = [one.get("outcome", PathStatus.COMPLETE)]
+    result = SimpleNamespace(steps=[one["steps"]], outcomes=outcomes, rule_residual=residual)
+    numbers = {"endpoint_kl": one["end"], "distance": 2.0, "endpoint_distance": 2.0 - 2.0 * one["share"]}
+    diagnostics = {name: torch.tensor([number], dtype=torch.float64) for name, number in numbers.items()}
+    found = _status(fringe.FRInGe(**settings), result, diagnostics, one["start"], 0, one["residual"])
+    assert found[0] == verdict
+    assert re.fullmatch(advice, found[1])
