@@ -13,7 +13,7 @@ import torch
 import fringe
 from conftest import SHARED
 from fringe.attribution._fringe import _status, table
-from fringe.paths import PathStatus
+from fringe.paths import PathStatus, TrustRegion
 
 TABLE = SHARED / "paper" / "hyperparameters.csv"
 
@@ -55,6 +55,7 @@ def test_variants_take_parts_out():
         "gamma_step_only": {"gamma_prior": 0.0},
         "gamma_prior_only": {"gamma_step": 0.0},
         "non_geometric": {"solve": "gradient", "gamma_step": 0.0},
+        "diffusion": {"solve": "diffusion", "gamma_prior": 1000.0},
     }
     for name, changes in changed.items():
         assert m.variant(name) == dataclasses.replace(m, **changes)
@@ -109,9 +110,23 @@ def test_a_preview_takes_at_most_twenty_passes_an_image():
         assert passes / len(counts) <= most
 
 
-def test_a_long_step_is_twice_the_automatic_one():
-    caps = [fringe.FRInGe(delta_euc=name).path(10_000).trust.delta_euc for name in ("auto", "long")]
-    assert caps == [1.0, 2.0]
+@pytest.mark.parametrize(
+    ("structure", "cap", "rank", "logit", "until"),
+    [("image", 1.0, 1, None, "budget"), ("sequence", 10.0, 16, 1.0, "arrival"), ("none", 10.0, 16, 1.0, "arrival")],
+)
+def test_automatic_settings_follow_the_structure(structure, cap, rank, logit, until):
+    """The cap 0.01 sqrt(n) of images and 0.1 sqrt(n) of others, or twice that; what is given goes before."""
+
+    def path(**settings):
+        return fringe.FRInGe(structure=structure, **settings).path(10_000)
+
+    assert path().trust == TrustRegion(4.0, 3e-3, cap, logit)
+    assert path(kl_bound=False, delta_euc="long").trust == TrustRegion(4.0, None, 2 * cap, logit)
+    assert path(delta_euc=0.7).trust.delta_euc == 0.7
+    assert path(delta_euc=None).trust.delta_euc is None
+    assert (path().step.fisher_rank, path(fisher_rank=3).step.fisher_rank) == (rank, 3)
+    assert (path().until, path(steps=9).until) == (until, "budget")
+    assert {path(until=given, steps=9).until for given in ("budget", "arrival")} == {"budget", "arrival"}
 
 
 _LOST = r"the prediction lost \d+% of its divergence from the uniform prediction"
