@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from attribution_toys import Smooth, inputs
 
 import fringe
 from conftest import SHARED
@@ -108,6 +109,36 @@ def test_a_preview_takes_at_most_twenty_passes_an_image():
         counts = fringe.explain("embedded:digits", images, method="fringe:preview", telemetry=False)
         passes = counts.passes.forward + counts.passes.jvp + counts.passes.vjp
         assert passes / len(counts) <= most
+
+
+@pytest.mark.parametrize(
+    ("settings", "each"),
+    [
+        ({"solve": "natural", "cg_iterations": 6, "cg_rtol": 1e-30, "warm_start": False}, 16),
+        ({}, 4),
+        ({"fisher_rank": 3}, 6),
+        ({"solve": "gradient"}, 4),
+    ],
+)
+def test_planned_passes_are_those_of_its_steps(settings, each):
+    """Where every step measures its length and a solve uses all its iterations: what five more steps cost."""
+    every = {"feedback": None, "jacobian": "products", "quadrature": "trapezoid", **settings}
+    spent = {}
+    for steps in (4, 9):
+        method = fringe.FRInGe(steps=steps, **every)
+        passes = fringe.attribute(Smooth(), inputs(1), method=method, telemetry=False).passes
+        spent[steps] = passes.forward + passes.jvp + passes.vjp
+        assert method.planned_passes == each * steps
+    assert spent[9] - spent[4] == 5 * each
+    assert fringe.FRInGe(until="arrival", max_steps=70, **every).planned_passes == 70 * each
+    farthest = 2 * math.acos(0.0) / math.sqrt(2 * 5e-3)  # the distance between two corners of the simplex
+    assert fringe.FRInGe(tau=5e-3, **every).planned_passes == pytest.approx(farthest * each)
+
+
+def test_a_budget_of_more_steps_than_can_be_counted_is_refused():
+    assert fringe.FRInGe(tau=1e-37).tau == 1e-37
+    with pytest.raises(fringe.InputError, match=r"tau: got 1e-38, expected at least 1e-37"):
+        fringe.FRInGe(tau=1e-38)
 
 
 @pytest.mark.parametrize(
