@@ -84,6 +84,10 @@ def test_variants_take_parts_out():
         ({"reference": (0.5, 0.6)}, "reference: each distribution must sum to 1"),
         ({"reference": (1.5, -0.5)}, r"reference: got a smallest of -0.5 in shape \(2,\), expected positive numbers"),
         ({"reference": (1.0, 0.0)}, "reference: got a smallest of 0 .* no softmax reaches a zero"),
+        ({"reference": (0.5, 0.500005)}, "reference: each distribution must sum to 1, got 1.00001"),
+        ({"reference": ((0.5, 0.5), (0.5, 0.6))}, "reference: each distribution must sum to 1"),
+        ({"reference": (((0.5, 0.5),),)}, r"reference: got a smallest of 0.5 in shape \(1, 1, 2\), expected"),
+        ({"reference": "uniform"}, r"reference: got 'uniform', expected numbers \(C,\) or \(B, C\)"),
     ],
 )
 def test_bad_settings_are_named(changes, message):
@@ -101,6 +105,12 @@ def test_settings_are_plain_data():
     assert record["method"] == "fringe"
     assert record["reference"] == (0.25, 0.75)
     assert hash(fringe.FRInGe()) == hash(fringe.FRInGe())
+
+
+def test_a_reference_is_kept_to_the_last_digit_and_sums_to_one():
+    assert fringe.FRInGe(reference=(0.3, 0.7)).reference == (0.3, 0.7)
+    assert fringe.FRInGe(reference=((0.3, 0.7), (0.1, 0.9))).reference == ((0.3, 0.7), (0.1, 0.9))
+    assert sum(fringe.FRInGe(reference=(0.5, 0.5000005)).reference) == pytest.approx(1.0, abs=1e-15)
 
 
 def test_a_preview_takes_at_most_twenty_passes_an_image():
