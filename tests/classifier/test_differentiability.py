@@ -344,6 +344,12 @@ class TestRandomModels:
             fringe.attribute(Classifier(model, mode="keep"), normal(images, 3, 2, 2), method="ig")
         assert [warning.filename for warning in seen] == [__file__]
 
+    def test_are_not_said_to_mix_images_if_one_logit_grows_from_call_to_call(self):
+        calls = itertools.count(1)
+        growing = lambda x: smooth(x) + next(calls) * torch.eye(CLASSES, dtype=x.dtype)[1]  # noqa: E731
+        with pytest.warns(UserWarning, match=r"differ by 1: the model is random"):
+            verify(growing, normal(3, 3, 2, 2))
+
     @pytest.mark.parametrize("where", [0, 2, 4, "order"])
     @pytest.mark.parametrize("level", [0.0, -50.0])
     @pytest.mark.parametrize("sign", [1.0, -1.0])
