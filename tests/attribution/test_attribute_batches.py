@@ -204,3 +204,36 @@ def test_a_path_that_leaves_the_model_s_domain_ends_at_its_last_sound_point():
     torch.testing.assert_close(gap, found.completeness_gap[1])
     torch.testing.assert_close(found.values[0], whole.values[0], rtol=1e-7, atol=1e-10)
     assert found.trajectory[1].snapshot_steps.tolist()[-1] == 1
+
+
+@pytest.mark.parametrize("where", ["logits", "gradient"])
+@pytest.mark.parametrize(("value", "until"), [(torch.inf, "budget"), (-torch.inf, "arrival"), (torch.nan, "arrival")])
+def test_one_entry_that_is_not_finite_ends_the_path_before_it(until, where, value):
+    """Of the logits or of the gradient, off a ball around the second image: its map is that of the first step alone."""
+    model, x, method = Smooth(), mixed(3), dataclasses.replace(METHOD, until=until)
+
+    class Spoilt(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, z, outside):
+            ctx.outside = outside
+            return z.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            grad = grad.clone()
+            grad[ctx.outside, 1, 3, 5] = value
+            return grad, None
+
+    def fragile(z):
+        away = torch.stack([(z - image).flatten(1).norm(dim=1) for image in x])
+        outside = (away[1] > 1.2) & (away.argmin(0) == 1)
+        logits = model(Spoilt.apply(z, outside) if where == "gradient" else z)
+        spoilt = outside[:, None] & (torch.arange(5) == 3) & (where == "logits")
+        return logits.masked_fill(spoilt, value)
+
+    found, whole = (fringe.attribute(one, x, method=method, telemetry=2000) for one in (fragile, model))
+    assert (found.verdict[0], found.verdict[2]) == (whole.verdict[0], whole.verdict[2])
+    torch.testing.assert_close(found.values[[0, 2]], whole.values[[0, 2]], rtol=1e-7, atol=1e-10)
+    assert found.verdict[1] == "diverged"
+    assert found.diagnostics["steps"][1] == 1
+    torch.testing.assert_close(found.values[1], whole.trajectory[1].cumulative[1], rtol=1e-7, atol=1e-10)

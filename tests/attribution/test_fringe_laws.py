@@ -12,6 +12,7 @@ from attribution_toys import Linear, Smooth, inputs
 
 import fringe
 from fringe.geometry import dist, entropy, log_probabilities, sqrt_chart
+from fringe.paths import Problem
 
 FAST = fringe.FRInGe(solve="natural", gamma_prior=1e-3, tau=5e-3, delta_euc=1.0, damping=1e-3, cg_iterations=10)
 
@@ -24,6 +25,31 @@ def test_linear_model_is_explained_exactly():
     expected = model.weight[found.target].view(3, 2, 8, 8) * (x - ends)
     torch.testing.assert_close(found.values, expected, rtol=0, atol=1e-12)
     assert found.completeness_residual.max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [(FAST, "predicted"), (fringe.FRInGe(), "top2"), (fringe.GuidedIG(steps=4, rule="trapezoid"), "predicted")],
+)
+def test_the_scores_at_both_ends_are_those_of_the_path_s_own_passes(method, target):
+    """The rounding of another pass, here made large, would stay in the gap of every map."""
+    model, x = Smooth(), inputs(3)
+    problem = Problem.of(fringe.Classifier(model), x, target=target, record_path=2000)
+    other = dataclasses.replace(problem, logits=problem.logits + 1e-3 * torch.arange(5).sin())
+    with problem.model.session(x.device):
+        found = method.attribute(other)
+    ends = torch.stack([t.snapshots[-1] for t in found.trajectory])
+    for scores, points in ((found.score, x), (found.endpoint_score, ends)):
+        torch.testing.assert_close(scores, problem.score(model(points)), rtol=1e-12, atol=1e-12)
+
+
+def test_a_constant_that_is_added_to_all_logits_changes_nothing():
+    """Also not which segments are bisected: the steps are so long that many are."""
+    model, x = Smooth(), inputs(4, seed=2)
+    coarse = fringe.FRInGe(solve="gradient", gamma_prior=0.0, kl_bound=False, delta_euc=None, eta_max=300.0, steps=4)
+    plain, raised = (fringe.attribute(one, x, method=coarse, target=4) for one in (model, lambda z: model(z) + 50.0))
+    torch.testing.assert_close(raised.values, plain.values, rtol=1e-9, atol=1e-12)
+    assert raised.passes == plain.passes
 
 
 def test_constant_model_has_a_zero_map():

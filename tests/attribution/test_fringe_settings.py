@@ -5,13 +5,16 @@ import dataclasses
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from attribution_toys import Smooth, inputs
 
 import fringe
 from conftest import SHARED
-from fringe.attribution._fringe import table
+from fringe.attribution._fringe import _status, table
+from fringe.paths import PathStatus, TrustRegion
 
 TABLE = SHARED / "paper" / "hyperparameters.csv"
 
@@ -53,6 +56,7 @@ def test_variants_take_parts_out():
         "gamma_step_only": {"gamma_prior": 0.0},
         "gamma_prior_only": {"gamma_step": 0.0},
         "non_geometric": {"solve": "gradient", "gamma_step": 0.0},
+        "diffusion": {"solve": "diffusion", "gamma_prior": 1000.0},
     }
     for name, changes in changed.items():
         assert m.variant(name) == dataclasses.replace(m, **changes)
@@ -80,6 +84,10 @@ def test_variants_take_parts_out():
         ({"reference": (0.5, 0.6)}, "reference: each distribution must sum to 1"),
         ({"reference": (1.5, -0.5)}, r"reference: got a smallest of -0.5 in shape \(2,\), expected positive numbers"),
         ({"reference": (1.0, 0.0)}, "reference: got a smallest of 0 .* no softmax reaches a zero"),
+        ({"reference": (0.5, 0.500005)}, "reference: each distribution must sum to 1, got 1.00001"),
+        ({"reference": ((0.5, 0.5), (0.5, 0.6))}, "reference: each distribution must sum to 1"),
+        ({"reference": (((0.5, 0.5),),)}, r"reference: got a smallest of 0.5 in shape \(1, 1, 2\), expected"),
+        ({"reference": "uniform"}, r"reference: got 'uniform', expected numbers \(C,\) or \(B, C\)"),
     ],
 )
 def test_bad_settings_are_named(changes, message):
@@ -99,6 +107,12 @@ def test_settings_are_plain_data():
     assert hash(fringe.FRInGe()) == hash(fringe.FRInGe())
 
 
+def test_a_reference_is_kept_to_the_last_digit_and_sums_to_one():
+    assert fringe.FRInGe(reference=(0.3, 0.7)).reference == (0.3, 0.7)
+    assert fringe.FRInGe(reference=((0.3, 0.7), (0.1, 0.9))).reference == ((0.3, 0.7), (0.1, 0.9))
+    assert sum(fringe.FRInGe(reference=(0.5, 0.5000005)).reference) == pytest.approx(1.0, abs=1e-15)
+
+
 def test_a_preview_takes_at_most_twenty_passes_an_image():
     """Of several images, and of one that bears the check of the model alone."""
     for images, most in (("embedded:digits:0:8", 17), ("embedded:digits:3", 20)):
@@ -107,9 +121,53 @@ def test_a_preview_takes_at_most_twenty_passes_an_image():
         assert passes / len(counts) <= most
 
 
-def test_a_long_step_is_twice_the_automatic_one():
-    caps = [fringe.FRInGe(delta_euc=name).path(10_000).trust.delta_euc for name in ("auto", "long")]
-    assert caps == [1.0, 2.0]
+@pytest.mark.parametrize(
+    ("settings", "each"),
+    [
+        ({"solve": "natural", "cg_iterations": 6, "cg_rtol": 1e-30, "warm_start": False}, 16),
+        ({}, 4),
+        ({"fisher_rank": 3}, 6),
+        ({"solve": "gradient"}, 4),
+    ],
+)
+def test_planned_passes_are_those_of_its_steps(settings, each):
+    """Where every step measures its length and a solve uses all its iterations: what five more steps cost."""
+    every = {"feedback": None, "jacobian": "products", "quadrature": "trapezoid", **settings}
+    spent = {}
+    for steps in (4, 9):
+        method = fringe.FRInGe(steps=steps, **every)
+        passes = fringe.attribute(Smooth(), inputs(1), method=method, telemetry=False).passes
+        spent[steps] = passes.forward + passes.jvp + passes.vjp
+        assert method.planned_passes == each * steps
+    assert spent[9] - spent[4] == 5 * each
+    assert fringe.FRInGe(until="arrival", max_steps=70, **every).planned_passes == 70 * each
+    farthest = 2 * math.acos(0.0) / math.sqrt(2 * 5e-3)  # the distance between two corners of the simplex
+    assert fringe.FRInGe(tau=5e-3, **every).planned_passes == pytest.approx(farthest * each)
+
+
+def test_a_budget_of_more_steps_than_can_be_counted_is_refused():
+    assert fringe.FRInGe(tau=1e-37).tau == 1e-37
+    with pytest.raises(fringe.InputError, match=r"tau: got 1e-38, expected at least 1e-37"):
+        fringe.FRInGe(tau=1e-38)
+
+
+@pytest.mark.parametrize(
+    ("structure", "cap", "rank", "logit", "until"),
+    [("image", 1.0, 1, None, "budget"), ("sequence", 10.0, 16, 1.0, "arrival"), ("none", 10.0, 16, 1.0, "arrival")],
+)
+def test_automatic_settings_follow_the_structure(structure, cap, rank, logit, until):
+    """The cap 0.01 sqrt(n) of images and 0.1 sqrt(n) of others, or twice that; what is given goes before."""
+
+    def path(**settings):
+        return fringe.FRInGe(structure=structure, **settings).path(10_000)
+
+    assert path().trust == TrustRegion(4.0, 3e-3, cap, logit)
+    assert path(kl_bound=False, delta_euc="long").trust == TrustRegion(4.0, None, 2 * cap, logit)
+    assert path(delta_euc=0.7).trust.delta_euc == 0.7
+    assert path(delta_euc=None).trust.delta_euc is None
+    assert (path().step.fisher_rank, path(fisher_rank=3).step.fisher_rank) == (rank, 3)
+    assert (path().until, path(steps=9).until) == (until, "budget")
+    assert {path(until=given, steps=9).until for given in ("budget", "arrival")} == {"budget", "arrival"}
 
 
 _LOST = r"the prediction lost \d+% of its divergence from the uniform prediction"
@@ -133,3 +191,80 @@ def test_advice_names_the_measure_of_the_verdict_and_what_the_settings_allow(set
     found = fringe.explain("embedded:digits", "embedded:digits:1", method=fringe.FRInGe(**settings))
     assert found.verdict == (verdict,)
     assert re.fullmatch(advice, found.advice[0])
+
+
+ARRIVAL, OWN = {"until": "arrival"}, {"reference": (0.25, 0.75)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "verdict", "advice"),
+    [
+        # half of the divergence; what remains is more than half a nat, and then not
+        ({}, {"end": 1.001}, "short", r".* lost only 49% of .* uniform .*: use until='arrival', raise delta_euc .*"),
+        ({}, {"end": 0.999}, "ok", r".* lost 50% of .* \(ok needs 50%\); to go further, use until='arrival'"),
+        ({}, {"end": 0.501}, "ok", r".* lost 74% of .*; to go further, .*"),
+        ({}, {"end": 0.5}, "ok", r".* lost 75% of .* \(ok needs 50%\)"),
+        ({}, {"end": 2.2}, "short", r".* lost only 0% of .*"),
+        (OWN, {"end": 1.001}, "short", r".* lost only 49% of its divergence from the reference .*"),
+        # a twentieth of the distance
+        ({}, {"end": 1.9, "share": 0.049}, "stalled", r".* only 4\.9% of .* to the uniform .*larger tau\)"),
+        ({}, {"end": 1.9, "share": 0.051}, "short", r".* lost only 5% of .*"),
+        (
+            OWN,
+            {"end": 1.9, "share": 0.049},
+            "stalled",
+            r".* of the Fisher-Rao distance to the reference \(under 5%\).*",
+        ),
+        ({"steps": 10}, {"end": 1.9, "share": 0.0}, "stalled", r".*: raise steps, delta_euc or .* lower damping"),
+        (ARRIVAL, {"end": 1.9, "share": 0.0}, "stalled", r".*: raise delta_euc or .*larger tau\)"),
+        (
+            ARRIVAL,
+            {"end": 1.9, "share": 0.0, "steps": 1000},
+            "stalled",
+            r".*: raise max_steps, delta_euc or .* damping",
+        ),
+        # a twentieth of the change of the score
+        ({}, {"residual": 0.05}, "ok", r"complete within 5\.0%; .*"),
+        ({}, {"residual": 0.051}, "coarse", r".* by 5\.1%: raise quadrature_depth; .*"),
+        ({}, {"residual": math.nan}, "coarse", r".*"),
+        ({}, {"residual": 0.051, "classes": 2}, "coarse", r".*: explain this class alone; .*"),
+        (
+            {"quadrature": "trapezoid"},
+            {"residual": 0.051, "classes": 2},
+            "coarse",
+            r".*: use quadrature='adaptive'; .*",
+        ),
+        ({}, {"residual": 0.051, "end": 1.5}, "coarse", r".*"),
+        # arrival, at a twentieth of a nat; the last step, and before it
+        (ARRIVAL, {"end": 0.05}, "ok", r".* lost 97% of .* \(arrived\)"),
+        (ARRIVAL, {"end": 0.6}, "ok", r".* lost 70% of .* \(ok needs 50%\)"),
+        (ARRIVAL, {"end": 0.6, "steps": 1000}, "ok", r".*; to go further, raise max_steps"),
+        (ARRIVAL, {"start": 0.08, "end": 0.051}, "short", r".*: the path rests where the gradient is zero: raise .*"),
+        (ARRIVAL, {"start": 0.08, "end": 0.051, "steps": 1000}, "short", r".*: raise max_steps, raise delta_euc .*"),
+        (ARRIVAL, {"start": 0.08, "end": 0.05, "share": 0.01}, "ok", r".* lost 37% of .* \(arrived\)"),
+        # nothing to explain: it began there, and hardly anything changed
+        (
+            {},
+            {"start": 0.05, "end": 0.026},
+            "at_reference",
+            r".* is 0\.05 nats from the reference: lower arrival_kl .*",
+        ),
+        ({}, {"start": 0.05, "end": 0.024}, "ok", r".* \(arrived\)"),
+        ({}, {"start": 0.051, "end": 0.026}, "ok", r".* \(arrived\)"),
+        ({"arrival_kl": 0.1}, {"start": 0.08, "end": 0.06}, "at_reference", r".*"),
+        ({}, {"end": 0.04, "steps": 0}, "at_reference", r".*"),
+        ({}, {"outcome": PathStatus.AT_REFERENCE}, "at_reference", r".* already is the reference .*"),
+        ({}, {"outcome": PathStatus.DIVERGED, "residual": 1.0}, "diverged", r".* not finite after step 10: .*"),
+    ],
+)
+def test_verdicts_by_number(settings, path, verdict, advice):
+    """A path of 10 steps from 2 nats to 0.2, over half of the distance, with a residual of 1 %, and what differs."""
+    one = {"start": 2.0, "end": 0.2, "share": 0.5, "residual": 0.01, "steps": 10, "classes": 1} | path
+    residual = torch.full((1, one["classes"]), one["residual"], dtype=torch.float64)
+    outcomes = [one.get("outcome", PathStatus.COMPLETE)]
+    result = SimpleNamespace(steps=[one["steps"]], outcomes=outcomes, rule_residual=residual)
+    numbers = {"endpoint_kl": one["end"], "distance": 2.0, "endpoint_distance": 2.0 - 2.0 * one["share"]}
+    diagnostics = {name: torch.tensor([number], dtype=torch.float64) for name, number in numbers.items()}
+    found = _status(fringe.FRInGe(**settings), result, diagnostics, one["start"], 0, one["residual"])
+    assert found[0] == verdict
+    assert re.fullmatch(advice, found[1])

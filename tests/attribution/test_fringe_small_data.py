@@ -105,6 +105,20 @@ def test_progress_ends_with_the_last_arrival():
     assert len(seen) > 20
 
 
+@pytest.mark.parametrize("row", [0, 60, 90])
+def test_progress_is_the_covered_share_of_the_way(row):
+    """Or 1 - 2^(-k / T) after k steps if that is more; less than the whole before the path arrives."""
+    x, _ = table("iris")
+    seen: list[tuple[int, int]] = []
+    report = lambda done, total: seen.append((done, total))  # noqa: E731
+    model = perceptron("iris", 11, 32, nn.ReLU, 200)
+    found = fringe.attribute(model, x[row : row + 1], progress=report, telemetry=2000)
+    planned, left = seen[0][1], found.trajectory[0].points["reference_distance"].tolist()
+    shares = [max(1 - 0.5 ** (k / planned), *(1 - d / left[0] for d in left[1 : k + 1])) for k in range(1, len(left))]
+    expected = [int(min(share, 0.99) * planned) for share in shares[:-1]]
+    assert [done for done, _ in seen] == [*sorted(set(expected) - {0}), planned]
+
+
 def test_a_step_moves_no_two_logits_further_apart_than_a_nat():
     """To first order, so exactly for a linear model; and where that bound is met the telemetry names it."""
     model = nn.Linear(6, 3).double().requires_grad_(False)

@@ -74,13 +74,22 @@ class Bisection:
         return total
 
 
-@pytest.mark.parametrize("rtol", [None, 1e-3, pytest.param(1e-5, marks=pytest.mark.thorough)])
-def test_pieces_are_bisected_while_the_sum_so_far_is_off(rtol):
+@pytest.mark.parametrize(
+    ("rtol", "seed", "target"),
+    [
+        (None, 1, "predicted"),
+        (None, 2, 4),  # without the least change, an image would be bisected at 27 points and not 8
+        (None, 3, 2),  # and here one at 9 and not 7, also if it were that of the images together
+        (1e-3, 1, "predicted"),
+        pytest.param(1e-5, 1, "predicted", marks=pytest.mark.thorough),
+    ],
+)
+def test_pieces_are_bisected_while_the_sum_so_far_is_off(rtol, seed, target):
     """The same numbers from the same number of points, for images that need few bisections and many; 2 % by default."""
-    model, x = Smooth(), inputs(4)
+    model, x = Smooth(), inputs(4, seed)
     method = COARSE if rtol is None else dataclasses.replace(COARSE, quadrature_rtol=rtol)
-    found = fringe.attribute(model, x, method=method, telemetry=True)
-    plain = fringe.attribute(model, x, method=dataclasses.replace(method, quadrature="trapezoid"))
+    found = fringe.attribute(model, x, method=method, target=target, telemetry=True)
+    plain = fringe.attribute(model, x, method=dataclasses.replace(method, quadrature="trapezoid"), target=target)
     counts = []
     for i, trajectory in enumerate(found.trajectory):
         oracle = Bisection(model, int(found.target[i]), rtol or 2e-2)

@@ -1,5 +1,7 @@
 """Models whose derivatives are missing, partial or wrong: fallback, refusal, warning - never a silent zero."""
 
+import contextlib
+import itertools
 import re
 
 import pytest
@@ -95,6 +97,16 @@ class TestCustomFunctions:
         assert torch.allclose(point.jvp(2 * v), 2 * found, rtol=1e-12)
         assert torch.allclose(point.vjp(u), vjp(exact, u), rtol=1e-12)
         assert torch.allclose(classifier.linearise(X).vjp(u), vjp(exact, u), rtol=1e-12)
+
+    def test_whose_backward_drops_part_of_what_comes_back_fall_back_to_forward_mode(self):
+        """Differentiating that backward pass gives half of J v, without an error."""
+        half = lambda ctx, g: right(ctx, 0.5 * (g + g.detach()))  # noqa: E731
+        forward_rule = lambda ctx, t: t * slope(*ctx.saved_tensors)  # noqa: E731
+        with pytest.warns(UserWarning, match=r"its backward pass is not linear.*forward-mode"):
+            classifier = verify(model_of(operation(half, forward_mode=forward_rule)))
+        v = normal(1, 3, 2, 2, seed=5)
+        assert classifier.jvp_mode == "forward"
+        assert torch.allclose(classifier.linearise(X).jvp(v), jvp(dense_jacobian(smooth, X), v), rtol=1e-12)
 
     def test_differentiable_once_with_forward_mode_are_served(self):
         forward_rule = lambda ctx, t: t * slope(*ctx.saved_tensors)  # noqa: E731
@@ -197,6 +209,44 @@ class TestOperations:
         assert classifier.jvp_mode == "double_backward"
 
 
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_what_the_machine_lacks_is_not_taken_for_a_fault_of_the_model(where):
+    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def fails(ctx, g):
+        raise error
+
+    own = model_of(operation(fails))
+
+    def model(x):
+        if where == "forward" and len(x) < 3:
+            raise error
+        return own(x)
+
+    problem = Problem.of(Classifier(model), normal(3, 3, 2, 2))
+    with pytest.raises(RuntimeError, match=re.escape(str(error))) as seen:
+        paths.verify(problem)
+    assert seen.value is error
+
+
+@pytest.mark.parametrize("images", [1, 3])
+def test_a_model_that_fails_on_any_number_of_images_is_not_said_to_need_the_others(images):
+    """It worked once; its own error is raised, of one image and of several."""
+    error, calls = RuntimeError("the service is closed"), []
+
+    def model(x):
+        calls.append(len(x))
+        if len(calls) > 1:
+            raise error
+        return smooth(x)
+
+    problem = Problem.of(Classifier(model), normal(images, 3, 2, 2))
+    with pytest.raises(RuntimeError, match="the service is closed") as seen:
+        paths.verify(problem)
+    assert seen.value is error
+    assert calls == ([1, 1] if images == 1 else [3, 1, 3])
+
+
 def test_a_tangent_of_another_shape_is_not_taken_for_a_missing_derivative():
     classifier = Classifier(smooth)
     with pytest.raises(ValueError, match=r"\(1, 3, 2, 1\)"):
@@ -286,6 +336,43 @@ class TestRandomModels:
         classifier = Classifier(mixing)
         with pytest.raises(ModelOutputError, match=r"images \[0\] of 4 have other logits.*mixes images"):
             paths.verify(Problem.of(classifier, x))
+
+    @pytest.mark.parametrize("images", [1, 3])
+    def test_are_told_at_the_line_that_explains_them(self, images):
+        model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(12, CLASSES)).double().train()
+        with pytest.warns(UserWarning, match=r"differ by .* is random") as seen:
+            fringe.attribute(Classifier(model, mode="keep"), normal(images, 3, 2, 2), method="ig")
+        assert [warning.filename for warning in seen] == [__file__]
+
+    def test_are_not_said_to_mix_images_if_one_logit_grows_from_call_to_call(self):
+        calls = itertools.count(1)
+        growing = lambda x: smooth(x) + next(calls) * torch.eye(CLASSES, dtype=x.dtype)[1]  # noqa: E731
+        with pytest.warns(UserWarning, match=r"differ by 1: the model is random"):
+            verify(growing, normal(3, 3, 2, 2))
+
+    @pytest.mark.parametrize("where", [0, 2, 4, "order"])
+    @pytest.mark.parametrize("level", [0.0, -50.0])
+    @pytest.mark.parametrize("sign", [1.0, -1.0])
+    def test_a_shift_by_the_batch_is_noticed_from_a_thousandth_of_the_largest_logit_on(self, where, level, sign):
+        """Of the first, middle or last image of a batch, or of one that comes after a larger one: 0.2 % are refused in
+        either direction, 0.05 % are rounding."""
+        x = torch.arange(20.0, dtype=torch.float64).view(5, 4)
+
+        def shifted(share):
+            def model(z):
+                after = torch.cat([z[:1], z[:-1]]).sum(1) > z.sum(1)
+                mark = after if where == "order" else (torch.arange(len(z)) == where) & (len(z) == 5)
+                return z + level + sign * share * (x + level).abs().max() * mark[:, None]
+
+            return Classifier(model)
+
+        with pytest.raises(ModelOutputError, match="other logits"):
+            paths.verify(Problem.of(shifted(2e-3), x), ["none"])
+        paths.verify(Problem.of(shifted(5e-4), x), ["none"])
+
+    @pytest.mark.filterwarnings("error")
+    def test_logits_of_zero_have_no_least_rounding(self):
+        verify(lambda x: 0 * smooth(x), normal(3, 3, 2, 2))
 
     @pytest.mark.filterwarnings("error")
     @pytest.mark.parametrize("name", ["convolutions with batch normalisation", "transformer", "LSTM"])
@@ -389,8 +476,9 @@ class TestMethodsThatNeedOneGradient:
         """Its path is that of the same network where no product is asked for, and the map is as complete."""
         images, twin = 3 * IMAGES, Classifier(Trunk(plain))
         twin.jvp_mode = "none"
-        with pytest.warns(UserWarning, match="the length of the first step is estimated"):
+        with pytest.warns(UserWarning, match="the length of the first step is estimated") as seen:
             found = fringe.attribute(Trunk(operation), images)
+        assert seen[-1].filename == __file__
         expected = fringe.attribute(twin, images)
         torch.testing.assert_close(found.values, expected.values, rtol=1e-4, atol=1e-6)
         assert found.verdict == expected.verdict
@@ -464,11 +552,107 @@ class TestWrongDerivatives:
             with pytest.raises(NotDifferentiableError, match="not the derivative of its output"):
                 fringe.attribute(model if module else lambda x, m=model: m(x), IMAGES.to(dtype), method=method)
 
+    def test_are_found_at_the_first_image_that_has_a_gradient(self):
+        """One entry of the first gradient is no number, the second is zero; half of the third's entries are zero."""
+        images = IMAGES.abs() + 0.1
+        images[0, 0, 0, 0] = 0.0  # the root has no slope there
+        images[1] += 10.0
+
+        def model(factor):
+            trunk = Trunk(scaled(factor))
+            return lambda x: trunk(x.sqrt() * (torch.arange(6) < 3)) * (x.amax((1, 2, 3)) < 10.0)[:, None]
+
+        verify(model(1.0), images)
+        with pytest.raises(NotDifferentiableError, match="not the derivative of its output"):
+            verify(model(1.02), images)
+
+    def test_are_found_in_double_precision_where_single_precision_cannot_decide(self):
+        """Beside a constant of 1e6, a change along the gradient is mostly rounding. A function cannot be converted."""
+
+        def offset(factor):
+            model = Trunk(scaled(factor))
+            model.head.bias.data += 1e6
+            return model
+
+        verify(offset(1.0), IMAGES)
+        with pytest.raises(NotDifferentiableError, match="not the derivative of its output"):
+            verify(offset(1.02), IMAGES)
+        verify(lambda x: offset(1.02)(x), IMAGES)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("module", [True, False], ids=["module", "function"])
+    @pytest.mark.parametrize("gain", [1e-4, 1e4])
+    def test_are_judged_alike_whatever_the_unit_of_the_logits(self, gain, module, dtype):
+        for factor in (1.0, 1.02):
+            model = Trunk(scaled(factor)).to(dtype)
+            for parameter in (model.head.weight, model.head.bias):
+                parameter.data *= gain
+            with pytest.raises(NotDifferentiableError) if factor > 1 else contextlib.nullcontext():
+                verify(model if module else lambda x, m=model: m(x), IMAGES.to(dtype))
+
+    def test_of_a_model_that_drifts_are_not_told_from_its_drift(self):
+        """Logits that change by 1e-4 from call to call are no measure of a gradient; 1e-7 are rounding."""
+
+        def drifting(share, factor):
+            trunk, calls = Trunk(scaled(factor)).double(), itertools.count()
+
+            def model(x):
+                y = trunk(x) * (torch.arange(CLASSES) > 0)
+                return y + next(calls) * share * y.detach().abs().amax()
+
+            return model
+
+        verify(drifting(1e-4, 1.0), IMAGES[:1].double())
+        with pytest.raises(NotDifferentiableError, match="not the derivative of its output"):
+            verify(drifting(1e-7, 1.5), IMAGES[:1].double())
+
+    def test_with_half_precision_inside_the_model_name_it(self):
+        """So far off that the rounding of a head in half precision cannot be the reason."""
+        trunk = Trunk(scaled(100.0))
+
+        def half(x):
+            hidden = trunk.operation(trunk.conv(x).relu()).flatten(1)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return trunk.head(hidden).float()
+
+        with pytest.raises(NotDifferentiableError, match=r"Perhaps it computes in half precision, by torch\.autocast"):
+            verify(half, IMAGES)
+
+    @pytest.mark.parametrize("low", [0.0, -0.5])
+    def test_beside_the_image_only_are_refused(self, low):
+        """At a kink the gradient is checked at points nearby: within 2 % of the range of the image, not beyond."""
+        image = torch.linspace(low, low + 1.0, 108, dtype=torch.float64).view(1, 3, 6, 6)
+
+        class Near(torch.autograd.Function):
+            @staticmethod
+            def forward(x):
+                return x.clone()
+
+            @staticmethod
+            def setup_context(ctx, inputs, output):
+                ctx.factor = 1.1 if (inputs[0] - image).abs().max() < 0.02 else 1.0
+
+            @staticmethod
+            def backward(ctx, grad):
+                return ctx.factor * grad
+
+        trunk = Trunk(torch.tanh).double()
+        with pytest.raises(NotDifferentiableError, match="not the derivative of its output"):
+            verify(lambda x: trunk(Near.apply(x)), image)
+
+    @pytest.mark.filterwarnings("ignore:the model has no second derivatives")
+    def test_of_products_count_if_one_method_of_several_needs_them(self):
+        classifier = Classifier(Trunk(scaled(1.0, once=True, forward=1.02)))
+        with pytest.raises(NotDifferentiableError, match="forward and backward derivatives disagree"):
+            paths.verify(Problem.of(classifier, IMAGES), ["none", "required"])
+
     @pytest.mark.filterwarnings("ignore:the model has no second derivatives")
     def test_two_percent_in_the_forward_mode_are_refused(self):
         model = Trunk(scaled(1.0, once=True, forward=1.02))
-        with pytest.raises(NotDifferentiableError, match="forward and backward derivatives disagree"):
+        with pytest.raises(NotDifferentiableError, match="forward and backward derivatives disagree") as seen:
             fringe.attribute(model, IMAGES, method=PRODUCTS)
+        forward, backward = (float(text) for text in re.findall(r"> = ([\d.]+\d)", str(seen.value)))
+        assert forward / backward == pytest.approx(1.02, rel=1e-4)
         assert fringe.attribute(model, IMAGES, method="ig").passes.jvp == 0
 
     def test_a_hook_that_scales_gradients_is_refused(self):

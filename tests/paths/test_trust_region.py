@@ -86,6 +86,18 @@ def test_a_step_is_the_smallest_of_its_bounds(fisher, norm, eta, active):
     assert bound.item() == active
 
 
+def test_a_direction_that_moves_no_logits_has_no_bound_by_them():
+    eta, bound = TRUST.step(tensor(0.0), tensor(1.0), tensor(0.0))
+    assert eta.item() == TRUST.eta_max
+    assert bound.item() == Bound.ETA_MAX
+
+
+def test_a_change_where_none_was_predicted_is_the_greatest_error():
+    still, moved = tensor(0.0, 0.0)[None], tensor(-0.4, 0.0)[None]
+    assert TRUST.next_radius(tensor(0.4), still, moved).item() == pytest.approx(0.1)
+    assert TRUST.next_radius(tensor(0.4), still, still).item() == pytest.approx(0.8)
+
+
 @pytest.mark.parametrize("d", [0.5, 1.0, 2.0])
 def test_the_kl_of_a_step_is_at_most_this_multiple_of_its_quadratic_form(d):
     generator = torch.Generator().manual_seed(0)

@@ -152,6 +152,20 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path, content):
         search(tmp_path, 3)
 
 
+@pytest.mark.parametrize("by", ["another identity", "Optuna itself"])
+def test_a_study_of_others_is_refused_and_stays_theirs(tmp_path, by):
+    """Without a trial so far it has an owner already; with trials and no identity, nobody knows what they are of."""
+    if by == "another identity":
+        _study._open(tmp_path / "j", "study", {"seed": 1})
+    else:
+        storage = optuna.storages.JournalStorage(Journal(tmp_path / "j"))
+        optuna.create_study(storage=storage, study_name="study", direction="maximize").ask()
+    before = study_of(tmp_path / "j").user_attrs
+    with pytest.raises(InputError, match=r"seed: (1|null) there, 0 now"):
+        _study._open(tmp_path / "j", "study", {"seed": 0})
+    assert study_of(tmp_path / "j").user_attrs == before
+
+
 def test_locks_are_given_back(tmp_path):
     search(tmp_path / "j", 2)
     assert [path.name for path in tmp_path.iterdir()] == ["j"]

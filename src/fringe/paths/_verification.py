@@ -94,7 +94,7 @@ def _check_rows(problem: Problem) -> bool:
             warnings.warn(
                 f"the same image gave logits that differ by {change.item():.3g}: the model is random, and maps will "
                 "not be reproducible",
-                stacklevel=4,
+                stacklevel=5,
             )
             return True
         raise ModelOutputError(
