@@ -137,7 +137,7 @@ def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) ->
 
 
 class Operations(TorchDispatchMode):
-    """Counts operations that compute something: on a GPU each is a kernel or more, whatever the batch."""
+    """Counts PyTorch's operations without views: on a GPU nearly each starts a kernel, whatever the batch."""
 
     count = 0
 
@@ -152,11 +152,11 @@ def operations(name: str, model: nn.Module, x: torch.Tensor) -> None:
         counts = []
         for steps in (5, 15):
             chosen = dataclasses.replace(method, steps=steps, until="budget", quadrature_rtol=1e6)  # no bisections
-            with Operations() as all_of_them, watched(watch := Stopwatch(CPU)):
-                watch.mark = lambda counter=all_of_them: counter.count
+            with Operations() as counter, watched(watch := Stopwatch(CPU)):
+                watch.mark = lambda counter=counter: counter.count
                 fringe.attribute(model, x[:1], method=chosen)
             inside = sum(stop - start for _, start, stop in watch.spans)
-            counts.append((inside, all_of_them.count - inside))
+            counts.append((inside, counter.count - inside))
         inside, outside = ((longer - shorter) / 10 for shorter, longer in zip(*counts, strict=True))
         print(f"{name}, a step of {title}: {inside:.0f} operations in the network's passes, {outside:.0f} outside")
 
