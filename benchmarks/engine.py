@@ -113,15 +113,15 @@ def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) ->
 
     batch, target = len(x), model(x).argmax(1)
     trapezoid = fringe.FRInGe(quadrature="trapezoid")
-    found, plainer = fringe.attribute(model, x), fringe.attribute(model, x, method=trapezoid)
-    total, fewer = (a.passes.forward + a.passes.jvp + a.passes.vjp for a in (found, plainer))
+    methods = "fringe", trapezoid, "fringe:quick"
+    found, *others = (fringe.attribute(model, x, method=method) for method in methods)
+    total, fewer, fewest = (a.passes.forward + a.passes.jvp + a.passes.vjp for a in (found, *others))
     gradients = round(total / 2 / batch)
     peer = IntegratedGradients(model)
-    ours, plain, ig, captum = alternate(
+    ours, plain, quick, ig, captum = alternate(
         CPU,
         repetitions,
-        lambda: fringe.attribute(model, x),
-        lambda: fringe.attribute(model, x, method=trapezoid),
+        *(lambda method=method: fringe.attribute(model, x, method=method) for method in methods),
         lambda: fringe.attribute(model, x, method="ig"),
         lambda: peer.attribute(x, target=target, n_steps=gradients, internal_batch_size=16),
     )
@@ -132,7 +132,8 @@ def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) ->
     print(
         f"{name}, batch {batch}: FRInGe() is {ours / ig:.2f} x IG (50 gradients), {ours / captum:.2f} x Captum's IG "
         f"with {gradients} gradients, {ours / plain:.2f} x the trapezoid rule ({total / fewer:.2f} x its passes); "
-        f"{1 - inside / whole:.0%} of its time outside the network; {found.passes}"
+        f"{1 - inside / whole:.0%} of its time outside the network; {found.passes}; "
+        f"fringe:quick is {quick / ig:.2f} x IG ({fewest / total:.2f} x the passes of FRInGe())"
     )
 
 
