@@ -167,9 +167,9 @@ class FRInGe(Attributor):
     ] = "auto"
     feedback: Annotated[
         PositiveFraction | None,
-        Doc("solve='geodesic': learn the step's Fisher norm with this exponent, without JVPs; none: one JVP a step"),
+        Doc("images: learn a step's Fisher norm with this exponent, without JVPs; none, other inputs: a JVP a step"),
     ] = 1.0
-    kl_bound: Annotated[bool, Doc("limit a step's KL to tau (tables, series: also to one nat); tau sets T")] = True
+    kl_bound: Annotated[bool, Doc("limit a step's KL to tau (tables, series: logits to one nat); tau sets T")] = True
     preconditioner: Annotated[PreconditionerName, Doc("for CG: blur (the paper's), 1/lambda, or exact")] = "spectral"
     warm_start: Annotated[bool, Doc("start CG from the direction of the last step")] = True
     reorthogonalise: Annotated[bool, Doc("keep CG residuals orthogonal; False is textbook CG")] = True

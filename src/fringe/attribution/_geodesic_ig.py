@@ -153,13 +153,15 @@ NormOf = Literal["log_probability", "score"]
 class GeoIGSVI(Attributor):
     r"""Bend the straight line away from where the model is steep, and integrate the gradient along it.
 
-    ``"repaired"`` is the method as its formulas intend it. A path has N points from input to baseline. Both ends
-    are fixed; the other points move to minimise an energy. With ``"points"`` the energy is :math:`\sum_k
-    \|\delta_k\| + \beta \sum_k s_k`. With ``"length"`` it is :math:`\sum_k (1 + \beta (s_k + s_{k+1}) / 2)
-    \|\gamma_{k+1} - \gamma_k\|`. Both add the prior's :math:`\|\delta\|^2 / 2`. Here :math:`\delta` is the deviation
-    from the straight line. :math:`s` is the norm of a gradient: of the log-probability of the target, or of the
-    explained score (``norm_of``). The logits of a ReLU network have piecewise constant gradients. Their norm exerts no
-    force, and the line stays straight; with log-probabilities it bends. The trapezoid rule on the path is complete.
+    ``"repaired"`` is the method as its formulas intend it. A path has N points from input to baseline. Both ends are
+    fixed; the other points move to minimise an energy. With ``"points"`` the energy is
+    :math:`\sum_k \|\delta_k\| + \beta \sum_k s_k`. With ``"length"`` it is
+    :math:`\sum_k (1 + \beta (s_k + s_{k+1}) / 2) \|\gamma_{k+1} - \gamma_k\|`. Both add the prior's
+    :math:`\|\delta\|^2 / 2`. Here :math:`\delta` is the deviation from the straight line, where Adam begins; its
+    learning rate falls linearly to zero, and the path of least energy is taken. :math:`s` is the norm of a gradient: of
+    the log-probability of the target, or of the explained score (``norm_of``). The logits of a ReLU network have
+    piecewise constant gradients. Their norm exerts no force, and the line stays straight; with log-probabilities it
+    bends. The trapezoid rule on the path is complete.
 
     ``"official"`` is what the authors' code computes, for comparison with its numbers. The map is :math:`\sum_k
     g(\gamma_k) \|\gamma_{k+1} - \gamma_k\|_2`: gradients times *lengths*. It is about :math:`\sqrt n` too large and

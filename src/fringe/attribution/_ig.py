@@ -54,11 +54,12 @@ class BlurIG(PathAttributor):
     .. math:: A = -\\int_0^{\\sigma_m} \\nabla F^t(z(\\sigma)) \\odot z'(\\sigma) \\, d\\sigma,
               \\qquad z(\\sigma) = G_\\sigma * x
 
-    ``sigma_max`` is a share of the image's shorter side: the authors' 50 pixels at 224. The map explains the
-    change of the score from the blurred image to the image. ``mode="chord"`` multiplies gradients by chords of the
-    path, as the trapezoid rule does; ``"derivative"`` multiplies them by forward differences over 0.01 pixels with the
-    left rule, as the authors' code does. ``grid="sqrt"`` spaces the blurs evenly in variance. Beyond the edge the image
-    is zero. Costs S + 1 forward passes and VJPs per image (S in the derivative mode) and a forward pass at the end.
+    ``sigma_max`` is a share of the image's shorter side: the authors' 50 pixels at 224. The map explains the change of
+    the score from the blurred image to the image. ``mode="chord"`` multiplies gradients by chords of the path, as the
+    trapezoid rule does; ``"derivative"`` multiplies them by forward differences over 0.01 pixels with the left rule, as
+    the authors' code does. ``grid="sqrt"`` spaces the blurs evenly in variance. Beyond the edge the image is zero. The
+    Gaussian ends at ``int(4 sigma + 1/2)`` pixels. Costs S + 1 forward passes and VJPs per image (S in the derivative
+    mode) and a forward pass at the end.
     """
 
     name = "blur_ig"
@@ -131,10 +132,12 @@ class SpectralIG(PathAttributor):
               m_i(a) = \\operatorname{clip}(\\frac{a - (1 - o)(1 - s_i / s_1)}{o}, 0, 1)
 
     with the singular values s of each channel of x - x'. The path ends at the input itself, so the map sums to the
-    change of the score, up to quadrature. With ``overlap=1`` the path is the straight line. ``basis="dct"``
-    adds cosines, low frequencies first, and ``"joint_svd"`` takes all channels as one matrix. The authors' code counts
-    points and not intervals: its 200 points are ``steps=199``. They explain the probability. Costs N forward passes
-    and VJPs per image (N + 1 by the trapezoid rule), a forward pass at the baseline, and a decomposition per channel.
+    change of the score, up to quadrature. With ``overlap=1`` the path is the straight line. ``basis="dct"`` adds
+    cosines, low frequencies first: for the frequencies (i, j) from 0 to H - 1 and W - 1, :math:`s_i / s_1` is
+    :math:`1 - \\sqrt{(u^2 + v^2) / 2}` with u = i / (H - 1) and v = j / (W - 1). ``"joint_svd"`` takes all channels as
+    one matrix (C H, W). The authors' code counts points and not intervals: its 200 points are ``steps=199``. They
+    explain the probability. Costs N forward passes and VJPs per image (N + 1 by the trapezoid rule), a forward pass at
+    the baseline, and a decomposition per channel.
     """
 
     name = "spectral_ig"

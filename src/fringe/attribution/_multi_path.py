@@ -26,15 +26,16 @@ class AGI(Attributor):
 
     There is one path to each class l of a fixed set without the target t. It steps by ``epsilon`` times the sign of
     :math:`\nabla p_l` until l is predicted, at most m times, and adds up :math:`-\nabla p_t \odot \Delta z`. ``reduce``
-    joins the classes. There is no baseline. The classes are 0, s, 2s, ... with s = floor(C / k), or all C if k >= C
-    (the authors never take the last class). If only t were left, the class after t is taken.
+    joins the classes. There is no baseline. The classes are 0, s, 2s, ... below C with s = floor(C / k), or all C if k
+    >= C (the authors never take the last class). These are more than k if k does not divide C. If only t were left, the
+    class after t is taken.
 
     Steps are a share of the valid range of inputs, ``attribute(..., space=InputSpace(low=..., high=...))``, and are
     clipped to it. Without a range they are a share of the image's own range and not clipped. ``mode="path"`` is a path
     with completeness. ``"official"`` is the authors' code: every step restarts from the input, so the same
     change is counted up to m times, and the verdict is ``unchecked``. The setting ``score`` replaces the score of the
     classifier. ``endpoint_score`` of the result is ``score`` minus its change on all paths together (``"mean"``: on the
-    average path). Costs at most k m forward passes and 2 k m VJPs per image, and k forward passes at the ends.
+    average path). Each class costs at most m forward passes and 2 m VJPs per image, and a forward pass at the end.
     """
 
     name = "agi"
@@ -109,10 +110,10 @@ class IG2(Attributor):
     change of the score on the paths, not the difference to the references.
 
     r is the input of the last linear layer that runs (``"penultimate"``); for a model without one, ``"auto"`` takes the
-    logits. ``eta`` is in input units; ``"auto"`` is the authors' 256 grey values at 299 x 299 x 3, kept as a change
-    in root mean square, 0.75 times the range at 224 x 224 x 3. All steps have the same length: near its
-    reference a path oscillates. Points are clipped to the valid range if the space has one. An image costs
-    R (S + 2) forward passes and 2 R S VJPs; a call costs one forward pass per reference, and one to find the layer.
+    logits. ``eta`` is in input units; ``"auto"`` is the authors' 256 grey values at 299 x 299 x 3, kept as a change in
+    root mean square: 256 / 255 sqrt(n / (3 * 299^2)) times the range for n entries. All steps have the same length:
+    near its reference a path oscillates. Points are clipped to the valid range if the space has one. An image costs R
+    (S + 2) forward passes and 2 R S VJPs; a call costs one forward pass per reference, and one to find the layer.
     """
 
     name = "ig2"

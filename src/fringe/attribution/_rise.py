@@ -23,12 +23,13 @@ class RISE(Attributor):
 
     .. math:: A = \\frac{1}{p N} \\sum_{i=1}^N F^t(x \\odot M_i) \\, M_i
 
-    A mask is a grid of ``cells`` x ``cells`` zeros and ones (one with probability p). It is scaled up bilinearly by
-    whole cells of ``ceil(H / cells)`` pixels and cut out at a random offset. Masked pixels are zero in the model's own
-    coordinates, as in the authors' code. The defaults are the authors'; they explain the probability and take 8,000
-    masks for ResNet-50. Every image has its own masks, keyed by its name. Each channel gets an equal part of the map.
-    The map has no completeness identity. If the model ignores the image, the map is not zero but the mean of the masks.
-    ``relative_error`` is the standard error of the mean over the map's own norm. Costs N forward passes per image.
+    A mask is a grid of ``cells`` x ``cells`` zeros and ones (one with probability p). It is scaled up bilinearly to
+    ``(cells + 1) c`` pixels, c = ``ceil(H / cells)``, and cut out at a random offset below c. Masked pixels are zero in
+    the model's own coordinates, as in the authors' code. The defaults are the authors'; they explain the probability
+    and take 8,000 masks for ResNet-50. Every image has its own masks, keyed by its name. Each channel gets an equal
+    part of the map. The map has no completeness identity. If the model ignores the image, the map is not zero but the
+    mean of the masks. ``relative_error`` is the standard error of the mean over the map's own norm. Costs N forward
+    passes per image.
     """
 
     name = "rise"

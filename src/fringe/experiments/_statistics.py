@@ -64,8 +64,8 @@ def estimate(
         seed: Keys the resamples.
         summary: What the interval is of.
         clusters: Names (n,) of clusters; scores of one are drawn together, as they share pixels.
-        networks: Names (n,) of networks. Several networks are drawn, too: the interval then includes the effect of
-            another training.
+        networks: Names (n,) of networks. Several networks are drawn, too, and a score counts as often as its cluster
+            times its network are drawn: the interval then includes the effect of another training.
 
     Returns:
         The estimate over the finite scores.
@@ -176,8 +176,10 @@ def paired(
 
     With ``summary`` "mean" the value is the mean of the differences, which is the difference of the means. With
     "median" it is the median of the differences (the typical image), not the difference of the medians, which may
-    belong to two different images. The interval is that of :func:`estimate`. ``p`` is the sign-flip permutation test
-    of the mean difference, with both summaries (see :func:`sign_flip_ps`).
+    belong to two different images. The interval is that of :func:`estimate`. ``p`` is the two-sided sign-flip
+    permutation test of the mean difference, with both summaries: the share of sign assignments whose mean is at least
+    as far from zero. These are all 2^n if they are at most 99,999, else the observed one and 99,999 random ones (from
+    10,000 differences on, 2^17 of a random group).
 
     Args:
         a: Scores (n,) of one method, None or not finite where there is none.

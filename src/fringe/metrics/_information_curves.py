@@ -29,11 +29,13 @@ def _require_thresholds(value: Sequence[float]) -> None:
 class PerformanceInformationCurve(Metric):
     """Area under the prediction over the information shown, while the important pixels of an image appear.
 
-    The first image has its corners and 1 % random pixels, the same for all methods, with linear interpolation between
-    them. For each threshold the pixels above that quantile of the map are added. The horizontal axis is the
-    size of the image as lossless WebP, from the first image (0) to the input (1). The vertical axis is
-    the target's probability (softmax information curve, SIC), or whether it is predicted (preset ``aic``), scaled from
-    the first image to the input, clipped, and made monotone by its running maximum.
+    The first image has its corners and 1 % random pixels, the same for all methods. For each threshold the pixels above
+    that quantile of the map are added. All other pixels are interpolated linearly on the Delaunay triangles of the
+    shown ones, and rounded in single precision to one of 256 values of the valid range. The horizontal axis is the size
+    of the image as lossless WebP, from the first image (0) to the input (1). The vertical axis is the target's
+    probability (softmax information curve, SIC), or whether it is predicted (preset ``aic``), scaled from the first
+    image to the input, clipped, and made monotone by its running maximum over the thresholds. The curve is linear
+    between its points.
 
     An image is skipped, NaN with the flag ``skipped``, if its probability is below ``least`` or the first image has as
     much probability or information as the input. The score is the area of each image, so that methods can be paired,

@@ -10,18 +10,7 @@ from fringe.settings import Doc
 
 @dataclass(frozen=True)
 class PerturbationAUC(perturb.PerturbationMetric):
-    """Area under ``c_s = softmax(F(x_s))_t``, s = 0 ... N, where x_s has s / N of its pixels exchanged.
-
-    .. math:: \\tilde c_s = \\mathrm{clip}\\Bigl(\\frac{c_s - p_{ref}}{\\max(p_{in} - p_{ref}, \\epsilon)}, 0, 1\\Bigr),
-        \\qquad \\mathrm{score} = \\frac1N \\sum_{s<N} \\tfrac12 (\\tilde c_s + \\tilde c_{s+1})
-
-    Pixels are exchanged in descending order of importance. With ``normalise=False`` the score is the area under c
-    itself. The map's scale and sign do not matter. Costs N - 1 forward passes per image, and one per infill.
-
-    Flags: ``blur_more_confident`` (the infill has at least the input's probability: the normalised score is
-    meaningless), ``zero_map``, ``constant_map``. Details: both areas as ``raw`` and ``normalised``, the probabilities
-    at the ends, and the share of ``ties``. Curves: ``raw``, ``normalised``.
-    """
+    """The area under the curve of an insertion or a deletion."""
 
     space = "the target's probability over the share of exchanged pixels"
     source = "Petsiuk et al. 2018 (RISE); FRInGe, appendix Metric definitions"
@@ -48,8 +37,29 @@ class PerturbationAUC(perturb.PerturbationMetric):
 
 @dataclass(frozen=True)
 class Insertion(PerturbationAUC):
-    """Area under the target's probability while pixels of the input are inserted into the reference, the important
-    ones first."""
+    r"""Area under the target's probability while pixels of the input are inserted into the reference, the important
+    ones first.
+
+    .. math:: c_s = \mathrm{softmax}(F(x_s))_t, \qquad
+        \tilde c_s = \mathrm{clip}\Bigl(\frac{c_s - p_{ref}}{\max(p_{in} - p_{ref}, 10^{-8})}, 0, 1\Bigr), \qquad
+        \mathrm{score} = \frac1N \sum_{s<N} \tfrac12 (\tilde c_s + \tilde c_{s+1})
+
+    x_s has ``round(s P / N)`` of P pixels of the input, each with all its channels. Without ``steps`` N is the length
+    of the first axis of space, for images the number of rows; N is at most P. The pixels are in descending order of
+    importance: max |A_c|, |sum A_c| (``abs_sum``), sum |A_c| (``sum_abs``) or the Euclidean norm (``l2``) of the
+    channels. Equal ones are in row-major order. The map's scale and sign do not matter. With ``normalise=False`` the
+    score is the area under c itself.
+
+    The reference is the input, blurred by a ``box``, a ``gaussian`` in a window of ``size`` pixels, or a Gaussian whose
+    tails are folded back into its window (``folded``, as in RISE). Or it is ``zeros``, in the model's coordinates, or
+    the ``mean`` of each channel. ``size`` is max(3, floor(min(H, W) / 10)) by default, plus 1 if this is even. A
+    padding of ``reflect`` does not repeat the edge, and ``exclude`` averages over the pixels inside the image.
+
+    Costs N - 1 forward passes per image, and one per reference. Flags: ``blur_more_confident`` (the reference has at
+    least the input's probability: the normalised score is meaningless), ``zero_map``, ``constant_map``. Details: both
+    areas as ``raw`` and ``normalised``, the probabilities at the ends, and the share of ``ties``. Curves: ``raw``,
+    ``normalised``.
+    """
 
     mode = "insertion"
     name = "insertion"
@@ -66,7 +76,10 @@ class Insertion(PerturbationAUC):
 @dataclass(frozen=True)
 class Deletion(PerturbationAUC):
     """Area under the target's probability while pixels of the input are replaced by the reference, the important
-    ones first."""
+    ones first.
+
+    Everything else is as for :class:`Insertion`.
+    """
 
     mode = "deletion"
     name = "deletion"

@@ -15,25 +15,7 @@ Average = Literal["trapezoid", "mean"]
 
 @dataclass(frozen=True)
 class MagnitudeAlignedScore(perturb.PerturbationMetric):
-    """Magnitude Aligned Scoring: the model's response, penalised by its distance from the map's mass.
-
-    At step s the model response MR is the target's probability on [0, 1] (``scale``), made ``monotone``; the density
-    response DR is the share of the map's mass on the inserted pixels, or on those not yet deleted:
-
-    .. math:: AP_s = |DR_s - MR_s|, \\qquad \\mathrm{MAS}_s = MR_s - AP_s \\ (\\text{insertion}),
-        \\quad MR_s + AP_s \\ (\\text{deletion})
-
-    The aligned curve is clipped to [0, 1] (``clip``), min-max normalised (``rescale``) and averaged. These steps are
-    the authors' code; the default differs from it in the infill, a Gaussian blur for both, and in max |A_c| for the
-    importance of a pixel. Preset ``walker2024`` is the code, ``text`` the formula as the FRInGe paper prints it, of
-    plain means (over N + 1 terms; it prints 1/N).
-
-    A curve that is not defined scores 0.5, a straight line's area, and is flagged ``undefined``: that of a zero map, of
-    equal probabilities at the ends, of no response. If the model's own output is NaN, so is the score. Other flags and
-    details as :class:`PerturbationAUC`. Curves: ``model_response``, ``density_response``, ``alignment_penalty``,
-    ``aligned``. Costs N - 1 forward passes per image, none if an insertion or deletion with the same infill is scored
-    with it, and one per infill.
-    """
+    """What MAS insertion and MAS deletion share: the aligned curve, and its average."""
 
     space = "the target's probability against the map's mass, over the share of exchanged pixels"
     source = "Walker et al. 2024 (Magnitude Aligned Scoring); FRInGe, appendix Metric definitions"
@@ -81,7 +63,27 @@ _TEXT = {"scale": "guarded", "monotone": False, "clip": False, "rescale": False,
 
 @dataclass(frozen=True)
 class MASInsertion(MagnitudeAlignedScore):
-    """Magnitude Aligned Scoring while pixels of the input are inserted into the reference, the important ones first."""
+    r"""Magnitude Aligned Scoring while pixels of the input are inserted into the reference, the important ones first.
+
+    Steps, importance and reference are those of :class:`Insertion`. The model response MR is the target's probability,
+    rescaled and clipped to [0, 1], and made ``monotone``. The ``scale`` ``ends`` is 0 at the reference and 1 at the
+    input, ``guarded`` is that of :class:`Insertion`, ``extremes`` takes the curve's minimum and maximum. The density
+    response DR is the share of the importance of all pixels on the inserted ones, or on those not yet deleted:
+
+    .. math:: AP_s = |DR_s - MR_s|, \qquad \mathrm{MAS}_s = MR_s - AP_s \ (\text{insertion}),
+        \quad MR_s + AP_s \ (\text{deletion})
+
+    The aligned curve is clipped to [0, 1] (``clip``), min-max normalised (``rescale``) and averaged. These steps are
+    the authors' code; the default differs from it in the reference, a Gaussian blur for both, and in max |A_c| for the
+    importance of a pixel. Preset ``walker2024`` is the code, ``text`` the formula as the FRInGe paper prints it, of
+    plain means (over N + 1 terms; it prints 1/N).
+
+    A curve that is not defined scores 0.5, a straight line's area, and is flagged ``undefined``: that of a zero map, of
+    equal probabilities at the ends, of no response. If the model's own output is NaN, so is the score. Other flags and
+    details as :class:`Insertion`. Curves: ``model_response``, ``density_response``, ``alignment_penalty``, ``aligned``.
+    Costs N - 1 forward passes per image, none if an insertion or deletion with the same reference is scored with it,
+    and one per reference.
+    """
 
     mode = "insertion"
     name = "mas_insertion"
@@ -97,7 +99,10 @@ class MASInsertion(MagnitudeAlignedScore):
 
 @dataclass(frozen=True)
 class MASDeletion(MagnitudeAlignedScore):
-    """Magnitude Aligned Scoring while pixels of the input are replaced by the reference, the important ones first."""
+    """Magnitude Aligned Scoring while pixels of the input are replaced by the reference, the important ones first.
+
+    Everything else is as for :class:`MASInsertion`.
+    """
 
     mode = "deletion"
     name = "mas_deletion"

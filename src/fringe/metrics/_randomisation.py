@@ -158,9 +158,13 @@ class EfficientMPRT(Metric):
 class RandomLogit(Metric):
     """How similar the map is to the map of another class, which is drawn at random for each image.
 
-    A map that does not depend on the class scores 1. Maps are divided by their largest magnitude. Two maps of zeros
-    have no similarity, flag ``zero_map``. With several ``classes`` the similarities are averaged; a method with one
-    path for all classes runs it once. Costs a map for each class, or one.
+    Structural similarity (``ssim``) is the mean over the channels and all windows of 7 by 7 pixels, of maps that are
+    divided by their largest magnitude. It has sample variances and the constants (0.01 R)^2 and (0.03 R)^2, where R is
+    the range of both maps.
+
+    A map that does not depend on the class scores 1. Two maps of zeros have no similarity, flag ``zero_map``. With
+    several ``classes`` the similarities are averaged; a method with one path for all classes runs it once. Costs a map
+    for each class, or one.
     """
 
     name = "random_logit"

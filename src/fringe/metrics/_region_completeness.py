@@ -35,12 +35,12 @@ class RegionCompleteness(Metric):
     .. math:: \\frac{1}{2} \\sum_j |s_j - t_j| + \\frac{1}{2} |s_{rest}|, \\qquad s_j = A_j / \\sum |A|, \\quad
         t_j = \\Delta f_j / \\sum |\\Delta f|
 
-    where A_j is the sum of the map over a region, and ``rest`` the pixels that no term reads: 0 is exact, 1 the worst.
-    With two regions and positive sums this is the difference between the shares of the first. The baseline is the end
-    point of the method's own path, so the map is computed again. Methods without a recorded path, with several paths,
-    or of another score (AGI), are compared with the zero baseline and flagged ``no_identity``: it is not known
-    what their sums should be. Networks that are no such sum have no score and are flagged ``no_regions``. The same
-    holds for explained probabilities.
+    where A_j is the sum of the map over a region, and ``rest`` are the pixels that no term reads; the sum of |A| adds
+    up |A_j| over the regions and the rest. 0 is exact, 1 the worst. With two regions and positive sums this is the
+    difference between the shares of the first. The baseline is the end point of the method's own path, so the map is
+    computed again. Methods without a recorded path, with several paths, or of another score (AGI), are compared with
+    the zero baseline and flagged ``no_identity``: it is not known what their sums should be. Networks that are no such
+    sum have no score and are flagged ``no_regions``. The same holds for explained probabilities.
     """
 
     name = "region_completeness"

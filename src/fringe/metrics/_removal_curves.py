@@ -24,9 +24,9 @@ class DiffID(Metric):
     .. math:: \\mathrm{score} = \\frac19 \\sum_{r=0.1}^{0.9} (I_r - D_r), \\qquad
         y = \\mathrm{clip}\\Bigl(\\frac{p_t(\\cdot)}{p_t(x)}, 0, 1\\Bigr)
 
-    A share r of all C H W entries (not pixels) is replaced by the mean of the other entries: the least important
-    entries for I, the most important for D. There is no blur that could favour paths of blurred images. Preset
-    ``accuracy`` counts correct predictions instead of y. Costs 18 forward passes per map. Flags: ``zero_map``,
+    ``int(r n)`` of all n = C H W entries (not pixels) are replaced by the mean of the other entries: the least
+    important entries for I, the most important for D. There is no blur that could favour paths of blurred images.
+    Preset ``accuracy`` counts correct predictions instead of y. Costs 18 forward passes per map. Flags: ``zero_map``,
     ``constant_map``. Details: ``insertion``, ``deletion``. Curves: the same over r.
     """
 
@@ -82,14 +82,7 @@ class DiffID(Metric):
 
 @dataclass(frozen=True)
 class CumulativeChange(Metric):
-    """Sum of the changes of all probabilities while pixels are removed step by step.
-
-    .. math:: \\mathrm{score} = \\sum_{s=1}^{N} \\sum_c |p_c(x_{s-1}) - p_c(x_s)|
-
-    Pixels are removed in the order of |A|, a share of them in N steps. Every change counts, so effects of opposite sign
-    do not cancel as they do at the end of a curve. Costs N forward passes per map. Flags: ``zero_map``,
-    ``constant_map``. Curve: ``cumulative``.
-    """
+    """The changes of all probabilities, added up while pixels are removed step by step."""
 
     direction = "higher"
     space = "changes of all probabilities, step by step"
@@ -128,7 +121,15 @@ class CumulativeChange(Metric):
 
 @dataclass(frozen=True)
 class CumulativePredictionDifference(CumulativeChange):
-    """Sum of the changes of all probabilities while the most important pixels are removed (CPD)."""
+    r"""Sum of the changes of all probabilities while the most important pixels are removed (CPD).
+
+    .. math:: \mathrm{score} = \sum_{s=1}^{N} \sum_c |p_c(x_{s-1}) - p_c(x_s)|
+
+    After step s ``round(s K / N)`` pixels are removed, with K = ``round(share P)`` of all P pixels. Importance and
+    reference are those of :class:`Insertion` (padding ``reflect``). Every change counts, so effects of opposite sign do
+    not cancel as they do at the end of a curve. Costs N forward passes per map. Flags: ``zero_map``, ``constant_map``.
+    Curve: ``cumulative``.
+    """
 
     name = "cpd"
     title = "CPD"
@@ -137,7 +138,10 @@ class CumulativePredictionDifference(CumulativeChange):
 
 @dataclass(frozen=True)
 class CumulativePredictionPreservation(CumulativeChange):
-    """Sum of the changes of all probabilities while the least important pixels are removed (CPP)."""
+    """Sum of the changes of all probabilities while the least important pixels are removed (CPP).
+
+    Everything else is as for :class:`CumulativePredictionDifference`.
+    """
 
     name = "cpp"
     title = "CPP"
@@ -152,10 +156,11 @@ class SignedInsertion(perturb.ExchangeMetric):
     .. math:: \\mathrm{score} = \\frac1N \\sum_{s<N} \\tfrac12 (g_s + g_{s+1}), \\qquad g_s = F_t(x^+_s) - F_t(x^-_s)
 
     Pixels of the input are inserted into the reference by their signed evidence: the most positive first in x+, the
-    most negative first in x-. Both curves have the same ends. The logit is used, because a probability near 1 hardly
-    changes. A random map scores 0; an inverted map has the negative score. Insertion, deletion and MAS ignore the sign.
-    Costs 2 (N - 1) forward passes per map, and one per infill. Details: both areas, and the logit's ``change`` from the
-    reference to the input. Curves: ``positive_first``, ``negative_first``.
+    most negative first in x-. Steps and reference are those of :class:`Insertion`. Both curves have the same ends. The
+    logit is used, because a probability near 1 hardly changes. A random map scores 0; an inverted map has the negative
+    score. Insertion, deletion and MAS ignore the sign. Costs 2 (N - 1) forward passes per map, and one per reference.
+    Details: both areas, and the logit's ``change`` from the reference to the input. Curves: ``positive_first``,
+    ``negative_first``.
     """
 
     name = "signed_insertion"

@@ -23,10 +23,12 @@ class SingleDeletion(Metric):
     .. math:: d_j = F_t(x) - F_t(x_{\\setminus j}), \\qquad a_j = \\sum_{i \\in j} A_i, \\qquad
         \\mathrm{score} = \\mathrm{Spearman}(a, d)
 
-    The map counts with its sign: evidence against the class must be where its deletion raises the logit. Only one cell
-    is missing at a time. Preset ``idsds`` is the in-domain score of the paper only if the model was fine-tuned for
-    missing cells: half of its images must lack one cell of the same grid. On any other network it is the plain
-    single-deletion score.
+    The map counts with its sign: evidence against the class must be where its deletion raises the logit. Row i of H
+    rows is in row ``floor(i cells / H)`` of cells. Only one cell is missing at a time. Preset ``idsds`` is the
+    in-domain score of the paper only if the model was fine-tuned for missing cells: half of its images must lack one
+    cell of the same grid. On any other network it is the plain single-deletion score. A deleted cell has ``zeros`` in
+    the model's coordinates, ``random`` numbers uniform on [-1, 1], or a ``blur`` of the image by a Gaussian with a
+    standard deviation of 41 pixels in a window of 51.
 
     Costs a forward pass per cell (16 for an image), and one for a blur, for any number of methods. A series or a
     table has ``cells`` segments of its length or of its features. NaN, flagged ``undefined``, if all cells of the
@@ -92,8 +94,9 @@ class SingleDeletion(Metric):
 class SaCo(Metric):
     """Do groups of pixels with more salience lose more probability? Pairs of groups count by their difference.
 
-    The pixels in descending order are cut into K groups of equal size. With s_i the salience of group i and d_i the
-    target's probability that is lost without it,
+    Of the P pixels in descending order, group i has those from ``floor(i P / K)`` to ``floor((i + 1) P / K) - 1``, i =
+    0 ... K - 1. With s_i the sum of the salience of its pixels and d_i the target's probability that is lost without
+    it,
 
     .. math:: F = \\frac{\\sum_{i<j} \\sigma_{ij} (s_i - s_j)}{\\sum_{i<j} |s_i - s_j|}, \\qquad
         \\sigma_{ij} = 1 \\text{ if } d_i \\ge d_j, \\text{ else } -1

@@ -17,7 +17,7 @@ class Sparseness(Metric):
 
     It does not depend on the map's scale, sign or order. The zero map scores 0 and is flagged ``zero_map``. The detail
     ``spatial`` is the index over pixels, each by its largest channel: with one step per pixel, the area under the
-    density response of :class:`MagnitudeAlignedScore` is (1 + ``spatial``) / 2.
+    density response of :class:`MASInsertion` is (1 + ``spatial``) / 2.
     """
 
     name = "sparseness"
