@@ -63,13 +63,13 @@ class Classifier(Network):
         mode: Mode = "eval",
         batch_size: int | Literal["auto"] = "auto",
     ):
-        if not callable(model) or isinstance(model, type):
+        if isinstance(model, type):
+            message, hint = f"got the class {model.__name__}", f"pass an instance, such as {model.__name__}()"
+            raise InputError(f"expected a module or callable, {message}", argument="model", hint=hint)
+        if not callable(model):
             hint = "load it with fringe.explain(...), or load_model(...).module" if isinstance(model, str) else None
             hint = "pass its .module" if hasattr(model, "module") else hint
-            got = type(model).__name__
-            if isinstance(model, type):
-                got, hint = f"the class {model.__name__}", f"pass an instance, such as {model.__name__}()"
-            raise InputError(f"expected a module or callable, got {got}", argument="model", hint=hint)
+            raise InputError(f"expected a module or callable, got {type(model).__name__}", argument="model", hint=hint)
         for name, value, known in (("score", score, Score), ("output", output, OutputKind), ("mode", mode, Mode)):
             require_choice(name, value, get_args(known))
         super().__init__(model, output, mode, batch_size)
