@@ -63,6 +63,9 @@ class Classifier(Network):
         mode: Mode = "eval",
         batch_size: int | Literal["auto"] = "auto",
     ):
+        if isinstance(model, type):
+            message, hint = f"got the class {model.__name__}", f"pass an instance, such as {model.__name__}()"
+            raise InputError(f"expected a module or callable, {message}", argument="model", hint=hint)
         if not callable(model):
             hint = "load it with fringe.explain(...), or load_model(...).module" if isinstance(model, str) else None
             hint = "pass its .module" if hasattr(model, "module") else hint

@@ -88,6 +88,20 @@ def test_upload_run_slide_switch_the_class_and_download(visit, server, tmp_path)
     assert alone.serious_findings() == []
 
 
+def test_print_shows_the_explanation_alone_and_over_the_whole_width(visit, server):
+    visited = open_app(visit, server)
+    pick_sample(visited)
+    press(visited, "Explain")
+    frame = explanation(visited)
+    expect(visited.page.locator("iframe.fringe-page")).to_be_visible()
+    visited.page.emulate_media(media="print")
+    visited.page.set_viewport_size({"width": 794, "height": 1123})  # A4
+    expect(visited.page.locator("#image")).to_be_hidden()
+    expect(visited.page.locator("button:visible")).to_have_count(0)
+    assert visited.page.locator("iframe.fringe-page").bounding_box()["width"] > 700
+    assert frame.locator("canvas").first.bounding_box()["width"] > 150
+
+
 def test_the_frame_is_as_high_as_the_page_and_reaches_nothing_of_the_app(visit, server):
     visited = open_app(visit, server)
     pick_sample(visited)

@@ -414,6 +414,8 @@ def test_samples_are_digits_for_the_digits_model_and_what_is_given_otherwise(mak
     assert [sample.title for sample in service.samples] == ["my photo"]
     models = {"other": replace(load_model("embedded:digits"), spec="other")}
     assert make_service(models).samples == ()
+    with pytest.warns(UserWarning, match="of 26 samples the first 24 are offered"):
+        assert len(make_service(samples=["embedded:digits:0:26"]).samples) == 24
 
 
 def test_two_models_of_one_name_are_told_apart_by_the_person_who_starts(tmp_path):

@@ -139,7 +139,9 @@ def test_an_argument_of_another_library_is_answered_with_ours(call, name, hint):
 def test_a_model_that_is_named_or_loaded_is_told_how_it_is_passed():
     from fringe.models import load_model
 
-    for model, hint in (("embedded:digits", "fringe.explain"), (load_model("embedded:digits"), r"pass its \.module")):
+    class_hint = r"the class Identity; pass an instance, such as Identity\(\)"
+    named = (("embedded:digits", "fringe.explain"), (load_model("embedded:digits"), r"pass its \.module"))
+    for model, hint in (*named, (torch.nn.Identity, class_hint)):
         with pytest.raises(fringe.InputError, match=f"model: expected a module or callable, got .*{hint}"):
             fringe.attribute(model, torch.zeros(1, 1, 32, 32))
 

@@ -445,6 +445,21 @@ def test_a_write_that_fails_leaves_nothing(tmp_path):
     assert folder.result_path("Summary.json").name == "Summary.json_"
 
 
+def test_an_interrupt_within_a_batch_counts_what_is_written_and_what_was_there(tmp_path, monkeypatch):
+    assert quick(tmp_path / "out", "embedded:digits:0").exit_code == 0
+    real, calls = ExplanationRun._write, iter([False, True])
+
+    def write(self, *given):
+        if next(calls):
+            raise KeyboardInterrupt
+        return real(self, *given)
+
+    monkeypatch.setattr(ExplanationRun, "_write", write)
+    result = quick(tmp_path / "out", "embedded:digits:0:4")
+    assert (result.exit_code, "2 of 4 inputs are done" in result.stderr) == (130, True), result.stderr
+    assert (tmp_path / "out" / "digits-0001" / "explanation.json").exists()
+
+
 def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
     real, calls = ExplanationRun.logits, iter([False, True])
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -123,8 +124,10 @@ def test_a_narrow_range_in_sixteen_bits_is_told(tmp_path, high, levels):
     values = np.arange(4096, dtype=np.uint16).clip(max=high).reshape(64, 64)
     path = saved(tmp_path / "a.png", Image.fromarray(values))
     text = f"mode I;16: values up to {high} of 65535 become {levels} grey levels; scale them, or pass a tensor"
-    for read in (lambda: open_image(path, channels=1), lambda: to_images(values, channels=1)[0]):
-        with pytest.warns(UserWarning, match=text):
+    named = re.escape(repr(str(path)))
+    from_file, given = (lambda: open_image(path, channels=1)), (lambda: to_images(values, channels=1)[0])
+    for read, start in ((from_file, f"{named}: "), (given, "")):
+        with pytest.warns(UserWarning, match=f"^{start}{text}"):
             assert np.unique(np.asarray(read())).size == levels
 
 
@@ -307,6 +310,31 @@ def tiled_tiff(path, side):
     head = b"II*\0" + struct.pack("<IH", 8, len(entries))
     path.write_bytes(head + fields + struct.pack("<I", 0) + data)
     return path
+
+
+def planar_tiff(path, depth, compression=1):
+    """Red, green and blue of 2 x 2 pixels, stored one colour after the other."""
+    kind = {8: np.uint8, 16: np.dtype("<u2")}[depth]
+    planes = [zlib.compress(data) if compression == 8 else data for data in np.arange(12, dtype=kind).reshape(3, 4)]
+    planes = [bytes(plane) for plane in planes]
+    start = 8 + 2 + 12 * 10 + 4
+    bits, offsets, counts = start, start + 6, start + 18
+    first = start + 30
+    places = [first, first + len(planes[0]), first + len(planes[0]) + len(planes[1])]
+    entries = [(256, 4, 1, 2), (257, 4, 1, 2), (258, 3, 3, bits), (259, 3, 1, compression), (262, 3, 1, 2)]
+    entries += [(273, 4, 3, offsets), (277, 3, 1, 3), (278, 4, 1, 2), (279, 4, 3, counts), (284, 3, 1, 2)]
+    fields = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    tables = struct.pack("<3H3I3I", depth, depth, depth, *places, *map(len, planes))
+    head = b"II*\0" + struct.pack("<IH", 8, len(entries))
+    path.write_bytes(head + fields + struct.pack("<I", 0) + tables + b"".join(planes))
+    return path
+
+
+def test_sixteen_bit_channels_one_after_the_other_are_refused(tmp_path):
+    """Pillow reads noise: the low bytes of the first half of each channel, then the high ones."""
+    assert open_image(planar_tiff(tmp_path / "a.tif", 8)).getpixel((1, 1)) == (3, 7, 11)
+    assert open_image(planar_tiff(tmp_path / "b.tif", 16, compression=8)).getpixel((1, 1)) == (0, 0, 0)
+    assert "has 16-bit channels one after the other" in message(planar_tiff(tmp_path / "c.tif", 16))
 
 
 def test_a_small_tiff_in_a_huge_tile_is_refused(tmp_path):

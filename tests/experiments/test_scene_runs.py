@@ -154,7 +154,10 @@ def test_gates_are_measured_stored_and_mark_a_network(tmp_path):
     assert [gate["holds"] for model in results.models for gate in stored.gates(model)] == [True, False]
     assert stored.gates("two_networks-1")[0]["text"] == "largest weight: 1 (at most 0.6): fails"
     assert results.clusters("two_networks-0") == ("c0", "c0", "c1", "c1")
-    row = results.summary().filter(model="two_networks-0", method="edge", metric="mass_inside").row(0, named=True)
+    with pytest.warns(UserWarning, match="^two_networks-1: gate failed, its scores are not to be read") as caught:
+        summary = results.summary()
+    assert len(caught) == 1
+    row = summary.filter(model="two_networks-0", method="edge", metric="mass_inside").row(0, named=True)
     halves = results.scores("two_networks-0", "edge", "mass_inside").reshape(2, 2).mean(1)
     assert (row["low"], row["high"]) == pytest.approx((halves.min(), halves.max()))
 

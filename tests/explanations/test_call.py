@@ -131,6 +131,8 @@ def test_class_names_are_a_list_a_dictionary_or_a_file(tmp_path, classes, expect
 def test_class_names_that_are_none_are_refused():
     with pytest.raises(InputError, match="classes: got 4, expected a file or the names of classes"):
         explain(torch.rand(3, 8, 8), Net(), classes=4)
+    with pytest.raises(InputError, match="got 2 names for a model of 3 classes; give one name for each class"):
+        explain(torch.rand(3, 8, 8), Net(), classes=["cat", "dog"])
 
 
 def test_a_module_states_its_preprocessing_and_a_loaded_model_its_output():

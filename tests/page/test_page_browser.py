@@ -306,6 +306,14 @@ def test_dark_and_print_have_their_colours(visit, file):
     assert page.locator("#map").is_visible()
 
 
+def test_the_parts_have_sizes_that_can_be_read_at_every_width(visit, file):
+    page = visit(file, width=886)  # the frame of the app: one column
+    assert page.locator("#chart").bounding_box()["width"] <= 480  # else its words are larger than a heading
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 430, "height": 900})
+    assert page.locator("canvas").first.bounding_box()["width"] > 150  # one column, too
+
+
 def test_print_shows_the_final_state(visit, file):
     page = visit(file)
     count = len(page_document(explained())["snapshots"])

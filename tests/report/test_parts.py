@@ -1,11 +1,13 @@
 """What a report says of a model beside its table: picks, curves, costs, reasons."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import report_toys as runs
 
 from fringe._tables import TextTable
-from fringe.report import build_table
+from fringe.report import build_table, write_report
 from fringe.report._build import curves, forest, stacked
 from fringe.report._examples import ExampleSet, choose_examples, plot_examples
 from fringe.report._failures import costs, describe_status, failures, quarantined, verdicts
@@ -137,6 +139,18 @@ def test_reasons_are_counted_by_image_and_not_by_score():
         ("ig", 2, "failed: too large"),
         ("ig", 1, "failed: no memory"),
     ]
+
+
+def test_a_reason_that_methods_share_is_one_row(tmp_path):
+    about = replace(runs.manifest(("fringe", "ig"), ("insertion",), 3), missing=("a.png: no such file",))
+    scores = {
+        ("net", "fringe", "insertion"): [0.1, "no image", 0.2],
+        ("net", "ig", "insertion"): ["gone", "no image", 1.0],
+    }
+    write_report(runs.store_of(tmp_path / "run", about, scores), tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "| net | fringe, ig | 1 | failed: no image |\n| net | ig | 1 | failed: gone |" in text
+    assert "named by their content; 1 more image cannot be read." in text
 
 
 def test_verdicts_are_counted_by_image():

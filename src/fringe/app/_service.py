@@ -352,7 +352,10 @@ def _methods() -> dict[str, str]:
 def _samples(inputs: Sequence[str]) -> tuple[Sample, ...]:
     """The first images of the inputs, as PNG for the browser."""
     result: list[Sample] = []
-    for ref in list(find_inputs(inputs))[:MAX_SAMPLES] if inputs else ():
+    refs = list(find_inputs(inputs)) if inputs else []
+    if len(refs) > MAX_SAMPLES:
+        warnings.warn(f"of {len(refs)} samples the first {MAX_SAMPLES} are offered", stacklevel=2)
+    for ref in refs[:MAX_SAMPLES]:
         file = io.BytesIO()
         try:
             ref.open().image.save(file, format="PNG")

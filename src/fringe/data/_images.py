@@ -77,7 +77,7 @@ def open_image(
     name = repr(path.url if remote else os.fspath(path))
     try:
         with _open(path if remote else Path(path)) as file:
-            return _decode(file, max_pixels, exif, background, channels)
+            return _decode(file, f"{name}: ", max_pixels, exif, background, channels)
     except ImageError as error:
         raise ImageError(f"{name}: {error.message}", hint=error.hint) from error
     except UnidentifiedImageError as error:
@@ -114,19 +114,19 @@ def _open(path: Path | RemoteFile) -> BinaryIO:
 
 
 def _decode(
-    file: BinaryIO, max_pixels: int, exif: Exif, background: tuple[int, int, int], channels: Literal[1, 3]
+    file: BinaryIO, name: str, max_pixels: int, exif: Exif, background: tuple[int, int, int], channels: Literal[1, 3]
 ) -> Image.Image:
     with warnings.catch_warnings():
         # Pillow only warns between one and two times its own limit.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(file, formats=FORMATS) as image:
             _check_size(image.size, max_pixels)
-            _check_tiles(image, max_pixels)
+            _check_tiff(image, max_pixels)
             _scale_transparent(image)
             image.load()
             _check_size(image.size, max_pixels)  # the size of some formats is known only after decoding
             upright = ImageOps.exif_transpose(image) if exif == "transpose" else image
-            return to_channels(upright, channels, background)
+            return to_channels(upright, channels, background, name)
 
 
 def _scale_transparent(image: Image.Image) -> None:
@@ -141,9 +141,16 @@ def _scale_transparent(image: Image.Image) -> None:
         image.info["transparency"] = tuple(value >> 8 for value in clear)
 
 
-def _check_tiles(image: Image.Image, max_pixels: int) -> None:
-    """Refuse a TIFF image with huge tiles: a few pixels may be stored in a tile of a billion, decoded as a whole."""
+def _check_tiff(image: Image.Image, max_pixels: int) -> None:
+    """Refuse a TIFF image with huge tiles: a few pixels may be stored in a tile of a billion, decoded as a whole.
+
+    Also refuse 16-bit channels that are stored one after the other without compression: Pillow reads noise.
+    """
     tags = getattr(image, "tag_v2", {})
+    bits = tags.get(258)
+    if tags.get(284) == 2 and tags.get(259, 1) == 1 and isinstance(bits, tuple) and len(bits) > 1 and max(bits) > 8:
+        hint = "save each channel in a file of its own; for a stack of pages, tifffile needs photometric='minisblack'"
+        raise ImageError("has 16-bit channels one after the other, which cannot be read", hint=hint)
     width, height = (int(tags.get(number, 1)) for number in (322, 323))
     if width * height > max_pixels:
         raise ImageError(f"tiles of {width}x{height} are more than {max_pixels} pixels", hint="save it without tiles")
@@ -157,8 +164,10 @@ def _check_size(size: tuple[int, int], max_pixels: int) -> None:
         raise ImageError(f"{width}x{height} is more than {max_pixels} pixels", hint="shrink it or raise max_pixels")
 
 
-def to_channels(image: Image.Image, channels: Literal[1, 3], background: tuple[int, int, int]) -> Image.Image:
-    """Convert an image of any mode to RGB or L; transparent parts show ``background``.
+def to_channels(
+    image: Image.Image, channels: Literal[1, 3], background: tuple[int, int, int], name: str = ""
+) -> Image.Image:
+    """Convert an image of any mode to RGB or L; transparent parts show ``background``. A warning begins with ``name``.
 
     Pillow's own conversion clips 16-bit and float values at 255 and shows the colour of fully transparent pixels, so
     this function converts both itself. Values without a known scale are refused.
@@ -166,12 +175,12 @@ def to_channels(image: Image.Image, channels: Literal[1, 3], background: tuple[i
     if image.mode in _GREY_16:
         values = np.array(image).astype(np.float64)
         clear = np.uint8(255) * (values != image.info.get("transparency", -1))
-        image = _from_values(values, 65535, image.mode)
+        image = _from_values(values, 65535, image.mode, name)
         if not clear.all():
             image.putalpha(Image.fromarray(clear))
             image = _over(image, background)
     elif image.mode == "F":
-        image = _from_values(np.array(image).astype(np.float64), 1.0, image.mode)
+        image = _from_values(np.array(image).astype(np.float64), 1.0, image.mode, name)
     elif image.has_transparency_data or image.mode in ("La", "RGBa"):
         image = _over(image, background)
     # Pillow cannot convert every mode directly to L
@@ -179,14 +188,17 @@ def to_channels(image: Image.Image, channels: Literal[1, 3], background: tuple[i
     return in_colour.convert("RGB" if channels == 3 else "L")
 
 
-def _from_values(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], white: float, mode: str) -> Image.Image:
+def _from_values(
+    values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], white: float, mode: str, name: str
+) -> Image.Image:
     low, high = float(values.min()), float(values.max())
     if not (low >= 0 and high <= white):  # also false for NaN
         raise ImageError(f"mode {mode} has values from {low:g} to {high:g}; expected 0 to {white:g}")
     result = np.rint(values * (255 / white)).astype(np.uint8)
     if 0 < high < white / 16:  # such as 12 bits in a file of 16
         levels = f"values up to {high:g} of {white:g} become {np.unique(result).size} grey levels"
-        warnings.warn(f"mode {mode}: {levels}; scale them, or pass a tensor, which is taken as it is", stacklevel=2)
+        hint = "scale them, or pass a tensor, which is taken as it is"
+        warnings.warn(f"{name}mode {mode}: {levels}; {hint}", stacklevel=2)
     return Image.fromarray(result)
 
 

@@ -1,5 +1,6 @@
 """Results: the scores that a plan requires, as one table."""
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -316,10 +317,16 @@ class Results:
 
         Returns:
             One row for each model, method and metric: the fields of :class:`fringe.experiments.Estimate` over the
-            images with a score, and the counts ``images``, ``missing`` and ``failed``.
+            images with a score, and the counts ``images``, ``missing`` and ``failed``. A warning names each model of a
+            scene whose gate failed: its scores prove nothing.
         """
         import polars as pl
 
+        for model in dict.fromkeys(model for model, _, _ in self.cells):
+            for gate in self.manifest.gates(model):
+                if not gate["holds"]:
+                    text = f"{model}: gate failed, its scores are not to be read ({gate['text']})"
+                    warnings.warn(text, stacklevel=2)
         rows: list[dict[str, Any]] = []
         for (model, method, metric), cell in self.cells.items():
             clusters = self.clusters(model, metric)

@@ -31,6 +31,7 @@ PLAN_NAME = r"[\w-]+"
 _LABEL = r"[\w.-]+"
 _MAX_DEPTH = 100  # levels of a YAML file that are read; a plan has three
 _TYPED_ONLY = "trust_code"
+_TYPED_HINT = "workers, save_maps and other options that change no number are not read from a file"
 
 #: The methods that the paper compares, with presets that explain an image with some hundreds of gradients.
 QUICK_METHODS: Mapping[str, str] = {
@@ -303,7 +304,8 @@ class ExperimentSpec(Options):
             return cls(**content)
         except InputError as error:
             text, argument = f"{error.message} (in {str(config)!r})", error.argument or "config"
-            raise InputError(text, argument=argument, hint=error.hint) from error
+            unknown = not content.keys() <= cls.model_fields.keys()
+            raise InputError(text, argument=argument, hint=error.hint or (_TYPED_HINT if unknown else None)) from error
 
     def over(self, other: "ExperimentSpec") -> "ExperimentSpec":
         """Combine two specifications.

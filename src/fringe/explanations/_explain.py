@@ -146,7 +146,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             self._entries.append(result.entry())
         else:
             self.explained.append(result)
-            self.done += 1
             names = [*_ENTRY, *((_RIGHT,) if self.reliability is not None else ())]
             self._entries.append({**{name: result.record[name] for name in names}, "folder": result.folder.name})
         return result
@@ -211,6 +210,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if stored is not None and self._is_current(stored, ref):
             result = Explanation(self.folder.result_path(ref.id), stored, reused=True)
             self._check_model(result, ref)
+            self.done += 1
             return result
         return self.prepare(ref)
 
@@ -341,6 +341,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             if isinstance(reason, StoreFull):  # there is no room for the next results, either
                 raise reason from error
             return Failure.of(item.ref, f"cannot write {error.filename!r} ({error.strerror})")
+        self.done += 1  # here, not where the batch is given to the caller: an interrupt may come before
         return Explanation(self.folder.result_path(item.ref.id), sealed, reused=False)
 
     # The files of the run

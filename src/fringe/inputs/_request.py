@@ -71,7 +71,8 @@ class ModelInputs:
         """Return the names of ``count`` classes, if known; raise InputError if their number differs."""
         names = self.class_names
         if names is not None and len(names) != count:
-            raise InputError(f"got {len(names)} names for a model of {count} classes", argument="classes")
+            message, hint = f"got {len(names)} names for a model of {count} classes", "give one name for each class"
+            raise InputError(message, argument="classes", hint=hint)
         return names
 
     def context(self, kind: InputKind, logits: Tensor, ids: Sequence[str] | None = None) -> Context:

@@ -86,10 +86,13 @@ def failure_chapter(results: Results, tables: Sequence[Table], store: Store) -> 
 
 
 def _failures(results: Results) -> Section:
-    rows = tuple(tuple(map(str, row)) for row in failures(results).rows())
-    if not rows:
+    methods: dict[tuple[str, int, str], list[str]] = {}
+    for model, method, images, reason in failures(results).rows():
+        methods.setdefault((model, images, reason), []).append(method)
+    if not methods:
         return Section("Failed", lines=("No method failed on an image.",))
-    head = ("model", "method", "images", "reason")
+    rows = tuple((model, ", ".join(names), str(images), why) for (model, images, why), names in methods.items())
+    head = ("model", "methods", "images", "reason")
     return Section("Failed", simple=SimpleTable("Images that a method failed on", head, rows, frozenset({2})))
 
 

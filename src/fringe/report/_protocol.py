@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import fringe
+from fringe._text import counted
 from fringe.experiments import Manifest, Results, mixed
 from fringe.report._render import Chapter, Section, SimpleTable
 
@@ -107,7 +108,7 @@ def _images(manifest: Manifest) -> str:
             f"{count} examples with a known answer{source}, drawn by seed {plan['seed']} and named by their content: "
             f"{parts}. Each network is explained on the examples of its scene."
         )
-    lost = f"; {len(manifest.missing)} more were drawn and cannot be read" if manifest.missing else ""
+    lost = f"; {counted(len(manifest.missing), 'more image')} cannot be read" if manifest.missing else ""
     turned = (
         "rotated by their EXIF orientation"
         if plan["exif"] == "transpose"
