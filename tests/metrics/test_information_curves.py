@@ -164,6 +164,8 @@ def test_a_curve_runs_from_zero_to_one_and_only_rises():
     assert (curve[0], curve[-1], curve[100], curve[800]) == (0.0, 1.0, pytest.approx(0.2), pytest.approx(0.7))
     assert bool((np.diff(curve) >= -1e-12).all())
     assert information_curve(information, prediction, monotone=False)[800] == pytest.approx(0.6)
+    ends = information_curve(np.array([0.0, 0.5, 1.0]), np.array([0.3, 0.4, 0.6]), monotone=True)[[0, 500, -1]]
+    assert ends.tolist() == [0.0, 0.4, 1.0]  # whatever is predicted with no information or all of it
 
 
 def test_what_lies_beyond_the_valid_range_is_black_or_white():

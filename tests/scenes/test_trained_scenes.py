@@ -198,6 +198,14 @@ def test_the_trigger_is_stamped_where_the_truth_is(digits):
     assert torch.equal(against, -truth.to(torch.int8))
 
 
+def test_triggers_are_drawn_over_the_whole_image():
+    scene, draws = Trigger(size=6), torch.tensor([[0.0, 0.0], [0.5, 0.5], [0.999, 0.999], [0.999, 0.0]])
+    assert scene._places(draws, torch.zeros(4, 1, 32, 20)).tolist() == [[0, 0], [12, 6], [24, 12], [24, 0]]
+    for sides in ((5, 32), (32, 5)):
+        with pytest.raises(InputError, match="size: got 6, expected at most 5 pixels"):
+            scene._places(draws, torch.zeros(4, 1, *sides))
+
+
 @pytest.fixture(scope="module")
 def small_digits():
     """The embedded model on images of a quarter of the pixels: what it answers does not matter here."""
@@ -275,6 +283,7 @@ def test_networks_of_other_preprocessing_are_asked_on_their_own_inputs():
         x = torch.stack([scene.make(example, network)[0] for example in examples])
         assert network.module(x).argmax(1).tolist() == [0] * 10
     assert examples == scene.examples(networks[1:], refs(), 10, 0)
+    assert {example.id for example in examples} <= {ref.id for ref in split(refs())[1]}
 
 
 # XAI-TRIS
