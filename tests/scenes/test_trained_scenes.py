@@ -440,6 +440,23 @@ def test_an_example_of_xai_tris_is_right_for_every_network():
     assert {example.values["sample"] - 360 for example in chosen} == set(right.all(0).nonzero().flatten().tolist())
 
 
+def test_the_gate_of_xai_tris_is_about_the_last_tenth_of_which_nothing_is_trained_with():
+    scene = XAITris(architecture="linear", samples=400, epochs=1)
+    data, training = scene.data(), scene.training(None, [])
+
+    class RightOnTheLast(nn.Module):
+        def forward(self, x):
+            number = torch.stack([(data.x == one).flatten(1).all(1).nonzero()[0, 0] for one in x])
+            right = nn.functional.one_hot(data.labels[number], 2).float()
+            return torch.where(number[:, None] >= 360, right, 1 - right)
+
+    [gate] = scene.gates(replace(scene.network(0, None, []), module=RightOnTheLast().eval()), None, [])
+    assert gate.value == 1
+    assert training.size == 320
+    numbers = torch.arange(training.size)
+    assert torch.equal(training.draw(numbers, torch.Generator(), 0.0)[0], data.x[:320])
+
+
 # BlockDigits
 
 
