@@ -33,4 +33,7 @@ class TwoNetworks(ColourCounter):
 
     def gates(self, network, *given):
         weight = network.module.head.weight
-        return Gate("classes", float(len(weight)), least=2.0), Gate("largest weight", float(weight.max()), most=self.most)
+        return (
+            Gate("classes", float(len(weight)), least=2.0),
+            Gate("largest weight", float(weight.max()), most=self.most),
+        )
