@@ -189,6 +189,14 @@ def test_passes_progress_and_the_lack_of_completeness():
     assert "their own scores" in inner.advice[0]
 
 
+def test_a_map_of_zeros_has_no_error():
+    model = Affine()
+    model.weight.zero_()
+    found = explain(model, images(2), samples=3)
+    assert not found.values.any()
+    assert found.diagnostics["relative_error"].tolist() == [0.0, 0.0]
+
+
 def test_one_sample_has_no_known_error():
     assert explain(SoftplusMLP(), images(1), samples=1).diagnostics["relative_error"].isnan().all()
 
