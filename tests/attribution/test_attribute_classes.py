@@ -151,13 +151,25 @@ class TestOneOfSeveralClasses:
         verdicts = [[verdict for verdict, _ in classes] for classes in found.class_verdicts]
         assert any(len(set(row)) > 1 for row in verdicts)
         assert list(found.verdict) == [max(row, key=SEVERITY.index) for row in verdicts]
-        residual = found.completeness_residual
-        for row, verdict in enumerate(found.verdict):
-            if verdict == "coarse":
-                assert f"{float(residual[row].max()):.1%}" in found.advice[row]
         part = found.select([2, 0])
         assert part.class_verdicts == (found.class_verdicts[2], found.class_verdicts[0])
         assert type(found).concat([part, found]).class_verdicts == part.class_verdicts + found.class_verdicts
+
+    @pytest.mark.parametrize(
+        "method",
+        [
+            fringe.IntegratedGradients(steps=1, rule="left"),
+            dataclasses.replace(METHOD, tau=2.0, steps=1, delta_euc=30.0, eta_max=50.0, quadrature="trapezoid"),
+        ],
+    )
+    def test_the_advice_is_on_the_class_whose_sum_misses_most(self, method):
+        """Whether the classes share a path or have one each."""
+        found = fringe.attribute(Smooth(sharpness=2.0), inputs(4), method=method, target="top4")
+        verdicts = [[verdict for verdict, _ in classes] for classes in found.class_verdicts]
+        assert max(row.count("coarse") for row in verdicts) > 1
+        for row, verdict in enumerate(found.verdict):
+            if verdict == "coarse":
+                assert f"{float(found.completeness_residual[row].max()):.1%}" in found.advice[row]
 
     def test_paths_of_their_own_are_recorded_of_the_first(self):
         found = fringe.attribute(Smooth(), inputs(1), method="ig", target="top2", telemetry=True)

@@ -59,6 +59,9 @@ def test_it_is_the_naive_sum_over_keyed_draws(fractions):
         assert float(found.endpoint_score[i]) == pytest.approx(ends, rel=1e-12)
         gap = float(total.sum() - (model(x[i : i + 1])[0, target[i]] - ends))
         assert float(found.completeness_gap[i]) == pytest.approx(gap, rel=1e-9)
+        log_p = model(REFERENCES[drawn]).log_softmax(1)
+        mean_entropy = -float((log_p.exp() * log_p).sum(1).mean())
+        assert float(found.diagnostics["endpoint_entropy"][i]) == pytest.approx(mean_entropy, rel=1e-12)
         lengths = (x[i] - REFERENCES[drawn]).flatten(1).norm(dim=1)
         assert float(found.diagnostics["path_length"][i]) == pytest.approx(float(lengths.mean()), rel=1e-12)
 
@@ -133,7 +136,7 @@ def test_a_map_does_not_depend_on_its_batch(batch_size):
 
 
 def test_passes_are_those_of_the_samples_and_of_the_references_that_were_drawn():
-    found = explain(SoftplusMLP(), images(3), samples=1)
+    found = explain(SoftplusMLP(), images(3), target=[0, 1, 2], samples=1)
     keys = tuple(content_hash(x) for x in images(3))
     used = len(ExpectedGradients(samples=1)._draw(keys, 4, KeyedGenerator(0))[0].unique())
     assert used < 4

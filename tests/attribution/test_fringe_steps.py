@@ -30,6 +30,18 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
     return ((found - expected).norm() / expected.norm()).item()
 
 
+def test_a_path_of_a_single_step_ends_where_it_leads():
+    model, x = Smooth(), inputs(2)
+    found = fringe.attribute(model, x, method=dataclasses.replace(LONG, steps=1), telemetry=True)
+    assert found.diagnostics["steps"].tolist() == [1, 1]
+    log_p = model(torch.stack([t.snapshots[-1] for t in found.trajectory])).log_softmax(1)
+    entropy = -(log_p.exp() * log_p).sum(1)
+    distance = 2 * (log_p / 2).exp().mean(1).mul(math.sqrt(log_p.shape[1])).acos()
+    expected = {"entropy": entropy, "kl": math.log(log_p.shape[1]) - entropy, "distance": distance}
+    for name, value in expected.items():
+        torch.testing.assert_close(found.diagnostics[f"endpoint_{name}"], value, rtol=1e-6, atol=1e-12)
+
+
 # How far: the trust region
 
 

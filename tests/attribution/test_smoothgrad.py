@@ -113,6 +113,12 @@ def test_the_gradient_of_an_affine_score_has_no_noise():
     assert found.diagnostics["relative_error"].max() < 1e-6  # a difference of squares keeps half the digits
 
 
+def test_a_mean_of_many_batches_in_single_precision_does_not_gather_their_rounding():
+    model = Affine().float()
+    found = fringe.attribute(model, images(1).float(), method=SmoothGrad(samples=150), target=1, batch_size=1)
+    torch.testing.assert_close(found.values[0], model.weight[1], rtol=1.8e-7, atol=0)  # three roundings, not 150
+
+
 def test_mean_and_variance_on_a_quadratic_score_are_known():
     """The gradient at x + e is g + Q e: the mean of m has mean g and covariance sigma^2 Q^2 / m."""
     model, x, m, repeats, sigma = Quadratic(), images(1), 10, 400, 0.3
@@ -181,6 +187,14 @@ def test_passes_progress_and_the_lack_of_completeness():
     inner = explain(SoftplusMLP(), x, samples=5, inner="ig", inner_steps=3)
     assert (inner.passes.forward, inner.passes.vjp) == (3 + CHECKED + 45, 1 + 45)
     assert "their own scores" in inner.advice[0]
+
+
+def test_a_map_of_zeros_has_no_error():
+    model = Affine()
+    model.weight.zero_()
+    found = explain(model, images(2), samples=3)
+    assert not found.values.any()
+    assert found.diagnostics["relative_error"].tolist() == [0.0, 0.0]
 
 
 def test_one_sample_has_no_known_error():

@@ -32,4 +32,8 @@ class TwoNetworks(ColourCounter):
         return tuple(Example(f"e{i}", 1, f"c{i // 2}", (), {"seed": seed, "number": i}) for i in range(count))
 
     def gates(self, network, *given):
-        return (Gate("largest weight", float(network.module.head.weight.max()), most=self.most),)
+        weight = network.module.head.weight
+        return (
+            Gate("classes", float(len(weight)), least=2.0),
+            Gate("largest weight", float(weight.max()), most=self.most),
+        )

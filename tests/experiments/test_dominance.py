@@ -33,9 +33,10 @@ def test_the_score_by_hand():
     assert found.eligible.tolist() == [True, False, False]
 
 
-def test_half_of_the_rivals_is_not_most():
-    two = {metric: {label: methods[label] for label in ("fringe", "a", "c")} for metric, methods in SCORES.items()}
-    assert dominance(columns(two), "fringe", DIRECTIONS).eligible.tolist() == [False, False, False]
+@pytest.mark.parametrize(("rivals", "eligible"), [("ac", [False, False, False]), ("a", [True, False, True])])
+def test_half_of_the_rivals_is_not_most_and_a_single_one_is_all(rivals, eligible):
+    few = {metric: {label: methods[label] for label in ("fringe", *rivals)} for metric, methods in SCORES.items()}
+    assert dominance(columns(few), "fringe", DIRECTIONS).eligible.tolist() == eligible
 
 
 def test_the_weights_are_the_argument():
@@ -55,7 +56,7 @@ def test_who_has_no_score_is_left_out_and_not_beaten():
     reference = dominance(columns(deletion__fringe=[nan, 0.2, 0.3]), "fringe", DIRECTIONS)
     assert np.isnan(reference.score).tolist() == [True, False, False]
     assert not reference.eligible[0]
-    everybody = columns(insertion__a=[nan] * 3, insertion__b=[0.1, nan, 0.1], insertion__c=[0.1, nan, 0.1])
+    everybody = columns(insertion__a=[nan] * 3, insertion__b=[0.1, nan, 0.1], insertion__c=[nan, nan, 0.1])
     assert np.isnan(dominance(everybody, "fringe", DIRECTIONS).score).tolist() == [False, True, False]
 
 

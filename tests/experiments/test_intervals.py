@@ -192,12 +192,16 @@ def test_columns_together_are_each_column_by_itself_whether_they_are_clustered_o
     assert together[0].high - together[0].low != pytest.approx(together[1].high - together[1].low)
 
 
-def test_pairs_of_fewer_images_have_the_first_clusters():
+@pytest.mark.parametrize("networks", [None, NETWORKS])
+def test_pairs_have_the_interval_of_their_differences_and_those_of_fewer_images_the_first_names(networks):
     other = np.random.default_rng(8).normal(size=24)
     pairs = [(GROUPED, other, "mean"), (GROUPED[:12], other[:12], "median")]
-    together = paired_all(pairs, 5, clusters=CLUSTERS)
-    alone = [paired(a, b, seed=5, summary=how, clusters=CLUSTERS[: len(a)]) for a, b, how in pairs]
-    assert together == alone
+    together = paired_all(pairs, 5, clusters=CLUSTERS, networks=networks)
+    for made, (a, b, how) in zip(together, pairs, strict=True):
+        names = {"clusters": CLUSTERS[: len(a)], "networks": networks and networks[: len(a)]}
+        assert made == paired(a, b, seed=5, summary=how, **names)
+        expected = estimate(a - b, 5, how, **names)
+        assert (made.value, made.low, made.high) == (expected.value, expected.low, expected.high)
 
 
 def test_networks_that_differ_widen_the_interval_however_many_images_there_are():

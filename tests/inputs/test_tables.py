@@ -89,8 +89,12 @@ def test_of_series_a_class_is_its_defaults_and_a_modifier_has_the_path_of_its_me
 
 def test_what_is_no_table_is_refused():
     model = Smooth(4)
+    for shape in ((1, 2, 3, 4), (0, 4)):
+        with pytest.raises(fringe.InputError, match=r"expected series \(B, C, L\)"):
+            fringe.explain(model, np.zeros(shape), kind="series")
     for inputs, words in (
         (np.zeros((2, 3, 4)), r"inputs: got shape \(2, 3, 4\), expected rows \(B, F\)"),
+        (np.zeros((0, 4)), r"inputs: got shape \(0, 4\), expected rows \(B, F\)"),
         ([["a", "b"]], "does not read as numbers"),
         ([[1.0, float("nan"), 0, 0]], "they hold NaN or infinity; fill or drop"),
     ):
@@ -117,6 +121,6 @@ def test_columns_are_standardised_as_the_scaler_does_it(offset, with_mean, with_
     """Without the mean, if it was told so; and in float64: a time stamp of 2023 has no minutes left in float32."""
     raw = RAW * [1000, 1, 1, 1] + [offset, 0, 0, 0]
     scaler = StandardScaler(with_mean=with_mean, with_std=with_std).fit(raw)
-    result = fringe.explain(Smooth(4), raw[:3], kind="tabular", preprocessing=scaler, method="ig", telemetry=False)
-    expected = torch.tensor(scaler.transform(raw[:3]), dtype=torch.float32)
-    torch.testing.assert_close(result.context.inputs, expected, rtol=1e-6, atol=1e-7)
+    model = Smooth(4).double()
+    result = fringe.explain(model, raw[:3], kind="tabular", preprocessing=scaler, method="ig", telemetry=False)
+    torch.testing.assert_close(result.context.inputs, torch.tensor(scaler.transform(raw[:3])), rtol=1e-12, atol=1e-12)

@@ -11,7 +11,7 @@ from fringe import Classifier, InputError
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.metrics import EvaluationContext, PerformanceInformationCurve, evaluate
-from fringe.metrics._information_curves import image_information, information_curve
+from fringe.metrics._information_curves import _as_bytes, image_information, information_curve
 from fringe.paths import Problem
 from toys import TanhMLP, context_of, normal
 
@@ -125,6 +125,14 @@ def test_images_are_skipped_for_a_doubtful_or_an_uninformed_prediction():
     assert bool(blurred["pic"].flags["skipped"].all())
 
 
+def test_a_first_image_of_all_pixels_is_the_input():
+    """Of any two sides, and in single precision, as networks have it."""
+    x = KeyedGenerator(0).uniform("wide", torch.empty(3, 1, 6, 9))
+    whole = evaluate(context(x, TanhMLP(54).float()), x, [PerformanceInformationCurve(initial=1.0)])["pic"]
+    assert whole.details["initial"].tolist() == whole.details["p_input"].tolist()
+    assert whole.flags["skipped"].all()  # nothing is left to show
+
+
 def test_a_normalised_picture_has_the_curve_of_the_picture():
     """As bytes both are one picture; -2 and 6 are black and white after the normalisation."""
 
@@ -156,6 +164,13 @@ def test_a_curve_runs_from_zero_to_one_and_only_rises():
     assert (curve[0], curve[-1], curve[100], curve[800]) == (0.0, 1.0, pytest.approx(0.2), pytest.approx(0.7))
     assert bool((np.diff(curve) >= -1e-12).all())
     assert information_curve(information, prediction, monotone=False)[800] == pytest.approx(0.6)
+    ends = information_curve(np.array([0.0, 0.5, 1.0]), np.array([0.3, 0.4, 0.6]), monotone=True)[[0, 500, -1]]
+    assert ends.tolist() == [0.0, 0.4, 1.0]  # whatever is predicted with no information or all of it
+
+
+def test_what_lies_beyond_the_valid_range_is_black_or_white():
+    x = np.array([-3.0, -2.0, 0.0, 2.0, 8.0, 9.0, 19.0])
+    assert _as_bytes(x, np.full(7, -2.0), np.full(7, 8.0)).tolist() == [0, 0, 51, 102, 255, 255, 255]
 
 
 def test_information_is_larger_for_noise_and_of_any_number_of_channels():

@@ -62,7 +62,9 @@ X, MAPS = normal(3, 2, 7, 6), normal(3, 2, 7, 6, seed=2)
 
 
 @pytest.mark.parametrize("metric", [Insertion, Deletion])
-@pytest.mark.parametrize("settings", [{}, {"steps": 5}, {"steps": 42, "reduction": "abs_sum", "reference": "mean"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"steps": 1}, {"steps": 5}, {"steps": 42, "reduction": "abs_sum", "reference": "mean"}]
+)
 def test_curve_is_the_literal_loop(metric, settings):
     model, one = TanhMLP(84), metric(**settings)
     context = context_of(model, X, doubtful(model, X))

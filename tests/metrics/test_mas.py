@@ -70,6 +70,8 @@ def test_by_hand():
     assert result.curves["model_response"][0].tolist() == pytest.approx(response, abs=1e-14)
     assert result.curves["density_response"][0].tolist() == pytest.approx(density, abs=1e-15)
     assert result.curves["alignment_penalty"][0].tolist() == pytest.approx(penalty, abs=1e-14)
+    for name, curve in (("response", response), ("penalty", penalty)):
+        assert float(result.details[name]) == pytest.approx(literal.trapezoid(curve), rel=1e-13)
     # MR - |DR - MR| = DR wherever the response leads, so the score is the area under the density: 17.5 / 28
     assert float(result.values) == pytest.approx(17.5 / 28, abs=1e-14)
 

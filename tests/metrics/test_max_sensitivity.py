@@ -138,6 +138,12 @@ def test_zero_maps_are_defined_and_flagged():
     torch.testing.assert_close(gone.values, gone.details["bound"] / 2, rtol=1e-12, atol=0)
     assert gone.flags["zero_map"].all()
 
+    def clipped(x, rows):  # zero for about half of the draws
+        return sine_map(x, rows) * (x - X[rows] >= 0)[:, :1, :1, :1]
+
+    _, some = scored(explain=clipped)
+    assert some.flags["zero_map"].all()
+
 
 def test_broken_maps_have_no_score():
     def broken(x, rows):

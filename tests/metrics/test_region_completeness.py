@@ -76,6 +76,10 @@ def test_the_end_point_is_the_methods_own():
     assert ends.flags["no_identity"].all()
 
 
+def test_a_method_without_a_path_has_no_identity():
+    assert score("smoothgrad").flags["no_identity"].tolist() == [True] * 4
+
+
 def test_the_end_of_one_path_is_not_that_of_a_map_of_several():
     """AGI adds up a path of the probability to each other class, and records the first."""
     scored = score("agi", TwoHalves(power=3))

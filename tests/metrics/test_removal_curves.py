@@ -45,7 +45,7 @@ def test_diffid_is_the_authors_loop(soft):
         assert float(result.values[i]) == pytest.approx(np.mean(inserted) - np.mean(deleted), abs=1e-7)
         assert float(result.details["insertion"][i]) == pytest.approx(np.mean(inserted), abs=1e-7)
         assert float(result.details["deletion"][i]) == pytest.approx(np.mean(deleted), abs=1e-7)
-    assert DiffID.preset("2026") == DiffID()
+    assert [DiffID.preset(name).soft for name in ("paper", "2026", "accuracy")] == [True, True, False]
 
 
 def test_diffid_ranks_entries_and_not_pixels():
@@ -79,7 +79,7 @@ def literal_change(model, x, order, total, steps):
     return result
 
 
-@pytest.mark.parametrize(("share", "steps", "count"), [(0.2, 20, 12), (0.5, 7, 7), (1.0, 60, 60)])
+@pytest.mark.parametrize(("share", "steps", "count"), [(0.001, 20, 1), (0.2, 20, 12), (0.5, 7, 7), (1.0, 60, 60)])
 def test_cpd_and_cpp_are_the_authors_loop(share, steps, count):
     model, context = TanhMLP(120), context_of(TanhMLP(120), X)
     chosen = [
@@ -89,7 +89,7 @@ def test_cpd_and_cpp_are_the_authors_loop(share, steps, count):
     result = evaluate(context, MAPS, chosen)
     for i in range(3):
         order = MAPS[i].abs().amax(0).flatten().argsort(descending=True, stable=True).tolist()
-        total = round(share * 60)
+        total = max(1, round(share * 60))
         assert float(result["cpd"].values[i]) == pytest.approx(literal_change(model, X[i], order, total, count))
         assert float(result["cpp"].values[i]) == pytest.approx(literal_change(model, X[i], order[::-1], total, count))
     assert result["cpd"].curves["cumulative"].shape == (3, count)
@@ -141,3 +141,11 @@ def test_signed_insertion_shares_its_reference():
     before = context.problem.model.passes.forward
     evaluate(context, MAPS, ["signed_insertion"])
     assert context.problem.model.passes.forward - before == 2 * 5 * 3
+
+
+@pytest.mark.parametrize("name", ["diffid", "cpd", "cpp", "signed_insertion"])
+def test_maps_without_an_order_are_flagged(name):
+    maps = torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0]), MAPS[2]])
+    flags = evaluate(context_of(TanhMLP(120), X), maps, [name])[name].flags
+    assert flags["zero_map"].tolist() == [True, False, False]
+    assert flags["constant_map"].tolist() == [True, True, False]

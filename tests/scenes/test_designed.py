@@ -88,7 +88,21 @@ def test_examples_are_made_again_from_plain_data():
     assert network.digest == scene.network(0, None, ()).digest
 
 
+@pytest.mark.parametrize(("name", "mark"), [("colour_counter", {"pixels": 1}), ("patch_and", {"side": 1})])
+def test_marks_are_drawn_over_the_whole_image(name, mark):
+    """Each colour at every pixel; of two patches one in each half."""
+    scene = SCENES[name](size=8, **mark)
+    network = scene.network(0, None, ())
+    examples = scene.examples([network], (), 600, 0)
+    x, truth = map(torch.stack, zip(*(scene.make(example, network) for example in examples), strict=True))
+    colours = (0, 2) if name == "patch_and" else (0,)
+    assert all((truth & (x[:, colour] == 1)).any(0).all() for colour in colours)
+    if len(colours) == 2:
+        assert (truth.unflatten(2, (2, 4)).sum((1, 3)) == 1).all()
+
+
 def test_settings_are_checked():
+    assert SCENES["patch_and"](side=8).side == 8  # half of 16
     with pytest.raises(InputError, match="pixels: got 300, expected at most 256"):
         SCENES["colour_counter"](pixels=300)
     with pytest.raises(InputError, match="side: got 9"):

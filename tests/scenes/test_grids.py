@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from fringe import METHODS, InputError
@@ -14,7 +15,8 @@ from fringe.metrics import EvaluationContext, evaluate
 from fringe.models import load_model
 from fringe.paths import Problem
 from fringe.scenes import get_scene
-from fringe.scenes._grids import GridPG, OneCell, SumOfCells, cell_of
+from fringe.scenes._base import Example
+from fringe.scenes._grids import DiFull, GridPG, OneCell, RegionSum, SumOfCells, cell_of
 from fringe.testing._toys import ToyProblems
 
 IMAGES = tuple(find_inputs(["embedded:digits"]))
@@ -43,6 +45,7 @@ def test_images_of_a_grid(name):
         else:
             assert classes[0] == classes[-1]
             assert len(set(classes)) == cells - 1
+            assert {example.target for example in examples if example.images == grid} == {classes[0]}
     x = torch.stack([MODEL.prepare([ref.open(channels=1).image])[0] for ref in IMAGES if ref.source in sources])
     assert MODEL.module(x).softmax(1).amax(1).min() >= 0.99
 
@@ -57,6 +60,29 @@ def test_every_class_of_a_grid_is_explained_and_its_cell_is_the_truth():
         assert truth[cell_of(x, 2, cell)].all()
         assert truth.sum() * 4 == truth.numel()
         assert int(network.module(part[None]).argmax()) == example.target
+
+
+@pytest.mark.parametrize(
+    ("scene", "read"),
+    [
+        (DiFull(), [0]),
+        (DiFull(cell="last"), [3]),
+        (DiFull(cells=3, cell="last"), [8]),
+        (RegionSum(), [0, 3]),
+        (RegionSum(cells=3), [0, 8]),
+    ],
+)
+def test_the_truth_is_what_the_network_reads(scene, read):
+    network = scene.network(0, MODEL, IMAGES)
+    x, truth = scene.make(scene.examples([network], IMAGES, 1, 0)[0], network)
+    others = x[None].where(truth, 7.0).requires_grad_()
+    logits = network.module(others)
+    assert torch.equal(logits, network.module(x[None]))
+    (gradient,) = torch.autograd.grad(logits[0, 3], others)
+    cells = [cell_of(x, scene.cells, cell) for cell in range(scene.cells**2)]
+    assert [number for number, cell in enumerate(cells) if truth[cell].all()] == read
+    assert [number for number, cell in enumerate(cells) if gradient[0, 0][cell].any()] == read
+    assert truth.sum() * len(cells) == len(read) * truth.numel()
 
 
 def test_scaled_logits_have_the_same_grids_and_the_gradient_scaled():
@@ -112,8 +138,8 @@ def test_some_classes_of_a_grid_visit_every_cell_as_often():
 
 
 def test_more_examples_begin_with_the_same_ones_and_a_seed_draws_others():
-    few, many, other = (drawn("gridpg", n, seed)[2] for n, seed in ((4, 0), (12, 0), (4, 1)))
-    assert many[:4] == few
+    few, many, other = (drawn("gridpg", n, seed)[2] for n, seed in ((6, 0), (12, 0), (6, 1)))
+    assert many[:6] == few
     assert {example.images for example in few}.isdisjoint({example.images for example in other})
 
 
@@ -137,6 +163,15 @@ def test_too_few_images_are_said():
     with pytest.raises(InputError, match="1 grids of 2 by 2 images can be made, expected 2") as error:
         drawn("gridpg", 8, images=IMAGES[:8])
     assert "those by class" in error.value.hint
+
+
+def test_images_of_two_sizes_make_no_grid(tmp_path):
+    for number in range(4):
+        Image.new("L", (8, 9 if number == 3 else 8)).save(tmp_path / f"{number}.png")
+    example = Example("grid", 0, "grid", tuple(ref.source for ref in find_inputs([str(tmp_path)])), {"cell": 0})
+    kept = replace(MODEL, preprocessing=replace(MODEL.preprocessing, resize=None, crop=None))
+    with pytest.raises(InputError, match=r"its images come out at sizes \[\(1, 8, 8\), \(1, 9, 8\)\], expected one"):
+        GridPG().make(example, kept)
 
 
 def test_gates_count_the_pool():

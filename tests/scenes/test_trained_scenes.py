@@ -21,7 +21,7 @@ from fringe.models import LoadedModel, Preprocessing, load_model
 from fringe.scenes import Gate, _blockdigits, _watermark, _xai_tris, get_scene
 from fringe.scenes._blockdigits import BlockDigits
 from fringe.scenes._designed import ColourCounter
-from fringe.scenes._training import split
+from fringe.scenes._training import inputs_of, split
 from fringe.scenes._trigger import Trigger
 from fringe.scenes._watermark import Watermark
 from fringe.scenes._xai_tris import XAITris
@@ -97,6 +97,7 @@ def test_a_smooth_mark_is_a_blurred_square_over_twice_its_extent():
     network = scene.network(0, None, refs())
     example = scene.examples([network], refs(), 1, 0)[0]
     x, truth = scene.make(example, network)
+    assert example.id in {ref.id for ref in split(refs())[1]}
     [[top, left, colour]] = example.values["marks"]
     assert truth.sum() == 144
     assert truth[top : top + 12, left : left + 12].all()
@@ -140,6 +141,34 @@ def test_a_network_that_knows_the_coins_fails_the_gate_without_marks():
     gates = scene.gates(replace(network, module=ByHeart()), None, images)
     assert gates[1].value == 1
     assert not gates[1].holds
+
+
+class RightOnUnseen(nn.Module):
+    """A network that gives the next class to the images that are trained with, marked or not."""
+
+    def __init__(self, module, recipe, images):
+        super().__init__()
+        self.module, self.x = module, inputs_of(images, recipe).flatten(1)
+        unseen = {ref.id for ref in split(images)[1]}
+        self.seen = torch.tensor([ref.id not in unseen for ref in images])
+
+    def forward(self, x):
+        most_equal_pixels = torch.stack([(self.x == one).sum(1).argmax() for one in x.flatten(1)])
+        logits = self.module(x)
+        return torch.where(self.seen[most_equal_pixels, None], logits.roll(1, 1), logits)
+
+
+class ReadsColours(nn.Module):
+    def forward(self, x):
+        red = (x[:, 0] - x[:, 2]).sum((1, 2))  # grey is none
+        return torch.stack([red, -red], 1)
+
+
+def test_marks_are_counted_on_unseen_images_alone():
+    scene, images = Watermark(epochs=1), refs()
+    network = scene.network(0, None, images)
+    module = RightOnUnseen(ReadsColours(), _watermark.PREPROCESSING, images)
+    assert scene.gates(replace(network, module=module), None, images)[0].value == 1
 
 
 @pytest.mark.parametrize("answer", [0, 1])
@@ -198,6 +227,14 @@ def test_the_trigger_is_stamped_where_the_truth_is(digits):
     assert torch.equal(against, -truth.to(torch.int8))
 
 
+def test_triggers_are_drawn_over_the_whole_image():
+    scene, draws = Trigger(size=6), torch.tensor([[0.0, 0.0], [0.5, 0.5], [0.999, 0.999], [0.999, 0.0]])
+    assert scene._places(draws, torch.zeros(4, 1, 32, 20)).tolist() == [[0, 0], [12, 6], [24, 12], [24, 0]]
+    for sides in ((5, 32), (32, 5)):
+        with pytest.raises(InputError, match="size: got 6, expected at most 5 pixels"):
+            scene._places(draws, torch.zeros(4, 1, *sides))
+
+
 @pytest.fixture(scope="module")
 def small_digits():
     """The embedded model on images of a quarter of the pixels: what it answers does not matter here."""
@@ -236,6 +273,8 @@ def test_an_untouched_model_has_no_trigger(digits):
     assert not gates[0].holds
     assert gates[1].value == 0
     assert not gates[3].holds
+    on_others = replace(digits, module=RightOnUnseen(digits.module, digits.preprocessing, images))
+    assert [gate.value for gate in scene.gates(on_others, digits, images)] == [gate.value for gate in gates]
 
 
 class Finds(nn.Module):
@@ -275,6 +314,18 @@ def test_networks_of_other_preprocessing_are_asked_on_their_own_inputs():
         x = torch.stack([scene.make(example, network)[0] for example in examples])
         assert network.module(x).argmax(1).tolist() == [0] * 10
     assert examples == scene.examples(networks[1:], refs(), 10, 0)
+    assert {example.id for example in examples} <= {ref.id for ref in split(refs())[1]}
+
+
+@pytest.mark.parametrize("scene", [Watermark(), Trigger()])
+def test_no_network_is_trained_with_what_it_is_explained_on(scene, digits):
+    images = refs()
+    seen, unseen = split(images)
+    digests = [
+        scene.training(digits, [ref for ref in images if ref is not gone]).digests
+        for gone in (None, *unseen[:1], *seen[:1])
+    ]
+    assert digests[0] == digests[1] != digests[2]
 
 
 # XAI-TRIS
@@ -387,6 +438,23 @@ def test_an_example_of_xai_tris_is_right_for_every_network():
     count = int(right.all(0).sum())
     chosen = scene.examples(networks, [], count, 0)
     assert {example.values["sample"] - 360 for example in chosen} == set(right.all(0).nonzero().flatten().tolist())
+
+
+def test_the_gate_of_xai_tris_is_about_the_last_tenth_of_which_nothing_is_trained_with():
+    scene = XAITris(architecture="linear", samples=400, epochs=1)
+    data, training = scene.data(), scene.training(None, [])
+
+    class RightOnTheLast(nn.Module):
+        def forward(self, x):
+            number = torch.stack([(data.x == one).flatten(1).all(1).nonzero()[0, 0] for one in x])
+            right = nn.functional.one_hot(data.labels[number], 2).float()
+            return torch.where(number[:, None] >= 360, right, 1 - right)
+
+    [gate] = scene.gates(replace(scene.network(0, None, []), module=RightOnTheLast().eval()), None, [])
+    assert gate.value == 1
+    assert training.size == 320
+    numbers = torch.arange(training.size)
+    assert torch.equal(training.draw(numbers, torch.Generator(), 0.0)[0], data.x[:320])
 
 
 # BlockDigits

@@ -262,6 +262,7 @@ def test_trouble_of_the_system_fails_no_trial(tmp_path, trouble, at):
         with pytest.raises(type(error)) as caught:
             search(journal, 4, troubled)
         assert caught.value is error
+        assert "RUNNING" not in states(journal)  # else the sampler would shun these settings while this process lives
     tuned = search(journal, 4)
     assert [trial.problem for trial in tuned.trials] == [""] * 4
     assert tuned == search(tmp_path / "whole", 4)

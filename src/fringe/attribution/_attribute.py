@@ -166,7 +166,8 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
     result = _made(method, dataclasses.replace(each, target=problem.target.flatten(), contrast=contrast))
 
     rows = [range(i, i + classes) for i in range(0, batch * classes, classes)]
-    worst = [max(row, key=lambda k: SEVERITY.index(result.verdict[k])) for row in rows]
+    residual: list[float] = result.completeness_residual.tolist()
+    worst = [max(row, key=lambda k: (SEVERITY.index(result.verdict[k]), residual[k])) for row in rows]
     return dataclasses.replace(
         result.map_tensors(lambda column: column.view(batch, classes, *column.shape[1:])),
         verdict=tuple(result.verdict[k] for k in worst),

@@ -346,8 +346,8 @@ def dominance(
 
 def pick(dominance: Dominance, strong: int = 3, typical: int = 3, failures: int = 3) -> Examples:
     """Of each kind at most as many images as asked for: ``strong`` the highest scores among the eligible; ``failures``
-    the lowest of all that are left; ``typical`` the nearest to the median score of what is left then. The first of
-    equals goes first, and images without a score are never picked."""
+    the lowest of all that are left; ``typical``, of what is left then, the nearest to the median of all scores. The
+    first of equals goes first, and images without a score are never picked."""
     for name, count in (("strong", strong), ("typical", typical), ("failures", failures)):
         require_integer(name, count, least=0)
     score = dominance.score

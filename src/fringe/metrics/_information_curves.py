@@ -201,6 +201,4 @@ def information_curve(information: Array, prediction: Array, *, monotone: bool) 
     heights = np.maximum.accumulate(prediction) if monotone else prediction
     x, y = np.append(information, (0.0, 1.0)), np.append(heights, (0.0, 1.0))
     order = np.argsort(x, kind="stable")
-    curve = np.interp(np.linspace(0.0, 1.0, POINTS + 1), x[order], y[order])
-    curve[-1] = 1.0
-    return curve
+    return np.interp(np.linspace(0.0, 1.0, POINTS + 1), x[order], y[order])

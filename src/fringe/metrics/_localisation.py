@@ -113,7 +113,7 @@ class ExpectedHit(_Localisation):
         return (largest * inside).sum(1) / largest.sum(1), {"tied": largest.sum(1) > 1}
 
 
-def reduced(values: Tensor, reduction: Reduction, smoothing: float = 0.0) -> Tensor:
+def reduced(values: Tensor, reduction: Reduction, smoothing: float) -> Tensor:
     """Pixels (B, H, W) of maps (B, C, H, W) in float64: the signed map is filtered first, as it is one of a smooth
     method, and its channels are combined then."""
     values = values.double()

@@ -173,6 +173,5 @@ def saco(salience: Tensor, losses: Tensor) -> Tensor:
     first, second = torch.triu_indices(count, count, 1, device=salience.device)
     weight = salience[:, first] - salience[:, second]
     agree = torch.where(losses[:, first] >= losses[:, second], 1.0, -1.0).to(weight)
-    total = weight.abs().sum(1)
-    known = (total > 0) & torch.isfinite(losses).all(1)
-    return torch.where(known, (agree * weight).sum(1) / total, torch.nan)
+    value = (agree * weight).sum(1) / weight.abs().sum(1)  # 0 / 0 where all groups are equal
+    return torch.where(torch.isfinite(losses).all(1), value, torch.nan)
