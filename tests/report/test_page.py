@@ -96,7 +96,7 @@ def test_nothing_is_loaded_from_elsewhere(run):
 def test_names_are_shown_and_not_obeyed(run):
     assert "<script" not in run[2]
     text = "".join(Page(run[2]).text)
-    for place in (f"ig{EVIL}", f"b{EVIL}", f"{EVIL}.png: no such file", f"failed: {EVIL}", f"fringe benchmark {EVIL}"):
+    for place in (f"ig{EVIL}", f"b{EVIL}", f"{EVIL}.png: no such file", f"fringe benchmark {EVIL}"):
         assert place in text
 
 
@@ -149,7 +149,7 @@ def test_what_went_wrong_is_stated(run):
     assert f"drawn and not read: {EVIL}.png: no such file" in text
     flat = [line for table in Page(run[2]).tables for line in table]
     assert ["net", "Insertion AUC", "far 1"] in flat  # not defined
-    assert ["net", "far", "1", f"failed: {EVIL}"] in flat
+    assert ["net", "far", "1", EVIL] in flat
     assert ["ties", "Insertion AUC", "1", "·", "·", "·"] in flat
     assert ["method", "ok", "coarse"] in flat
     assert ["far", "·", "5"] in flat

@@ -34,21 +34,6 @@ def cost_of_maps(results: Results, models: Iterable[str], method: str) -> pl.Dat
     return maps.select(pl.len().alias("n"), pl.col(*names[:3], "passes", "seconds").mean().fill_null(float("nan")))
 
 
-def failures(results: Results) -> pl.DataFrame:
-    """Return ``model``, ``method``, ``images`` and ``reason``: on how many images a method failed, under at least one
-    metric, the most frequent reason of a method first."""
-    reason = pl.concat_str(STATUS.str.replace_all("_", " "), "error", separator=": ", ignore_nulls=True)
-    kinds = {"model": pl.String, "method": pl.String, "images": pl.UInt32, "reason": pl.String}
-    parts = [pl.DataFrame(schema=kinds)]
-    for model, method in dict.fromkeys((cell.model, cell.method) for cell in results.coverage() if cell.failed):
-        rows = results.method_frame(model, method)
-        failed = rows.filter(~STATUS.is_in(["ok", "missing"])).with_columns(reason=reason)
-        texts = failed.with_columns(pl.col("model", "method").cast(pl.String))
-        counts = texts.group_by("model", "method", "reason", maintain_order=True).agg(images=pl.col("image").n_unique())
-        parts.append(counts.sort("images", descending=True, maintain_order=True).select(*kinds))
-    return pl.concat(parts)
-
-
 def verdicts(results: Results, model: str) -> dict[str, dict[str, int]]:
     """Count how often a method gave each verdict on its maps; methods that give none are left out."""
     result: dict[str, dict[str, int]] = {}
@@ -86,10 +71,11 @@ def failure_chapter(results: Results, tables: Sequence[Table], store: Store) -> 
 
 
 def _failures(results: Results) -> Section:
-    rows = tuple(tuple(map(str, row)) for row in failures(results).rows())
+    head = ("model", "method", "images", "reason")
+    failed = results.failures().with_columns(pl.col("reason").replace("not_finite", "not finite"))
+    rows = tuple(tuple(map(str, row)) for row in failed.select(head).rows())
     if not rows:
         return Section("Failed", lines=("No method failed on an image.",))
-    head = ("model", "method", "images", "reason")
     return Section("Failed", simple=SimpleTable("Images that a method failed on", head, rows, frozenset({2})))
 
 
