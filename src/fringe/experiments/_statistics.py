@@ -253,22 +253,13 @@ def significance_stars(adjusted: float) -> str:
 
 
 def near_ties(estimates: Mapping[str, Estimate], direction: Direction) -> tuple[str | None, set[str]]:
-    """Find the best estimate, and those whose interval overlaps its interval.
+    """Find the label of the best estimate, and those whose interval overlaps its interval; None and nothing if no
+    direction is better, or there is no score. Raises InputError for means among medians.
 
     A description, not a test: intervals of two methods may overlap where their paired difference is significant (see
     :func:`paired`). The interval of a mean is the bootstrap's; of a median it is median +- half-IQR, as in the paper's
     table of max sensitivity (appendices Additional Quantitative Results and Robustness under small input
     perturbations). The first of equals is the best; an estimate without an interval ties with none.
-
-    Args:
-        estimates: Estimates by label, all of one summary.
-        direction: Whether higher or lower is better.
-
-    Returns:
-        The best label, None if no direction is better or there is no score; and the labels that tie with it.
-
-    Raises:
-        InputError: For means among medians.
     """
     kinds = sorted({item.summary for item in estimates.values()})
     require(len(kinds) < 2, "estimates", " and ".join(kinds), "one summary for all")
@@ -298,12 +289,8 @@ Columns = Mapping[str, Mapping[str, NDArray[np.float64]]]
 
 @dataclass(frozen=True)
 class Dominance:
-    """How far the reference method is ahead on n images.
-
-    Attributes:
-        score: Mean improvement (n,) in units of the metrics, NaN where it or all other methods have no score.
-        eligible: Whether the image is an example of strength (n,).
-    """
+    """How far the reference method is ahead on n images: the mean improvement (n,) in units of the metrics, NaN where
+    it or all other methods have no score; and whether the image is an example of strength (n,)."""
 
     score: NDArray[np.float64]
     eligible: NDArray[np.bool_]

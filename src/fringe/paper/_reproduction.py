@@ -128,24 +128,13 @@ def write_reproduction(
     batch_size: BatchSize = "auto",
     on_timings: Callable[[Sequence[Timing]], None] = lambda timings: None,
 ) -> ReproductionFiles:
-    """Draw the figures of the studies, measure run times, and write the page.
+    """Draw the figures of the studies, measure run times, and write the page into ``out``.
 
-    The page is written before the run times are measured, which may take hours, and again after.
-
-    Args:
-        base: The plan of :func:`reproduction_plan`.
-        run: Run folder; its studies of the same images and networks are shown, also those of an earlier call.
-        out: Folder of the page.
-        studies: Names of the studies whose figures are drawn; with "runtime", run times that are not stored are
-            measured.
-        resolved: Plans of these studies with their images, by name, if they were resolved before.
-        images: Number of images whose paths are drawn.
-        device: Device of the models.
-        batch_size: Images of a forward pass, or "auto".
-        on_timings: Called with run times as they are read or measured.
-
-    Returns:
-        The files that were written.
+    The page is written before the run times are measured, which may take hours, and again after. It shows the studies
+    of the same images and networks in the run folder, also those of an earlier call. With "runtime" among the
+    ``studies``, run times that are not stored are measured; ``on_timings`` is called with them as they are read or
+    measured. ``resolved`` are plans of the studies by name, if they were resolved before, and ``images`` is how many
+    have their paths drawn.
     """
     figures, timings = list[Path](), list[Timing]()
     for name, plan in study_plans(base, studies).items():

@@ -46,16 +46,8 @@ _CURVES_TEXT = (
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """What a report is made of.
-
-    Attributes:
-        store: The run.
-        results: Its results.
-        tables: A table per model.
-        maps: Where maps come from; None for no maps.
-        validity: Verdicts on the metrics, by model.
-        reliability: What the verdict of a method is worth, by method.
-    """
+    """What a report is made of: a run with its results, a table per model, where maps come from (None for no maps),
+    verdicts on the metrics by model, and what the verdict of a method is worth, by method."""
 
     store: Store
     results: Results

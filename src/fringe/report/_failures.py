@@ -119,14 +119,7 @@ def _number(count: int) -> str:
 
 
 def describe_status(document: Mapping[str, Any]) -> Iterator[str | TextTable]:
-    """Describe what a run folder holds, for people.
-
-    Args:
-        document: What :func:`fringe.experiments.read_status` returns.
-
-    Yields:
-        Tables and lines.
-    """
+    """Describe what a run folder holds, as :func:`fringe.experiments.read_status` returns it, in tables and lines."""
     if not document["plans"]:
         yield "no plan yet: nothing was asked for in this folder"
     for name, plan in document["plans"].items():

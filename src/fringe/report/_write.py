@@ -42,29 +42,16 @@ class ReportFiles:
 
 def report_folder(run: Path, plan: str) -> Path:
     """The folder of the report of a plan: ``report`` in the run's folder, for other plans than ``benchmark`` a folder
-    in it.
-
-    Raises:
-        InputError: If a link, or the name of the plan, leads out of the run.
-    """
+    in it. Raises InputError if a link, or the name of the plan, leads out of the run."""
     folder = run / "report" / ("" if plan == "benchmark" else plan)
     require_inside(folder, run)
     return folder
 
 
 def label_models(models: Mapping[str, ModelSource], labels: Sequence[str]) -> dict[str, ModelSource]:
-    """Name models as a run does: one that goes by its own spec is the only one of the run.
-
-    Args:
-        models: Models by label, or by spec.
-        labels: Labels of the models of the run.
-
-    Returns:
-        The models by label.
-
-    Raises:
-        InputError: For a label that the run does not have, and for a spec if it has several models.
-    """
+    """Name models, which are given by label or by spec, by the ``labels`` of a run: one that goes by its own spec is
+    the only one of the run. Raises InputError for a label that the run does not have, and for a spec if it has several
+    models."""
     known = ", ".join(labels)
     unnamed = [label for label, s in models.items() if s.module is None and label == s.spec and label not in labels]
     if unnamed and len(labels) != 1:
@@ -159,21 +146,11 @@ def write_reports(
     consent: Callable[[Mapping[str, Manifest], Mapping[str, ModelSource]], None] = lambda plans, models: None,
     **options: Any,
 ) -> Iterator[ReportFiles]:
-    """Write the report of each plan of a run.
+    """Write the report of each plan of a run, or of one ``plan``, and yield its files; with several plans, each has a
+    folder in ``out``. Further ``options`` are those of :func:`write_report`, and it raises InputError as that does.
 
-    Args:
-        run: Folder of the run.
-        out: Folder of the report; with several plans, each has a folder in it.
-        plan: The only plan that is reported.
-        models: Models that compute maps, by label, or by spec in a run of one model.
-        consent: Called before the first report with the plans, and the models by label.
-        **options: As for :func:`write_report`.
-
-    Yields:
-        The files of each report.
-
-    Raises:
-        InputError: As :func:`write_report` does.
+    ``models`` compute maps; they are given by label, or by spec in a run of one model. ``consent`` is called before the
+    first report with the plans, and the models by label.
     """
     store = run if isinstance(run, Store) else Store(run, create=False)
     plans = manifests(store)
