@@ -41,15 +41,11 @@ _OF_METRIC = {
 
 @dataclass(frozen=True)
 class Line:
-    """Summary of one measurement.
+    """Summary of one measurement under a metric: mean or median score of the method and of each blind map, by name,
+    with their intervals.
 
-    Attributes:
-        measurement: The scores.
-        kind: The metric.
-        score: Mean or median score of the method, with its interval.
-        controls: The same for each blind map, by name.
-        rival: The blind map with the best score; None if methods need not beat blind maps.
-        difference: Score of the method minus that of the rival, on the same examples.
+    ``rival`` is the blind map with the best score; None if methods need not beat blind maps. ``difference`` is the
+    score of the method minus that of the rival, on the same examples.
     """
 
     measurement: Measurement
