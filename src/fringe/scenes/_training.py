@@ -167,8 +167,7 @@ def repeated(count: int) -> int:
 
 def inputs_of(refs: Sequence[ImageRef], preprocessing: Preprocessing) -> Tensor:
     """Open images and prepare them for a network: (N, C, H, W), normalised."""
-    channels = 3 if preprocessing.channels == 3 else 1
-    pixels = [preprocessing.pixels(ref.open(channels).image) for ref in refs]
+    pixels = [preprocessing.pixels(ref.open(preprocessing.channels).image) for ref in refs]
     return torch.stack([preprocessing.normalise(part) for part in pixels])
 
 
