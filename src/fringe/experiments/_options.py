@@ -23,7 +23,6 @@ class RunOptions(Options):
     expected: ClassVar[Mapping[str, str]] = {
         "batch_size": "'auto' or a positive whole number",
         "timeout": "a number of seconds of at least 1",
-        "workers": "a whole number of at least 0",
     }
 
     device: str = Field("cpu", description="auto, cpu, cuda, cuda:1, ...")

@@ -87,14 +87,19 @@ def write_report(
     the run did not store are computed only for a model that ``resolve`` or ``models`` gives.
 
     Args:
-        run: Folder of the run. out: Folder of the report (default: see :func:`report_folder`). plan: Name of the plan,
-        if the run has several. reference: The method that the others are compared with (default: ``fringe``, else the
-        first). allow_partial: Whether images may be missing; those that failed are stated and do not count as missing.
-        grid: Whether maps are drawn. batch_size: Images whose maps are computed at once. device: Where maps are
-        computed; "auto" is the GPU if there is one. resolve: Returns the resolved plan that computes maps. models: By
-        label, models that compute maps. commands: Commands by which the run was made, printed in the report. validity:
-        Files ``validity.json`` of comparisons that judged the metrics. Metrics that do not pass come last, and
-            only metrics that pass have a winner. If the run has one model, verdicts on another model count for it.
+        run: Folder of the run.
+        out: Folder of the report (default: see :func:`report_folder`).
+        plan: Name of the plan, if the run has several.
+        reference: The method that the others are compared with (default: ``fringe``, else the first).
+        allow_partial: Whether images may be missing; those that failed are stated and do not count as missing.
+        grid: Whether maps are drawn.
+        batch_size: Images whose maps are computed at once.
+        device: Where maps are computed; "auto" is the GPU if there is one.
+        resolve: Returns the resolved plan that computes maps.
+        models: By label, models that compute maps.
+        commands: Commands by which the run was made, printed in the report.
+        validity: Files ``validity.json`` of comparisons that judged the metrics. Metrics that do not pass come last,
+            and only metrics that pass have a winner. If the run has one model, verdicts on another model count for it.
 
     Returns:
         The files that were written.
