@@ -16,7 +16,6 @@ from fringe.plots import (
     Figure,
     ForestPanel,
     MeanCurve,
-    mean_and_error,
     method_title,
     plot_curves,
     plot_forest,
@@ -198,9 +197,9 @@ def curves(results: Results, table: Table) -> dict[str, Figure]:
     for method in table.methods[:MAX_SERIES] if known else ():  # all metrics of a method are read at once
         lines = results.curves(table.model, method, {column.label: _curve(column)[0] for column in known})
         for label, curves in lines.items():
-            mean = mean_and_error(stacked(curves)) if curves else None
+            mean = MeanCurve.of(stacked(curves)) if curves else None
             if mean is not None:
-                means[label][method] = MeanCurve(*mean)
+                means[label][method] = mean
     drawn: dict[str, Figure] = {}
     for name, (title, metrics) in families.items():
         panels = [

@@ -158,13 +158,9 @@ def write_reports(
     first report with the plans, and the models by label.
     """
     store = run if isinstance(run, Store) else Store(run, create=False)
-    plans = manifests(store)
-    if plan is not None and plan not in plans:
-        message = f"got {plan!r}; the plans in {str(store.root)!r}: {', '.join(plans) or 'none'}"
-        raise InputError(message, argument="plan")
-    if not plans:
+    chosen = manifests(store) if plan is None else {plan: read_results(store, plan).manifest}
+    if not chosen:
         raise InputError(f"{str(store.root)!r} holds no plan yet", argument="run")
-    chosen = plans if plan is None else {plan: plans[plan]}
     labels = list(dict.fromkeys(label for one in chosen.values() for label in one.settings))
     named = label_models(models or {}, labels)
     consent(chosen, named)
