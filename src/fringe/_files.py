@@ -90,18 +90,11 @@ def sha256_of(path: str | os.PathLike[str], limit: int = IMAGE_BYTES) -> str:
 
 
 def write_atomic(path: Path, content: bytes | Iterable[bytes], *, durable: bool = False) -> None:
-    """Replace a file in one step: readers see the old content or the new one, never a part.
+    """Replace a file, whose folder exists, in one step: readers see the old content or the new one, never a part.
 
-    The content is written to a neighbour whose name contains that of this process, and which is removed if anything
-    goes wrong, an interrupt included.
-
-    Args:
-        path: The file; its folder exists.
-        content: The new content, or its parts in turn.
-        durable: Whether to wait until the content and the new name would survive a power cut, where the system can.
-
-    Raises:
-        OSError: If the system cannot write the file.
+    The content, or its parts in turn, is written to a neighbour whose name contains that of this process, and which is
+    removed if anything goes wrong, an interrupt included. If ``durable``, wait until the content and the new name would
+    survive a power cut, where the system can. Raises OSError if the system cannot write the file.
     """
     partial = path.with_name(f"{PARTIAL}{process_name()}~{path.name}")
     try:
@@ -121,15 +114,11 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, durable: bool 
 
 
 def when_free(action: Callable[[], object]) -> None:
-    """Rename or remove a file or folder; on Windows, try again for a second while another process has it open.
+    """Rename or remove a file or folder by ``action``; on Windows, try again for a second while another process has it
+    open.
 
-    Windows does neither to a file that another run, or a virus scanner, is reading. Other systems do.
-
-    Args:
-        action: Renames or removes it.
-
-    Raises:
-        OSError: The last error.
+    Windows does neither to a file that another run, or a virus scanner, is reading. Other systems do. Raises the last
+    OSError.
     """
     for pause in _PAUSES:
         try:
@@ -143,18 +132,11 @@ def when_free(action: Callable[[], object]) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) -> tuple[Path, ...]:
-    """Write files into a folder, each in one step, and make the folders that lack.
+    """Write files, content by name, into the folder that a caller named ``out``, each in one step, and make the folders
+    that lack; return the paths. Raises InputError if they cannot be written.
 
-    Args:
-        folder: The folder that a caller named ``out``.
-        files: Name in the folder to content; without any, the folder is made, and it is tried whether it can be
-            written in, which a caller does before it computes what takes long.
-
-    Returns:
-        The paths, in the order of ``files``.
-
-    Raises:
-        InputError: If they cannot be written.
+    Without any file, the folder is made, and it is tried whether it can be written in, which a caller does before it
+    computes what takes long.
     """
     require_local("out", folder)
     paths = tuple(folder / name for name in files)

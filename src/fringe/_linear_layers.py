@@ -120,13 +120,7 @@ class GradientLayouts(TorchFunctionMode):
     instance normalisation) has other strides than the output, and both fit channels last; as after ``transpose``.
     """
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if getattr(func, "overloadpacket", func) in _NORMALISATIONS:
             output = result[0] if isinstance(result, tuple) else result  # beside the statistics
@@ -148,13 +142,7 @@ class BackwardLayouts(TorchDispatchMode):
     checkpoints, which run their part within the backward pass.
     """
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         if func is torch.ops.aten.native_batch_norm_backward.default:
             gradient, x, *others = args
             if gradient.stride() != x.stride():
@@ -165,13 +153,7 @@ class BackwardLayouts(TorchDispatchMode):
 class LinearLayers(TorchFunctionMode):
     """Replaces convolutions and evaluation-mode batch normalisations called inside the ``with`` block."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         if func in (torch.conv1d, torch.conv2d, torch.conv3d):
             return _convolution(func, *args, **kwargs)

@@ -9,12 +9,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fringe.errors import InputError, did_you_mean
 
+#: What a type takes, by the first word of the kind of error that pydantic reports.
+_TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "tuple": "a list of texts"}
+
 
 class Options(BaseModel):
     """Base class of options: an unknown name and a wrong value are an InputError that names the field.
 
     Attributes:
-        expected: Accepted values of fields, in words.
+        expected: Accepted values, in words, of fields that take other ones than their type does.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
@@ -62,4 +65,4 @@ def _input_error(error: ValidationError, expected: Mapping[str, str]) -> InputEr
     if first["type"] == "literal_error" and name not in expected:
         choices = [choice.strip("'") for choice in re.split(", | or ", str(first.get("ctx", {})["expected"]))]
         return wrong_value(name, value, f"one of {', '.join(choices)}")
-    return wrong_value(name, value, expected.get(name, "text"))
+    return wrong_value(name, value, expected.get(name, _TYPES.get(first["type"].partition("_")[0], "text")))

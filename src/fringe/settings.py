@@ -81,13 +81,7 @@ PositiveOddInt = Annotated[int, Gt(0), Predicate(odd)]
 
 @dataclass(frozen=True)
 class Setting:
-    """One field of a method or metric, as its annotation describes it.
-
-    Attributes:
-        name: Name of the field.
-        default: Default value.
-        hint: The annotation.
-    """
+    """One field of a method or metric, as its annotation, the ``hint``, describes it."""
 
     name: str
     default: Any
@@ -280,14 +274,7 @@ class Settings(ABC):
 
 @cache
 def settings_of(kind: type) -> dict[str, Setting]:
-    """Return the settings of a class of methods or metrics.
-
-    Args:
-        kind: A dataclass.
-
-    Returns:
-        The settings by name, in the order of the fields.
-    """
+    """Return the settings of a class of methods or metrics by name, in the order of the fields."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: Setting(field.name, field.default, hints[field.name]) for field in dataclasses.fields(kind)}
 
@@ -313,6 +300,16 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     hint = f"; did you mean {spellings[near[0]]!r}?" if near else "."
     known = _list(getattr(kind, "form", "") or known for known, kind in registry.items())
     raise InputError(f"got {name!r}{hint} Known {key}s: {known}", argument=key)
+
+
+def configured(text: str, registry: Mapping[str, type[S]]) -> S:
+    """Make what is called ``NAME`` or ``NAME:PRESET`` in the ``registry``. Raises InputError for an unknown one."""
+    name, colon, preset = text.partition(":")
+    kind = look_up(name, registry)
+    try:
+        return kind.preset(preset) if colon else kind()
+    except InputError as error:  # the preset is a part of this name
+        raise InputError(error.message, argument=kind.record_key) from error
 
 
 def canonical_name(text: str, registry: Mapping[str, type[Settings]]) -> str:

@@ -94,7 +94,7 @@ def test_a_file_gives_the_plan_of_the_flags_and_flags_come_first(tmp_path):
     [
         ("limit = {}", "unknown key 'limit'; did you mean 'limits'?"),
         ("trust_code = true", "--trust-code: a file cannot trust code"),
-        ('n = "three"', "--n: got 'three', expected an integer"),
+        ('n = "three"', "--n: got 'three', expected a whole number"),
         ("n = 0", "--n: got 0, expected at least 1"),
         ("limits = { sparseness = -1 }", "--limit: got 'sparseness=-1'"),
         ("n = [", "--config: "),

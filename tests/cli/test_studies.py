@@ -357,7 +357,7 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
     assert (kept.read_text(), len(calls)) == (whole, 10)  # hours of measuring stay
     assert run(*arguments, "--studies", "runtime").exit_code == 0
 
-    text = (report / "reproduction.md").read_text()
+    text = (report / "reproduction.md").read_text().replace("\\", "")  # without the escapes of Markdown
     for written in (text, (report / "reproduction.html").read_text()):
         assert all(html.unescape(written).count(reading.text) == 1 for reading in READINGS)
     default = results(tmp_path, "comparison").scores("resnet18", "fringe_default", "sparseness").mean()
@@ -367,7 +367,7 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
     assert [cell.split(" ± ")[0].strip() for cell in line.split("|")[5:7]] == [f"{paper_setting:.3f}", f"{default:.3f}"]
     seconds = {row["method"]: row["seconds"] for row in document["timings"] if row["mode"] == "sequential"}
     assert f"| resnet18 | slowdown | fringe | 19.000 | {seconds['fringe'] / seconds['ig']:.3f} |" in text
-    assert "## comparison" in text  # what an earlier call computed is still there
+    assert "### comparison" in text  # what an earlier call computed is still there
 
 
 @pytest.mark.thorough

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,6 +103,22 @@ def note(log, line):
 
 def noted(log):
     return log.read_text().split("\n")[:-1] if log.exists() else []
+
+
+def when_noted(base, method, act):
+    """Call ``act(pid)`` once a process has begun the method."""
+
+    def watch():
+        for _ in range(8000):  # on a busy machine a process takes minutes to start
+            for line in noted(base / "processes"):
+                if line.split()[1] == method:
+                    act(int(line.split()[0]))
+                    return
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,20 @@ def test_options_that_do_not_fit_name_the_argument(options, argument):
     assert caught.value.argument == argument
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"save_maps": "maybe"}, "save_maps: got 'maybe', expected true or false"),
+        ({"workers": "two"}, "workers: got 'two', expected a whole number"),
+        ({"timeout": "long"}, "timeout: got 'long', expected a number of seconds"),
+        ({"device": 3}, "device: got 3, expected text"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_answered_with_what_the_option_takes(options, expected):
+    with pytest.raises(InputError, match=expected):
+        RunOptions(**options)
+
+
 def test_absurd_work_is_described_and_usual_work_is_not():
     assert describe_excess([]) is None
     assert describe_excess([("a map by ig", 1e6, 1e4)]) is None

@@ -16,7 +16,7 @@ import pytest
 from forked_runs import spawn_quickly
 from poison_methods import Poison
 from small_plans import IG, arms, digits_plan
-from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, manifest, noted, table
+from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, manifest, noted, table, when_noted
 
 from fringe.cards import read_target
 from fringe.errors import FringeError, InputError
@@ -109,22 +109,6 @@ def test_a_unit_that_hangs_is_ended_and_set_aside(tmp_path):
     assert fates == {("hangs", "crashed"): 1, ("fine", "done"): 1}
     assert performed(tmp_path)["hangs"] == 3  # on a busy machine the other one may take 4 s, too
     assert [record["reason"] for record in crashes(work.store)] == ["took longer than 4 s, 3 times"]
-
-
-def when_noted(base, method, act):
-    """Call ``act(pid)`` once a process has begun the method."""
-
-    def watch():
-        for _ in range(6000):  # on a busy machine a process takes a minute to start
-            for line in noted(base / "processes"):
-                if line.split()[1] == method:
-                    act(int(line.split()[0]))
-                    return
-            time.sleep(0.05)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
 
 
 def test_a_process_killed_at_work_costs_its_unit_one_more_try(tmp_path):

@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from synthetic_units import expected, job, manifest, noted, table
+from synthetic_units import expected, job, manifest, noted, table, when_noted
 
 from fringe.errors import FringeError, InputError
 from fringe.experiments import RunLog, make_executor
@@ -59,22 +58,6 @@ def run(cluster, work, timeout=None, workers=2):
     run_tasks(work, work.left(), log, told.append, executor)
     assert log.reports == told
     return log, Counter((report.task.method, report.state) for report in told)
-
-
-def when_noted(base, method, act):
-    """Call ``act(pid)`` once an actor has begun the method."""
-
-    def watch():
-        for _ in range(8000):  # on a busy machine an actor takes minutes to start
-            for line in noted(base / "processes"):
-                if line.split()[1] == method:
-                    act(int(line.split()[0]))
-                    return
-            time.sleep(0.05)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    return thread
 
 
 @pytest.mark.thorough

@@ -14,18 +14,18 @@ from fringe.metrics import METRICS, Infidelity, MaxSensitivity, get_metric
 from fringe.paper import estimate_reproduction, reproduction_plan, write_reproduction
 from fringe.paper._reproduction import (
     ComparedValue,
+    Measurement,
     _number,
     _write_page,
     compare_with_paper,
     comparison_csv,
-    comparison_markdown,
-    comparison_tables,
+    reproduction_report,
 )
 from fringe.paper._studies import DEFAULT, DIAGNOSTICS, OBJECTIVE, SPECS, STUDIES, VARIANTS, study_plans, timed_plan
 from fringe.paper._tables import METRICS as NAMES
 from fringe.paper._tables import MODELS, READINGS, PaperValue
 from fringe.paper._timing import Timing
-from fringe.report import comparison_page
+from fringe.report import html_page, markdown_report
 from toys import results_of_scores
 
 
@@ -103,6 +103,16 @@ def test_run_times_are_of_fringe_and_ig():
     assert [dict(arm.methods) for arm in alone.arms] == [{DEFAULT: FRInGe()}] * 6
 
 
+def _numbers(found):
+    """The sections of the numbers, one for each study."""
+    return reproduction_report([], found).chapters[1].sections
+
+
+def _plain(markdown):
+    """Markdown as it is shown, without its escapes."""
+    return markdown.replace("\\", "")
+
+
 def test_ours_is_the_mean_with_half_its_interval_beside_the_papers_cell():
     spread = np.array([0.58, 0.59, 0.6, 0.61, 0.62, np.nan])
     found = compare_with_paper(
@@ -117,13 +127,13 @@ def test_ours_is_the_mean_with_half_its_interval_beside_the_papers_cell():
     ]
     ours, other = found
     assert (ours.paper.value, ours.paper.half) == (0.597, 0.015)
-    assert (ours.ours, ours.n) == (pytest.approx(0.6), 5)
+    assert (ours.ours.value, ours.ours.n) == (pytest.approx(0.6), 5)
     finite = spread[:5]
     means = finite[np.random.default_rng(1).integers(0, 5, (20000, 5))].mean(1)
     low, high = np.quantile(means, [0.025, 0.975])
-    assert ours.half == pytest.approx((high - low) / 2, abs=1e-3)
+    assert ours.ours.half == pytest.approx((high - low) / 2, abs=1e-3)
     assert ours.overlap is True
-    assert (other.ours, other.half, other.n, other.overlap) == (0.75, 0.0, 4, False)  # 0.414 ± 0.017 in the paper
+    assert (other.ours, other.overlap) == (Measurement(0.75, 0.0, 4), False)  # 0.414 ± 0.017 in the paper
 
 
 def test_an_interval_is_drawn_by_the_seed_of_the_plan_as_in_every_other_table():
@@ -132,8 +142,8 @@ def test_an_interval_is_drawn_by_the_seed_of_the_plan_as_in_every_other_table():
     for seed in (0, 7):
         results = results_of_scores({("resnet18", "fringe", "mas_insertion"): scores}, seed)
         (found,), expected = compare_with_paper({"comparison": results}), estimate(scores, seed)
-        assert found.half == (expected.high - expected.low) / 2
-        halves.append(found.half)
+        assert found.ours.half == (expected.high - expected.low) / 2
+        halves.append(found.ours.half)
     assert halves[0] != halves[1]
 
 
@@ -142,7 +152,7 @@ def test_a_median_has_half_its_quartiles_range():
     (found,) = compare_with_paper(
         {"max_sensitivity": results_of_scores({("resnet18", "ig", "max_sensitivity"): scores})}
     )
-    assert (found.ours, found.half) == (pytest.approx(0.08), pytest.approx((0.09 - 0.07) / 2))
+    assert (found.ours.value, found.ours.half) == (pytest.approx(0.08), pytest.approx((0.09 - 0.07) / 2))
     assert found.overlap is True  # 0.0833 ± 0.0171 in the paper
 
 
@@ -153,7 +163,7 @@ def test_a_network_or_method_that_the_paper_has_not_is_not_beside_it():
     assert comparison_csv([]) == (
         "study,model,method,metric,value,half,ours,ours_half,n,overlap,default_value,default_half,default_n\n"
     )
-    assert comparison_markdown([]) == ""
+    assert [chapter.title for chapter in reproduction_report([], []).chapters] == ["Readings of the paper"]
 
 
 @pytest.mark.parametrize(
@@ -170,11 +180,11 @@ def test_a_network_or_method_that_the_paper_has_not_is_not_beside_it():
 )
 def test_intervals_overlap_where_their_distance_is_no_more_than_both_halves(paper, ours, verdict):
     # in binary, 0.53 - 0.5 is a little more than 0.03: halves with room for it
-    halves = (paper[1] + 1e-12, ours[1] + 1e-12)
-    cell = PaperValue("comparison", "resnet18", "ig", "insertion", paper[0], halves[0])
-    assert ComparedValue(cell, ours[0], halves[1], 9).overlap is verdict
+    cell = PaperValue("comparison", "resnet18", "ig", "insertion", paper[0], paper[1] + 1e-12)
+    number = Measurement(ours[0], ours[1] + 1e-12, 9)
+    assert ComparedValue(cell, number).overlap is verdict
     seconds = replace(cell, study="runtime", metric="seconds")
-    assert ComparedValue(seconds, ours[0], halves[1], 9).overlap is None
+    assert ComparedValue(seconds, number).overlap is None
 
 
 def test_run_times_stand_beside_the_papers_as_a_ratio_that_is_told_no_verdict():
@@ -185,14 +195,14 @@ def test_run_times_stand_beside_the_papers_as_a_ratio_that_is_told_no_verdict():
         Timing("resnet18", "ig", "batched", 1.0, math.nan, 4, 1, 0, 1, "CPU"),
     ]
     found = compare_with_paper({}, timings)
-    assert [(row.paper.method, row.paper.metric, row.ours, row.half) for row in found[:2]] == [
+    assert [(row.paper.method, row.paper.metric, row.ours.value, row.ours.half) for row in found[:2]] == [
         ("fringe", "seconds", 6.0, 0.5),
         ("ig", "seconds", 2.0, 0.1),
     ]
     ratio = found[2]
-    assert (ratio.paper.metric, ratio.paper.value, ratio.ours, ratio.overlap) == ("slowdown", 19.0, 3.0, None)
+    assert (ratio.paper.metric, ratio.paper.value, ratio.ours.value, ratio.overlap) == ("slowdown", 19.0, 3.0, None)
     assert len(found) == 3
-    assert "seconds are those of another machine" in comparison_tables(found)[0].note
+    assert "seconds are those of another machine" in _numbers(found)[0].text[0]
     assert [row.paper.metric for row in compare_with_paper({}, timings[:1])] == ["seconds"]  # no ratio without ig
 
 
@@ -208,10 +218,10 @@ def test_the_tables_count_what_agrees_and_lose_no_cell():
             )
         }
     )
-    (part,) = comparison_tables(found)
-    assert part.note == "1 of 2 cells have intervals that overlap the paper's."
-    assert [row.agree for row in part.rows] == [True, False, None, None]  # the last two without a score
-    text = comparison_markdown(found)
+    (part,) = _numbers(found)
+    assert part.text == ("1 of 2 cells have intervals that overlap the paper's.",)
+    assert [row[-1] for row in part.simple.rows] == ["yes", "no", "", ""]  # the last two without a score
+    text = _plain(markdown_report(reproduction_report([], found)))
     assert "| resnet18 | mas_insertion | fringe | 0.597 ± 0.015 | 0.600 ± 0.000 | — | 3 | yes |" in text
     assert "| resnet18 | infidelity | ig | 0.104 ± 0.009 | — | — | 0 |  |" in text
     lines = list(csv.DictReader(io.StringIO(comparison_csv(found))))
@@ -247,27 +257,27 @@ def test_the_default_has_a_column_beside_the_papers_setting():
             Timing("resnet18", DEFAULT, "sequential", 1.0, 0.25, 4, 1, 1, 1, "CPU"),
         ],
     )
-    by_study = {part.title: part for part in comparison_tables(found)}
-    assert {title: part.more for title, part in by_study.items()} == {
+    by_study = {part.title: part.simple for part in _numbers(found)}
+    assert {title: part.head[5:-2] for title, part in by_study.items()} == {
         "comparison": ("FRInGe()",),
         "ablation": (),
         "runtime": ("FRInGe()",),
     }
     means = np.array([0.7, 0.8, 0.9])[np.random.default_rng(1).integers(0, 3, (20000, 3))].mean(1)
     half = np.subtract(*np.quantile(means, [0.975, 0.025])) / 2
-    rows = {(row.names[0], row.names[2]): (row.ours, row.more) for row in by_study["comparison"].rows}
-    ours, (default,) = rows["resnet18", "fringe"]
+    rows = {(row[0], row[2]): row[4:6] for row in by_study["comparison"].rows}
+    ours, default = rows["resnet18", "fringe"]
     assert ours == "0.250 ± 0.000"
     value, at_half = (float(number) for number in default.split(" ± "))
     assert (value, at_half) == (0.8, pytest.approx(half, abs=5e-3))
-    assert rows["resnet18", "ig"][1] == rows["resnet50", "fringe"][1] == ("—",)
-    assert [row.more for row in by_study["runtime"].rows] == [("1.000 ± 0.250",), ("—",), ("0.500",)]
+    assert rows["resnet18", "ig"][1] == rows["resnet50", "fringe"][1] == "—"
+    assert [row[5] for row in by_study["runtime"].rows] == ["1.000 ± 0.250", "—", "0.500"]
 
-    text = comparison_markdown(found)
+    text = _plain(markdown_report(reproduction_report([], found)))
     assert f"| resnet18 | insertion | fringe | 0.492 ± 0.016 | 0.250 ± 0.000 | {default} | 3 | no |" in text
-    page = comparison_page("title", [], comparison_tables(found))
-    assert '<th scope="col">ours</th><th scope="col">FRInGe()</th>' in page
-    assert f"<td>0.250 ± 0.000</td><td>{default}</td><td>3</td>" in page
+    page = html_page(reproduction_report([], found))
+    assert '<th scope="col" class="number">ours</th><th scope="col" class="number">FRInGe()</th>' in page
+    assert f'<td class="number">0.250 ± 0.000</td><td class="number">{default}</td><td class="number">3</td>' in page
     lines = list(csv.DictReader(io.StringIO(comparison_csv(found))))
     assert [float(row["default_value"]) for row in lines if row["default_value"]] == pytest.approx([0.8, 1.0, 0.5])
     assert [row["default_n"] for row in lines] == ["3", "", "", "", "4", "", "4"]
@@ -299,11 +309,10 @@ def test_each_reading_names_settings_that_exist():
     for name in ("waypoint", "reorthogonalise", "boundary", "blur_sigma", "blur_size", "cg_rtol", "tau"):
         assert f"fringe.{name}" in named
     assert {"mas_insertion.rescale", "mas_deletion.rescale"} <= named
-    page = comparison_page("title", [], [], readings=[reading.text for reading in READINGS])
+    page = html_page(reproduction_report([], []))
     for reading in READINGS:
         assert all(setting in reading.text for setting in reading.settings)
     assert page.count("To change it: ") == len(READINGS)
-    assert "Readings of the paper" not in comparison_page("title", [], [])
 
 
 def test_the_readings_state_the_settings_that_the_papers_presets_have():
@@ -330,7 +339,7 @@ def test_a_reproduction_is_estimated_run_and_written_from_python(tmp_path):
     assert after.lines() == ["vgg19: nothing left to do"]
     files = write_reproduction(base, run, tmp_path / "page", studies=studies)
     assert [path.name for path in files.pages] == ["reproduction.html", "reproduction.md", "reproduction.csv"]
-    text = files.pages[1].read_text(encoding="utf-8")
+    text = _plain(files.pages[1].read_text(encoding="utf-8"))
     assert "Not the paper's networks, whatever they are called: vgg19." in text
     assert "None has the name of a network" not in text
     assert all(f"- {reading.text}\n" in text for reading in READINGS)
@@ -354,5 +363,5 @@ def test_the_page_shows_no_study_of_another_network_of_the_same_name(tmp_path):
         "other images": replace(first, seed=1),
     }
     for name, base in {**shown, **others}.items():
-        text = _write_page(base, tmp_path / "run", tmp_path / "page", [], [])[1].read_text(encoding="utf-8")
+        text = _plain(_write_page(base, tmp_path / "run", tmp_path / "page", [], [])[1].read_text(encoding="utf-8"))
         assert ("| vgg19 | max_sensitivity | ig |" in text) == (name in shown), name

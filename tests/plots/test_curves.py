@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 from plots_toys import assert_apart
 
 from fringe.plots import Contrast, ForestPanel, plot_forest
-from fringe.plots._curves import CurvePanel, mean_and_error, plot_curves
+from fringe.plots._curves import CurvePanel, MeanCurve, plot_curves
 
 
 def curves(seed, images=12, steps=8):
@@ -53,8 +53,8 @@ def test_a_band_is_1_96_standard_errors_to_either_side():
 
 def test_the_band_holds_the_true_mean_in_19_of_20_sets():
     sets = np.random.default_rng(0).normal(0.5, 0.1, (400, 60, 2))
-    found = [mean_and_error(images) for images in sets]
-    held = np.mean([abs(mean[0] - 0.5) <= 1.96 * error[0] for mean, error in found])
+    found = [MeanCurve.of(images) for images in sets]
+    held = np.mean([abs(curve.mean[0] - 0.5) <= 1.96 * curve.error[0] for curve in found])
     assert held == pytest.approx(0.95, abs=3 * math.sqrt(0.95 * 0.05 / 400))
 
 

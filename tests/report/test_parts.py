@@ -10,7 +10,7 @@ from fringe._tables import TextTable
 from fringe.report import build_table, write_report
 from fringe.report._build import curves, forest, stacked
 from fringe.report._examples import ExampleSet, choose_examples, plot_examples
-from fringe.report._failures import costs, describe_status, failures, quarantined, verdicts
+from fringe.report._failures import costs, describe_status, quarantined, verdicts
 from fringe.report._maps import GridData
 
 MAS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
@@ -133,11 +133,11 @@ def test_reasons_are_counted_by_image_and_not_by_score():
     for metric in about.metrics:
         scores["net", "ig", metric] = ["too large", "too large", "no memory", 0.4]
     scores["net", "fringe", "deletion"] = [0.1, 0.1, 0.1, "gone"]  # under one metric alone
-    found = failures(runs.results(about, scores))
+    found = runs.results(about, scores).failures()
     assert found.select("method", "images", "reason").rows() == [
-        ("fringe", 1, "failed: gone"),
-        ("ig", 2, "failed: too large"),
-        ("ig", 1, "failed: no memory"),
+        ("fringe", 1, "gone"),
+        ("ig", 2, "too large"),
+        ("ig", 1, "no memory"),
     ]
 
 

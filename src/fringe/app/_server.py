@@ -47,12 +47,8 @@ HEADERS = {
 
 
 class Shield:
-    """Middleware that answers only requests of the page of the app.
-
-    Args:
-        app: The application that answers.
-        hosts: Accepted names in the Host header, against DNS rebinding by foreign pages. Empty accepts any name.
-    """
+    """Middleware that answers only requests of the page of the app, to one of the ``hosts`` in the Host header, against
+    DNS rebinding by foreign pages; without any, to all."""
 
     def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], hosts: tuple[str, ...]):
         self.app, self.hosts = app, hosts

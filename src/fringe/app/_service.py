@@ -61,16 +61,8 @@ class Explained:
 
 @dataclass(frozen=True)
 class Compared:
-    """An image that two methods explained.
-
-    Attributes:
-        name: Name of the image.
-        target: Name of the explained class.
-        titles: Titles of the two methods by label.
-        pictures: PNG of each method's map by label; None where it failed.
-        comparison: Maps and scores.
-        files: The files to download.
-    """
+    """An image that two methods explained: their titles, and the PNG of each one's map, by label; None where it failed.
+    ``target`` is the name of the explained class, ``files`` are those to download."""
 
     name: str
     target: str

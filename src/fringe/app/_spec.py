@@ -18,12 +18,7 @@ class AppSpec(Options):
         InputError: If an option is unknown or has an invalid value.
     """
 
-    expected: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("model", "samples"), "a list of texts"),
-        **dict.fromkeys(("trust_code", "allow_remote"), "true or false"),
-        **dict.fromkeys(("port", "max_pixels", "queue"), "a whole number"),
-        "time_limit": "a number of seconds",
-    }
+    expected: ClassVar[Mapping[str, str]] = {"time_limit": "a number of seconds"}
 
     model: tuple[str, ...] = Field(
         (), description="SPEC or NAME=SPEC: a model that people may choose; may be repeated. [default: embedded:digits]"

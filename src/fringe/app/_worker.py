@@ -52,17 +52,8 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Status:
-    """Status of a job.
-
-    Attributes:
-        state: Current state.
-        ahead: Number of jobs that run before it.
-        what: The current step.
-        done: Number of steps done.
-        total: Number of steps planned; 0 if unknown.
-        seconds: Seconds since the start.
-        left: Estimate of the seconds left; None before enough is done.
-    """
+    """Status of a job, ``ahead`` of which others run: steps done and planned (0 if unknown), seconds since the start,
+    and an estimate of the seconds left; None before enough is done."""
 
     state: State
     ahead: int = 0
@@ -74,13 +65,8 @@ class Status:
 
 
 class Job:
-    """A computation of one owner.
-
-    Args:
-        owner: Who asked for it.
-        compute: The computation. It gets this job, and calls :meth:`check` or :meth:`report` often.
-        seconds: Maximum running time in seconds.
-    """
+    """A computation of one owner, which gets this job, and calls :meth:`check` or :meth:`report` often; it may run for
+    so many ``seconds``."""
 
     def __init__(self, owner: str, compute: Callable[["Job"], Any], seconds: float):
         self.owner, self.compute, self.seconds = owner, compute, seconds
@@ -146,11 +132,7 @@ class Job:
 
 
 class Worker:
-    """The thread and its queue. An owner has one job at a time: a new job stops the last one.
-
-    Args:
-        limits: Length of the queue, and maximum time of a job.
-    """
+    """The thread and its queue, within ``limits``. An owner has one job at a time: a new job stops the last one."""
 
     def __init__(self, limits: Limits):
         self.limits = limits

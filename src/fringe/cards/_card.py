@@ -1,9 +1,7 @@
 """The page of a card: measurements summarised with their intervals, in HTML, Markdown and JSON."""
 
 import dataclasses
-import importlib.metadata
 import math
-import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import fringe
 from fringe._direction import ARROW
 from fringe._files import write_files
 from fringe._tables import Styled, TextTable
@@ -20,7 +17,7 @@ from fringe._text import first_paragraph, plain, to_json
 from fringe.attribution import METHODS, method_of_record
 from fringe.cards._measure import BLIND, COMPARED, LOCALISATION, PARTS, PATH, PATH_METRICS, Card, Measurement, by_text
 from fringe.errors import InputError
-from fringe.experiments import Difference, Estimate, estimate, holm, paired, read_results
+from fringe.experiments import Difference, Estimate, estimate, holm, paired, read_results, versions
 from fringe.metrics import METRICS, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
 from fringe.report import (
@@ -44,15 +41,11 @@ _OF_METRIC = {
 
 @dataclass(frozen=True)
 class Line:
-    """Summary of one measurement.
+    """Summary of one measurement under a metric: mean or median score of the method and of each blind map, by name,
+    with their intervals.
 
-    Attributes:
-        measurement: The scores.
-        kind: The metric.
-        score: Mean or median score of the method, with its interval.
-        controls: The same for each blind map, by name.
-        rival: The blind map with the best score; None if methods need not beat blind maps.
-        difference: Score of the method minus that of the rival, on the same examples.
+    ``rival`` is the blind map with the best score; None if methods need not beat blind maps. ``difference`` is the
+    score of the method minus that of the rival, on the same examples.
     """
 
     measurement: Measurement
@@ -199,14 +192,12 @@ def card_report(card: Card, command: str = "") -> Report:
         f"Examples are drawn by the seed {card.seed}. Settings of the method: {settings or 'none'}.",
     )
     chapters.append(Chapter("Protocol", (Section("How to read the numbers", reading),)))
-    versions = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "scipy")}
-    versions = {"fringe": fringe.__version__, "Python": platform.python_version(), **versions}
     return Report(
         title=f"Card of {card.label}",
         header=header,
         protocol=(),
         chapters=tuple(chapters),
-        versions=SimpleTable("Versions", ("what", "version"), tuple(versions.items())),
+        versions=SimpleTable("Versions", ("what", "version"), tuple(versions().items())),
         how_to_rerun="The command, which gives the same numbers on the same machine:" if command else "",
         commands=(command,) if command else (),
     )

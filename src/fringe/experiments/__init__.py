@@ -10,7 +10,16 @@ from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecu
 from fringe.experiments._formats import ScoreRecord, StoredMap, disk_error
 from fringe.experiments._images import ImageEntry, choose_references, content_digest, content_of, prepare
 from fringe.experiments._jobs import RunLog, TaskReport
-from fringe.experiments._manifest import FirstLogits, Manifest, Resolved, changes, describe_changes, digest, resolve
+from fringe.experiments._manifest import (
+    FirstLogits,
+    Manifest,
+    Resolved,
+    changes,
+    describe_changes,
+    digest,
+    resolve,
+    versions,
+)
 from fringe.experiments._options import RunOptions, make_executor
 from fringe.experiments._plan import (
     Plan,

@@ -48,17 +48,8 @@ class RankAgreement:
 def rank_agreement(
     table: Table, metrics: Mapping[str, Metric], methods: Sequence[str], seed: int
 ) -> RankAgreement | None:
-    """Compare the orders of methods, with percentiles over resampled images, the same ones for all metrics.
-
-    Args:
-        table: Scores (n,) by metric and method, NaN where there is none.
-        metrics: The metrics by label.
-        methods: Labels of the methods.
-        seed: Keys the resamples.
-
-    Returns:
-        The agreement of the metrics that rank all methods; None for fewer than three methods or two such metrics.
-    """
+    """Compare the orders of methods by a table of scores, with percentiles over resampled images, the same ones for all
+    metrics. None for fewer than three methods, or fewer than two metrics that rank all of them."""
     chosen = {label: metric for label, metric in metrics.items() if metric.direction != "none"}
     chosen = {k: m for k, m in chosen.items() if all(np.isfinite(table.get((k, name), ())).any() for name in methods)}
     if len(methods) < 3 or len(chosen) < 2:

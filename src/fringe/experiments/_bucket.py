@@ -19,11 +19,7 @@ EXPIRES = 3600.0
 
 
 class Bucket(Disk):
-    """A run folder in an object store; credentials and endpoints are those of the environment.
-
-    Args:
-        url: Such as ``s3://bucket/run``.
-    """
+    """A run folder in an object store, by its URL; credentials and endpoints are those of the environment."""
 
     def __init__(self, url: str):
         super().__init__(Path(url))

@@ -35,11 +35,7 @@ _LOCKS = 4096
 
 
 class Disk:
-    """A run folder on a disk.
-
-    Args:
-        root: The folder.
-    """
+    """A run folder on a disk."""
 
     def __init__(self, root: Path):
         self.root = root

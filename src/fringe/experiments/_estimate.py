@@ -36,19 +36,10 @@ MANY = 12
 
 @dataclass(frozen=True)
 class MethodCost:
-    """What is missing of a method of a plan on a model, and what it takes.
+    """What is missing of a method of a plan (``study``) on a model, and what it takes.
 
-    Attributes:
-        study: Name of the plan.
-        model: Label of the model.
-        method: Label of the method.
-        tasks: Missing tasks.
-        maps: Missing maps; those that are stored are not made again.
-        forward: Forward passes of the maps.
-        jvp: Their Jacobian-vector products.
-        vjp: Their vector-Jacobian products.
-        seconds: Time of the maps and their scores, one task after the other.
-        fraction: Fraction of a map that was computed; the rest is extrapolated.
+    ``maps`` are those that are not stored, and the passes are theirs; ``seconds`` is the time of the maps and their
+    scores, one task after the other. ``fraction`` of a map was computed; the rest is extrapolated.
     """
 
     study: str

@@ -20,20 +20,10 @@ from fringe.settings import canonical_name
 Control = Callable[[Problem], Tensor]
 
 
-def _zero(problem: Problem) -> Tensor:
-    """No evidence anywhere. Its infidelity is the model's own response to the perturbations."""
-    return torch.zeros_like(problem.inputs)
-
-
 def _random(problem: Problem) -> Tensor:
     """Standard normal numbers, keyed by the image."""
     images = zip(problem.keys, problem.inputs, strict=True)
     return torch.stack([problem.rng.normal(f"control random {key}", x) for key, x in images])
-
-
-def _uniform(problem: Problem) -> Tensor:
-    """One everywhere: the order of the entries is the metric's own rule for ties."""
-    return torch.ones_like(problem.inputs)
 
 
 def _edge(problem: Problem) -> Tensor:
@@ -48,8 +38,12 @@ def _edge(problem: Problem) -> Tensor:
     return (squares.sum(1, keepdim=True) if x.dim() > 2 else squares).sqrt().to(x.dtype).expand_as(x).clone()
 
 
-CONTROLS: Mapping[str, Control] = {"zero": _zero, "random": _random, "uniform": _uniform, "edge": _edge}
-
+CONTROLS: Mapping[str, Control] = {
+    "zero": lambda problem: torch.zeros_like(problem.inputs),  # infidelity: the model's response to the perturbations
+    "random": _random,
+    "uniform": lambda problem: torch.ones_like(problem.inputs),  # its order is the metric's own rule for ties
+    "edge": _edge,
+}
 
 Named = tuple[str, str | Attributor]
 #: Names, configured methods, or pairs of a label and either.

@@ -122,7 +122,7 @@ def content_digest(ref: ImageRef) -> str:
 
 def prepare(ref: ImageRef, recipe: Preprocessing, exif: Literal["transpose", "ignore"]) -> Tensor:
     """The model's input (C, H, W). Raises FringeError if the image cannot be opened or prepared."""
-    image = ref.open(channels=3 if recipe.channels == 3 else 1, exif=exif).image
+    image = ref.open(channels=recipe.channels, exif=exif).image
     return recipe.normalise(recipe.pixels(image))
 
 

@@ -16,23 +16,13 @@ from fringe.models import resolve_device
 class RunOptions(Options):
     """How a plan is run; none of it changes a number. The descriptions of the fields are the help of the flags.
 
-    Attributes:
-        device: Device of the models.
-        batch_size: Images of a forward pass, or "auto".
-        executor: Where tasks are performed, as for :func:`make_executor`, or an executor; None for this process, or for
-            processes if a number of workers is given.
-        workers: Number of worker processes; 0 for one for each core or free GPU.
-        timeout: Longest time of a task in seconds.
-        save_maps: Whether maps are stored.
-        amend: Whether other settings may replace those of the folder.
-        retry: Whether what failed or was set aside is computed again.
-        renew: Whether the results of a model that computes other logits now are set aside.
+    In Python, ``executor`` may also be an executor. It is None for this process, or for processes if a number of
+    workers is given.
     """
 
     expected: ClassVar[Mapping[str, str]] = {
         "batch_size": "'auto' or a positive whole number",
         "timeout": "a number of seconds of at least 1",
-        "workers": "a whole number of at least 0",
     }
 
     device: str = Field("cpu", description="auto, cpu, cuda, cuda:1, ...")
@@ -48,14 +38,8 @@ class RunOptions(Options):
     renew: bool = Field(False, description="Set aside the results of a model whose logits changed.")
 
     def resolve(self) -> Self:
-        """Make the executor and choose the device.
-
-        Returns:
-            The options with an executor in place of its name, and a device in place of "auto".
-
-        Raises:
-            InputError: For a device that does not exist, and for workers or a timeout of an executor without processes.
-        """
+        """Return the options with an executor in place of its name, and a device in place of "auto". Raises InputError
+        for a device that does not exist, and for workers or a timeout of an executor without processes."""
         if self.executor is not None and not isinstance(self.executor, str):
             return self.model_copy(update={"device": resolve_device(self.device)})
         name = self.executor or ("processes" if self.workers else "serial")

@@ -42,13 +42,10 @@ class PackedTask:
 
 
 class Pack:
-    """What the footer of a pack's scores says. Raises Damaged.
+    """What the footer of a pack's scores says: its ``tasks`` by name, and the digests of the ``settings`` of its row
+    groups. Raises Damaged.
 
-    Attributes:
-        name: Name of the pack.
-        created: When it was made, in nanoseconds; later than every pack before it, whatever the clock says.
-        settings: Digest of the setting of each row group.
-        tasks: Its tasks by name.
+    ``created`` is in nanoseconds, and later than that of every pack before it, whatever the clock says.
     """
 
     def __init__(self, name: str, open_file: Opener, images: dict[str, str]):

@@ -23,15 +23,10 @@ PASSES = ("forward", "jvp", "vjp")
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """How tasks are probed.
+    """How tasks are probed: a map is stopped after ``seconds`` and extrapolated.
 
-    Attributes:
-        device: Device of the model.
-        batch_size: Images of a forward pass, or "auto".
-        seconds: Longest time of a map; it is stopped after that, and extrapolated.
-        workers: Processes that the tasks are for.
-        threads: Threads of each; None for those of this process.
-        share: How much longer a task takes beside those of the other processes.
+    The tasks are for ``workers`` processes of ``threads`` threads each (None: those of this process), beside which a
+    task takes ``share`` times as long.
     """
 
     device: str = "cpu"
@@ -131,14 +126,8 @@ class TaskCost:
 
 
 class Probe:
-    """A model of a plan, open to be probed.
-
-    Attributes:
-        load: Seconds that it took to load the model and to explain nothing yet.
-
-    Raises:
-        FringeError: If no image can be explained, or the model cannot be used.
-    """
+    """A model of a plan, open to be probed; ``load`` is the seconds that this took. Raises FringeError if no image can
+    be explained, or the model cannot be used."""
 
     def __init__(self, resolved: Resolved, model: str, options: ProbeOptions):
         self._resolved, self._model, self._options = resolved, model, options

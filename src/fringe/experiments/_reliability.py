@@ -35,15 +35,8 @@ LEAST_SCENES = 3
 
 @dataclass(frozen=True)
 class ReliabilityModel:
-    """Probability that a map is right.
-
-    Attributes:
-        names: Names (J,) of the reports.
-        centre: Their means (J,).
-        scale: Their standard deviations (J,).
-        weights: w_1 ... w_J.
-        bias: w_0.
-    """
+    """Probability that a map is right, by J reports: their means ``centre``, their standard deviations ``scale``, the
+    ``weights`` w_1 ... w_J and the ``bias`` w_0."""
 
     names: tuple[str, ...]
     centre: tuple[float, ...]
@@ -59,18 +52,9 @@ class ReliabilityModel:
 
 
 def fit_reliability(reports: Mapping[str, Column], right: NDArray[np.bool_]) -> ReliabilityModel:
-    """Fit the logistic model by Newton's method.
-
-    Args:
-        reports: Reports (n,) of the method by name; maps with a NaN are left out.
-        right: Whether each map (n,) is right.
-
-    Returns:
-        The model with the largest penalised likelihood.
-
-    Raises:
-        InputError: If there are no maps, or they are all right or all wrong.
-    """
+    """Fit the logistic model with the largest penalised likelihood by Newton's method, to reports (n,) by name and
+    whether each map (n,) is right; maps with a NaN are left out. Raises InputError if there are no maps, or they are
+    all right or all wrong."""
     columns = np.stack([np.asarray(column, dtype=float) for column in reports.values()], 1)
     known = np.isfinite(columns).all(1)
     columns, y = columns[known], np.asarray(right, dtype=float)[known]
@@ -187,21 +171,12 @@ def judge_reliability(
 ) -> Reliability:
     """Predict the maps of each scene by a model of all other scenes, and compare with the truth.
 
-    Args:
-        reports: Reports (n,) of the method by name.
-        right: Whether each map (n,) is right.
-        scenes: The scene (n,) of each map.
-        clusters: The cluster (n,) of each map, unique over scenes: maps that share pixels.
-        networks: The network (n,) of each map: those of one scene are resampled, too. None: one for each scene.
-        bins: Number of bins, of equally many maps each.
-        seed: Keys the bootstrap.
+    Each of n maps has reports by name, a scene, a cluster (unique over scenes: maps that share pixels) and a network:
+    those of one scene are resampled, too; None is one for each scene. Maps of which a report is missing are left out.
+    The ``bins`` have equally many maps each.
 
-    Returns:
-        The diagram; maps of which a report is missing are left out.
-
-    Raises:
-        InputError: If there are fewer than two scenes, no map has all reports, or without some scene the maps are all
-            right or all wrong.
+    Raises InputError if there are fewer than two scenes, no map has all reports, or without some scene the maps are all
+    right or all wrong.
     """
     names, y = np.asarray(scenes), np.asarray(right, dtype=float)
     if len(set(scenes)) < 2:

@@ -87,19 +87,12 @@ def clustered_interval(
     clusters: NDArray[np.int64],
     networks: NDArray[np.int64],
 ) -> tuple[float, float]:
-    """The interval of scores that are not independent: whole clusters are drawn, and where there are several networks
-    these, too; a score counts as often as its cluster times its network are drawn (Owen 2007).
+    """The interval of scores (n,) that are not independent: whole clusters are drawn, and where there are several
+    networks these, too; a score counts as often as its cluster times its network are drawn (Owen 2007).
 
-    Args:
-        finite: Scores (n,).
-        summary: What the interval is of.
-        seed: Keys the draws.
-        clusters: Number of the cluster of each score (n,), from 0 on: those of one cluster share pixels.
-        networks: Number of the network of each score (n,), from 0 on; those of one network share its training.
-
-    Returns:
-        The percentile interval, NaN of fewer than two clusters. With clusters of one score each and one network it is
-        that of :func:`interval`.
+    ``clusters`` and ``networks`` number those of each score (n,), from 0 on: scores of one cluster share pixels, those
+    of one network its training. NaN of fewer than two clusters. With clusters of one score each and one network the
+    interval is that of :func:`interval`.
     """
     require_choice("summary", summary, get_args(Aggregate))
     if finite.size == 0 or clusters.max() < 1:

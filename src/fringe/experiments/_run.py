@@ -62,14 +62,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended.
+    """How a run ended: early if there is a ``cause``, else everything that could be done is done.
 
-    Attributes:
-        resolved: The plan with its images.
-        log: Reports of the tasks.
-        cause: Why the run ended early; None if everything that could be done is done.
-        set_aside: Records of tasks that were set aside in an earlier run.
-        failed_before: Number of scores that failed in an earlier run and were not tried again.
+    ``set_aside`` are the records of tasks that were set aside in an earlier run, and ``failed_before`` counts the
+    scores that failed then; they were not tried again.
     """
 
     resolved: Resolved
@@ -213,23 +209,11 @@ def _open(plan: Plan, root: Path) -> tuple[Store, Resolved]:
 def run_plan(
     plan: Plan, root: Path, options: RunOptions, progress: Progress | None = None, session: Session | None = None
 ) -> RunResult:
-    """Compute what a run folder lacks of a plan.
+    """Compute what a run folder lacks of a plan; ``session`` is the folder, if it is open.
 
-    Args:
-        plan: The plan.
-        root: The run folder.
-        options: How it is run.
-        progress: Callbacks.
-        session: The folder, if it is open.
-
-    Returns:
-        How the run ended. An interrupt (SIGINT, SIGTERM), a full disk or one that does not answer ends it early; what
-        was committed stays.
-
-    Raises:
-        FringeError: For a plan, folder or model that cannot be used.
-        TransientError: For trouble of the disk before the run begins.
-        Interrupted: On a signal before the run begins.
+    An interrupt (SIGINT, SIGTERM), a full disk or one that does not answer ends the run early; what was committed
+    stays. Raises FringeError for a plan, folder or model that cannot be used; TransientError for trouble of the disk,
+    and Interrupted on a signal, before the run begins.
     """
     with interruptible():
         return _run(plan, root, options, progress or Progress(), session)

@@ -36,13 +36,8 @@ IMAGES_IN_MEMORY = 1024  # between the trials of a search: some 600 MB of 224 by
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The result of a task.
-
-    Attributes:
-        rows: Records of its scores.
-        maps: Maps that were made, by image digest.
-        left: Reasons by image for those that are left to a later run: the system failed, not the image.
-    """
+    """The result of a task: records of its scores; the maps that were made, by image digest; and reasons by image for
+    those that are ``left`` to a later run: the system failed, not the image."""
 
     rows: list[ScoreRecord]
     maps: dict[str, StoredMap]
@@ -95,13 +90,7 @@ class _FailedImage:
 
 
 class TaskRunner:
-    """Compute tasks of one plan; holds one model and the images of one task at a time.
-
-    Args:
-        resolved: The plan with its images.
-        device: Device of the model.
-        batch_size: Images of a forward pass, or "auto".
-    """
+    """Compute tasks of one plan; holds one model and the images of one task at a time."""
 
     def __init__(self, resolved: Resolved, *, device: str = "cpu", batch_size: int | Literal["auto"] = "auto"):
         self._resolved, self._device = resolved, torch.device(device)

@@ -86,16 +86,8 @@ class Records:
 
 
 class ScoreArrays:
-    """Columns of the scores of some settings under all metrics of a plan, as arrays (settings, metrics, images).
-
-    Of several records of one score the first with a score counts, else the first.
-
-    Args:
-        manifest: The plan.
-        source: Where the records are.
-        settings: Digests of the settings.
-        columns: Names of the columns, ``status`` always among them.
-    """
+    """Columns of the scores of some settings under all metrics of a plan, as arrays (settings, metrics, images);
+    ``status`` is always among them. Of several records of one score the first with a score counts, else the first."""
 
     def __init__(self, manifest: Manifest, source: Source, settings: Sequence[str], columns: Sequence[str]):
         self._columns = list(dict.fromkeys((*columns, "status")))

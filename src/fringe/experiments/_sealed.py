@@ -45,12 +45,7 @@ def sealed_parquet(tables: Sequence[Any], index: Mapping[str, Any]) -> bytes:
 
 @dataclass
 class SealedFile:
-    """A file that :func:`sealed_parquet` wrote, of which no more is read than is asked for. Raises Damaged.
-
-    Attributes:
-        file: The open file.
-        size: Its length in bytes.
-    """
+    """A file that :func:`sealed_parquet` wrote, of which no more is read than is asked for. Raises Damaged."""
 
     file: BinaryIO
     size: int

@@ -188,8 +188,6 @@ _EXPECTED = {
     "name": "letters, digits, _ and -: it names a file",
     "model": "a spec, a list of specs, or a table of specs by label",
     "target": "'predicted', 'label' or the number of a class",
-    **dict.fromkeys(("n", "seed", "shard"), "an integer"),
-    **dict.fromkeys(("controls", "trust_code"), "true or false"),
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe.errors import InputError, require, require_integer, require_positive
+from fringe.errors import InputError, require
 from fringe.experiments._resampling import clustered_interval, intervals, sign_flip_ps
 from fringe.metrics import Aggregate, Direction
 
@@ -255,22 +255,13 @@ def significance_stars(adjusted: float) -> str:
 
 
 def near_ties(estimates: Mapping[str, Estimate], direction: Direction) -> tuple[str | None, set[str]]:
-    """Find the best estimate, and those whose interval overlaps its interval.
+    """Find the label of the best estimate, and those whose interval overlaps its interval; None and nothing if no
+    direction is better, or there is no score. Raises InputError for means among medians.
 
     A description, not a test: intervals of two methods may overlap where their paired difference is significant (see
     :func:`paired`). The interval of a mean is the bootstrap's; of a median it is median +- half-IQR, as in the paper's
     table of max sensitivity (appendices Additional Quantitative Results and Robustness under small input
     perturbations). The first of equals is the best; an estimate without an interval ties with none.
-
-    Args:
-        estimates: Estimates by label, all of one summary.
-        direction: Whether higher or lower is better.
-
-    Returns:
-        The best label, None if no direction is better or there is no score; and the labels that tie with it.
-
-    Raises:
-        InputError: For means among medians.
     """
     kinds = sorted({item.summary for item in estimates.values()})
     require(len(kinds) < 2, "estimates", " and ".join(kinds), "one summary for all")
@@ -300,12 +291,8 @@ Columns = Mapping[str, Mapping[str, NDArray[np.float64]]]
 
 @dataclass(frozen=True)
 class Dominance:
-    """How far the reference method is ahead on n images.
-
-    Attributes:
-        score: Mean improvement (n,) in units of the metrics, NaN where it or all other methods have no score.
-        eligible: Whether the image is an example of strength (n,).
-    """
+    """How far the reference method is ahead on n images: the mean improvement (n,) in units of the metrics, NaN where
+    it or all other methods have no score; and whether the image is an example of strength (n,)."""
 
     score: NDArray[np.float64]
     eligible: NDArray[np.bool_]
@@ -320,10 +307,8 @@ class Examples:
     failures: tuple[int, ...]
 
 
-def dominance(
-    scores: Columns, reference: str, directions: Mapping[str, Direction], weights: Mapping[str, float] = WEIGHTS
-) -> Dominance:
-    """How far ``reference`` is ahead on each image, over the metrics that have ``weights``, the MAS metrics among them.
+def dominance(scores: Columns, reference: str, directions: Mapping[str, Direction]) -> Dominance:
+    """How far ``reference`` is ahead on each image, over the metrics of :data:`WEIGHTS` that have ``scores``.
 
     .. math:: D = \\frac{\\sum_m w_m \\overline{\\Delta}_m}{\\sum_m w_m}
 
@@ -334,31 +319,33 @@ def dominance(
 
     The paper (appendix Additional Qualitative Results) ranks images by its four metrics, MAS with greater weight, and
     keeps those where FRInGe "outperforms most competing methods" on both MAS metrics. It prints no formula; this is
-    ours. Raises InputError for what is missing among the arguments, and for columns of different lengths.
+    ours. Raises InputError without both MAS metrics, and without another method.
     """
-    _check(scores, reference, directions, weights)
-    gaps = {metric: _improvements(scores[metric], reference, directions[metric]) for metric in weights}
-    weighted = [weight * _mean_of_known(gaps[metric]) for metric, weight in weights.items()]
-    score = np.sum(weighted, axis=0) / sum(weights.values())
+    for metric in MAS:
+        if metric not in scores:
+            raise InputError(f"scores: {metric} is missing; images are chosen by both MAS metrics")
+        if len(scores[metric]) < 2:
+            raise InputError(f"scores: only {reference} has {metric}; it needs another method")
+    gaps = {metric: _improvements(scores[metric], reference, directions[metric]) for metric in scores}
+    weighted = [WEIGHTS[metric] * _mean_of_known(gap) for metric, gap in gaps.items()]
+    score = np.sum(weighted, axis=0) / sum(WEIGHTS[metric] for metric in gaps)
     wins = [(gaps[metric] > 0).sum(0) > len(gaps[metric]) / 2 for metric in MAS]
     return Dominance(score, np.isfinite(score) & wins[0] & wins[1])
 
 
-def pick(dominance: Dominance, strong: int = 3, typical: int = 3, failures: int = 3) -> Examples:
-    """Of each kind at most as many images as asked for: ``strong`` the highest scores among the eligible; ``failures``
-    the lowest of all that are left; ``typical``, of what is left then, the nearest to the median of all scores. The
-    first of equals goes first, and images without a score are never picked."""
-    for name, count in (("strong", strong), ("typical", typical), ("failures", failures)):
-        require_integer(name, count, least=0)
+def pick(dominance: Dominance, each: int = 3) -> Examples:
+    """At most ``each`` images of a kind: ``strong`` the highest scores among the eligible; ``failures`` the lowest of
+    all that are left; ``typical``, of what is left then, the nearest to the median of all scores. The first of equals
+    goes first, and images without a score are never picked."""
     score = dominance.score
     left = [int(i) for i in np.flatnonzero(np.isfinite(score))]
     middle = float(np.median(score[left])) if left else 0.0
 
-    best = sorted((i for i in left if dominance.eligible[i]), key=lambda i: -score[i])[:strong]
+    best = sorted((i for i in left if dominance.eligible[i]), key=lambda i: -score[i])[:each]
     left = [i for i in left if i not in best]
-    worst = sorted(left, key=lambda i: score[i])[:failures]
+    worst = sorted(left, key=lambda i: score[i])[:each]
     left = [i for i in left if i not in worst]
-    usual = sorted(left, key=lambda i: abs(score[i] - middle))[:typical]
+    usual = sorted(left, key=lambda i: abs(score[i] - middle))[:each]
     return Examples(tuple(best), tuple(usual), tuple(worst))
 
 
@@ -376,22 +363,3 @@ def _mean_of_known(gaps: NDArray[np.float64]) -> NDArray[np.float64]:
     """The mean (n,) over the rivals whose gap is known, NaN where none is."""
     count = (known := np.isfinite(gaps)).sum(0)
     return np.where(count > 0, np.where(known, gaps, 0.0).sum(0) / np.maximum(count, 1), np.nan)
-
-
-def _check(scores: Columns, reference: str, directions: Mapping[str, Direction], weights: Mapping[str, float]) -> None:
-    for metric in MAS:
-        if metric not in weights:
-            raise InputError(f"weights: {metric} is missing; images are chosen by both MAS metrics")
-    for metric, weight in weights.items():
-        require_positive(f"weights[{metric!r}]", weight)
-        if metric not in scores:
-            raise InputError(f"scores: {metric} is missing, which has a weight; there are {', '.join(scores)}")
-        if directions.get(metric, "none") == "none":
-            raise InputError(f"directions: {metric} needs 'higher' or 'lower', got {directions.get(metric)!r}")
-        if reference not in scores[metric]:
-            raise InputError(f"reference: got {reference!r}, which has no {metric}; known: {', '.join(scores[metric])}")
-        if len(scores[metric]) < 2:
-            raise InputError(f"scores: only {reference} has {metric}; it needs another method")
-    shapes = sorted({column.shape for metric in weights for column in scores[metric].values()})
-    if len(shapes) > 1 or len(shapes[0]) != 1:
-        raise InputError(f"scores: got columns of shapes {', '.join(map(str, shapes))}, expected one number an image")

@@ -16,18 +16,11 @@ TRIAL = "trial"
 
 
 def read_status(run: Path) -> dict[str, Any]:
-    """Describe a run folder.
+    """Describe a run folder, to which nothing is written, as JSON data. Raises InputError if it holds no run.
 
-    Args:
-        run: Folder of the run; nothing is written to it.
-
-    Returns:
-        JSON data: ``plans`` by name, with the numbers of required, scored, failed and missing scores of each model,
-        method and metric under ``cells``; ``set_aside`` tasks that ended their process; ``invalidated`` tasks that no
-        plan asks for; ``damaged`` files; and the number of stored ``trials`` of a search.
-
-    Raises:
-        InputError: If the folder holds no run.
+    ``plans`` by name, with the numbers of required, scored, failed and missing scores of each model, method and metric
+    under ``cells``; ``set_aside`` tasks that ended their process; ``invalidated`` tasks that no plan asks for;
+    ``damaged`` files; and the number of stored ``trials`` of a search.
     """
     store = Store(run, create=False)
     metadata, plans = store.metadata(), manifests(store)

@@ -54,15 +54,11 @@ PACKED_FROM = 256
 
 
 class Store:
-    """A run folder.
+    """A run folder, or the URL of one in an object store, such as ``s3://bucket/run``. Without ``create`` nothing is
+    written.
 
-    Args:
-        root: The folder, or the URL of one in an object store, such as ``s3://bucket/run``.
-        create: Whether to make the folder if it does not exist; if not, nothing is written.
-
-    Raises:
-        InputError: For a folder that holds other things or cannot be written, and for a URL of another kind.
-        TransientError: For trouble of the disk that may pass.
+    Raises InputError for a folder that holds other things, holds no run or cannot be written, and for a URL of another
+    kind; TransientError for trouble of the disk that may pass.
     """
 
     def __init__(self, root: Path | str, *, create: bool = True):

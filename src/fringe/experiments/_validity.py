@@ -112,17 +112,8 @@ def validate_metrics(comparison: Comparison, seed: int = 0) -> Validity:
 
 
 def degrade(values: Tensor, share: float, rng: KeyedGenerator, keys: Sequence[str]) -> Tensor:
-    """Let a share of the pixels of each map change places.
-
-    Args:
-        values: Maps (B, C, *spatial) or (B, n).
-        share: Share of the pixels; those of a smaller share are among those of a larger one.
-        rng: Source of random numbers.
-        keys: Names (B) of the images.
-
-    Returns:
-        Maps of the same shape with the same numbers.
-    """
+    """Let a share of the pixels of each map (B, C, *spatial) or (B, n) change places, by random numbers of the ``keys``
+    (B) of the images. The pixels of a smaller share are among those of a larger one."""
     flat = values.flatten(2) if values.dim() > 2 else values[:, None]
     result = flat.clone()
     count = flat.shape[2]

@@ -292,19 +292,8 @@ def read_reliability(path: str | Path) -> VerdictReliability:
 
 
 def reliability_for(method: Mapping[str, Any], score: str, path: Path) -> VerdictReliability:
-    """Read what the verdict of a method is worth.
-
-    Args:
-        method: Record of the method.
-        score: The explained score.
-        path: ``reliability.json``.
-
-    Returns:
-        The judgement.
-
-    Raises:
-        InputError: As :func:`read_reliability`, or if the file is of another method, other settings or another score.
-    """
+    """Read what the verdict of a method, given by its record, is worth. Raises InputError as :func:`read_reliability`
+    does, and for a file of another method, other settings or another score."""
     reliability = read_reliability(path)
     if reliability.applies_to(method, score):
         return reliability

@@ -79,17 +79,8 @@ class Explanation:
 
 
 class References:
-    """The input space of each shape: the valid range, and the reference images of that shape.
-
-    Args:
-        spec: Options of the run.
-        recipe: Preprocessing of the model.
-        device: Device of the references.
-        default: Reference images where the options name none.
-
-    Raises:
-        InputError: If the given images lead to none that can be opened.
-    """
+    """The input space of each shape: the valid range, and the reference images of that shape, which are ``default``
+    where the options name none. Raises InputError if the given images lead to none that can be opened."""
 
     def __init__(
         self, spec: ImageOptions, recipe: Preprocessing, device: torch.device, default: Iterable[ImageRef] = ()
@@ -183,13 +174,7 @@ def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An image as the model takes it.
-
-    Attributes:
-        ref: The image.
-        sha256: SHA-256 of its file.
-        x: Model input (C, H, W).
-    """
+    """An image with the SHA-256 of its file, as the model takes it: ``x`` (C, H, W)."""
 
     ref: ImageRef
     sha256: str | None

@@ -85,14 +85,10 @@ class ResultFolder:
         return _read(self.result_path(identity))
 
     def write(self, identity: str, record: Mapping[str, Any], fill: Callable[[Path], None]) -> dict[str, Any]:
-        """``fill`` a hidden folder, add the record with checksums, then rename the folder.
+        """``fill`` a hidden folder, add the record with checksums, which is returned, then rename the folder.
 
-        Returns:
-            The record with the checksums.
-
-        Raises:
-            InputError: If a folder of another origin has the name.
-            OSError: With the name of the result, if it cannot be written.
+        Raises InputError if a folder of another origin has the name, and OSError, with the name of the result, if it
+        cannot be written.
         """
         final = self.result_path(identity)
         partial, old = self.root / f".partial-{final.name}", self.root / f".old-{final.name}"

@@ -35,8 +35,6 @@ class ImageOptions(Options):
         "set": "a list of KEY=VALUE texts",
         **dict.fromkeys(("batch_size", "pool"), "'auto' or a positive whole number"),
         **dict.fromkeys(("top", "rows"), "a positive whole number"),
-        **dict.fromkeys(("trust_code", "figures", "controls", "validity"), "true or false"),
-        "seed": "a whole number",
     }
 
     model: str | None = Field(

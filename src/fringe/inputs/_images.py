@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -72,17 +72,12 @@ def _tensors(item: Any, model: OpenModel) -> list[tuple[str | None, Tensor]]:
     recipe = model.preprocessing
     if isinstance(item, _Paths):
         recipe = _required(recipe, "a path")
-        channels = _channels(recipe)
-        samples = (ref.open(channels=channels) for ref in find_inputs(item))
+        samples = (ref.open(channels=recipe.channels) for ref in find_inputs(item))
         return [(sample.id, recipe.normalise(recipe.pixels(sample.image))) for sample in samples]
     if is_picture(item):
         recipe = _required(recipe, f"a picture ({type(item).__name__})")
-        return [(None, recipe.normalise(recipe.pixels(image))) for image in to_images(item, channels=_channels(recipe))]
+        return [(None, recipe.normalise(recipe.pixels(image))) for image in to_images(item, channels=recipe.channels)]
     raise InputError(f"got {type(item).__name__}, expected {_EXPECTED}", argument="inputs")
-
-
-def _channels(recipe: Preprocessing) -> Literal[1, 3]:
-    return 3 if recipe.channels == 3 else 1
 
 
 def _required(recipe: Preprocessing | None, what: str) -> Preprocessing:

@@ -17,15 +17,8 @@ from fringe.models import LoadedModel, Preprocessing, load_model, resolve_device
 
 @dataclass(frozen=True)
 class OpenModel:
-    """A model with its metadata.
-
-    Attributes:
-        model: The module, callable or Classifier.
-        label: Its name.
-        preprocessing: Preprocessing of its pictures, if known.
-        class_names: Names of its classes, if known.
-        device: Device of its inputs.
-    """
+    """A model with its metadata: the preprocessing of its pictures and the names of its classes, if they are known, and
+    the device of its inputs."""
 
     model: Callable[..., Any] | Classifier
     label: str

@@ -16,16 +16,10 @@ from fringe.models import Preprocessing
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of the caller.
+    """The arguments of the caller: a model and inputs in any form that the converter takes.
 
-    Attributes:
-        model: A spec, or a module, callable, Classifier or LoadedModel.
-        inputs: The inputs in any form that the converter takes.
-        preprocessing: Preprocessing of pictures, if the model does not define it.
-        classes: Names of the classes, if the model has none.
-        device: Name of a device, or "auto".
-        trust_code: Whether code of the model's author may be run.
-        options: Further arguments for one kind of input.
+    ``preprocessing`` and ``classes`` are for a model that does not define them; ``options`` are further arguments for
+    one kind of input.
     """
 
     model: Any
@@ -39,20 +33,11 @@ class Request:
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """A model and its inputs, ready to be explained.
+    """A model and its inputs (B, *S), ready to be explained, on the device of the model.
 
-    Attributes:
-        model: The module, callable or Classifier.
-        label: Name of the model.
-        class_names: Names of its classes.
-        inputs: Inputs (B, *S) on the device of the model.
-        ids: Names (B) of the inputs.
-        keys: Keys (B) of the inputs' random numbers; None: hashes of their contents.
-        space: Range of valid inputs.
-        mean: Mean of each channel, for pictures.
-        std: Standard deviation of each channel, for pictures.
-        features: Names of the features of each input.
-        arguments: Further keyword arguments of :func:`fringe.attribute`, such as ``forward_kwargs``.
+    ``keys`` (B) are those of the inputs' random numbers; None: hashes of their contents. ``mean`` and ``std`` are those
+    of the channels of pictures, ``features`` the names of the features of each input, and ``arguments`` further ones of
+    :func:`fringe.attribute`, such as ``forward_kwargs``.
     """
 
     model: Callable[..., Any] | Classifier

@@ -35,17 +35,14 @@ def text_inputs(request: Request) -> ModelInputs:
             raise InputError(message, argument="model" if tokenizer is not None else "tokenizer", hint=hint)
         model = TextClassifier(model, tokenizer, request.options.get("special", "fixed"))
     opened = open_model(dataclasses.replace(request, model=model, preprocessing=None))
+    stated = getattr(getattr(model.model, "config", None), "id2label", None) or None
     encoded = model.encode(texts)
     return ModelInputs(
         model=model,
         label=type(model.model).__name__,  # not the spec, which may be a path of this machine
-        class_names=class_names(request.classes) or _names_of_config(model.model),
+        class_names=class_names(request.classes) or class_names(stated),
         inputs=encoded.embeddings.to(opened.device),
         ids=tuple(f"text-{i}" for i in range(len(texts))),
         features=encoded.labels,
         arguments={"forward_kwargs": encoded.arguments},
     )
-
-
-def _names_of_config(model: nn.Module) -> tuple[str, ...] | None:
-    return class_names(getattr(getattr(model, "config", None), "id2label", None) or None)

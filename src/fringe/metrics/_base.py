@@ -173,13 +173,17 @@ class Metric(Settings):
     """Base class of metrics: a frozen dataclass of settings that scores attribution maps.
 
     Attributes:
-        name: Name in the registry. title: Name in tables. direction: Whether higher or lower scores are better. unit:
-        Unit of the score; empty for a pure number. space: What the metric compares, in words. source: Where the formula
-        is from. presets: Settings of publications and code by name; ``paper`` is the default. requires_explainer:
-        Whether the metric needs maps of other inputs or models, ``EvaluatedMaps.explain``. requires_truth: Whether the
-        metric compares maps with ``EvaluationContext.truth``. compares_models: Whether the metric tests if maps follow
-        the model: it makes maps of other models or classes, and
-            does not say how good a map is.
+        name: Name in the registry.
+        title: Name in tables.
+        direction: Whether higher or lower scores are better.
+        unit: Unit of the score; empty for a pure number.
+        space: What the metric compares, in words.
+        source: Where the formula is from.
+        presets: Settings of publications and code by name; ``paper`` is the default.
+        requires_explainer: Whether the metric needs maps of other inputs or models, ``EvaluatedMaps.explain``.
+        requires_truth: Whether the metric compares maps with ``EvaluationContext.truth``.
+        compares_models: Whether the metric tests if maps follow the model: it makes maps of other models or classes,
+            and does not say how good a map is.
         by_default: Whether an experiment without named metrics computes it; False if it takes many maps.
         aggregate: How tables summarise the scores of many images: the median if few images dominate the mean.
     """

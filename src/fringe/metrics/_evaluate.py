@@ -26,7 +26,7 @@ from fringe.metrics._road import ROAD
 from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
 from fringe.metrics._single_deletion import SaCo, SingleDeletion
 from fringe.metrics._sparseness import Sparseness
-from fringe.settings import look_up
+from fringe.settings import configured
 
 #: The metrics by name.
 METRICS: dict[str, type[Metric]] = {
@@ -60,16 +60,12 @@ def get_metric(metric: str | Metric) -> Metric:
     if not isinstance(metric, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         message = f"got {metric!r}, expected a name or a configured metric such as Insertion()"
         raise InputError(message, argument="metric")
-    name, colon, preset = metric.partition(":")
+    name, _, preset = metric.partition(":")
     if name == "quantus":
         return quantus_metric(preset)
     if name in KNOWN and name not in METRICS:
         raise InputError(f"got {metric!r}", argument="metric", hint=f"did you mean 'quantus:{name}'?")
-    kind = look_up(name, METRICS)
-    try:
-        return kind.preset(preset) if colon else kind()
-    except InputError as error:  # the preset is a part of this name
-        raise InputError(error.message, argument="metric") from error
+    return configured(metric, METRICS)
 
 
 def evaluate(

@@ -117,16 +117,9 @@ class _Neighbourhood:
 
 
 def impute(x: Tensor, missing: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Replace the missing pixels of images by the weighted mean of their neighbours, all at once.
-
-    Args:
-        x: Images (L, C, H, W).
-        missing: Which pixels (L, 1, H, W) are.
-        tolerance: Relative residual of each system; its right-hand side is centred on the image's known mean.
-
-    Returns:
-        The images with imputed pixels, and whether each system (L,) was solved.
-    """
+    """Replace the ``missing`` pixels (L, 1, H, W) of images (L, C, H, W) by the weighted mean of their neighbours, all
+    at once; and return whether each system (L,) was solved. The ``tolerance`` is the relative residual of each, whose
+    right-hand side is centred on the image's known mean."""
     wide, m = x.to(torch.float32), missing.to(torch.float32)
     weight = neighbour_sum(torch.ones_like(wide[:1, :1]))
     count = (1.0 - m).sum((2, 3), keepdim=True).clamp_min(1.0)

@@ -65,7 +65,7 @@ class Preprocessing:
     crop: tuple[int, int] | None
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    channels: int = 3
+    channels: Literal[1, 3] = 3
     interpolation: str = "bilinear"
     crop_margin: Literal["even", "down"] = "even"
 

@@ -146,7 +146,7 @@ def _recipe(config: dict[str, Any]) -> Preprocessing:
         crop,
         mean=tuple(value / white for value in mean),
         std=tuple(first * second / white for first, second in zip(std, again, strict=True)),
-        channels=len(mean),
+        channels=len(mean),  # pyright: ignore[reportArgumentType]  Preprocessing checks it
         interpolation=names.get(int(config.get("resample", 2)), str(config.get("resample"))),
         crop_margin="down" if crop else "even",
     )

@@ -30,18 +30,11 @@ def estimate_reproduction(
     seconds: float = 2.0,
     retry: bool = False,
 ) -> Iterator[RunEstimate]:
-    """Estimate what a reproduction lacks in a folder: maps, their passes, and the time one after the other.
+    """Estimate what a reproduction of the plan of :func:`reproduction_plan` lacks in a folder, which may not exist yet,
+    for each study and model: maps, their passes, and the time one after the other.
 
-    Args:
-        base: The plan of :func:`reproduction_plan`.
-        out: Run folder; it may not exist yet.
-        studies: Names of the studies; what an earlier one computes is not missing in a later one.
-        device: Device of the probe.
-        seconds: Longest time of a map of the probe.
-        retry: Count failed scores as missing.
-
-    Yields:
-        One estimate per study and model.
+    What an earlier study computes is not missing in a later one; with ``retry`` failed scores are. ``seconds`` is the
+    longest time of a map of the probe.
     """
     store, options = Store.existing(out), ProbeOptions(device, seconds=seconds)
     have = KeySet() if store is None else committed_keys(store)

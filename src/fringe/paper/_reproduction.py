@@ -8,12 +8,12 @@ from typing import Any
 
 from fringe._files import write_files
 from fringe._text import to_csv
-from fringe.experiments import Plan, Resolved, Results, Store, estimate, manifests, read_results
+from fringe.experiments import Plan, Resolved, Results, Store, estimate, manifests, read_results, versions
 from fringe.paper._studies import DEFAULT, SPECS, STUDIES, WITH_DEFAULT, PaperStudy, study_plans, timed_plan
 from fringe.paper._tables import READINGS, SECONDS, PaperValue, paper_tables
 from fringe.paper._timing import BatchSize, Timing, slowdowns, stored_timings
 from fringe.paper._trajectories import draw_study
-from fringe.report import ComparisonRow, ComparisonTable, comparison_page
+from fringe.report import Chapter, Image, Report, Section, SimpleTable, html_page, markdown_report
 
 PAGE = "reproduction"
 #: What the figures of the studies show, by the first word of their file names.
@@ -36,39 +36,24 @@ class Measurement:
 
 @dataclass(frozen=True)
 class ComparedValue:
-    """A number of the paper beside ours.
-
-    Attributes:
-        paper: The paper's number.
-        ours: Our number.
-        half: Half its interval.
-        n: Number of images.
-        default: The number of ``FRInGe()``; None for other methods and studies.
-    """
+    """A number of the paper beside ours; ``default`` is that of ``FRInGe()``, None for other methods and studies."""
 
     paper: PaperValue
-    ours: float
-    half: float
-    n: int
+    ours: Measurement
     default: Measurement | None = None
 
     @property
     def overlap(self) -> bool | None:
         """Whether the two intervals overlap; None if one is missing, and for seconds, which are another machine's."""
-        numbers = (self.paper.value, self.paper.half, self.ours, self.half)
+        numbers = (self.paper.value, self.paper.half, self.ours.value, self.ours.half)
         if self.paper.metric == SECONDS or not all(math.isfinite(number) for number in numbers):
             return None
-        return abs(self.ours - self.paper.value) <= self.half + self.paper.half
+        return abs(self.ours.value - self.paper.value) <= self.ours.half + self.paper.half
 
 
 @dataclass(frozen=True)
 class ReproductionFiles:
-    """The files of a reproduction.
-
-    Attributes:
-        pages: The comparison as HTML, Markdown and CSV.
-        figures: Figures of the studies, and the numbers of the sweep.
-    """
+    """The comparison as HTML, Markdown and CSV; and the figures of the studies, with the numbers of the sweep."""
 
     pages: tuple[Path, ...]
     figures: tuple[Path, ...]
@@ -94,30 +79,26 @@ def compare_with_paper(results: Mapping[str, Results], timings: Iterable[Timing]
         ours = measurement(value, value.method)
         if ours is not None:
             has_default = value.method == "fringe" and value.study in WITH_DEFAULT
-            default = measurement(value, DEFAULT) if has_default else None
-            rows.append(ComparedValue(value, ours.value, ours.half, ours.n, default))
+            rows.append(ComparedValue(value, ours, measurement(value, DEFAULT) if has_default else None))
     return rows
 
 
-def comparison_tables(rows: Sequence[ComparedValue]) -> list[ComparisonTable]:
-    """Return a table for each study, with how many intervals overlap."""
+def reproduction_report(notes: Sequence[str], rows: Sequence[ComparedValue], images: Sequence[Image] = ()) -> Report:
+    """Return our numbers beside the paper's, a table for each study, with what the paper leaves open."""
+    readings = Section("What the paper leaves open, and what we do", lines=tuple(one.text for one in READINGS))
     studies = dict.fromkeys(row.paper.study for row in rows)
-    return [_table(study, [row for row in rows if row.paper.study == study]) for study in studies]
-
-
-def comparison_markdown(rows: Sequence[ComparedValue]) -> str:
-    """Return the tables as Markdown."""
-    lines: list[str] = []
-    for table in comparison_tables(rows):
-        lines += [f"## {table.title}", "", table.note, ""]
-        heads = "".join(f" {name} |" for name in ("paper", "ours", *table.more, "n"))
-        lines += [f"| network | metric | method |{heads} overlap |"]
-        lines += ["|---|---|---|" + "---:|" * (3 + len(table.more)) + "---|"]
-        for row in table.rows:
-            overlap = {True: "yes", False: "no", None: ""}[row.agree]
-            lines.append("| " + " | ".join((*row.names, row.theirs, row.ours, *row.more, str(row.n), overlap)) + " |")
-        lines.append("")
-    return "\n".join(lines)
+    sections = tuple(_section(study, [row for row in rows if row.paper.study == study]) for study in studies)
+    figures = Section("Of the studies", images=tuple(images))
+    parts = {"Readings of the paper": (readings,), "Numbers": sections, "Figures": (figures,) if images else ()}
+    return Report(
+        title=TITLE,
+        header={"Numbers": str(len(rows))},
+        protocol=tuple(notes),
+        chapters=tuple(Chapter(title, part) for title, part in parts.items() if part),
+        versions=SimpleTable("Versions", ("what", "version"), tuple(versions().items())),
+        how_to_rerun="",
+        commands=(),
+    )
 
 
 def comparison_csv(rows: Sequence[ComparedValue]) -> str:
@@ -126,7 +107,7 @@ def comparison_csv(rows: Sequence[ComparedValue]) -> str:
     lines = [
         {
             **asdict(row.paper),
-            **dict(zip(ours, (row.ours, row.half, row.n, row.overlap), strict=True)),
+            **dict(zip(ours, (row.ours.value, row.ours.half, row.ours.n, row.overlap), strict=True)),
             **{f"default_{name}": getattr(row.default, name, None) for name in default},
         }
         for row in rows
@@ -147,24 +128,13 @@ def write_reproduction(
     batch_size: BatchSize = "auto",
     on_timings: Callable[[Sequence[Timing]], None] = lambda timings: None,
 ) -> ReproductionFiles:
-    """Draw the figures of the studies, measure run times, and write the page.
+    """Draw the figures of the studies, measure run times, and write the page into ``out``.
 
-    The page is written before the run times are measured, which may take hours, and again after.
-
-    Args:
-        base: The plan of :func:`reproduction_plan`.
-        run: Run folder; its studies of the same images and networks are shown, also those of an earlier call.
-        out: Folder of the page.
-        studies: Names of the studies whose figures are drawn; with "runtime", run times that are not stored are
-            measured.
-        resolved: Plans of these studies with their images, by name, if they were resolved before.
-        images: Number of images whose paths are drawn.
-        device: Device of the models.
-        batch_size: Images of a forward pass, or "auto".
-        on_timings: Called with run times as they are read or measured.
-
-    Returns:
-        The files that were written.
+    The page is written before the run times are measured, which may take hours, and again after. It shows the studies
+    of the same images and networks in the run folder, also those of an earlier call. With "runtime" among the
+    ``studies``, run times that are not stored are measured; ``on_timings`` is called with them as they are read or
+    measured. ``resolved`` are plans of the studies by name, if they were resolved before, and ``images`` is how many
+    have their paths drawn.
     """
     figures, timings = list[Path](), list[Timing]()
     for name, plan in study_plans(base, studies).items():
@@ -195,13 +165,11 @@ def _write_page(
     stored = [name for name in STUDIES if name in plans]
     same = [name for name in stored if _is_of(plans[name], base.record())]
     rows = compare_with_paper({name: read_results(store, name) for name in same}, timings)
-    notes, readings = [*_notes(base), *_timing_notes(timings)], [reading.text for reading in READINGS]
-    pictures = [(_caption(path.stem), path.read_bytes()) for path in figures if path.suffix == ".png"]
-    text = [f"# {TITLE}", "", *(f"- {note}" for note in notes), ""]
-    text += ["## Readings of the paper", "", *(f"- {reading}" for reading in readings), "", comparison_markdown(rows)]
+    notes = [*_notes(base), *_timing_notes(timings)]
+    images = [Image("", _caption(path.stem), path.read_bytes()) for path in figures if path.suffix == ".png"]
     contents = {
-        ".html": comparison_page(TITLE, notes, comparison_tables(rows), pictures, readings),
-        ".md": "\n".join(text),
+        ".html": html_page(reproduction_report(notes, rows, images)),
+        ".md": markdown_report(reproduction_report(notes, rows)),
         ".csv": comparison_csv(rows),
     }
     return write_files(out, {f"{PAGE}{suffix}": content.encode() for suffix, content in contents.items()})
@@ -224,20 +192,22 @@ def _measurement(value: PaperValue, method: str, results: Results) -> Measuremen
     return Measurement(result.value, half, result.n)
 
 
-def _table(study: str, rows: Sequence[ComparedValue]) -> ComparisonTable:
+def _section(study: str, rows: Sequence[ComparedValue]) -> Section:
     both = [row for row in rows if row.overlap is not None]
     note = f"{sum(bool(row.overlap) for row in both)} of {len(both)} cells have intervals that overlap the paper's."
     if study == "runtime":
         note = "No interval compares: seconds are those of another machine, and a slowdown has none."
-    more = ("FRInGe()",) if study in WITH_DEFAULT else ()
-    return ComparisonTable(study.replace("_", " "), note, ("network", "metric", "method"), tuple(map(_row, rows)), more)
+    title, more = study.replace("_", " "), ("FRInGe()",) if study in WITH_DEFAULT else ()
+    head = ("network", "metric", "method", "paper", "ours", *more, "n", "intervals overlap")
+    table = SimpleTable(title, head, tuple(map(_row, rows)), frozenset(range(3, len(head) - 1)))
+    return Section(title, (note,), simple=table)
 
 
-def _row(row: ComparedValue) -> ComparisonRow:
-    paper, default = row.paper, row.default or Measurement(math.nan, math.nan, 0)
-    numbers = _number(paper.value, paper.half), _number(row.ours, row.half)
+def _row(row: ComparedValue) -> tuple[str, ...]:
+    paper, ours, default = row.paper, row.ours, row.default or Measurement(math.nan, math.nan, 0)
     more = (_number(default.value, default.half),) if paper.study in WITH_DEFAULT else ()
-    return ComparisonRow((paper.model, paper.metric, paper.method), *numbers, row.n, row.overlap, more)
+    numbers = (_number(paper.value, paper.half), _number(ours.value, ours.half), *more, str(ours.n))
+    return paper.model, paper.metric, paper.method, *numbers, {True: "yes", False: "no", None: ""}[row.overlap]
 
 
 def _number(value: float, half: float) -> str:

@@ -33,13 +33,8 @@ SMALL = 64
 
 @dataclass(frozen=True)
 class PaperStudy:
-    """A study that is run and drawn.
-
-    Attributes:
-        plan: What is computed; its name is that of the study.
-        base: The plan that it was made from.
-        factors: Values of a sweep by setting; None for the default ones.
-    """
+    """A study that is run and drawn: the plan that bears its name, the ``base`` that this was made from, and values of
+    a sweep by setting; None for the default ones."""
 
     plan: Plan
     base: Plan
@@ -66,18 +61,12 @@ def cap_study(spec: ExperimentSpec) -> PaperStudy:
 
 
 def sweep_study(spec: ExperimentSpec, factors: Sequence[str] = ()) -> PaperStudy:
-    """Plan the tuning objective along one setting at a time, by default on 100 images.
+    """Plan the tuning objective along one setting of each model's first method, by default fringe, at a time; by
+    default on 100 images.
 
-    Args:
-        spec: The experiment; the first method of each model is varied, by default fringe.
-        factors: ``KEY=VALUE,VALUE,...`` texts, such as ``tau=1e-3,1e-2``; without any, the paper's five settings for
-            FRInGe, all with a range for another method.
-
-    Returns:
-        The study.
-
-    Raises:
-        InputError: For a text of another form, an unknown setting or a value that it does not take.
+    ``factors`` are ``KEY=VALUE,VALUE,...`` texts, such as ``tau=1e-3,1e-2``; without any, the paper's five settings for
+    FRInGe, all with a range for another method. Raises InputError for a text of another form, an unknown setting or a
+    value that it does not take.
     """
     base = _plan_of(spec, "sweep", metrics=OBJECTIVE)
     values = read_factors(base_method(base.arms[0]), factors)
@@ -102,17 +91,9 @@ def runtime_study(spec: ExperimentSpec) -> Plan:
 
 
 def reproduction_plan(spec: ExperimentSpec) -> Plan:
-    """Build the plan that all studies of the paper are made from.
-
-    Args:
-        spec: The experiment; by default the paper's six networks, its eight methods and 1000 images.
-
-    Returns:
-        The plan, for :func:`study_plans` and :func:`timed_plan`.
-
-    Raises:
-        InputError: If no images are named, or fringe (first) and ig are not among the methods.
-    """
+    """Build the plan that all studies of the paper are made from, by :func:`study_plans` and :func:`timed_plan`: by
+    default of the paper's six networks, its eight methods and 1000 images. Raises InputError if no images are named, or
+    fringe (first) and ig are not among the methods."""
     spec = _without_scoring(spec, "the studies have metrics of their own", controls=False)
     if not spec.data:
         raise InputError("none given", argument="data", hint="name the folder of ImageNet's validation images")
@@ -127,15 +108,9 @@ def reproduction_plan(spec: ExperimentSpec) -> Plan:
 
 
 def study_plans(base: Plan, studies: Sequence[str] = STUDIES) -> dict[str, Plan]:
-    """Build the plans of the studies of a reproduction.
-
-    Args:
-        base: Models, methods (FRInGe first) and data; its metrics are used where a study has one of the same name.
-        studies: Names of the studies.
-
-    Returns:
-        Plans by name in the order in which they run; none for ``runtime``, which is timed and not stored.
-    """
+    """Build the plans of the studies of a reproduction by name, in the order in which they run; none for ``runtime``,
+    which is timed and not stored. Of ``base``, FRInGe is the first method, and its metrics are used where a study has
+    one of the same name."""
     comparison = replace(base, name="comparison", metrics=_metrics(base, METRICS.values()), limits={})
     small = replace(comparison, n=min(base.n, SMALL), metrics=base.metrics, controls=False)
     arms = tuple(map(_with_default, base.arms))
@@ -242,19 +217,9 @@ def read_factors(method: Attributor, texts: Sequence[str]) -> dict[str, list[Any
 
 
 def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = True) -> SearchSpace:
-    """Read the settings that a search varies.
-
-    Args:
-        plan: The plan of :func:`tuning_study`.
-        texts: ``KEY`` or ``KEY=LOW,HIGH`` texts; without any, those of the paper for FRInGe, or all of another method.
-        smoothing: Whether FRInGe's two gammas are searched by default.
-
-    Returns:
-        The search space.
-
-    Raises:
-        InputError: For a text of another form, an unknown setting or an empty range.
-    """
+    """Read the settings that a search by the plan of :func:`tuning_study` varies, from ``KEY`` or ``KEY=LOW,HIGH``
+    texts; without any, those of the paper for FRInGe, with its two gammas if ``smoothing``, or all of another method.
+    Raises InputError for a text of another form, an unknown setting or an empty range."""
     kind = type(base_method(plan.arms[0]))
     if not texts:
         return paper_space(smoothing=smoothing) if issubclass(kind, FRInGe) else space_of(kind)

@@ -25,15 +25,10 @@ SECONDS, SLOWDOWN = "seconds", "slowdown"
 
 @dataclass(frozen=True)
 class PaperValue:
-    """A number of the paper's tables.
+    """A number of the paper's tables: the mean, or the median of max sensitivity; with half its 95 % interval, or half
+    the interquartile range of a median; NaN if the paper gives none.
 
-    Attributes:
-        study: Name of the study.
-        model: Label of the network.
-        method: Label of the method or variant.
-        metric: Name of the metric, of the diagnostic, or "seconds" or "slowdown".
-        value: The mean, or the median of max sensitivity.
-        half: Half its 95 % interval, or half the interquartile range of a median; NaN if the paper gives none.
+    ``metric`` is the name of a metric or diagnostic, or "seconds" or "slowdown".
     """
 
     study: str
@@ -46,13 +41,7 @@ class PaperValue:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the paper leaves open, and what we do.
-
-    Attributes:
-        gap: What the paper leaves open.
-        ours: What we do.
-        settings: The settings that change it, as METHOD.NAME.
-    """
+    """What the paper leaves open (``gap``), what we do, and the settings that change it, as METHOD.NAME."""
 
     gap: str
     ours: str
@@ -115,11 +104,7 @@ READINGS = (
 
 @cache
 def paper_tables() -> tuple[PaperValue, ...]:
-    """Read the paper's tables of scores, diagnostics, sensitivities and run times.
-
-    Returns:
-        Every number of the tables, under the names of this library.
-    """
+    """Read the paper's tables of scores, diagnostics, sensitivities and run times, under the names of this library."""
     return (*_means(), *_sensitivities(), *_runtimes())
 
 

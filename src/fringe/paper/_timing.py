@@ -26,21 +26,11 @@ Spent = tuple[float, PassCounts]
 
 @dataclass(frozen=True)
 class Timing:
-    """The run time of a method on a model.
+    """The run time of a method on a model: the mean ``seconds`` and passes of a map over ``n`` images, with half the 95
+    % bootstrap interval of the seconds; NaN for batches.
 
     What is asked of a model once for all methods, its logits and the check of its derivatives, belongs to no map.
-
-    Attributes:
-        model: Label of the model.
-        method: Label of the method.
-        mode: "sequential" (one image and one point of the path at a time) or "batched".
-        seconds: Mean time of a map.
-        half: Half the 95 % bootstrap interval of ``seconds`` over images; NaN for batches.
-        n: Number of images.
-        forward: Mean forward passes of a map.
-        jvp: Mean Jacobian-vector products.
-        vjp: Mean vector-Jacobian products.
-        device: Name of the device.
+    "sequential" is one image and one point of the path at a time.
     """
 
     model: str
@@ -65,21 +55,12 @@ def measure_runtimes(
     device: str = "cpu",
     batch_size: BatchSize = "auto",
 ) -> list[Timing]:
-    """Time each method of a plan on its images.
+    """Time each method of a plan on its images; those that cannot be explained are left out. Raises FringeError if none
+    can be explained, or a method cannot be used.
 
     First one image at a time (the paper's protocol, appendix on computational complexity), the methods in turn on each
-    image so that a machine that slows down slows all of them; then in batches.
-
-    Args:
-        resolved: The plan with its images; those that cannot be explained are left out.
-        device: Device of the models.
-        batch_size: Largest number of images of a pass of the batches, or "auto".
-
-    Returns:
-        One timing for each model, mode and method.
-
-    Raises:
-        FringeError: If no image can be explained, or a method cannot be used.
+    image so that a machine that slows down slows all of them; then in batches of passes of at most ``batch_size``
+    images.
     """
     timings, name = list[Timing](), device_name(device)
     for arm in resolved.plan.arms:
@@ -149,18 +130,8 @@ def device_name(device: str) -> str:
 
 
 def stored_timings(plan: Plan, path: Path, *, device: str, batch_size: BatchSize, measuring: bool) -> list[Timing]:
-    """Read the run times of each model of a plan, and measure those that are missing.
-
-    Args:
-        plan: Models, methods and images.
-        path: JSON file of the stored run times.
-        device: Device of the models.
-        batch_size: Images per pass of the batched mode.
-        measuring: Measure what is not stored for the same settings, images and machine; each model is stored at once.
-
-    Returns:
-        The run times that are stored or measured.
-    """
+    """Read the run times of each model of a plan from a JSON file. With ``measuring``, those that are not stored for
+    the same settings, images and machine are measured, and stored model by model."""
     resolved, stored, timings = resolve(plan), _read(path), list[Timing]()
     for arm in plan.arms:
         key = cache_key(resolved, arm.label, device, batch_size)

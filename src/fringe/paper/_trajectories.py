@@ -55,20 +55,10 @@ def trajectories(
     device: str = "cpu",
     batch_size: int | Literal["auto"] = "auto",
 ) -> dict[str, tuple[PathRecord, ...]]:
-    """Compute the paths of a model's methods, one image at a time, with the plan's target and score.
+    """Compute the paths of a model's methods, one image at a time, with the plan's target and score: by digest, the
+    path of each method that has one, in the order of the plan. Raises FringeError if no image can be explained.
 
-    Args:
-        resolved: The plan with its images.
-        model: Label of the model.
-        images: How many images of the plan, from its first on; one that cannot be explained makes room for the next.
-        device: Device of the model.
-        batch_size: Images of a forward pass, or "auto".
-
-    Returns:
-        By digest, the path of each method that has one, in the order of the plan.
-
-    Raises:
-        FringeError: If no image can be explained.
+    ``images`` is how many of the plan, from its first on; one that cannot be explained makes room for the next.
     """
     methods = resolved.plan.arm(model).methods
     runner = TaskRunner(resolved, device=device, batch_size=batch_size)
@@ -84,18 +74,10 @@ def trajectories(
 def draw_study(
     study: PaperStudy, run: Path, out: Path, *, images: int = 2, device: str = "cpu", resolved: Resolved | None = None
 ) -> list[Path]:
-    """Draw the figures of a study that was run.
+    """Draw the figures of a study that was run, and return the files; none for a study without figures.
 
-    Args:
-        study: The study.
-        run: Run folder, from which a sweep reads its scores.
-        out: Folder of the figures.
-        images: Number of images whose paths are drawn.
-        device: Device that computes the paths.
-        resolved: The study's plan with its images, if it was resolved before.
-
-    Returns:
-        The files that were written; none for a study without figures.
+    A sweep reads its scores from the run folder; of other studies the paths of some ``images`` are drawn. ``resolved``
+    is the study's plan with its images, if it was resolved before.
     """
     name = study.plan.name
     if name == "sweep":

@@ -28,13 +28,7 @@ JOURNAL = "tune.journal"
 
 @dataclass(frozen=True)
 class TunedPreset:
-    """A tuned setting and the file that it was written to.
-
-    Attributes:
-        model: Label of the model.
-        tuned: The best setting, and all trials.
-        path: The preset file.
-    """
+    """A tuned setting of a model, with all trials, and the preset file that it was written to."""
 
     model: str
     tuned: Tuned
@@ -67,28 +61,14 @@ def tune_preset(
     *,
     progress: Progress | None = None,
 ) -> TunedPreset:
-    """Tune the first method of a plan's model, and write a preset file.
+    """Tune the first method of the plan of :func:`tuning_study`, and write a preset file.
 
     The scores of every trial are stored, and the trials in a journal: a search that was killed is resumed by the same
-    call, also in several processes at once.
+    call, also in several processes at once. ``trials`` counts the given setting, too.
 
-    Args:
-        plan: The plan of :func:`tuning_study`.
-        root: Run folder.
-        options: How the trials are run.
-        space: The settings that are searched.
-        trials: Number of settings, the given one included.
-        progress: Called with each trial, how many are done, and how many there will be.
-
-    Returns:
-        The best setting and its file.
-
-    Raises:
-        InputError: For several models, ``renew``, a method that is not registered, or a folder that holds another
-            search.
-        FringeError: If no trial has a score.
-        TransientError: If scores are left to a later run.
-        Interrupted: On SIGINT or SIGTERM.
+    Raises InputError for several models, ``renew``, a method that is not registered, or a folder that holds another
+    search; FringeError if no trial has a score; TransientError if scores are left to a later run; Interrupted on SIGINT
+    or SIGTERM.
     """
     if options.renew:
         raise InputError("renew: the trials of a search were scored with the model as it was; name another folder")

@@ -6,7 +6,7 @@ Images are (H, W), (H, W, 1) or (H, W, 3) in [0, 1]; attributions are (C, H, W) 
 from matplotlib.figure import Figure
 
 from fringe.plots._agreement import plot_agreement
-from fringe.plots._curves import CurvePanel, MeanCurve, mean_and_error, plot_curves
+from fringe.plots._curves import CurvePanel, MeanCurve, plot_curves
 from fringe.plots._features import feature_bars, series_line
 from fringe.plots._forest import Contrast, ForestPanel, plot_forest
 from fringe.plots._grid import Annotation, GridCell, GridRow, MetricLabel, captions, comparison_grid, labels

@@ -22,23 +22,9 @@ def plot_agreement(
     *,
     title: str = "",
 ) -> Figure:
-    """Draw Kendall's tau between metrics, blue for the same order and red for the opposite one.
-
-    Below the diagonal each cell has the interval, too.
-
-    Args:
-        names: Names of M metrics.
-        tau: Agreement (M, M); NaN where it is not defined.
-        low: Lower ends of the intervals (M, M).
-        high: Upper ends (M, M).
-        title: Title of the figure.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: For no metrics, or another shape.
-    """
+    """Draw Kendall's tau (M, M) between metrics, NaN where it is not defined: blue for the same order and red for the
+    opposite one. Below the diagonal each cell has the interval, too. Raises ValueError for no metrics, or another
+    shape."""
     count = len(names)
     if not count or any(len(rows) != count or any(len(row) != count for row in rows) for rows in (tau, low, high)):
         raise ValueError(f"plot_agreement: got {count} names, expected matrices of as many rows and columns")

@@ -41,6 +41,17 @@ class MeanCurve:
     mean: Curves
     error: Curves
 
+    @classmethod
+    def of(cls, curves: Curves) -> "MeanCurve | None":
+        """Return the mean of the finite ones among ``curves`` (n, N + 1); None if there are none."""
+        finite = curves[np.isfinite(curves).all(1)]
+        if len(finite) == 0:
+            return None
+        if len(finite) == 1:
+            return cls(finite[0], np.full(finite.shape[1], np.nan))
+        # the curves of many images are in single precision, to take half of the memory
+        return cls(finite.mean(0, dtype=np.float64), finite.std(0, ddof=1, dtype=np.float64) / math.sqrt(len(finite)))
+
 
 @dataclass(frozen=True)
 class CurvePanel:
@@ -91,18 +102,6 @@ def plot_curves(data: Sequence[CurvePanel], *, title: str = "") -> Figure:
     return figure
 
 
-def mean_and_error(curves: Curves) -> tuple[Curves, Curves] | None:
-    """Return the mean (N + 1,) of the finite ones among ``curves`` (n, N + 1) and its standard error, NaN for a single
-    curve; None if no curve is finite."""
-    finite = curves[np.isfinite(curves).all(1)]
-    if len(finite) == 0:
-        return None
-    if len(finite) == 1:
-        return finite[0], np.full(finite.shape[1], np.nan)
-    # the curves of many images are in single precision, to take half of the memory
-    return finite.mean(0, dtype=np.float64), finite.std(0, ddof=1, dtype=np.float64) / math.sqrt(len(finite))
-
-
 def _style(index: int) -> Style:
     weight: Style = {"linewidth": 2.2, "zorder": 4} if index == 0 else {"linewidth": 1.3, "zorder": 3}
     return {**series_style(index), **weight}
@@ -112,10 +111,10 @@ def _draw(axes: Axes, panel: CurvePanel, styles: Mapping[str, Style]) -> None:
     for label, curves in panel.curves.items():
         if not isinstance(curves, MeanCurve) and (curves.ndim != 2 or curves.shape[1] < 2):
             raise ValueError(f"{panel.title}: {label} has curves of shape {curves.shape}, expected (n, N + 1)")
-        result = (curves.mean, curves.error) if isinstance(curves, MeanCurve) else mean_and_error(curves)
-        if result is None:
+        curve = curves if isinstance(curves, MeanCurve) else MeanCurve.of(curves)
+        if curve is None:
             continue
-        mean, error = result
+        mean, error = curve.mean, curve.error
         share = np.linspace(0.0, 1.0, len(mean))
         axes.plot(share, mean, gid=f"mean {label}", **styles[label])
         if np.isfinite(error).all():

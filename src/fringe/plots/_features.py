@@ -29,22 +29,12 @@ def feature_bars(
     note: str = "",
     ax: Canvas | None = None,
 ) -> Figure:
-    """Draw the attribution of a row of a table: one bar for each feature, the strongest first.
+    """Draw the attribution (F,) of a row of a table: one bar for each feature, the strongest first; positive values
+    speak for the class. Of more than 12 features, the weakest share the last bar.
 
-    Args:
-        names: Names of the features (F).
-        values: Attribution (F); positive values speak for the class.
-        inputs: Values of the features (F), which stand beside their names.
-        title: Title of the picture.
-        label: Name of the class.
-        note: A further sentence of the caption.
-        ax: Axes, or part of a figure, to draw on; None for a new figure.
-
-    Returns:
-        The figure. Of more than 12 features, the weakest share the last bar.
-
-    Raises:
-        ValueError: If the numbers of names and values differ.
+    ``inputs`` (F,) stand beside the names, ``label`` is the name of the class, ``note`` a further sentence of the
+    caption, and ``ax`` where to draw in place of a new figure. Raises ValueError if the numbers of names and values
+    differ.
     """
     strength = _finite(np.asarray(values, dtype=np.float64))
     if strength.shape != (len(names),) or not len(names):
@@ -95,22 +85,12 @@ def series_line(
     note: str = "",
     ax: Canvas | None = None,
 ) -> Figure:
-    """Draw the attribution of a time series: its line over strips that are coloured by the evidence of each sample.
+    """Draw the attribution of a time series (C, L), or (L,): its line over strips that are coloured by the evidence of
+    each sample; positive values speak for the class. Of more than 6 channels, those with the strongest evidence are
+    drawn.
 
-    Args:
-        inputs: The series (C, L), or (L,).
-        values: Attribution of the same shape; positive values speak for the class.
-        names: Names of the channels (C).
-        title: Title of the picture.
-        label: Name of the class.
-        note: A further sentence of the caption.
-        ax: Axes, or part of a figure, to draw on; None for a new figure.
-
-    Returns:
-        The figure. Of more than 6 channels, those with the strongest evidence are drawn.
-
-    Raises:
-        ValueError: If the shapes differ or are others.
+    ``label`` is the name of the class, ``note`` a further sentence of the caption, and ``ax`` where to draw in place of
+    a new figure. Raises ValueError if the shapes differ or are others.
     """
     lines, strength = np.atleast_2d(np.asarray(inputs, float)), np.atleast_2d(_finite(np.asarray(values, float)))
     if lines.shape != strength.shape or lines.ndim != 2:

@@ -37,15 +37,8 @@ _NAME = 30
 
 @dataclass(frozen=True)
 class Contrast:
-    """The difference of the reference method to another one on the same images.
-
-    Attributes:
-        method: The other method.
-        value: The difference, reference less other; NaN if there is none.
-        low: Lower end of its interval.
-        high: Upper end of its interval.
-        p: p-value adjusted for the number of comparisons.
-    """
+    """The difference of the reference method, less another one, on the same images: NaN if there is none, with its
+    interval, and a p that is adjusted for the number of comparisons."""
 
     method: str
     value: float
@@ -56,14 +49,7 @@ class Contrast:
 
 @dataclass(frozen=True)
 class ForestPanel:
-    """The differences under one metric.
-
-    Attributes:
-        title: Title of the metric.
-        contrasts: A difference per method.
-        better: Which scores are better.
-        unit: Unit of the metric; "" for a pure number.
-    """
+    """The differences under one metric, which scores are ``better``, and its unit: "" for a pure number."""
 
     title: str
     contrasts: tuple[Contrast, ...]
@@ -75,18 +61,7 @@ def plot_forest(data: Sequence[ForestPanel], *, reference: str = "FRInGe", title
     """Plot paired differences, one panel per metric and one line per method, in the order in which they first appear.
 
     A marker is filled where the adjusted p is below .05. The side of zero where the reference is better is shaded and
-    named below the axis; colours of points follow the side.
-
-    Args:
-        data: The panels.
-        reference: Name of the reference method.
-        title: Title of the figure.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: For no contrasts.
+    named below the axis; colours of points follow the side. Raises ValueError for no contrasts.
     """
     methods = list(dict.fromkeys(contrast.method for panel in data for contrast in panel.contrasts))
     if not methods:

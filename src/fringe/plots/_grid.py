@@ -81,14 +81,8 @@ class GridRow:
 
 @dataclass(frozen=True)
 class MetricLabel:
-    """A metric whose scores may stand under maps.
-
-    Attributes:
-        label: Its label in a table.
-        name: Its registry name.
-        title: Its title.
-        direction: Which scores are better.
-    """
+    """A metric whose scores may stand under maps: its label in a table, its name in the registry, its title, and which
+    scores are better."""
 
     label: str
     name: str

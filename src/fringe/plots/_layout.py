@@ -29,13 +29,7 @@ _SMALLEST = 0.1
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of an input.
-
-    Attributes:
-        name: Name of the most probable class.
-        probability: Its probability.
-        explained: Name of the explained class, where that is another one.
-    """
+    """What a model says of an input: the most probable class, and the explained one, where that is another."""
 
     name: str
     probability: float
@@ -59,15 +53,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Sheet:
-    """The free area of a figure, in inches.
-
-    Attributes:
-        figure: The figure or the part of one.
-        left: Distance from the left edge of the figure.
-        top: Distance from its upper edge.
-        width: Width of the free area.
-        height: Height of the free area.
-    """
+    """The free area of a figure or of a part of one, in inches from its upper left corner."""
 
     figure: Panel
     left: float
@@ -96,18 +82,8 @@ class Sheet:
 def open_sheet(
     width: float, height: float, *, title: str = "", caption: Sequence[str] = (), ax: Canvas | None = None
 ) -> Sheet:
-    """Return a sheet with ``width`` x ``height`` free inches between a title and the caption.
-
-    Args:
-        width: Inches of the free area.
-        height: Inches of the free area.
-        title: Title above it.
-        caption: Sentences below it; each begins a line.
-        ax: Where to draw instead: the sheet takes its size, whatever ``width`` and ``height`` are.
-
-    Returns:
-        The sheet.
-    """
+    """Return a sheet with ``width`` x ``height`` free inches between a title and the sentences of a caption, each of
+    which begins a line. With ``ax`` the sheet is drawn there, and takes its size."""
     figure = new_figure(width + 2 * MARGIN, height + 2 * MARGIN) if ax is None else part_of(ax)
     across = max(_size(figure)[0] - 2 * MARGIN, _SMALLEST)
     heading = wrapped(title, across, TITLE, most=3, bold=True)

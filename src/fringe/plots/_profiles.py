@@ -185,17 +185,7 @@ def plot_profiles(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
 
     Each panel of step lengths has its own linear scale that begins at 0: paths differ in them a hundredfold, and
     whether a length is constant, which is what the figure is for, cannot be seen on a logarithmic one. Entropy has one
-    scale. Bands show which bound set each step, where a path has any.
-
-    Args:
-        paths: The paths.
-        title: Title of the figure.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: For no paths.
+    scale. Bands show which bound set each step, where a path has any. Raises ValueError for no paths.
     """
     if not paths:
         raise ValueError("plot_profiles: no paths")

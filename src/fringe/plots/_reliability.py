@@ -28,20 +28,11 @@ _DOT: Style = {"fmt": "o", "markersize": 5, "elinewidth": 1.2, "capsize": 2.5}
 
 
 def plot_reliability(bins: Sequence[Point], scenes: Sequence[tuple[str, Point]], *, title: str = "") -> Figure:
-    """Draw the share of right maps against the predicted probability: in bins, and for each scene that was left out.
+    """Draw the share of right maps against the predicted probability: in bins of similar prediction, and for each
+    scene, by name, that was left out.
 
-    Bins on the diagonal are calibrated. What is not in order is orange; numbers count the maps.
-
-    Args:
-        bins: Maps of similar prediction.
-        scenes: Names of scenes, each with its maps.
-        title: Title of the figure.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: For no bins.
+    Bins on the diagonal are calibrated. What is not in order is orange; numbers count the maps. Raises ValueError for
+    no bins.
     """
     if not bins:
         raise ValueError("plot_reliability: no bins")

@@ -35,17 +35,9 @@ _TONES = {"good": "#0b6e4f", "fair": "#8a5300", "bad": "#a8321a"}
 
 @dataclass(frozen=True)
 class SheetItem:
-    """One input of a contact sheet.
-
-    Attributes:
-        image: The input (H, W, 1 or 3) in [0, 1].
-        values: Its attribution (C, H, W).
-        name: Its name.
-        prediction: What the model predicts.
-        verdict: Verdict on the attribution.
-        tone: How good that is: ``good``, ``fair`` or ``bad``.
-        pixel: Pixels of the input along the side of one of the image, where it was made smaller.
-    """
+    """One input of a contact sheet: its image (H, W, 1 or 3) in [0, 1], the attribution (C, H, W), the prediction, and
+    the verdict with its tone: ``good``, ``fair`` or ``bad``. Where the image was made smaller, ``pixel`` is how many
+    pixels of the input lie along the side of one of it."""
 
     image: NDArray[Any]
     values: NDArray[Any]
@@ -57,19 +49,8 @@ class SheetItem:
 
 
 def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: Canvas | None = None) -> Figure:
-    """Draw input, overlay and signed map of every item, each map on its own scale, with prediction and verdict above.
-
-    Args:
-        items: The inputs.
-        title: Title of the figure.
-        ax: Axes, or part of a figure, to draw on; None for a new figure.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: For no items.
-    """
+    """Draw input, overlay and signed map of every item, each map on its own scale, with prediction and verdict above,
+    on a new figure or on ``ax``. Raises ValueError for no items."""
     if not items:
         raise ValueError("contact_sheet: no items")
     columns = 1 if len(items) <= 3 else 2 if len(items) <= 12 else 3

@@ -37,16 +37,10 @@ _FAILED: Style = {"marker": "x", "linestyle": "none", "markersize": 4.5, "marker
 
 @dataclass(frozen=True)
 class SweepCurve:
-    """The objective of one network along one setting.
+    """The objective of the network ``name`` along one setting: NaN where it failed, with its intervals, (V,) each.
 
-    Attributes:
-        name: The network.
-        values: Values (V,) of the setting.
-        objective: The objective (V,); NaN where it failed.
-        low: Lower ends (V,) of its intervals.
-        high: Upper ends (V,) of its intervals.
-        centre: The value from which the other settings are varied; None if that is no number.
-        centre_objective: Objective at that centre, drawn as a level if ``centre`` is None.
+    ``centre`` is the value from which the other settings are varied; None if that is no number, and its objective is
+    then drawn as a level.
     """
 
     name: str
@@ -60,12 +54,7 @@ class SweepCurve:
 
 @dataclass(frozen=True)
 class SweepPanel:
-    """The curves of one setting.
-
-    Attributes:
-        factor: Name of the setting.
-        curves: A curve per network.
-    """
+    """The curves of one setting, the ``factor``, one for each network."""
 
     factor: str
     curves: tuple[SweepCurve, ...]
@@ -74,18 +63,9 @@ class SweepPanel:
 def plot_sensitivity(data: Sequence[SweepPanel], *, title: str = "") -> Figure:
     """Plot the objective against each setting, one panel per setting and one colour per network.
 
-    All panels share the scale of the objective; bands are the intervals. The axis of a setting is logarithmic where
-    its values span more than a decade, with zero beside it.
-
-    Args:
-        data: The panels.
-        title: Title of the figure.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: For no curves, more than ``MAX_SERIES`` networks, or a curve whose columns differ in length.
+    All panels share the scale of the objective; bands are the intervals. The axis of a setting is logarithmic where its
+    values span more than a decade, with zero beside it. Raises ValueError for no curves, more than ``MAX_SERIES``
+    networks, or a curve whose columns differ in length.
     """
     curves = [curve for panel in data for curve in panel.curves]
     if not curves:

@@ -31,21 +31,11 @@ def token_map(
     note: str = "",
     ax: Canvas | None = None,
 ) -> Figure:
-    """Draw a text with each word on the colour of its evidence; words that were held fixed are grey.
+    """Draw a text with each word on the colour of its evidence (W,); words that were held fixed are grey, and positive
+    values speak for the class.
 
-    Args:
-        words: The words (W).
-        values: Attribution (W); positive values speak for the class.
-        title: Title of the picture.
-        label: Name of the class.
-        note: A further sentence of the caption.
-        ax: Axes, or part of a figure, to draw on; None for a new figure.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: If the numbers of words and values differ.
+    ``label`` is the name of the class, ``note`` a further sentence of the caption, and ``ax`` where to draw in place of
+    a new figure. Raises ValueError if the numbers of words and values differ.
     """
     strength = _checked(words, values)
     caption = [f"Red words speak for {quoted(label)}, blue words against it.", *([note] if note else [])]
@@ -71,18 +61,8 @@ def token_map(
 
 
 def token_html(words: Sequence[str], values: ArrayLike) -> str:
-    """Return a text as HTML with each word on the colour of its evidence; the value is in the word's title.
-
-    Args:
-        words: The words (W), which are escaped.
-        values: Attribution (W); positive values speak for the class.
-
-    Returns:
-        One ``<span>`` without scripts or links.
-
-    Raises:
-        ValueError: If the numbers of words and values differ.
-    """
+    """Return a text as one ``<span>`` with each word, escaped, on the colour of its evidence (W,); the value is in the
+    word's title. Raises ValueError if the numbers of words and values differ."""
     strength, numbers = _checked(words, values), np.asarray(values, dtype=np.float64)
     parts: list[str] = []
     for word, share, number in zip(words, strength, numbers, strict=True):
@@ -97,18 +77,8 @@ def token_html(words: Sequence[str], values: ArrayLike) -> str:
 
 
 def token_text(words: Sequence[str], values: ArrayLike) -> "Text":
-    """Return a text for the terminal with each word on the colour of its evidence, for rich to print.
-
-    Args:
-        words: The words (W); markup and control characters in them are text.
-        values: Attribution (W); positive values speak for the class.
-
-    Returns:
-        The text.
-
-    Raises:
-        ValueError: If the numbers of words and values differ.
-    """
+    """Return a text for rich to print, with each word on the colour of its evidence (W,); markup and control characters
+    in a word are text. Raises ValueError if the numbers of words and values differ."""
     from rich.text import Text
 
     text = Text()

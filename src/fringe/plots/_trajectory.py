@@ -143,17 +143,8 @@ def plot_variants(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
     waypoint, the input at the end, and the signed attribution map.
 
     All rows share the axis of steps. Blur-change maps are drawn from 0 to 1, that is in units of the largest change of
-    their own row; each attribution map on its own scale.
-
-    Args:
-        paths: The paths, with their images.
-        title: Title of the figure.
-
-    Returns:
-        The figure.
-
-    Raises:
-        ValueError: For no paths, or one whose steps, images and maps differ in number.
+    their own row; each attribution map on its own scale. Raises ValueError for no paths, or one whose steps, images and
+    maps differ in number.
     """
     if not paths:
         raise ValueError("plot_variants: no paths")

@@ -5,13 +5,10 @@ from fringe.report._failures import cost_of_maps, describe_status
 from fringe.report._maps import recorded_methods
 from fringe.report._render import (
     Chapter,
-    ComparisonRow,
-    ComparisonTable,
     Image,
     Report,
     Section,
     SimpleTable,
-    comparison_page,
     html_page,
     markdown_report,
 )

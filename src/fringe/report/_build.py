@@ -16,7 +16,6 @@ from fringe.plots import (
     Figure,
     ForestPanel,
     MeanCurve,
-    mean_and_error,
     method_title,
     plot_curves,
     plot_forest,
@@ -46,16 +45,8 @@ _CURVES_TEXT = (
 
 @dataclass(frozen=True)
 class ReportInputs:
-    """What a report is made of.
-
-    Attributes:
-        store: The run.
-        results: Its results.
-        tables: A table per model.
-        maps: Where maps come from; None for no maps.
-        validity: Verdicts on the metrics, by model.
-        reliability: What the verdict of a method is worth, by method.
-    """
+    """What a report is made of: a run with its results, a table per model, where maps come from (None for no maps),
+    verdicts on the metrics by model, and what the verdict of a method is worth, by method."""
 
     store: Store
     results: Results
@@ -206,9 +197,9 @@ def curves(results: Results, table: Table) -> dict[str, Figure]:
     for method in table.methods[:MAX_SERIES] if known else ():  # all metrics of a method are read at once
         lines = results.curves(table.model, method, {column.label: _curve(column)[0] for column in known})
         for label, curves in lines.items():
-            mean = mean_and_error(stacked(curves)) if curves else None
+            mean = MeanCurve.of(stacked(curves)) if curves else None
             if mean is not None:
-                means[label][method] = MeanCurve(*mean)
+                means[label][method] = mean
     drawn: dict[str, Figure] = {}
     for name, (title, metrics) in families.items():
         panels = [

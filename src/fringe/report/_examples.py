@@ -57,14 +57,13 @@ def choose_examples(results: Results, table: Table, each: int = EXAMPLES) -> Exa
         name: {row.method: results.scores(table.model, row.method, column.label)[:size] for row in table.competing}
         for name, column in columns.items()
     }
-    weights = {name: WEIGHTS[name] for name in columns}
     directions: dict[str, Direction] = {name: column.direction for name, column in columns.items()}
     try:
-        ranked = dominance(scores, table.reference, directions, weights)
+        ranked = dominance(scores, table.reference, directions)
     except InputError as error:
         first = ExampleSet("first", "First images of the draw", tuple(digests[:each]))
         return Examples((first,), f"These images were not chosen by their scores ({error}).")
-    picks = pick(ranked, each, each, each)
+    picks = pick(ranked, each)
     name = method_title(table.reference)
     kinds = {
         "strong": (f"Strong: {name} furthest ahead", picks.strong),
@@ -76,7 +75,7 @@ def choose_examples(results: Results, table: Table, each: int = EXAMPLES) -> Exa
         for name, (title, indices) in kinds.items()
         if indices
     )
-    terms = ", ".join(f"{column.title} (weight {weights[name]:g})" for name, column in columns.items())
+    terms = ", ".join(f"{column.title} (weight {WEIGHTS[name]:g})" for name, column in columns.items())
     return Examples(
         sets,
         f"Images are ranked by how far {table.reference} is ahead of the other methods: the mean over {terms}. There "

@@ -34,21 +34,6 @@ def cost_of_maps(results: Results, models: Iterable[str], method: str) -> pl.Dat
     return maps.select(pl.len().alias("n"), pl.col(*names[:3], "passes", "seconds").mean().fill_null(float("nan")))
 
 
-def failures(results: Results) -> pl.DataFrame:
-    """Return ``model``, ``method``, ``images`` and ``reason``: on how many images a method failed, under at least one
-    metric, the most frequent reason of a method first."""
-    reason = pl.concat_str(STATUS.str.replace_all("_", " "), "error", separator=": ", ignore_nulls=True)
-    kinds = {"model": pl.String, "method": pl.String, "images": pl.UInt32, "reason": pl.String}
-    parts = [pl.DataFrame(schema=kinds)]
-    for model, method in dict.fromkeys((cell.model, cell.method) for cell in results.coverage() if cell.failed):
-        rows = results.method_frame(model, method)
-        failed = rows.filter(~STATUS.is_in(["ok", "missing"])).with_columns(reason=reason)
-        texts = failed.with_columns(pl.col("model", "method").cast(pl.String))
-        counts = texts.group_by("model", "method", "reason", maintain_order=True).agg(images=pl.col("image").n_unique())
-        parts.append(counts.sort("images", descending=True, maintain_order=True).select(*kinds))
-    return pl.concat(parts)
-
-
 def verdicts(results: Results, model: str) -> dict[str, dict[str, int]]:
     """Count how often a method gave each verdict on its maps; methods that give none are left out."""
     result: dict[str, dict[str, int]] = {}
@@ -87,8 +72,8 @@ def failure_chapter(results: Results, tables: Sequence[Table], store: Store) -> 
 
 def _failures(results: Results) -> Section:
     methods: dict[tuple[str, int, str], list[str]] = {}
-    for model, method, images, reason in failures(results).rows():
-        methods.setdefault((model, images, reason), []).append(method)
+    for model, method, reason, _, images in results.failures().rows():
+        methods.setdefault((model, images, reason.replace("not_finite", "not finite")), []).append(method)
     if not methods:
         return Section("Failed", lines=("No method failed on an image.",))
     rows = tuple((model, ", ".join(names), str(images), why) for (model, images, why), names in methods.items())
@@ -136,14 +121,7 @@ def _number(count: int) -> str:
 
 
 def describe_status(document: Mapping[str, Any]) -> Iterator[str | TextTable]:
-    """Describe what a run folder holds, for people.
-
-    Args:
-        document: What :func:`fringe.experiments.read_status` returns.
-
-    Yields:
-        Tables and lines.
-    """
+    """Describe what a run folder holds, as :func:`fringe.experiments.read_status` returns it, in tables and lines."""
     if not document["plans"]:
         yield "no plan yet: nothing was asked for in this folder"
     for name, plan in document["plans"].items():

@@ -42,14 +42,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class MapSource:
-    """Where maps come from.
+    """Where maps come from: the run, whose stored maps are used first; else they are computed.
 
-    Attributes:
-        store: The run; its stored maps are used first.
-        resolve: From a model's label, the plan that computes the others; None for a model that only the run's own
-            folder names, whose stored maps are drawn alone.
-        device: Where they are computed.
-        batch_size: Images computed at once.
+    ``resolve`` returns, from a model's label, the plan that computes them; None for a model that only the run's own
+    folder names, whose stored maps are drawn alone.
     """
 
     store: Store
@@ -69,21 +65,11 @@ class GridData:
 
 
 def load_maps(results: Results, model: str, digests: Sequence[str], source: MapSource) -> GridData:
-    """Load images and maps. With a model, maps that the store lacks are computed and stored; an image that failed has
-    none.
+    """Load images, by digest, and maps. With a model, maps that the store lacks are computed and stored; an image that
+    failed has none.
 
-    Args:
-        results: Results of the run.
-        model: The model's label.
-        digests: The images.
-        source: Where maps come from.
-
-    Returns:
-        Images and maps.
-
-    Raises:
-        FringeError: If an image is not where it was or has changed, if the named model is not the run's, or if no model
-            is named and no map is stored.
+    Raises FringeError if an image is not where it was or has changed, if the named model is not the run's, or if no
+    model is named and no map is stored.
     """
     manifest, resolved = results.manifest, source.resolve(model)
     if resolved is None:
@@ -115,16 +101,8 @@ def load_maps(results: Results, model: str, digests: Sequence[str], source: MapS
 def load_experiment(manifest: Manifest, model: str, source: ModelSource) -> Resolved:
     """Rebuild the plan of a run for one of its models, with the images that are still where they were.
 
-    Args:
-        manifest: Manifest of the run.
-        model: The model's label.
-        source: The model, as the caller names it; the one that the run's folder names is never loaded.
-
-    Returns:
-        The plan.
-
-    Raises:
-        FringeError: For a model or method that is not available, or has changed.
+    ``source`` is the model as the caller names it; the one that the run's folder names is never loaded. Raises
+    FringeError for a model or method that is not available, or has changed.
     """
     record = manifest.plan
     text = record["preprocessing"].get(model) if source.preprocessing is None else source.preprocessing

@@ -93,46 +93,6 @@ class Report:
         return tuple(image for c in self.chapters for section in c.sections for image in section.images)
 
 
-@dataclass(frozen=True)
-class ComparisonRow:
-    """One number beside its counterpart in the paper.
-
-    Attributes:
-        names: What the number is, a text per column of names.
-        theirs: Their number as text.
-        ours: Our number as text.
-        n: Images of ours.
-        agree: Whether the intervals overlap; None if one has none.
-        more: Further numbers of ours.
-    """
-
-    names: tuple[str, ...]
-    theirs: str
-    ours: str
-    n: int
-    agree: bool | None
-    more: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ComparisonTable:
-    """A table of a comparison.
-
-    Attributes:
-        title: Title of the table.
-        note: A sentence about it.
-        columns: Heads of the rows' names.
-        rows: The numbers.
-        more: Heads of the rows' further numbers.
-    """
-
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    rows: tuple[ComparisonRow, ...]
-    more: tuple[str, ...] = ()
-
-
 def html_page(report: Report) -> str:
     """Return the report as one HTML file: no script, no request, images inside."""
     return _environment().get_template("report.html.j2").render(report=report)
@@ -149,30 +109,6 @@ def latex_document(tables: Sequence[Table], simple: Sequence[SimpleTable] = ()) 
     marks = {"block_start_string": "<%", "block_end_string": "%>", "comment_start_string": "<#"}
     marks |= {"comment_end_string": "#>", "variable_start_string": "<<", "variable_end_string": ">>"}
     return _environment(escape_latex, **marks).get_template("tables.tex.j2").render(tables=tables, simple=simple)
-
-
-def comparison_page(
-    title: str,
-    notes: Sequence[str],
-    tables: Sequence[ComparisonTable],
-    images: Sequence[tuple[str, bytes]] = (),
-    readings: Sequence[str] = (),
-) -> str:
-    """Render a comparison with the paper as one HTML file: no script, no request, images inside.
-
-    Args:
-        title: Title of the page.
-        notes: Sentences below it.
-        tables: The tables.
-        images: Captions and PNG files.
-        readings: Sentences on what the paper leaves open.
-
-    Returns:
-        The page.
-    """
-    figures = [Image("", caption, png) for caption, png in images]
-    page = _environment().get_template("comparison.html.j2")
-    return page.render(title=title, notes=notes, tables=tables, images=figures, readings=readings)
 
 
 def _environment(escape: Callable[[str], str] | None = None, **marks: str) -> jinja2.Environment:

@@ -125,18 +125,8 @@ class Group:
 
 @dataclass(frozen=True)
 class Table:
-    """All methods of a model.
-
-    Attributes:
-        title: Title of the table.
-        model: The model's label.
-        reference: The method that others are compared with.
-        columns: The metrics.
-        rows: The methods, the controls last.
-        comparisons: How many comparisons the adjustment of p counts.
-        seed: Seed of the intervals.
-        gates_hold: Whether all gates of the model hold; if not, its scores prove nothing.
-    """
+    """All methods of a model, the controls last, under its metrics. ``comparisons`` is how many the adjustment of p
+    counts, ``seed`` that of the intervals. Unless all gates of the model hold, its scores prove nothing."""
 
     title: str
     model: str
@@ -171,14 +161,7 @@ class Table:
         return [Group(name, tuple(columns)) for name, columns in indices.items()]
 
     def flags(self, *, controls: bool) -> Counter[tuple[str, str]]:
-        """Count how often each flag is up under each metric.
-
-        Args:
-            controls: Whether to count the controls' scores, not the methods'.
-
-        Returns:
-            Counts by (flag, title of the metric).
-        """
+        """Count how often each flag is up for the methods' scores, or the controls', by (flag, title of the metric)."""
         counts: Counter[tuple[str, str]] = Counter()
         for row in self.controls if controls else self.competing:
             for column, cell in zip(self.columns, row.cells, strict=True):
@@ -193,21 +176,12 @@ def build_table(
     """Build the table of a model.
 
     Per metric it marks the best method and its near ties (:func:`near_ties`; a method with exactly the best score is
-    best, too), and against the reference each other method's paired difference under every metric with a direction,
-    all of them together adjusted after Holm. Controls do not compete.
+    best, too), and against the reference (default: ``fringe``, else the first method) each other method's paired
+    difference under every metric with a direction, all of them together adjusted after Holm. Controls do not compete.
 
-    Args:
-        results: Results of a run.
-        model: The model's label.
-        reference: The method that others are compared with (default: ``fringe``, else the first).
-        verdicts: Verdicts on the metrics of this model by label, if they were judged: those that do not pass stand
-            last, after those without a verdict, and neither have a best method.
-
-    Returns:
-        The table.
-
-    Raises:
-        InputError: For a reference that is no method of the model.
+    ``verdicts`` on the metrics of this model are by label, if they were judged: metrics that do not pass stand last,
+    after those without a verdict, and neither have a best method. Raises InputError for a reference that is no method
+    of the model.
     """
     reference = reference_of(results, model, reference)
     seed = int(results.manifest.plan["seed"])

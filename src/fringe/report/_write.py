@@ -42,29 +42,16 @@ class ReportFiles:
 
 def report_folder(run: Path, plan: str) -> Path:
     """The folder of the report of a plan: ``report`` in the run's folder, for other plans than ``benchmark`` a folder
-    in it.
-
-    Raises:
-        InputError: If a link, or the name of the plan, leads out of the run.
-    """
+    in it. Raises InputError if a link, or the name of the plan, leads out of the run."""
     folder = run / "report" / ("" if plan == "benchmark" else plan)
     require_inside(folder, run)
     return folder
 
 
 def label_models(models: Mapping[str, ModelSource], labels: Sequence[str]) -> dict[str, ModelSource]:
-    """Name models as a run does: one that goes by its own spec is the only one of the run.
-
-    Args:
-        models: Models by label, or by spec.
-        labels: Labels of the models of the run.
-
-    Returns:
-        The models by label.
-
-    Raises:
-        InputError: For a label that the run does not have, and for a spec if it has several models.
-    """
+    """Name models, which are given by label or by spec, by the ``labels`` of a run: one that goes by its own spec is
+    the only one of the run. Raises InputError for a label that the run does not have, and for a spec if it has several
+    models."""
     known = ", ".join(labels)
     unnamed = [label for label, s in models.items() if s.module is None and label == s.spec and label not in labels]
     if unnamed and len(labels) != 1:
@@ -100,14 +87,19 @@ def write_report(
     the run did not store are computed only for a model that ``resolve`` or ``models`` gives.
 
     Args:
-        run: Folder of the run. out: Folder of the report (default: see :func:`report_folder`). plan: Name of the plan,
-        if the run has several. reference: The method that the others are compared with (default: ``fringe``, else the
-        first). allow_partial: Whether images may be missing; those that failed are stated and do not count as missing.
-        grid: Whether maps are drawn. batch_size: Images whose maps are computed at once. device: Where maps are
-        computed; "auto" is the GPU if there is one. resolve: Returns the resolved plan that computes maps. models: By
-        label, models that compute maps. commands: Commands by which the run was made, printed in the report. validity:
-        Files ``validity.json`` of comparisons that judged the metrics. Metrics that do not pass come last, and
-            only metrics that pass have a winner. If the run has one model, verdicts on another model count for it.
+        run: Folder of the run.
+        out: Folder of the report (default: see :func:`report_folder`).
+        plan: Name of the plan, if the run has several.
+        reference: The method that the others are compared with (default: ``fringe``, else the first).
+        allow_partial: Whether images may be missing; those that failed are stated and do not count as missing.
+        grid: Whether maps are drawn.
+        batch_size: Images whose maps are computed at once.
+        device: Where maps are computed; "auto" is the GPU if there is one.
+        resolve: Returns the resolved plan that computes maps.
+        models: By label, models that compute maps.
+        commands: Commands by which the run was made, printed in the report.
+        validity: Files ``validity.json`` of comparisons that judged the metrics. Metrics that do not pass come last,
+            and only metrics that pass have a winner. If the run has one model, verdicts on another model count for it.
 
     Returns:
         The files that were written.
@@ -159,30 +151,16 @@ def write_reports(
     consent: Callable[[Mapping[str, Manifest], Mapping[str, ModelSource]], None] = lambda plans, models: None,
     **options: Any,
 ) -> Iterator[ReportFiles]:
-    """Write the report of each plan of a run.
+    """Write the report of each plan of a run, or of one ``plan``, and yield its files; with several plans, each has a
+    folder in ``out``. Further ``options`` are those of :func:`write_report`, and it raises InputError as that does.
 
-    Args:
-        run: Folder of the run.
-        out: Folder of the report; with several plans, each has a folder in it.
-        plan: The only plan that is reported.
-        models: Models that compute maps, by label, or by spec in a run of one model.
-        consent: Called before the first report with the plans, and the models by label.
-        **options: As for :func:`write_report`.
-
-    Yields:
-        The files of each report.
-
-    Raises:
-        InputError: As :func:`write_report` does.
+    ``models`` compute maps; they are given by label, or by spec in a run of one model. ``consent`` is called before the
+    first report with the plans, and the models by label.
     """
     store = run if isinstance(run, Store) else Store(run, create=False)
-    plans = manifests(store)
-    if plan is not None and plan not in plans:
-        message = f"got {plan!r}; the plans in {str(store.root)!r}: {', '.join(plans) or 'none'}"
-        raise InputError(message, argument="plan")
-    if not plans:
+    chosen = manifests(store) if plan is None else {plan: read_results(store, plan).manifest}
+    if not chosen:
         raise InputError(f"{str(store.root)!r} holds no plan yet", argument="run")
-    chosen = plans if plan is None else {plan: plans[plan]}
     labels = list(dict.fromkeys(label for one in chosen.values() for label in one.settings))
     named = label_models(models or {}, labels)
     consent(chosen, named)

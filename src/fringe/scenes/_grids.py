@@ -325,7 +325,7 @@ def _wrapped(name: str, model: LoadedModel, module: _Wrapper) -> LoadedModel:
 
 def _prepared(ref: ImageRef, model: LoadedModel) -> Tensor:
     """The input (C, h, w) of one image, read as it is stored."""
-    image = ref.open(channels=3 if model.preprocessing.channels == 3 else 1, exif="ignore").image
+    image = ref.open(channels=model.preprocessing.channels, exif="ignore").image
     return model.prepare([image])[0]
 
 

@@ -8,18 +8,12 @@ from fringe.scenes._grids import DiFull, GridPG, RegionSum
 from fringe.scenes._trigger import Trigger
 from fringe.scenes._watermark import Watermark
 from fringe.scenes._xai_tris import XAITris
-from fringe.settings import look_up
+from fringe.settings import configured
 
 #: The scenes by name.
 SCENES: dict[str, type[Scene]] = {
     kind.name: kind
-    for kind in tuple[type[Scene], ...](
-        (
-            *(GridPG, DiFull, RegionSum),
-            *(ColourCounter, PatchAnd),
-            *(Watermark, Trigger, XAITris, BlockDigits),
-        )
-    )
+    for kind in (GridPG, DiFull, RegionSum, ColourCounter, PatchAnd, Watermark, Trigger, XAITris, BlockDigits)
 }
 
 
@@ -40,9 +34,4 @@ def get_scene(scene: str | Scene) -> Scene:
         return scene
     if not isinstance(scene, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InputError(f"got {scene!r}, expected a name or a configured scene such as GridPG()", argument="scene")
-    name, colon, preset = scene.partition(":")
-    kind = look_up(name, SCENES)
-    try:
-        return kind.preset(preset) if colon else kind()
-    except InputError as error:  # the preset is a part of this name
-        raise InputError(error.message, argument="scene") from error
+    return configured(scene, SCENES)

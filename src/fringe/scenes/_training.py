@@ -42,15 +42,9 @@ Draw = Callable[[Tensor, torch.Generator, float], tuple[Tensor, Tensor]]
 class Training:
     """How a network is trained, and what it is called afterwards.
 
-    Attributes:
-        build: Makes the network as it is before the training; random weights are drawn from its number.
-        draw: Makes the inputs and targets of a batch; called anew in every epoch.
-        size: Number of samples of an epoch.
-        digests: Names for what the draws depend on besides the settings of the scene: images, a given model.
-        architecture: Bare name of the network.
-        preprocessing: How its images are prepared.
-        class_names: Names of its classes.
-        batch: Samples of a step.
+    ``build`` makes the network as it is before, with random weights that are drawn from its number; ``draw`` the inputs
+    and targets of a batch, anew in each epoch of ``size`` samples. ``digests`` are names for what the draws depend on
+    besides the settings of the scene: images, a given model.
     """
 
     build: Callable[[], nn.Module]
@@ -77,15 +71,7 @@ class TrainedScene(Scene):
 
     @abstractmethod
     def training(self, model: LoadedModel | None, images: Sequence[ImageRef]) -> Training:
-        """Say how a network is trained.
-
-        Args:
-            model: The given model, for a scene that requires one.
-            images: The given images.
-
-        Returns:
-            The training.
-        """
+        """Say how a network is trained; the model and the images are those of :meth:`Scene.network`."""
 
     def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
         """Read a network from the cache folder, or train it and write it there; see :meth:`Scene.network`."""
@@ -104,19 +90,8 @@ class TrainedScene(Scene):
         return LoadedModel(spec, module, training.preprocessing, names, digest, training.architecture, "logits")
 
     def agreed(self, networks: Sequence[LoadedModel], candidates: Iterable[Example], count: int) -> tuple[Example, ...]:
-        """Return the first examples whose target every network predicts.
-
-        Args:
-            networks: The networks.
-            candidates: Examples in the order of preference.
-            count: Number of examples.
-
-        Returns:
-            The examples.
-
-        Raises:
-            InputError: If there are not as many.
-        """
+        """Return the first of the candidates, which are in the order of preference, whose target every network
+        predicts. Raises InputError if there are not as many."""
 
         def right() -> Generator[Example]:
             rest = iter(candidates)
@@ -192,8 +167,7 @@ def repeated(count: int) -> int:
 
 def inputs_of(refs: Sequence[ImageRef], preprocessing: Preprocessing) -> Tensor:
     """Open images and prepare them for a network: (N, C, H, W), normalised."""
-    channels = 3 if preprocessing.channels == 3 else 1
-    pixels = [preprocessing.pixels(ref.open(channels).image) for ref in refs]
+    pixels = [preprocessing.pixels(ref.open(preprocessing.channels).image) for ref in refs]
     return torch.stack([preprocessing.normalise(part) for part in pixels])
 
 

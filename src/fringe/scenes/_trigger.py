@@ -161,17 +161,8 @@ class Trigger(TrainedScene):
         return (*gates, Gate("images whose own class the trigger lowers", share(fall), least=0.9))
 
     def stamp(self, x: Tensor, places: Tensor, colours: Tensor, preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
-        """Insert a stamp into inputs.
-
-        Args:
-            x: Inputs (B, C, H, W), normalised.
-            places: Top row and left column (B, 2).
-            colours: Pixels (B, C, size, size) of the stamps in [0, 1].
-            preprocessing: That of the inputs.
-
-        Returns:
-            The inputs, and the pixels (B, H, W) that were set.
-        """
+        """Insert stamps (B, C, size, size) in [0, 1], whose top rows and left columns are ``places`` (B, 2), into
+        normalised inputs (B, C, H, W); and return the pixels (B, H, W) that were set, too."""
         number, side = torch.arange(len(x))[:, None, None], torch.arange(self.size)
         rows, columns = places[:, :1, None] + side[:, None], places[:, 1:, None] + side
         stamped, mask = x.clone(), torch.zeros(len(x), *x.shape[2:], dtype=torch.bool)

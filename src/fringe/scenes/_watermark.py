@@ -124,15 +124,8 @@ class Watermark(TrainedScene):
         )
 
     def marks(self, labels: Tensor, draws: Tensor) -> Tensor:
-        """Place marks.
-
-        Args:
-            labels: Classes (B,), 0 or 1.
-            draws: Numbers (B, 5) uniform on [0, 1).
-
-        Returns:
-            Top row, left column and colour (B, M, 3) of M marks for each image.
-        """
+        """Place M marks for each image: top row, left column and colour (B, M, 3), by its class (B,), 0 or 1, and
+        numbers (B, 5) uniform on [0, 1)."""
         if self.mark == "position":
             far = SIDE - self.size - MARGIN
             corner = MARGIN + labels * (far - MARGIN)
@@ -147,15 +140,8 @@ class Watermark(TrainedScene):
         return torch.stack([tops, lefts, torch.stack([colour, colour ^ labels], 1)], -1)
 
     def insert(self, x: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
-        """Insert marks into inputs.
-
-        Args:
-            x: Inputs (B, 3, 32, 32), normalised.
-            marks: Top row, left column and colour (B, M, 3).
-
-        Returns:
-            The marked inputs, and the opacity (B, 32, 32) of the marks.
-        """
+        """Insert marks (B, M, 3) into normalised inputs (B, 3, 32, 32); and return the opacity (B, 32, 32) of the
+        marks, too."""
         profile, total = self._profile(), x.new_zeros(len(x), SIDE, SIDE)
         colours = PREPROCESSING.normalise(x.new_tensor(COLOURS)[..., None, None])
         for top, left, colour in marks.permute(1, 2, 0):

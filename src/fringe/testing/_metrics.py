@@ -233,11 +233,8 @@ def _context(model: nn.Module, x: Tensor, truth: Tensor, *, batch_size: int = 16
 
 
 class LinearNetwork(nn.Module):
-    """One linear layer, as the sum of its contributions from the left and the right half of an image.
-
-    Attributes:
-        truth: Mask (B, H, W) of the pixels of image i whose weight for class i exceeds a tenth of the largest.
-    """
+    """One linear layer, as the sum of its contributions from the left and the right half of an image. ``truth`` (B, H,
+    W) are the pixels of image i whose weight for class i exceeds a tenth of the largest."""
 
     def __init__(self, weight: Tensor, truth: Tensor):
         super().__init__()

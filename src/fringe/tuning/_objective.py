@@ -20,20 +20,11 @@ RATE, EPSILON = 2.0, 1e-6
 
 
 def objective(insertion: Sequence[float], deletion: Sequence[float], infidelity: Sequence[float]) -> float:
-    """Compute the weighted harmonic mean of Ins, 1 - Del and Fid = exp(-k Inf), from the means over N images.
+    """Compute the weighted harmonic mean of Ins, 1 - Del and Fid = exp(-k Inf), from the means over N images, (N,)
+    scores each; the insertion and deletion are those with blurred pixels. NaN if a score is not finite.
 
-    Higher is better. A part below zero counts as zero, because the formula has poles there.
-
-    Args:
-        insertion: Area under the insertion curve of each image (N,), with blurred pixels.
-        deletion: Area under the deletion curve of the same images (N,).
-        infidelity: Infidelity of the same images (N,).
-
-    Returns:
-        The objective; NaN if a score is not finite.
-
-    Raises:
-        InputError: If the metrics have not one score for each of the same images, or the mean infidelity is negative.
+    Higher is better. A part below zero counts as zero, because the formula has poles there. Raises InputError if the
+    metrics have not one score for each of the same images, or the mean infidelity is negative.
     """
     scores = score_matrix({"insertion": insertion, "deletion": deletion, "infidelity": infidelity})
     if not np.isfinite(scores).all():

@@ -69,16 +69,9 @@ def preset_metadata(tuned: Tuned, *, architecture: str, weights: str, images: Se
 
 
 def check_preset(path: Path, method: Attributor, weights: str) -> None:
-    """Check, before a search, that its preset can be written to ``path``.
-
-    Args:
-        path: The file.
-        method: Method whose settings are searched.
-        weights: Digest of the network's weights.
-
-    Raises:
-        InputError: If the method is not registered, or the file is of another method or other weights.
-    """
+    """Check, before a search for settings of a method on a network of these ``weights``, that its preset can be written
+    to ``path``. Raises InputError if the method is not registered, or the file is of another method or other
+    weights."""
     _require_registered(method)
     if path.exists():
         stored, metadata = read_preset(path)

@@ -75,25 +75,15 @@ def tune(
     """Score ``base``, then settings proposed by a tree-structured Parzen estimator (Optuna's TPESampler).
 
     With one process, equal seeds propose equal settings, also after an interruption. Several processes together never
-    run more than ``trials``. If ``score`` raises a FringeError or returns a number that is not finite, the trial fails
-    and the search continues. Any other error ends the call, and the next call repeats the trial; so does a
-    TransientError, because a full disk says nothing about the settings.
+    run more than ``trials``, which include those of earlier calls. If ``score`` raises a FringeError or returns a
+    number that is not finite, the trial fails and the search continues. Any other error ends the call, and the next
+    call repeats the trial; so does a TransientError, because a full disk says nothing about the settings.
 
-    Args:
-        base: The method to start from. A searched setting outside the space, such as ``delta_euc="auto"``, is scored
-            unchanged; the estimator gets the nearest point of the space.
-        space: The searched settings.
-        score: Scores a method.
-        study: Storage of the trials.
-        trials: Number of trials, including those of earlier calls and of other processes.
-        progress: Called after each trial of this process.
+    A setting of ``base`` that is searched and outside the space, such as ``delta_euc="auto"``, is scored unchanged; the
+    estimator gets the nearest point of the space. ``progress`` is called after each trial of this process.
 
-    Returns:
-        The best method and all finished trials.
-
-    Raises:
-        InputError: If an argument is invalid, or the file is not a journal or has another study.
-        FringeError: If no trial succeeded.
+    Raises InputError if an argument is invalid, or the file is not a journal or has another study; FringeError if no
+    trial succeeded.
     """
     require(type(base).name == space.method, "space", space.method, f"a space of {base.name!r}, the base's method")
     try:
