@@ -149,7 +149,7 @@ def test_a_reason_that_methods_share_is_one_row(tmp_path):
     }
     write_report(runs.store_of(tmp_path / "run", about, scores), tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert "| net | fringe, ig | 1 | failed: no image |\n| net | ig | 1 | failed: gone |" in text
+    assert "| net | fringe, ig | 1 | no image |\n| net | ig | 1 | gone |" in text
     assert "named by their content; 1 more image cannot be read." in text
 
 
