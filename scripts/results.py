@@ -102,11 +102,13 @@ TRUTH = {
 }
 QUADRATURE = {
     "fringe": "**`FRInGe()`**",
-    "trapezoid": "`quadrature=trapezoid` (the former default)",
+    "trapezoid": "`quadrature=trapezoid`",
     "tight": "`quadrature_rtol=0.01`",
-    "tau_6e3": "`tau=6e-3`",
-    "tau_6e3_long": "`tau=6e-3`, `delta_euc=long`",
-    "quick": "`fringe:quick`: `tau=1e-2`, `delta_euc=long`",
+    "former": "`tau=3e-3`, `until=budget` (the former default)",
+    "budget": "`until=budget`",
+    "tau_1e2": "`tau=1e-2`",
+    "tau_4e2": "`tau=4e-2`",
+    "long": "`delta_euc=long`",
     "preview": "`fringe:preview`",
     "preview_adaptive": "`fringe:preview`, `quadrature=adaptive`",
     "diffusion": "diffusion (control)",

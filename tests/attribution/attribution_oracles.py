@@ -97,7 +97,12 @@ class DenseFRInGe:
         theta = torch.arccos(root0 @ root1)
         steps = math.ceil(2 * theta.item() / math.sqrt(2 * self.m.tau))
         total = torch.zeros_like(x)
-        for k in range(self.m.max_steps if self.m.until == "arrival" else steps):  # arrivals are not looked for
+        until = "half" if self.m.until == "auto" and self.m.steps is None else self.m.until
+        start = (p0 * (p0 * len(p0)).log()).sum()
+        for k in range({"arrival": self.m.max_steps, "half": 3 * steps}.get(until, steps)):  # no arrival is looked for
+            p = self.logits(x).softmax(-1)
+            if until == "half" and k >= steps and (p * (p * len(p)).log()).sum() <= start / 2:
+                break
             alpha = min((k + (self.m.waypoint == "next")) / steps, 1.0)
             waypoint = (torch.sin((1 - alpha) * theta) * root0 + torch.sin(alpha * theta) * root1) / torch.sin(theta)
             found = self.step(x, waypoint, ratio)

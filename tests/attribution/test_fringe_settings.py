@@ -142,7 +142,8 @@ def test_planned_passes_are_those_of_its_steps(settings, each):
     assert spent[9] - spent[4] == 5 * each
     assert fringe.FRInGe(until="arrival", max_steps=70, **every).planned_passes == 70 * each
     farthest = 2 * math.acos(0.0) / math.sqrt(2 * 5e-3)  # the distance between two corners of the simplex
-    assert fringe.FRInGe(tau=5e-3, **every).planned_passes == pytest.approx(farthest * each)
+    assert fringe.FRInGe(tau=5e-3, **every).planned_passes == pytest.approx(3 * farthest * each)
+    assert fringe.FRInGe(tau=5e-3, until="budget", **every).planned_passes == pytest.approx(farthest * each)
 
 
 def test_a_budget_of_more_steps_than_can_be_counted_is_refused():
@@ -153,7 +154,7 @@ def test_a_budget_of_more_steps_than_can_be_counted_is_refused():
 
 @pytest.mark.parametrize(
     ("structure", "cap", "rank", "logit", "until"),
-    [("image", 1.0, 1, None, "budget"), ("sequence", 10.0, 16, 1.0, "arrival"), ("none", 10.0, 16, 1.0, "arrival")],
+    [("image", 1.0, 1, None, "half"), ("sequence", 10.0, 16, 1.0, "arrival"), ("none", 10.0, 16, 1.0, "arrival")],
 )
 def test_automatic_settings_follow_the_structure(structure, cap, rank, logit, until):
     """The cap 0.01 sqrt(n) of images and 0.1 sqrt(n) of others, or twice that; what is given goes before."""
@@ -161,13 +162,13 @@ def test_automatic_settings_follow_the_structure(structure, cap, rank, logit, un
     def path(**settings):
         return fringe.FRInGe(structure=structure, **settings).path(10_000)
 
-    assert path().trust == TrustRegion(4.0, 3e-3, cap, logit)
+    assert path().trust == TrustRegion(4.0, 2e-2, cap, logit)
     assert path(kl_bound=False, delta_euc="long").trust == TrustRegion(4.0, None, 2 * cap, logit)
     assert path(delta_euc=0.7).trust.delta_euc == 0.7
     assert path(delta_euc=None).trust.delta_euc is None
     assert (path().step.fisher_rank, path(fisher_rank=3).step.fisher_rank) == (rank, 3)
     assert (path().until, path(steps=9).until) == (until, "budget")
-    assert {path(until=given, steps=9).until for given in ("budget", "arrival")} == {"budget", "arrival"}
+    assert [path(until=given, steps=9).until for given in ("budget", "half", "arrival")] == ["budget", "half", "arrival"]
 
 
 _LOST = r"the prediction lost \d+% of its divergence from the uniform prediction"
@@ -201,6 +202,8 @@ ARRIVAL, OWN = {"until": "arrival"}, {"reference": (0.25, 0.75)}
     [
         # half of the divergence; what remains is more than half a nat, and then not
         ({}, {"end": 1.001}, "short", r".* lost only 49% of .* uniform .*: use until='arrival', raise delta_euc .*"),
+        ({}, {"end": 1.001, "steps": 32}, "short", r".* lost only 49% .*: the path rests where .* zero: raise delta_euc .*"),
+        ({}, {"end": 0.999, "steps": 32}, "ok", r".* lost 50% of .* \(ok needs 50%\); to go further, use until='arrival'"),
         ({}, {"end": 0.999}, "ok", r".* lost 50% of .* \(ok needs 50%\); to go further, use until='arrival'"),
         ({}, {"end": 0.501}, "ok", r".* lost 74% of .*; to go further, .*"),
         ({}, {"end": 0.5}, "ok", r".* lost 75% of .* \(ok needs 50%\)"),
@@ -254,12 +257,12 @@ ARRIVAL, OWN = {"until": "arrival"}, {"reference": (0.25, 0.75)}
         ({"arrival_kl": 0.1}, {"start": 0.08, "end": 0.06}, "at_reference", r".*"),
         ({}, {"end": 0.04, "steps": 0}, "at_reference", r".*"),
         ({}, {"outcome": PathStatus.AT_REFERENCE}, "at_reference", r".* already is the reference .*"),
-        ({}, {"outcome": PathStatus.DIVERGED, "residual": 1.0}, "diverged", r".* not finite after step 10: .*"),
+        ({}, {"outcome": PathStatus.DIVERGED, "residual": 1.0}, "diverged", r".* not finite after step 33: .*"),
     ],
 )
 def test_verdicts_by_number(settings, path, verdict, advice):
-    """A path of 10 steps from 2 nats to 0.2, over half of the distance, with a residual of 1 %, and what differs."""
-    one = {"start": 2.0, "end": 0.2, "share": 0.5, "residual": 0.01, "steps": 10, "classes": 1} | path
+    """A path of 33 = 3 T steps from 2 nats to 0.2, over half of the distance, with a residual of 1 %, and what differs."""
+    one = {"start": 2.0, "end": 0.2, "share": 0.5, "residual": 0.01, "steps": 33, "classes": 1} | path
     residual = torch.full((1, one["classes"]), one["residual"], dtype=torch.float64)
     outcomes = [one.get("outcome", PathStatus.COMPLETE)]
     result = SimpleNamespace(steps=[one["steps"]], outcomes=outcomes, rule_residual=residual)

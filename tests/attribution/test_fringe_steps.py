@@ -110,7 +110,7 @@ def test_a_number_of_steps_overrides_the_distance_s(steps):
 def test_after_its_last_waypoint_a_path_aims_at_the_reference(waypoint):
     """T + 4 steps that never arrive, against dense algebra that aims at s_T from step T on."""
     model, x = Smooth(), inputs(2)
-    method = fringe.FRInGe(solve="gradient", tau=2e-2, eta_max=2.0, delta_euc=0.3, waypoint=waypoint)
+    method = fringe.FRInGe(solve="gradient", tau=2e-2, eta_max=2.0, delta_euc=0.3, waypoint=waypoint, until="budget")
     planned = fringe.attribute(model, x, method=method).diagnostics["steps"].tolist()
     assert planned == [9, 10]
     method = dataclasses.replace(method, until="arrival", arrival_kl=1e-9, max_steps=13)

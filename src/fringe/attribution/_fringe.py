@@ -21,6 +21,7 @@ from fringe.errors import InputError, require, require_choice
 from fringe.geometry import kl, log_probabilities
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import (
+    ENOUGH,
     FisherRaoTracking,
     JacobianForm,
     JVPUse,
@@ -61,7 +62,7 @@ def paper_settings(model: str, variant: str) -> dict[str, Any]:
     """
     row = table()[model, variant]
     settings: dict[str, Any] = {"solve": "natural", "delta_euc": None, "preconditioner": "blur"}
-    settings |= {"quadrature": "trapezoid"} | {name: float(row[name]) for name in _FIELDS if row[name]}
+    settings |= {"quadrature": "trapezoid", "until": "budget"} | {name: float(row[name]) for name in _FIELDS if row[name]}
     if "cg_iterations" in settings:
         settings["cg_iterations"] = int(settings["cg_iterations"])
     if variant != "fringe":
@@ -112,10 +113,6 @@ AUTO_DEPTH: dict[Structure, int] = {"image": 2, "sequence": 8, "none": 8}
 #: Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled.
 STALLED_BELOW = 0.05
 
-#: Share of the KL divergence to the reference removed, under which a path is called short: the prediction has more than
-#: half of its certainty left. (In shares of the Fisher-Rao distance nearly all maps would be: docs/results.md.)
-SHORT_BELOW = 0.5
-
 #: Nats to the reference at the end point above which the advice says how to continue.
 FAR_ABOVE = 0.5
 
@@ -136,13 +133,12 @@ class FRInGe(Attributor):
     presets: ClassVar = {
         # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
         "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
-        "full_metric": {"solve": "natural", "gamma_prior": 1e-3},
-        "quick": {"tau": 1e-2, "delta_euc": "long"},  # both longer, so the path stays nearly the same
+        "full_metric": {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget"},
         "preview": {"steps": 4, "kl_bound": False, "delta_euc": "long", "quadrature": "trapezoid"},
         **{name: paper_settings(name, "fringe") for name in preset_names()},
     }
 
-    tau: Annotated[Positive, Search(3e-4, 1e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 3e-3
+    tau: Annotated[Positive, Search(3e-4, 1e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 2e-2
     eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest factor (eta_max); 4: Newton's step")] = 4.0
     delta_euc: Annotated[
         Positive | Literal["auto", "long"] | None,
@@ -193,7 +189,10 @@ class FRInGe(Attributor):
     steps: Annotated[PositiveInt | None, Doc("number of steps T; none: it follows from the distance")] = None
     until: Annotated[
         Literal["auto", Until],
-        Doc("stop after T steps (budget) or on arrival; auto: budget for images or with steps=, else arrival"),
+        Doc(
+            "stop after T steps (budget), then perhaps go on until half of the divergence is gone (half), or on arrival; "
+            "auto: half for images, budget with steps=, else arrival"
+        ),
     ] = "auto"
     arrival_kl: Annotated[Positive, Doc("KL to the reference that counts as arrived", unit="nats")] = 0.05
     max_steps: Annotated[PositiveInt, Doc("largest number of steps when until='arrival'")] = 1000
@@ -263,7 +262,7 @@ class FRInGe(Attributor):
         if isinstance(cap, str):
             cap = _LENGTHS[cap] * AUTO_CAP[self.structure] * math.sqrt(entries)
         trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)
-        until: Until = "budget" if image or self.steps is not None else "arrival"
+        until: Until = "budget" if self.steps is not None else "half" if image else "arrival"
         return FisherRaoTracking(
             step=NaturalStep(
                 solve=self.solve,
@@ -294,7 +293,7 @@ class FRInGe(Attributor):
     @property
     def planned_passes(self) -> float:
         path = self.path(1)
-        steps = self.max_steps if path.until == "arrival" else self.steps or self._most_steps
+        steps = path.limit(self.steps or self._most_steps)
         products = {"natural": 1 + 2 * self.cg_iterations, "geodesic": path.step.fisher_rank}.get(self.solve, 1)
         return steps * (3 + products)  # and a forward pass, the score's gradient, the length of the step
 
@@ -347,13 +346,15 @@ def _status(
         return "diverged", what
     end = float(diagnostics["endpoint_kl"][image])
     arrived, removed = end <= method.arrival_kl, 1.0 - end / start_kl
-    if arrived and (steps == 0 or (start_kl <= method.arrival_kl and removed < SHORT_BELOW)):
+    if arrived and (steps == 0 or (start_kl <= method.arrival_kl and removed < ENOUGH)):
         from_it = f"the prediction is {start_kl:.2g} nats from the reference"
         return "at_reference", f"{from_it}: lower arrival_kl to explain it"
     share = 1.0 - float(diagnostics["endpoint_distance"][image] / diagnostics["distance"][image])
     goal = "the uniform prediction" if method.reference is None else "the reference"
-    until = method.path(1).until
-    rests = until == "arrival" and steps < method.max_steps and not arrived
+    path = method.path(1)
+    until, planned = path.until, path.schedule(diagnostics["distance"][image : image + 1])[0]
+    done = arrived if until == "arrival" else until == "budget" or removed >= ENOUGH
+    rests = steps < path.limit(planned) and not done
     if share < STALLED_BELOW and not arrived:
         bound = "max_steps, " if until == "arrival" and not rests else "steps, " if method.steps else ""
         longer = "" if bound else ", or, for a saturated prediction, take fewer, longer steps (larger tau)"
@@ -371,13 +372,13 @@ def _status(
     # after coarse, which is the graver: a short map is right about the part of the way that was covered
     lost = f"{max(100 * removed // 1, 0):.0f}% of its divergence from {goal}"
     onward = "" if rests else "raise max_steps" if until == "arrival" else "use until='arrival'"
-    if removed < SHORT_BELOW and not arrived:
+    if removed < ENOUGH and not arrived:
         do = f"{onward}, raise" if onward else "the path rests where the gradient is zero: raise"
         return "short", (
-            f"complete within {residual:.1%}, but the prediction lost only {lost} (ok needs {SHORT_BELOW:.0%}): "
+            f"complete within {residual:.1%}, but the prediction lost only {lost} (ok needs {ENOUGH:.0%}): "
             f"{do} delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that part"
         )
-    rule = "arrived" if arrived else f"ok needs {SHORT_BELOW:.0%}"
+    rule = "arrived" if arrived else f"ok needs {ENOUGH:.0%}"
     further = f"; to go further, {onward}" if end > FAR_ABOVE and onward else ""
     return "ok", f"complete within {residual:.1%}; the prediction lost {lost} ({rule}){further}"
 

@@ -139,7 +139,7 @@ class SegmentPieces(PieceStream):
             yield from self._bisection.run(full=False)
 
     def count(self, piece: Piece) -> None:
-        """Report a step; for a path that ends on arrival, report the expected share of its T planned steps.
+        """Report a step; for a path that may go on until it arrives, report the expected share of its T planned steps.
 
         After k steps this share is the larger of 1 - 2^(-k / T) and the covered part of the distance to the reference.
         It rises with every step, and is 1 only on arrival.
@@ -147,12 +147,14 @@ class SegmentPieces(PieceStream):
         Args:
             piece: Terms of one step.
         """
-        if self.run.arrival_kl is None or self.problem.progress is None:
+        stats, step, arrived = piece.stats, piece.step, None
+        if self.problem.progress is not None and "reference_kl" in stats:
+            arrived = self.run.arrived(piece.rows, step, stats["reference_kl"])
+        if arrived is None:
             super().count(piece)
             return
-        left, rows = piece.stats["reference_distance"] / self._distance[piece.rows], piece.rows.tolist()
-        arrived = (piece.stats["reference_kl"] <= self.run.arrival_kl).tolist()
-        for row, step, rest, ended in zip(rows, piece.step.tolist(), left.tolist(), arrived, strict=True):
+        left, rows = stats["reference_distance"] / self._distance[piece.rows], piece.rows.tolist()
+        for row, step, rest, ended in zip(rows, step.tolist(), left.tolist(), arrived.tolist(), strict=True):
             planned = self.planned[row]
             share = 1.0 if ended else max(1.0 - 0.5 ** (step / planned), 1.0 - rest, self._shares[row])
             self._shares[row] = share if ended else min(share, 0.99)

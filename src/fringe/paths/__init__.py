@@ -16,7 +16,7 @@ from fringe.paths._base import (
     fisher_rao_step,
 )
 from fringe.paths._counterfactual import AdversarialPath, CounterfactualPath, last_linear_layer
-from fringe.paths._fisher_rao import FisherRaoTracking, Until, Waypoint
+from fringe.paths._fisher_rao import ENOUGH, FisherRaoTracking, Until, Waypoint
 from fringe.paths._geodesic import (
     AuthorsEnergy,
     GradientNorm,

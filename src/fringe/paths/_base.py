@@ -143,15 +143,23 @@ class PathRun(ABC):
         planned: Number of steps of each image, known before the run; 0 for an image without a path.
         steps_taken: Number of steps of each image, updated with every segment.
         outcomes: How the path of each image ended, final after the last segment.
-        arrival_kl: KL to the reference (nats) at which a path ends; None: it ends after the planned steps.
     """
 
     begins: Orientation = "input"
-    arrival_kl: float | None = None
     diagnostics: GeodesicDiagnostics
     planned: list[int]
     steps_taken: list[int]
     outcomes: list[PathStatus]
+
+    def arrived(self, rows: Tensor, step: Tensor, reference_kl: Tensor) -> Tensor | None:
+        """Which paths may end here (L,) bool; None if every path takes its planned steps.
+
+        Args:
+            rows: The images (L,).
+            step: Steps (L,) they have taken.
+            reference_kl: KL (L,) of their predictions to the reference in nats.
+        """
+        return None
 
     @abstractmethod
     def segments(self) -> Iterator[Segment]:

@@ -35,7 +35,12 @@ AT_REFERENCE_BELOW = 1e-6
 STATISTIC = "statistic: "
 
 Waypoint = Literal["next", "current"]
-Until = Literal["budget", "arrival"]
+Until = Literal["budget", "half", "arrival"]
+
+#: Share of the KL divergence to the reference that until="half" goes on to remove, and that a map needs to be ``ok``.
+ENOUGH = 0.5
+#: Most steps of until="half", in units of T.
+HALF_LIMIT = 3
 
 
 @dataclass(frozen=True)
@@ -48,10 +53,11 @@ class FisherRaoTracking(Path):
         tau: KL budget of a step in nats: the number of steps is ``T = ceil(d_FR / sqrt(2 tau))``.
         waypoint: ``"next"`` aims at s_{k+1}, ``"current"`` at s_k as the printed algorithm does.
         steps: Number of steps, instead of T.
-        until: ``"arrival"`` stops when KL(p || reference) falls below ``arrival_kl``, and continues towards the last
-            waypoint until then.
+        until: ``"budget"`` stops after T steps. The others continue towards the last waypoint: ``"half"`` until half of
+            KL(p || reference) at the input is gone, for 3 T steps at most; ``"arrival"`` stops, perhaps before step T,
+            when it falls below ``arrival_kl``.
         arrival_kl: In nats.
-        max_steps: Maximum number of steps until arrival.
+        max_steps: Maximum number of steps of ``"arrival"``.
         reference: A distribution (C,), or one for each image (B, C); uniform when None.
         feedback: For solve="geodesic": saves the JVP of every step but the first. The Fisher norm of a direction is
             then ``rho (m^T v)^2``, where rho is exact at the first step (1, its least value, for a model without JVPs)
@@ -101,6 +107,10 @@ class FisherRaoTracking(Path):
         if self.steps is not None:
             steps = torch.full_like(distance, self.steps)
         return [int(t) for t in torch.where(distance <= AT_REFERENCE_BELOW, 0.0, steps).tolist()]
+
+    def limit(self, steps: float) -> float:
+        """The most steps that a path of ``T = steps`` may take."""
+        return self.max_steps if self.until == "arrival" else steps * (HALF_LIMIT if self.until == "half" else 1)
 
 
 @dataclass(frozen=True)
@@ -161,8 +171,10 @@ class FisherRaoRun(PathRun):
         self.path, self.problem = path, problem
         self.diagnostics = GeodesicDiagnostics(log_probabilities(problem.logits), path.log_reference(problem))
         self.planned = path.schedule(self.diagnostics.distance())
-        self.arrival_kl = path.arrival_kl if path.until == "arrival" else None
         self._total = torch.tensor(self.planned).to(self.diagnostics.s0)
+        start_kl = kl(log_probabilities(problem.logits), self.diagnostics.log_q)
+        self._goal = (1.0 - ENOUGH) * start_kl if path.until == "half" else torch.full_like(start_kl, path.arrival_kl)
+        self._limits = [path.limit(steps) for steps in self.planned]
         self.steps_taken = [0] * len(self.planned)
         self.outcomes = [PathStatus.AT_REFERENCE if t == 0 else PathStatus.COMPLETE for t in self.planned]
         self.solver: StepSolver = path.step.on(problem.inputs[0])
@@ -195,6 +207,12 @@ class FisherRaoRun(PathRun):
             if segment is not None:
                 yield segment
 
+    def arrived(self, rows: Tensor, step: Tensor, reference_kl: Tensor) -> Tensor | None:
+        if self.path.until == "budget":
+            return None
+        near = reference_kl <= self._goal[rows]
+        return near if self.path.until == "arrival" else near & (step >= self._total[rows])
+
     def _enter(self, rows: list[int]) -> _Slots:
         index = torch.tensor(rows, dtype=torch.int64, device=self.problem.inputs.device)
         state = {"index": index, "step": torch.zeros_like(index), "x": self.problem.inputs[index]}
@@ -202,8 +220,7 @@ class FisherRaoRun(PathRun):
 
     def _divide(self, slots: _Slots) -> tuple[_Slots, _Slots]:
         """The slots that take another step, and those that have taken their last one."""
-        limits = [self.planned[row] if self.path.until == "budget" else self.path.max_steps for row in slots.rows]
-        ended = [steps >= limit for steps, limit in zip(slots.steps_taken, limits, strict=True)]
+        ended = [steps >= self._limits[row] for steps, row in zip(slots.steps_taken, slots.rows, strict=True)]
         if not any(ended):
             return slots, slots.select([])
         continuing = slots.select([slot for slot, end in enumerate(ended) if not end])
@@ -246,10 +263,10 @@ class FisherRaoRun(PathRun):
         # the largest entry is NaN if any is: a fraction of the time of testing each
         largest = torch.maximum(current.gradient.abs().flatten(1).amax(1), logits.abs().amax(-1))
         finite = largest < torch.inf
-        if self.path.until == "budget":
-            return finite.tolist(), [False] * len(finite)
         index, length = state["index"], state.get(STATISTIC + "euclidean_step")
-        arrived = kl(log_p, self.diagnostics.log_q[index]) <= self.path.arrival_kl
+        arrived = self.arrived(index, state["step"], kl(log_p, self.diagnostics.log_q[index]))
+        if arrived is None:
+            return finite.tolist(), [False] * len(finite)
         if length is not None:  # from step T on the waypoint is the last one: a step of zero is followed by the same
             arrived |= (length == 0) & (state["step"] > self._total[index])
         both = torch.stack([finite, arrived]).tolist()
