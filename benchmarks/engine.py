@@ -113,12 +113,12 @@ def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) ->
 
     batch, target = len(x), model(x).argmax(1)
     trapezoid = fringe.FRInGe(quadrature="trapezoid")
-    methods = "fringe", trapezoid, "fringe:quick"
-    found, *others = (fringe.attribute(model, x, method=method) for method in methods)
-    total, fewer, fewest = (a.passes.forward + a.passes.jvp + a.passes.vjp for a in (found, *others))
+    methods = "fringe", trapezoid
+    found, other = (fringe.attribute(model, x, method=method) for method in methods)
+    total, fewer = (a.passes.forward + a.passes.jvp + a.passes.vjp for a in (found, other))
     gradients = round(total / 2 / batch)
     peer = IntegratedGradients(model)
-    ours, plain, quick, ig, captum = alternate(
+    ours, plain, ig, captum = alternate(
         CPU,
         repetitions,
         *(lambda method=method: fringe.attribute(model, x, method=method) for method in methods),
@@ -132,8 +132,7 @@ def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) ->
     print(
         f"{name}, batch {batch}: FRInGe() is {ours / ig:.2f} x IG (50 gradients), {ours / captum:.2f} x Captum's IG "
         f"with {gradients} gradients, {ours / plain:.2f} x the trapezoid rule ({total / fewer:.2f} x its passes); "
-        f"{1 - inside / whole:.0%} of its time outside the network; {found.passes}; "
-        f"fringe:quick is {quick / ig:.2f} x IG ({fewest / total:.2f} x the passes of FRInGe())"
+        f"{1 - inside / whole:.0%} of its time outside the network; {found.passes}"
     )
 
 

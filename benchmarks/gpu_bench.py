@@ -27,14 +27,13 @@ NETWORKS = {"resnet18": 0, "resnet50": 2, "resnet152": 2, "vgg19": 3}
 PAPER_SECONDS = {"resnet18": 55.1, "resnet50": 45.0, "resnet152": 319.0}
 """FRInGe as the paper reports it: seconds an image, one after the other, on an H100."""
 IG, DEFAULT, JVP, PAPER, PREVIEW = "IG", "FRInGe()", "FRInGe with a JVP in each step", "paper", "preview"
-TRAPEZOID, QUICK = "FRInGe by the trapezoid rule", "FRInGe, preset quick"
+TRAPEZOID = "FRInGe by the trapezoid rule"
 METHODS: dict[str, tuple[int, Callable[[str], fringe.Attributor]]] = {
     IG: (0, lambda network: fringe.IntegratedGradients()),
     DEFAULT: (0, lambda network: fringe.FRInGe()),
     PAPER: (0, lambda network: fringe.FRInGe.preset(network if network in NETWORKS else "resnet18")),
     JVP: (1, lambda network: fringe.FRInGe(feedback=None)),
     TRAPEZOID: (1, lambda network: fringe.FRInGe(quadrature="trapezoid")),
-    QUICK: (1, lambda network: fringe.FRInGe.preset("quick")),
     PREVIEW: (1, lambda network: fringe.FRInGe.preset("preview")),
 }
 """Methods, how much later than the first their rows come, and their settings for a network."""

@@ -206,6 +206,19 @@ class TestStoredPoints:
         with pytest.raises(fringe.InputError, match="telemetry: got 1, expected true, false or at least 2"):
             fringe.attribute(model, x, method=method, telemetry=1)
 
+    @pytest.mark.parametrize("last", [12, 30, 97])
+    def test_those_of_a_path_that_goes_on_are_spread_over_all_of_it(self, last):
+        method = dataclasses.replace(METHOD, until="arrival", arrival_kl=1e-12, max_steps=last)
+        whole, some = (fringe.attribute(Smooth(), inputs(1), method=method, telemetry=t) for t in (200, 4))
+        (path,), (all_points,) = some.trajectory, whole.trajectory
+        steps = path.snapshot_steps
+        assert all_points.snapshot_steps.tolist() == list(range(last + 1))
+        assert len(steps) == 4
+        assert (steps[0], steps[-1]) == (0, last)
+        assert steps.diff().max() <= last / 2
+        for name in ("snapshots", "cumulative", "probabilities"):
+            torch.testing.assert_close(getattr(path, name), getattr(all_points, name)[steps])
+
     def test_thinned_takes_some_of_them(self):
         (path,) = fringe.attribute(Smooth(), inputs(1), method="ig", telemetry=11).trajectory
         some, (six,) = path.thinned(6), fringe.attribute(Smooth(), inputs(1), method="ig", telemetry=True).trajectory

@@ -175,6 +175,16 @@ def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence
     assert ends == {"T", "between", "3 T"}
 
 
+def test_progress_of_a_path_that_goes_on_past_its_planned_steps():
+    """It rises by one at each of these, but the last is counted at the end only."""
+    seen: list[tuple[int, int]] = []
+    method = fringe.FRInGe(delta_euc=0.1)
+    found = fringe.attribute(Smooth(), inputs(1), method=method, progress=lambda *now: seen.append(now))
+    planned = math.ceil(float(found.diagnostics["distance"][0]) / math.sqrt(2 * method.tau))
+    assert int(found.diagnostics["steps"][0]) > planned
+    assert seen == [(k, planned) for k in range(1, planned + 1)]
+
+
 def test_arrival_is_bounded():
     model, x = Smooth(), inputs(1)
     method = dataclasses.replace(FAST, delta_euc=1e-3, until="arrival", max_steps=7)

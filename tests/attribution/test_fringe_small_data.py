@@ -61,7 +61,7 @@ def test_networks_of_tables_arrive(name):
     assert verdicts.count("ok") >= 0.95 * len(verdicts)
     ends = torch.cat([part.diagnostics["endpoint_kl"] for part in found])
     assert (ends <= TABULAR.arrival_kl).double().mean() >= 0.95
-    assert torch.cat([part.completeness_residual for part in found]).quantile(0.95) < 0.03
+    assert torch.cat([part.completeness_residual for part in found]).quantile(0.95) < 0.04
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])

@@ -193,15 +193,29 @@ def integrate(stream: PieceStream) -> PathIntegral:
 
 
 class _Log:
-    """The record of one path: what was measured, and some of its points by their number of steps from the input."""
+    """The record of one path: what was measured, and some of its points by their number of steps from the input.
+
+    These are ``snapshots`` points over the planned steps. On a path that goes on, as many more at the same distance are
+    kept, then every second one is dropped and the distance doubled; ``snapshots`` of them are given.
+    """
 
     def __init__(self, image: int, planned: int, snapshots: int):
         self.image = image
         self.planned = planned
-        self.snapshot_steps = {round(planned * m / (snapshots - 1)) for m in range(snapshots)}
+        self._count, self._stride = snapshots, planned / (snapshots - 1)
         self.points: dict[str, list[Any]] = {}
         self.steps: dict[str, list[Any]] = {}
         self.snapshots: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def is_due(self, step: int) -> bool:
+        """Whether the point after this step belongs to the record."""
+        if len(self.snapshots) > 2 * self._count:
+            self._stride *= 2.0
+            self.snapshots = {k: point for k, point in self.snapshots.items() if self._is_multiple(k)}
+        return self._is_multiple(step)
+
+    def _is_multiple(self, step: int) -> bool:
+        return step == round(self._stride * round(step / self._stride))
 
     def store(self, step: int, x: Tensor, cumulative: Tensor) -> None:
         dtype = self.snapshots[0][0].dtype if self.snapshots else x.dtype  # a path may use a higher precision
@@ -219,13 +233,14 @@ class _Log:
 
     def trajectory(self) -> Trajectory:
         steps = sorted(self.snapshots)
-        return Trajectory(
+        whole = Trajectory(
             points={name: torch.tensor(column, dtype=torch.float64) for name, column in self.points.items()},
             steps={name: torch.tensor(column, dtype=torch.float64) for name, column in self.steps.items()},
             snapshot_steps=torch.tensor(steps),
             snapshots=torch.stack([self.snapshots[k][0] for k in steps]),
             cumulative=torch.stack([self.snapshots[k][1] for k in steps]),
         )
+        return whole.thinned(self._count)
 
 
 class Recorder:
@@ -270,7 +285,7 @@ class Recorder:
             if self._begins == "baseline":
                 step, after = log.planned - step + 1, before
             self._latest[path] = (step, piece.x[i], self._scaled(after, log))  # any step may prove to be the last
-            if step in log.snapshot_steps:
+            if log.is_due(step):
                 log.store(*self._latest[path])
 
     def correct(self, correction: Correction) -> None:

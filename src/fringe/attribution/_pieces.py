@@ -141,8 +141,8 @@ class SegmentPieces(PieceStream):
     def count(self, piece: Piece) -> None:
         """Report a step; for a path that may go on until it arrives, report the expected share of its T planned steps.
 
-        After k steps this share is the larger of 1 - 2^(-k / T) and the covered part of the distance to the reference.
-        It rises with every step, and is 1 only on arrival.
+        After k steps this share is k / T. If a path has no end but its arrival, it is the larger of 1 - 2^(-k / T) and
+        the covered part of the distance to the reference. It never falls, and is 1 only on arrival.
 
         Args:
             piece: Terms of one step.
@@ -154,10 +154,10 @@ class SegmentPieces(PieceStream):
             super().count(piece)
             return
         left, rows = stats["reference_distance"] / self._distance[piece.rows], piece.rows.tolist()
-        for row, step, rest, ended in zip(rows, step.tolist(), left.tolist(), arrived.tolist(), strict=True):
+        for row, k, rest, ended in zip(rows, step.tolist(), left.tolist(), arrived.tolist(), strict=True):
             planned = self.planned[row]
-            share = 1.0 if ended else max(1.0 - 0.5 ** (step / planned), 1.0 - rest, self._shares[row])
-            self._shares[row] = share if ended else min(share, 0.99)
+            share = max(1.0 - 0.5 ** (k / planned), 1.0 - rest) if self.run.open_ended else k / planned
+            self._shares[row] = 1.0 if ended else max(min(share, 0.99), self._shares[row])
         self.counter.reach(int(sum(share * planned for share, planned in zip(self._shares, self.planned, strict=True))))
 
     def _update_scores(self, s: Segment) -> None:

@@ -143,9 +143,11 @@ class PathRun(ABC):
         planned: Number of steps of each image, known before the run; 0 for an image without a path.
         steps_taken: Number of steps of each image, updated with every segment.
         outcomes: How the path of each image ended, final after the last segment.
+        open_ended: Whether paths end on arrival alone, however many steps were planned.
     """
 
     begins: Orientation = "input"
+    open_ended: bool = False
     diagnostics: GeodesicDiagnostics
     planned: list[int]
     steps_taken: list[int]

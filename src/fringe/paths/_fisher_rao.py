@@ -174,6 +174,7 @@ class FisherRaoRun(PathRun):
         self._total = torch.tensor(self.planned).to(self.diagnostics.s0)
         start_kl = kl(log_probabilities(problem.logits), self.diagnostics.log_q)
         self._goal = (1.0 - ENOUGH) * start_kl if path.until == "half" else torch.full_like(start_kl, path.arrival_kl)
+        self.open_ended = path.until == "arrival"
         self._limits = [path.limit(steps) for steps in self.planned]
         self.steps_taken = [0] * len(self.planned)
         self.outcomes = [PathStatus.AT_REFERENCE if t == 0 else PathStatus.COMPLETE for t in self.planned]
