@@ -21,8 +21,9 @@ MAPS, NUMBERS = HERE / "golden_maps.safetensors", HERE / "golden_maps.json"
 TOLERANCE = 1e-6
 """Relative, in float64: sums may be taken in another order, and maps are stored in single precision."""
 
-FULL_METRIC = {"solve": "natural", "gamma_prior": 1e-3}
+FULL_METRIC = {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget"}
 FAST = {**FULL_METRIC, "tau": 3e-2, "cg_iterations": 6}
+BUDGET = {"tau": 3e-2, "until": "budget"}
 GIVEN = tuple((k + 1) / 55 for k in range(10))
 
 # label: the method's name, its settings, and what the call is given beside
@@ -37,9 +38,10 @@ CASES = {
     "expected_gradients stratified": ("expected_gradients", {"samples": 6, "fractions": "stratified"}, {"seed": 3}),
     "fringe": ("fringe", FAST, {"telemetry": True}),
     "fringe default": ("fringe", FULL_METRIC, {}),
-    "fringe geodesic": ("fringe", {"tau": 3e-2, "feedback": None}, {"telemetry": True}),
-    "fringe feedback": ("fringe", {"tau": 3e-2}, {"batch_size": 2}),
-    "fringe rank 3": ("fringe", {"tau": 3e-2, "fisher_rank": 3}, {}),
+    "fringe geodesic": ("fringe", {**BUDGET, "feedback": None}, {"telemetry": True}),
+    "fringe feedback": ("fringe", BUDGET, {"batch_size": 2}),
+    "fringe rank 3": ("fringe", {**BUDGET, "fisher_rank": 3}, {}),
+    "fringe half": ("fringe", {"delta_euc": 0.2}, {"telemetry": True, "batch_size": 2}),
     "fringe batch": ("fringe", FAST, {"batch_size": 2}),
     "fringe adaptive": ("fringe", {**FAST, "quadrature_rtol": 1e-3, "quadrature_depth": 8}, {}),
     "fringe arrival": ("fringe", {**FAST, "until": "arrival", "max_steps": 12}, {"telemetry": True}),
