@@ -77,7 +77,7 @@ def test_diagnose_takes_the_cap_off(tmp_path):
 
 
 def test_sweep_draws_the_objective_of_the_scores(tmp_path):
-    factors = ("--factor", "tau=2e-3,3e-3", "--factor", " steps = 2, 3 ")
+    factors = ("--factor", "tau=2e-3,2e-2", "--factor", " steps = 2, 3 ")
     result = run("sweep", "--out", tmp_path, *TINY, *METRICS, *factors)
     assert result.exit_code == 0, result.output
     assert "6 maps made now" in result.stdout
@@ -87,7 +87,7 @@ def test_sweep_draws_the_objective_of_the_scores(tmp_path):
         rows = {(row["factor"], float(row["value"])): float(row["objective"]) for row in csv.DictReader(file)}
     labels = {
         ("tau", 0.002): "tau=0.002",
-        ("tau", 0.003): "centre",
+        ("tau", 0.02): "centre",
         ("steps", 2.0): "centre",
         ("steps", 3.0): "steps=3",
     }

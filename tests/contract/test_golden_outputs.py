@@ -30,7 +30,8 @@ of their size, and a completeness gap, the difference of numbers near 5, by 2e-6
 
 METRICS = tuple(sorted(name for name, kind in fringe.METRICS.items() if kind.by_default and not kind.requires_truth))
 FAST = (
-    *("fringe.tau=0.02", "fringe.until=budget", "fringe.eta_max=4", "ig.steps=6", "smoothgrad.samples=3", "smoothgrad.spread=0.2"),
+    *("fringe.tau=0.02", "fringe.until=budget", "fringe.eta_max=4", "ig.steps=6"),
+    *("smoothgrad.samples=3", "smoothgrad.spread=0.2"),
     *("guided_ig.steps=4", "max_sensitivity.samples=2", "infidelity.samples=4", "deletion.sigma=2"),
 )
 COMMON = ("--model", "embedded:digits", "--device", "cpu", "--seed", "2", "--batch-size", "2")

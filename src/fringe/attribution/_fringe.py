@@ -61,8 +61,8 @@ def paper_settings(model: str, variant: str) -> dict[str, Any]:
     eta_max; its number of steps is that of the network's full setting, and no other bound applies.
     """
     row = table()[model, variant]
-    settings: dict[str, Any] = {"solve": "natural", "delta_euc": None, "preconditioner": "blur"}
-    settings |= {"quadrature": "trapezoid", "until": "budget"} | {name: float(row[name]) for name in _FIELDS if row[name]}
+    settings: dict[str, Any] = {"solve": "natural", "delta_euc": None, "preconditioner": "blur", "until": "budget"}
+    settings |= {"quadrature": "trapezoid"} | {name: float(row[name]) for name in _FIELDS if row[name]}
     if "cg_iterations" in settings:
         settings["cg_iterations"] = int(settings["cg_iterations"])
     if variant != "fringe":
@@ -138,7 +138,7 @@ class FRInGe(Attributor):
         **{name: paper_settings(name, "fringe") for name in preset_names()},
     }
 
-    tau: Annotated[Positive, Search(3e-4, 1e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 2e-2
+    tau: Annotated[Positive, Search(3e-4, 5e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 2e-2
     eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest factor (eta_max); 4: Newton's step")] = 4.0
     delta_euc: Annotated[
         Positive | Literal["auto", "long"] | None,
@@ -190,8 +190,8 @@ class FRInGe(Attributor):
     until: Annotated[
         Literal["auto", Until],
         Doc(
-            "stop after T steps (budget), then perhaps go on until half of the divergence is gone (half), or on arrival; "
-            "auto: half for images, budget with steps=, else arrival"
+            "end after T steps (budget), after T to 3 T when half of the divergence is gone (half), or on arrival; "
+            "auto: budget with steps=, else half for images, arrival for other inputs"
         ),
     ] = "auto"
     arrival_kl: Annotated[Positive, Doc("KL to the reference that counts as arrived", unit="nats")] = 0.05
@@ -217,8 +217,8 @@ class FRInGe(Attributor):
 
         Args:
             name: ``paper`` (the paper's algorithm for any network: its numbers for ResNet-50, with a cap that scales
-                with the input), ``full_metric`` (the full metric with our damping), ``quick`` (longer steps: six
-                tenths of the passes), ``preview`` (four long steps, 14 passes), or one of the paper's six networks.
+                with the input), ``full_metric`` (the full metric with our damping), ``preview`` (four long steps, 14
+                passes), or one of the paper's six networks.
             variant: Parts of the method that are removed, see :meth:`variant`. For a network of the paper, the variants
                 of its hyper-parameter table have their own numbers.
 
@@ -351,10 +351,9 @@ def _status(
         return "at_reference", f"{from_it}: lower arrival_kl to explain it"
     share = 1.0 - float(diagnostics["endpoint_distance"][image] / diagnostics["distance"][image])
     goal = "the uniform prediction" if method.reference is None else "the reference"
-    path = method.path(1)
-    until, planned = path.until, path.schedule(diagnostics["distance"][image : image + 1])[0]
+    until = (path := method.path(1)).until
     done = arrived if until == "arrival" else until == "budget" or removed >= ENOUGH
-    rests = steps < path.limit(planned) and not done
+    rests = not done and steps < path.limit(path.schedule(diagnostics["distance"][image : image + 1])[0])
     if share < STALLED_BELOW and not arrived:
         bound = "max_steps, " if until == "arrival" and not rests else "steps, " if method.steps else ""
         longer = "" if bound else ", or, for a saturated prediction, take fewer, longer steps (larger tau)"

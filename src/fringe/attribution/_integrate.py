@@ -233,14 +233,14 @@ class _Log:
 
     def trajectory(self) -> Trajectory:
         steps = sorted(self.snapshots)
-        whole = Trajectory(
+        path = Trajectory(
             points={name: torch.tensor(column, dtype=torch.float64) for name, column in self.points.items()},
             steps={name: torch.tensor(column, dtype=torch.float64) for name, column in self.steps.items()},
             snapshot_steps=torch.tensor(steps),
             snapshots=torch.stack([self.snapshots[k][0] for k in steps]),
             cumulative=torch.stack([self.snapshots[k][1] for k in steps]),
         )
-        return whole.thinned(self._count)
+        return path.thinned(self._count)
 
 
 class Recorder:

@@ -154,12 +154,15 @@ class PathRun(ABC):
     outcomes: list[PathStatus]
 
     def arrived(self, rows: Tensor, step: Tensor, reference_kl: Tensor) -> Tensor | None:
-        """Which paths may end here (L,) bool; None if every path takes its planned steps.
+        """Tell which paths may end where they are.
 
         Args:
-            rows: The images (L,).
-            step: Steps (L,) they have taken.
+            rows: Images (L,).
+            step: Steps (L,) that they have taken.
             reference_kl: KL (L,) of their predictions to the reference in nats.
+
+        Returns:
+            Truth values (L,); None if every path takes its planned steps.
         """
         return None
 
