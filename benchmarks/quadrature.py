@@ -24,7 +24,8 @@ from fringe.attribution._quadrature import Bisection
 from fringe.paths import Segment
 
 PLAIN = fringe.FRInGe(quadrature="trapezoid")
-PATHS = {"FRInGe()": PLAIN, "diffusion": dataclasses.replace(PLAIN, solve="diffusion", gamma_prior=3e-3)}
+BUDGET = dataclasses.replace(PLAIN, until="budget")
+PATHS = {"FRInGe": BUDGET, "diffusion": dataclasses.replace(BUDGET, solve="diffusion", gamma_prior=3e-3)}
 TAUS = 2e-2, 3e-3, 5e-4
 RULES = {"trapezoid": PLAIN, "corrected": fringe.FRInGe(quadrature="corrected")}
 RULES |= {f"adaptive, {tol:.0%}": fringe.FRInGe(quadrature_rtol=tol) for tol in (0.01, 0.02, 0.03)}
