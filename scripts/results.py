@@ -57,7 +57,7 @@ class Table:
 
 DEFAULTS = {
     "feedback": "**`FRInGe()`**: geodesic, feedback",
-    "prior_3e3": "geodesic, γ_prior = 3e-3 (the former default)",
+    "prior_3e3": "geodesic, γ_prior = 3e-3",
     "geodesic": "geodesic, a JVP in each step",
     "preview": "`fringe:preview`",
     "preview_3e3": "`fringe:preview`, γ_prior = 3e-3",
@@ -87,7 +87,7 @@ TRUTH = {
     "no_prior": "FRInGe, γ_prior = 0",
     "prior_1e4": "FRInGe, γ_prior = 1e-4",
     "prior_1e3": "FRInGe, γ_prior = 1e-3",
-    "prior_3e3": "FRInGe, γ_prior = 3e-3 (the former default)",
+    "prior_3e3": "FRInGe, γ_prior = 3e-3",
     "step_0": "FRInGe, γ_step = 0",
     "step_1e1": "FRInGe, γ_step = 0.1",
     "damping_1e1": "FRInGe, λ = 0.1",
