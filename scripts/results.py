@@ -357,7 +357,7 @@ def _replace(path: Path, name: str, text: str) -> int:
 
 #: What the figure shows: the name of a point, and its distance above the point.
 POINTS = {
-    "feedback": ("FRInGe()", 5),
+    "feedback": ("FRInGe()", -11),
     "preview": ("preview", 5),
     "diffusion": ("diffusion", -11),
     "no_prior": ("γ_prior = 0", -11),
@@ -381,8 +381,6 @@ def figure(runs: list[Results]) -> Figure:
             scores = {method: float(np.nanmean(results.scores(model, method, metric))) for method in methods}
             for method in methods:
                 (name, above), passes = POINTS[method], summary(results, model, method)["passes"]
-                if method in ("feedback", "diffusion"):  # close together: the name of the upper one goes above
-                    above = 5 if scores[method] == max(scores["feedback"], scores["diffusion"]) else -11
                 colour = "tab:red" if method == "feedback" else "tab:blue" if method in DEFAULTS else "tab:gray"
                 axis.plot(passes, scores[method], "o" if method in DEFAULTS else "s", color=colour, ms=6)
                 left = method in ("ig", "smoothgrad", "blur_ig")  # where others have their names on the right
