@@ -24,8 +24,8 @@ result
 result.plot("signed")
 
 # %%
-# **The path.** FRInGe does not start from a black image. It changes the input step by step, and the probabilities of the
-# classes become more alike. The entropy says how far the path came: at 100 % all are equally probable. Below it
+# **The path.** FRInGe does not start from a black image. It changes the input step by step, and the probabilities of
+# the classes become more alike. The entropy says how far the path came: at 100 % all are equally probable. Below it
 # are the image on the path, its change, and the map so far.
 
 result.plot("path")
