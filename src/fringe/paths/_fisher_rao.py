@@ -209,10 +209,11 @@ class FisherRaoRun(PathRun):
                 yield segment
 
     def arrived(self, rows: Tensor, step: Tensor, reference_kl: Tensor) -> Tensor | None:
-        if self.path.until == "budget":
-            return None
+        return None if self.path.until == "budget" else self._arrived(rows, step, reference_kl)
+
+    def _arrived(self, rows: Tensor, step: Tensor, reference_kl: Tensor) -> Tensor:
         near = reference_kl <= self._goal[rows]
-        return near if self.path.until == "arrival" else near & (step >= self._total[rows])
+        return near if self.open_ended else near & (step >= self._total[rows])
 
     def _enter(self, rows: list[int]) -> _Slots:
         index = torch.tensor(rows, dtype=torch.int64, device=self.problem.inputs.device)
@@ -264,10 +265,10 @@ class FisherRaoRun(PathRun):
         # the largest entry is NaN if any is: a fraction of the time of testing each
         largest = torch.maximum(current.gradient.abs().flatten(1).amax(1), logits.abs().amax(-1))
         finite = largest < torch.inf
-        index, length = state["index"], state.get(STATISTIC + "euclidean_step")
-        arrived = self.arrived(index, state["step"], kl(log_p, self.diagnostics.log_q[index]))
-        if arrived is None:
+        if self.path.until == "budget":
             return finite.tolist(), [False] * len(finite)
+        index, length = state["index"], state.get(STATISTIC + "euclidean_step")
+        arrived = self._arrived(index, state["step"], kl(log_p, self.diagnostics.log_q[index]))
         if length is not None:  # from step T on the waypoint is the last one: a step of zero is followed by the same
             arrived |= (length == 0) & (state["step"] > self._total[index])
         both = torch.stack([finite, arrived]).tolist()
