@@ -43,7 +43,7 @@ def test_a_value_has_the_type_of_its_field(text, field, value):
     ("text", "message"),
     [
         ("taau=1", r"no setting 'taau'; did you mean 'tau'\? Its settings: tau, eta_max"),
-        ("tau=small", r"set: tau: got 'small', expected a positive number \(usually 0.0003 to 0.01 nats\)"),
+        ("tau=small", r"set: tau: got 'small', expected a positive number \(usually 0.0003 to 0.05 nats\)"),
         ("tau=nan", r"set: tau: got 'nan', expected a positive number"),
         ("tau=-1", r"set: tau: got '-1', expected a positive number"),
         ("cg_iterations=2.5", r"set: cg_iterations: got '2.5', expected a positive whole number \(usually 3 to 40\)"),

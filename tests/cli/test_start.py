@@ -83,7 +83,7 @@ def test_methods_lists_every_field_with_its_default():
     method = next(m for m in listing("methods") if m["name"] == "fringe")
     settings = {field["name"]: field for field in method["settings"]}
     assert FRInGe(**{name: field["default"] for name, field in settings.items()}) == FRInGe()
-    assert (settings["tau"]["low"], settings["tau"]["high"]) == (3e-4, 1e-2)
+    assert (settings["tau"]["low"], settings["tau"]["high"]) == (3e-4, 5e-2)
     assert all(field["help"] for field in settings.values())
 
 

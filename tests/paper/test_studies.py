@@ -103,7 +103,7 @@ def test_without_factors_a_sweep_is_the_papers():
     factors = [label.partition("=")[0] for label in found]
     assert list(dict.fromkeys(factors)) == ["centre", "tau", "eta_max", "delta_euc", "damping", "gamma"]
     assert len(found) == 36  # five factors of seven values; none of these is the default's
-    assert found["tau=0.01"].tau == 0.01
+    assert found["tau=0.05"].tau == 0.05
 
 
 def test_a_study_of_fringe_refuses_another_method():
