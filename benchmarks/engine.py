@@ -151,13 +151,15 @@ def operations(name: str, model: nn.Module, x: torch.Tensor) -> None:
     for title, method in (("FRInGe()", fringe.FRInGe()), ("the paper's preset", fringe.FRInGe.preset("paper"))):
         counts = []
         for steps in (5, 15):
-            chosen = dataclasses.replace(method, steps=steps, until="budget", quadrature_rtol=1e6)  # no bisections
+            until = method.path(1).until  # with steps= alone a path would end after these
+            chosen = dataclasses.replace(method, steps=steps, until=until, quadrature_rtol=1e6)  # no bisections
             with Operations() as counter, watched(watch := Stopwatch(CPU)):
                 watch.mark = lambda counter=counter: counter.count
-                fringe.attribute(model, x[:1], method=chosen)
+                taken = int(fringe.attribute(model, x[:1], method=chosen).diagnostics["steps"][0])
             inside = sum(stop - start for _, start, stop in watch.spans)
-            counts.append((inside, counter.count - inside))
-        inside, outside = ((longer - shorter) / 10 for shorter, longer in zip(*counts, strict=True))
+            counts.append((inside, counter.count - inside, taken))
+        inside, outside, more = (longer - shorter for shorter, longer in zip(*counts, strict=True))
+        inside, outside = inside / more, outside / more
         print(f"{name}, a step of {title}: {inside:.0f} operations in the network's passes, {outside:.0f} outside")
 
 

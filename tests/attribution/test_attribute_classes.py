@@ -9,6 +9,7 @@ from attribution_toys import Smooth, inputs
 
 import fringe
 from fringe.attribution._base import SEVERITY, Verdict
+from fringe.attribution._integrate import _Log
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2)
 
@@ -218,6 +219,15 @@ class TestStoredPoints:
         assert steps.diff().max() <= last / 2
         for name in ("snapshots", "cumulative", "probabilities"):
             torch.testing.assert_close(getattr(path, name), getattr(all_points, name)[steps])
+
+    def test_a_path_of_a_thousand_steps_keeps_few_in_memory(self):
+        log, point = _Log(image=0, planned=10, snapshots=4), torch.zeros(1)
+        log.store(0, point, point)
+        for step in range(1, 1001):
+            if log.is_due(step):
+                log.store(step, point, point)
+            assert len(log.snapshots) <= 2 * 4 + 1
+        assert len(log.snapshots) >= 4
 
     def test_thinned_takes_some_of_them(self):
         (path,) = fringe.attribute(Smooth(), inputs(1), method="ig", telemetry=11).trajectory
