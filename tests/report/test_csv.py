@@ -95,5 +95,11 @@ def test_the_summary_holds_what_numpy_says(found):
     assert other["reference"] == "fringe"
     assert float(other["p_holm"]) == 1.0
     assert (fringe["difference_value"], zero["difference_value"], zero["p_holm"]) == ("", "", "")
+    # fringe is behind zero in all four images, the other in its only one: no sign needs to be drawn
+    assert (fringe["control_compared"], other["control_compared"], zero["control_compared"]) == ("zero", "zero", "")
+    assert float(fringe["control_difference_value"]) == pytest.approx(np.mean(column - 0.5))
+    assert float(other["control_difference_value"]) == pytest.approx(0.3 - 0.5)
+    assert [one["control_difference_n"] for one in (fringe, other, zero)] == ["4", "1", ""]
+    assert [one["control_p_holm"] for one in (fringe, other, zero)] == ["1.0", "1.0", ""]
     assert zero["flags"] == "zero_map:1 ties:1"
     assert (fringe["best"], other["best"]) == ("no", "yes")

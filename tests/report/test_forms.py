@@ -93,8 +93,9 @@ def test_latex_holds_every_number_mark_and_n(table):
             assert numbers(plain) == pytest.approx([cell.estimate.value, half], abs=tolerance)
             assert inner.startswith(r"\textbf{\underline{") == cell.best
             assert inner.startswith(r"\textbf{") == (cell.best or cell.near_tie)
-            assert (marks or "").replace(r"\dagger", "") == cell.mark
+            assert (marks or "").replace(r"\dagger", "").replace(r"\ddagger", "") == cell.mark
             assert (r"\dagger" in (marks or "")) == (cell.missing > 0)
+            assert (r"\ddagger" in (marks or "")) == (cell.control is not None and not cell.control.better)
             assert int(n) == cell.n
             assert int(wanted or n) == cell.required
 
@@ -195,7 +196,9 @@ def test_markdown_holds_every_number_mark_and_n(table):
             ).groups()
             assert bool(under) == cell.best
             assert bool(bold) == (cell.best or cell.near_tie)
-            assert (marks or "").replace("\\", "") == cell.mark + ("†" if cell.missing else "")
+            not_better = cell.control is not None and not cell.control.better
+            wanted_marks = cell.mark + ("‡" if not_better else "") + ("†" if cell.missing else "")
+            assert (marks or "").replace("\\", "") == wanted_marks
             assert (int(n), int(wanted or n)) == (cell.n, cell.required)
             if cell.estimate.value < 1000:
                 shown = float(value.split(" ± ")[0].replace("−", "-"))
@@ -227,6 +230,8 @@ def test_notes_say_what_is_there_and_nothing_else(table):
     assert "95% bootstrap interval over images (1000 resamples, seed 0)" in text
     assert f"Holm for the {3 * 4} comparisons" in text
     assert "†: incomplete" in text
+    assert "‡: not better than every control." in text
+    assert "adjusted after Holm for 16 scores." in text
     assert flag_lines(table) == [
         "Flagged scores of the methods: zero_map 5 (MAS insertion 1, Insertion AUC 1, Infidelity 1, Max sensitivity 1, "
         "Steps 1)."
@@ -237,4 +242,5 @@ def test_notes_say_what_is_there_and_nothing_else(table):
     assert "median" not in text
     assert "Holm" not in text
     assert "†" not in text
+    assert "‡" not in text
     assert flag_lines(lonely) == ["No score is flagged."]

@@ -110,7 +110,8 @@ def test_every_cell_of_every_table_is_there_with_its_n(run):
         for row in table.rows:
             for text, cell, column in zip(lines[row.method], row.cells, table.columns, strict=True):
                 n = f"n={cell.n}" if cell.n == cell.required else f"n={cell.n} of {cell.required}"
-                dagger = "†" if cell.missing else ""
+                not_better = cell.control is not None and not cell.control.better
+                dagger = ("‡" if not_better else "") + ("†" if cell.missing else "")
                 assert text == f"{with_spread(cell.estimate, column.decimals)}{cell.mark}{dagger}{n}"
     assert "n=2 of 5" in html
 

@@ -10,6 +10,7 @@ import report_toys as runs
 from fringe.errors import InputError
 from fringe.experiments import Estimate
 from fringe.report import build_table
+from fringe.report._controls import compare_with_controls
 from fringe.report._render import format_number, with_spread
 from fringe.report._table import decimals_for, half_width, reference_of
 
@@ -80,6 +81,91 @@ def test_p_is_that_of_all_sign_flips_adjusted_by_holm_over_the_whole_table():
     assert far.difference.value == pytest.approx(np.mean(FRINGE - FAR))
     assert cells(found, "steps")["far"].difference is None
     assert all(cell.difference is None for cell in cells(found, "insertion").values() if cell.best)
+
+
+def test_the_greatest_p_over_the_controls_counts_adjusted_by_holm():
+    """By hand: every sign assignment against each control, the greatest p, then Holm over four scores."""
+    n = 9
+    rng = np.random.default_rng(11)
+    base = rng.normal(0.6, 0.05, n)
+    columns = {
+        "fringe": base + 0.3,
+        "ig": base + 0.1 + rng.normal(0, 0.1, n),
+        "zero": base,
+        "random": base - 0.4,
+        "edge": base + 0.05 + rng.normal(0, 0.02, n),
+    }
+    about = runs.manifest(tuple(columns), ("insertion", "deletion", "steps"), n)
+    signs = {"insertion": 1, "deletion": -1, "steps": 1}
+    columns["edge"][-1] = np.nan  # compared on the other images
+    scores = {
+        ("net", method, metric): [None if math.isnan(value) else sign * value for value in column]
+        for metric, sign in signs.items()
+        for method, column in columns.items()
+    }
+    found = build_table(runs.results(about, scores), "net")
+    by_hand = {}
+    for method in ("fringe", "ig"):
+        p_values = {}
+        for control in ("zero", "random", "edge"):
+            d = columns[method] - columns[control]
+            d = d[np.isfinite(d)]
+            flips = [abs(np.dot(s, d)) >= abs(d.sum()) - 1e-12 for s in itertools.product((1, -1), repeat=len(d))]
+            p_values[control] = float(np.mean(flips)) if d.sum() > 0 else 1.0
+        by_hand[method] = max(p_values.items(), key=lambda item: item[1])
+    assert by_hand["fringe"] == ("edge", 2 / 2**8)  # zero and random: 2 / 2**9
+    assert 0.004 < by_hand["ig"][1] < 1
+    assert len(found.control_tests) == 4
+    ranked = sorted(by_hand.items(), key=lambda item: item[1][1])
+    wanted, running = {}, 0.0
+    for rank, (method, (_, p)) in enumerate([one for one in ranked for _ in range(2)]):
+        running = max(running, min(1.0, p * (4 - rank)))
+        wanted.setdefault(method, []).append(running)
+    for method, adjusted in wanted.items():
+        tests = [cells(found, metric)[method].control for metric in ("insertion", "deletion")]
+        assert [test.control for test in tests] == [by_hand[method][0]] * 2
+        assert sorted(test.adjusted for test in tests) == pytest.approx(adjusted)
+        d = columns[method] - columns[by_hand[method][0]]
+        assert [test.difference.value for test in tests] == pytest.approx([np.nanmean(d), -np.nanmean(d)])
+    assert cells(found, "insertion")["fringe"].control.better
+    assert not cells(found, "insertion")["ig"].control.better
+    assert all(cell.control is None for cell in cells(found, "steps").values())
+    assert all(cells(found, "insertion")[control].control is None for control in ("zero", "random", "edge"))
+
+
+def test_images_that_share_pixels_have_one_sign():
+    rng = np.random.default_rng(2)
+    clusters = [f"c{i // 2}" for i in range(14)]
+    scores = {"ig": rng.normal(0.3, 0.4, 14), "zero": np.zeros(14)}
+    d = scores["ig"].reshape(7, 2).sum(1)
+    flips = [abs(np.dot(s, d)) >= abs(d.sum()) - 1e-12 for s in itertools.product((1, -1), repeat=7)]
+    test = compare_with_controls(scores, ["zero"], "higher", "mean", 0, clusters=clusters)["ig"]
+    assert test.p == np.mean(flips)
+    assert test.p != compare_with_controls(scores, ["zero"], "higher", "mean", 0)["ig"].p
+
+
+def test_a_control_that_is_ahead_decides_and_the_farthest_one_is_named():
+    columns = {"fringe": 0.5, "zero": 0.4, "random": 0.6, "edge": 0.9}
+    about = runs.manifest(tuple(columns), ("insertion", "max_sensitivity"), 8)
+    scores = {
+        ("net", method, metric): [value + 0.01 * place for place in range(8)]
+        for metric in ("insertion", "max_sensitivity")
+        for method, value in columns.items()
+    }
+    found = build_table(runs.results(about, scores), "net")
+    first, second = (cells(found, metric)["fringe"].control for metric in ("insertion", "max_sensitivity"))
+    assert (first.control, first.p, first.better) == ("edge", 1.0, False)
+    assert (second.control, second.p, second.better) == ("zero", 1.0, False)  # lower is better: zero is ahead
+    assert second.difference.value == pytest.approx(0.1)
+
+
+def test_without_controls_or_common_images_nothing_is_compared_with_them():
+    about = runs.manifest(("fringe", "zero"), ("insertion",), 2)
+    scores = {("net", "fringe", "insertion"): [0.1, None], ("net", "zero", "insertion"): [None, 0.2]}
+    assert build_table(runs.results(about, scores), "net").control_tests == ()
+    about = runs.manifest(("fringe", "ig"), ("insertion",), 2)
+    scores = {("net", method, "insertion"): [0.1, 0.2] for method in ("fringe", "ig")}
+    assert build_table(runs.results(about, scores), "net").control_tests == ()
 
 
 def test_marks_follow_the_adjusted_p():

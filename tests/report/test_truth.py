@@ -47,6 +47,18 @@ def test_chance_and_controls_stand_beside_every_score(run):
     assert {"zero (control)", "random (control)", "edge (control)"} <= set(table)
 
 
+def test_a_score_is_marked_unless_it_is_better_than_every_control(tmp_path):
+    """Pairs of examples share pixels, and all are shown to both networks: of n / 2 clusters 2 / 2**(n / 2) sign
+    assignments are as extreme, and four scores are tested. Six clusters are too few for p < .05."""
+    for n, mark in ((12, "‡"), (16, "")):
+        run_experiment(ExperimentSpec(scene=[("valid", TwoNetworks(most=2.0))], methods="ig", n=n), tmp_path / f"{n}")
+        write_report(tmp_path / f"{n}")
+        table = rows(tmp_path / f"{n}", "Two networks (valid)")
+        assert table["ig"][0] == f"1.000 ± 0.000{mark}"
+        assert "‡" not in "".join(table["uniform (control)"])
+        assert (4 * 2 / 2 ** (n // 2) < 0.05) == (mark == "")
+
+
 def test_the_control_that_runs_the_network_has_its_passes(tmp_path):
     spec = ExperimentSpec(scene=[("valid", TwoNetworks(most=2.0))], methods="fringe", set={"fringe.steps": 2}, n=4)
     results = run_experiment(spec, tmp_path / "run")
@@ -161,7 +173,7 @@ def test_the_spread_resamples_networks(tmp_path):
     assert (light == light[0]).all()
     assert (heavy == heavy[0]).all()
     cell = rows(tmp_path / "run", "Two networks (valid)")["one"][0]
-    assert cell == f"{(light[0] + heavy[0]) / 2:.3f} ± {(light[0] - heavy[0]) / 2:.3f}"
+    assert cell.removesuffix("‡") == f"{(light[0] + heavy[0]) / 2:.3f} ± {(light[0] - heavy[0]) / 2:.3f}"
 
 
 def test_networks_whose_gate_failed_are_named_and_in_no_mean(run):

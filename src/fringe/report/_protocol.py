@@ -43,8 +43,8 @@ def protocol(results: Results) -> tuple[str, ...]:
     if controls:
         path = "; only diffusion runs it, along a path that ignores it" if "diffusion" in controls else ""
         sentences.append(
-            f"Control maps ({', '.join(controls)}) stand below the methods. A score says little unless it beats "
-            f"theirs. They do not depend on the model{path}."
+            f"Control maps ({', '.join(controls)}) stand below the methods. A score says little unless it is "
+            f"better than theirs. They do not depend on the model{path}."
         )
     sentences.append(
         "All methods get the same images, targets and noise; differences between them are paired by image."

@@ -16,12 +16,14 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from fringe._text import printable
+from fringe._text import counted, printable
 from fringe.experiments import LEVEL, RESAMPLES, Estimate
 from fringe.report._table import LARGE, UNFIT, Table, TableCell, half_width
 
 #: Marks cells with images that were not computed.
 INCOMPLETE = "†"
+#: Marks scores of methods that are not better than those of every control.
+NOT_BETTER = "‡"
 #: Pixels of a browser's inch.
 INCH = 96
 #: Pixels of an inch of a figure that comes as a file.
@@ -196,6 +198,12 @@ def legend(table: Table) -> list[str]:
             f"*, **, ***: differs from {table.reference} on the same images with p < .05, .01, .001 (sign-flip test of "
             f"the paired differences, adjusted after Holm for the {table.comparisons} comparisons of this table)."
         )
+    if tests := table.control_tests:
+        lines.append(
+            f"{NOT_BETTER}: not better than every control. The greatest p of the sign-flip test against each "
+            f"control counts, adjusted after Holm for {counted(len(tests), 'score')}. Such a score does not speak for "
+            "the map."
+        )
     if any(cell.missing for row in table.rows for cell in row.cells):
         lines.append(f"{INCOMPLETE}: incomplete, images of this cell were not computed.")
     return lines
@@ -221,7 +229,8 @@ def _counted(flags: Counter[tuple[str, str]]) -> str:
 
 
 def _marks(cell: TableCell) -> str:
-    return cell.mark + (INCOMPLETE if cell.missing else "")
+    not_better = cell.control is not None and not cell.control.better
+    return cell.mark + NOT_BETTER * not_better + (INCOMPLETE if cell.missing else "")
 
 
 # Escapes
@@ -245,6 +254,7 @@ _LATEX = {
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
     "†": r"\dag{}",
+    "‡": r"\ddag{}",
     "—": "---",
     "–": "--",
     **dict.fromkeys("«»ÐÞðþ", "?"),  # LaTeX's default fonts lack these

@@ -18,6 +18,7 @@ from fringe.experiments import (
     significance_stars,
 )
 from fringe.metrics import ARROW, METRICS, Aggregate, Direction
+from fringe.report._controls import ControlTest, adjust, compare_with_controls
 
 #: The method that others are compared with, where a run has it.
 DEFAULT_REFERENCE = "fringe"
@@ -74,7 +75,8 @@ class TableCell:
     """One method under one metric. Of the ``required`` images, ``n`` have a score, ``missing`` were not computed,
     ``failed`` have no valid map, and for the rest the metric is not defined; ``clustered`` says that images which
     share pixels are resampled together. ``difference`` is the reference method
-    less this one, image by image; ``adjusted`` its p after Holm, ``mark`` the asterisks of that. ``flags`` counts."""
+    less this one, image by image; ``adjusted`` its p after Holm, ``mark`` the asterisks of that. ``control`` compares
+    it with the controls. ``flags`` counts."""
 
     estimate: Estimate
     required: int
@@ -86,6 +88,7 @@ class TableCell:
     difference: Difference | None = None
     adjusted: float = float("nan")
     clustered: bool = False
+    control: ControlTest | None = None
 
     @property
     def n(self) -> int:
@@ -148,6 +151,11 @@ class Table:
         return tuple(row for row in self.rows if row.control)
 
     @property
+    def control_tests(self) -> tuple[ControlTest, ...]:
+        """The comparisons of methods with the controls."""
+        return tuple(cell.control for row in self.rows for cell in row.cells if cell.control is not None)
+
+    @property
     def methods(self) -> list[str]:
         """Names of the methods, the reference first."""
         return sorted((row.method for row in self.competing), key=lambda method: method != self.reference)
@@ -177,7 +185,8 @@ def build_table(
 
     Per metric it marks the best method and its near ties (:func:`near_ties`; a method with exactly the best score is
     best, too), and against the reference (default: ``fringe``, else the first method) each other method's paired
-    difference under every metric with a direction, all of them together adjusted after Holm. Controls do not compete.
+    difference under every metric with a direction, all of them together adjusted after Holm. Controls do not compete:
+    each method is compared with them (:func:`compare_with_controls`).
 
     ``verdicts`` on the metrics of this model are by label, if they were judged: metrics that do not pass stand last,
     after those without a verdict, and neither have a best method. Raises InputError for a reference that is no method
@@ -220,6 +229,15 @@ def build_table(
     adjusted = holm([difference.p for difference in differences])
     for (label, column), difference, p in zip(compared, differences, adjusted, strict=True):
         grid[label, column.label] = replace(grid[label, column.label], difference=difference, adjusted=p)
+    tests: dict[tuple[str, str], ControlTest] = {}
+    controls = [label for label in labels if results.is_control(label)]
+    for column in drafts:
+        scores = {label: results.scores(model, label, column.label) for label in labels}
+        words = column.direction, column.summary, seed
+        compared = compare_with_controls(scores, controls, *words, clusters=clusters[column.label])
+        tests |= {(label, column.label): test for label, test in compared.items()}
+    for place, test in adjust(tests).items():
+        grid[place] = replace(grid[place], control=test)
     columns = tuple(_mark_best(results, model, column, grid) for column in drafts)
     rows = tuple(
         TableRow(label, results.is_control(label), tuple(grid[label, column.label] for column in columns))

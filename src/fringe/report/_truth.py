@@ -4,18 +4,22 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fringe.experiments import Estimate, Manifest, Results, estimate
 from fringe.metrics import ARROW, METRICS
+from fringe.report._controls import ControlTest, adjust, compare_with_controls
 from fringe.report._failures import cost_of_maps
-from fringe.report._render import Chapter, Section, SimpleTable, format_number, with_spread
+from fringe.report._render import NOT_BETTER, Chapter, Section, SimpleTable, format_number, with_spread
 from fringe.report._table import decimals_for
 
 _READING = (
     "Mean ± half the width of the 95 % bootstrap interval. Examples that share pixels are resampled together, and "
     "where a scene has several networks these are resampled, too: scores.csv has each of them. n is the number of maps "
-    "with a score, the fewest and the most of a column. Chance is the score of "
-    "a map that says nothing. A smoothed score filters the map first: do not compare it with an unsmoothed score."
+    "with a score, the fewest and the most of a column. Chance is the score of a map that says nothing. "
+    f"{NOT_BETTER}: not better than every control. The greatest p of the sign-flip test against each control counts, "
+    "adjusted after Holm for the methods and scores of a table. A smoothed score filters the map first: do not compare "
+    "it with an unsmoothed score."
 )
 
 
@@ -74,14 +78,29 @@ def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
         if (kind := METRICS.get(metric["settings"]["metric"])) is not None and kind.requires_truth
     ]
     methods = results.methods(models[0])
-    cells = {(method, metric): _pooled(results, models, method, metric) for method in methods for metric in metrics}
+    cells: dict[tuple[str, str], Estimate] = {}
+    tests: dict[tuple[str, str], ControlTest] = {}
+    seed, controls = int(manifest.plan["seed"]), [method for method in methods if results.is_control(method)]
+    for metric in metrics:
+        scores, groups, about = (
+            _pooled(results, models, metric),
+            _groups(results, models, metric),
+            manifest.metrics[metric],
+        )
+        words = about["direction"], about["summary"]
+        cells |= {(m, metric): estimate(column, seed, words[1], **groups) for m, column in scores.items()}
+        compared = compare_with_controls(scores, controls, *words, seed, **groups)
+        tests |= {(m, metric): test for m, test in compared.items()}
+    marks = {place: NOT_BETTER for place, test in adjust(tests).items() if not test.better}
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method", *(_heading(results, metric) for metric in shown), "n", "passes"]
     decimals = {metric: decimals_for([cells[method, metric] for method in methods]) for metric in shown}
     chance = [format_number(_chance(results, models, metric), decimals[metric]) for metric in shown]
     rows = [("chance", *chance, "", "")]
     for method in methods:
-        texts = [with_spread(cells[method, metric], decimals[metric]) for metric in shown]
+        texts = [
+            with_spread(cells[method, metric], decimals[metric]) + marks.get((method, metric), "") for metric in shown
+        ]
         counts = [cells[method, metric].n for metric in shown if cells[method, metric].n] or [0]
         n = str(max(counts)) if min(counts) == max(counts) else f"{min(counts)}–{max(counts)}"
         name = f"{method} (control)" if results.is_control(method) else method
@@ -90,12 +109,19 @@ def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
     return SimpleTable(title, tuple(head), tuple(rows), frozenset(range(1, len(head))))
 
 
-def _pooled(results: Results, models: Sequence[str], method: str, metric: str) -> Estimate:
-    columns = [results.scores(model, method, metric) for model in models]
+def _pooled(results: Results, models: Sequence[str], metric: str) -> dict[str, NDArray[np.float64]]:
+    """Scores (n,) over all networks, by method and control."""
+    return {
+        method: np.concatenate([results.scores(model, method, metric) for model in models])
+        for method in results.methods(models[0])
+    }
+
+
+def _groups(results: Results, models: Sequence[str], metric: str) -> dict[str, list[str]]:
+    """The cluster and the network of each of those scores."""
+    first = results.methods(models[0])[0]
     clusters = [cluster for model in models for cluster in results.clusters(model, metric) or ()]
-    networks = [model for model, column in zip(models, columns, strict=True) for _ in column]
-    summary, seed = results.manifest.metrics[metric]["summary"], int(results.manifest.plan["seed"])
-    return estimate(np.concatenate(columns), seed, summary, clusters=clusters, networks=networks)
+    return {"clusters": clusters, "networks": [m for m in models for _ in results.scores(m, first, metric)]}
 
 
 def _heading(results: Results, metric: str) -> str:

@@ -253,7 +253,7 @@ def _opener(
 
 
 def _summary(table: Table, row: TableRow, column: Column, cell: TableCell) -> dict[str, Any]:
-    estimate, difference = cell.estimate, cell.difference
+    estimate, difference, test = cell.estimate, cell.difference, cell.control
     return {
         "method": row.method,
         "control": row.control,
@@ -273,5 +273,11 @@ def _summary(table: Table, row: TableRow, column: Column, cell: TableCell) -> di
             for name in ("value", "low", "high", "n", "p")
         },
         "p_holm": cell.adjusted,
+        "control_compared": None if test is None else test.control,
+        **{
+            f"control_difference_{name}": None if test is None else getattr(test.difference, name)
+            for name in ("value", "low", "high", "n", "p")
+        },
+        "control_p_holm": None if test is None else test.adjusted,
         "flags": " ".join(f"{name}:{number}" for name, number in cell.flags.items()),
     }
