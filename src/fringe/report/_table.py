@@ -236,8 +236,8 @@ def build_table(
         words = column.direction, column.summary, seed
         compared = compare_with_controls(scores, controls, *words, clusters=clusters[column.label])
         tests |= {(label, column.label): test for label, test in compared.items()}
-    for place, test in adjust(tests).items():
-        grid[place] = replace(grid[place], control=test)
+    for key, test in adjust(tests).items():
+        grid[key] = replace(grid[key], control=test)
     columns = tuple(_mark_best(results, model, column, grid) for column in drafts)
     rows = tuple(
         TableRow(label, results.is_control(label), tuple(grid[label, column.label] for column in columns))

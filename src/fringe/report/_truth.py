@@ -82,16 +82,12 @@ def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
     tests: dict[tuple[str, str], ControlTest] = {}
     seed, controls = int(manifest.plan["seed"]), [method for method in methods if results.is_control(method)]
     for metric in metrics:
-        scores, groups, about = (
-            _pooled(results, models, metric),
-            _groups(results, models, metric),
-            manifest.metrics[metric],
-        )
-        words = about["direction"], about["summary"]
+        scores, groups = _pooled(results, models, metric), _groups(results, models, metric)
+        words = manifest.metrics[metric]["direction"], manifest.metrics[metric]["summary"]
         cells |= {(m, metric): estimate(column, seed, words[1], **groups) for m, column in scores.items()}
         compared = compare_with_controls(scores, controls, *words, seed, **groups)
         tests |= {(m, metric): test for m, test in compared.items()}
-    marks = {place: NOT_BETTER for place, test in adjust(tests).items() if not test.better}
+    marks = {key: NOT_BETTER for key, test in adjust(tests).items() if not test.better}
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method", *(_heading(results, metric) for metric in shown), "n", "passes"]
     decimals = {metric: decimals_for([cells[method, metric] for method in methods]) for metric in shown}
