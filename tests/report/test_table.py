@@ -145,7 +145,7 @@ def test_images_that_share_pixels_have_one_sign():
 
 
 def test_a_control_that_is_ahead_decides_and_the_farthest_one_is_named():
-    columns = {"fringe": 0.5, "zero": 0.4, "random": 0.6, "edge": 0.9}
+    columns = {"fringe": 0.5, "zero": 0.4, "random": 0.9, "edge": 0.6}
     about = runs.manifest(tuple(columns), ("insertion", "max_sensitivity"), 8)
     scores = {
         ("net", method, metric): [value + 0.01 * place for place in range(8)]
@@ -154,9 +154,22 @@ def test_a_control_that_is_ahead_decides_and_the_farthest_one_is_named():
     }
     found = build_table(runs.results(about, scores), "net")
     first, second = (cells(found, metric)["fringe"].control for metric in ("insertion", "max_sensitivity"))
-    assert (first.control, first.p, first.better) == ("edge", 1.0, False)
+    assert (first.control, first.p, first.better) == ("random", 1.0, False)
     assert (second.control, second.p, second.better) == ("zero", 1.0, False)  # lower is better: zero is ahead
     assert second.difference.value == pytest.approx(0.1)
+
+
+def test_the_greatest_p_decides_and_of_equal_ones_the_best_control():
+    noise = np.array([1.2, -1.0, 1.2, -1.0, 1.2, -1.0, 1.2, 1.2])
+    columns = {"ig": np.ones(8), "zero": np.full(8, 0.9), "edge": 0.4 + noise, "random": np.full(8, 0.5)}
+    for direction, sign in (("higher", 1), ("lower", -1)):
+        scores = {label: sign * column for label, column in columns.items()}
+        for controls, decides in ((["zero", "edge", "random"], "edge"), (["random", "zero"], "zero")):
+            for order in (controls, controls[::-1]):
+                test = compare_with_controls(scores, order, direction, "mean", 0)["ig"]
+                assert test.control == decides
+                assert test.p == (2 / 2**8 if decides == "zero" else test.difference.p)
+    assert np.mean(1 - columns["edge"]) > np.mean(1 - columns["zero"]) > 0  # zero is nearer, and more surely behind
 
 
 def test_without_controls_or_common_images_nothing_is_compared_with_them():
