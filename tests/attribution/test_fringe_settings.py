@@ -177,7 +177,12 @@ _LOST = r"the prediction lost \d+% of its divergence from the uniform prediction
 @pytest.mark.parametrize(
     ("settings", "verdict", "advice"),
     [
-        ({}, "ok", rf"complete within \d\.\d%; {_LOST} \(ok needs 50%\); to go further, use until='arrival'"),
+        ({}, "ok", rf"complete within \d\.\d%; {_LOST} \(ok needs 50%\)"),
+        (
+            {"until": "budget"},
+            "ok",
+            rf"complete within \d\.\d%; {_LOST} \(ok needs 50%\); to go further, use until='arrival'",
+        ),
         ({"until": "arrival"}, "ok", rf"complete within \d\.\d%; {_LOST} \(arrived\)"),
         (
             {"steps": 3},
@@ -194,7 +199,7 @@ def test_advice_names_the_measure_of_the_verdict_and_what_the_settings_allow(set
     assert re.fullmatch(advice, found.advice[0])
 
 
-ARRIVAL, OWN = {"until": "arrival"}, {"reference": (0.25, 0.75)}
+ARRIVAL, BUDGET, OWN = {"until": "arrival"}, {"until": "budget"}, {"reference": (0.25, 0.75)}
 
 
 @pytest.mark.parametrize(
@@ -203,10 +208,11 @@ ARRIVAL, OWN = {"until": "arrival"}, {"reference": (0.25, 0.75)}
         # half of the divergence; what remains is more than half a nat, and then not
         ({}, {"end": 1.001}, "short", r".* lost only 49% of .* uniform .*: use until='arrival', raise delta_euc .*"),
         ({}, {"end": 1.001, "steps": 29}, "short", r".* lost only 49% .*: the path rests .*: raise delta_euc .*"),
-        ({}, {"end": 0.999, "steps": 29}, "ok", r".* lost 50% of .* \(ok .*\); to go further, use until='arrival'"),
-        ({}, {"end": 0.999}, "ok", r".* lost 50% of .* \(ok needs 50%\); to go further, use until='arrival'"),
-        ({}, {"end": 0.501}, "ok", r".* lost 74% of .*; to go further, .*"),
-        ({}, {"end": 0.5}, "ok", r".* lost 75% of .* \(ok needs 50%\)"),
+        ({}, {"end": 0.999, "steps": 29}, "ok", r".* lost 50% of .* \(ok needs 50%\)"),
+        ({}, {"end": 0.999}, "ok", r".* lost 50% of .* \(ok needs 50%\)"),
+        (BUDGET, {"end": 0.999}, "ok", r".* lost 50% of .* \(ok needs 50%\); to go further, use until='arrival'"),
+        (BUDGET, {"end": 0.501}, "ok", r".* lost 74% of .*; to go further, .*"),
+        (BUDGET, {"end": 0.5}, "ok", r".* lost 75% of .* \(ok needs 50%\)"),
         ({}, {"end": 2.2}, "short", r".* lost only 0% of .*"),
         (OWN, {"end": 1.001}, "short", r".* lost only 49% of its divergence from the reference .*"),
         # a twentieth of the distance

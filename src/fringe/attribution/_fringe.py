@@ -113,7 +113,7 @@ AUTO_DEPTH: dict[Structure, int] = {"image": 2, "sequence": 8, "none": 8}
 #: Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled.
 STALLED_BELOW = 0.05
 
-#: Nats to the reference at the end point above which the advice says how to continue.
+#: Nats to the reference at the end point above which the advice says how to continue, unless half was enough.
 FAR_ABOVE = 0.5
 
 
@@ -378,7 +378,7 @@ def _status(
             f"{do} delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that part"
         )
     rule = "arrived" if arrived else f"ok needs {ENOUGH:.0%}"
-    further = f"; to go further, {onward}" if end > FAR_ABOVE and onward else ""
+    further = f"; to go further, {onward}" if end > FAR_ABOVE and onward and until != "half" else ""
     return "ok", f"complete within {residual:.1%}; the prediction lost {lost} ({rule}){further}"
 
 
