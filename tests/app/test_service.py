@@ -115,6 +115,25 @@ def test_a_comparison_has_the_scores_of_the_library_and_of_blind_maps(digit):
     assert "<th scope='row'>Integrated Gradients</th>" in comparison(other)  # as the list of methods calls it
 
 
+def test_a_score_that_is_not_better_than_every_control_is_marked(digit):
+    service, file = digit
+    result = ended(service.compare("a", file, "digits", ("ig", "smoothgrad"))).result
+    html = comparison(result)
+    rows = result.comparison.rows
+    marked = []
+    for row in [row for row in rows if not row.control]:
+        cells = re.search(rf"{result.titles[row.label]}</th>(.*?)</tr>", html)[1].split("</td>")
+        for (label, metric), cell in zip(result.comparison.metrics.items(), cells, strict=False):
+            sign = 1 if metric.direction == "higher" else -1
+            best = max(sign * other.scores[label].values[0] for other in rows if other.control)
+            marked.append("‡" in cell)
+            assert marked[-1] == (not sign * row.scores[label].values[0] > best)
+    assert len(marked) == 8
+    assert any(marked)
+    assert not all(marked)
+    assert "‡: not better than every control." in html
+
+
 def test_a_method_that_fails_in_a_comparison_is_said_without_words_for_programmers(digit, monkeypatch, caplog):
     service, file = digit
 

@@ -15,6 +15,8 @@ _ENDED = {
     "stopped": "Stopped. Nothing is computed any more.",
     "expired": "Stopped at the limit of {limit}. A quick method, or a smaller image or model, takes less time.",
 }
+#: Marks scores that are not better than those of every control, as in a report.
+NOT_BETTER = "‡"
 #: Added to the page in the frame: a policy of its own, and a script that reports its height to the app.
 _SCRIPT = (
     "new ResizeObserver(() => parent.postMessage({fringeHeight: document.documentElement.offsetHeight}, '*'))"
@@ -109,7 +111,7 @@ def _table(result: Compared) -> str:
     head = "".join(
         f"<th scope='col'>{escape(m.title)} <small>{m.direction} is better</small></th>" for m in metrics.values()
     )
-    body, star = "", ""
+    body, note = "", ""
     for method in methods:
         cells = ""
         for label, metric in metrics.items():
@@ -117,8 +119,8 @@ def _table(result: Compared) -> str:
             better = best_of([score, *other], metric.direction) == score and _number(score) != _number(other[0])
             bound = best_of([scores[name, label] for name in blind], metric.direction)
             beats = bound is None or (score > bound if metric.direction == "higher" else score < bound)
-            text = _number(score) + ("*" if math.isfinite(score) and not beats else "")
-            star = star or (" * no better than the best control map." if text.endswith("*") else "")
+            text = _number(score) + (NOT_BETTER if math.isfinite(score) and not beats else "")
+            note = note or f" {NOT_BETTER}: not better than every control." * text.endswith(NOT_BETTER)
             cells += f"<td>{f'<strong>{text}</strong>' if better else text}</td>"
         body += f"<tr><th scope='row'>{escape(result.titles[method])}</th>{cells}</tr>"
     for name in blind:
@@ -130,7 +132,7 @@ def _table(result: Compared) -> str:
         f"<tr><th scope='col'>map</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         "<p class='fringe-note'>The brighter a pixel, the more it counts for the class or against it. Controls "
         f"do not look at the model{path}. A score tells something of a method only where it beats all of theirs. "
-        f"The better of the two methods is bold.{star} One image decides nothing: compare on many with "
+        f"The better of the two methods is bold.{note} One image decides nothing: compare on many with "
         "<code>fringe compare</code>.</p>"
     )
 
