@@ -190,7 +190,7 @@ def table(results: Results, model: str, base: str, names: dict[str, str], suffix
     head = ["setting", "passes", *titles, *(() if suffix else ("end KL", "residual", "`ok`"))]
     count = int(np.isfinite(results.scores(model, base, metrics[0])).sum())
     reference = " under the zero reference" if suffix else ""
-    lines = [f"`{model}`{reference}, n = {count}:", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for method in results.methods(model):
         numbers = summary(results, model, method)
         cells = [_cell(results, model, method, metric, base) for metric in metrics]
@@ -198,7 +198,7 @@ def table(results: Results, model: str, base: str, names: dict[str, str], suffix
             cells += [_number(numbers["end"], 2), _number(numbers["residual"], 3)]
             cells.append("–" if np.isnan(numbers["residual"]) else f"{numbers['ok']:.0%}")
         lines.append("| " + " | ".join([names.get(method, method), f"{numbers['passes']:.0f}", *cells]) + " |")
-    return "\n".join(lines)
+    return _folded(f"<code>{model}</code>{reference}, n = {count}", lines)
 
 
 def _cell(results: Results, model: str, method: str, metric: str, base: str) -> str:
@@ -317,8 +317,13 @@ def _truth_table(
         lines.append(f"| {names.get(method, method)} | {passes:.0f} | " + " | ".join(cells) + " |")
     count, scene = f"{len(models)} networks, " if len(models) > 1 else "", results.manifest.scenes[label]
     which = "" if half is None else (", to choose on", ", to judge on")[half]
-    head = f"{scene['title']} (`{label}`){f' on `{given}`' if given else ''}{which}, {count}n = {len(clusters)}:"
-    return "\n".join([head, "", *lines])
+    on = f" on <code>{given}</code>" if given else ""
+    return _folded(f"{scene['title']} (<code>{label}</code>){on}{which}, {count}n = {len(clusters)}", lines)
+
+
+def _folded(title: str, lines: list[str]) -> str:
+    """A table behind its title, so that a page is read for what follows from its tables."""
+    return "\n".join([f"<details><summary>{title}</summary>", "", *lines, "", "</details>"])
 
 
 def _title(about: Mapping[str, Mapping[str, Any]], metric: str) -> str:
