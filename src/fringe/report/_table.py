@@ -8,9 +8,12 @@ from typing import Any
 
 from fringe.errors import InputError
 from fringe.experiments import (
+    ControlTest,
     Difference,
     Estimate,
     Results,
+    adjust_tests,
+    compare_with_controls,
     estimate_all,
     holm,
     near_ties,
@@ -18,7 +21,6 @@ from fringe.experiments import (
     significance_stars,
 )
 from fringe.metrics import ARROW, METRICS, Aggregate, Direction
-from fringe.report._controls import ControlTest, adjust, compare_with_controls
 
 #: The method that others are compared with, where a run has it.
 DEFAULT_REFERENCE = "fringe"
@@ -236,7 +238,7 @@ def build_table(
         words = column.direction, column.summary, seed
         compared = compare_with_controls(scores, controls, *words, clusters=clusters[column.label])
         tests |= {(label, column.label): test for label, test in compared.items()}
-    for key, test in adjust(tests).items():
+    for key, test in adjust_tests(tests).items():
         grid[key] = replace(grid[key], control=test)
     columns = tuple(_mark_best(results, model, column, grid) for column in drafts)
     rows = tuple(

@@ -6,9 +6,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe.experiments import Estimate, Manifest, Results, estimate
+from fringe.experiments import (
+    ControlTest,
+    Estimate,
+    Manifest,
+    Results,
+    adjust_tests,
+    compare_with_controls,
+    estimate,
+)
 from fringe.metrics import ARROW, METRICS
-from fringe.report._controls import ControlTest, adjust, compare_with_controls
 from fringe.report._failures import cost_of_maps
 from fringe.report._render import NOT_BETTER, Chapter, Section, SimpleTable, format_number, with_spread
 from fringe.report._table import decimals_for
@@ -87,7 +94,7 @@ def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
         cells |= {(m, metric): estimate(column, seed, words[1], **groups) for m, column in scores.items()}
         compared = compare_with_controls(scores, controls, *words, seed, **groups)
         tests |= {(m, metric): test for m, test in compared.items()}
-    marks = {key: NOT_BETTER for key, test in adjust(tests).items() if not test.better}
+    marks = {key: NOT_BETTER for key, test in adjust_tests(tests).items() if not test.better}
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method", *(_heading(results, metric) for metric in shown), "n", "passes"]
     decimals = {metric: decimals_for([cells[method, metric] for method in methods]) for metric in shown}

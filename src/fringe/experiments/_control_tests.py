@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe.experiments import Difference, holm, paired_all
+from fringe.experiments._statistics import Difference, holm, paired_all
 from fringe.metrics import Aggregate, Direction
 
 #: Level of the tests.
@@ -85,7 +85,7 @@ def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[np.isfinite(values)]
 
 
-def adjust(tests: Mapping[tuple[str, str], ControlTest]) -> dict[tuple[str, str], ControlTest]:
+def adjust_tests(tests: Mapping[tuple[str, str], ControlTest]) -> dict[tuple[str, str], ControlTest]:
     """Adjust the p of tests for their number (:func:`holm`)."""
     adjusted = holm([test.p for test in tests.values()])
     return {key: replace(test, adjusted=p) for (key, test), p in zip(tests.items(), adjusted, strict=True)}
