@@ -12,6 +12,7 @@ images (every second file, from the first on) and judged on the second half.
 import argparse
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import compress
@@ -22,10 +23,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fringe.experiments import (
+    ControlTest,
     Difference,
     ExperimentSpec,
     Results,
     Store,
+    adjust_tests,
+    compare_with_controls,
     judge_verdicts,
     paired,
     read_results,
@@ -218,6 +222,38 @@ def _difference(difference: Difference) -> tuple[str, str]:
     digits = 3 if abs(difference.value) < 100 else 0
     text = f"{difference.value:+.{digits}f} [{difference.low:+.{digits}f}, {difference.high:+.{digits}f}]"
     return text.replace("-", "−"), "*" if difference.low * difference.high > 0 else ""
+
+
+def control_table(runs: list[Results], names: dict[str, str]) -> str:
+    """Return how many scores of each method are better than those of every control, with and without *diffusion*."""
+    columns: list[dict[str, str]] = []
+    heads: list[str] = []
+    for results in runs:
+        (model,) = results.models
+        metrics = [metric for metric in results.metrics if metric not in DIAGNOSTICS]
+        for left_out, what in ((None, "all controls"), ("diffusion", "blind maps")):
+            better = Counter(_better_than_controls(results, model, metrics, left_out))
+            methods = results.methods(model, controls=False)
+            columns.append({method: f"{better[method]} of {len(metrics)}" for method in methods})
+            heads.append(f"`{model}`: {what}")
+    lines = ["| setting | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    for method in dict.fromkeys(method for column in columns for method in column):
+        cells = [column.get(method, "–") for column in columns]
+        lines.append("| " + " | ".join([names.get(method, method), *cells]) + " |")
+    return _folded("How many scores are better than those of every control", lines)
+
+
+def _better_than_controls(results: Results, model: str, metrics: list[str], left_out: str | None) -> list[str]:
+    """The method of each score that is better than those of every control."""
+    labels = [label for label in results.methods(model) if label != left_out]
+    controls = [label for label in labels if results.is_control(label)]
+    tests: dict[tuple[str, str], ControlTest] = {}
+    for metric in metrics:
+        scores = {label: results.scores(model, label, metric) for label in labels}
+        words = results.manifest.metrics[metric]["direction"], results.manifest.metrics[metric]["summary"]
+        compared = compare_with_controls(scores, controls, *words, int(results.manifest.plan["seed"]))
+        tests |= {(label, metric): test for label, test in compared.items()}
+    return [label for (label, _), test in adjust_tests(tests).items() if test.better]
 
 
 def truth_tables(results: Results, base: str, names: dict[str, str], *, halves: bool = False) -> list[str]:
@@ -422,7 +458,9 @@ def main() -> None:
         _replace(PAGES[1], "prior", prior_table(arguments.out))
     runs = [arguments.out / name for name in ("default_cifar_resnet20", "default_mobilenet_v1_025")]
     if set(only) & {run.name for run in runs} and all(run.is_dir() for run in runs):
-        figure([read_results(Store(run, create=False)) for run in runs]).savefig(IMAGES / "price.png", dpi=130)
+        stored = [read_results(Store(run, create=False)) for run in runs]
+        _replace(PAGES[0], "controls", control_table(stored, DEFAULTS))
+        figure(stored).savefig(IMAGES / "price.png", dpi=130)
     runs = [arguments.out / name for name in ("truth", "truth_networks", "truth_trained")]
     if set(only) & {run.name for run in runs} and all(run.is_dir() for run in runs):
         reliability = judge_verdicts([read_results(Store(run, create=False)) for run in runs])
