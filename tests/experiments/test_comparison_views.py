@@ -9,6 +9,8 @@ import torch
 
 import fringe
 from fringe.experiments import summarise, tidy
+from fringe.experiments._comparison import LEAST_TESTED
+from fringe.metrics import get_metric
 from fringe.models import load_model
 
 METHODS = [("ig", fringe.IntegratedGradients(steps=4)), ("<b>", fringe.IntegratedGradients(steps=2))]
@@ -45,6 +47,44 @@ def test_the_text_is_the_table_of_the_summaries():
     assert len(lines) == 2 + len(RESULT.rows)
     assert len(RESULT) == 2
     assert not [name for name in dir(RESULT) if name.startswith("_")]
+
+
+def test_scores_that_are_not_better_than_every_control_are_marked():
+    """Eight images, one method, two metrics: two sign assignments of 2**8 are as extreme as the observed one."""
+    rows = [
+        {
+            "method": name,
+            "control": name != "ig",
+            "metric": metric,
+            "image": str(place),
+            "score": score,
+            "flags": [],
+        }
+        for metric in ("insertion", "deletion")
+        for name, level in (("ig", 0.5), ("zero", 0.2), ("edge", 0.3))
+        for place, score in enumerate(level + 0.01 * np.arange(8))
+    ]
+    metrics = {"insertion": get_metric("insertion"), "deletion": get_metric("deletion")}
+    better = {(e["method"], e["metric"]): e["better_than_controls"] for e in summarise(rows, metrics)}
+    assert better == {
+        ("ig", "insertion"): True,  # .0156, as the other p is 1
+        ("ig", "deletion"): False,
+        **{(control, metric): None for control in ("zero", "edge") for metric in metrics},
+    }
+    few = [row for row in rows if int(row["image"]) < LEAST_TESTED - 1]
+    assert {entry["better_than_controls"] for entry in summarise(few, metrics)} == {None}
+    assert 2 / 2 ** (LEAST_TESTED - 1) >= 0.05 > 2 / 2**LEAST_TESTED
+
+
+def test_the_mark_of_a_comparison_is_explained_below_its_table():
+    found = fringe.compare("embedded:digits", "embedded:digits:0:6", METHODS, ["sparseness"])
+    assert [entry["better_than_controls"] for entry in summarise(tidy(found), found.metrics)][:2] == [False, False]
+    head, *lines = repr(found).splitlines()[1:]
+    assert [line.split()[1].endswith("‡") for line in lines[:2]] == [True, True]
+    assert lines[-1].strip() == "‡: not shown to be better than every control"
+    assert sum("‡" in line for line in [head, *lines]) == 3
+    assert "<div>‡: not shown to be better than every control</div>" in found._repr_html_()
+    assert "‡" not in repr(RESULT)  # of two images
 
 
 def test_a_notebook_shows_the_table_and_the_picture():

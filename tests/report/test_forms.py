@@ -230,7 +230,7 @@ def test_notes_say_what_is_there_and_nothing_else(table):
     assert "95% bootstrap interval over images (1000 resamples, seed 0)" in text
     assert f"Holm for the {3 * 4} comparisons" in text
     assert "†: incomplete" in text
-    assert "‡: not better than every control." in text
+    assert "‡: not shown to be better than every control." in text
     assert "adjusted after Holm for 16 scores." in text
     assert flag_lines(table) == [
         "Flagged scores of the methods: zero_map 5 (MAS insertion 1, Insertion AUC 1, Infidelity 1, Max sensitivity 1, "

@@ -7,6 +7,7 @@ from html import escape
 
 from fringe.app._service import Compared, Explained, Sample
 from fringe.app._worker import Status
+from fringe.experiments import NOT_BETTER
 from fringe.metrics import best_of
 from fringe.page import policy_hash
 
@@ -15,8 +16,6 @@ _ENDED = {
     "stopped": "Stopped. Nothing is computed any more.",
     "expired": "Stopped at the limit of {limit}. A quick method, or a smaller image or model, takes less time.",
 }
-#: Marks scores that are not better than those of every control, as in a report.
-NOT_BETTER = "‡"
 #: Added to the page in the frame: a policy of its own, and a script that reports its height to the app.
 _SCRIPT = (
     "new ResizeObserver(() => parent.postMessage({fringeHeight: document.documentElement.offsetHeight}, '*'))"

@@ -4,7 +4,7 @@ from fringe._urls import url_of
 from fringe.experiments._arms import Arm, ModelSource
 from fringe.experiments._compare import compare
 from fringe.experiments._comparison import Comparison, grid_row, metric_labels, summarise, tidy
-from fringe.experiments._control_tests import ControlTest, adjust_tests, compare_with_controls
+from fringe.experiments._control_tests import NOT_BETTER, ControlTest, adjust_tests, compare_with_controls
 from fringe.experiments._estimate import MethodCost, RunEstimate, describe_excess, estimate_run, estimate_tasks
 from fringe.experiments._evaluator import CONTROLS, Candidate, Evaluator, MethodResult, make_maps
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor

@@ -14,8 +14,9 @@ from fringe._frames import FrameLibrary, make_frame
 from fringe._text import counted
 from fringe.attribution import Context
 from fringe.errors import InputError
+from fringe.experiments._control_tests import NOT_BETTER, ControlTest, adjust_tests, compare_with_controls
 from fringe.experiments._evaluator import MethodResult
-from fringe.experiments._statistics import estimate
+from fringe.experiments._statistics import as_column, estimate
 from fringe.metrics import ARROW, EvaluationContext, Metric
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Images of a picture.
 MOST_IMAGES = 8
+#: Images that a test against the controls needs: of fewer no p is below .05.
+LEAST_TESTED = 6
 
 
 @dataclass(frozen=True, repr=False)
@@ -59,7 +62,7 @@ class Comparison:
         head, *rows = self._table()
         widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
-        return "\n".join([f"Comparison of {self._count()}", *(f"  {line.rstrip()}" for line in lines)])
+        return "\n".join([f"Comparison of {self._count()}", *(f"  {line.rstrip()}" for line in [*lines, *_note(rows)])])
 
     def _repr_html_(self) -> str:
         head, *rows = self._table()
@@ -70,7 +73,8 @@ class Comparison:
         titles = "".join(f'<th style="{style}">{escape(cell)}</th>' for cell in head)
         table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
         box = "font-family:sans-serif;font-size:13px;line-height:1.5"
-        return f'<div style="{box}"><div>Comparison of {escape(self._count())}</div>{table}{self._picture_html()}</div>'
+        below = "".join(f"<div>{escape(line)}</div>" for line in _note(rows)) + self._picture_html()
+        return f'<div style="{box}"><div>Comparison of {escape(self._count())}</div>{table}{below}</div>'
 
     def plot(self, *, ax: Any = None) -> "Figure":
         """Draw the maps of the first images side by side, one column per method.
@@ -121,8 +125,9 @@ class Comparison:
         table = [["method", *names, "passes"]]
         for row in self.rows:
             entries = [summary[row.label, name] for name in self.metrics]
-            values = [entry[entry["summary"]] for entry in entries]
-            cells = [f"{value:.3f}" if math.isfinite(value) else "–" for value in values]
+            values = [(entry[entry["summary"]], entry["better_than_controls"]) for entry in entries]
+            marked = [(value, NOT_BETTER if better is False else "") for value, better in values]
+            cells = [f"{value:.3f}{mark}" if math.isfinite(value) else "–" for value, mark in marked]
             passes = (row.passes.forward + row.passes.jvp + row.passes.vjp) / len(self)
             table.append([f"{row.label} (control)" if row.control else row.label, *cells, f"{passes:.0f}"])
         return table
@@ -191,10 +196,13 @@ def tidy(comparison: Comparison) -> list[dict[str, Any]]:
 def summarise(rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], seed: int = 0) -> list[dict[str, Any]]:
     """One plain dict a method and metric of tidy ``rows``, in their order: :class:`Estimate` over the images that have
     a score, of how many ``images``, how many scores are ``flagged``, and how often each flag is up in ``flags``.
-    ``metrics`` are a comparison's, by label: they say whether the mean or the median is the summary."""
+    ``better_than_controls`` says whether a method is better than every control (:func:`compare_with_controls`); it is
+    None for a control and where nothing was tested, and ``control`` whether it is one. ``metrics`` are a comparison's,
+    by label: they say whether the mean or the median is the summary."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["method"], row["metric"]), []).append(row)
+    tests = adjust_tests(_control_tests(groups, metrics, seed))
     return [
         {
             "method": method,
@@ -202,11 +210,33 @@ def summarise(rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], see
             "metric": metric,
             **asdict(estimate([row["score"] for row in group], seed, metrics[metric].aggregate)),
             "images": len(group),
+            "better_than_controls": tests[method, metric].better if (method, metric) in tests else None,
             "flagged": sum(bool(row["flags"]) for row in group),
             "flags": dict(Counter(flag for row in group for flag in row["flags"])),
         }
         for (method, metric), group in groups.items()
     ]
+
+
+def _control_tests(
+    groups: Mapping[tuple[str, str], Sequence[dict[str, Any]]], metrics: Mapping[str, Metric], seed: int
+) -> dict[tuple[str, str], ControlTest]:
+    tests: dict[tuple[str, str], ControlTest] = {}
+    for label, metric in metrics.items():
+        rows = {
+            method: group for (method, name), group in groups.items() if name == label and len(group) >= LEAST_TESTED
+        }
+        scores = {method: as_column(method, [row["score"] for row in group]) for method, group in rows.items()}
+        controls = [method for method, group in rows.items() if group[0]["control"]]
+        compared = compare_with_controls(scores, controls, metric.direction, metric.aggregate, seed)
+        tests |= {(method, label): test for method, test in compared.items()}
+    return tests
+
+
+def _note(rows: Sequence[Sequence[str]]) -> list[str]:
+    """What the mark in a table means."""
+    marked = any(NOT_BETTER in cell for row in rows for cell in row)
+    return [f"{NOT_BETTER}: not shown to be better than every control"] if marked else []
 
 
 def _cells(row: MethodResult, metric: str) -> Iterable[dict[str, Any]]:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from fringe.experiments._statistics import Difference, holm, paired_all
 from fringe.metrics import Aggregate, Direction
 
+#: Marks scores of methods that were not shown to be better than those of every control.
+NOT_BETTER = "‡"
 #: Level of the tests.
 BELOW = 0.05
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from fringe._tables import Styled, TextTable
 from fringe.attribution import tone_of
+from fringe.experiments import NOT_BETTER
 from fringe.metrics import ARROW, Metric, best_of
 
 #: Rows of the table of explained images; the rest is in the summary.
@@ -98,7 +99,8 @@ def _score(entry: Mapping[str, Any], best: float | None) -> str:
     if value is None:
         return "—"
     interval = "" if entry["low"] is None else f" [{_number(entry['low'])}…{_number(entry['high'])}]"
-    return Styled(_number(value) + interval, "bold" if value == best else "")
+    mark = NOT_BETTER if entry.get("better_than_controls") is False else ""
+    return Styled(_number(value) + mark + interval, "bold" if value == best else "")
 
 
 def _costs(method: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -122,4 +124,8 @@ def _legend(document: Mapping[str, Any]) -> str:
     summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
     costs = "n: images with a score; passes and seconds: of one image's map"
     counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
-    return f"{summary} [95 % bootstrap interval over images]; {costs}{counts}"
+    marked = any(entry["better_than_controls"] is False for entry in document["table"])
+    tested = (
+        f"\n{NOT_BETTER}: not shown to be better than every control (sign-flip tests, adjusted after Holm)" * marked
+    )
+    return f"{summary} [95 % bootstrap interval over images]; {costs}{tested}{counts}"

@@ -17,13 +17,11 @@ import jinja2
 from markupsafe import Markup
 
 from fringe._text import counted, printable
-from fringe.experiments import LEVEL, RESAMPLES, Estimate
+from fringe.experiments import LEVEL, NOT_BETTER, RESAMPLES, Estimate
 from fringe.report._table import LARGE, UNFIT, Table, TableCell, half_width
 
 #: Marks cells with images that were not computed.
 INCOMPLETE = "†"
-#: Marks scores of methods that are not better than those of every control.
-NOT_BETTER = "‡"
 #: Pixels of a browser's inch.
 INCH = 96
 #: Pixels of an inch of a figure that comes as a file.
@@ -200,9 +198,9 @@ def legend(table: Table) -> list[str]:
         )
     if tests := table.control_tests:
         lines.append(
-            f"{NOT_BETTER}: not better than every control. The greatest p of the sign-flip test against each "
-            f"control counts, adjusted after Holm for {counted(len(tests), 'score')}. Such a score does not speak for "
-            "the map."
+            f"{NOT_BETTER}: not shown to be better than every control. The greatest p of the sign-flip test against "
+            f"each control counts, adjusted after Holm for {counted(len(tests), 'score')}. Such a score does not speak "
+            "for the map."
         )
     if any(cell.missing for row in table.rows for cell in row.cells):
         lines.append(f"{INCOMPLETE}: incomplete, images of this cell were not computed.")

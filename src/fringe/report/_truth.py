@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.experiments import (
+    NOT_BETTER,
     ControlTest,
     Estimate,
     Manifest,
@@ -17,16 +18,16 @@ from fringe.experiments import (
 )
 from fringe.metrics import ARROW, METRICS
 from fringe.report._failures import cost_of_maps
-from fringe.report._render import NOT_BETTER, Chapter, Section, SimpleTable, format_number, with_spread
+from fringe.report._render import Chapter, Section, SimpleTable, format_number, with_spread
 from fringe.report._table import decimals_for
 
 _READING = (
     "Mean ± half the width of the 95 % bootstrap interval. Examples that share pixels are resampled together, and "
     "where a scene has several networks these are resampled, too: scores.csv has each of them. n is the number of maps "
     "with a score, the fewest and the most of a column. Chance is the score of a map that says nothing. "
-    f"{NOT_BETTER}: not better than every control. The greatest p of the sign-flip test against each control counts, "
-    "adjusted after Holm for the methods and scores of a table. A smoothed score filters the map first: do not compare "
-    "it with an unsmoothed score."
+    f"{NOT_BETTER}: not shown to be better than every control. The greatest p of the sign-flip test against each "
+    "control counts, adjusted after Holm for the methods and scores of a table. A smoothed score filters the map "
+    "first: do not compare it with an unsmoothed score."
 )
 
 
