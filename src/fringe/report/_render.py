@@ -199,8 +199,8 @@ def legend(table: Table) -> list[str]:
     if tests := table.control_tests:
         lines.append(
             f"{NOT_BETTER}: not shown to be better than every control. The greatest p of the sign-flip test against "
-            f"each control counts, adjusted after Holm for {counted(len(tests), 'score')}. Such a score does not speak "
-            "for the map."
+            f"each control counts, adjusted after Holm for {counted(len(tests), 'score')}. Such a score is no "
+            "evidence for the map."
         )
     if any(cell.missing for row in table.rows for cell in row.cells):
         lines.append(f"{INCOMPLETE}: incomplete, images of this cell were not computed.")
