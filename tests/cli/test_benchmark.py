@@ -227,7 +227,8 @@ def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "mine.txt").write_text("mine")
     about = {"architecture": "resnet18", "weights": "w", "objective": 0.5, "images": [], "trials": 1, "seed": 0}
-    preset = {"format": FORMAT, "method": "fringe", "settings": {}, "about": {**about, "version": "0"}}
+    settings = {name: value for name, value in fringe.FRInGe().record().items() if name != "method"}
+    preset = {"format": FORMAT, "method": "fringe", "settings": settings, "about": {**about, "version": "0"}}
     (tmp_path / "tuned.json").write_text(json.dumps(preset))
     places = {"EMPTY": tmp_path / "empty", "PRESET": tmp_path / "tuned.json"}
     given = [str(places.get(a, a)).replace("FOREIGN", str(tmp_path / "foreign")) for a in arguments]

@@ -100,13 +100,13 @@ def test_a_preset_of_another_architecture_is_refused(path):
     assert read_preset(path, "resnet18") == read_preset(path)
 
 
-def test_a_setting_that_is_not_named_has_its_default(path):
+def test_a_setting_that_is_missing_has_no_default(path):
+    """Of a file that is older than the setting, today's default would not be what was tuned."""
     document = json.loads(path.read_text())
-    del document["settings"]["cg_rtol"], document["settings"]["preconditioner"]
+    del document["settings"]["temperature"]
     path.write_text(json.dumps(document))
-    method, _ = read_preset(path)
-    assert (method.cg_rtol, method.preconditioner) == (FRInGe().cg_rtol, FRInGe().preconditioner)
-    assert method.tau == FRInGe.preset("resnet18").tau
+    with pytest.raises(InputError, match="setting of fringe 'temperature' is missing"):
+        read_preset(path)
 
 
 @pytest.mark.parametrize(

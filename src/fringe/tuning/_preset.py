@@ -94,8 +94,7 @@ def write_preset(path: Path, tuned: Tuned, metadata: PresetMetadata) -> None:
     require_local("path", path)
     method = tuned.best
     _require_registered(method)
-    settings = {name: value for name, value in method.record().items() if name != method.record_key}
-    document = {"format": FORMAT, "method": method.name, "settings": settings, "about": metadata}
+    document = {"format": FORMAT, "method": method.name, "settings": _settings(method), "about": metadata}
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     if path.is_dir():
         raise InputError(f"{str(path)!r} is a folder, expected a file", argument="path")
@@ -109,10 +108,10 @@ def write_preset(path: Path, tuned: Tuned, metadata: PresetMetadata) -> None:
 
 
 def read_preset(path: Path, architecture: str | None = None) -> tuple[Attributor, PresetMetadata]:
-    """Read a tuned method and its metadata; settings that are not in the file have their defaults.
+    """Read a tuned method and its metadata.
 
-    Raises InputError if the file is not a preset of this format, if a method, key or value is invalid, and if the
-    preset is for another architecture than ``architecture``.
+    Raises InputError if the file is not a preset of this format, if a method, key or value is invalid, if a setting is
+    missing (its default may be another one today), and if the preset is for another architecture than ``architecture``.
     """
     document = _document(path)
     metadata = cast(PresetMetadata, document["about"])
@@ -122,10 +121,17 @@ def read_preset(path: Path, architecture: str | None = None) -> tuple[Attributor
             argument="preset",
             hint="settings do not carry over between architectures",
         )
+    settings = document["settings"]
     try:
-        return METHODS[document["method"]].from_record(document["settings"]), metadata
+        method = METHODS[document["method"]].from_record(settings)
     except InputError as error:
         raise InputError(f"{path}: {error}", argument="preset") from error
+    _check_keys(path, f"setting of {method.name}", settings, _settings(method), complete=True)
+    return method, metadata
+
+
+def _settings(method: Attributor) -> dict[str, Any]:
+    return {name: value for name, value in method.record().items() if name != method.record_key}
 
 
 def _document(path: Path) -> dict[str, Any]:
