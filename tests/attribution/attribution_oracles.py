@@ -5,11 +5,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 import torch
 from torch import Tensor
 from torch import distributions as dist
 
 import fringe
+
+#: Least entropy at the input for temperature="auto", as a share of the largest.
+ENTROPY = 0.5
 
 
 def laplacian_matrix(height: int, width: int) -> Tensor:
@@ -39,12 +43,23 @@ class DenseFRInGe:
     """The method ``m`` on one image of (2, 8, 8), solved exactly."""
 
     def __init__(self, model, m: fringe.FRInGe):
-        self.model, self.m = model, m
+        self.model, self.m, self.temperature = model, m, 1.0
         rough = laplacian_matrix(8, 8)
         self.ltl = torch.block_diag(*[rough.T @ rough] * 2)
 
     def logits(self, x: Tensor) -> Tensor:
-        return self.model(x.view(1, 2, 8, 8))[0]
+        return self.model(x.view(1, 2, 8, 8))[0] / self.temperature
+
+    def softening(self, image: Tensor) -> float:
+        """The temperature of ``image``'s path, by a root finder."""
+        if self.m.temperature != "auto":
+            return self.m.temperature
+        logits = self.model(image[None])[0].numpy()
+
+        def excess(temperature: float) -> float:
+            return scipy.stats.entropy(scipy.special.softmax(logits / temperature), base=len(logits)) - ENTROPY
+
+        return 1.0 if excess(1.0) >= 0 else scipy.optimize.brentq(excess, 1.0, 1e6, xtol=1e-13, rtol=1e-13)
 
     def jacobian(self, x: Tensor) -> Tensor:
         return torch.autograd.functional.jacobian(self.logits, x)
@@ -92,6 +107,7 @@ class DenseFRInGe:
 
     def explain(self, image: Tensor, target: int, ratio: float | None = None) -> tuple[Tensor, Tensor]:
         """Attribution and end point, (2, 8, 8) each; ``ratio`` of v^T G v to (m^T v)^2 that the first step assumes."""
+        self.temperature = self.softening(image)
         x, p0 = image.flatten(), self.logits(image.flatten()).softmax(-1)
         root0, root1 = p0.sqrt(), torch.full_like(p0, 1 / len(p0)).sqrt()
         theta = torch.arccos(root0 @ root1)
@@ -114,7 +130,7 @@ class DenseFRInGe:
                 ratio *= min(max(quotient, 0.25), 4.0) ** self.m.feedback
             total -= 0.5 * (self.jacobian(x)[target] + self.jacobian(after)[target]) * (after - x)
             x = after
-        return total.view(2, 8, 8), x.view(2, 8, 8)
+        return self.temperature * total.view(2, 8, 8), x.view(2, 8, 8)
 
 
 def line(x, count):

@@ -36,7 +36,7 @@ def mixed(count: int = 7) -> torch.Tensor:
 def test_batch_of_n_is_n_batches_of_one():
     model, x = Smooth(), mixed()
     together = fringe.attribute(model, x, method=METHOD)
-    assert len(set(together.diagnostics["steps"].tolist())) > 3
+    assert len(set(together.diagnostics["steps"].tolist())) > 2
     for i in range(len(x)):
         alone = fringe.attribute(model, x[i : i + 1], method=METHOD)
         torch.testing.assert_close(together.values[i], alone.values[0], rtol=1e-7, atol=1e-10)
@@ -88,7 +88,8 @@ def test_finished_images_give_their_slot_to_waiting_ones(monkeypatch):
         return linearise(self, x, rows, **options)
 
     monkeypatch.setattr(Problem, "linearise", spy)
-    found = fringe.attribute(Smooth(), mixed(), method=METHOD, batch_size=3)
+    method = dataclasses.replace(METHOD, temperature=1.0)  # numbers of steps that differ more
+    found = fringe.attribute(Smooth(), mixed(), method=method, batch_size=3)
     steps, walking = found.diagnostics["steps"].tolist(), sizes[1:]  # one image is looked at first
     assert sum(walking) == sum(steps) + 7
     unfilled = sum(max(steps[i : i + 3]) for i in (0, 3, 6)) + 3  # what fixed batches of three would take

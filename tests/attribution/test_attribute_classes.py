@@ -160,7 +160,9 @@ class TestOneOfSeveralClasses:
         "method",
         [
             fringe.IntegratedGradients(steps=1, rule="left"),
-            dataclasses.replace(METHOD, tau=2.0, steps=1, delta_euc=30.0, eta_max=50.0, quadrature="trapezoid"),
+            dataclasses.replace(
+                METHOD, tau=2.0, steps=1, delta_euc=30.0, eta_max=50.0, quadrature="trapezoid", temperature=1.0
+            ),
         ],
     )
     def test_the_advice_is_on_the_class_whose_sum_misses_most(self, method):
@@ -257,6 +259,7 @@ class TestCorrectedRule:
         """A correction must not buy a verdict: the uncorrected residual is what is judged, and it is reported."""
         model, x = Smooth(sharpness=2.0), inputs(3)
         coarse = dataclasses.replace(METHOD, tau=0.5, steps=2, delta_euc=10.0, eta_max=50.0, gamma_prior=3e-3)
+        coarse = dataclasses.replace(coarse, temperature=1.0)
         plain = fringe.attribute(model, x, method=dataclasses.replace(coarse, quadrature="trapezoid"))
         found = fringe.attribute(model, x, method=dataclasses.replace(coarse, quadrature="corrected"))
         assert "coarse" in plain.verdict

@@ -14,7 +14,9 @@ import fringe
 from fringe.geometry import dist, entropy, log_probabilities, sqrt_chart
 from fringe.paths import Problem
 
-FAST = fringe.FRInGe(solve="natural", gamma_prior=1e-3, tau=5e-3, delta_euc=1.0, damping=1e-3, cg_iterations=10)
+FAST = fringe.FRInGe(
+    solve="natural", gamma_prior=1e-3, tau=5e-3, delta_euc=1.0, damping=1e-3, cg_iterations=10, temperature=1.0
+)
 
 
 def test_linear_model_is_explained_exactly():
@@ -160,7 +162,7 @@ def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence
     """Or after 3 T steps. The points are those of a path that never arrives."""
     model, x, ends = Smooth(), inputs(4), set()
     for cap in (1.0, 0.2, 0.12, 0.08):
-        method = fringe.FRInGe(delta_euc=cap, quadrature="trapezoid")
+        method = fringe.FRInGe(delta_euc=cap, quadrature="trapezoid", temperature=1.0)
         endless = dataclasses.replace(method, until="arrival", arrival_kl=1e-9, max_steps=99)
         onward = fringe.attribute(model, x, target=classes, method=endless, telemetry=True)
         found = fringe.attribute(model, x, target=classes, method=method, telemetry=True)
@@ -178,7 +180,7 @@ def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence
 def test_progress_of_a_path_that_goes_on_past_its_planned_steps():
     """It rises by one at each of these, but the last is counted at the end only."""
     seen: list[tuple[int, int]] = []
-    method = fringe.FRInGe(delta_euc=0.1)
+    method = fringe.FRInGe(delta_euc=0.1, temperature=1.0)
     found = fringe.attribute(Smooth(), inputs(1), method=method, progress=lambda *now: seen.append(now))
     planned = math.ceil(float(found.diagnostics["distance"][0]) / math.sqrt(2 * method.tau))
     assert int(found.diagnostics["steps"][0]) > planned

@@ -13,7 +13,8 @@ from attribution_toys import Smooth, inputs
 
 import fringe
 from conftest import SHARED
-from fringe.attribution._fringe import _status, table
+from fringe.attribution._fringe import table
+from fringe.attribution._fringe_status import PathEnds, fringe_status
 from fringe.paths import PathStatus, TrustRegion
 
 TABLE = SHARED / "paper" / "hyperparameters.csv"
@@ -171,26 +172,36 @@ def test_automatic_settings_follow_the_structure(structure, cap, rank, logit, un
     assert {path(until=given, steps=9).until for given in ("half", "arrival")} == {"half", "arrival"}
 
 
-_LOST = r"the prediction lost \d+% of its divergence from the uniform prediction"
+_SOFTENED = r" at temperature \d(\.\d)?"
+_OWN = r"; at temperature 1 it lost \d+%"
+_LOST = rf"the prediction{_SOFTENED} lost \d+% of its divergence from the uniform prediction"
 
 
 @pytest.mark.parametrize(
     ("settings", "verdict", "advice"),
     [
-        ({}, "ok", rf"complete within \d\.\d%; {_LOST} \(ok needs 50%\)"),
+        ({}, "ok", rf"complete within \d\.\d%; {_LOST} \(ok needs 50%\){_OWN}"),
         (
-            {"until": "budget"},
+            {"until": "budget", "temperature": 1.0},
             "ok",
-            rf"complete within \d\.\d%; {_LOST} \(ok needs 50%\); to go further, use until='arrival'",
+            rf"complete within .*; {_LOST.replace(_SOFTENED, '')} \(ok needs 50%\); to go further, use until='arrival'",
         ),
-        ({"until": "arrival"}, "ok", rf"complete within \d\.\d%; {_LOST} \(arrived\)"),
+        ({"until": "arrival"}, "ok", rf"complete within \d\.\d%; {_LOST} \(arrived\){_OWN}"),
         (
             {"steps": 3},
             "short",
             rf".*%, but {_LOST.replace('lost', 'lost only')} \(ok needs 50%\): use until='arrival', .*",
         ),
-        ({"steps": 1}, "stalled", r"[^:]* \(under 5%\): raise steps, delta_euc or eta_max, or lower damping"),
-        ({"until": "arrival", "max_steps": 2}, "stalled", r".*: raise max_steps, delta_euc or .* lower damping"),
+        (
+            {"steps": 1, "temperature": 1.0},
+            "stalled",
+            r"[^:]* \(under 5%\): raise steps, delta_euc or eta_max, or lower damping",
+        ),
+        (
+            {"until": "arrival", "max_steps": 2, "temperature": 1.0},
+            "stalled",
+            r".*: raise max_steps, delta_euc or .* lower damping",
+        ),
     ],
 )
 def test_advice_names_the_measure_of_the_verdict_and_what_the_settings_allow(settings, verdict, advice):
@@ -216,7 +227,15 @@ ARRIVAL, BUDGET, OWN = {"until": "arrival"}, {"until": "budget"}, {"reference": 
         ({}, {"end": 2.2}, "short", r".* lost only 0% of .*"),
         (OWN, {"end": 1.001}, "short", r".* lost only 49% of its divergence from the reference .*"),
         # a twentieth of the distance
-        ({}, {"end": 1.9, "share": 0.049}, "stalled", r".* only 4\.9% of .* to the uniform .*larger tau\)"),
+        ({}, {"end": 1.9, "share": 0.049}, "stalled", r".* only 4\.9% of .* to the uniform .*, raise temperature"),
+        (
+            {},
+            {"end": 1.9, "share": 0.0, "temperature": 2.5},
+            "stalled",
+            r"the prediction at temperature 2\.5 moved only 0\.0% .* lower damping",
+        ),
+        ({}, {"temperature": 2.5}, "ok", r".* at temperature 2\.5 lost 90% of .*; at temperature 1 it lost 34%"),
+        ({}, {"end": 1.9, "temperature": 31.0}, "short", r".*, but the prediction at temperature 31 lost only 5% .*"),
         ({}, {"end": 1.9, "share": 0.051}, "short", r".* lost only 5% of .*"),
         (
             OWN,
@@ -225,7 +244,7 @@ ARRIVAL, BUDGET, OWN = {"until": "arrival"}, {"until": "budget"}, {"reference": 
             r".* of the Fisher-Rao distance to the reference \(under 5%\).*",
         ),
         ({"steps": 10}, {"end": 1.9, "share": 0.0}, "stalled", r".*: raise steps, delta_euc or .* lower damping"),
-        (ARRIVAL, {"end": 1.9, "share": 0.0}, "stalled", r".*: raise delta_euc or .*larger tau\)"),
+        (ARRIVAL, {"end": 1.9, "share": 0.0}, "stalled", r".*: raise delta_euc or .*, raise temperature"),
         (
             ARRIVAL,
             {"end": 1.9, "share": 0.0, "steps": 1000},
@@ -268,12 +287,20 @@ ARRIVAL, BUDGET, OWN = {"until": "arrival"}, {"until": "budget"}, {"reference": 
 )
 def test_verdicts_by_number(settings, path, verdict, advice):
     """30 = 3 T steps from 2 nats to 0.2, over half of the distance, with a residual of 1 %, and what differs."""
-    one = {"start": 2.0, "end": 0.2, "share": 0.5, "residual": 0.01, "steps": 30, "classes": 1} | path
+    one = {
+        "start": 2.0,
+        "end": 0.2,
+        "share": 0.5,
+        "residual": 0.01,
+        "steps": 30,
+        "classes": 1,
+        "temperature": 1.0,
+    } | path
     residual = torch.full((1, one["classes"]), one["residual"], dtype=torch.float64)
     outcomes = [one.get("outcome", PathStatus.COMPLETE)]
     result = SimpleNamespace(steps=[one["steps"]], outcomes=outcomes, rule_residual=residual)
-    numbers = {"endpoint_kl": one["end"], "distance": 2.0, "endpoint_distance": 2.0 - 2.0 * one["share"]}
-    diagnostics = {name: torch.tensor([number], dtype=torch.float64) for name, number in numbers.items()}
-    found = _status(fringe.FRInGe(**settings), result, diagnostics, one["start"], 0, one["residual"])
+    ends = PathEnds(one.get("temperature", 1.0), one["start"], one["end"], 2.0, 2.0 - 2.0 * one["share"], 0.347)
+    method = fringe.FRInGe(**settings)
+    found = fringe_status(method.path(128), method.quadrature, result, ends, 0, one["residual"])
     assert found[0] == verdict
     assert re.fullmatch(advice, found[1])

@@ -12,11 +12,18 @@ from attribution_toys import Linear, Smooth, inputs
 import fringe
 from fringe.paths import Bound, TrustRegion
 
-LONG = fringe.FRInGe(tau=5e-2, delta_euc=None, eta_max=1e6, damping=1e-3, gamma_prior=1e-3)
+LONG = fringe.FRInGe(tau=5e-2, delta_euc=None, eta_max=1e6, damping=1e-3, gamma_prior=1e-3, temperature=1.0)
 """Steps that only the KL bound limits."""
 
 NATURAL = fringe.FRInGe(
-    solve="natural", tau=2e-2, delta_euc=1.5, damping=1e-3, preconditioner="blur", cg_iterations=3, jacobian="products"
+    solve="natural",
+    tau=2e-2,
+    delta_euc=1.5,
+    damping=1e-3,
+    preconditioner="blur",
+    cg_iterations=3,
+    jacobian="products",
+    temperature=1.0,
 )
 """The paper's algorithm, with so few iterations that the start of conjugate gradients shows in the result."""
 
@@ -111,6 +118,7 @@ def test_after_its_last_waypoint_a_path_aims_at_the_reference(waypoint):
     """T + 4 steps that never arrive, against dense algebra that aims at s_T from step T on."""
     model, x = Smooth(), inputs(2)
     method = fringe.FRInGe(solve="gradient", tau=2e-2, eta_max=2.0, delta_euc=0.3, waypoint=waypoint, until="budget")
+    method = dataclasses.replace(method, temperature=1.0)
     planned = fringe.attribute(model, x, method=method).diagnostics["steps"].tolist()
     assert planned == [9, 10]
     method = dataclasses.replace(method, until="arrival", arrival_kl=1e-9, max_steps=13)

@@ -17,7 +17,7 @@ from fringe.explanations._base import configured_method
 from fringe.models import load_model
 from fringe.plots import method_title
 
-FAST = fringe.FRInGe(tau=3e-2, cg_iterations=6)
+FAST = fringe.FRInGe(tau=3e-2, cg_iterations=6, temperature=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ class TestStraight:
         torch.testing.assert_close(*sums, rtol=0.05, atol=0.05)  # both add up to the same change
 
     def test_of_a_path_that_ended_short_says_so(self, digits):
-        short = fringe.FRInGe(tau=3e-2, cg_iterations=6, steps=2)  # hardly moves two of the images
+        short = fringe.FRInGe(steps=2, temperature=1.0)  # hardly moves two of the images
         own, line = explained(digits, short), explained(digits, Straight(short, steps=40))
         assert own.verdict == line.verdict == ("stalled", "stalled", "short")
         assert all(text.startswith("the path of fringe: ") for text in line.advice)

@@ -21,9 +21,9 @@ MAPS, NUMBERS = HERE / "golden_maps.safetensors", HERE / "golden_maps.json"
 TOLERANCE = 1e-6
 """Relative, in float64: sums may be taken in another order, and maps are stored in single precision."""
 
-FULL_METRIC = {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget"}
+FULL_METRIC = {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget", "temperature": 1.0}
 FAST = {**FULL_METRIC, "tau": 3e-2, "cg_iterations": 6}
-BUDGET = {"tau": 3e-2, "until": "budget"}
+BUDGET = {"tau": 3e-2, "until": "budget", "temperature": 1.0}
 GIVEN = tuple((k + 1) / 55 for k in range(10))
 
 # label: the method's name, its settings, and what the call is given beside
@@ -41,7 +41,9 @@ CASES = {
     "fringe geodesic": ("fringe", {**BUDGET, "feedback": None}, {"telemetry": True}),
     "fringe feedback": ("fringe", BUDGET, {"batch_size": 2}),
     "fringe rank 3": ("fringe", {**BUDGET, "fisher_rank": 3}, {}),
-    "fringe half": ("fringe", {"delta_euc": 0.2}, {"telemetry": True, "batch_size": 2}),
+    "fringe half": ("fringe", {"delta_euc": 0.2, "temperature": 1.0}, {"telemetry": True, "batch_size": 2}),
+    "fringe softened": ("fringe", {"delta_euc": 0.2}, {"telemetry": True, "batch_size": 2}),
+    "fringe temperature": ("fringe", {**FAST, "temperature": 3.0}, {"telemetry": True}),
     "fringe batch": ("fringe", FAST, {"batch_size": 2}),
     "fringe adaptive": ("fringe", {**FAST, "quadrature_rtol": 1e-3, "quadrature_depth": 8}, {}),
     "fringe arrival": ("fringe", {**FAST, "until": "arrival", "max_steps": 12}, {"telemetry": True}),

@@ -7,7 +7,7 @@ import torch
 from geometry_toys import EPS
 from torch import Tensor, nn
 
-from fringe.geometry import ExplicitJacobian, PullbackFisher
+from fringe.geometry import ExplicitJacobian, PullbackFisher, SoftenedJacobian
 
 CLASSES, PIXELS = 5, 24
 
@@ -108,3 +108,15 @@ def test_an_explicit_jacobian_takes_logits_of_another_precision(logits):
     u, v = normal(2, CLASSES, seed=1), normal(2, 2, 3, 4, seed=2)
     torch.testing.assert_close(explicit.vjp(u.to(logits)).double(), dense.vjp(u), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(explicit.jvp(v.to(logits)).double(), dense.jvp(v), rtol=1e-5, atol=1e-5)
+
+
+def test_softened_products_are_those_of_the_divided_matrix():
+    matrix, temperature = normal(3, CLASSES, PIXELS), torch.tensor([1.0, 2.5, 40.0], dtype=torch.float64)
+    found, expected = (
+        SoftenedJacobian(DenseJacobian(matrix), temperature),
+        DenseJacobian(matrix / temperature[:, None, None]),
+    )
+    torch.testing.assert_close(found.jvp(normal(3, 2, 3, 4)), expected.jvp(normal(3, 2, 3, 4)))
+    torch.testing.assert_close(found.vjp(normal(3, CLASSES)), expected.vjp(normal(3, CLASSES)))
+    single = SoftenedJacobian(DenseJacobian(matrix.float()), temperature)
+    assert single.jvp(normal(3, 2, 3, 4).float()).dtype == single.vjp(normal(3, CLASSES).float()).dtype == torch.float32

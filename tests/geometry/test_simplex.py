@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import mpmath
 import pytest
+import scipy
 import torch
 from geometry_toys import EPS, UNIT, charts, exact_angle, exact_softmax, logits, unit
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from fringe.geometry import (
     kl,
     log,
     log_probabilities,
+    softening_temperature,
     spherical_loss,
     spherical_loss_gradient,
     sqrt_chart,
@@ -438,3 +440,33 @@ def test_the_fisher_norm_takes_nothing_from_what_the_logits_share_or_from_an_imp
         p = log_probabilities(torch.tensor([0.0, -gap, -300.0], dtype=torch.float64)).exp()
         found = fisher_norm_squared(p, torch.tensor(u, dtype=torch.float64))
         assert found.item() == pytest.approx(9 * math.exp(-gap) / (1 + math.exp(-gap)) ** 2, rel=1e-12)
+
+
+class TestSofteningTemperature:
+    @pytest.mark.parametrize("classes", [2, 10, 1000])
+    @pytest.mark.parametrize("share", [0.1, 0.25, 0.9])
+    def test_equals_a_root_finder_s(self, classes, share):
+        """Entropies in bits over log2 C, by scipy."""
+        rows = 10.0 ** torch.linspace(-2, 4, 13, dtype=torch.float64)[:, None] * normal(classes)
+        for row, found in zip(rows, softening_temperature(rows, share).tolist(), strict=True):
+
+            def excess(temperature, row=row):
+                p = scipy.special.softmax(row.numpy() / temperature)
+                return scipy.stats.entropy(p, base=2) / math.log2(classes) - share
+
+            expected = 1.0 if excess(1.0) >= 0 else scipy.optimize.brentq(excess, 1.0, 1e7, xtol=1e-12, rtol=1e-12)
+            assert found == pytest.approx(expected, rel=1e-9)
+
+    def test_of_equal_logits_is_one(self):
+        """Two classes that tie have log 2 of log 16: enough for a quarter, exactly, and too little for more."""
+        tie = torch.tensor([0.0, 0.0] + 14 * [-1e6], dtype=torch.float64)
+        assert softening_temperature(torch.zeros(3, 16), 0.25).tolist() == [1.0] * 3
+        assert softening_temperature(tie, 0.2499).item() == 1.0
+        assert softening_temperature(tie, 0.26).item() > 1e4
+
+    def test_of_two_classes_has_a_closed_form(self):
+        """p = 9/10 has .469 bits: a gap of g is softened to log 9."""
+        share = -(0.9 * math.log2(0.9) + 0.1 * math.log2(0.1))
+        for gap in (1.0, 5.0, 1e3, 1e30):
+            found = softening_temperature(torch.tensor([gap, 0.0], dtype=torch.float64), share).item()
+            assert found == pytest.approx(max(gap / math.log(9), 1.0), rel=1e-9)

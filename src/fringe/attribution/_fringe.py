@@ -10,23 +10,20 @@ from importlib import resources
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from torch import Tensor
 
 from fringe.attribution._base import Attribution, Attributor
-from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
-from fringe.attribution._integrate import PathIntegral, integrate
+from fringe.attribution._diagnostics import build_attribution, path_diagnostics
+from fringe.attribution._fringe_status import fringe_status, path_ends
+from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import SegmentPieces
 from fringe.attribution._quadrature import Quadrature, Rule
 from fringe.errors import InputError, require, require_choice
-from fringe.geometry import kl, log_probabilities
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import (
-    ENOUGH,
     FisherRaoTracking,
     JacobianForm,
     JVPUse,
     NaturalStep,
-    PathStatus,
     PreconditionerName,
     Problem,
     Smoothing,
@@ -62,7 +59,9 @@ def paper_settings(model: str, variant: str) -> dict[str, Any]:
     """
     row = table()[model, variant]
     settings: dict[str, Any] = {"solve": "natural", "delta_euc": None, "preconditioner": "blur", "until": "budget"}
-    settings |= {"quadrature": "trapezoid"} | {name: float(row[name]) for name in _FIELDS if row[name]}
+    settings |= {"quadrature": "trapezoid", "temperature": 1.0} | {
+        name: float(row[name]) for name in _FIELDS if row[name]
+    }
     if "cg_iterations" in settings:
         settings["cg_iterations"] = int(settings["cg_iterations"])
     if variant != "fringe":
@@ -110,12 +109,6 @@ AUTO_RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
 #: longer: of 20 sentences for a small BERT 16 sums were within 5 % with 256 pieces (324 passes), and none with 4 (177).
 AUTO_DEPTH: dict[Structure, int] = {"image": 2, "sequence": 8, "none": 8}
 
-#: Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled.
-STALLED_BELOW = 0.05
-
-#: Nats to the reference at the end point above which the advice says how to continue, unless half was enough.
-FAR_ABOVE = 0.5
-
 
 @dataclass(frozen=True)
 class FRInGe(Attributor):
@@ -133,7 +126,7 @@ class FRInGe(Attributor):
     presets: ClassVar = {
         # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
         "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
-        "full_metric": {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget"},
+        "full_metric": {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget", "temperature": 1.0},
         "preview": {"steps": 4, "kl_bound": False, "delta_euc": "long", "quadrature": "trapezoid"},
         **{name: paper_settings(name, "fringe") for name in preset_names()},
     }
@@ -196,6 +189,13 @@ class FRInGe(Attributor):
     ] = "auto"
     arrival_kl: Annotated[Positive, Doc("KL to the reference that counts as arrived", unit="nats")] = 0.05
     max_steps: Annotated[PositiveInt, Doc("largest number of steps when until='arrival'")] = 1000
+    temperature: Annotated[
+        Positive | Literal["auto"],
+        Doc(
+            "the path follows softmax(logits / temperature); auto: of images the lowest from 1 on at which the input "
+            "has half of the largest entropy, else 1"
+        ),
+    ] = "auto"
     reference: Annotated[
         tuple[float, ...] | tuple[tuple[float, ...], ...] | None,
         Doc("reference distribution (C,) or (B, C); none: uniform"),
@@ -288,6 +288,7 @@ class FRInGe(Attributor):
             max_steps=self.max_steps,
             reference=self.reference,
             feedback=self.feedback,
+            temperature=1.0 if self.temperature == "auto" and not image else self.temperature,
         )
 
     @property
@@ -313,73 +314,27 @@ class FRInGe(Attributor):
             return fitted.attribute(problem)
         path = self.path(problem.inputs[0].numel())
         depth = AUTO_DEPTH[self.structure] if self.quadrature_depth == "auto" else self.quadrature_depth
-        result = integrate(SegmentPieces(path, Quadrature(self.quadrature, self.quadrature_rtol, depth), problem))
-        log_q = path.log_reference(problem)
+        pieces = SegmentPieces(path, Quadrature(self.quadrature, self.quadrature_rtol, depth), problem)
+        result, geodesics = integrate(pieces), pieces.geodesic
         stats = result.stats
         diagnostics = {
-            **path_diagnostics(result, problem, log_q),
+            **path_diagnostics(result, problem, geodesics.log_q),
             "cg_iterations_mean": stats.mean("cg_iterations"),
             "cg_residual_mean": stats.mean("cg_residual"),
             "cg_residual_max": stats.largest("cg_residual"),
             "cg_breakdown": (stats.largest("cg_status") > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
         }
+        if geodesics.temperature is not None:
+            diagnostics["temperature"] = geodesics.temperature
         if result.uncorrected_gap is not None:
             diagnostics["uncorrected_residual"] = result.rule_residual.view_as(result.gap)
-        start_kl = kl(log_probabilities(problem.logits), log_q).tolist()
         statuses = [
-            [_status(self, result, diagnostics, start_kl[i], i, residual) for residual in residuals]
-            for i, residuals in enumerate(result.rule_residual.tolist())
+            [fringe_status(path, self.quadrature, result, ends, image, residual) for residual in residuals]
+            for image, (ends, residuals) in enumerate(
+                zip(path_ends(result, geodesics), result.rule_residual.tolist(), strict=True)
+            )
         ]
         return build_attribution(self, result, problem, diagnostics, statuses)
-
-
-def _status(
-    method: FRInGe, result: PathIntegral, diagnostics: dict[str, Tensor], start_kl: float, image: int, residual: float
-) -> Status:
-    """The verdict on a map with this ``residual`` of an image, which began ``start_kl`` nats from the reference, and
-    what to do about it."""
-    steps = result.steps[image]
-    if result.outcomes[image] is PathStatus.AT_REFERENCE:
-        return "at_reference", "the prediction already is the reference distribution: there is nothing to explain"
-    if result.outcomes[image] is PathStatus.DIVERGED:
-        what = f"the logits or their gradient were not finite after step {steps}: lower delta_euc or check the model"
-        return "diverged", what
-    end = float(diagnostics["endpoint_kl"][image])
-    arrived, removed = end <= method.arrival_kl, 1.0 - end / start_kl
-    if arrived and (steps == 0 or (start_kl <= method.arrival_kl and removed < ENOUGH)):
-        from_it = f"the prediction is {start_kl:.2g} nats from the reference"
-        return "at_reference", f"{from_it}: lower arrival_kl to explain it"
-    share = 1.0 - float(diagnostics["endpoint_distance"][image] / diagnostics["distance"][image])
-    goal = "the uniform prediction" if method.reference is None else "the reference"
-    until = (path := method.path(1)).until
-    done = arrived if until == "arrival" else until == "budget" or removed >= ENOUGH
-    rests = not done and steps < path.limit(path.schedule(diagnostics["distance"][image : image + 1])[0])
-    if share < STALLED_BELOW and not arrived:
-        bound = "max_steps, " if until == "arrival" and not rests else "steps, " if method.steps else ""
-        longer = "" if bound else ", or, for a saturated prediction, take fewer, longer steps (larger tau)"
-        return "stalled", (
-            f"the prediction moved only {share:.1%} of the Fisher-Rao distance to {goal} (under "
-            f"{STALLED_BELOW:.0%}): raise {bound}delta_euc or eta_max, or lower damping{longer}"
-        )
-    if not residual <= COARSE_ABOVE:
-        more = "use quadrature='adaptive'"
-        if method.quadrature == "adaptive":
-            more = "explain this class alone" if result.rule_residual.shape[1] > 1 else "raise quadrature_depth"
-        return "coarse", (
-            f"{describe_coarse(residual)}: {more}; on some networks smaller steps help (lower tau or delta_euc)"
-        )
-    # after coarse, which is the graver: a short map is right about the part of the way that was covered
-    lost = f"{max(100 * removed // 1, 0):.0f}% of its divergence from {goal}"
-    onward = "" if rests else "raise max_steps" if until == "arrival" else "use until='arrival'"
-    if removed < ENOUGH and not arrived:
-        do = f"{onward}, raise" if onward else "the path rests where the gradient is zero: raise"
-        return "short", (
-            f"complete within {residual:.1%}, but the prediction lost only {lost} (ok needs {ENOUGH:.0%}): "
-            f"{do} delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that part"
-        )
-    rule = "arrived" if arrived else f"ok needs {ENOUGH:.0%}"
-    further = f"; to go further, {onward}" if end > FAR_ABOVE and onward and until != "half" else ""
-    return "ok", f"complete within {residual:.1%}; the prediction lost {lost} ({rule}){further}"
 
 
 def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...], ...]:

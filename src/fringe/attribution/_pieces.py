@@ -149,11 +149,12 @@ class SegmentPieces(PieceStream):
         """
         stats, step, arrived = piece.stats, piece.step, None
         if self.problem.progress is not None and "reference_kl" in stats:
-            arrived = self.run.arrived(piece.rows, step, stats["reference_kl"])
+            arrived = self.run.arrived(piece.rows, step, stats.get("softened_kl", stats["reference_kl"]))
         if arrived is None:
             super().count(piece)
             return
-        left, rows = stats["reference_distance"] / self._distance[piece.rows], piece.rows.tolist()
+        left = stats.get("softened_distance", stats["reference_distance"]) / self._distance[piece.rows]
+        rows = piece.rows.tolist()
         for row, k, rest, ended in zip(rows, step.tolist(), left.tolist(), arrived.tolist(), strict=True):
             planned = self.planned[row]
             share = max(1.0 - 0.5 ** (k / planned), 1.0 - rest) if self.run.open_ended else k / planned

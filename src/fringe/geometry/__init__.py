@@ -3,6 +3,7 @@
 from fringe.geometry._pullback import ExplicitJacobian as ExplicitJacobian
 from fringe.geometry._pullback import Jacobian as Jacobian
 from fringe.geometry._pullback import PullbackFisher as PullbackFisher
+from fringe.geometry._pullback import SoftenedJacobian as SoftenedJacobian
 from fringe.geometry._simplex import angle as angle
 from fringe.geometry._simplex import dist as dist
 from fringe.geometry._simplex import entropy as entropy
@@ -13,6 +14,7 @@ from fringe.geometry._simplex import geodesic as geodesic
 from fringe.geometry._simplex import kl as kl
 from fringe.geometry._simplex import log as log
 from fringe.geometry._simplex import log_probabilities as log_probabilities
+from fringe.geometry._simplex import softening_temperature as softening_temperature
 from fringe.geometry._simplex import spherical_loss as spherical_loss
 from fringe.geometry._simplex import spherical_loss_gradient as spherical_loss_gradient
 from fringe.geometry._simplex import sqrt_chart as sqrt_chart

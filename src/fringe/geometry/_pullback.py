@@ -43,6 +43,23 @@ class ExplicitJacobian:
 
 
 @dataclass(frozen=True)
+class SoftenedJacobian:
+    """The Jacobians of logits divided by temperatures (B,), from those of the logits."""
+
+    jacobian: Jacobian
+    temperature: Tensor
+
+    def jvp(self, tangent: Tensor) -> Tensor:
+        return self._divided(self.jacobian.jvp(tangent))
+
+    def vjp(self, cotangent: Tensor) -> Tensor:
+        return self.jacobian.vjp(self._divided(cotangent))
+
+    def _divided(self, u: Tensor) -> Tensor:
+        return (u / self.temperature[:, None]).to(u.dtype)
+
+
+@dataclass(frozen=True)
 class PullbackFisher:
     """``G v = J^T S(p) J v`` (FRInGe, eq. pullback metric): symmetric, PSD, of rank at most C - 1.
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, cast
 import torch
 from torch import Tensor
 
-from fringe.geometry import angle, dist, entropy, geodesic, kl, sqrt_chart
+from fringe.geometry import angle, dist, entropy, geodesic, kl, log_probabilities, sqrt_chart
 from fringe.paths._problem import Problem
 
 #: The end of a path at which its first segment lies.
@@ -84,12 +84,30 @@ class GeodesicDiagnostics:
     Args:
         log_p0: Log-probabilities (B, C) at the inputs, where the geodesics start.
         log_q: Log-probabilities (B, C) of the references, where they end; None: of the uniform distribution.
+        temperature: Temperatures (B,) of the predictions that the geodesics join, from 1 on; None: 1.
     """
 
-    def __init__(self, log_p0: Tensor, log_q: Tensor | None = None):
+    def __init__(self, log_p0: Tensor, log_q: Tensor | None = None, temperature: Tensor | None = None):
         self.log_p0, self.log_q = log_p0, uniform_log_probs(log_p0) if log_q is None else log_q
-        self.s0, self.s1 = sqrt_chart(log_p0), sqrt_chart(self.log_q)
+        self.temperature = temperature
+        self.softened_p0, self.softened_q = self.soften(self.log_p0), self.soften(self.log_q)
+        self.s0, self.s1 = sqrt_chart(self.softened_p0), sqrt_chart(self.softened_q)
         self._theta = angle(self.s0, self.s1)
+
+    def soften(self, log_p: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Divide logits by the temperatures.
+
+        Args:
+            log_p: Log-probabilities (L, C).
+            rows: Images (L,) that they belong to; None: all B.
+
+        Returns:
+            Log-probabilities (L, C) at these temperatures.
+        """
+        if self.temperature is None:
+            return log_p
+        temperature = self.temperature if rows is None else self.temperature[rows]
+        return log_probabilities(log_p / temperature[:, None])
 
     def distance(self) -> Tensor:
         """Measure the geodesics.
@@ -120,17 +138,24 @@ class GeodesicDiagnostics:
             waypoint: Points (L, C) of the geodesics, in the square-root chart, where these predictions should be.
 
         Returns:
-            By name (L,): entropies and divergences in nats, distances in radians.
+            By name (L,): entropies and divergences in nats, distances in radians. Those to the waypoint, and with
+            temperatures ``softened_kl`` and ``softened_distance`` to the reference, are of the softened predictions.
         """
-        kls = kl(log_p, torch.stack([self.log_q[rows], 2.0 * waypoint.log()]))
-        distances = dist(sqrt_chart(log_p), torch.stack([self.s1[rows], waypoint]))
-        return {
+        softened, log_q = self.soften(log_p, rows), self.log_q[rows]
+        both = torch.stack([log_p, softened])
+        kls = kl(both, torch.stack([log_q, 2.0 * waypoint.log()]))
+        distances = dist(sqrt_chart(both), torch.stack([sqrt_chart(log_q), waypoint]))
+        measured = {
             "entropy": entropy(log_p),
             "reference_kl": kls[0],
             "waypoint_kl": kls[1],
             "tracking_error": distances[1],
             "reference_distance": distances[0],
         }
+        if self.temperature is not None:
+            measured["softened_kl"] = kl(softened, self.softened_q[rows])
+            measured["softened_distance"] = dist(sqrt_chart(softened), self.s1[rows])
+        return measured
 
 
 class PathRun(ABC):
@@ -159,7 +184,7 @@ class PathRun(ABC):
         Args:
             rows: Images (L,).
             step: Steps (L,) that they have taken.
-            reference_kl: KL (L,) of their predictions to the reference in nats.
+            reference_kl: KL (L,) of their predictions, softened if the path softens them, to the reference in nats.
 
         Returns:
             Truth values (L,); None if every path takes its planned steps.

@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from fringe.errors import InputError
-from fringe.geometry import ExplicitJacobian, Jacobian, kl, log_probabilities, sqrt_chart
+from fringe.geometry import (
+    ExplicitJacobian,
+    Jacobian,
+    SoftenedJacobian,
+    kl,
+    log_probabilities,
+    softening_temperature,
+    sqrt_chart,
+)
 from fringe.linalg import batch_view, inner_product
 from fringe.paths._base import (
     GeodesicDiagnostics,
@@ -41,6 +49,9 @@ Until = Literal["budget", "half", "arrival"]
 ENOUGH = 0.5
 #: Most steps of until="half", in units of T.
 HALF_LIMIT = 3
+#: Share of the largest entropy, log C, that temperature="auto" gives the prediction at the input. docs/results.md has
+#: the measurements.
+AUTO_ENTROPY = 0.5
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,10 @@ class FisherRaoTracking(Path):
             ``clip(d_FR^2 / (rho (m^T v)^2 eta^2), 1/4, 4) ** feedback``: the square of the distance that the last step
             made over the square of the predicted one. With ``waypoint="current"`` the first step has no part along the
             geodesic, so there is nothing to estimate rho from and every step costs its JVP.
+        temperature: Predictions and reference are those of the logits over this number. ``"auto"``: the lowest from 1
+            on, of each image, at which the prediction at the input has half of the largest entropy. The metric of
+            a saturated softmax is zero to rounding: softened, it says where to go, and a factor of all logits does not
+            change the path. The uniform distribution is the same at every temperature.
     """
 
     step: NaturalStep
@@ -77,6 +92,7 @@ class FisherRaoTracking(Path):
     max_steps: int = 1000
     reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
     feedback: float | None = None
+    temperature: float | Literal["auto"] = 1.0
 
     @property
     def estimates_norm(self) -> bool:
@@ -100,6 +116,15 @@ class FisherRaoTracking(Path):
         if q.dim() == 2 and problem.rows is not None:
             q = q[list(problem.rows)]
         return q.log().expand(shape)
+
+    def geodesics(self, problem: Problem) -> GeodesicDiagnostics:
+        """The geodesics from the prediction of each image to its reference, at its temperature."""
+        temperature = None
+        if self.temperature == "auto":
+            temperature = softening_temperature(problem.logits, AUTO_ENTROPY)
+        elif self.temperature != 1.0:
+            temperature = torch.full_like(problem.logits[:, 0], self.temperature, dtype=torch.float64)
+        return GeodesicDiagnostics(log_probabilities(problem.logits), self.log_reference(problem), temperature)
 
     def schedule(self, distance: Tensor) -> list[int]:
         """Steps T of images whose predictions are ``distance`` (B,) radians from the reference; 0 at the reference."""
@@ -149,12 +174,15 @@ class _Slots:
 
 @dataclass(frozen=True)
 class _Reached(Rows):
-    """The current points of L slots: log-probabilities (L, C) there, the points of the geodesics (L, C) where they
-    should be, and how far (L,) the last step moved them, in radians."""
+    """The current points of L slots: what the model predicts there and the same at the path's temperature, both as
+    log-probabilities (L, C), the points of the geodesics (L, C) where the latter should be, and how far (L,) the last
+    step moved each of the two, in radians."""
 
     point: Point
+    predicted: Tensor
     log_p: Tensor
     waypoint: Tensor
+    moved: Tensor
     distance: Tensor
 
 
@@ -169,10 +197,10 @@ class FisherRaoRun(PathRun):
 
     def __init__(self, path: FisherRaoTracking, problem: Problem):
         self.path, self.problem = path, problem
-        self.diagnostics = GeodesicDiagnostics(log_probabilities(problem.logits), path.log_reference(problem))
+        self.diagnostics = path.geodesics(problem)
         self.planned = path.schedule(self.diagnostics.distance())
         self._total = torch.tensor(self.planned).to(self.diagnostics.s0)
-        start_kl = kl(log_probabilities(problem.logits), self.diagnostics.log_q)
+        start_kl = kl(self.diagnostics.softened_p0, self.diagnostics.softened_q)
         self._goal = (1.0 - ENOUGH) * start_kl if path.until == "half" else torch.full_like(start_kl, path.arrival_kl)
         self.open_ended = path.until == "arrival"
         self._limits = [path.limit(steps) for steps in self.planned]
@@ -241,20 +269,26 @@ class FisherRaoRun(PathRun):
         point = self.problem.linearise(x, index, tangents=tangents and not (last or explicit))
         jacobian = ExplicitJacobian.of(point, x, point.value.shape[1]) if explicit else point
         gradient = self.problem.score_gradient(jacobian, point.value, index)
-        current, log_p = Point(x, self.problem.score(point.value, index), gradient), log_probabilities(point.value)
+        current, predicted = Point(x, self.problem.score(point.value, index), gradient), log_probabilities(point.value)
+        log_p = self.diagnostics.soften(predicted, index)
         finite, arrived = self._status(state, current, point.value, log_p)
         for slot, row in enumerate(slots.rows):
             if not finite[slot]:
                 self.outcomes[row], self.steps_taken[row] = PathStatus.DIVERGED, max(slots.steps_taken[slot] - 1, 0)
         if moved:  # a step that aims at the next waypoint leaves it in the state
             waypoint = state["waypoint"] if "waypoint" in state else self._waypoint(state, 0)
-            reached = _Reached(current, log_p, waypoint, fisher_rao_step(state["log_p"], log_p))
+            distance = moved_by = fisher_rao_step(state["log_p"], log_p)
+            if self.diagnostics.temperature is not None:
+                moved_by = fisher_rao_step(state["predicted"], predicted)
+            reached = _Reached(current, predicted, log_p, waypoint, moved_by, distance)
         else:  # s_0 is what this pass says: from another pass, its rounding alone would give a direction
-            reached = _Reached(current, log_p, sqrt_chart(log_p), torch.zeros_like(log_p[:, 0]))
+            reached = _Reached(current, predicted, log_p, sqrt_chart(log_p), *(torch.zeros_like(log_p[:, 0]),) * 2)
         segment = self._segment(slots, finite, reached) if moved else None
         continuing = [slot for slot in range(len(slots)) if finite[slot] and not arrived[slot]]
         if last or not continuing:
             return segment, slots.select([])
+        if self.diagnostics.temperature is not None:
+            jacobian = SoftenedJacobian(jacobian, self.diagnostics.temperature[index])
         advanced = self._step(slots, continuing, jacobian, reached)
         return segment, advanced if len(continuing) == len(slots) else advanced.select(continuing)
 
@@ -268,7 +302,7 @@ class FisherRaoRun(PathRun):
         if self.path.until == "budget":
             return finite.tolist(), [False] * len(finite)
         index, length = state["index"], state.get(STATISTIC + "euclidean_step")
-        arrived = self._arrived(index, state["step"], kl(log_p, self.diagnostics.log_q[index]))
+        arrived = self._arrived(index, state["step"], kl(log_p, self.diagnostics.softened_q[index]))
         if length is not None:  # from step T on the waypoint is the last one: a step of zero is followed by the same
             arrived |= (length == 0) & (state["step"] > self._total[index])
         both = torch.stack([finite, arrived]).tolist()
@@ -279,6 +313,8 @@ class FisherRaoRun(PathRun):
         x, state, log_p, waypoint = reached.point.x, slots.state, reached.log_p, reached.waypoint
         after = {"index": state["index"], "step": state["step"] + 1, "before": x, "log_p": log_p}
         after |= {"score": reached.point.score, "gradient": reached.point.gradient}
+        if self.diagnostics.temperature is not None:
+            after["predicted"] = reached.predicted
         if self.path.waypoint == "next":
             after["waypoint"] = waypoint = self._waypoint(state, 1)
         safe_log_p = log_p
@@ -303,7 +339,7 @@ class FisherRaoRun(PathRun):
         radius = self._radius(state, log_p)
         after["x"], stats = self._move(reached.point.x, direction, radius)
         if radius is not None and direction.logits is not None:
-            after |= {"radius": radius, "predicted": -stats["step_size"][:, None] * direction.logits}
+            after |= {"radius": radius, "planned": -stats["step_size"][:, None] * direction.logits}
         if self.path.step.warm_start and self.path.step.solve == "natural":
             after["direction"] = direction.v
         if ratio is not None:
@@ -324,7 +360,7 @@ class FisherRaoRun(PathRun):
         trust = self.path.trust
         if trust.delta_logit is None or "radius" not in state:
             return None if trust.delta_logit is None else torch.full_like(log_p[:, 0], trust.delta_logit)
-        return trust.next_radius(state["radius"], state["predicted"], log_p - state["log_p"])
+        return trust.next_radius(state["radius"], state["planned"], log_p - state["log_p"])
 
     def _move(self, x: Tensor, direction: Direction, radius: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         norm = inner_product(direction.v, direction.v).sqrt()
@@ -344,8 +380,8 @@ class FisherRaoRun(PathRun):
             self.steps_taken[row] = steps
         state = slots.state
         stats = {name.removeprefix(STATISTIC): state[name] for name in state if name.startswith(STATISTIC)}
-        stats |= self.diagnostics.point(state["index"], reached.log_p, reached.waypoint)
-        stats["fisher_rao_step"] = reached.distance
+        stats |= self.diagnostics.point(state["index"], reached.predicted, reached.waypoint)
+        stats["fisher_rao_step"] = reached.moved
         stop = Point(state["before"], state["score"], state["gradient"])
         return Segment(state["index"], state["step"], reached.point, stop, stats)
 

@@ -1,0 +1,151 @@
+"""The temperature of the predictions that a path follows. Whole paths at temperatures: test_fringe_dense.py."""
+
+import dataclasses
+
+import pytest
+import torch
+from attribution_toys import Linear, Smooth, inputs
+
+import fringe
+from fringe.geometry import dist, entropy, kl, log_probabilities, sqrt_chart
+
+QUICK = fringe.FRInGe(tau=2e-2, delta_euc=0.7)
+
+
+@pytest.mark.parametrize("solve", ["geodesic", "natural"])
+def test_a_factor_of_all_logits_is_a_factor_of_the_map(solve):
+    """However sure the network is, the path is the same: as many passes, and the same end point."""
+    x, method = inputs(3), dataclasses.replace(QUICK, solve=solve)
+    found = [
+        fringe.attribute(Smooth(sharpness=sharpness), x, method=method, telemetry=True) for sharpness in (8.0, 1e4)
+    ]
+    temperature = [one.diagnostics["temperature"] for one in found]
+    assert (temperature[0] > 1.5).all()
+    torch.testing.assert_close(temperature[1], temperature[0] * 1e4 / 8, rtol=1e-9, atol=0)
+    torch.testing.assert_close(found[1].values, found[0].values * 1e4 / 8, rtol=1e-7, atol=1e-9)
+    for one, other in zip(*(result.trajectory for result in found), strict=True):
+        torch.testing.assert_close(one.snapshots, other.snapshots, rtol=1e-9, atol=1e-9)
+    assert found[0].passes == found[1].passes
+    assert found[0].verdict == found[1].verdict == ("ok",) * 3
+    sure = fringe.attribute(Smooth(sharpness=1e4), x, method=dataclasses.replace(method, temperature=1.0))
+    assert "ok" not in sure.verdict
+
+
+@pytest.mark.parametrize("temperature", [0.5, 3.0])
+def test_a_temperature_is_that_of_a_network_whose_logits_are_divided(temperature):
+    model, x = Smooth(), inputs(2)
+    found = fringe.attribute(model, x, method=dataclasses.replace(QUICK, temperature=temperature), telemetry=True)
+    plain = dataclasses.replace(QUICK, temperature=1.0)
+    divided = fringe.attribute(lambda z: model(z) / temperature, x, method=plain, telemetry=True)
+    torch.testing.assert_close(found.values, temperature * divided.values, rtol=1e-9, atol=1e-12)
+    assert found.diagnostics["temperature"].tolist() == [temperature] * 2
+    assert "temperature" not in divided.diagnostics
+    for one, other in zip(found.trajectory, divided.trajectory, strict=True):
+        for name, softened in (("reference_kl", "softened_kl"), ("reference_distance", "softened_distance")):
+            torch.testing.assert_close(one.points[softened], other.points[name], rtol=1e-9, atol=1e-12)
+        for name in ("tracking_error", "waypoint_kl"):
+            torch.testing.assert_close(one.points[name], other.points[name], rtol=1e-9, atol=1e-12)
+    advice = [
+        text.replace(f" at temperature {temperature:g}", "").split("; at temperature 1 ")[0] for text in found.advice
+    ]
+    assert advice == list(divided.advice)
+    assert all("at temperature" in text for text in found.advice)
+
+
+def test_what_is_reported_of_a_prediction_is_the_model_s_own():
+    """So that methods with and without a temperature can be compared; the verdict is about the softened one."""
+    model, x = Smooth(sharpness=8.0), inputs(3)
+    found = fringe.attribute(model, x, method=QUICK, telemetry=100)
+    log_q = torch.full((3, 5), 0.2, dtype=torch.float64).log()
+    for at, name in ((0, ""), (-1, "endpoint_")):
+        log_p = log_probabilities(model(torch.stack([t.snapshots[at] for t in found.trajectory])))
+        distance = dist(sqrt_chart(log_p), sqrt_chart(log_q))
+        torch.testing.assert_close(found.diagnostics[f"{name}entropy"], entropy(log_p), rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(found.diagnostics[f"{name}distance"], distance, rtol=1e-6, atol=1e-9)
+        points = [t.points for t in found.trajectory]
+        torch.testing.assert_close(torch.stack([p["reference_kl"][at] for p in points]), kl(log_p, log_q))
+        softened = log_probabilities(log_p / found.diagnostics["temperature"][:, None])
+        torch.testing.assert_close(torch.stack([p["softened_kl"][at] for p in points]), kl(softened, log_q))
+    for one, text in zip(points, found.advice, strict=True):
+        lost, own = (100 * (1 - one[name][-1] / one[name][0]) // 1 for name in ("softened_kl", "reference_kl"))
+        assert f" lost {lost:.0f}% of its divergence from the uniform prediction (ok needs 50%)" in text
+        assert text.endswith(f"; at temperature 1 it lost {own:.0f}%")
+    s = sqrt_chart(log_probabilities(model(found.trajectory[0].snapshots[:2])))
+    torch.testing.assert_close(found.trajectory[0].steps["fisher_rao_step"][:1], dist(s[1:], s[:1]), rtol=1e-6, atol=0)
+
+
+def test_a_reference_is_softened_like_the_prediction():
+    """So that the prediction which the path leads to is the reference itself, at any temperature."""
+    model, x = Linear(), inputs(2)
+    q = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64)
+    method = fringe.FRInGe(
+        solve="natural", tau=1e-3, delta_euc=None, damping=1e-3, gamma_prior=0.0, reference=q, temperature=2.0
+    )
+    found = fringe.attribute(model, x, method=method, telemetry=True)
+    ends = model(torch.stack([t.snapshots[-1] for t in found.trajectory]))
+    assert (ends.softmax(-1) - q).abs().max() < 0.01
+    own = fringe.attribute(model, x, method=fringe.FRInGe(reference=model(x).softmax(-1), temperature=2.0))
+    assert own.verdict == ("at_reference", "at_reference")
+
+
+def test_the_explained_score_is_not_softened():
+    """The path of a probability is that of the logit; its map sums to the change of the model's own probability."""
+    model, x = Smooth(sharpness=3.0), inputs(2)
+    method = dataclasses.replace(QUICK, temperature=4.0, quadrature_rtol=1e-3, quadrature_depth=8)
+    found = fringe.attribute(model, x, method=method, score="probability", telemetry=True)
+    logit = fringe.attribute(model, x, method=method, telemetry=True)
+    for one, other in zip(found.trajectory, logit.trajectory, strict=True):
+        assert torch.equal(one.snapshots[-1], other.snapshots[-1])
+        ends = model(torch.stack([one.snapshots[0], one.snapshots[-1]])).softmax(-1)
+        change = ends[0] - ends[1]
+        target = int(found.target[0 if one is found.trajectory[0] else 1])
+        assert one.cumulative[-1].sum().item() == pytest.approx(change[target].item(), rel=5e-3)
+
+
+def test_of_inputs_without_space_the_prediction_is_not_softened():
+    """Their paths go on until they arrive."""
+    weight = 3.0 * inputs(3, shape=(24,))
+    for structure, shape in (("none", (24,)), ("sequence", (2, 12))):
+        x = inputs(2, shape=shape)
+        method = fringe.FRInGe(structure=structure)
+        found = fringe.attribute(lambda z: torch.tanh(z.flatten(1)) @ weight.T, x, method=method)
+        assert "temperature" not in found.diagnostics
+        assert method.path(24).temperature == 1.0
+        assert dataclasses.replace(method, temperature=2.0).path(24).temperature == 2.0
+    assert fringe.FRInGe().path(128).temperature == "auto"
+
+
+def test_progress_of_a_path_that_ends_on_arrival_reads_the_softened_distance():
+    seen: list[tuple[int, int]] = []
+    method = dataclasses.replace(QUICK, until="arrival", arrival_kl=0.02, temperature=4.0, max_steps=200)
+    found = fringe.attribute(Smooth(), inputs(1), method=method, telemetry=True, progress=lambda *now: seen.append(now))
+    planned, points = seen[0][1], found.trajectory[0].points
+    left = points["softened_distance"] / points["softened_distance"][0]
+    share = [max(1 - 0.5 ** (k / planned), 1 - left[k].item()) for k in range(1, len(left) - 1)]
+    expected = [int(min(max(share[: k + 1]), 0.99) * planned) for k in range(len(share))]
+    reported = [done for done, _ in seen]
+    assert reported[-1] == planned
+    assert set(expected) - {0} <= {*reported}
+    assert points["softened_kl"][-1] <= 0.02 < points["softened_kl"][-2]
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, "cold", float("nan")])
+def test_a_temperature_is_positive(bad):
+    with pytest.raises(fringe.InputError, match="temperature"):
+        fringe.FRInGe(temperature=bad)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_a_stalled_path_is_one_whose_softened_prediction_hardly_moves(temperature):
+    method = fringe.FRInGe(steps=1, eta_max=1e-2, temperature=temperature)
+    found = fringe.attribute(Smooth(sharpness=3.0), inputs(2), method=method, telemetry=True)
+    name = "reference_distance" if temperature == 1.0 else "softened_distance"
+    for text, trajectory in zip(found.advice, found.trajectory, strict=True):
+        start, end = trajectory.points[name].tolist()
+        assert 0 < 1 - end / start < 0.05
+        assert f" moved only {1 - end / start:.1%} of the Fisher-Rao distance" in text
+    assert found.verdict == ("stalled", "stalled")
+    unmoved = fringe.attribute(
+        lambda z: 0.0 * z.sum((1, 2, 3))[:, None] + torch.tensor([9.0, 0.0, 0.0]).double(), inputs(1)
+    )
+    assert "moved only 0.0% of the Fisher-Rao distance" in unmoved.advice[0]
