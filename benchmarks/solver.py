@@ -18,7 +18,7 @@ import torch
 import fringe
 import shared_models
 
-COMMON = {"tau": 3e-3, "eta_max": 4.0, "delta_euc": 0.6, "gamma_step": 1e-2, "gamma_prior": 1e-3}
+COMMON = {"tau": 3e-3, "eta_max": 4.0, "delta_euc": 0.6, "gamma_step": 1e-2, "gamma_prior": 1e-3, "temperature": 1.0}
 
 
 def settings() -> list[dict[str, object]]:

@@ -59,12 +59,13 @@ class Table:
     experiment: str = ""
 
 
+#: The row of the default without its last change.
+FORMER = "`temperature=1` (the former default)"
 DEFAULTS = {
     "feedback": "**`FRInGe()`**: geodesic, feedback",
-    "prior_3e3": "geodesic, γ_prior = 3e-3",
+    "temperature_1": FORMER,
     "geodesic": "geodesic, a JVP in each step",
     "preview": "`fringe:preview`",
-    "preview_3e3": "`fringe:preview`, γ_prior = 3e-3",
     "rank4": "geodesic, rank 4",
     "no_prior": "geodesic, γ_prior = 0",
     "diffusion": "diffusion (control: ignores the gradient)",
@@ -87,6 +88,7 @@ METHODS = {
 }
 TRUTH = {
     "fringe": "**`FRInGe()`**",
+    "temperature_1": FORMER,
     "full_metric": "`fringe:full_metric`",
     "no_prior": "FRInGe, γ_prior = 0",
     "prior_1e4": "FRInGe, γ_prior = 1e-4",
@@ -106,9 +108,10 @@ TRUTH = {
 }
 QUADRATURE = {
     "fringe": "**`FRInGe()`**",
+    "temperature_1": FORMER,
     "trapezoid": "`quadrature=trapezoid`",
     "tight": "`quadrature_rtol=0.01`",
-    "former": "`tau=3e-3`, `until=budget` (the former default)",
+    "former": "`tau=3e-3`, `until=budget`, `temperature=1` (an earlier default)",
     "budget": "`until=budget`",
     "tau_1e2": "`tau=1e-2`",
     "tau_4e2": "`tau=4e-2`",
