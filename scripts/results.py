@@ -404,10 +404,10 @@ POINTS = {
     "feedback": ("FRInGe()", -11),
     "preview": ("preview", 5),
     "diffusion": ("diffusion", -11),
-    "no_prior": ("γ_prior = 0", -11),
+    "no_prior": ("γ_prior = 0", 5),
     "cg": ("full metric", 5),
     "paper": ("paper", -11),
-    "blur_ig": ("Blur IG", 5),
+    "blur_ig": ("Blur IG", -11),
     "ig": ("IG", 5),
     "smoothgrad": ("SmoothGrad", -11),
     "guided_ig": ("Guided IG", 5),
@@ -427,13 +427,13 @@ def figure(runs: list[Results]) -> Figure:
                 (name, above), passes = POINTS[method], summary(results, model, method)["passes"]
                 colour = "tab:red" if method == "feedback" else "tab:blue" if method in DEFAULTS else "tab:gray"
                 axis.plot(passes, scores[method], "o" if method in DEFAULTS else "s", color=colour, ms=6)
-                left = method in ("ig", "smoothgrad", "blur_ig")  # where others have their names on the right
+                left = method in ("ig", "smoothgrad", "no_prior")  # where others have their names on the right
                 style = {"xytext": (-5 if left else 5, above), "textcoords": "offset points", "fontsize": 8}
                 style |= {"color": colour, "horizontalalignment": "right" if left else "left"}
                 axis.annotate(name, (passes, scores[method]), **style)
             axis.set_xscale("log")
-            axis.set_xlim(40, 4000)
-            axis.set_xticks([50, 100, 200, 500, 1000, 2000], ["50", "100", "200", "500", "1000", "2000"])
+            axis.set_xlim(10, 4000)
+            axis.set_xticks(ticks := [10, 20, 50, 100, 200, 500, 1000, 2000], [str(passes) for passes in ticks])
             axis.minorticks_off()
             words = "MAS insertion, higher is better" if metric == "mas_insertion" else "deletion, lower is better"
             axis.set_title(f"{model}: {words}", fontsize=10, loc="left")
