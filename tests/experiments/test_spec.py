@@ -283,7 +283,9 @@ def test_what_cannot_be_meant_is_named_before_anything_is_loaded(monkeypatch, fi
 def preset(path, architecture="digits", images=("a", "b"), **settings):
     metadata = {"architecture": architecture, "weights": "w", "objective": 0.5, "images": list(images)}
     metadata |= {"trials": 1, "seed": 0, "version": "0"}
-    return write(path, json.dumps({"format": FORMAT, "method": "fringe", "settings": settings, "about": metadata}))
+    settings = {**FRInGe().record(), **settings}
+    name = settings.pop("method")
+    return write(path, json.dumps({"format": FORMAT, "method": name, "settings": settings, "about": metadata}))
 
 
 def test_a_tuned_preset_sets_its_method_and_explicit_settings_come_last(tmp_path):
