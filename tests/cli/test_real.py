@@ -23,7 +23,7 @@ RECIPES = {
 def test_a_real_image_is_explained(shared, tmp_path, network, image, label):
     arguments = ["explain", str(shared / "images" / image), "--out", str(tmp_path), "--trust-code", "--json"]
     arguments += ["--model", f"{shared}/models/zoo.py:{network}", "--preprocessing", RECIPES[network]]
-    for setting in ("tau=0.05", "cg_iterations=3", "quadrature_rtol=0.01", "quadrature_depth=8"):
+    for setting in ("tau=0.05", "cg_iterations=3", "quadrature_rtol=0.005", "quadrature_depth=8"):
         arguments += ["--set", setting]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
