@@ -84,7 +84,7 @@ class GeodesicDiagnostics:
     Args:
         log_p0: Log-probabilities (B, C) at the inputs, where the geodesics start.
         log_q: Log-probabilities (B, C) of the references, where they end; None: of the uniform distribution.
-        temperature: Temperatures (B,) of the predictions that the geodesics join, from 1 on; None: 1.
+        temperature: Temperatures (B,) of the predictions that the geodesics join; None: 1.
     """
 
     def __init__(self, log_p0: Tensor, log_q: Tensor | None = None, temperature: Tensor | None = None):
