@@ -59,11 +59,8 @@ class Table:
     experiment: str = ""
 
 
-#: The row of the default without its last change.
-FORMER = "`temperature=1` (the former default)"
 DEFAULTS = {
     "feedback": "**`FRInGe()`**: geodesic, feedback",
-    "temperature_1": FORMER,
     "geodesic": "geodesic, a JVP in each step",
     "preview": "`fringe:preview`",
     "rank4": "geodesic, rank 4",
@@ -88,7 +85,6 @@ METHODS = {
 }
 TRUTH = {
     "fringe": "**`FRInGe()`**",
-    "temperature_1": FORMER,
     "full_metric": "`fringe:full_metric`",
     "no_prior": "FRInGe, γ_prior = 0",
     "prior_1e4": "FRInGe, γ_prior = 1e-4",
@@ -108,13 +104,13 @@ TRUTH = {
 }
 QUADRATURE = {
     "fringe": "**`FRInGe()`**",
-    "temperature_1": FORMER,
+    "temperature_1": "`temperature=1`",
     "trapezoid": "`quadrature=trapezoid`",
     "tight": "`quadrature_rtol=0.01`",
     "former": "`tau=3e-3`, `until=budget`, `temperature=1` (an earlier default)",
     "budget": "`until=budget`",
     "tau_1e2": "`tau=1e-2`",
-    "tau_4e2": "`tau=4e-2`",
+    "tau_2e2": "`tau=2e-2`",
     "long": "`delta_euc=long`",
     "preview": "`fringe:preview`",
     "preview_adaptive": "`fringe:preview`, `quadrature=adaptive`",

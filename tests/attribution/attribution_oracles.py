@@ -50,6 +50,11 @@ class DenseFRInGe:
     def logits(self, x: Tensor) -> Tensor:
         return self.model(x.view(1, 2, 8, 8))[0] / self.temperature
 
+    def divergence(self, x: Tensor) -> float:
+        """KL of the model's own prediction from the uniform one."""
+        p = self.model(x.view(1, 2, 8, 8))[0].softmax(-1)
+        return float((p * (p * len(p)).log()).sum())
+
     def softening(self, image: Tensor) -> float:
         """The temperature of ``image``'s path, by a root finder."""
         if self.m.temperature != "auto":
@@ -114,10 +119,9 @@ class DenseFRInGe:
         steps = math.ceil(2 * theta.item() / math.sqrt(2 * self.m.tau))
         total = torch.zeros_like(x)
         until = "half" if self.m.until == "auto" and self.m.steps is None else self.m.until
-        start = (p0 * (p0 * len(p0)).log()).sum()
+        start = self.divergence(x)
         for k in range({"arrival": self.m.max_steps, "half": 3 * steps}.get(until, steps)):  # no arrival is looked for
-            p = self.logits(x).softmax(-1)
-            if until == "half" and k >= steps and (p * (p * len(p)).log()).sum() <= start / 2:
+            if until == "half" and k >= steps and self.divergence(x) <= start / 2:
                 break
             alpha = min((k + (self.m.waypoint == "next")) / steps, 1.0)
             waypoint = (torch.sin((1 - alpha) * theta) * root0 + torch.sin(alpha * theta) * root1) / torch.sin(theta)

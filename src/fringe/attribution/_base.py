@@ -40,8 +40,8 @@ class Trajectory:
 
     Attributes:
         points: Values (T + 1,) at the points: ``entropy``, ``reference_kl``, ``waypoint_kl`` (nats),
-            ``reference_distance``, ``tracking_error`` (radians), and ``score``, of K classes (T + 1, K). A path at a
-            temperature has ``softened_kl`` and ``softened_distance`` to the reference, too; its waypoints are softened.
+            ``reference_distance``, ``tracking_error`` (radians), and ``score``, of K classes (T + 1, K). Of a path
+            at a temperature, distances to the waypoints are those of softened predictions.
         steps: Values (T,) along the steps: ``fisher_rao_step`` (radians), ``euclidean_step``, ``step_size``,
             ``active_bound`` (a :class:`fringe.paths.Bound`), ``cg_iterations``, ``cg_residual``, ``cg_status``.
         snapshot_steps: Numbers (M,) of steps after which a point is stored.

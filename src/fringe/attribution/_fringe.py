@@ -13,11 +13,12 @@ import torch
 
 from fringe.attribution._base import Attribution, Attributor
 from fringe.attribution._diagnostics import build_attribution, path_diagnostics
-from fringe.attribution._fringe_status import fringe_status, path_ends
+from fringe.attribution._fringe_status import PathEnds, fringe_status
 from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import SegmentPieces
 from fringe.attribution._quadrature import Quadrature, Rule
 from fringe.errors import InputError, require, require_choice
+from fringe.geometry import kl
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import (
     FisherRaoTracking,
@@ -131,7 +132,7 @@ class FRInGe(Attributor):
         **{name: paper_settings(name, "fringe") for name in preset_names()},
     }
 
-    tau: Annotated[Positive, Search(3e-4, 5e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 2e-2
+    tau: Annotated[Positive, Search(3e-4, 1e-1, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 4e-2
     eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest factor (eta_max); 4: Newton's step")] = 4.0
     delta_euc: Annotated[
         Positive | Literal["auto", "long"] | None,
@@ -183,7 +184,7 @@ class FRInGe(Attributor):
     until: Annotated[
         Literal["auto", Until],
         Doc(
-            "end after T steps (budget), after T to 3 T when half of the divergence is gone (half), or on arrival; "
+            "end after T steps (budget), after T to 5 T when half of the divergence is gone (half), or on arrival; "
             "auto: budget with steps=, else half for images, arrival for other inputs"
         ),
     ] = "auto"
@@ -192,8 +193,8 @@ class FRInGe(Attributor):
     temperature: Annotated[
         Positive | Literal["auto"],
         Doc(
-            "the path follows softmax(logits / temperature); auto: of images the lowest from 1 on at which the input "
-            "has half of the largest entropy, else 1"
+            "the path follows softmax(logits / temperature); auto: the lowest from 1 on at which the input has half of "
+            "the largest entropy"
         ),
     ] = "auto"
     reference: Annotated[
@@ -288,7 +289,7 @@ class FRInGe(Attributor):
             max_steps=self.max_steps,
             reference=self.reference,
             feedback=self.feedback,
-            temperature=1.0 if self.temperature == "auto" and not image else self.temperature,
+            temperature=self.temperature,
         )
 
     @property
@@ -328,11 +329,15 @@ class FRInGe(Attributor):
             diagnostics["temperature"] = geodesics.temperature
         if result.uncorrected_gap is not None:
             diagnostics["uncorrected_residual"] = result.rule_residual.view_as(result.gap)
+        ends = zip(
+            kl(geodesics.log_p0, geodesics.log_q).tolist(),
+            *(diagnostics[name].tolist() for name in ("endpoint_kl", "distance", "endpoint_distance")),
+            [path.limit(planned) for planned in pieces.planned],
+            strict=True,
+        )
         statuses = [
-            [fringe_status(path, self.quadrature, result, ends, image, residual) for residual in residuals]
-            for image, (ends, residuals) in enumerate(
-                zip(path_ends(result, geodesics), result.rule_residual.tolist(), strict=True)
-            )
+            [fringe_status(path, self.quadrature, result, PathEnds(*row), image, residual) for residual in residuals]
+            for image, (row, residuals) in enumerate(zip(ends, result.rule_residual.tolist(), strict=True))
         ]
         return build_attribution(self, result, problem, diagnostics, statuses)
 

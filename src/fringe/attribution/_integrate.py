@@ -17,16 +17,7 @@ from fringe.paths import Orientation, PathStatus, Problem
 SNAPSHOTS = 6
 
 #: Names of what is measured at points; everything else is measured along steps.
-AT_POINTS = (
-    "entropy",
-    "reference_kl",
-    "reference_distance",
-    "softened_kl",
-    "softened_distance",
-    "waypoint_kl",
-    "tracking_error",
-    "score",
-)
+AT_POINTS = ("entropy", "reference_kl", "reference_distance", "waypoint_kl", "tracking_error", "score")
 
 
 class RunningStats:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fringe.attribution._base import ProgressCounter
 from fringe.attribution._quadrature import Bisection, Correction, Quadrature
-from fringe.geometry import log_probabilities
+from fringe.geometry import dist, log_probabilities, sqrt_chart
 from fringe.linalg import batch_view
 from fringe.paths import (
     GeodesicDiagnostics,
@@ -120,7 +120,8 @@ class SegmentPieces(PieceStream):
         self.quadrature = quadrature
         self.taken, self.outcomes = run.steps_taken, run.outcomes
         self._planned = batch_view(torch.tensor(run.planned, device=self.score.device), self.score)
-        self._distance, self._shares = run.diagnostics.distance(), [0.0] * len(run.planned)
+        ends = (sqrt_chart(log_p) for log_p in (run.diagnostics.log_p0, run.diagnostics.log_q))
+        self._distance, self._shares = dist(*ends), [0.0] * len(run.planned)
         self._bisection = Bisection(quadrature, problem, run.planned) if quadrature.rule == "adaptive" else None
         if quadrature.rule == "corrected":
             self.error = torch.zeros_like(self.score, dtype=torch.float64)
@@ -149,11 +150,11 @@ class SegmentPieces(PieceStream):
         """
         stats, step, arrived = piece.stats, piece.step, None
         if self.problem.progress is not None and "reference_kl" in stats:
-            arrived = self.run.arrived(piece.rows, step, stats.get("softened_kl", stats["reference_kl"]))
+            arrived = self.run.arrived(piece.rows, step, stats["reference_kl"])
         if arrived is None:
             super().count(piece)
             return
-        left = stats.get("softened_distance", stats["reference_distance"]) / self._distance[piece.rows]
+        left = stats["reference_distance"] / self._distance[piece.rows]
         rows = piece.rows.tolist()
         for row, k, rest, ended in zip(rows, step.tolist(), left.tolist(), arrived.tolist(), strict=True):
             planned = self.planned[row]

@@ -99,7 +99,7 @@ def explain(
 
 #: Lengths of a token by which a step moves a text at most. Of 14 sentences for a small BERT, some of them shorter than
 #: any it had learnt from, 7 arrive with 0.05, 9 with 0.15, 11 with 0.5 and 8 with 1.
-TEXT_CAP = 0.5
+TEXT_CAP = 0.25
 
 #: Which trailing axes of inputs are space, where they are no images.
 _STRUCTURES: dict[InputKind, Structure] = {"text": "none", "tabular": "none", "series": "sequence"}
@@ -121,16 +121,18 @@ def _suited(method: str | Attributor | type[Attributor], kind: InputKind, model:
 
     Its caps by name count the entries of an input, which for texts are as many as the longest text of the batch has,
     and hold for standardised ones. A step of a text is at most half as long as a token of the model, or as long.
+    Towards a softened prediction the steps of a text are too long: 48 of 90 maps are ``ok`` instead of 56.
     """
     chosen = get_method(method)
     inner = chosen.innermost
     if kind not in _STRUCTURES or not isinstance(inner, FRInGe):
         return chosen
     structure = _STRUCTURES[kind] if inner.structure == "image" else inner.structure
-    cap = inner.delta_euc
-    if isinstance(cap, str) and isinstance(model, TextClassifier):
-        cap = {"auto": 1.0, "long": 2.0}[cap] * TEXT_CAP * model.token_length()
-    return chosen.around(dataclasses.replace(inner, structure=structure, delta_euc=cap))
+    cap, temperature = inner.delta_euc, inner.temperature
+    if isinstance(model, TextClassifier):
+        cap = {"auto": 1.0, "long": 2.0}[cap] * TEXT_CAP * model.token_length() if isinstance(cap, str) else cap
+        temperature = 1.0 if temperature == "auto" else temperature
+    return chosen.around(dataclasses.replace(inner, structure=structure, delta_euc=cap, temperature=temperature))
 
 
 def _number(argument: str, target: Target | None, names: tuple[str, ...] | None) -> Target | None:

@@ -90,8 +90,7 @@ class GeodesicDiagnostics:
     def __init__(self, log_p0: Tensor, log_q: Tensor | None = None, temperature: Tensor | None = None):
         self.log_p0, self.log_q = log_p0, uniform_log_probs(log_p0) if log_q is None else log_q
         self.temperature = temperature
-        self.softened_p0, self.softened_q = self.soften(self.log_p0), self.soften(self.log_q)
-        self.s0, self.s1 = sqrt_chart(self.softened_p0), sqrt_chart(self.softened_q)
+        self.s0, self.s1 = (sqrt_chart(self.soften(log_p)) for log_p in (self.log_p0, self.log_q))
         self._theta = angle(self.s0, self.s1)
 
     def soften(self, log_p: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -138,24 +137,20 @@ class GeodesicDiagnostics:
             waypoint: Points (L, C) of the geodesics, in the square-root chart, where these predictions should be.
 
         Returns:
-            By name (L,): entropies and divergences in nats, distances in radians. Those to the waypoint, and with
-            temperatures ``softened_kl`` and ``softened_distance`` to the reference, are of the softened predictions.
+            By name (L,): entropies and divergences in nats, distances in radians. Those to the waypoint are of the
+            softened predictions.
         """
         softened, log_q = self.soften(log_p, rows), self.log_q[rows]
         both = torch.stack([log_p, softened])
         kls = kl(both, torch.stack([log_q, 2.0 * waypoint.log()]))
         distances = dist(sqrt_chart(both), torch.stack([sqrt_chart(log_q), waypoint]))
-        measured = {
+        return {
             "entropy": entropy(log_p),
             "reference_kl": kls[0],
             "waypoint_kl": kls[1],
             "tracking_error": distances[1],
             "reference_distance": distances[0],
         }
-        if self.temperature is not None:
-            measured["softened_kl"] = kl(softened, self.softened_q[rows])
-            measured["softened_distance"] = dist(sqrt_chart(softened), self.s1[rows])
-        return measured
 
 
 class PathRun(ABC):
@@ -184,7 +179,7 @@ class PathRun(ABC):
         Args:
             rows: Images (L,).
             step: Steps (L,) that they have taken.
-            reference_kl: KL (L,) of their predictions, softened if the path softens them, to the reference in nats.
+            reference_kl: KL (L,) of their predictions to the reference in nats.
 
         Returns:
             Truth values (L,); None if every path takes its planned steps.

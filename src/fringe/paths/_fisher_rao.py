@@ -48,7 +48,7 @@ Until = Literal["budget", "half", "arrival"]
 #: Share of the KL divergence to the reference that until="half" goes on to remove, and that a map needs to be ``ok``.
 ENOUGH = 0.5
 #: Most steps of until="half", in units of T.
-HALF_LIMIT = 3
+HALF_LIMIT = 5
 #: Share of the largest entropy, log C, that temperature="auto" gives the prediction at the input. docs/results.md has
 #: the measurements.
 AUTO_ENTROPY = 0.5
@@ -65,7 +65,7 @@ class FisherRaoTracking(Path):
         waypoint: ``"next"`` aims at s_{k+1}, ``"current"`` at s_k as the printed algorithm does.
         steps: Number of steps, instead of T.
         until: ``"budget"`` stops after T steps. The others continue towards the last waypoint: ``"half"`` until half of
-            KL(p || reference) at the input is gone, for 3 T steps at most; ``"arrival"`` stops, perhaps before step T,
+            KL(p || reference) at the input is gone, for 5 T steps at most; ``"arrival"`` stops, perhaps before step T,
             when it falls below ``arrival_kl``.
         arrival_kl: In nats.
         max_steps: Maximum number of steps of ``"arrival"``.
@@ -76,10 +76,12 @@ class FisherRaoTracking(Path):
             ``clip(d_FR^2 / (rho (m^T v)^2 eta^2), 1/4, 4) ** feedback``: the square of the distance that the last step
             made over the square of the predicted one. With ``waypoint="current"`` the first step has no part along the
             geodesic, so there is nothing to estimate rho from and every step costs its JVP.
-        temperature: Predictions and reference are those of the logits over this number. ``"auto"``: the lowest from 1
-            on, of each image, at which the prediction at the input has half of the largest entropy. The metric of
-            a saturated softmax is zero to rounding: softened, it says where to go, and a factor of all logits does not
-            change the path. The uniform distribution is the same at every temperature.
+        temperature: Directions, step lengths and waypoints are those of a model with the logits over this number (and
+            of the reference at this temperature). ``"auto"``: the lowest from 1 on, of each image, at which the
+            prediction at the input has half of the largest entropy. The metric of a saturated softmax is zero to
+            rounding: softened, it says where to go, and a factor of all logits does not change the way. How far the
+            path goes (``until``) is measured by the prediction itself. The uniform distribution is the same at every
+            temperature.
     """
 
     step: NaturalStep
@@ -200,7 +202,7 @@ class FisherRaoRun(PathRun):
         self.diagnostics = path.geodesics(problem)
         self.planned = path.schedule(self.diagnostics.distance())
         self._total = torch.tensor(self.planned).to(self.diagnostics.s0)
-        start_kl = kl(self.diagnostics.softened_p0, self.diagnostics.softened_q)
+        start_kl = kl(self.diagnostics.log_p0, self.diagnostics.log_q)
         self._goal = (1.0 - ENOUGH) * start_kl if path.until == "half" else torch.full_like(start_kl, path.arrival_kl)
         self.open_ended = path.until == "arrival"
         self._limits = [path.limit(steps) for steps in self.planned]
@@ -271,7 +273,7 @@ class FisherRaoRun(PathRun):
         gradient = self.problem.score_gradient(jacobian, point.value, index)
         current, predicted = Point(x, self.problem.score(point.value, index), gradient), log_probabilities(point.value)
         log_p = self.diagnostics.soften(predicted, index)
-        finite, arrived = self._status(state, current, point.value, log_p)
+        finite, arrived = self._status(state, current, point.value, predicted)
         for slot, row in enumerate(slots.rows):
             if not finite[slot]:
                 self.outcomes[row], self.steps_taken[row] = PathStatus.DIVERGED, max(slots.steps_taken[slot] - 1, 0)
@@ -293,7 +295,7 @@ class FisherRaoRun(PathRun):
         return segment, advanced if len(continuing) == len(slots) else advanced.select(continuing)
 
     def _status(
-        self, state: Mapping[str, Tensor], current: Point, logits: Tensor, log_p: Tensor
+        self, state: Mapping[str, Tensor], current: Point, logits: Tensor, predicted: Tensor
     ) -> tuple[list[bool], list[bool]]:
         """Which slots are finite, and which have arrived or rest: the step's one transfer from the device."""
         # the largest entry is NaN if any is: a fraction of the time of testing each
@@ -302,7 +304,7 @@ class FisherRaoRun(PathRun):
         if self.path.until == "budget":
             return finite.tolist(), [False] * len(finite)
         index, length = state["index"], state.get(STATISTIC + "euclidean_step")
-        arrived = self._arrived(index, state["step"], kl(log_p, self.diagnostics.softened_q[index]))
+        arrived = self._arrived(index, state["step"], kl(predicted, self.diagnostics.log_q[index]))
         if length is not None:  # from step T on the waypoint is the last one: a step of zero is followed by the same
             arrived |= (length == 0) & (state["step"] > self._total[index])
         both = torch.stack([finite, arrived]).tolist()
