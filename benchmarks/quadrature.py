@@ -23,7 +23,7 @@ from fringe.attribution._diagnostics import COARSE_ABOVE
 from fringe.attribution._quadrature import Bisection
 from fringe.paths import Segment
 
-ADAPTIVE = fringe.FRInGe(temperature=1.0)  # the predictions themselves, so that only the rule and tau change
+ADAPTIVE = fringe.FRInGe(temperature=1.0, tau=2e-2)  # the predictions themselves: only the rule and tau change
 PLAIN = dataclasses.replace(ADAPTIVE, quadrature="trapezoid")
 BUDGET = dataclasses.replace(PLAIN, until="budget")
 PATHS = {"FRInGe": BUDGET, "diffusion": dataclasses.replace(BUDGET, solve="diffusion", gamma_prior=3e-3)}

@@ -120,7 +120,7 @@ class DenseFRInGe:
         total = torch.zeros_like(x)
         until = "half" if self.m.until == "auto" and self.m.steps is None else self.m.until
         start = self.divergence(x)
-        for k in range({"arrival": self.m.max_steps, "half": 3 * steps}.get(until, steps)):  # no arrival is looked for
+        for k in range({"arrival": self.m.max_steps, "half": 5 * steps}.get(until, steps)):  # no arrival is looked for
             if until == "half" and k >= steps and self.divergence(x) <= start / 2:
                 break
             alpha = min((k + (self.m.waypoint == "next")) / steps, 1.0)

@@ -115,7 +115,7 @@ def test_the_explained_score_is_not_softened():
 
 def test_progress_of_a_path_that_ends_on_arrival_reads_the_distance_of_the_prediction_itself():
     seen: list[tuple[int, int]] = []
-    method = dataclasses.replace(QUICK, until="arrival", arrival_kl=0.02, temperature=4.0, max_steps=200)
+    method = dataclasses.replace(QUICK, until="arrival", arrival_kl=0.05, temperature=2.0, max_steps=200)
     found = fringe.attribute(Smooth(), inputs(1), method=method, telemetry=True, progress=lambda *now: seen.append(now))
     planned, points = seen[0][1], found.trajectory[0].points
     left = points["reference_distance"] / points["reference_distance"][0]
@@ -124,7 +124,7 @@ def test_progress_of_a_path_that_ends_on_arrival_reads_the_distance_of_the_predi
     reported = [done for done, _ in seen]
     assert reported[-1] == planned
     assert set(expected) - {0} <= {*reported}
-    assert points["reference_kl"][-1] <= 0.02 < points["reference_kl"][-2]
+    assert points["reference_kl"][-1] <= 0.05 < points["reference_kl"][-2]
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, "cold", float("nan")])

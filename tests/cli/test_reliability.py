@@ -92,6 +92,6 @@ def test_nothing_is_printed_without_a_record(record, tmp_path):
 def test_a_record_of_other_settings_is_refused(record, tmp_path):
     other = run("explain", "embedded:digits:3", "--out", tmp_path / "out", "--reliability", record)
     assert other.exit_code == 2
-    assert "is of other settings: tau 0.03, not 0.02, cg_iterations 4, not 20" in " ".join(other.stderr.split())
+    assert "is of other settings: tau 0.03, not 0.04, cg_iterations 4, not 20" in " ".join(other.stderr.split())
     method = run("explain", "embedded:digits:3", "--out", tmp_path / "o", "--method", "ig", "--reliability", record)
     assert "method fringe, not ig" in " ".join(method.stderr.split())

@@ -77,7 +77,7 @@ def test_diagnose_takes_the_cap_off(tmp_path):
 
 
 def test_sweep_draws_the_objective_of_the_scores(tmp_path):
-    factors = ("--factor", "tau=2e-3,2e-2", "--factor", " steps = 2, 3 ")
+    factors = ("--factor", "tau=2e-3,4e-2", "--factor", " steps = 2, 3 ")
     result = run("sweep", "--out", tmp_path, *TINY, *METRICS, *factors)
     assert result.exit_code == 0, result.output
     assert "6 maps made now" in result.stdout

@@ -273,7 +273,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 def test_the_record_is_for_one_method_and_one_score(written):
     record = fringe.FRInGe().record()
     assert reliability_for(record, "logit", written).holds
-    with pytest.raises(InputError, match=r"is of other settings: tau 0\.02, not 0\.1"):
+    with pytest.raises(InputError, match=r"is of other settings: tau 0\.04, not 0\.1"):
         reliability_for(fringe.FRInGe(tau=0.1).record(), "logit", written)
     with pytest.raises(InputError, match="is of other settings: score logit, not probability"):
         reliability_for(record, "probability", written)

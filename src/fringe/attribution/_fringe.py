@@ -132,7 +132,7 @@ class FRInGe(Attributor):
         **{name: paper_settings(name, "fringe") for name in preset_names()},
     }
 
-    tau: Annotated[Positive, Search(3e-4, 1e-1, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 4e-2
+    tau: Annotated[Positive, Search(3e-4, 5e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 4e-2
     eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest factor (eta_max); 4: Newton's step")] = 4.0
     delta_euc: Annotated[
         Positive | Literal["auto", "long"] | None,
