@@ -87,7 +87,7 @@ def test_sweep_draws_the_objective_of_the_scores(tmp_path):
         rows = {(row["factor"], float(row["value"])): float(row["objective"]) for row in csv.DictReader(file)}
     labels = {
         ("tau", 0.002): "tau=0.002",
-        ("tau", 0.02): "centre",
+        ("tau", 0.04): "centre",
         ("steps", 2.0): "centre",
         ("steps", 3.0): "steps=3",
     }
