@@ -115,8 +115,11 @@ def test_the_explained_score_is_not_softened():
 
 def test_progress_of_a_path_that_ends_on_arrival_reads_the_distance_of_the_prediction_itself():
     seen: list[tuple[int, int]] = []
-    method = dataclasses.replace(QUICK, until="arrival", arrival_kl=0.05, temperature=2.0, max_steps=200)
-    found = fringe.attribute(Smooth(), inputs(1), method=method, telemetry=True, progress=lambda *now: seen.append(now))
+    exact = {"solve": "natural", "damping": 1e-6, "gamma_prior": 0.0, "gamma_step": 0.0, "delta_euc": None}
+    method = fringe.FRInGe(**exact, tau=1e-3, until="arrival", temperature=4.0, max_steps=200)
+    found = fringe.attribute(
+        Smooth(sharpness=3.0), inputs(1), method=method, telemetry=True, progress=lambda *now: seen.append(now)
+    )
     planned, points = seen[0][1], found.trajectory[0].points
     left = points["reference_distance"] / points["reference_distance"][0]
     share = [max(1 - 0.5 ** (k / planned), 1 - left[k].item()) for k in range(1, len(left) - 1)]

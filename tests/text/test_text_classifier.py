@@ -72,6 +72,19 @@ def test_nor_does_that_of_long_steps_or_of_a_modifier(reader, method):
     assert alone.values.abs().max() > 0.02
 
 
+def test_steps_of_a_text_are_a_quarter_of_a_token_long_and_towards_the_prediction_itself(classifier):
+    length = classifier.token_length()
+    for method, cap, temperature in (
+        ("fringe", 0.25 * length, 1.0),
+        ("fringe:preview", 0.5 * length, 1.0),
+        (fringe.FRInGe(delta_euc=0.3, temperature=2.0), 0.3, 2.0),
+    ):
+        settings = fringe.explain(classifier, TEXTS[2], method=method).settings
+        assert settings["structure"] == "none"
+        assert settings["delta_euc"] == pytest.approx(cap, rel=1e-12)
+        assert settings["temperature"] == temperature
+
+
 @pytest.mark.thorough
 def test_special_tokens_can_be_set_free():
     free = fringe.explain(trained_model(), TEXTS, tokenizer=make_tokenizer(), special="free")
