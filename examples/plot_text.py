@@ -105,7 +105,7 @@ model.eval()
 new = [
     "the acting was dull but the story is moving and the music really superb",
     "this masterful film was quite charming",
-    "we saw the director with a boring plot and a clumsy script last night",
+    "a boring plot and a clumsy script",
 ]
 result = fringe.explain(model, new, tokenizer=tokenizer)
 result
