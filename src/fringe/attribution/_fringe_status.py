@@ -65,7 +65,7 @@ def fringe_status(
             f"{describe_coarse(residual)}: {more}; on some networks smaller steps help (lower tau or delta_euc)"
         )
     # after coarse, which is the graver: a short map is right about the part of the way that was covered
-    lost = f"{_percent(removed)} of its divergence from {goal}"
+    lost = f"{max(100 * removed // 1, 0):.0f}% of its divergence from {goal}"
     onward = "" if rests else "raise max_steps" if until == "arrival" else "use until='arrival'"
     if removed < ENOUGH and not arrived:
         do = f"{onward}, raise" if onward else "the path rests where the gradient is zero: raise"
@@ -76,7 +76,3 @@ def fringe_status(
     needed = "arrived" if arrived else f"ok needs {ENOUGH:.0%}"
     further = f"; to go further, {onward}" if ends.end_kl > FAR_ABOVE and onward and until != "half" else ""
     return "ok", f"complete within {residual:.1%}; the prediction lost {lost} ({needed}){further}"
-
-
-def _percent(share: float) -> str:
-    return f"{max(100 * share // 1, 0):.0f}%"
