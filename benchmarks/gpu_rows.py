@@ -203,12 +203,23 @@ def tf32(products: str = "ieee") -> Context[Any]:
     return mock.patch.object(_isolation, "_use_full_precision", use)
 
 
+@contextlib.contextmanager
+def autotuned() -> Generator[None]:
+    """cuDNN times its algorithms at the first call of each shape."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def unverified(*_: object, **__: object) -> None:
     """In place of the check of derivatives, whose tolerance is that of float32."""
 
 
 PRECISIONS: dict[str, tuple[Callable[[], Context[Any]], ...]] = {
     "float32": (),
+    "cuDNN's fastest": (autotuned,),
     "TF32 convolutions": (tf32,),
     "TF32": (lambda: tf32("tf32"),),
     "channels last": (channels_last,),
