@@ -17,7 +17,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,13 +29,16 @@ from fringe.errors import is_device_error
 from fringe.models import ModelError
 from gpu_bench import (
     DEFAULT,
+    GRAPHS,
     IG,
     JVP,
     METHODS,
     NETWORKS,
     PAPER,
     PAPER_SECONDS,
+    PREVIEW,
     TOP_PROBABILITY,
+    TRAINED,
     Absent,
     Bench,
     Budget,
@@ -43,7 +46,21 @@ from gpu_bench import (
     Record,
     key,
 )  # fmt: skip
-from gpu_rows import PRECISIONS, captum, cost, curves, expected, gradients, guided, kernels, precision, step, waits
+from gpu_rows import (
+    PRECISIONS,
+    alone,
+    captum,
+    cost,
+    curves,
+    expected,
+    gradients,
+    guided,
+    kernels,
+    precision,
+    step,
+    waits,
+)
+from shared_models import SHARED
 
 RESERVE = 25.0
 """Seconds of the budget for what comes before the first row and after the last: imports, writing."""
@@ -65,6 +82,8 @@ def plan(bench: Bench) -> list[Row]:
     for network in bench.networks:
         for name, (later, _) in METHODS.items():
             for i, batch in enumerate(bench.batches):
+                if name == GRAPHS and batch > 32:
+                    continue  # is as without
                 what = (bench, network, name, batch)
                 rank = NETWORKS.get(network, 0) + later + 2 * (i > 1)
                 rows.append(Row(key(*what[1:]), rank, partial(cost, *what), partial(expected, *what)))
@@ -73,12 +92,15 @@ def plan(bench: Bench) -> list[Row]:
         need = partial(expected, bench, first, name, bench.large)
         parts = (step, kernels, waits)
         rows += [Row(key(part.__name__, first, name), rank, partial(part, bench, first, name), need) for part in parts]
-    for later, network in enumerate(bench.networks[:2]):
-        for name in PRECISIONS:
+    for network in bench.networks:
+        later = NETWORKS.get(network, 0)
+        for name in (IG, DEFAULT, GRAPHS, PREVIEW):
+            rows.append(Row(key("alone", network, name), 0.5 + later, partial(alone, bench, network, name), few))
+        for name in PRECISIONS if network in (first, *TRAINED) else ():
             measure = partial(precision, bench, network, name)
-            rows.append(Row(key("precision", network, name), 1 + 2 * later, measure, few))
-        rows.append(Row(key("captum", network), 1 + 2 * later, partial(captum, bench, network), few))
-    rows += [Row(key(part.__name__, first), 2, partial(part, bench, first), few) for part in (guided, curves)]
+            rows.append(Row(key("precision", network, name), 1 + 2 * (network not in TRAINED), measure, few))
+        rows.append(Row(key("captum", network), 1 + 2 * (later > 1), partial(captum, bench, network), few))
+    rows += [Row(key(part.__name__, first), 1, partial(part, bench, first), few) for part in (guided, curves)]
     for batch in sorted(bench.batches)[:3]:
         rows.append(Row(key("gradients", first, batch, "images"), 4, partial(gradients, bench, first, batch), few))
     return sorted(rows, key=lambda row: row.rank)
@@ -111,12 +133,16 @@ def run(bench: Bench, rows: Sequence[Row]) -> None:
                 return
         bench.records[row.key] = {**record, "took": bench.clock() - begin}
         bench.save()
-        said = ", ".join(f"{k} {show(v)}" for k, v in record.items() if isinstance(v, (str, int, float)))
-        print(f"{row.key}: {said}", file=sys.stderr, flush=True)
+        line = ", ".join(f"{k} {show(v)}" for k, v in record.items() if isinstance(v, (str, int, float)))
+        print(f"{row.key}: {line}", file=sys.stderr, flush=True)
 
 
 def show(value: Any) -> str:
     return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def said(verdicts: Mapping[str, int]) -> str | None:
+    return ", ".join(f"{verdict} {n}" for verdict, n in verdicts.items()) or None
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
@@ -130,8 +156,9 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
     tops = ", ".join(f"{name} {n['top_probability']:.2f}" for name, n in meta["networks"].items())
     lines = [f"**{meta['card']}**; {versions}.", "", f"`{meta['command']}`", ""]
     lines += [
-        f"Random weights, seed 0; running statistics of the inputs; last layer scaled to a mean top probability of "
-        f"{TOP_PROBABILITY} (reached: {tops}). Smooth random images. ~: measured on the first steps and carried on.",
+        f"{' and '.join(TRAINED)}: trained, with photographs. Others: random weights, seed 0; running statistics of "
+        f"the inputs; last layer scaled to a mean top probability of {TOP_PROBABILITY}; smooth random images. Top "
+        f"probabilities: {tops}. ~: measured on the first steps and carried on.",
         "",
         "Seconds an image (in brackets: times our IG at the same batch)",
         "",
@@ -150,11 +177,15 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
         passes = " + ".join(f"{last[kind]:.0f}" for kind in ("forward", "jvp", "vjp")) if last else "–"
         memory = f"{last['memory'] / 2**30:.2f}" if "memory" in last else "–"
         paper = PAPER_SECONDS.get(network) if name == PAPER else None
-        rows.append([network, name, *cells, last.get("steps"), passes, memory, last.get("residual"), paper])
-    head = ["network", "method", *(f"batch {b}" for b in batches), "steps", "forward + JVP + VJP"]
-    lines += table(
-        [*head, "peak GiB beside weights, largest batch", "completeness residual", "the paper's, H100"], rows
-    )
+        verdicts = said(next((r["verdicts"] for r in most[::-1] if "verdicts" in r), {}))
+        rows.append([network, name, *cells, last.get("steps"), passes, memory, last.get("residual"), verdicts, paper])
+    head = ["network", "method", *(f"batch {b}" for b in batches), "planned steps", "forward + JVP + VJP"]
+    head += ["peak GiB beside weights, largest batch", "completeness residual", "verdicts", "the paper's, H100"]
+    lines += [*table(head, rows), "One image, batches of automatic size: seconds", ""]
+    singles = {tuple(k.split("/", 2)[1:]): r["alone"] for k, r in records.items() if "alone" in r}
+    methods = (IG, PREVIEW, DEFAULT, GRAPHS)
+    rows = [[n, *(singles.get((n, name)) for name in methods)] for n in dict.fromkeys(n for n, _ in singles)]
+    lines += table(["network", *methods], rows)
     lines += ["Peers, seconds an image", ""]
     peers = [(k, r) for k, r in records.items() if "peer" in r]
     rows = [[k, r["peer"], r["ours"], r["seconds"], r["seconds"] / r["ours"], r.get("cosine")] for k, r in peers]
@@ -187,8 +218,8 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
     rows = []
     for k, r in records.items():
         if k.startswith("precision/") and "cosine" in r:
-            verdicts = ", ".join(f"{verdict} {n}" for verdict, n in r["verdicts"].items())
-            rows.append([k.partition("/")[2], r["seconds"], r["cosine"], r["cosine_least"], r["residual"], verdicts])
+            rows.append([k.partition("/")[2], *map(r.get, ("seconds", "cosine", "cosine_least", "residual"))])
+            rows[-1].append(said(r["verdicts"]))
     head = ["row", "seconds an image", "cosine with float32, median", "least", "completeness residual", "verdicts"]
     lines += table(head, rows)
     if old is not None:
@@ -211,7 +242,7 @@ def main(arguments: Sequence[str] | None = None, clock: Callable[[], float] = ti
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="a tiny network at 32 pixels: a test of this program")
-    parser.add_argument("--networks", nargs="+", choices=[*NETWORKS, "small"], default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="+", choices=[*NETWORKS, "small"], default=None)
     parser.add_argument("--budget", type=float, default=540.0, help="seconds from start to end")
     parser.add_argument("--out", type=Path, help="JSON file for later runs; the page goes beside it as .md")
     parser.add_argument("--resume", action="store_true", help="keep the rows that are measured in --out")
@@ -222,7 +253,9 @@ def main(arguments: Sequence[str] | None = None, clock: Callable[[], float] = ti
     if options.device == "cpu":
         torch.set_num_threads(1)
     old = json.loads(options.against.read_text()) if options.against else None
-    networks = ["small"] if options.quick else options.networks
+    trained = TRAINED if SHARED.is_dir() else ()
+    known = [name for name in NETWORKS if name in trained or name not in TRAINED]
+    networks = ["small"] if options.quick else options.networks or known
     note = ""
     if networks != ["small"]:
         try:

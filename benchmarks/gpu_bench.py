@@ -13,25 +13,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 import fringe
+import shared_models
 from fringe.models import load_model
 
 Record = dict[str, Any]
-NETWORKS = {"resnet18": 0, "resnet50": 2, "resnet152": 2, "vgg19": 3}
+NETWORKS = {"resnet18": 0, "mobilenet_v2": 0.5, "cifar_resnet20": 0.5, "resnet50": 2, "resnet152": 2, "vgg19": 3}
 """Networks, and how much later than the first their rows come."""
+TRAINED = ("mobilenet_v2", "cifar_resnet20")
+"""Those of the folder FRINGE_SHARED, with its images; the others are torchvision's, with random weights."""
 PAPER_SECONDS = {"resnet18": 55.1, "resnet50": 45.0, "resnet152": 319.0}
 """FRInGe as the paper reports it: seconds an image, one after the other, on an H100."""
 IG, DEFAULT, JVP, PAPER, PREVIEW = "IG", "FRInGe()", "FRInGe with a JVP in each step", "paper", "preview"
-TRAPEZOID = "FRInGe by the trapezoid rule"
-METHODS: dict[str, tuple[int, Callable[[str], fringe.Attributor]]] = {
+TRAPEZOID, GRAPHS = "FRInGe by the trapezoid rule", "FRInGe() with CUDA graphs"
+METHODS: dict[str, tuple[float, Callable[[str], fringe.Attributor]]] = {
     IG: (0, lambda network: fringe.IntegratedGradients()),
     DEFAULT: (0, lambda network: fringe.FRInGe()),
-    PAPER: (0, lambda network: fringe.FRInGe.preset(network if network in NETWORKS else "resnet18")),
+    GRAPHS: (0.5, lambda network: fringe.FRInGe()),
+    PAPER: (0, lambda network: fringe.FRInGe.preset(network if network in PAPER_SECONDS else "resnet18")),
     JVP: (1, lambda network: fringe.FRInGe(feedback=None)),
     TRAPEZOID: (1, lambda network: fringe.FRInGe(quadrature="trapezoid")),
     PREVIEW: (1, lambda network: fringe.FRInGe.preset("preview")),
@@ -130,6 +134,7 @@ class Bench:
         self.size, self.classes, self.batches = (32, 30, (2, 4)) if quick else (224, 1000, (8, 64, 1, 256))
         self.networks, self.large, self.share = tuple(networks), self.batches[1], budget.seconds / 120
         self.x = smooth_images(max(self.batches), self.size).to(self.device)
+        self.inputs: dict[str, Tensor] = {}
         self.models: dict[str, nn.Module] = {}
         self.maps: dict[str, fringe.Attribution] = {}
         self.records: dict[str, Record] = {}
@@ -141,10 +146,18 @@ class Bench:
         if name not in self.models:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                random = SmallResNet if name == "small" else None
-                model = random(self.classes) if random else load_model(f"torchvision:{name}@random:0").module
+                if name in TRAINED:
+                    model = shared_models.model(name)
+                else:
+                    random = SmallResNet if name == "small" else None
+                    model = random(self.classes) if random else load_model(f"torchvision:{name}@random:0").module
             model = model.to(self.device).requires_grad_(False)
-            self.meta["networks"][name] = condition(model, self.x[:32])
+            if name in TRAINED:
+                x = self.images(name, 32)
+                with torch.no_grad():
+                    self.meta["networks"][name] = {"top_probability": float(model(x).softmax(1).amax(1).mean())}
+            else:
+                self.meta["networks"][name] = condition(model, self.x[:32])
 
             def check(*_: object) -> None:  # a function, which a copy of the network shares
                 self.budget.check()
@@ -152,6 +165,18 @@ class Bench:
             model.register_forward_pre_hook(check)
             self.models[name] = model
         return self.models[name]
+
+    def images(self, network: str, count: int) -> Tensor:
+        """Inputs (count, *S) of a network, on the device."""
+        if network not in TRAINED:
+            return self.x[:count]
+        if network not in self.inputs:  # fewer images are not repeated: paths would end at once
+            self.inputs[network] = shared_models.images(network, max(self.batches)).to(self.device)
+        return self.inputs[network][:count]
+
+    def classifier(self, network: str, name: str, batch_size: int | Literal["auto"]) -> fringe.Classifier:
+        """The classifier with which a method is measured."""
+        return fringe.Classifier(self.network(network), batch_size=batch_size, cuda_graphs=name == GRAPHS)
 
     def wait(self) -> None:
         if self.device.type == "cuda":

@@ -30,8 +30,8 @@ def cost(bench: Bench, network: str, name: str, batch: int) -> Record:
     ended = [b for b in bench.batches if b < batch and bench.records.get(key(network, name, b), {}).get("memory_ended")]
     if ended:
         return {"status": "memory", "note": f"memory had ended at batch {ended[0]}"}
-    classifier = fringe.Classifier(bench.network(network), batch_size=batch)
-    x, method, before = bench.x[:batch], METHODS[name][1](network), bench.forget()
+    classifier = bench.classifier(network, name, batch)
+    x, method, before = bench.images(network, batch), METHODS[name][1](network), bench.forget()
     ticks = Ticks(bench, classifier, bench.share)
     found = explain(bench, classifier, x, method, ticks)
     (t0, d0, _, p0), (t1, d1, planned, p1) = ticks.rows[0], ticks.rows[-1]
@@ -60,6 +60,15 @@ def cost(bench: Bench, network: str, name: str, batch: int) -> Record:
     return record
 
 
+def alone(bench: Bench, network: str, name: str) -> Record:
+    """Seconds of one image as a user has it: images and points of a path share a batch of automatic size."""
+    classifier, x, method = bench.classifier(network, name, "auto"), bench.images(network, 1), METHODS[name][1](network)
+    run = partial(fringe.attribute, classifier, x, method=method)
+    run()
+    seconds = statistics.median(bench.seconds(run) for _ in range(3))
+    return {"alone": seconds}
+
+
 def expected(bench: Bench, network: str, name: str, batch: int) -> float:
     """Seconds that :func:`cost` will need, from a measured batch of the same column: its share twice and four steps."""
     known = [(b, bench.records.get(key(network, name, b), {}).get("step_seconds")) for b in bench.batches]
@@ -69,9 +78,9 @@ def expected(bench: Bench, network: str, name: str, batch: int) -> float:
 
 def step(bench: Bench, network: str, name: str) -> Record:
     """The share of a step inside the network: forward passes, VJPs and JVPs, at the large batch."""
-    classifier, method = fringe.Classifier(bench.network(network), batch_size=bench.large), METHODS[name][1](network)
+    classifier, method = bench.classifier(network, name, bench.large), METHODS[name][1](network)
     watch, marks = Stopwatch(bench.device), list[tuple[Any, int]]()
-    x, patch = bench.x[: bench.large], partial(mock.patch.object, Linearisation)
+    x, patch = bench.images(network, bench.large), partial(mock.patch.object, Linearisation)
     explain(bench, classifier, x, method, Ticks(bench, classifier, most=2))  # warm-up
     classifier.model = watch.watch("forward", classifier.model)
     ticks = Ticks(
@@ -92,7 +101,7 @@ def step(bench: Bench, network: str, name: str) -> Record:
 
 def kernels(bench: Bench, network: str, name: str) -> Record:
     """What the profiler sees in a step: seconds the GPU is busy, kernels, waits, and the dearest kernels."""
-    classifier, method = fringe.Classifier(bench.network(network), batch_size=bench.large), METHODS[name][1](network)
+    classifier, method = bench.classifier(network, name, bench.large), METHODS[name][1](network)
     kinds, cuda = torch.profiler.ProfilerActivity, bench.device.type == "cuda"
     profiler = torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA] if cuda else [kinds.CPU])
 
@@ -104,7 +113,7 @@ def kernels(bench: Bench, network: str, name: str) -> Record:
             profiler.stop()
 
     ticks = Ticks(bench, classifier, most=3, at=at)
-    explain(bench, classifier, bench.x[: bench.large], method, ticks)
+    explain(bench, classifier, bench.images(network, bench.large), method, ticks)
     if len(ticks.rows) < 3:
         raise OutOfTime
     events = profiler.key_averages()
@@ -123,14 +132,14 @@ def waits(bench: Bench, network: str, name: str) -> Record:
     """Operations a step that make the host wait for the device, by the line that asked for them."""
     if bench.device.type != "cuda":
         raise Absent("PyTorch counts them on CUDA devices only")
-    classifier, method = fringe.Classifier(bench.network(network), batch_size=bench.large), METHODS[name][1](network)
+    classifier, method = bench.classifier(network, name, bench.large), METHODS[name][1](network)
     counts = list[int]()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ticks = Ticks(bench, classifier, most=6, at=lambda _: counts.append(len(caught)))
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            explain(bench, classifier, bench.x[: bench.large], method, ticks)
+            explain(bench, classifier, bench.images(network, bench.large), method, ticks)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     return by_line(caught[counts[0] : counts[-1]], len(counts) - 1)
@@ -213,6 +222,11 @@ def autotuned() -> Generator[None]:
         torch.backends.cudnn.benchmark = before
 
 
+def any_order() -> Context[Any]:
+    """cuDNN may add up in another order at each call; the library does not let it."""
+    return mock.patch.object(_isolation, "_use_one_order")
+
+
 def unverified(*_: object, **__: object) -> None:
     """In place of the check of derivatives, whose tolerance is that of float32."""
 
@@ -220,6 +234,7 @@ def unverified(*_: object, **__: object) -> None:
 PRECISIONS: dict[str, tuple[Callable[[], Context[Any]], ...]] = {
     "float32": (),
     "cuDNN's fastest": (autotuned,),
+    "cuDNN in any order": (any_order,),
     "TF32 convolutions": (tf32,),
     "TF32": (lambda: tf32("tf32"),),
     "channels last": (channels_last,),
@@ -234,7 +249,7 @@ def precision(bench: Bench, network: str, name: str) -> Record:
     if name != "float32" and network not in bench.maps:
         precision(bench, network, "float32")
     bench.forget()
-    x, model, reference = bench.x[: bench.large], bench.network(network), bench.maps.get(network)
+    x, model, reference = bench.images(network, bench.large), bench.network(network), bench.maps.get(network)
     if channels_last in PRECISIONS[name]:
         model = copy.deepcopy(model).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     with contextlib.ExitStack() as stack:
@@ -263,7 +278,8 @@ def precision(bench: Bench, network: str, name: str) -> Record:
 def captum(bench: Bench, network: str) -> Record:
     """Captum's IG with our number of gradients, at its best batch: rounded as ours, and by PyTorch's default."""
     peer = wanted("captum.attr").IntegratedGradients(bench.network(network))
-    classifier, x, method = fringe.Classifier(bench.network(network)), bench.x[:8], fringe.IntegratedGradients()
+    classifier, x = fringe.Classifier(bench.network(network)), bench.images(network, 8)
+    method = fringe.IntegratedGradients()
     found = fringe.attribute(classifier, x, method=method)
     run = partial(peer.attribute, x, target=found.target, n_steps=method.steps, method="riemann_middle")
     record: Record = {"ours": bench.seconds(lambda: fringe.attribute(classifier, x, method=method)) / len(x)}
@@ -283,7 +299,7 @@ def captum(bench: Bench, network: str) -> Record:
 def guided(bench: Bench, network: str) -> Record:
     """Guided IG in one batch against saliency's, one image after the other."""
     peer = wanted("guided_ig").Peer(bench.network(network), 5 if bench.quick else 50, str(bench.device))
-    method, x = GuidedIG(steps=peer.steps), bench.x[:16]
+    method, x = GuidedIG(steps=peer.steps), bench.images(network, 16)
     classifier = fringe.Classifier(bench.network(network))
     found = fringe.attribute(classifier, x, method=method)
     ours = bench.seconds(lambda: fringe.attribute(classifier, x, method=method)) / len(x)
@@ -296,7 +312,7 @@ def guided(bench: Bench, network: str) -> Record:
 
 def curves(bench: Bench, network: str) -> Record:
     """Insertion, deletion and MAS of 16 images against a loop over metrics, images and steps that walks one image."""
-    loop, model, x = wanted("metrics"), bench.network(network), bench.x[:16]
+    loop, model, x = wanted("metrics"), bench.network(network), bench.images(network, 16)
     values = fringe.attribute(model, x, method=fringe.IntegratedGradients(steps=10)).values
     loop.library(loop.fresh(model, x[:1]), values[:1])  # warm-up
     subject, scores = loop.fresh(model, x), list[Tensor]()
@@ -311,7 +327,7 @@ def curves(bench: Bench, network: str) -> Record:
 def gradients(bench: Bench, network: str, batch: int) -> Record:
     """A forward pass and two VJPs, the network's part of a step: one VJP after the other, both as one batched product,
     and all of it as one CUDA graph."""
-    model, x = bench.network(network), bench.x[:batch].clone().requires_grad_(True)
+    model, x = bench.network(network), bench.images(network, batch).clone().requires_grad_(True)
     with fringe.Classifier(model).session(x.device):
         cotangents = torch.randn(2, *model(x).shape, generator=torch.Generator().manual_seed(0)).to(x)
 

@@ -47,7 +47,7 @@ def small(seconds: float, clock: Clock, pass_seconds: float = 0.0) -> Bench:
 def quick(tmp_path_factory):
     """The page and the JSON file of ``--quick``, on a clock by which most runs are cut."""
     out = tmp_path_factory.mktemp("gpu") / "run.json"
-    bench = gpu.main(["--device", "cpu", "--quick", "--budget", "400", "--out", str(out)], Clock(a_look=0.2))
+    bench = gpu.main(["--device", "cpu", "--quick", "--budget", "600", "--out", str(out)], Clock(a_look=0.2))
     return bench, out
 
 
@@ -278,7 +278,7 @@ def test_a_resumed_run_measures_what_is_missing_and_a_failed_device_ends_it(quic
     again.write_text(json.dumps(document))
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("FRINGE_COMMIT", document["meta"]["commit"])
-        arguments = ["--device", "cpu", "--quick", "--budget", "400", "--out", str(again), "--resume"]
+        arguments = ["--device", "cpu", "--quick", "--budget", "600", "--out", str(again), "--resume"]
         bench = gpu.main(arguments, Clock(a_look=0.2))
         assert bench.records["small/IG/2"]["status"] == "ok"
         assert bench.records["small/IG/4"]["seconds"] == 77.0

@@ -33,6 +33,7 @@ def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Gene
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
         _use_full_precision(stack)
+        _use_one_order(device, stack)
         _use_native_recurrence(module, device, stack)
         if module is not None:
             _freeze(module, mode, stack)
@@ -95,6 +96,12 @@ def _use_full_precision(stack: contextlib.ExitStack) -> None:
         cudnn.allow_tf32 = False
         for setting in settings[:2]:  # which it changed, too
             setting.fp32_precision = "ieee"
+
+
+def _use_one_order(device: torch.device, stack: contextlib.ExitStack) -> None:
+    """Sums of convolutions in the same order each time, so that the same call gives the same map, bit for bit."""
+    if device.type == "cuda":
+        _set(stack, torch.backends.cudnn, "deterministic", True)
 
 
 def _use_native_recurrence(module: nn.Module | None, device: torch.device, stack: contextlib.ExitStack) -> None:

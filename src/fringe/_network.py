@@ -108,6 +108,7 @@ class Network:
         parts = self.module.modules() if self.module is not None else [self.model]
         self._scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
+        self.end_of_session: list[Callable[[], None]] = []  # what else is to be called then
         self._depth = 0
         self._checked = False
 
@@ -130,8 +131,8 @@ class Network:
     def session(self, device: torch.device) -> Generator[None]:
         """Hold the model isolated over many calls; each call isolates it by itself otherwise. Re-entrant.
 
-        Whether outputs look like probabilities is checked at the first call of a session: the answer is read back from
-        the device, which then has to wait.
+        What outputs look like is checked at the first call of a session: the answer is read back from the device, which
+        then has to wait.
         """
         if self._depth:
             yield
@@ -143,6 +144,13 @@ class Network:
                 yield
         finally:
             self._depth -= 1
+            for call in self.end_of_session:
+                call()
+
+    @property
+    def in_session(self) -> bool:
+        """Whether a session is open."""
+        return self._depth > 0
 
     def backward(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """Return the context of a backward pass through logits of :meth:`evaluate`."""
@@ -161,8 +169,7 @@ class Network:
                 "function uses other tensors of the images, pass them as forward_args or forward_kwargs"
             )
             raise
-        kind: OutputKind = "logits" if self._checked and self.output == "auto" else self.output
-        logits = as_logits(output, x.shape[0], kind)
+        logits = as_logits(output, x.shape[0], self.output, check=not self._checked)
         self._checked = True
         return logits
 

@@ -12,11 +12,12 @@ from fringe.errors import InputError, ModelError, ModelOutputError
 OutputKind = Literal["auto", "logits", "probabilities"]
 
 
-def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
+def as_logits(output: Any, batch: int, kind: OutputKind, *, check: bool = True) -> Tensor:
     """Return logits (B, C) from a tensor, a tuple or list, a mapping, or an object with ``.logits``.
 
-    ``kind="auto"`` refuses rows that look like probabilities, and warns of rows that look like sigmoids, which reads
-    numbers back from the device; ``"probabilities"`` takes their logarithm; ``"logits"`` checks nothing.
+    ``kind="auto"`` refuses rows that look like probabilities, and warns of rows that look like sigmoids;
+    ``"probabilities"`` refuses negative ones and takes their logarithm; ``"logits"`` checks no number. ``check=False``
+    leaves these checks out, which read numbers back from the device.
     """
     logits = _select(output)
     if tuple(logits.shape) in ((batch, 1), (batch,)):
@@ -41,14 +42,16 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
             argument="model",
         )
     if kind == "probabilities":
-        if bool((logits.detach() < 0).any()):
+        if check and bool((logits.detach() < 0).any()):
             raise ModelOutputError(
                 "output='probabilities' was promised, but some of its outputs are negative. If they are logits, leave "
                 "output='auto'",
                 argument="model",
             )
         return logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
-    if kind == "auto" and _look_like_probabilities(logits.detach()):
+    if kind != "auto" or not check:
+        return logits
+    if _look_like_probabilities(logits.detach()):
         raise ModelOutputError(
             "the outputs are non-negative and every row sums to one, so they look like probabilities, not logits",
             argument="output",
@@ -56,7 +59,7 @@ def as_logits(output: Any, batch: int, kind: OutputKind) -> Tensor:
             "output='probabilities'), in options model_output='probabilities', to explain their logarithms ('logits' "
             "if they really are logits)",
         )
-    if kind == "auto" and _look_like_sigmoids(logits.detach()):
+    if _look_like_sigmoids(logits.detach()):
         warnings.warn(
             "all outputs of the model lie between 0 and 1 and their rows do not sum to one, like sigmoids of "
             "independent labels. A softmax over these means nothing: explain one label k by "

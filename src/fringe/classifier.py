@@ -14,6 +14,7 @@ from torch import Tensor
 from fringe._arguments import NO_ARGUMENTS, hint_unknown
 from fringe._arguments import ForwardArguments as ForwardArguments
 from fringe._arguments import Shared as Shared
+from fringe._cuda_graphs import CUDAGraphs
 from fringe._isolation import Mode
 from fringe._linearisation import WITHOUT_JVP as WITHOUT_JVP
 from fringe._linearisation import Linearisation as Linearisation
@@ -44,6 +45,9 @@ class Classifier(Network):
             look like probabilities.
         mode: ``"eval"`` explains a module in evaluation mode, ``"keep"`` leaves its training flags as they are.
         batch_size: Largest number of images of one pass; ``"auto"`` starts large and halves when memory runs out.
+        cuda_graphs: Whether passes of at most 32 images on a CUDA device are recorded as CUDA graphs and replayed: the
+            host no longer launches each operation by itself. The Python code of the model runs when its passes are
+            recorded, and not at each call.
 
     Attributes:
         passes: The passes through the network so far.
@@ -62,6 +66,7 @@ class Classifier(Network):
         output: OutputKind = "auto",
         mode: Mode = "eval",
         batch_size: int | Literal["auto"] = "auto",
+        cuda_graphs: bool = False,
     ):
         if isinstance(model, type):
             message, hint = f"got the class {model.__name__}", f"pass an instance, such as {model.__name__}()"
@@ -74,6 +79,9 @@ class Classifier(Network):
             require_choice(name, value, get_args(known))
         super().__init__(model, output, mode, batch_size)
         self.score_kind: Score = score
+        self._graphs = CUDAGraphs() if cuda_graphs else None
+        if self._graphs is not None:
+            self.end_of_session.append(self._graphs.clear)
 
     @classmethod
     def of(
@@ -211,7 +219,9 @@ class Classifier(Network):
         Raises:
             NotDifferentiableError: If the output is not connected to the input by autograd.
         """
-        return Linearisation(self, self._validate_inputs(x), tangents, arguments)
+        x = self._validate_inputs(x)
+        recorded = None if self._graphs is None else self._graphs.linearise(self, x, tangents, arguments)
+        return Linearisation(self, x, tangents, arguments) if recorded is None else recorded
 
     def resolve_target(self, target: Target, logits: Tensor, name: str = "target") -> Tensor:
         """Turn a target into classes.

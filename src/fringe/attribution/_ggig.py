@@ -10,6 +10,7 @@ from fringe.attribution._base import Attribution, Attributor, Baseline, Progress
 from fringe.attribution._diagnostics import gradient_attribution
 from fringe.attribution._pieces import iter_batches
 from fringe.attribution._quadrature import quadrature_nodes
+from fringe.linalg import add_rows
 from fringe.paths import Problem, StraightLine
 from fringe.settings import Doc, Positive, PositiveInt, Search
 
@@ -79,7 +80,7 @@ class GGIG(Attributor):
         for rows, nodes in iter_batches(problem, line.count):
             begin = line.at(rows, nodes).x
             largest, end = self._climb(problem, begin, rows, counter)
-            climbed.index_add_(0, rows, (end - begin).flatten(1).double().norm(dim=1) / line.count)
+            add_rows(climbed, rows, (end - begin).flatten(1).double().norm(dim=1) / line.count)
             self._aggregate(values, rows, largest, line.weights[rows, nodes])
         return values, climbed
 
@@ -89,7 +90,7 @@ class GGIG(Attributor):
         if self.aggregate == "max":
             values.view(len(values), -1).scatter_reduce_(0, rows[:, None].expand_as(flat), flat, "amax")
         else:
-            values.view(len(values), -1).index_add_(0, rows, flat * weights.to(flat.dtype)[:, None])
+            add_rows(values.view(len(values), -1), rows, flat * weights.to(flat.dtype)[:, None])
 
     def _climb(self, problem: Problem, x: Tensor, rows: Tensor, counter: ProgressCounter) -> tuple[Tensor, Tensor]:
         """The largest gradient (L, *S) met from ``x`` (L, *S) on, and the last point whose gradient was taken."""

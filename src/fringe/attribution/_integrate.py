@@ -10,7 +10,7 @@ from torch import Tensor
 from fringe.attribution._base import Trajectory
 from fringe.attribution._pieces import Piece, PieceStream, add_weighted, finite_maps
 from fringe.attribution._quadrature import Correction, completeness_gap
-from fringe.linalg import batch_view
+from fringe.linalg import add_rows, batch_view
 from fringe.paths import Orientation, PathStatus, Problem
 
 #: Points of a trajectory that are stored as images where no number is given, both ends included.
@@ -43,14 +43,14 @@ class RunningStats:
         """Add measurements (L,) of images ``rows`` (L,), in which an image may occur more than once. The names are the
         same each time."""
         first = self.count[rows] == 0 if self._begins == "baseline" else None
-        self.count.index_add_(0, rows, torch.ones_like(rows, dtype=torch.float64))
+        add_rows(self.count, rows, torch.ones_like(rows, dtype=torch.float64))
         if not stats:
             return
         if not self._names:
             self._names, shape = tuple(stats), (len(self.count), len(stats))
             self._total, self._largest, self._last = (self.count.new_zeros(shape) for _ in range(3))
         values = torch.stack([stats[name].to(torch.float64) for name in self._names], 1)
-        self._total.index_add_(0, rows, values)
+        add_rows(self._total, rows, values)
         self._largest.scatter_reduce_(0, rows[:, None].expand_as(values), values, "amax")
         if first is not None:  # no path occurs twice, and its first measurement is the farthest
             values = torch.where(first[:, None], values, self._last[rows])
@@ -65,10 +65,8 @@ class RunningStats:
         pool._names, moved = self._names, (self.count > 0).to(self.count)
 
         def mean(values: Tensor, weight: Tensor) -> Tensor:
-            total = values.new_zeros(batch, *values.shape[1:]).index_add_(
-                0, images, values * batch_view(weight, values)
-            )
-            share = values.new_zeros(batch).index_add_(0, images, weight).clamp_min(1.0)
+            total = add_rows(values.new_zeros(batch, *values.shape[1:]), images, values * batch_view(weight, values))
+            share = add_rows(values.new_zeros(batch), images, weight).clamp_min(1.0)
             return total / batch_view(share, total)
 
         pool.count = mean(self.count, torch.ones_like(self.count))
@@ -161,9 +159,9 @@ def integrate(stream: PieceStream) -> PathIntegral:
         if isinstance(piece, Piece) and piece.weight is not None:
             add_weighted(values, rows, piece.weight, value)
         elif stream.weight is None:
-            values.index_add_(0, rows, value.to(values.dtype))
+            add_rows(values, rows, value.to(values.dtype))
         else:
-            values.index_add_(0, rows, value.to(values.dtype) * batch_view(stream.weight[piece.rows], value))
+            add_rows(values, rows, value.to(values.dtype) * batch_view(stream.weight[piece.rows], value))
         if isinstance(piece, Correction):
             if recorder is not None:
                 recorder.correct(piece)
@@ -180,7 +178,7 @@ def integrate(stream: PieceStream) -> PathIntegral:
     if images is not None:
         score, per_path = problem.score(problem.logits), change
         change = torch.zeros_like(score, dtype=torch.float64)
-        change.index_add_(0, images, per_path if stream.weight is None else per_path * stream.weight)
+        add_rows(change, images, per_path if stream.weight is None else per_path * stream.weight)
         endpoint, stats = (score.double() - change).to(score.dtype), stats.pooled(images, len(score))
     steps = [0] * len(values)
     outcomes = [PathStatus.COMPLETE if ok else PathStatus.DIVERGED for ok in finite_maps(maps)]

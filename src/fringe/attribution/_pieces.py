@@ -13,7 +13,7 @@ from torch import Tensor
 from fringe.attribution._base import ProgressCounter
 from fringe.attribution._quadrature import Bisection, Correction, Quadrature
 from fringe.geometry import dist, log_probabilities, sqrt_chart
-from fringe.linalg import batch_view
+from fringe.linalg import add_rows, batch_view
 from fringe.paths import (
     GeodesicDiagnostics,
     Node,
@@ -131,7 +131,7 @@ class SegmentPieces(PieceStream):
             self._update_scores(s)
             value, error = self.quadrature.integrate(s)
             if self.error is not None and error is not None:
-                self.error.index_add_(0, s.rows, error)
+                add_rows(self.error, s.rows, error)
             yield Piece(s.rows, s.step, value, None, s.stats, {"score": s.start.score}, s.start.x)
             if self._bisection is not None and error is not None:
                 self._bisection.add(s, error)

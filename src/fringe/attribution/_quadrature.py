@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fringe.linalg import batch_view
+from fringe.linalg import add_rows, batch_view
 from fringe.paths import Point, Problem, Rows, Segment
 
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
@@ -198,11 +198,11 @@ class Bisection:
             middle = self._middle(batch.rows[rows], a, b)
             a, b = Point.concat([a, middle]), Point.concat([middle, b])
             halves = trapezoid(a, b)
-            change.index_add_(0, rows, halves.unflatten(0, (2, -1)).sum(0) - values)
+            add_rows(change, rows, halves.unflatten(0, (2, -1)).sum(0) - values)
             if depth == self.rule.max_depth:
                 break
             errors = _error(halves, a, b)
-            missed = missed.index_add(0, rows, errors.unflatten(0, (2, -1)).sum(0) - error)
+            missed = add_rows(missed.clone(), rows, errors.unflatten(0, (2, -1)).sum(0) - error)
             rows, allowed = torch.cat((rows, rows)), allowed / math.sqrt(2.0)
             off = (before + _first(missed)).abs() > limit
             some = ((_first(errors).abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]

@@ -14,7 +14,7 @@ from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import SitePieces, add_weighted, iter_batches
 from fringe.attribution._quadrature import quadrature_nodes
 from fringe.errors import require
-from fringe.linalg import batch_view
+from fringe.linalg import add_rows, batch_view
 from fringe.paths import Problem, StraightLine
 from fringe.settings import Doc, Positive, PositiveInt, Search
 
@@ -128,7 +128,7 @@ def averaged(
     for rows, copies in iter_batches(problem, count):
         maps = term(rows, copies)
         add_weighted(mean, rows, torch.full_like(energy, 1.0 / count)[rows], maps)
-        energy.index_add_(0, rows, maps.flatten(1).to(energy.dtype).square().sum(1) / count)
+        add_rows(energy, rows, maps.flatten(1).to(energy.dtype).square().sum(1) / count)
         counter.tick(len(rows))
     size = mean.flatten(1).square().sum(1)
     spread = (energy - size).clamp_min(0.0)

@@ -7,4 +7,5 @@ from fringe.linalg._operators import Boundary as Boundary
 from fringe.linalg._operators import LaplacianBasis as LaplacianBasis
 from fringe.linalg._operators import SpectralOperator as SpectralOperator
 from fringe.linalg._operators import SumOperator as SumOperator
+from fringe.linalg._operators import add_rows as add_rows
 from fringe.linalg._operators import batch_view as batch_view

@@ -37,6 +37,16 @@ def batch_view(values: Tensor, like: Tensor) -> Tensor:
     return values.view(*values.shape, *[1] * (like.dim() - values.dim()))
 
 
+def add_rows(total: Tensor, rows: Tensor, values: Tensor) -> Tensor:
+    """Add ``values`` (L, *S) to ``total`` (B, *S), in place, at ``rows`` (L,), in which a row may occur more than once.
+
+    ``index_add_`` does so on a GPU in another order each time, and so in other digits.
+    """
+    if total.is_cuda:
+        return total.index_put_((rows,), values, accumulate=True)
+    return total.index_add_(0, rows, values)
+
+
 class LinearOperator(Protocol):
     """A symmetric positive semidefinite map of ``(B, *S)`` to ``(B, *S)``, item by item."""
 

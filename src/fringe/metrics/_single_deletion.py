@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fringe.linalg import batch_view
+from fringe.linalg import add_rows, batch_view
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores
 from fringe.metrics._similarity import average_ranks, correlation
@@ -62,7 +62,7 @@ class SingleDeletion(Metric):
         cells = grid_cells(signed.shape[1:], self.cells).to(signed.device)
         losses = context.cached((self.name, self.cells, self.deleted_as), lambda: self._losses(context, cells))
         count = losses.shape[1]
-        evidence = signed.new_zeros(len(signed), count).index_add_(1, cells.flatten(), signed.flatten(1))
+        evidence = add_rows(signed.new_zeros(count, len(signed)), cells.flatten(), signed.flatten(1).T).T
         values = spearman(evidence, losses)
         first = losses.gather(1, evidence.argmax(1, keepdim=True))[:, 0]
         details = {"loss": first, "ties": perturb.rank_pixels(evidence).ties()}

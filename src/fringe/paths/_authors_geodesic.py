@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fringe.linalg import add_rows
 from fringe.paths._geodesic import INITIAL_SCALE, Adam, AuthorsEnergy, NoiseFn, OptimizedPath
 
 #: Iterations without a new least loss after which the learning rate is halved, and after which the search ends.
@@ -48,7 +49,7 @@ class AuthorsSVI:
             # one transfer per iteration: the learning rate and the end depend on the loss
             for fit, energy, gradient in zip(active, current.energy.tolist(), current.gradient, strict=True):
                 fit.step(energy, gradient)
-            norm.index_add_(0, index, current.model_gradient_norm)
+            add_rows(norm, index, current.model_gradient_norm)
             progress(len(active))
         first, last, steps = zip(*((fit.first_loss, fit.loss, fit.steps_taken) for fit in fits), strict=True)
         count = torch.tensor(steps, device=initial.device)

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fringe.linalg import add_rows
+
 
 def token_labels(encoding: Any, text: str) -> tuple[str, ...]:
     """Label each token of an encoded text: a word at its first token, "" at the tokens that continue it.
@@ -47,5 +49,5 @@ def merge_words(labels: Sequence[str], values: Tensor) -> tuple[tuple[str, ...],
         values = values.sum(-1)
     words = tuple(filter(None, labels))
     numbers = torch.tensor([bool(label) for label in labels], device=values.device).cumsum(0).sub(1).clamp_min(0)
-    merged = torch.zeros(*values.shape[:-1], len(words), dtype=values.dtype, device=values.device)
-    return words, merged.index_add(-1, numbers, values)
+    merged = values.new_zeros(len(words), *values.shape[:-1])
+    return words, add_rows(merged, numbers, values.movedim(-1, 0)).movedim(0, -1)
