@@ -23,7 +23,7 @@ import shared_models
 from fringe.models import load_model
 
 Record = dict[str, Any]
-NETWORKS = {"resnet18": 0, "mobilenet_v2": 0.5, "cifar_resnet20": 0.5, "resnet50": 2, "resnet152": 2, "vgg19": 3}
+NETWORKS = {"resnet18": 0, "mobilenet_v2": 0.5, "cifar_resnet20": 0.5, "resnet152": 1, "resnet50": 1, "vgg19": 1.5}
 """Networks, and how much later than the first their rows come."""
 TRAINED = ("mobilenet_v2", "cifar_resnet20")
 """Those of the folder FRINGE_SHARED, with its images; the others are torchvision's, with random weights."""
@@ -31,11 +31,14 @@ PAPER_SECONDS = {"resnet18": 55.1, "resnet50": 45.0, "resnet152": 319.0}
 """FRInGe as the paper reports it: seconds an image, one after the other, on an H100."""
 IG, DEFAULT, JVP, PAPER, PREVIEW = "IG", "FRInGe()", "FRInGe with a JVP in each step", "paper", "preview"
 TRAPEZOID, GRAPHS = "FRInGe by the trapezoid rule", "FRInGe() with CUDA graphs"
+TF32, PAPER_TF32 = "FRInGe() with TF32", "paper with TF32"
 METHODS: dict[str, tuple[float, Callable[[str], fringe.Attributor]]] = {
     IG: (0, lambda network: fringe.IntegratedGradients()),
     DEFAULT: (0, lambda network: fringe.FRInGe()),
     GRAPHS: (0.5, lambda network: fringe.FRInGe()),
+    TF32: (1, lambda network: fringe.FRInGe()),
     PAPER: (0, lambda network: fringe.FRInGe.preset(network if network in PAPER_SECONDS else "resnet18")),
+    PAPER_TF32: (0.2, lambda network: fringe.FRInGe.preset(network if network in PAPER_SECONDS else "resnet18")),
     JVP: (1, lambda network: fringe.FRInGe(feedback=None)),
     TRAPEZOID: (1, lambda network: fringe.FRInGe(quadrature="trapezoid")),
     PREVIEW: (1, lambda network: fringe.FRInGe.preset("preview")),
@@ -131,8 +134,8 @@ class Bench:
             budget.clock,
             out,
         )
-        self.size, self.classes, self.batches = (32, 30, (2, 4)) if quick else (224, 1000, (8, 64, 1, 256))
-        self.networks, self.large, self.share = tuple(networks), self.batches[1], budget.seconds / 120
+        self.size, self.classes, self.batches = (32, 30, (2, 4)) if quick else (224, 1000, (64, 8, 1, 256))
+        self.networks, self.large, self.share = tuple(networks), 4 if quick else 64, budget.seconds / 200
         self.x = smooth_images(max(self.batches), self.size).to(self.device)
         self.inputs: dict[str, Tensor] = {}
         self.models: dict[str, nn.Module] = {}
@@ -176,7 +179,9 @@ class Bench:
 
     def classifier(self, network: str, name: str, batch_size: int | Literal["auto"]) -> fringe.Classifier:
         """The classifier with which a method is measured."""
-        return fringe.Classifier(self.network(network), batch_size=batch_size, cuda_graphs=name == GRAPHS)
+        return fringe.Classifier(
+            self.network(network), batch_size=batch_size, tf32=name in (TF32, PAPER_TF32), cuda_graphs=name == GRAPHS
+        )
 
     def wait(self) -> None:
         if self.device.type == "cuda":

@@ -22,7 +22,7 @@ from fringe import _isolation
 from fringe._linear_layers import LinearLayers
 from fringe.attribution import GuidedIG
 from fringe.classifier import Linearisation
-from gpu_bench import DEFAULT, METHODS, Absent, Bench, OutOfTime, Record, Stopwatch, Ticks, explain, key
+from gpu_bench import DEFAULT, IG, METHODS, Absent, Bench, OutOfTime, Record, Stopwatch, Ticks, explain, key
 
 
 def cost(bench: Bench, network: str, name: str, batch: int) -> Record:
@@ -83,9 +83,8 @@ def step(bench: Bench, network: str, name: str) -> Record:
     x, patch = bench.images(network, bench.large), partial(mock.patch.object, Linearisation)
     explain(bench, classifier, x, method, Ticks(bench, classifier, most=2))  # warm-up
     classifier.model = watch.watch("forward", classifier.model)
-    ticks = Ticks(
-        bench, classifier, most=3 if bench.quick else 9, at=lambda _: marks.append((watch.mark(), len(watch.spans)))
-    )
+    most = 3 if bench.quick else 9 if name in (IG, DEFAULT) else 4
+    ticks = Ticks(bench, classifier, most=most, at=lambda _: marks.append((watch.mark(), len(watch.spans))))
     with (
         patch("vjp", watch.watch("vjp", Linearisation.vjp)),
         patch("jvp", watch.watch("jvp", Linearisation.jvp)),
@@ -203,25 +202,6 @@ def channels_last() -> Context[Any]:
     return mock.patch.object(fringe.Classifier, "layout", layout)
 
 
-def tf32(products: str = "ieee") -> Context[Any]:
-    """In place of the library's own rule: full precision while it holds a model."""
-
-    def use(stack: contextlib.ExitStack) -> None:
-        stack.enter_context(rounding("tf32", products))
-
-    return mock.patch.object(_isolation, "_use_full_precision", use)
-
-
-@contextlib.contextmanager
-def autotuned() -> Generator[None]:
-    """cuDNN times its algorithms at the first call of each shape."""
-    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
 def any_order() -> Context[Any]:
     """cuDNN may add up in another order at each call; the library does not let it."""
     return mock.patch.object(_isolation, "_use_one_order")
@@ -233,12 +213,10 @@ def unverified(*_: object, **__: object) -> None:
 
 PRECISIONS: dict[str, tuple[Callable[[], Context[Any]], ...]] = {
     "float32": (),
-    "cuDNN's fastest": (autotuned,),
     "cuDNN in any order": (any_order,),
-    "TF32 convolutions": (tf32,),
-    "TF32": (lambda: tf32("tf32"),),
+    "TF32": (),
     "channels last": (channels_last,),
-    "TF32 convolutions, channels last": (tf32, channels_last),
+    "TF32, channels last": (channels_last,),
     "bfloat16": (),
     "bfloat16, channels last": (channels_last,),
 }
@@ -258,9 +236,9 @@ def precision(bench: Bench, network: str, name: str) -> Record:
         if "bfloat16" in name:
             model = BFloat16(model, bench.device).eval()
             stack.enter_context(mock.patch("fringe._linearisation.LinearLayers", model.linear_layers))
-        attribute = importlib.import_module("fringe.attribution._attribute")
-        stack.enter_context(mock.patch.object(attribute, "verify", unverified))
-        classifier, method = fringe.Classifier(model, batch_size=len(x)), METHODS[DEFAULT][1](network)
+            attribute = importlib.import_module("fringe.attribution._attribute")
+            stack.enter_context(mock.patch.object(attribute, "verify", unverified))
+        classifier, method = fringe.Classifier(model, batch_size=len(x), tf32="TF32" in name), fringe.FRInGe()
         target = "predicted" if reference is None else reference.target
         run = partial(fringe.attribute, classifier, x, method=method, target=target)
         found = run()  # also the warm-up

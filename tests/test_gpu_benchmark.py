@@ -125,7 +125,8 @@ def test_what_no_longer_fits_is_dropped_and_what_fails_costs_its_own_row_only(ca
         "dropped",
     ]
     page = gpu.report(bench.meta, bench.records)
-    assert "- d: dropped, needs about 6 s, 5 s were left" in page
+    assert bench.records["d"]["note"] == "needs about 6 s, 5 s were left"
+    assert "- no time was left for 2 rows: d, f" in page
     assert "- b: error, ValueError: of b" in page
 
 
@@ -160,9 +161,9 @@ def test_time_inside_a_call_inside_a_call_counts_once():
 
 def test_the_need_of_a_larger_batch_follows_from_a_smaller_one():
     bench = small(1200.0, Clock())
-    assert gpu_rows.expected(bench, "small", PAPER, 4) == 20.0
+    assert gpu_rows.expected(bench, "small", PAPER, 4) == 12.0
     bench.records["small/paper/2"] = {"step_seconds": 3.0}
-    assert gpu_rows.expected(bench, "small", PAPER, 4) == 20.0 + 4 * 6.0
+    assert gpu_rows.expected(bench, "small", PAPER, 4) == 12.0 + 4 * 6.0
 
 
 def test_the_budget_ends_a_run_between_passes():

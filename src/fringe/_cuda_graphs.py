@@ -1,9 +1,10 @@
-"""A network's passes as CUDA graphs: recorded once for a batch size, then launched as a whole.
+"""A network's passes as CUDA graphs: recorded once for a number of images, then launched as a whole.
 
 The host launches each operation of a pass by itself otherwise, and in small batches the GPU waits for it.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,6 +21,10 @@ from fringe.errors import first_line, is_out_of_memory
 
 #: Most images of a recorded pass. Larger batches keep a GPU busy, and to fill them up to a power of two costs time.
 MOST = 32
+#: Fewer images than this, but not one alone, share the graph of this many.
+LEAST = 8
+#: Calls for a number of images before it is recorded, which takes as long as about as many.
+PLAIN_VISITS = 3
 
 
 class RecordedPasses:
@@ -73,13 +78,15 @@ class RecordedPasses:
             return self._network.evaluate(self.x)
 
     def _vjp(self) -> Tensor:
-        (product,) = torch.autograd.grad(
-            self._logits, self.x, self.u, retain_graph=True, create_graph=self.tangents, materialize_grads=True
-        )
+        with self._network.rounding():
+            (product,) = torch.autograd.grad(
+                self._logits, self.x, self.u, retain_graph=True, create_graph=self.tangents, materialize_grads=True
+            )
         return product
 
     def _jvp(self) -> Tensor:
-        return torch.autograd.grad(self._product, self.u, self.v, retain_graph=True)[0]
+        with self._network.rounding():
+            return torch.autograd.grad(self._product, self.u, self.v, retain_graph=True)[0]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (B, C) at ``x`` (B, *S), which the products are of from now on."""
@@ -131,33 +138,41 @@ class RecordedLinearisation(Linearisation):
 
 
 class CUDAGraphs:
-    """The recorded passes of a network while a session holds it in one state, by the number of images and more."""
+    """The recorded passes of a network, by the number of images and more. They serve until the network changes."""
 
     devices = ("cuda",)
     recorder = RecordedPasses
 
     def __init__(self) -> None:
-        self._passes: dict[object, RecordedPasses | None] = {}
-        self._seen = set[object]()
+        self._passes: dict[tuple[object, ...], RecordedPasses | None] = {}
+        self._visits = Counter[tuple[object, ...]]()
         self._refused = False
+        self._state: object = None
 
-    def clear(self) -> None:
-        """Forget them: the network may change."""
-        self._passes.clear()
-        self._seen.clear()
+    def keep_current(self, network: Network) -> None:
+        """Forget the passes of other networks, and of this one if it has changed: they read its weights and copies of
+        its buffers."""
+        state = _state(network)
+        kept = id(network.model) if state is not None and state == self._state else None
+        for known in (self._passes, self._visits):
+            for key in [key for key in known if key[0] != kept]:
+                del known[key]
+        self._state = state
 
     def linearise(
         self, network: Network, x: Tensor, tangents: bool, arguments: ForwardArguments
     ) -> RecordedLinearisation | None:
         """Return the expansion at ``x`` by recorded passes; None where these points are for plain ones."""
-        plain = not (arguments.args or arguments.kwargs or arguments.name) and network.in_session
+        plain = not (arguments.args or arguments.kwargs or arguments.name) and network.is_checked
         if self._refused or not plain or x.device.type not in self.devices or not 1 <= len(x) <= MOST:
             return None
         tangents = tangents and network.jvp_mode == "double_backward"
-        size = max(len(x), min(1 << (len(x) - 1).bit_length(), network.batch_size.on(x.device)))
-        key = (id(network.model), size, tangents, x.shape[1:], x.dtype, x.device)
-        if key not in self._seen:  # a size that occurs once is not worth a record, and a first call checks the outputs
-            self._seen.add(key)
+        size = 1 if len(x) == 1 else max(LEAST, 1 << (len(x) - 1).bit_length())
+        size = max(len(x), min(size, network.batch_size.on(x.device)))
+        key = (id(network.model), size, tangents, network.linear_layers, network.tf32, x.shape[1:])
+        key = (*key, x.dtype, x.device)
+        self._visits[key] += 1
+        if self._visits[key] <= PLAIN_VISITS:
             return None
         if key not in self._passes:
             try:
@@ -167,3 +182,13 @@ class CUDAGraphs:
                 log.warning("no CUDA graph of the model for %d images: %s", size, first_line(error))
         passes = self._passes[key]
         return None if passes is None else RecordedLinearisation(network, x, passes)
+
+
+def _state(network: Network) -> object:
+    """What tells whether a network is the one of an earlier session; None for a function, which tells nothing."""
+    module = network.module
+    if module is None:
+        return None
+    weights = [(p.data_ptr(), p.device, p.dtype) for p in module.parameters()]
+    buffers = [(b.data_ptr(), None if b.is_inference() else b._version) for b in module.buffers()]
+    return id(module), weights, buffers, [getattr(m, "training", False) for m in module.modules()]

@@ -98,6 +98,17 @@ def _use_full_precision(stack: contextlib.ExitStack) -> None:
             setting.fp32_precision = "ieee"
 
 
+def set_tf32(allowed: bool) -> None:
+    """Round float32 to TF32 or not in convolutions, recurrent layers and matrix products on CUDA devices: a session,
+    which does not, restores what was set before it."""
+    cudnn: Any = torch.backends.cudnn
+    with contextlib.suppress(RuntimeError):
+        if cudnn.allow_tf32 is not allowed:
+            cudnn.allow_tf32 = allowed  # it must agree with the newer settings, and changes them
+    for setting in (cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul):
+        setting.fp32_precision = "tf32" if allowed else "ieee"
+
+
 def _use_one_order(device: torch.device, stack: contextlib.ExitStack) -> None:
     """Sums of convolutions in the same order each time, so that the same call gives the same map, bit for bit."""
     if device.type == "cuda":

@@ -105,7 +105,7 @@ class Linearisation:
         product, u = self._transpose
         tangent = tangent.contiguous(memory_format=self._network.layout(tangent))
         try:
-            with self._network.session(self._x.device):
+            with self._network.session(self._x.device), self._network.rounding():
                 (column,) = torch.autograd.grad(product, u, detached(tangent), retain_graph=True, allow_unused=True)
         except RuntimeError as error:
             if is_machine_error(error):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
-from fringe._isolation import Mode, detached, isolated
+from fringe._isolation import Mode, detached, isolated, set_tf32
 from fringe._linear_layers import BackwardLayouts, GradientLayouts
 from fringe._outputs import OutputKind, as_logits, refuse_independent_labels
 from fringe._progress import log
@@ -107,8 +107,9 @@ class Network:
         self.channels_last = True
         parts = self.module.modules() if self.module is not None else [self.model]
         self._scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
+        self.tf32 = False  # whether float32 products in the network may be rounded to 10 bits on a GPU
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
-        self.end_of_session: list[Callable[[], None]] = []  # what else is to be called then
+        self.before_session: list[Callable[[Network], None]] = []  # what else is to be called then
         self._depth = 0
         self._checked = False
 
@@ -137,6 +138,8 @@ class Network:
         if self._depth:
             yield
             return
+        for call in self.before_session:
+            call(self)
         self._depth += 1
         self._checked = False
         try:
@@ -144,24 +147,46 @@ class Network:
                 yield
         finally:
             self._depth -= 1
-            for call in self.end_of_session:
-                call()
 
     @property
-    def in_session(self) -> bool:
-        """Whether a session is open."""
-        return self._depth > 0
+    def is_checked(self) -> bool:
+        """Whether a session is open, and its outputs are checked."""
+        return self._depth > 0 and self._checked
 
-    def backward(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    @contextlib.contextmanager
+    def rounding(self) -> Generator[None]:
+        """Round as ``tf32`` says, in the network alone: an open session has everything in full precision."""
+        if not self.tf32:
+            yield
+            return
+        set_tf32(True)
+        try:
+            yield
+        finally:
+            set_tf32(False)
+
+    @contextlib.contextmanager
+    def in_full_precision(self) -> Generator[None]:
+        """Compute in full precision whatever ``tf32`` says."""
+        tf32, self.tf32 = self.tf32, False
+        try:
+            yield
+        finally:
+            self.tf32 = tf32
+
+    @contextlib.contextmanager
+    def backward(self, device: torch.device) -> Generator[None]:
         """Return the context of a backward pass through logits of :meth:`evaluate`."""
-        return BackwardLayouts() if self._scripted and device.type == "cpu" else contextlib.nullcontext()
+        layouts = BackwardLayouts() if self._scripted and device.type == "cpu" else contextlib.nullcontext()
+        with self.rounding(), layouts:
+            yield
 
     def evaluate(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
         """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session."""
         self.passes.forward += x.shape[0]
         layouts = x.device.type == "cpu" and torch.is_grad_enabled()
         try:
-            with GradientLayouts() if layouts else contextlib.nullcontext():
+            with self.rounding(), GradientLayouts() if layouts else contextlib.nullcontext():
                 output = self._run(x, arguments)
         except (RuntimeError, AssertionError) as error:  # the latter of an exported program
             error.add_note(

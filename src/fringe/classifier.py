@@ -6,10 +6,10 @@ limits each call to the memory of the device, and leaves the user's module uncha
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fringe._arguments import NO_ARGUMENTS, hint_unknown
 from fringe._arguments import ForwardArguments as ForwardArguments
@@ -45,9 +45,11 @@ class Classifier(Network):
             look like probabilities.
         mode: ``"eval"`` explains a module in evaluation mode, ``"keep"`` leaves its training flags as they are.
         batch_size: Largest number of images of one pass; ``"auto"`` starts large and halves when memory runs out.
+        tf32: Whether convolutions and matrix products of the network round float32 to TF32 on a CUDA device: faster, and
+            less exact. Everything else is computed in full precision.
         cuda_graphs: Whether passes of at most 32 images on a CUDA device are recorded as CUDA graphs and replayed: the
             host no longer launches each operation by itself. The Python code of the model runs when its passes are
-            recorded, and not at each call.
+            recorded, and not at each call: make another classifier if more than its weights and buffers change.
 
     Attributes:
         passes: The passes through the network so far.
@@ -66,6 +68,7 @@ class Classifier(Network):
         output: OutputKind = "auto",
         mode: Mode = "eval",
         batch_size: int | Literal["auto"] = "auto",
+        tf32: bool = False,
         cuda_graphs: bool = False,
     ):
         if isinstance(model, type):
@@ -79,9 +82,9 @@ class Classifier(Network):
             require_choice(name, value, get_args(known))
         super().__init__(model, output, mode, batch_size)
         self.score_kind: Score = score
+        self.tf32 = tf32
         self._graphs = CUDAGraphs() if cuda_graphs else None
-        if self._graphs is not None:
-            self.end_of_session.append(self._graphs.clear)
+        self.before_session = [] if self._graphs is None else [self._graphs.keep_current]
 
     @classmethod
     def of(
@@ -114,6 +117,12 @@ class Classifier(Network):
                     f"got {value!r} with a Classifier made with {present[name]!r}", argument=name, hint="give it there"
                 )
         return model
+
+    def with_model(self, model: nn.Module) -> Self:
+        other = super().with_model(model)
+        other._graphs = None if self._graphs is None else CUDAGraphs()
+        other.before_session = [] if other._graphs is None else [other._graphs.keep_current]
+        return other
 
     def logits(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
         """Compute logits without a graph, in chunks of the batch size.

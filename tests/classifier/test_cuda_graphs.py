@@ -9,7 +9,7 @@ from torch import nn
 
 import fringe
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
-from fringe._cuda_graphs import MOST, CUDAGraphs, RecordedLinearisation, RecordedPasses
+from fringe._cuda_graphs import MOST, PLAIN_VISITS, CUDAGraphs, RecordedLinearisation, RecordedPasses
 from fringe._linearisation import Linearisation
 from fringe.classifier import Classifier, PassCounts
 
@@ -66,6 +66,12 @@ def images(count, device="cpu", dtype=torch.float64):
     return torch.randn(count, 3, 9, 9, generator=torch.Generator().manual_seed(1)).to(device, dtype)
 
 
+def before(classifier, x, tangents=False):
+    """The calls that are plain."""
+    for _ in range(PLAIN_VISITS + 1):  # the first checks the outputs and does not count
+        assert type(classifier.linearise(x, tangents=tangents)) is Linearisation
+
+
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 
 
@@ -83,8 +89,8 @@ def test_products_are_those_of_the_plain_passes(device, tangents):
     u = torch.randn(5, 4, generator=torch.Generator().manual_seed(2)).to(x)
     v = images(6, device)[1:]
     with graphs.session(x.device), plain.session(x.device):
-        graphs.linearise(x, tangents=tangents)  # the first of a size is plain
-        for rows in (slice(0, 5), slice(2, 5), slice(0, 5)):  # three are filled up to four, five to eight
+        before(graphs, x, tangents)
+        for rows in (slice(0, 5), slice(2, 5), slice(0, 5)):  # all are filled up to eight
             points = [c.linearise(x[rows], tangents=tangents) for c in (graphs, plain)]
             products = [[p.value, p.vjp(u[rows]), p.vjp(2 * u[rows])] for p in points]
             if tangents:
@@ -101,15 +107,16 @@ def test_a_point_that_is_left_is_visited_again(device):
     model, x = network(device), images(4, device)
     graphs, u = Classifier(model, cuda_graphs=True), torch.eye(4).to(x)
     with graphs.session(x.device):
-        expected = graphs.linearise(x, tangents=False).vjp(u)
+        before(graphs, x)
+        expected = Classifier(model).linearise(x, tangents=False).vjp(u)
         first, second = (graphs.linearise(part, tangents=False) for part in (x, x.flip(0)))
-        before = graphs.passes.forward
+        count = graphs.passes.forward
         torch.testing.assert_close(second.vjp(u.flip(0)), expected.flip(0))
-        assert graphs.passes.forward == before
+        assert graphs.passes.forward == count
         torch.testing.assert_close(first.vjp(u), expected)
-        assert graphs.passes.forward == before + 4
+        assert graphs.passes.forward == count + 4
         torch.testing.assert_close(first.vjp(2 * u), 2 * expected)
-        assert graphs.passes.forward == before + 4
+        assert graphs.passes.forward == count + 4
 
 
 @pytest.mark.parametrize("method", ["fringe", "ig", "fringe:full_metric", "guided_ig"])
@@ -125,26 +132,61 @@ def test_maps_and_counts_are_those_without_graphs(device, method):
     assert found.verdict == expected.verdict
 
 
-def test_what_is_recorded():
-    """Powers of two up to the batch size, from the second call on, until the session ends; no other arguments."""
+@pytest.fixture
+def on_cpu():
     if torch.cuda.is_available():
         pytest.skip("counted on a CPU")
+
+
+def sizes():
+    return [len(passes.x) for passes in Played.made]
+
+
+def test_what_is_recorded(on_cpu):
+    """One image, eight, or a power of two up to the batch size, from the fourth call on; no other arguments."""
     x, graphs = images(MOST + 1), Classifier(network(), batch_size=24, cuda_graphs=True)
     with graphs.session(x.device):
-        for count in (3, 4, 4, 3, 1, 1, 20, 20, MOST + 1, MOST + 1):
+        graphs.logits(x)
+        for count in (3, 2, 4, 1, 1, 1, 20, 20, 20, MOST + 1, MOST + 1, MOST + 1):
             graphs.linearise(x[:count], tangents=False)
-        assert [len(passes.x) for passes in Played.made] == [4, 1, 24]
-        graphs.linearise(x[:4], tangents=True)
-        assert len(Played.made) == 3
-        graphs.linearise(x[:4], tangents=True)
+        assert sizes() == []
+        for count in (8, 3, 1, 1, 20, 20, MOST + 1):
+            graphs.linearise(x[:count], tangents=False)
+        assert sizes() == [8, 1, 24]
+        for _ in range(PLAIN_VISITS + 1):
+            assert len(Played.made) == 3
+            graphs.linearise(x[:4], tangents=True)
         assert [passes.tangents for passes in Played.made] == [False, False, False, True]
         given = ForwardArguments.of(4, kwargs={"flag": True})
         assert graphs._graphs.linearise(graphs, x[:4], False, given) is None
-    for _ in range(2):
-        graphs.linearise(x[:4], tangents=False)  # outside of a session
-    with graphs.session(x.device):
-        graphs.linearise(x[:4], tangents=False)
-    assert len(Played.made) == 4
+
+
+def test_records_serve_until_the_network_changes(on_cpu):
+    model, x = network(), images(4)
+    graphs = Classifier(model, cuda_graphs=True)
+
+    def made(classifier=graphs):
+        count = len(Played.made)
+        for _ in range(PLAIN_VISITS + 2):
+            with classifier.session(x.device):
+                classifier.logits(x)
+                point = classifier.linearise(x, tangents=False)
+                torch.testing.assert_close(point.value, model(x).detach())
+        return len(Played.made) - count
+
+    assert made() == 1
+    assert made() == 0
+    with torch.no_grad():
+        model[0].weight.mul_(0.5)  # where graphs read it
+    assert made() == 0
+    model[1].running_mean += 0.5  # of which they read a copy
+    assert made() == 1
+    model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+    assert made() == 1
+    assert made(graphs.with_model(model)) == 1
+    assert made() == 0
+    graphs.linearise(x, tangents=False)  # outside of a session
+    assert made(Classifier(lambda x: model(x), cuda_graphs=True)) == 0  # nothing tells whether a function has changed
 
 
 class Reads(nn.Module):
@@ -169,9 +211,7 @@ def test_a_model_that_cannot_be_recorded_is_run_as_it_is(caplog):
     torch.testing.assert_close(torch.ones(3, device="cuda").sum().cpu(), torch.tensor(3.0))
 
 
-def test_no_memory_for_a_graph(monkeypatch):
-    if torch.cuda.is_available():
-        pytest.skip("tried on a CPU")
+def test_no_memory_for_a_graph(on_cpu, monkeypatch):
     calls = []
 
     def fails(*arguments):
@@ -183,7 +223,4 @@ def test_no_memory_for_a_graph(monkeypatch):
     expected = fringe.attribute(model, x, method="fringe").values
     graphs = Classifier(model, cuda_graphs=True)
     torch.testing.assert_close(fringe.attribute(graphs, x, method="fringe").values, expected)
-    tried = len(calls)
-    assert tried == len({arguments[2:] for arguments in calls}) > 0  # once for a size
-    fringe.attribute(graphs, x, method="fringe")
-    assert len(calls) == 2 * tried  # another session may find memory
+    assert len(calls) == len({arguments[2:] for arguments in calls}) > 0  # once for a size

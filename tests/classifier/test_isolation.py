@@ -11,6 +11,7 @@ from torch import nn
 
 import fringe
 from fringe import Classifier, _isolation
+from fringe.paths import Problem, verify
 
 TARGET = torch.tensor([0, 3])
 
@@ -265,8 +266,9 @@ class TestTrainingMode:
         assert digest(model) == before
 
 
+@pytest.mark.parametrize("tf32", [True, False])
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_model_may_set_the_flags_of_cudnn_itself(allowed):
+def test_a_model_may_set_the_flags_of_cudnn_itself(allowed, tf32):
     """They raise where the older flag of TF32 contradicts the newer settings."""
     before, backends = torch.backends.cudnn.allow_tf32, torch.backends.cudnn
     seen = []
@@ -281,12 +283,59 @@ def test_a_model_may_set_the_flags_of_cudnn_itself(allowed):
     try:
         backends.allow_tf32 = allowed
         outside = settings()
-        classifier = Classifier(lambda x: (seen.append(settings()), model(x))[1])
+        classifier = Classifier(lambda x: (seen.append(settings()), model(x))[1], tf32=tf32)
         use_everything(classifier, normal(2, 3, 8, 8))
-        assert set(seen) == {(False, "ieee", "ieee")}
+        assert set(seen) == {(True, "tf32", "tf32") if tf32 else (False, "ieee", "ieee")}
         assert settings() == outside
     finally:
         backends.allow_tf32 = before
+
+
+class Rounding(nn.Module):
+    """Notes how float32 is rounded in its forward and backward passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.model, self.seen = network("convolutions with batch normalisation"), {"forward": [], "backward": []}
+
+    def note(self, kind):
+        cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        self.seen[kind].append((cudnn.allow_tf32, cuda.fp32_precision, cudnn.conv.fp32_precision))
+
+    def forward(self, x):
+        z = self.model(x)
+        self.note("forward")
+        if z.requires_grad:
+            z.register_hook(lambda gradient: self.note("backward"))
+        return z
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_tf32_is_used_in_the_network_alone(tf32):
+    model, x = Rounding().eval(), normal(2, 3, 8, 8)
+    classifier, before = Classifier(model, tf32=tf32), world()
+    with classifier.session(x.device):
+        inside = world()["precision"][1:]
+        point = classifier.linearise(x)
+        point.vjp(torch.ones(2, CLASSES))
+        point.jvp(x)
+        assert world()["precision"][1:] == inside == ("ieee", "ieee")
+    assert world() == before
+    rounding = (True, "tf32", "tf32") if tf32 else (False, "ieee", "ieee")
+    assert {kind: set(seen) for kind, seen in model.seen.items()} == {"forward": {rounding}, "backward": {rounding}}
+    verify(Problem.of(classifier, x))
+    assert set(model.seen["backward"]) == {rounding, (False, "ieee", "ieee")}  # derivatives are checked exactly
+    assert world() == before
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_tf32_rounds_on_a_gpu():
+    model, x = network("convolutions with batch normalisation").cuda(), normal(2, 3, 8, 8).float().cuda()
+    exact, rounded = (Classifier(model.float(), tf32=tf32).logits(x) for tf32 in (False, True))
+    error = float((rounded - exact).norm() / exact.norm())
+    assert 1e-6 < error < 1e-2
+    fringe.attribute(Classifier(model, tf32=True), x, method="fringe:full_metric")
 
 
 @pytest.mark.parametrize(("device", "enabled"), [("cuda", False), ("cpu", True)])

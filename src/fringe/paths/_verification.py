@@ -54,7 +54,7 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
         NotDifferentiableError: If the derivatives are missing or wrong.
     """
     tangents = any(use != "none" for use in uses)
-    with problem.model.session(problem.inputs.device):
+    with problem.model.session(problem.inputs.device), problem.model.in_full_precision():
         random = _check_rows(problem)
         flat: tuple[Tensor, Tensor] | None = None
         for row in problem.every_row[:MAX_PROBES].split(1):
