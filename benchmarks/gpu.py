@@ -104,7 +104,7 @@ def plan(bench: Bench) -> list[Row]:
         rows.append(Row(key("captum", network), 1, partial(captum, bench, network), few))
     rows += [Row(key(part.__name__, first), 0.9, partial(part, bench, first), few) for part in (guided, curves)]
     for batch in sorted(bench.batches)[:3]:
-        rows.append(Row(key("gradients", first, batch, "images"), 4, partial(gradients, bench, first, batch), few))
+        rows.append(Row(key("gradients", first, batch, "images"), 0.95, partial(gradients, bench, first, batch), few))
     return sorted(rows, key=lambda row: row.rank)
 
 

@@ -45,8 +45,8 @@ class Classifier(Network):
             look like probabilities.
         mode: ``"eval"`` explains a module in evaluation mode, ``"keep"`` leaves its training flags as they are.
         batch_size: Largest number of images of one pass; ``"auto"`` starts large and halves when memory runs out.
-        tf32: Whether convolutions and matrix products of the network round float32 to TF32 on a CUDA device: faster, and
-            less exact. Everything else is computed in full precision.
+        tf32: Whether convolutions and matrix products of the network round float32 to TF32 on a CUDA device. This is
+            faster and less exact; everything else is computed in full precision.
         cuda_graphs: Whether passes of at most 32 images on a CUDA device are recorded as CUDA graphs and replayed: the
             host no longer launches each operation by itself. The Python code of the model runs when its passes are
             recorded, and not at each call: make another classifier if more than its weights and buffers change.
