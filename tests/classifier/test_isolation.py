@@ -328,6 +328,26 @@ def test_tf32_is_used_in_the_network_alone(tf32):
     assert world() == before
 
 
+class Rounds(nn.Module):
+    """Has an error as large as TF32's where it is allowed, and another one for each number of images."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = network("convolutions with batch normalisation")
+
+    def forward(self, x):
+        allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
+        return self.model(x + 0.1 * torch.sin(50 * x + len(x)) if allowed else x)
+
+
+def test_a_model_is_verified_without_the_error_of_tf32():
+    model, x = Rounds().eval(), normal(3, 3, 8, 8)
+    found = fringe.attribute(Classifier(model, tf32=True), x, method="fringe:full_metric")
+    exact = fringe.attribute(Classifier(model), x, method="fringe:full_metric")
+    assert found.values.isfinite().all()
+    assert (found.values - exact.values).norm() > 1e-3 * exact.values.norm()
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_tf32_rounds_on_a_gpu():
