@@ -152,7 +152,7 @@ class CUDAGraphs:
     def keep_current(self, network: Network) -> None:
         """Forget the passes of other networks, and of this one if it has changed: they read its weights and copies of
         its buffers."""
-        state = _state(network)
+        state = network.state
         kept = id(network.model) if state is not None and state == self._state else None
         for known in (self._passes, self._visits):
             for key in [key for key in known if key[0] != kept]:
@@ -182,13 +182,3 @@ class CUDAGraphs:
                 log.warning("no CUDA graph of the model for %d images: %s", size, first_line(error))
         passes = self._passes[key]
         return None if passes is None else RecordedLinearisation(network, x, passes)
-
-
-def _state(network: Network) -> object:
-    """What tells whether a network is the one of an earlier session; None for a function, which tells nothing."""
-    module = network.module
-    if module is None:
-        return None
-    weights = [(p.data_ptr(), p.device, p.dtype) for p in module.parameters()]
-    buffers = [(b.data_ptr(), None if b.is_inference() else b._version) for b in module.buffers()]
-    return id(module), weights, buffers, [getattr(m, "training", False) for m in module.modules()]

@@ -110,6 +110,8 @@ class Network:
         self.tf32 = False  # whether float32 products in the network may be rounded to 10 bits on a GPU
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
         self.before_session: list[Callable[[Network], None]] = []  # what else is to be called then
+        self.state: object = None
+        self.verified = set[object]()  # what fringe.paths.verify need not check again while the state is the same
         self._depth = 0
         self._checked = False
 
@@ -125,6 +127,7 @@ class Network:
         other = copy.copy(self)
         other.model = other.module = model
         other.passes, other._depth, other._checked = PassCounts(), 0, False
+        other.state, other.verified = None, set()
         other.output = "logits" if self.output == "auto" else self.output  # the kind was checked on this network
         return other
 
@@ -138,6 +141,9 @@ class Network:
         if self._depth:
             yield
             return
+        before, self.state = self.state, self._read_state()
+        if self.state is None or self.state != before:
+            self.verified.clear()
         for call in self.before_session:
             call(self)
         self._depth += 1
@@ -147,6 +153,14 @@ class Network:
                 yield
         finally:
             self._depth -= 1
+
+    def _read_state(self) -> object:
+        """What tells whether the network is that of an earlier session; None for a function, which tells nothing."""
+        if self.module is None:
+            return None
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        versions = [(t.data_ptr(), None if t.is_inference() else t._version) for t in tensors]
+        return id(self.module), versions, [getattr(m, "training", False) for m in self.module.modules()]
 
     @property
     def is_checked(self) -> bool:

@@ -697,3 +697,82 @@ class TestWrongDerivatives:
                 for shown in (model, lambda x, m=model: m(x)):
                     problem = Problem.of(Classifier(shown), x)
                     paths.verify(problem)
+
+
+class TestVerifiedOnce:
+    """A classifier remembers that its module was verified, for as long as nothing of it changes."""
+
+    METHOD = fringe.IntegratedGradients(steps=4)
+
+    @pytest.fixture
+    def verified(self):
+        model = network("convolutions with batch normalisation").float()
+        return model, Classifier(model)
+
+    def checks(self, classifier, x=None, **options):
+        """Passes forward beside those of the map: one for the logits, four of the path, one at its end."""
+        x = normal(3, 3, 8, 8).float() if x is None else x
+        return fringe.attribute(classifier, x, method=self.METHOD, **options).passes.forward / len(x) - 6
+
+    def test_until_weights_or_buffers_change(self, verified):
+        model, classifier = verified
+        first = self.checks(classifier)
+        assert first > 0
+        assert self.checks(classifier) == 0
+        for change in (lambda: model[0].weight.mul_(1.01), lambda: model[1].running_mean.add_(0.01)):
+            with torch.no_grad():
+                change()
+            assert self.checks(classifier) == first
+            assert self.checks(classifier) == 0
+        model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+        assert self.checks(classifier) == first
+        assert self.checks(classifier.with_model(model)) == first
+
+    def test_for_inputs_of_this_kind(self, verified):
+        model, classifier = verified
+        one, three = normal(1, 3, 8, 8).float(), normal(3, 3, 8, 8).float()
+        assert self.checks(classifier, one) > 0
+        assert self.checks(classifier, one) == 0
+        assert self.checks(classifier, three) > 0  # one image says nothing of its position in a batch
+        assert self.checks(classifier, one) == 0
+        assert self.checks(classifier, three.flip(0)) == 0
+        model.double()
+        assert self.checks(classifier, three.double()) > 0
+
+    def test_never_if_it_is_a_function_or_takes_other_arguments(self, verified):
+        model, _ = verified
+        function = Classifier(lambda x: model(x))
+        assert self.checks(function) == self.checks(function) > 0
+        shifted = Shifted(model)
+        classifier = Classifier(shifted)
+        assert self.checks(classifier, forward_args=(0.0,)) == self.checks(classifier, forward_args=(0.0,)) > 0
+
+    def test_for_methods_that_ask_no_more(self, verified):
+        _, classifier = verified
+        x, method = normal(3, 3, 8, 8).float(), fringe.FRInGe(solve="natural", steps=2, jacobian="products")
+        fresh = fringe.attribute(Classifier(classifier.module), x, method=method).passes
+        self.checks(classifier)  # gradients alone
+        assert fringe.attribute(classifier, x, method=method).passes == fresh
+        again = fringe.attribute(classifier, x, method=method).passes
+        assert (again.forward, again.jvp) < (fresh.forward, fresh.jvp)
+
+    def test_not_if_it_is_random_or_refused(self):
+        model = nn.Sequential(network("convolutions with batch normalisation").float(), Noise()).eval()
+        classifier = Classifier(model)
+        for _ in range(2):
+            with pytest.warns(UserWarning, match="the model is random"):
+                self.checks(classifier)
+
+
+class Shifted(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, shift):
+        return self.model(x + shift)
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return x + 0.1 * torch.rand_like(x) * x.detach().abs().amax()

@@ -155,9 +155,9 @@ class SegmentPieces(PieceStream):
             super().count(piece)
             return
         left = stats["reference_distance"] / self._distance[piece.rows]
-        rows = piece.rows.tolist()
-        for row, k, rest, ended in zip(rows, step.tolist(), left.tolist(), arrived.tolist(), strict=True):
-            planned = self.planned[row]
+        table = torch.stack([column.to(left) for column in (piece.rows, step, left, arrived)], 1)
+        for path, k, rest, ended in table.tolist():  # one transfer from the device
+            planned = self.planned[row := int(path)]
             share = max(1.0 - 0.5 ** (k / planned), 1.0 - rest) if self.run.open_ended else k / planned
             self._shares[row] = 1.0 if ended else max(min(share, 0.99), self._shares[row])
         self.counter.reach(int(sum(share * planned for share, planned in zip(self._shares, self.planned, strict=True))))
