@@ -153,9 +153,9 @@ class CUDAGraphs:
         """Forget the passes of other networks, and of this one if it has changed: they read its weights and copies of
         its buffers."""
         state = network.state
-        kept = id(network.model) if state is not None and state == self._state else None
+        current = id(network.model) if state is not None and state == self._state else None
         for known in (self._passes, self._visits):
-            for key in [key for key in known if key[0] != kept]:
+            for key in [key for key in known if key[0] != current]:
                 del known[key]
         self._state = state
 
