@@ -368,6 +368,23 @@ def test_cudnn_computes_no_recurrent_layers(device, enabled):
     assert torch.backends.cudnn.enabled is True
 
 
+@pytest.mark.parametrize(("device", "ordered"), [("cuda", True), ("cpu", False)])
+def test_cudnn_adds_up_in_one_order(device, ordered):
+    with contextlib.ExitStack() as stack:
+        _isolation._use_one_order(torch.device(device), stack)
+        assert torch.backends.cudnn.deterministic is ordered
+    assert torch.backends.cudnn.deterministic is False
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("method", ["fringe", "ig", "guided_ig"])
+def test_the_same_call_gives_the_same_map_on_a_gpu(method):
+    model, x = network("convolutions with batch normalisation").float().cuda(), normal(9, 3, 8, 8).float().cuda()
+    first, second = (fringe.attribute(model, x, method=method).values for _ in range(2))
+    assert torch.equal(first, second)
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("method", ["fringe", "fringe:full_metric", "ig"])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from linalg_toys import EPS, Dense, Identity, normal, symmetric
 
-from fringe.linalg import LaplacianBasis, SumOperator, inner_product
+from fringe.linalg import LaplacianBasis, SumOperator, add_rows, inner_product
 
 
 def test_the_sum_is_the_dense_one():
@@ -220,3 +220,20 @@ def test_float32_is_float64_to_its_rounding(boundary):
         assert single.dtype == torch.float32
         # four products of length 224 with orthonormal rows: rounding grows like sqrt(224) in each
         assert (single - exact).norm() <= 4 * 224**0.5 * eps * symbol.max() * v.norm()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("shape", [(), (5,), (3, 4)])
+def test_rows_that_occur_more_than_once_are_added_up_in_one_order(device, shape):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randint(0, 4, (500,), generator=draw)
+    values = torch.randn(500, *shape, generator=draw, dtype=torch.float64)
+    total = torch.randn(6, *shape, generator=draw, dtype=torch.float64)
+    expected = torch.stack([total[b] + values[rows == b].sum(0) for b in range(6)])
+    found = [add_rows(total.to(device, copy=True), rows.to(device), values.to(device)) for _ in range(5)]
+    torch.testing.assert_close(found[0].cpu(), expected)
+    assert all(torch.equal(other, found[0]) for other in found)
+    inplace = total.to(device, copy=True)
+    assert add_rows(inplace, rows.to(device), values.to(device)) is inplace

@@ -24,6 +24,10 @@ def log_probabilities(logits: Tensor) -> Tensor:
     return logits.double().log_softmax(-1)
 
 
+#: Most logits whose temperature is found on the host.
+HOST_NUMBERS = 2**13
+
+
 def softening_temperature(logits: Tensor, share: float) -> Tensor:
     """Return the lowest temperature T >= 1 at which ``softmax(logits / T)`` has at least this share of the largest
     entropy, log C: (..., C) -> (...), in float64.
@@ -31,14 +35,16 @@ def softening_temperature(logits: Tensor, share: float) -> Tensor:
     The entropy grows with T (its derivative is the variance of the logits over T^3), so bisection finds T. It is at
     least ``log C - (max - min)^2 / (8 T^2)`` (Hoeffding's lemma), which bounds T from above.
     """
-    z, largest = logits.double(), math.log(logits.shape[-1])
+    # 500 launches on a GPU take longer than so few numbers do on the host
+    z = logits.to(device="cpu" if logits.numel() <= HOST_NUMBERS else logits.device, dtype=torch.float64)
+    largest = math.log(logits.shape[-1])
     bound = (z.amax(-1) - z.amin(-1)) / math.sqrt(8.0 * (1.0 - share) * largest)
     low, high = torch.zeros_like(bound), bound.clamp_min(1.0).log()
     for _ in range(50):
         middle = 0.5 * (low + high)
         enough = entropy(log_probabilities(z / middle.exp()[..., None])) >= share * largest
         low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-    return torch.where(entropy(log_probabilities(z)) >= share * largest, 1.0, high.exp())
+    return torch.where(entropy(log_probabilities(z)) >= share * largest, 1.0, high.exp()).to(logits.device)
 
 
 def sqrt_chart(log_p: Tensor) -> Tensor:
