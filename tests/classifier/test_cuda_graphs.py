@@ -217,16 +217,34 @@ def test_a_model_that_cannot_be_recorded_is_run_as_it_is(caplog):
     torch.testing.assert_close(torch.ones(3, device="cuda").sum().cpu(), torch.tensor(3.0))
 
 
-def test_no_memory_for_a_graph(on_cpu, monkeypatch):
+@pytest.mark.parametrize(("error", "tried"), [(torch.OutOfMemoryError("CUDA out of memory"), 2), (RuntimeError(), 1)])
+def test_without_a_graph_passes_are_plain(on_cpu, monkeypatch, error, tried):
+    """Memory may suffice for fewer images; what cannot be recorded is not tried again."""
     calls = []
 
     def fails(*arguments):
         calls.append(arguments)
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr(CUDAGraphs, "recorder", fails)
-    x, model = images(2), network()
-    expected = fringe.attribute(model, x, method="fringe").values
-    graphs = Classifier(model, cuda_graphs=True)
-    torch.testing.assert_close(fringe.attribute(graphs, x, method="fringe").values, expected)
-    assert len(calls) == len({arguments[2:] for arguments in calls}) > 0  # once for a size
+    x, graphs = images(8), Classifier(network(), cuda_graphs=True)
+    with graphs.session(x.device):
+        graphs.logits(x)
+        for count in (8, 1):
+            for _ in range(PLAIN_VISITS + 3):
+                assert type(graphs.linearise(x[:count], tangents=False)) is Linearisation
+    assert len(calls) == tried
+
+
+def test_what_a_record_was_not_made_for(on_cpu):
+    """JVPs without tangents are those of forward mode, and each rounding has its own records."""
+    x, graphs = images(4), Classifier(network(), cuda_graphs=True)
+    with graphs.session(x.device):
+        before(graphs, x)
+        point = graphs.linearise(x, tangents=False)
+        assert isinstance(point, RecordedLinearisation)
+        torch.testing.assert_close(point.jvp(x), Classifier(network()).linearise(x).jvp(x))
+        graphs.tf32 = True
+        assert type(graphs.linearise(x, tangents=False)) is Linearisation
+        with graphs.in_full_precision():
+            assert isinstance(graphs.linearise(x, tangents=False), RecordedLinearisation)
