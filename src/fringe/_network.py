@@ -142,7 +142,7 @@ class Network:
             yield
             return
         before, self.state = self.state, self._read_state()
-        if self.state is None or self.state != before:
+        if self.state != before:
             self.verified.clear()
         for call in self.before_session:
             call(self)
