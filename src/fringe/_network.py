@@ -111,6 +111,7 @@ class Network:
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
         self.before_session: list[Callable[[Network], None]] = []  # what else is to be called then
         self.state: object = None
+        self._tensors: list[Tensor] = []
         self.verified = set[object]()  # what fringe.paths.verify need not check again while the state is the same
         self._depth = 0
         self._checked = False
@@ -158,8 +159,9 @@ class Network:
         """What tells whether the network is that of an earlier session; None for a function, which tells nothing."""
         if self.module is None:
             return None
-        tensors = [*self.module.parameters(), *self.module.buffers()]
-        versions = [(t.data_ptr(), None if t.is_inference() else t._version) for t in tensors]
+        # those of the last session were held until now, so new ones lie at other addresses
+        self._tensors = [*self.module.parameters(), *self.module.buffers()]
+        versions = [(t.data_ptr(), None if t.is_inference() else t._version) for t in self._tensors]
         return id(self.module), versions, [getattr(m, "training", False) for m in self.module.modules()]
 
     @property
