@@ -311,14 +311,23 @@ class Rounding(nn.Module):
 
 
 @pytest.mark.parametrize("tf32", [True, False])
-def test_tf32_is_used_in_the_network_alone(tf32):
+def test_tf32_is_used_in_the_network_alone(tf32, monkeypatch):
     model, x = Rounding().eval(), normal(2, 3, 8, 8)
+    convolution, seen = torch.convolution, []
+
+    def noted(*arguments):
+        seen.append(torch.backends.cudnn.conv.fp32_precision)
+        return convolution(*arguments)
+
+    monkeypatch.setattr(torch, "convolution", noted)
     classifier, before = Classifier(model, tf32=tf32), world()
     with classifier.session(x.device):
         inside = world()["precision"][1:]
         point = classifier.linearise(x)
         point.vjp(torch.ones(2, CLASSES))
+        seen.clear()
         point.jvp(x)
+        assert set(seen) == {"tf32" if tf32 else "ieee"}
         assert world()["precision"][1:] == inside == ("ieee", "ieee")
     assert world() == before
     rounding = (True, "tf32", "tf32") if tf32 else (False, "ieee", "ieee")

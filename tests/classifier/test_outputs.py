@@ -231,3 +231,20 @@ class TestBinaryClassifier:
         (expected,) = torch.autograd.grad(-F.softplus(head(leaf)).sum(), leaf)
         found = Classifier(BinaryClassifier(head).eval(), score="log_probability").score_gradient(x, 0 * ones)
         assert torch.allclose(found[1], expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["auto", "probabilities"])
+def test_numbers_are_looked_at_once_in_a_session(kind, monkeypatch):
+    """Each look reads them back from the device, which then waits."""
+    looks, plain = [], torch.Tensor.__bool__
+    monkeypatch.setattr(torch.Tensor, "__bool__", lambda tensor: (looks.append(tensor), plain(tensor))[1])
+    classifier = Classifier(lambda x: x.softmax(1) if kind == "probabilities" else x, output=kind)
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
+    with classifier.session(x.device):
+        classifier.logits(x)
+        assert (before := len(looks)) > 0
+        for _ in range(3):
+            classifier.logits(x)
+        assert len(looks) == before
+    classifier.logits(x)
+    assert len(looks) == 2 * before
