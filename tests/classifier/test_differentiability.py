@@ -741,6 +741,11 @@ class TestVerifiedOnce:
         assert self.checks(classifier, three.flip(0)) == 0
         model.double()
         assert self.checks(classifier, three.double()) > 0
+        parts = nn.Conv2d(3, 4, 3), nn.Softplus(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+        pooled = Classifier(nn.Sequential(*parts).eval())
+        for x in (three, normal(3, 3, 9, 9).float()):
+            assert self.checks(pooled, x) > 0
+            assert self.checks(pooled, x) == 0
 
     def test_never_if_it_is_a_function_or_takes_other_arguments(self, verified):
         model, _ = verified
