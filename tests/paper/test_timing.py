@@ -55,9 +55,8 @@ def of_attribute(resolved, label, **options):
     loaded, found = arm.model.load(), []
     for image in resolved.manifest.images:
         x = prepare(resolved.pictures[image["digest"]].ref, loaded.preprocessing, "ignore")[None]
-        classifier = Classifier(loaded.module, batch_size=1)
         spent = attribute(
-            classifier,
+            Classifier(loaded.module, batch_size=1),
             x,
             method=arm.methods[label],
             ids=[image["digest"]],
@@ -65,7 +64,8 @@ def of_attribute(resolved, label, **options):
             space=InputSpace(*loaded.preprocessing.bounds()),
             **options,
         ).passes
-        found.append(np.subtract(passes(spent), checks(classifier, x, arm.methods[label])))
+        checked = checks(Classifier(loaded.module, batch_size=1), x, arm.methods[label])
+        found.append(np.subtract(passes(spent), checked))
     return np.mean(found, 0)
 
 
