@@ -35,6 +35,7 @@ class RecordedPasses:
 
     def __init__(self, network: Network, like: Tensor, size: int, tangents: bool):
         self._network, self.tangents, self.visit = network, tangents, 0
+        self.transposed = False  # whether a VJP was computed at this point: JVPs differentiate its operations
         self.x = like[:1].expand(size, *like.shape[1:]).clone().requires_grad_(True)
         module = network.module
         # what the graphs read must live as long as they do: copies of buffers end with the session
@@ -43,7 +44,7 @@ class RecordedPasses:
         try:
             self._record()
         finally:
-            network.passes = before  # no image passed through
+            vars(network.passes).update(vars(before))  # no image passed through; copies of the network share the count
 
     def _record(self) -> None:
         device = self.x.device
@@ -92,13 +93,14 @@ class RecordedPasses:
         """Return logits (B, C) at ``x`` (B, *S), which the products are of from now on."""
         self.x.detach()[: len(x)].copy_(x)
         self._replay_forward()
-        self.visit += 1
+        self.visit, self.transposed = self.visit + 1, False
         return self._logits.detach()[: len(x)].clone()
 
     def vjp(self, cotangent: Tensor) -> Tensor:
         """Return ``J^T u``: (B, C) -> (B, *S)."""
         self.u.detach()[: len(cotangent)].copy_(cotangent)
         self._replay_vjp()
+        self.transposed = True
         return self._product.detach()[: len(cotangent)].clone(memory_format=torch.contiguous_format)
 
     def jvp(self, tangent: Tensor) -> Tensor:
@@ -132,8 +134,8 @@ class RecordedLinearisation(Linearisation):
         if not self._passes.tangents or tangent.shape != self._x.shape:
             return super().jvp(tangent)
         self._network.passes.jvp += len(tangent)
-        if self._passes.visit != self._visit:
-            self._visit_point()
+        if self._passes.visit != self._visit or not self._passes.transposed:
+            self.vjp(torch.zeros_like(self.value))
         return self._passes.jvp(detached(tangent))
 
 

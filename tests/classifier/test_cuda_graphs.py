@@ -1,5 +1,6 @@
 """Passes recorded as CUDA graphs: their books on any machine, their numbers on a CUDA device."""
 
+import copy
 from typing import ClassVar
 from unittest import mock
 
@@ -33,12 +34,15 @@ class Played(RecordedPasses):
             result.detach().copy_(compute(Linearisation(self._network, x, self.tangents, NO_ARGUMENTS)))
 
     def _replay_forward(self):
+        self.ready = False  # what a JVP differentiates is computed by a VJP
         self._play(self._logits, lambda point: point.value)
 
     def _replay_vjp(self):
+        self.ready = True
         self._play(self._product, lambda point: point.vjp(self.u))
 
     def _replay_jvp(self):
+        assert self.ready
         self._play(self._column, lambda point: point.jvp(self.v.detach()))
 
 
@@ -121,8 +125,12 @@ def test_a_point_that_is_left_is_visited_again(device):
             graphs.linearise(x)
         expected = Classifier(model).linearise(x).jvp(x)
         first, second = (graphs.linearise(part) for part in (x, x.flip(0)))
-        torch.testing.assert_close(first.jvp(x), expected)
-        torch.testing.assert_close(second.jvp(x.flip(0)), expected.flip(0))
+        for _ in range(2):
+            torch.testing.assert_close(first.jvp(x), expected)
+            torch.testing.assert_close(second.jvp(x.flip(0)), expected.flip(0))
+        count = graphs.passes.vjp
+        torch.testing.assert_close(second.jvp(2 * x.flip(0)), 2 * expected.flip(0))
+        assert graphs.passes.vjp == count
 
 
 @pytest.mark.parametrize("method", ["fringe", "ig", "fringe:full_metric", "guided_ig"])
@@ -146,6 +154,15 @@ def on_cpu():
 
 def sizes():
     return [len(passes.x) for passes in Played.made]
+
+
+def test_copies_of_a_classifier_go_on_to_count_together(on_cpu):
+    x, graphs = images(2), Classifier(network(), cuda_graphs=True)
+    other = copy.copy(graphs)
+    with graphs.session(x.device):
+        before(graphs, x)
+        assert isinstance(graphs.linearise(x, tangents=False), RecordedLinearisation)
+    assert other.passes == graphs.passes == PassCounts(forward=2 * (PLAIN_VISITS + 2))
 
 
 def test_what_is_recorded(on_cpu):
