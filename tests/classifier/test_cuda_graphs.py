@@ -126,10 +126,10 @@ def test_a_point_that_is_left_is_visited_again(device):
         expected = Classifier(model).linearise(x).jvp(x)
         first, second = (graphs.linearise(part) for part in (x, x.flip(0)))
         for _ in range(2):
-            torch.testing.assert_close(first.jvp(x), expected)
             torch.testing.assert_close(second.jvp(x.flip(0)), expected.flip(0))
+            torch.testing.assert_close(first.jvp(x), expected)
         count = graphs.passes.vjp
-        torch.testing.assert_close(second.jvp(2 * x.flip(0)), 2 * expected.flip(0))
+        torch.testing.assert_close(first.jvp(2 * x), 2 * expected)
         assert graphs.passes.vjp == count
 
 
