@@ -13,6 +13,7 @@ by importance; what no longer fits is named at the end. Nothing is lost: the JSO
 
 import argparse
 import importlib
+import itertools
 import json
 import sys
 import time
@@ -53,6 +54,7 @@ from gpu_rows import (
     captum,
     cost,
     curves,
+    device,
     expected,
     gradients,
     guided,
@@ -102,6 +104,10 @@ def plan(bench: Bench) -> list[Row]:
             measure = partial(precision, bench, network, name)
             rows.append(Row(key("precision", network, name), 1 if network in TRAINED else 4, measure, few))
         rows.append(Row(key("captum", network), 1, partial(captum, bench, network), few))
+    compared = [name for name in bench.networks if name in TRAINED] or [first]
+    for name, dtype in itertools.product((IG, DEFAULT), (torch.float64, torch.float32)):
+        what = (bench, compared[-1], name, dtype)  # the smallest: a CPU computes it, too
+        rows.append(Row(key("device", compared[-1], name, str(dtype)[6:]), 0.95, partial(device, *what), few))
     rows += [Row(key(part.__name__, first), 0.9, partial(part, bench, first), few) for part in (guided, curves)]
     for batch in sorted(bench.batches)[:3]:
         rows.append(Row(key("gradients", first, batch, "images"), 0.95, partial(gradients, bench, first, batch), few))
@@ -224,6 +230,10 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
             rows[-1].append(said(r["verdicts"]))
     head = ["row", "seconds an image", "cosine with float32, median", "least", "completeness residual", "verdicts"]
     lines += table(head, rows)
+    names = ("median", "largest", "cosine_least")
+    same = [[k.partition("/")[2], *map(r.get, names)] for k, r in records.items() if "median" in r]
+    head = ["row", "median", "largest", "least cosine"]
+    lines += ["", "Relative distance from the maps of a CPU, 16 images", "", *table(head, same)]
     if old is not None:
         was = old["meta"]
         lines += [

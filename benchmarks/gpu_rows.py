@@ -253,6 +253,22 @@ def precision(bench: Bench, network: str, name: str) -> Record:
     }
 
 
+def device(bench: Bench, network: str, name: str, dtype: torch.dtype) -> Record:
+    """Maps of 16 images against those of a CPU: their relative distance, and the passes of both."""
+    x, model = bench.images(network, 16).to(dtype), copy.deepcopy(bench.network(network)).to(dtype)
+    found, expected = (
+        fringe.attribute(fringe.Classifier(model.to(place)), x.to(place), method=METHODS[name][1](network))
+        for place in (bench.device, "cpu")
+    )
+    maps = [result.values.double().cpu().flatten(1) for result in (found, expected)]
+    error = (maps[0] - maps[1]).norm(dim=1) / maps[1].norm(dim=1)
+    return {
+        **{"median": float(error.median()), "largest": float(error.max())},
+        "cosine_least": float(torch.cosine_similarity(maps[0], maps[1]).min()),
+        "passes": [found.passes.vjp, expected.passes.vjp],
+    }
+
+
 def captum(bench: Bench, network: str) -> Record:
     """Captum's IG with our number of gradients, at its best batch: rounded as ours, and by PyTorch's default."""
     peer = wanted("captum.attr").IntegratedGradients(bench.network(network))

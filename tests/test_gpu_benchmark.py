@@ -65,6 +65,7 @@ def test_every_row_of_a_quick_run_is_measured(quick):
     assert bench.records["guided/small"]["cosine"] > 0.99
     assert bench.records["curves/small"]["largest_difference"] < 1e-4
     assert bench.records["gradients/small/2/images"]["difference"] < 1e-5
+    assert all(bench.records[f"device/small/{name}/float64"]["largest"] < 1e-9 for name in (IG, DEFAULT))
     for name in (DEFAULT, PAPER):
         assert 0 < bench.records[f"step/small/{name}"]["inside"] < 1
 
