@@ -5,8 +5,9 @@
     python benchmarks/gpu.py --out out/gpu.json --resume                     # go on with the rows that are missing
     python benchmarks/gpu.py --device cpu --quick                            # a tiny network: does the program work
 
-torchvision's networks have random, seeded weights, the running statistics of their inputs, and a last layer scaled so
-that the mean top probability is 0.9; inputs are smooth random images. A run that takes longer than its share of the
+Trained networks and photographs are those of the folder FRINGE_SHARED, where there is one. torchvision's networks have
+random, seeded weights, the running statistics of their inputs, and a last layer scaled so that the mean top
+probability is 0.9; their inputs are smooth random images. A run that takes longer than its share of the
 budget is cut between steps and carried on to its planned number of steps at the rate measured ("~"). Rows are measured
 by importance; what no longer fits is named at the end. Nothing is lost: the JSON is written after every row.
 """
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch
 
+from fringe._cuda_graphs import MOST
 from fringe.errors import is_device_error
 from fringe.models import ModelError
 from gpu_bench import (
@@ -85,8 +87,8 @@ def plan(bench: Bench) -> list[Row]:
     for network in bench.networks:
         for name, (later, _) in METHODS.items():
             for i, batch in enumerate(bench.batches):
-                if (name == GRAPHS and batch > 32) or (name in (PAPER, PAPER_TF32) and network in TRAINED):
-                    continue  # recorded passes have 32 images at most; the paper's settings are for its networks
+                if (name == GRAPHS and batch > MOST) or (name in (PAPER, PAPER_TF32) and network in TRAINED):
+                    continue  # no larger batch is recorded; the paper's settings are for its networks
                 what = (bench, network, name, batch)
                 rank = NETWORKS.get(network, 0) + later + 2 * (i > (0 if NETWORKS.get(network, 0) >= 1 else 1))
                 if network in TRAINED:

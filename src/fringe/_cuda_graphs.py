@@ -151,15 +151,14 @@ class CUDAGraphs:
         self._refused = False
         self._state: object = None
 
-    def keep_current(self, network: Network) -> None:
+    def _keep_current(self, network: Network) -> None:
         """Forget the passes of other networks, and of this one if it has changed: they read its weights and copies of
         its buffers."""
-        state = network.state
-        current = id(network.model) if state is not None and state == self._state else None
+        current = id(network.model) if network.state == self._state else None
         for known in (self._passes, self._visits):
             for key in [key for key in known if key[0] != current]:
                 del known[key]
-        self._state = state
+        self._state = network.state
 
     def linearise(
         self, network: Network, x: Tensor, tangents: bool, arguments: ForwardArguments
@@ -168,6 +167,8 @@ class CUDAGraphs:
         plain = not (arguments.args or arguments.kwargs or arguments.name) and network.is_checked
         if self._refused or not plain or x.device.type not in self.devices or not 1 <= len(x) <= MOST:
             return None
+        if network.state is not self._state:  # another session
+            self._keep_current(network)
         tangents = tangents and network.jvp_mode == "double_backward"
         size = 1 if len(x) == 1 else max(LEAST, 1 << (len(x) - 1).bit_length())
         size = max(len(x), min(size, network.batch_size.on(x.device)))

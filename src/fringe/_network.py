@@ -109,7 +109,6 @@ class Network:
         self._scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
         self.tf32 = False  # whether float32 products in the network may be rounded to 10 bits on a GPU
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
-        self.before_session: list[Callable[[Network], None]] = []  # what else is to be called then
         self.state: object = None
         self._tensors: list[Tensor] = []
         self.verified = set[object]()  # what fringe.paths.verify need not check again while the state is the same
@@ -145,8 +144,6 @@ class Network:
         before, self.state = self.state, self._read_state()
         if self.state != before:
             self.verified.clear()
-        for call in self.before_session:
-            call(self)
         self._depth += 1
         self._checked = False
         try:
@@ -156,9 +153,9 @@ class Network:
             self._depth -= 1
 
     def _read_state(self) -> object:
-        """What tells whether the network is that of an earlier session; None for a function, which tells nothing."""
+        """What is equal to that of an earlier session if the network is the same; a function tells nothing."""
         if self.module is None:
-            return None
+            return object()
         # those of the last session were held until now, so new ones lie at other addresses
         self._tensors = [*self.module.parameters(), *self.module.buffers()]
         versions = [(t.data_ptr(), None if t.is_inference() else t._version) for t in self._tensors]

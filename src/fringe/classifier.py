@@ -6,10 +6,10 @@ limits each call to the memory of the device, and leaves the user's module uncha
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fringe._arguments import NO_ARGUMENTS, hint_unknown
 from fringe._arguments import ForwardArguments as ForwardArguments
@@ -84,7 +84,6 @@ class Classifier(Network):
         self.score_kind: Score = score
         self.tf32 = tf32
         self._graphs = CUDAGraphs() if cuda_graphs else None
-        self.before_session = [] if self._graphs is None else [self._graphs.keep_current]
 
     @classmethod
     def of(
@@ -117,12 +116,6 @@ class Classifier(Network):
                     f"got {value!r} with a Classifier made with {present[name]!r}", argument=name, hint="give it there"
                 )
         return model
-
-    def with_model(self, model: nn.Module) -> Self:
-        other = super().with_model(model)
-        other._graphs = None if self._graphs is None else CUDAGraphs()
-        other.before_session = [] if other._graphs is None else [other._graphs.keep_current]
-        return other
 
     def logits(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
         """Compute logits without a graph, in chunks of the batch size.
