@@ -43,6 +43,7 @@ docs: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python scripts/house.py --check
 
 types: $(STAMP)
 	$(BIN)/pyright

@@ -1,17 +1,27 @@
-"""Measure the structure of the library: size, public names, imports past a package's face, long signatures, docstrings.
+"""Measure the structure of the library, and compare it with the ceilings of ``ceilings.toml``.
 
 python scripts/house.py            # the table
 python scripts/house.py --list     # and what each count is made of
+python scripts/house.py --check    # fails where a measure is above its ceiling
 """
 
 import argparse
 import ast
+import os
 import re
+import subprocess
+import sys
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fringe"
+TESTS = PACKAGE.parents[1] / "tests"
+CEILINGS = Path(__file__).with_name("ceilings.toml")
+#: Packages that stand outside the library of maps: many stored images, and the web app.
+OUTER = ("bench", "app")
 PUBLIC = (
     "",
     "attribution",
@@ -165,33 +175,143 @@ def abolished(all_modules: list[Module]) -> list[str]:
     return result
 
 
-def main() -> None:
-    """Print the measures."""
+def all_names(all_modules: list[Module]) -> list[str]:
+    """Return the names in every ``__all__``."""
+    nodes = (node for module in all_modules for node in module.tree.body if isinstance(node, ast.Assign))
+    exported = [node.value for node in nodes if getattr(node.targets[0], "id", "") == "__all__"]
+    return [str(name.value) for value in exported for name in ast.walk(value) if isinstance(name, ast.Constant)]
+
+
+def public_by_spelling(all_modules: list[Module]) -> list[str]:
+    """Return the functions and classes of all files whose names begin without an underscore."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    nodes = [(module, node) for module in all_modules for node in module.tree.body if isinstance(node, kinds)]
+    return [f"{module.name}.{node.name}" for module, node in nodes if not node.name.startswith("_")]
+
+
+def single_use_helpers(all_modules: list[Module]) -> list[str]:
+    """Return the private functions of files that are named once beside their definition; decorated ones are used by
+    their decorator."""
+    result: list[str] = []
+    for module in all_modules:
+        named = (getattr(n, "id", None) or getattr(n, "attr", None) for n in ast.walk(module.tree))
+        uses = Counter(name for name in named if name)
+        helpers = [n for n in module.tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("_")]
+        result += [f"{module.name}.{n.name}" for n in helpers if uses[n.name] == 1 and not n.decorator_list]
+    return result
+
+
+_LOADED = "print(sum(name.split('.')[0] == 'fringe' for name in sys.modules))"
+_RUN = f"""
+import contextlib, io, sys, tempfile, threading
+from typer.testing import CliRunner
+from fringe.cli import app
+
+entered, root = set(), {str(PACKAGE)!r}
+def note(frame, event, argument):
+    if event == "call" and frame.f_code.co_filename.startswith(root):
+        entered.add(frame.f_code.co_filename)
+options = ["benchmark", "--model", "embedded:digits", "--n", "2", "--methods", "ig", "--metrics", "insertion", "--out"]
+with tempfile.TemporaryDirectory() as folder:
+    CliRunner().invoke(app, [*options, folder + "/first"], catch_exceptions=False)
+    threading.setprofile(note)
+    sys.setprofile(note)
+    CliRunner().invoke(app, [*options, folder + "/second"], catch_exceptions=False)
+    sys.setprofile(None)
+print(len(entered))
+"""
+_COMMANDS = """
+import typer
+from fringe.cli import app
+
+group = typer.main.get_command(app)
+built = [group.resolve_command(None, [name])[1] for name in group.commands]
+flags = [name for one in built for p in one.params for name in p.opts if name.startswith("--")]
+print(len(built), len(flags) + len(built))  # and --help
+"""
+#: Measures of the running library, each printed by a program of its own.
+PROGRAMS = {
+    ("modules that fringe.explain loads",): "import sys, fringe\n"
+    f"fringe.explain('embedded:digits', 'embedded:digits:1', method='ig')\n{_LOADED}",
+    ("modules that fringe.attribute loads",): "import sys, fringe, torch\n"
+    "fringe.attribute(torch.nn.Linear(4, 3).eval(), torch.ones(2, 4), method='ig')\n"
+    f"{_LOADED}",
+    ("files entered by a benchmark",): _RUN,
+    ("commands", "flags"): _COMMANDS,
+}
+
+
+def measured_in_processes() -> dict[str, float]:
+    """Return the measures of the running library.
+
+    Returns:
+        Values by name.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "OMP_NUM_THREADS": "1"}
+    rows: dict[str, float] = {}
+    for names, program in PROGRAMS.items():
+        command = [sys.executable, "-W", "ignore", "-c", program]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        rows |= zip(names, map(int, done.stdout.split()), strict=True)
+    return rows
+
+
+def above(rows: dict[str, float], ceilings: dict[str, float]) -> list[str]:
+    """Return a line for each measure that is above its ceiling or has none.
+
+    Args:
+        rows: Measures by name.
+        ceilings: The largest allowed values, for the same names.
+
+    Returns:
+        The lines; none if all is well.
+    """
+    missing = [f"{name}: stands in one place only" for name in sorted(rows.keys() ^ ceilings.keys())]
+    high = [name for name in rows.keys() & ceilings.keys() if rows[name] > ceilings[name]]
+    return missing + [f"{name}: {rows[name]:,} is above {ceilings[name]:,}" for name in sorted(high)]
+
+
+def main() -> int:
+    """Print the measures, and compare them with their ceilings.
+
+    Returns:
+        The exit status: 1 if a measure is above its ceiling.
+    """
     parser = argparse.ArgumentParser(description="Measure the structure of the library.")
     parser.add_argument("--list", action="store_true", help="list what each count is made of")
-    listed = parser.parse_args().list
+    parser.add_argument("--check", action="store_true", help=f"compare the measures with {CEILINGS.name}")
+    options = parser.parse_args()
     every = modules()
-    cli = [module for module in every if module.package == "cli"]
     details = {
         "imports past another package's face": deep_imports(every),
         f"functions with more than {MOST_ARGUMENTS} arguments": long_signatures(every),
         "public names without the sections of a docstring": undocumented(every),
         "identifiers of abolished words": abolished(every),
+        "names in __all__": all_names(every),
+        "public names by spelling": public_by_spelling(every),
+        "private helpers with one use": single_use_helpers(every),
     }
-    rows = {
+    counts = {name: len(lines) for name, lines in details.items()}
+    count = sum(len(list(functions(module.tree))) for module in every)
+    helpers = counts.pop("private helpers with one use")
+    rows: dict[str, float] = {
         "lines": sum(module.lines for module in every),
+        f"lines outside {' and '.join(OUTER)}": sum(m.lines for m in every if m.package not in OUTER),
         "files": len(every),
-        "lines of cli": sum(module.lines for module in cli),
-        "files of cli": len(cli),
-        "longest file": max(module.lines for module in every),
-        "public names (__all__)": len(public_names(every)),
-        **{name: len(lines) for name, lines in details.items()},
+        "lines of the longest file": max(module.lines for module in every),
+        "lines of tests": sum(path.read_text(encoding="utf-8").count("\n") for path in TESTS.rglob("*.py")),
+        **counts,
+        "percent of functions that are private helpers with one use": round(100 * helpers / count, 1),
+        **measured_in_processes(),
     }
     for name, value in rows.items():
-        print(f"{value:>7,}  {name}")
-    for name, lines in details.items() if listed else ():
+        print(f"{value:>8,}  {name}")
+    for name, lines in details.items() if options.list else ():
         print(f"\n{name}:", *lines, sep="\n  ")
+    faults = above(rows, tomllib.loads(CEILINGS.read_text(encoding="utf-8"))) if options.check else []
+    print(*faults, sep="\n", file=sys.stderr, end="\n" if faults else "")
+    return bool(faults)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
