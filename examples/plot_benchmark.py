@@ -9,7 +9,7 @@ of ``run_experiment``, every score is stored as soon as it is computed. After an
 import matplotlib.pyplot as plt
 
 from fringe import ExperimentSpec, run_experiment
-from fringe.experiments import paired
+from fringe.evaluation import paired
 
 spec = ExperimentSpec(
     model="embedded:digits",

@@ -28,6 +28,7 @@ PUBLIC = (
     "metrics",
     "models",
     "data",
+    "evaluation",
     "experiments",
     "plots",
     "testing",

@@ -22,19 +22,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from fringe.experiments import (
-    ControlTest,
-    Difference,
-    ExperimentSpec,
-    Results,
-    Store,
-    adjust_tests,
-    compare_with_controls,
-    judge_verdicts,
-    paired,
-    read_results,
-    run_experiment,
-)
+from fringe.evaluation import ControlTest, Difference, adjust_tests, compare_with_controls, paired
+from fringe.experiments import ExperimentSpec, Results, Store, judge_verdicts, read_results, run_experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "truth.md"

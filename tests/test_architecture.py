@@ -22,7 +22,7 @@ LAYERS = [
     {"paper", "cards"},
     {"report", "explanations"},
     {"experiments", "page"},
-    {"tuning", "testing"},
+    {"tuning", "testing", "evaluation"},
     {"inputs", "scenes"},
     {"attribution", "metrics"},
     {"models", "data", "text"},
@@ -32,7 +32,7 @@ LAYERS = [
     {"linalg", "settings", "plots", "text"},
 ]
 HEAVY = {  # package: the only rooms that may import it
-    "matplotlib": {"plots", "attribution", "experiments"},  # the last two name a type
+    "matplotlib": {"plots", "attribution", "evaluation", "experiments"},  # all but plots name a type
     "typer": {"cli"},
     "rich": {None, "attribution", "cli", "plots"},
     "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "settings"},
@@ -41,7 +41,7 @@ HEAVY = {  # package: the only rooms that may import it
     "timm": {"models"},
     "transformers": {"models"},
     "sklearn": {"paths"},
-    "scipy": {"paths", "experiments", "metrics"},  # metrics interpolate between scattered pixels
+    "scipy": {"paths", "evaluation", "metrics"},  # metrics interpolate between scattered pixels
     "pyarrow": {"experiments"},
     "yaml": {"cli", "experiments"},
     "polars": {"experiments", "report"},

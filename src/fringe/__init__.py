@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fringe.classifier import PassCounts as PassCounts
     from fringe.classifier import Region as Region
     from fringe.classifier import Shared as Shared
+    from fringe.evaluation import compare as compare
     from fringe.experiments import ExperimentSpec as ExperimentSpec
-    from fringe.experiments import compare as compare
     from fringe.experiments import run_experiment as run_experiment
     from fringe.explanations import explain as explain
     from fringe.explanations import explain_images as explain_images
@@ -45,7 +45,8 @@ _HOMES = {
     **dict.fromkeys(("METRICS", "Metric", "Scores"), "metrics"),
     **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Region", "Shared"), "classifier"),
     "InputSpace": "baselines",
-    **dict.fromkeys(("ExperimentSpec", "compare", "run_experiment"), "experiments"),
+    "compare": "evaluation",
+    **dict.fromkeys(("ExperimentSpec", "run_experiment"), "experiments"),
     **dict.fromkeys(("explain", "explain_images"), "explanations"),
     "write_page": "page",
     "write_report": "report",

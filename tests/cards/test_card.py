@@ -9,7 +9,8 @@ from fringe import InputError, IntegratedGradients
 from fringe.cards import Card, Measurement, card_of_run, write_card
 from fringe.cards._card import failures, summarise_measurement
 from fringe.data import digits_samples
-from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, estimate, paired, run_experiment
+from fringe.evaluation import estimate, paired
+from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, run_experiment
 from fringe.metrics import get_metric
 from fringe.scenes import Gate
 from fringe.testing import CheckResult

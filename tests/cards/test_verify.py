@@ -9,7 +9,7 @@ import torch
 
 from fringe import FRInGe, InputError, IntegratedGradients
 from fringe.cards import Card, Measurement, failures, summarise_measurement, verify
-from fringe.experiments import Evaluator
+from fringe.evaluation import Evaluator
 from fringe.metrics import METRICS
 from fringe.testing import CheckResult
 

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 import fringe
 from fringe import FRInGe, InputSpace, IntegratedGradients, SmoothGrad
 from fringe.cli import app
-from fringe.experiments import CONTROLS, Store, compare, read_results
+from fringe.evaluation import CONTROLS, compare
+from fringe.experiments import Store, read_results
 from fringe.experiments._images import prepare, sample_images
 from fringe.experiments._runner import TaskRunner
 from fringe.models import load_model

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fringe import FRInGe, InputError, InputSpace, IntegratedGradients, SmoothGrad
 from fringe.cli import app
 from fringe.data import find_inputs
-from fringe.experiments import CONTROLS, compare, estimate, validate_metrics
+from fringe.evaluation import CONTROLS, compare, estimate, validate_metrics
 from fringe.explanations import ComparisonRun, _compare
 from fringe.models import load_model
 

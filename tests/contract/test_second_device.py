@@ -13,7 +13,7 @@ import fringe
 from fringe import METRICS, Classifier, FRInGe, InputSpace
 from fringe._rng import KeyedGenerator
 from fringe.captum import CaptumAttributor
-from fringe.experiments._evaluator import CONTROLS
+from fringe.evaluation._evaluator import CONTROLS
 from fringe.experiments._manifest import resolve
 from fringe.experiments._plan import Arm, ModelSource, Plan
 from fringe.experiments._runner import TaskRunner

@@ -9,8 +9,9 @@ from PIL import Image
 from small_plans import digits_plan
 
 from fringe import FRInGe, FringeError, IntegratedGradients
+from fringe.evaluation import CONTROLS
+from fringe.evaluation._evaluator import Candidate, make_maps
 from fringe.experiments import (
-    CONTROLS,
     Arm,
     MethodCost,
     ModelSource,
@@ -28,7 +29,6 @@ from fringe.experiments import (
     run_plan,
 )
 from fringe.experiments._estimate import _makespan, _workers, describe_seconds
-from fringe.experiments._evaluator import Candidate, make_maps
 from fringe.experiments._manifest import resolve
 from fringe.experiments._probe import ProbeOptions, TaskCost, _Sample
 from fringe.experiments._runner import TaskRunner

@@ -16,13 +16,13 @@ from small_plans import IG
 from torch import nn
 
 from fringe import FringeError, InputError, Insertion, SmoothGrad
+from fringe.evaluation import estimate
 from fringe.experiments import (
     ExperimentSpec,
     Manifest,
     ProcessExecutor,
     Results,
     ScoreRecord,
-    estimate,
     read_results,
     run_experiment,
 )

@@ -7,8 +7,8 @@ import pytest
 
 import fringe
 from fringe.errors import InputError
+from fringe.evaluation import estimate, paired, paired_all
 from fringe.experiments import _resampling as intervals
-from fringe.experiments import estimate, paired, paired_all
 
 SCORES = np.random.default_rng(5).normal(size=23)
 
@@ -30,7 +30,7 @@ def test_the_interval_is_the_percentile_bootstrap(seed):
 @pytest.mark.parametrize("seed", [0, 3])
 def test_the_interval_of_a_median_resamples_the_median(seed):
     assert (
-        estimate(SCORES) == estimate(SCORES, 0, "mean") == fringe.experiments.estimate_all([(SCORES, "mean", None)])[0]
+        estimate(SCORES) == estimate(SCORES, 0, "mean") == fringe.evaluation.estimate_all([(SCORES, "mean", None)])[0]
     )
     found = estimate(SCORES, seed, summary="median")
     assert [found.low, found.high] == pytest.approx(by_hand(SCORES, seed, np.median), rel=1e-12)
@@ -125,10 +125,10 @@ def test_the_resamples_of_many_scores_are_those_of_few_drawn_at_once(monkeypatch
     assert estimate(scores, 3, summary).low == pytest.approx(one_by_one.low, rel=1e-14)
     assert estimate(scores, 3, summary).high == pytest.approx(one_by_one.high, rel=1e-14)
     others = [(scores + shift, summary, None) for shift in (0.0, 1.0, 3.0)] + [(scores[:400], summary, None)]
-    for together, (column, _, _) in zip(fringe.experiments.estimate_all(others, 3), others, strict=True):
+    for together, (column, _, _) in zip(fringe.evaluation.estimate_all(others, 3), others, strict=True):
         alone = estimate(column, 3, summary)
         assert (together.low, together.high) == pytest.approx((alone.low, alone.high), rel=1e-14)
-    assert sum(part.sum() for part in intervals._counts(501, 3)) == 501 * fringe.experiments.RESAMPLES
+    assert sum(part.sum() for part in intervals._counts(501, 3)) == 501 * fringe.evaluation.RESAMPLES
 
 
 CLUSTERS = [f"c{i // 3:02d}" for i in range(24)]
@@ -183,7 +183,7 @@ def test_columns_together_are_each_column_by_itself_whether_they_are_clustered_o
         (holed, "mean", None),
         ([], "mean", []),
     ]
-    together = fringe.experiments.estimate_all(columns, 5)
+    together = fringe.evaluation.estimate_all(columns, 5)
     for made, (scores, summary, clusters) in zip(together, columns, strict=True):
         alone = estimate(scores, 5, summary, clusters=clusters)
         assert (made.n, made.summary) == (alone.n, summary)

@@ -4,7 +4,8 @@ import numpy as np
 
 import fringe
 from fringe._text import plain
-from fringe.experiments import CONTROLS, Manifest, ScoreRecord, Store, digest
+from fringe.evaluation import CONTROLS
+from fringe.experiments import Manifest, ScoreRecord, Store, digest
 from fringe.experiments._results import results_from
 from fringe.metrics import METRICS
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
-from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, estimate, run_experiment
+from fringe.evaluation import estimate
+from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, run_experiment
 from fringe.metrics import METRICS, Infidelity, MaxSensitivity, get_metric
 from fringe.paper import estimate_reproduction, reproduction_plan, write_reproduction
 from fringe.paper._reproduction import (

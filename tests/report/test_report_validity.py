@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fringe.cli import app
 from fringe.errors import InputError
-from fringe.experiments import SHARES, judge_metrics
+from fringe.evaluation import SHARES, judge_metrics
 from fringe.metrics import Deletion, Insertion
 from fringe.report import build_table, write_report
 

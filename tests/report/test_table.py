@@ -8,7 +8,7 @@ import pytest
 import report_toys as runs
 
 from fringe.errors import InputError
-from fringe.experiments import Estimate, compare_with_controls
+from fringe.evaluation import Estimate, compare_with_controls
 from fringe.report import build_table
 from fringe.report._render import format_number, with_spread
 from fringe.report._table import decimals_for, half_width, reference_of

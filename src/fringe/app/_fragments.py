@@ -7,7 +7,7 @@ from html import escape
 
 from fringe.app._service import Compared, Explained, Sample
 from fringe.app._worker import Status
-from fringe.experiments import NOT_BETTER
+from fringe.evaluation import NOT_BETTER
 from fringe.metrics import best_of
 from fringe.page import policy_hash
 

@@ -23,7 +23,7 @@ from fringe.attribution import METHODS, Attribution, Context, get_method
 from fringe.classifier import Classifier
 from fringe.data import SOURCE, ImageRef, find_inputs, open_image
 from fringe.errors import FringeError, ImageError, InputError, is_machine_error
-from fringe.experiments import Comparison, compare, tidy
+from fringe.evaluation import Comparison, compare, tidy
 from fringe.explanations import explain
 from fringe.models import LoadedModel, load_model, resolve_device
 from fringe.page import page_document, render_page

@@ -17,7 +17,8 @@ from fringe._text import first_paragraph, plain, to_json
 from fringe.attribution import METHODS, method_of_record
 from fringe.cards._measure import BLIND, COMPARED, LOCALISATION, PARTS, PATH, PATH_METRICS, Card, Measurement, by_text
 from fringe.errors import InputError
-from fringe.experiments import Difference, Estimate, estimate, holm, paired, read_results, versions
+from fringe.evaluation import Difference, Estimate, estimate, holm, paired
+from fringe.experiments import read_results, versions
 from fringe.metrics import METRICS, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
 from fringe.report import (

@@ -18,7 +18,7 @@ from fringe.cards._target import CallableMethod, read_target
 from fringe.classifier import Classifier
 from fringe.data import digits_samples, find_inputs
 from fringe.errors import FringeError, InputError, require_positive
-from fringe.experiments import Candidate, Evaluator, MethodResult
+from fringe.evaluation import Candidate, Evaluator, MethodResult
 from fringe.metrics import EvaluationContext, get_metric
 from fringe.models import load_model
 from fringe.paths import JVPUse, Problem

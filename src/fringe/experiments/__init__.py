@@ -2,11 +2,7 @@
 
 from fringe._urls import url_of
 from fringe.experiments._arms import Arm, ModelSource
-from fringe.experiments._compare import compare
-from fringe.experiments._comparison import Comparison, grid_row, metric_labels, summarise, tidy
-from fringe.experiments._control_tests import NOT_BETTER, ControlTest, adjust_tests, compare_with_controls
 from fringe.experiments._estimate import MethodCost, RunEstimate, describe_excess, estimate_run, estimate_tasks
-from fringe.experiments._evaluator import CONTROLS, Candidate, Evaluator, MethodResult, make_maps
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor
 from fringe.experiments._formats import ScoreRecord, StoredMap, disk_error
 from fringe.experiments._images import ImageEntry, choose_references, content_digest, content_of, prepare
@@ -34,7 +30,6 @@ from fringe.experiments._plan import (
 from fringe.experiments._probe import ProbeOptions
 from fringe.experiments._ray import RayExecutor
 from fringe.experiments._reliability import MARGIN, ReliabilityBin
-from fringe.experiments._resampling import LEVEL, RESAMPLES
 from fringe.experiments._results import Results, read_results, results_from, results_of
 from fringe.experiments._run import (
     Interrupted,
@@ -50,20 +45,6 @@ from fringe.experiments._run import (
 )
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._spec import PAPER_METHODS, ExperimentSpec
-from fringe.experiments._statistics import (
-    WEIGHTS,
-    Difference,
-    Estimate,
-    dominance,
-    estimate,
-    estimate_all,
-    holm,
-    near_ties,
-    paired,
-    paired_all,
-    pick,
-    significance_stars,
-)
 from fringe.experiments._status import TRIAL, describe_failures, read_status
 from fringe.experiments._store import Store, StoreFull
 from fringe.experiments._tasks import (
@@ -76,7 +57,6 @@ from fringe.experiments._tasks import (
     pending_tasks,
     required_keys,
 )
-from fringe.experiments._validity import LEAST, SHARES, Validity, degraded_scores, judge_metrics, validate_metrics
 from fringe.experiments._verdict_judgement import judge_verdicts
 from fringe.experiments._verdict_record import ReliabilityFit, VerdictReliability, read_reliability, reliability_for
 
@@ -86,19 +66,11 @@ __all__ = [  # noqa: RUF022 - by topic
     "run_experiment",
     "estimate_run",
     "RunEstimate",
-    "compare",
-    "Comparison",
     "Results",
     "read_results",
     "Executor",
     "ProcessExecutor",
     "RayExecutor",
-    "Estimate",
-    "estimate",
-    "Difference",
-    "paired",
-    "holm",
-    "validate_metrics",
     "judge_verdicts",
     "read_reliability",
 ]

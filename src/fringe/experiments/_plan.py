@@ -14,8 +14,8 @@ from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_n
 from fringe.classifier import Score
 from fringe.data import ImageError, find_inputs
 from fringe.errors import InputError
+from fringe.evaluation import CONTROLS, Candidate, control_candidates
 from fringe.experiments._arms import Arm, ModelSource, scene_arms
-from fringe.experiments._evaluator import CONTROLS, Candidate, control_candidates
 from fringe.experiments._spec import ExperimentSpec
 from fringe.metrics import METRICS, Metric, get_metric
 from fringe.scenes import SCENES, Scene, get_scene

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import torch
 
 from fringe.errors import FringeError
-from fringe.experiments._evaluator import CONTROLS
+from fringe.evaluation import CONTROLS
 from fringe.experiments._formats import BLANK, StoredMap, to_bytes, to_table
 from fringe.experiments._manifest import Resolved, versions
 from fringe.experiments._runner import TaskResult, TaskRunner

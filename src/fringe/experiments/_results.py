@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import InputError
+from fringe.evaluation import estimate
 from fringe.experiments._formats import ScoreRecord, from_table
 from fringe.experiments._manifest import Manifest
 from fringe.experiments._scores import PlanScores, Records, Source, StoredRecords, curves_of
-from fringe.experiments._statistics import estimate
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import Key, Metadata, manifests, versions_of
 
@@ -316,7 +316,7 @@ class Results:
             seed: Keys the bootstrap.
 
         Returns:
-            One row for each model, method and metric: the fields of :class:`fringe.experiments.Estimate` over the
+            One row for each model, method and metric: the fields of :class:`fringe.evaluation.Estimate` over the
             images with a score, and the counts ``images``, ``missing`` and ``failed``. A warning names each model of a
             scene whose gate failed: its scores prove nothing.
         """

@@ -21,8 +21,8 @@ from fringe.errors import (
     is_transient,
     model_error,
 )
+from fringe.evaluation import Candidate, Evaluator, MethodResult, Progress, one_by_one
 from fringe.experiments._arms import Arm
-from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult, Progress, one_by_one
 from fringe.experiments._formats import ScoreRecord, Status, StoredMap
 from fringe.experiments._images import open_entry, open_references
 from fringe.experiments._manifest import Resolved, describe, digest, first_logits, versions

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fringe._text import plain
 from fringe.attribution import SEVERITY
 from fringe.errors import InputError
-from fringe.experiments._evaluator import CONTROLS
+from fringe.evaluation import CONTROLS
 from fringe.experiments._manifest import digest
 from fringe.experiments._reliability import (
     Column,

@@ -19,7 +19,7 @@ from fringe._files import read_json, write_atomic
 from fringe._text import plain, to_json
 from fringe.attribution import Attribution
 from fringe.errors import InputError, first_line
-from fringe.experiments._evaluator import CONTROLS
+from fringe.evaluation import CONTROLS
 from fringe.experiments._manifest import digest
 from fringe.experiments._reliability import (
     Column,

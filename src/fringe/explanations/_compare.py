@@ -11,13 +11,11 @@ from fringe._tables import TextTable
 from fringe._text import counted, plain, to_csv, to_json
 from fringe.data import SOURCE
 from fringe.errors import InputError
-from fringe.experiments import (
+from fringe.evaluation import (
     LEVEL,
     RESAMPLES,
-    ExperimentSpec,
     MethodResult,
     Validity,
-    build_plan,
     compare,
     degraded_scores,
     grid_row,
@@ -26,6 +24,7 @@ from fringe.experiments import (
     summarise,
     tidy,
 )
+from fringe.experiments import ExperimentSpec, build_plan
 from fringe.explanations._base import Failure, ImageRun, Prepared, Progress, by_shape, iter_batches
 from fringe.explanations._spec import CompareSpec
 from fringe.explanations._tables import describe_comparison

@@ -7,7 +7,7 @@ from typing import Any
 
 from fringe._tables import Styled, TextTable
 from fringe.attribution import tone_of
-from fringe.experiments import NOT_BETTER
+from fringe.evaluation import NOT_BETTER
 from fringe.metrics import ARROW, Metric, best_of
 
 #: Rows of the table of explained images; the rest is in the summary.

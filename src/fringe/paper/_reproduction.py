@@ -8,7 +8,8 @@ from typing import Any
 
 from fringe._files import write_files
 from fringe._text import to_csv
-from fringe.experiments import Plan, Resolved, Results, Store, estimate, manifests, read_results, versions
+from fringe.evaluation import estimate
+from fringe.experiments import Plan, Resolved, Results, Store, manifests, read_results, versions
 from fringe.paper._studies import DEFAULT, SPECS, STUDIES, WITH_DEFAULT, PaperStudy, study_plans, timed_plan
 from fringe.paper._tables import READINGS, SECONDS, PaperValue, paper_tables
 from fringe.paper._timing import BatchSize, Timing, slowdowns, stored_timings

@@ -16,7 +16,8 @@ import torch
 from fringe._files import RECORD_BYTES, UnfitFile, read_regular, write_atomic
 from fringe.classifier import PassCounts
 from fringe.errors import FringeError
-from fringe.experiments import Arm, Candidate, Plan, Resolved, TaskRunner, digest, estimate, make_maps, resolve
+from fringe.evaluation import Candidate, estimate, make_maps
+from fringe.experiments import Arm, Plan, Resolved, TaskRunner, digest, resolve
 from fringe.metrics import EvaluationContext
 
 Mode = Literal["sequential", "batched"]

@@ -8,7 +8,8 @@ from typing import Any
 import polars as pl
 
 from fringe.errors import InputError
-from fringe.experiments import WEIGHTS, Results, dominance, pick
+from fringe.evaluation import WEIGHTS, dominance, pick
+from fringe.experiments import Results
 from fringe.metrics import Direction
 from fringe.plots import (
     Figure,

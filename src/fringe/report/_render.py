@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup
 
 from fringe._text import counted, printable
-from fringe.experiments import LEVEL, NOT_BETTER, RESAMPLES, Estimate
+from fringe.evaluation import LEVEL, NOT_BETTER, RESAMPLES, Estimate
 from fringe.report._table import LARGE, UNFIT, Table, TableCell, half_width
 
 #: Marks cells with images that were not computed.

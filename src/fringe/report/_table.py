@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fringe.errors import InputError
-from fringe.experiments import (
+from fringe.evaluation import (
     ControlTest,
     Difference,
     Estimate,
-    Results,
     adjust_tests,
     compare_with_controls,
     estimate_all,
@@ -20,6 +19,7 @@ from fringe.experiments import (
     paired_all,
     significance_stars,
 )
+from fringe.experiments import Results
 from fringe.metrics import ARROW, METRICS, Aggregate, Direction
 
 #: The method that others are compared with, where a run has it.

@@ -6,16 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe.experiments import (
-    NOT_BETTER,
-    ControlTest,
-    Estimate,
-    Manifest,
-    Results,
-    adjust_tests,
-    compare_with_controls,
-    estimate,
-)
+from fringe.evaluation import NOT_BETTER, ControlTest, Estimate, adjust_tests, compare_with_controls, estimate
+from fringe.experiments import Manifest, Results
 from fringe.metrics import ARROW, METRICS
 from fringe.report._failures import cost_of_maps
 from fringe.report._render import Chapter, Section, SimpleTable, format_number, with_spread

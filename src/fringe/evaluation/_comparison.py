@@ -14,9 +14,9 @@ from fringe._frames import FrameLibrary, make_frame
 from fringe._text import counted
 from fringe.attribution import Context
 from fringe.errors import InputError
-from fringe.experiments._control_tests import NOT_BETTER, ControlTest, adjust_tests, compare_with_controls
-from fringe.experiments._evaluator import MethodResult
-from fringe.experiments._statistics import as_column, estimate
+from fringe.evaluation._control_tests import NOT_BETTER, ControlTest, adjust_tests, compare_with_controls
+from fringe.evaluation._evaluator import MethodResult
+from fringe.evaluation._statistics import as_column, estimate
 from fringe.metrics import ARROW, EvaluationContext, Metric
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from fringe.attribution import Context
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, TargetError
-from fringe.experiments._comparison import Comparison
-from fringe.experiments._evaluator import Evaluator, Methods, Progress, parse_methods, refuse_twice
+from fringe.evaluation._comparison import Comparison
+from fringe.evaluation._evaluator import Evaluator, Methods, Progress, parse_methods, refuse_twice
 from fringe.inputs import ModelInputs, Request, image_inputs, image_scale, open_model
 from fringe.metrics import METRICS, EvaluationContext, Metric, get_metric
 from fringe.models import LoadedModel, Preprocessing

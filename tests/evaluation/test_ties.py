@@ -5,8 +5,8 @@ import math
 import pytest
 
 from fringe.errors import InputError
-from fringe.experiments import Estimate
-from fringe.experiments._statistics import near_ties
+from fringe.evaluation import Estimate
+from fringe.evaluation._statistics import near_ties
 
 
 def mean(value, low, high):

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from fringe.experiments import estimate
-from fringe.experiments._resampling import sign_flip_ps
-from fringe.experiments._statistics import holm, paired
+from fringe.evaluation import estimate
+from fringe.evaluation._resampling import sign_flip_ps
+from fringe.evaluation._statistics import holm, paired
 
 pytestmark = pytest.mark.thorough
 SETS, IMAGES = 400, 60

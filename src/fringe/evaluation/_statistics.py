@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import InputError, require
-from fringe.experiments._resampling import clustered_interval, intervals, sign_flip_ps
+from fringe.evaluation._resampling import clustered_interval, intervals, sign_flip_ps
 from fringe.metrics import Aggregate, Direction
 
 #: The name of the cluster, or of the network, of each score.

@@ -7,7 +7,7 @@ import torch
 
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.classifier import Classifier
-from fringe.experiments import CONTROLS
+from fringe.evaluation import CONTROLS
 from fringe.paths import Problem
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import fringe
-from fringe.experiments import summarise, tidy
-from fringe.experiments._comparison import LEAST_TESTED
+from fringe.evaluation import summarise, tidy
+from fringe.evaluation._comparison import LEAST_TESTED
 from fringe.metrics import get_metric
 from fringe.models import load_model
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe.experiments._resampling import LEVEL, RESAMPLES
+from fringe.evaluation._resampling import LEVEL, RESAMPLES
 from fringe.metrics import Metric
 
 if TYPE_CHECKING:

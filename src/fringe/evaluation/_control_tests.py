@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe.experiments._statistics import Difference, holm, paired_all
+from fringe.evaluation._statistics import Difference, holm, paired_all
 from fringe.metrics import Aggregate, Direction
 
 #: Marks scores of methods that were not shown to be better than those of every control.

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fringe._rng import KeyedGenerator
 from fringe.errors import InputError
-from fringe.experiments._agreement import Array, RankAgreement, Table, rank_agreement
-from fringe.experiments._comparison import Comparison, tidy
-from fringe.experiments._evaluator import DIFFUSION
-from fringe.experiments._statistics import Estimate, aggregate, estimate
+from fringe.evaluation._agreement import Array, RankAgreement, Table, rank_agreement
+from fringe.evaluation._comparison import Comparison, tidy
+from fringe.evaluation._evaluator import DIFFUSION
+from fringe.evaluation._statistics import Estimate, aggregate, estimate
 from fringe.metrics import Direction, Metric, PlainMaps, evaluate
 
 Verdict = Literal["passes", "does not pass", "not judged"]

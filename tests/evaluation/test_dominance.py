@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fringe.errors import InputError
-from fringe.experiments._statistics import WEIGHTS, Dominance, dominance, pick
+from fringe.evaluation._statistics import WEIGHTS, Dominance, dominance, pick
 
 DIRECTIONS = {"mas_insertion": "higher", "mas_deletion": "lower", "insertion": "higher", "deletion": "lower"}
 SCORES = {  # three images, FRInGe and three rivals

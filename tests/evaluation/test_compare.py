@@ -12,7 +12,8 @@ import fringe
 from fringe import FRInGe, InputError, InputSpace, IntegratedGradients, NotDifferentiableError
 from fringe._rng import KeyedGenerator
 from fringe.classifier import Classifier
-from fringe.experiments import CONTROLS, ExperimentSpec, compare, run_experiment, summarise, tidy
+from fringe.evaluation import CONTROLS, compare, summarise, tidy
+from fringe.experiments import ExperimentSpec, run_experiment
 from fringe.metrics import EvaluationContext, Insertion, MaxSensitivity, evaluate
 from fringe.models import load_model
 from fringe.paths import Problem

@@ -1,0 +1,42 @@
+"""Scores of maps on a batch in memory: methods against controls, intervals, paired tests, what a metric is worth."""
+
+from fringe.evaluation._compare import compare
+from fringe.evaluation._comparison import Comparison, grid_row, metric_labels, summarise, tidy
+from fringe.evaluation._control_tests import NOT_BETTER, ControlTest, adjust_tests, compare_with_controls
+from fringe.evaluation._evaluator import (
+    CONTROLS,
+    Candidate,
+    Evaluator,
+    MethodResult,
+    Progress,
+    control_candidates,
+    make_maps,
+    one_by_one,
+)
+from fringe.evaluation._resampling import LEVEL, RESAMPLES
+from fringe.evaluation._statistics import (
+    WEIGHTS,
+    Difference,
+    Estimate,
+    dominance,
+    estimate,
+    estimate_all,
+    holm,
+    near_ties,
+    paired,
+    paired_all,
+    pick,
+    significance_stars,
+)
+from fringe.evaluation._validity import LEAST, SHARES, Validity, degraded_scores, judge_metrics, validate_metrics
+
+__all__ = [  # noqa: RUF022 - by topic
+    "compare",
+    "Comparison",
+    "Estimate",
+    "estimate",
+    "Difference",
+    "paired",
+    "holm",
+    "validate_metrics",
+]
