@@ -30,8 +30,6 @@ from fringe.models import LoadedModel, ModelError, Preprocessing, load_model, re
 
 Progress = Callable[..., None]
 Spec = TypeVar("Spec", bound=ImageOptions)
-#: Points of a path that are stored for its page.
-POINTS = 11
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fringe._class_names import ClassNames, resolve_class_name
 from fringe.attribution import Attribution, Attributor, FRInGe, InputKind, Progress, attribute, get_method
 from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, check_known, unfit_inputs
-from fringe.explanations._base import POINTS
+from fringe.explanations._spec import POINTS
 from fringe.inputs import CONVERTERS, OPTIONS, Request
 from fringe.models import LoadedModel, Preprocessing, is_text_model
 from fringe.paths import Structure

@@ -21,7 +21,6 @@ from fringe.data import ImageRef
 from fringe.errors import InputError
 from fringe.experiments import StoreFull, changes, describe_changes, disk_error, reliability_for
 from fringe.explanations._base import (
-    POINTS,
     Explanation,
     Failure,
     ImageRun,
@@ -33,7 +32,7 @@ from fringe.explanations._base import (
     iter_batches,
 )
 from fringe.explanations._folder import CONTACT, INDEX, MAP, PAGE
-from fringe.explanations._spec import ExplainSpec
+from fringe.explanations._spec import POINTS, ExplainSpec
 from fringe.explanations._tables import describe_explanations
 
 #: Version of the files of a run. 2: the settings, the options and checksums are recorded.

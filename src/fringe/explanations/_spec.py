@@ -9,6 +9,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from fringe._options import Options
 
+#: Points of a path that are stored for its page.
+POINTS = 11
+
 
 def _canonical_method(text: str) -> str:
     from fringe.attribution import METHODS  # not before a method is named: the help of the flags needs no torch
