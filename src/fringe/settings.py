@@ -272,6 +272,28 @@ class Settings(ABC):
                 raise InputError(f"{cls.name} has no setting {name!r}{near} Its settings: {_list(known)}")
 
 
+Configured = TypeVar("Configured", bound=Settings)
+
+
+def with_settings(base: Configured, texts: Mapping[str, str]) -> Configured:
+    """Replace settings of a method, metric or scene by texts that a caller typed.
+
+    Args:
+        base: The method, metric or scene.
+        texts: Texts by setting: ``{"steps": "20", "delta_euc": "none"}``.
+
+    Returns:
+        The same with these settings.
+
+    Raises:
+        InputError: For a setting or value that it does not take, as an error of the argument ``set``.
+    """
+    try:
+        return base.with_text(texts)
+    except InputError as error:
+        raise InputError(str(error), argument="set") from error
+
+
 @cache
 def settings_of(kind: type) -> dict[str, Setting]:
     """Return the settings of a class of methods or metrics by name, in the order of the fields."""

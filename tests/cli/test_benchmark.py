@@ -17,8 +17,8 @@ from fringe import FRInGe, InputSpace, IntegratedGradients, SmoothGrad
 from fringe.cli import app
 from fringe.evaluation import CONTROLS, compare
 from fringe.experiments import Store, read_results
-from fringe.experiments._images import prepare, sample_images
 from fringe.experiments._runner import TaskRunner
+from fringe.inputs import prepare, sample_images
 from fringe.models import load_model
 from fringe.tuning import FORMAT
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fringe import FRInGe, FringeError
 from fringe.cli import app
 from fringe.experiments import Interrupted, Store, read_results
-from fringe.experiments._images import sample_images
+from fringe.inputs import sample_images
 from fringe.paper import _timing, _tuning, paper_tables
 from fringe.paper._studies import DIAGNOSTICS, OBJECTIVE, VARIANTS
 from fringe.paper._tables import READINGS

@@ -14,13 +14,14 @@ from synthetic_units import expected, job, manifest, noted, table
 
 from fringe import IntegratedGradients
 from fringe.errors import InputError
-from fringe.experiments import ProcessExecutor, RunLog, RunOptions, content_digest, run_plan
+from fringe.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.experiments._executors import SerialExecutor, run_tasks
 from fringe.experiments._manifest import LISTED
 from fringe.experiments._plan import Arm, ModelSource
 from fringe.experiments._results import read_results, results_of
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import committed_keys, orphaned, pending_tasks
+from fringe.inputs import content_digest
 from fringe.metrics import Insertion, Sparseness
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")

@@ -20,7 +20,7 @@ from fringe.experiments import (
     run_experiment,
 )
 from fringe.experiments import Progress as Callbacks
-from fringe.experiments._images import open_entry
+from fringe.experiments._examples import open_entry
 
 BOTH = {"scene": "colour_counter,patch_and", "methods": "ig", "n": 3, "set": {"ig.steps": 4}}
 

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 import fringe
 from fringe import InputError, TargetError
-from fringe.experiments._images import choose_references, find_images
 from fringe.explanations import ExplainSpec, Explanation, Failure, explain_images
+from fringe.inputs import choose_references, find_images
 
 IG = {"method": "ig", "set": ("steps=4",), "figures": False}
 DIGITS = ["embedded:digits:0:3"]

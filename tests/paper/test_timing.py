@@ -13,8 +13,8 @@ from fringe import FRInGe, FringeError, IntegratedGradients, attribute
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, build_plan
-from fringe.experiments._images import prepare
 from fringe.experiments._manifest import resolve
+from fringe.inputs import prepare
 from fringe.metrics import Sparseness
 from fringe.paper import _timing
 from fringe.paper._timing import (

@@ -15,8 +15,8 @@ from fringe.attribution import get_method
 from fringe.baselines import InputSpace
 from fringe.errors import FringeError
 from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, build_plan, run_experiment
-from fringe.experiments._images import prepare
 from fringe.experiments._manifest import resolve
+from fringe.inputs import prepare
 from fringe.metrics import Sparseness, get_metric
 from fringe.paper import _trajectories, ablation_study, cap_study, draw_study, sweep_study
 from fringe.paper._studies import OBJECTIVE, PaperStudy, cap_plan

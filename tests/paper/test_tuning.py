@@ -26,10 +26,10 @@ from fringe.experiments import (
     build_plan,
     read_results,
 )
-from fringe.experiments import _images as experiment_images
 from fringe.experiments import _run as engine
-from fringe.experiments._images import sample_images
 from fringe.experiments._manifest import resolve
+from fringe.inputs import _sampling as experiment_images
+from fringe.inputs import sample_images
 from fringe.metrics import Deletion, Infidelity, Insertion, Sparseness
 from fringe.paper import _tuning
 from fringe.paper._studies import OBJECTIVE, tuning_plan

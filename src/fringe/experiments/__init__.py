@@ -5,7 +5,6 @@ from fringe.experiments._arms import Arm, ModelSource
 from fringe.experiments._estimate import MethodCost, RunEstimate, describe_excess, estimate_run, estimate_tasks
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor
 from fringe.experiments._formats import ScoreRecord, StoredMap, disk_error
-from fringe.experiments._images import ImageEntry, choose_references, content_digest, content_of, prepare
 from fringe.experiments._jobs import RunLog, TaskReport
 from fringe.experiments._manifest import (
     FirstLogits,
@@ -18,15 +17,7 @@ from fringe.experiments._manifest import (
     versions,
 )
 from fringe.experiments._options import RunOptions, make_executor
-from fringe.experiments._plan import (
-    Plan,
-    build_plan,
-    configured,
-    default_model,
-    planned_work,
-    planned_work_of,
-    with_settings,
-)
+from fringe.experiments._plan import Plan, build_plan, configured, planned_work, planned_work_of
 from fringe.experiments._probe import ProbeOptions
 from fringe.experiments._ray import RayExecutor
 from fringe.experiments._reliability import MARGIN, ReliabilityBin

@@ -20,16 +20,9 @@ from fringe.classifier import Classifier
 from fringe.data import ImageRef
 from fringe.errors import FringeError, TargetError, TransientError, first_line, is_misread, is_transient
 from fringe.experiments._arms import Arm, refuse_lookalikes, written_code
-from fringe.experiments._images import (
-    ImageEntry,
-    ImageSample,
-    choose_references,
-    find_images,
-    open_entry,
-    sample_examples,
-    sample_images,
-)
+from fringe.experiments._examples import open_entry, sample_examples
 from fringe.experiments._plan import Plan
+from fringe.inputs import ImageEntry, ImageSample, choose_references, find_images, sample_images
 from fringe.models import LoadedModel
 
 #: Raised when a change of this library moves numbers that are stored under the same names.

@@ -6,27 +6,25 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 from fringe._options import nearest_known
 from fringe._urls import url_of
 from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names, require_package
 from fringe.classifier import Score
-from fringe.data import ImageError, find_inputs
+from fringe.data import SOURCE, ImageError, find_inputs
 from fringe.errors import InputError
 from fringe.evaluation import CONTROLS, Candidate, control_candidates
 from fringe.experiments._arms import Arm, ModelSource, scene_arms
 from fringe.experiments._spec import ExperimentSpec
+from fringe.inputs import default_model
 from fringe.metrics import METRICS, Metric, get_metric
 from fringe.scenes import SCENES, Scene, get_scene
-from fringe.settings import canonical_name
+from fringe.settings import canonical_name, with_settings
 from fringe.tuning import read_preset
 
 #: The paper's setting of FRInGe for a model's architecture, as the name of a method.
 AUTO = "fringe:auto"
-EMBEDDED = "embedded:digits"
-
-Configured = TypeVar("Configured", bound=Attributor | Metric | Scene)
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     _require_images("data", *spec.data)
     tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
     alone = bool(scenes) and not any(scene.requires_model for scene in scenes.values())
-    models = {} if alone else spec.model or {EMBEDDED: default_model(spec.data)}
+    models = {} if alone else spec.model or {SOURCE: default_model(spec.data)}
     given_images = not scenes or any(scene.requires_images for scene in scenes.values())
     data = spec.data or (_default_data(models) if given_images else ())
     arms = tuple(_arm(spec, label, source) for label, source in _sources(spec, models).items())
@@ -243,15 +241,6 @@ def check_settings(settings: Mapping[str, Any], labels: Iterable[str]) -> None:
             raise InputError(message, argument="set")
 
 
-def with_settings(base: Configured, texts: Mapping[str, str]) -> Configured:
-    """Replace settings of a method, metric or scene by ``texts``, values by key as they are typed: ``{"steps": "20",
-    "delta_euc": "none"}``. Raises InputError for a key or value that it does not take."""
-    try:
-        return base.with_text(texts)
-    except InputError as error:
-        raise InputError(str(error), argument="set") from error
-
-
 def _limits(limits: Mapping[str, int], metrics: Mapping[str, Metric | Scene], *, required: bool) -> dict[str, int]:
     """The limits of the plan's metrics and scenes; those of a default may name others."""
     for name in limits:
@@ -274,23 +263,10 @@ def _require_images(argument: str, *texts: str) -> None:
             raise InputError(str(error), argument=argument) from error
 
 
-def default_model(data: Iterable[str]) -> str:
-    """The embedded model for the embedded images: it calls any other photo a digit."""
-    if all(text.startswith("embedded:") for text in data):  # one that does not exist is named where images are
-        return EMBEDDED
-    raise InputError(
-        "none given",
-        argument="model",
-        hint="name the network that these images are for, such as model='torchvision:resnet50', "
-        "model='timm:resnet18.a1_in1k', model='hf:microsoft/resnet-18' or model='models.py:my_network'; "
-        f"{EMBEDDED} reads handwritten digits and is the default for the images {EMBEDDED} alone",
-    )
-
-
 def _default_data(models: Mapping[str, Any]) -> tuple[str, ...]:
     """The embedded images where every model is the embedded one."""
-    if all(spec == EMBEDDED for spec in models.values()):
-        return (EMBEDDED,)
+    if all(spec == SOURCE for spec in models.values()):
+        return (SOURCE,)
     raise InputError("none given", argument="data", hint="name a folder of images")
 
 

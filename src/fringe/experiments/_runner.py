@@ -23,10 +23,11 @@ from fringe.errors import (
 )
 from fringe.evaluation import Candidate, Evaluator, MethodResult, Progress, one_by_one
 from fringe.experiments._arms import Arm
+from fringe.experiments._examples import ExampleEntry, open_entry
 from fringe.experiments._formats import ScoreRecord, Status, StoredMap
-from fringe.experiments._images import open_entry, open_references
 from fringe.experiments._manifest import Resolved, describe, digest, first_logits, versions
 from fringe.experiments._tasks import Task
+from fringe.inputs import open_references
 from fringe.metrics import EvaluationContext, Scores
 from fringe.models import LoadedModel
 from fringe.paths import Problem, verify
@@ -285,12 +286,13 @@ class TaskRunner:
         return None if label < len(logits) else f"label {label} does not fit a model of {len(logits)} classes"
 
     def _target(self, images: Sequence[str]) -> Any:
-        examples = [self._resolved.pictures[image].example for image in images]
-        if None not in examples:
-            return torch.tensor([example.target for example in examples if example is not None], device=self._device)
+        entries = [self._resolved.pictures[image] for image in images]
+        examples = [entry.example for entry in entries if isinstance(entry, ExampleEntry)]
+        if len(examples) == len(entries):
+            return torch.tensor([example.target for example in examples], device=self._device)
         if self._resolved.plan.target != "label":
             return self._resolved.plan.target
-        return torch.tensor([self._resolved.pictures[image].ref.label for image in images], device=self._device)
+        return torch.tensor([entry.ref.label for entry in entries], device=self._device)
 
     def _rows(self, task: Task, group: _ImageBatch, evaluated: _Evaluated) -> list[ScoreRecord]:
         """One record for each image and metric of a batch."""

@@ -23,10 +23,11 @@ from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, file_sha256, find_inputs
 from fringe.errors import FringeError, InputError, is_transient, model_error
-from fringe.experiments import choose_references, default_model, prepare, with_settings
 from fringe.explanations._folder import MAP, SUMMARY, ResultFolder
 from fringe.explanations._spec import ExplainSpec, ImageOptions
+from fringe.inputs import choose_references, default_model, prepare
 from fringe.models import LoadedModel, ModelError, Preprocessing, load_model, resolve_device
+from fringe.settings import with_settings
 
 Progress = Callable[..., None]
 Spec = TypeVar("Spec", bound=ImageOptions)

@@ -4,8 +4,21 @@ Each kind of input has a converter in ``CONVERTERS``.
 """
 
 from fringe.inputs._images import image_inputs, image_scale
-from fringe.inputs._model import open_model
+from fringe.inputs._model import default_model, open_model
 from fringe.inputs._request import Converter, ModelInputs, Request
+from fringe.inputs._sampling import (
+    ImageEntry,
+    ImageSample,
+    choose_references,
+    content_digest,
+    content_of,
+    find_images,
+    in_order,
+    open_image_entry,
+    open_references,
+    prepare,
+    sample_images,
+)
 from fringe.inputs._tables import series_inputs, tabular_inputs
 from fringe.inputs._texts import text_inputs
 

@@ -1,6 +1,6 @@
 """A model in any form that a caller may give it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from torch import nn
 
 from fringe._class_names import class_names
 from fringe.classifier import Classifier
+from fringe.data import SOURCE
 from fringe.errors import InputError
 from fringe.inputs._request import Request
 from fringe.models import LoadedModel, Preprocessing, load_model, resolve_device, stated_preprocessing
@@ -57,6 +58,19 @@ def open_model(request: Request) -> OpenModel:
     label = type(inner).__name__ if isinstance(inner, nn.Module) else getattr(inner, "__name__", type(inner).__name__)
     recipe = recipe or (stated_preprocessing(inner) if isinstance(inner, nn.Module) else None)
     return OpenModel(given, label, recipe, names, _device(inner, request.device))
+
+
+def default_model(data: Iterable[str]) -> str:
+    """Return the embedded model where all ``data`` are embedded images: it calls any other photo a digit."""
+    if all(text.startswith("embedded:") for text in data):  # one that does not exist is named where images are
+        return SOURCE
+    raise InputError(
+        "none given",
+        argument="model",
+        hint="name the network that these images are for, such as model='torchvision:resnet50', "
+        "model='timm:resnet18.a1_in1k', model='hf:microsoft/resnet-18' or model='models.py:my_network'; "
+        f"{SOURCE} reads handwritten digits and is the default for the images {SOURCE} alone",
+    )
 
 
 def _device(model: Any, name: str) -> torch.device:

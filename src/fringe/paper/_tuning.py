@@ -15,11 +15,11 @@ from fringe.experiments import (
     Resolved,
     RunOptions,
     Session,
-    content_of,
     open_session,
     results_of,
     run_plan,
 )
+from fringe.inputs import content_of
 from fringe.paper._studies import OBJECTIVE, base_method, tuning_plan
 from fringe.tuning import Progress, SearchSpace, Study, Tuned, check_preset, preset_metadata, tune, write_preset
 

@@ -17,7 +17,6 @@ from fringe.errors import FringeError, InputError
 from fringe.experiments import (
     Arm,
     FirstLogits,
-    ImageEntry,
     Manifest,
     ModelSource,
     Plan,
@@ -28,12 +27,10 @@ from fringe.experiments import (
     Task,
     TaskRunner,
     changes,
-    content_digest,
-    content_of,
     describe_changes,
-    prepare,
     resolve,
 )
+from fringe.inputs import ImageEntry, content_digest, content_of, prepare
 from fringe.metrics import Sparseness
 from fringe.models import Preprocessing
 

@@ -1,8 +1,8 @@
-"""Sample images: ordered by a seed, named by their content."""
+"""Images of a run: ordered by a seed, named by their content, drawn as samples and as references."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -10,32 +10,21 @@ from torch import Tensor
 
 from fringe.data import ImageError, ImageRef, file_sha256, find_inputs, load_digits
 from fringe.errors import FringeError, InputError, TransientError, is_transient
-from fringe.models import LoadedModel, Preprocessing
-from fringe.scenes import Example, Scene
+from fringe.models import Preprocessing
 
 
 @dataclass(frozen=True)
 class ImageEntry:
-    """An image of a plan: its source, and the ``digest`` of its content, which names it in every result; where labels
-    are explained, with a hyphen and the label of its file.
-
-    One that a scene makes has the ``scene``, its label, the ``example``, and the digests of the images it is made of.
-    """
+    """An image of a run: its source, and the ``digest`` of its content, which names it in every result; where labels
+    are explained, with a hyphen and the label of its file. ``label`` is that of the scene that made it, if one did."""
 
     ref: ImageRef
     digest: str
-    scene: Scene | None = None
     label: str = ""
-    example: Example | None = None
-    parts: tuple[str, ...] = ()
 
     def record(self) -> dict[str, Any]:
-        """As plain data for the manifest; an example also has its scene, its cluster and its class."""
-        ref, example = self.ref, self.example
-        plain: dict[str, Any] = {"digest": self.digest, "id": ref.id, "source": ref.source, "label": ref.label}
-        if example is None:
-            return plain
-        return {**plain, "scene": self.label, "cluster": example.cluster, "target": example.target}
+        """As plain data for the record of a run."""
+        return {"digest": self.digest, "id": self.ref.id, "source": self.ref.source, "label": self.ref.label}
 
 
 @dataclass(frozen=True)
@@ -145,54 +134,6 @@ def open_image_entry(picture: ImageEntry, recipe: Preprocessing, exif: Literal["
     if problem is not None:
         raise (TransientError(str(problem) or type(problem).__name__) if is_transient(problem) else problem)
     return x
-
-
-def sample_examples(
-    scenes: Mapping[str, Scene],
-    networks: Mapping[str, Sequence[LoadedModel]],
-    images: Sequence[ImageRef],
-    counts: Mapping[str, int],
-    seed: int,
-    exclude: Iterable[str],
-    digest: Callable[[Any], str],
-) -> ImageSample:
-    """The examples of scenes by label, made of ``images``, each with all of its ``networks`` and its number of examples
-    in ``counts``; none is made of an image whose digest is in ``exclude``.
-
-    The name of an example is the ``digest`` of the settings of its scene, the example, and the content of
-    its images. Raises InputError if a scene has fewer examples.
-    """
-    images = in_order(images, seed)
-    excluded, contents, entries = set(exclude), dict[str, str](), list[ImageEntry]()
-    if excluded:
-        images = [ref for ref in images if content_digest(ref) not in excluded]
-    for label, scene in scenes.items():
-        for example in scene.examples(networks[label], images, counts[label], seed):
-            for source in example.images:
-                if source not in contents:
-                    contents[source] = content_digest(next(find_inputs([source])))
-            parts = tuple(contents[source] for source in example.images)
-            what = {**asdict(example), "images": parts, "settings": scene.record()}  # not where the images lie
-            ref = ImageRef(f"{label}-{example.id}", f"scene {label}: {example.id}", None, -1)
-            entries.append(ImageEntry(ref, digest(what), scene, label, example, parts))
-    return ImageSample(tuple(entries), ())
-
-
-def open_entry(
-    picture: ImageEntry, model: LoadedModel, exif: Literal["transpose", "ignore"]
-) -> tuple[Tensor, Tensor | None]:
-    """The model's input (C, H, W), and for an example of a scene the pixels (H, W) that the model uses. Raises as
-    :func:`open_image_entry` does."""
-    if picture.scene is None or picture.example is None:
-        return open_image_entry(picture, model.preprocessing, exif), None
-    try:
-        x, truth = picture.scene.make(picture.example, model)
-        now = tuple(content_digest(next(find_inputs([source]))) for source in picture.example.images)
-    except (ImageError, OSError) as error:
-        raise TransientError(f"{picture.ref.source}: {error}") from error
-    if now != picture.parts:
-        raise TransientError(f"{picture.ref.source}: an image changed since the run began; run it again")
-    return x, truth
 
 
 #: Most reference images that the methods which average over data take.
