@@ -135,6 +135,28 @@ def test_a_report_searches_no_folder_for_the_images_of_a_run(tmp_path):
     assert "Maps are left out: image &#39;a&#39; is no longer there" in page
 
 
+# Names
+
+
+def test_names_that_are_not_utf8_stop_no_command(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/\xfe"
+    os.mkdir(folder)
+    for name in ("a.png", "b.png"):
+        Image.effect_noise((8, 8), 80).save(os.path.join(folder, name.encode()), "PNG")
+    os.rename(folder + b"/a.png", folder + b"/\xff.png")
+    data, net = os.fsdecode(folder), os.fsdecode(folder) + "/net.py"
+    code = "import torch\ndef make():\n    torch.manual_seed(0)\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
+    with open(net, "w") as file:
+        file.write(code)
+    model = ("--model", f"{net}:make", "--trust-code", "--preprocessing", "resize=8,mean=0,std=1,channels=1")
+    compared = run("compare", data, "--out", tmp_path / "compared", *model, *SMALL[:4], "--no-controls")
+    assert compared.exit_code == 0, compared.output
+    assert STEERING.search(compared.output) is None
+    done = run("benchmark", "--data", data, "--out", tmp_path / "run", *model, *SMALL)
+    assert done.exit_code == 0, done.output
+    assert "\\udcfe" in (tmp_path / "run" / "report" / "report.md").read_text(encoding="utf-8")
+
+
 # Files that do not end, and files that grow
 
 

@@ -1,6 +1,7 @@
 """Sample images: ordered by a seed, named by their content."""
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -100,7 +101,7 @@ def in_order(refs: Iterable[ImageRef], seed: int) -> list[ImageRef]:
 
     def key(ref: ImageRef) -> tuple[bytes, str]:
         name = ref.id if isinstance(ref.origin, int) else ref.origin.stem
-        return hashlib.sha256(f"{seed} {name}".encode()).digest(), ref.source
+        return hashlib.sha256(os.fsencode(f"{seed} {name}")).digest(), ref.source  # a name may not be UTF-8
 
     return sorted(refs, key=key)
 
