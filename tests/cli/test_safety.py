@@ -145,7 +145,8 @@ def test_names_that_are_not_utf8_stop_no_command(tmp_path):
         Image.effect_noise((8, 8), 80).save(os.path.join(folder, name.encode()), "PNG")
     os.rename(folder + b"/a.png", folder + b"/\xff.png")
     data, net = os.fsdecode(folder), os.fsdecode(folder) + "/net.py"
-    code = "import torch\ndef make():\n    torch.manual_seed(0)\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
+    net_of = "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))"
+    code = f"import torch\ndef make():\n    torch.manual_seed(0)\n    return {net_of}\n"
     with open(net, "w") as file:
         file.write(code)
     model = ("--model", f"{net}:make", "--trust-code", "--preprocessing", "resize=8,mean=0,std=1,channels=1")
@@ -199,6 +200,9 @@ def test_plan_files_that_grow_or_do_not_end_are_refused(tmp_path):
         "bomb.yaml": (f"{BOMB}data: *i\n", "aliases (*) are not read"),
         "deep.yaml": ("data: " + "[" * 20000 + "]" * 20000, "nests its values too deeply"),
         "deep.toml": ("data = " + "[" * 20000, "nests its values too deeply"),
+        "dotted.toml": (".".join("a" * 300_000) + " = 1", "a key has more than 16 parts with dots between them"),
+        "quoted.toml": ("[x]\n" + " . ".join(["'a'", '"b"'] * 60_000) + " = 1", "a key has more than 16 parts"),
+        "header.toml": ("[" + ".".join("a" * 300_000) + "]", "a key has more than 16 parts"),
         "long.toml": ("# " + "x" * 2**20, "has 1048578 bytes; at most 1048576 are read"),
         "pipe.toml": (None, "is not a regular file"),
         "endless.toml": (None, "is not a regular file"),

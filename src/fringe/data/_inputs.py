@@ -123,6 +123,8 @@ def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
         yield from map(_file_ref, _remote_images(url))
         return
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", argument)
+    if scheme is not None and scheme[1] in SCHEMES:
+        raise ImageError(f"{argument!r} is a URL that names no bucket")
     if scheme is not None:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise ImageError(f"{argument!r}: {scheme[1]}:// is not supported; name a file, a folder, or a URL of {known}")
