@@ -164,7 +164,8 @@ def test_a_function_that_the_page_does_not_have_is_a_bad_request(server, index):
 
 
 @pytest.mark.parametrize(
-    "body", ["", "[]", "{", "null", "[" * 20000, '{"data": ["\\ud800"], "fn_index": 3}', b"\xff\xfe"]
+    "body",
+    ["", "[]", "{", "null", "[" * 20000, '{"data": ["\\ud800"], "fn_index": 3, "session_hash": "s"}', b"\xff\xfe"],
 )
 def test_what_is_no_call_is_a_bad_request(server, body):
     assert ask(server, "POST", "/gradio_api/queue/join", body, Content_Type="application/json")[0] == 400

@@ -127,7 +127,7 @@ class Service:
         name = _name(file)
 
         def run(job: Job) -> Explained:
-            image = self._open(job, file)
+            image = self._open(file)
             classes = self._check_input(loaded, image)
             kind = get_method(method)
             target = f"top{min(CLASSES, classes)}" if kind.many_targets else "predicted"
@@ -152,7 +152,7 @@ class Service:
         name = _name(file)
 
         def run(job: Job) -> Compared:
-            image = self._open(job, file)
+            image = self._open(file)
             self._check_input(loaded, image)
             comparison = compare(
                 loaded,
@@ -194,15 +194,13 @@ class Service:
             raise InputError("this method is not in the list", hint="choose one of the list")
         return self.methods[name]
 
-    def _open(self, job: Job, file: str | Path | None) -> Image.Image:
-        """Decode an uploaded file within the limits, of time as well; error messages do not contain its path."""
+    def _open(self, file: str | Path | None) -> Image.Image:
+        """Decode an uploaded file within the limits; error messages do not contain its path."""
         try:
-            image = open_image(file or "", max_pixels=self.limits.max_pixels)
+            return open_image(file or "", max_pixels=self.limits.max_pixels)
         except ImageError as error:  # its hint is for those who can raise the limit
             message = error.message.replace(repr(str(file)) + ": ", "this file: ")
             raise InputError(message, hint="choose another image") from error
-        job.check()
-        return image
 
     def _check_input(self, loaded: LoadedModel, image: Image.Image) -> int:
         """Run the model once on the image; return its number of classes."""

@@ -171,9 +171,9 @@ def _check_tiff(image: Image.Image, max_pixels: int) -> None:
 def _check_scans(data: bytes) -> None:
     """Refuse a JPEG of too many scans, counted up to the end of the image."""
     scans, at = 0, 0
-    while (found := _MARKER.search(data, at)) is not None and found[0] != b"\xff\xd9":
-        scans += found[0] == b"\xff\xda"
-        at = found.end() + int.from_bytes(data[found.end() : found.end() + 2], "big")
+    while (marker := _MARKER.search(data, at)) is not None and marker[0] != b"\xff\xd9":
+        scans += marker[0] == b"\xff\xda"
+        at = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
     if scans > MAX_SCANS:
         raise ImageError(f"has {scans} scans, more than {MAX_SCANS}", hint="save it again, as a JPEG or PNG")
 

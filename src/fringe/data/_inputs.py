@@ -227,8 +227,8 @@ def _mention_others(folder: str, images: Sequence[object], left_out: Sequence[st
     counts = [f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[:6]]
     others = f"{counted(len(left_out), 'file')} left out: {', '.join(counts)}{', ...' if len(kinds) > 6 else ''}"
     if not images:
-        found = f"; {others}" if left_out else ""
-        raise ImageError(f"folder {folder!r} holds no images ({', '.join(SUFFIXES)}){found}")
+        more = f"; {others}" if left_out else ""
+        raise ImageError(f"folder {folder!r} holds no images ({', '.join(SUFFIXES)}){more}")
     if left_out:
         hint = f"images are files with the suffixes {', '.join(SUFFIXES)}; convert other formats"
         warnings.warn(f"folder {folder!r}: {others}; {hint}", stacklevel=2)
