@@ -274,15 +274,18 @@ def test_two_runs_in_one_folder_leave_the_partial_files_of_each_other(tmp_path, 
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_folder_of_a_result_that_another_run_has_made_meanwhile_is_replaced(tmp_path):
-    folder = ResultFolder(tmp_path, overwrite=False, command="explain")
+def test_a_folder_of_a_result_that_another_run_has_made_meanwhile_is_replaced(tmp_path, monkeypatch):
+    folder, rename, made = ResultFolder(tmp_path, overwrite=False, command="explain"), Path.rename, []
 
-    def fill(partial):
-        (partial / MAP).write_bytes(b"mine")
-        (tmp_path / "cat").mkdir()
-        (tmp_path / "cat" / MAP).write_bytes(b"theirs")
+    def meanwhile(one, other):
+        if Path(other) == tmp_path / "cat" and not made:
+            made.append((tmp_path / "cat").mkdir())
+            (tmp_path / "cat" / MAP).write_bytes(b"theirs")
+        return rename(one, other)
 
-    folder.write("cat", {}, fill)
+    monkeypatch.setattr(Path, "rename", meanwhile)
+    folder.write("cat", {}, lambda partial: (partial / MAP).write_bytes(b"mine"))
+    assert made
     assert (tmp_path / "cat" / MAP).read_bytes() == b"mine"
     assert [path.name for path in tmp_path.iterdir()] == ["cat"]
 
