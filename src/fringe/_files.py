@@ -10,12 +10,13 @@ import json
 import os
 import re
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fringe._process import process_name
+from fringe._process import fate_of, process_name
 from fringe.errors import InputError
 
 #: The largest image file: 512 MiB, more than 50 million pixels of 16-bit RGBA without compression.
@@ -31,6 +32,8 @@ PRESET_BYTES = 2**26
 
 #: How the name of a file begins that is being written; the name of the process follows.
 PARTIAL = ".partial-"
+#: Seconds after which a file half written belongs to no living process, wherever that ran.
+ABANDONED = 24 * 3600.0
 #: What Finder and Explorer put into a folder that they show: it belongs to nobody.
 VIEWED = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
 
@@ -96,7 +99,7 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, durable: bool 
     removed if anything goes wrong, an interrupt included. If ``durable``, wait until the content and the new name would
     survive a power cut, where the system can. Raises OSError if the system cannot write the file.
     """
-    partial = path.with_name(f"{PARTIAL}{process_name()}~{path.name}")
+    partial = partial_path(path)
     try:
         with partial.open("wb") as file:
             for part in (content,) if isinstance(content, bytes) else content:
@@ -111,6 +114,17 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, durable: bool 
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def partial_path(path: Path) -> Path:
+    """Return the hidden neighbour in which this thread of this process makes a file or folder."""
+    return path.with_name(f"{PARTIAL}{process_name()}~{threading.get_ident():x}~{path.name}")
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether a partial file or folder belongs to no living process; where that is not known, after a day."""
+    fate = fate_of(path.name.removeprefix(PARTIAL).partition("~")[0])
+    return fate == "gone" or (fate == "unknown" and time.time() - path.lstat().st_mtime > ABANDONED)
 
 
 def when_free(action: Callable[[], object]) -> None:
@@ -155,9 +169,11 @@ def write_files(folder: Path, files: Mapping[str, bytes | Iterable[bytes]]) -> t
 def require_local(name: str, path: str | os.PathLike[str]) -> None:
     """Raise InputError for a URL such as ``s3://bucket/run``: as a path, it would name a local folder ``s3:``."""
     text = os.fspath(path)
-    # Two letters at least, as C:\ is a drive; and one slash is enough, as a Path has lost the second.
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\]", text):
-        scheme = text.partition(":")[0]
+    # Two letters at least, as C:\ is a drive; one slash or none, as a Path has lost the second, or both at its end.
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:([/\\]|$)", text):
+        scheme, _, rest = text.partition(":")
+        if not rest.strip("/\\"):
+            raise InputError(f"got {text!r}, a URL that names no bucket and no folder", argument=name)
         raise InputError(
             f"got {text!r}; {scheme}:// is not supported, name a folder or file of this machine", argument=name
         )

@@ -92,19 +92,34 @@ class Interrupted(BaseException):
     """A signal asked the run to end. No Exception, so that no handler takes it for a failure of the current task."""
 
 
+#: The signal that came last in the innermost :func:`interruptible`.
+_signalled: Interrupted | None = None
+
+
+def check_interrupt() -> None:
+    """Raise Interrupted once more for a signal whose own was lost, as in a callback whose caller ignores errors."""
+    if _signalled is not None:
+        raise Interrupted(*_signalled.args)
+
+
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
     """Let SIGINT and SIGTERM raise :class:`Interrupted`; in another thread than the main one nothing changes."""
+    global _signalled
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(f"interrupted ({signal.Signals(number).name})")
+        global _signalled
+        _signalled = Interrupted(f"interrupted ({signal.Signals(number).name})")
+        raise _signalled
 
+    outer, _signalled = _signalled, None
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        _signalled = outer
         for number, handler in before.items():
             signal.signal(number, handler)

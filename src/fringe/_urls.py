@@ -21,10 +21,10 @@ CACHE_BYTES = 2**26
 
 
 def url_of(root: str | os.PathLike[str]) -> str | None:
-    """The URL of a folder in an object store, None for a path. A ``Path`` has lost the second slash, and a path of
-    Windows has backslashes."""
+    """The URL of a folder in an object store, None for a path and for a URL without a bucket. A ``Path`` has lost the
+    second slash, and a path of Windows has backslashes."""
     text = root.as_posix() if isinstance(root, PurePath) else os.fspath(root)
-    match = re.match(rf"({'|'.join(SCHEMES)}):[/\\]+(.*)", text)
+    match = re.match(rf"({'|'.join(SCHEMES)}):[/\\]+([^/\\].*)", text)
     return None if match is None else f"{match[1]}://{match[2]}".rstrip("/")
 
 

@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
 from typer.testing import CliRunner
 
 from fringe.app import AppServer, AppSpec
+from fringe.app._server import _stored
 from fringe.cli import app
 from fringe.errors import InputError
 
@@ -114,14 +116,125 @@ def test_a_request_as_the_page_sends_it_is_answered(server):
     assert answer["success"]
 
 
-def test_a_made_up_request_cannot_name_a_file_of_the_machine(server, tmp_path):
-    private = tmp_path / "private.png"
-    private.write_bytes(server.service.samples[0].png)
+def call(server, data, **others):
+    """The status of a call of the first function that has so many inputs."""
+    functions = json.loads(ask(server, "GET", "/config")[2])["dependencies"]
+    run = next(f["id"] for f in functions if len(f["inputs"]) == len(data))
+    body = json.dumps({"data": data, "fn_index": run, "session_hash": "s", **others})
+    return ask(server, "POST", "/gradio_api/queue/join", body, Content_Type="application/json")[0]
+
+
+@pytest.mark.parametrize("place", ["image", "model", "nested", "twice"])
+def test_a_made_up_request_cannot_name_a_file_of_the_machine_or_a_url(server, tmp_path, monkeypatch, place):
+    """Gradio fetches what a URL names, for whatever field."""
+    for fetch in ("async_ssrf_protected_download", "ssrf_protected_download"):
+        monkeypatch.setattr(f"gradio.processing_utils.{fetch}", lambda *_, **__: pytest.fail("fetched"), raising=False)
+    (tmp_path / "private.png").write_bytes(server.service.samples[0].png)
+    good = uploaded(server)
     folder = server.service.sample_file(0).parents[2]  # of all that is served
-    for path in (str(private), "/etc/passwd", str(folder / ".." / "x.png"), "http://example.org/x.png"):
-        answer = join(server, [{"path": path, "meta": {"_type": "gradio.FileData"}}, "digits", "ig"])
-        assert not answer["success"] or "No image is chosen" in json.dumps(answer), path
+    (folder / "result.png").write_bytes(b"of another person")
+    urls = ("http://8.8.8.8/x.png", "https://example.org/x.png", "HTTP://8.8.8.8", "ftp://example.org/x")
+    files = (str(tmp_path / "private.png"), "/etc/passwd", good["path"] + "/../x.png", str(folder / "result.png"))
+    for path in (*urls, *files, "", None, 3, ["http://8.8.8.8/x.png"]):
+        bad = {"path": path, "meta": {"_type": "gradio.FileData"}}
+        data = [bad, "digits", "ig"] if place == "image" else [good, bad, "ig"]
+        if place == "nested":
+            data = [good, [{"a": [bad]}], "ig"]
+        if place == "twice":
+            text = json.dumps([good, "digits", "ig"]).replace('{"path"', '{"path": ' + json.dumps(path) + ', "path"')
+            body = '{"data": ' + text + ', "fn_index": 3, "session_hash": "s"}'
+            status = ask(server, "POST", "/gradio_api/queue/join", body, Content_Type="application/json")[0]
+        else:
+            status = call(server, data)
+        assert status == 400, path
+    (folder / "result.png").unlink()
     assert not [file for file in folder.rglob("*") if file.name in ("private.png", "passwd")]
+
+
+def test_a_sample_may_be_named(server):
+    path = str(server.service.sample_file(1))
+    assert join(server, [{"path": path, "meta": {"_type": "gradio.FileData"}}, "digits", "ig"])["success"]
+
+
+@pytest.mark.parametrize("index", ["true", '"3"', "-1", "99999", "null", "[]", "{}", "1.5", "1e400", "1" * 5000])
+def test_a_function_that_the_page_does_not_have_is_a_bad_request(server, index):
+    body = '{"data": [], "session_hash": "s", "event_id": "e", "fn_index": ' + index + "}"
+    for path in ("/gradio_api/queue/join", "/gradio_api/cancel"):
+        assert ask(server, "POST", path, body, Content_Type="application/json")[0] == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "[]", "{", "null", "[" * 20000, '{"data": ["\\ud800"], "fn_index": 3, "session_hash": "s"}', b"\xff\xfe"],
+)
+def test_what_is_no_call_is_a_bad_request(server, body):
+    assert ask(server, "POST", "/gradio_api/queue/join", body, Content_Type="application/json")[0] == 400
+
+
+def test_a_body_that_is_no_upload_is_short(server):
+    """The memory that a JSON document takes is many times its length."""
+    assert call(server, [uploaded(server), "digits", "ig"], event_data="x" * 60_000) == 200
+    for path in ("/gradio_api/queue/join", "/gradio_api/cancel", "/"):
+        assert ask(server, "POST", path, " " * (2**16 + 1), Content_Type="application/json")[0] == 413
+
+
+def raw(server, head):
+    """The status of a request in bytes, without a body."""
+    with socket.create_connection(("127.0.0.1", urlsplit(server.url).port), timeout=30) as connection:
+        connection.sendall(head + b"\r\n\r\n")
+        return int(connection.recv(100).split()[1])
+
+
+@pytest.mark.parametrize(
+    "host",
+    [b"", b"[::1", b"]", b"[zz]", b"a b", b"a@b", b"127.0.0.1:x", b"127.0.0.1:", b"127.0.0.1:99999", b"a/b", b"\xff"],
+)
+@pytest.mark.parametrize("hosts", ["loopback", "all"])
+def test_a_malformed_host_is_a_bad_request(server, monkeypatch, host, hosts):
+    monkeypatch.setattr(
+        server._server.config.app, "hosts", server._server.config.app.hosts if hosts == "loopback" else ()
+    )
+    assert raw(server, b"GET /config HTTP/1.1\r\nHost: " + host) == 400
+
+
+@pytest.mark.parametrize("origin", [b"http://[", b"http://[::1", b"x", b"http://", b"null", b"\xff"])
+def test_a_malformed_origin_is_refused(server, origin):
+    host = urlsplit(server.url).netloc.encode()
+    assert raw(server, b"GET /config HTTP/1.1\r\nHost: " + host + b"\r\nOrigin: " + origin) == 403
+    assert raw(server, b"GET /config HTTP/1.1\r\nHost: " + host + b"\r\nOrigin: http://" + host) == 200
+
+
+def test_a_client_does_not_choose_the_address_of_the_page(server):
+    for name in ("X-Forwarded-Host", "x-gradio-server"):
+        status, _, body = ask(server, "GET", "/config", **{name: "http://evil.example"})
+        assert (status, b"evil.example" in body, json.loads(body)["root"]) == (200, False, server.url)
+
+
+def test_a_name_that_no_file_can_have_is_not_found(server):
+    assert ask(server, "GET", "/static/" + "a" * 300)[0] == 404
+
+
+def test_uploads_have_a_limit_in_total(server, monkeypatch):
+    shield = server._server.config.app
+    files, stored = _stored()
+    with monkeypatch.context() as patch:
+        patch.setattr(shield, "limits", replace(shield.limits, max_stored_bytes=stored + 5000))
+        assert upload(server, "a.png", bytes(3000))[0] == 200
+        assert upload(server, "b.png", bytes(3001))[0] == 507
+        assert shield._incoming == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(shield, "limits", replace(shield.limits, max_stored_files=files + 1))
+        assert upload(server, "c.png", bytes(10))[0] == 507
+    assert upload(server, "c.png", bytes(10))[0] == 200
+
+
+def test_an_upload_says_its_length_and_one_request_is_not_many_files(server, monkeypatch):
+    host = urlsplit(server.url).netloc.encode()
+    chunked = b"POST /gradio_api/upload HTTP/1.1\r\nHost: " + host + b"\r\nTransfer-Encoding: chunked"
+    assert raw(server, chunked) == 411
+    shield = server._server.config.app
+    monkeypatch.setattr(shield, "limits", replace(shield.limits, max_upload_bytes=10))
+    assert upload(server, "a.png", bytes(2**16 + 10))[0] == 413
 
 
 @pytest.mark.parametrize(("model", "method"), [("torchvision:resnet18", "ig"), ("os:system", "ig"), ("digits", "ig2")])

@@ -147,32 +147,35 @@ def test_a_method_that_fails_in_a_comparison_is_said_without_words_for_programme
     assert "blur_ig failed in a comparison of the app: quadrature: got 3" in caplog.text
 
 
-def test_a_press_whose_image_takes_long_to_decode_does_not_stop_the_next_one(digit):
-    service, file = digit
-    decoding, states = threading.Event(), {}
+def test_an_image_is_decoded_by_the_thread_that_computes_within_its_limit(make_service, monkeypatch):
+    decoding, free = threading.Event(), threading.Event()
 
-    def press(name, start):
-        states[name] = [update[0] for update in _follow(service, start, lambda result: result.name)][-1]
-
-    def until_stopped(job):
-        while True:
-            time.sleep(0.002)
-            job.check()
-
-    def slow_start():
+    def slow(*_, **__):
         decoding.set()
-        time.sleep(0.3)  # for the second one to come first, if it could
-        return service.worker.submit("a", until_stopped)
+        free.wait(60)
+        return Image.new("RGB", (8, 8))
 
-    first = threading.Thread(target=press, args=("first", slow_start))
-    first.start()
+    service = make_service(time_limit=0.2)
+    file = service.sample_file(0)
+    monkeypatch.setattr(_service, "open_image", slow)
+    first = service.explain("a", file, "digits", "ig")
     assert decoding.wait(60)
-    press("second", lambda: service.explain("a", file, "digits", "ig"))
-    first.join(60)
-    assert (states["second"], "Stopped" in states["first"]) == ("", True)
+    second = service.explain("b", file, "digits", "ig")  # is not held up, and waits
+    assert service.worker.status(second).ahead == 1
+    assert not first.wait(0.3)
+    free.set()
+    assert ended(first).state == "expired"
 
 
-def test_a_press_is_answered_before_the_image_is_decoded(digit):
+def test_an_image_of_thousands_of_scans_is_refused_in_words(digit, tmp_path):
+    Image.new("RGB", (16, 16)).save(tmp_path / "a.jpg", progressive=True)
+    data = (tmp_path / "a.jpg").read_bytes()
+    (tmp_path / "a.jpg").write_bytes(data[:-2] + data[data.rindex(b"\xff\xda") : -2] * 6000 + b"\xff\xd9")
+    said = reason(ended(digit[0].explain("a", tmp_path / "a.jpg", "digits", "ig")).error)
+    assert said == "This file: has 6010 scans, more than 100; choose another image."
+
+
+def test_a_press_is_answered_before_anything_is_done(digit):
     updates = _follow(digit[0], lambda: pytest.fail("not yet"), str)
     assert "Beginning" in next(updates)[0]
 
@@ -217,9 +220,8 @@ def test_a_bad_file_is_refused_and_its_folder_is_not_named(digit, tmp_path, cont
     file = tmp_path / "secret-folder" / "photo.png"
     file.parent.mkdir()
     file.write_bytes(content)
-    with pytest.raises(ValueError) as caught:
-        digit[0].explain("a", file, "digits", "ig")
-    text = reason(caught.value)
+    error = ended(digit[0].explain("a", file, "digits", "ig")).error
+    text = reason(error)
     assert re.match(message, text)
     assert "secret-folder" not in text
 
@@ -227,18 +229,16 @@ def test_a_bad_file_is_refused_and_its_folder_is_not_named(digit, tmp_path, cont
 def test_an_image_of_too_many_pixels_is_refused_by_its_header(make_service, tmp_path):
     service = make_service(max_pixels=100)
     Image.new("L", (11, 10)).save(tmp_path / "large.png")
-    with pytest.raises(ValueError) as caught:
-        service.explain("a", tmp_path / "large.png", "digits", "ig")
-    assert reason(caught.value) == "This file: 11x10 is more than 100 pixels; choose another image."
+    error = ended(service.explain("a", tmp_path / "large.png", "digits", "ig")).error
+    assert reason(error) == "This file: 11x10 is more than 100 pixels; choose another image."
 
 
 def test_a_truncated_file_is_refused_in_words(digit, tmp_path):
     Image.effect_noise((64, 64), 80).save(tmp_path / "image.jpg")
     (tmp_path / "image.jpg").write_bytes((tmp_path / "image.jpg").read_bytes()[:1000])
-    with pytest.raises(ValueError) as caught:
-        digit[0].explain("a", tmp_path / "image.jpg", "digits", "ig")
+    error = ended(digit[0].explain("a", tmp_path / "image.jpg", "digits", "ig")).error
     assert re.fullmatch(
-        r"This file: cannot be decoded \(image file is truncated.*\); choose another image\.", reason(caught.value)
+        r"This file: cannot be decoded \(image file is truncated.*\); choose another image\.", reason(error)
     )
 
 

@@ -307,6 +307,19 @@ def test_a_signal_is_exit_code_75_and_the_same_command_goes_on(tmp_path, monkeyp
     assert (resumed.exit_code, "2 images; 2 maps made now" in resumed.stdout) == (0, True)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_a_callback_swallows_ends_the_run_at_the_next_task(tmp_path, monkeypatch):
+    class Final:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("fringe.cli._console.Progress.advance", lambda *_, **__: Final() and None)
+    arguments = ("--methods", "ig,other=ig", "--set", "ig.steps=2", "--no-controls", "--metrics", "sparseness")
+    stopped = benchmark(tmp_path, *arguments, "--n", 2, "--set", "other.steps=3")
+    assert (stopped.exit_code, "interrupted (SIGTERM)" in stopped.stderr) == (75, True), stopped.output
+    assert run("status", tmp_path).exit_code == 75
+
+
 def test_the_report_command_writes_where_it_is_told(tmp_path):
     assert sparse(tmp_path / "run").exit_code == 0
     place = tmp_path / "elsewhere"

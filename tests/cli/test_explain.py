@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fringe
+from fringe._progress import Progress
 from fringe.attribution import get_method, preset_label
 from fringe.cli import app
 from fringe.data import find_inputs
@@ -482,6 +484,23 @@ def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
     assert resumed.exit_code == 0
     assert "reused from an earlier run: 1" in resumed.stdout
     assert (tmp_path / "out" / "digits-0000" / "explanation.json").stat().st_mtime_ns == written
+
+
+def swallowed(*_):
+    """Send Ctrl+C where the caller ignores errors, as that of a finaliser does."""
+
+    class Final:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    Final()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_a_callback_swallows_ends_the_run_at_the_next_image(tmp_path, monkeypatch):
+    monkeypatch.setattr(Progress, "step", swallowed)
+    result = quick(tmp_path / "out", "embedded:digits:0:3", "--batch-size", "1")
+    assert (result.exit_code, "1 of 3 inputs are done" in result.stderr) == (130, True), result.stderr
 
 
 def test_a_probability_is_said_to_be_that_of_the_prediction_where_another_class_is_explained(tmp_path):

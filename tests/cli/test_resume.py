@@ -76,6 +76,15 @@ def test_a_url_is_refused_before_anything_is_written(tmp_path, monkeypatch, comm
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("url", ["s3://", "s3:", "gs:///", "https://"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_url_without_a_bucket_writes_no_folder(tmp_path, monkeypatch, command, url):
+    monkeypatch.chdir(tmp_path)
+    result = run(*command.split(), *COMMANDS[command], url)
+    assert (result.exit_code, "a URL that names no bucket and no folder" in result.stderr) == (2, True), result.output
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_urls_of_runs_and_reports_are_refused(tmp_path, monkeypatch):
     benchmark(tmp_path / "run")
     monkeypatch.chdir(tmp_path)

@@ -135,6 +135,29 @@ def test_a_report_searches_no_folder_for_the_images_of_a_run(tmp_path):
     assert "Maps are left out: image &#39;a&#39; is no longer there" in page
 
 
+# Names
+
+
+def test_names_that_are_not_utf8_stop_no_command(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/\xfe"
+    os.mkdir(folder)
+    for name in ("a.png", "b.png"):
+        Image.effect_noise((8, 8), 80).save(os.path.join(folder, name.encode()), "PNG")
+    os.rename(folder + b"/a.png", folder + b"/\xff.png")
+    data, net = os.fsdecode(folder), os.fsdecode(folder) + "/net.py"
+    net_of = "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))"
+    code = f"import torch\ndef make():\n    torch.manual_seed(0)\n    return {net_of}\n"
+    with open(net, "w") as file:
+        file.write(code)
+    model = ("--model", f"{net}:make", "--trust-code", "--preprocessing", "resize=8,mean=0,std=1,channels=1")
+    compared = run("compare", data, "--out", tmp_path / "compared", *model, *SMALL[:4], "--no-controls")
+    assert compared.exit_code == 0, compared.output
+    assert STEERING.search(compared.output) is None
+    done = run("benchmark", "--data", data, "--out", tmp_path / "run", *model, *SMALL)
+    assert done.exit_code == 0, done.output
+    assert "\\udcfe" in (tmp_path / "run" / "report" / "report.md").read_text(encoding="utf-8")
+
+
 # Files that do not end, and files that grow
 
 
@@ -177,6 +200,9 @@ def test_plan_files_that_grow_or_do_not_end_are_refused(tmp_path):
         "bomb.yaml": (f"{BOMB}data: *i\n", "aliases (*) are not read"),
         "deep.yaml": ("data: " + "[" * 20000 + "]" * 20000, "nests its values too deeply"),
         "deep.toml": ("data = " + "[" * 20000, "nests its values too deeply"),
+        "dotted.toml": (".".join("a" * 300_000) + " = 1", "a key has more than 16 parts with dots between them"),
+        "quoted.toml": ("[x]\n" + " . ".join(["'a'", '"b"'] * 60_000) + " = 1", "a key has more than 16 parts"),
+        "header.toml": ("[" + ".".join("a" * 300_000) + "]", "a key has more than 16 parts"),
         "long.toml": ("# " + "x" * 2**20, "has 1048578 bytes; at most 1048576 are read"),
         "pipe.toml": (None, "is not a regular file"),
         "endless.toml": (None, "is not a regular file"),

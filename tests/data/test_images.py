@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, features
 
 from fringe.data import ImageError, open_image
 from fringe.data._pictures import to_images
@@ -41,7 +41,7 @@ def png(width, height, *chunks, depth=8, colours=0):
     return b"\x89PNG\r\n\x1a\n" + head + body + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize("suffix", ["png", "bmp", "tiff", "gif", "webp"])
+@pytest.mark.parametrize("suffix", ["png", "bmp", "tiff", "gif", "webp", "pgm"])
 def test_grey_survives_every_lossless_format(tmp_path, suffix):
     options = {"lossless": True} if suffix == "webp" else {}
     path = saved(tmp_path / f"a.{suffix}", Image.fromarray(RAMP), **options)
@@ -203,12 +203,20 @@ def test_a_text_chunk_that_inflates_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7\n", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"P5 1 1 255 a", b"x"],
+    [b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7\n", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"II*\0", b"x"],
 )
 def test_other_formats_are_refused_whatever_their_name(tmp_path, content):
     path = tmp_path / "a.jpg"
     path.write_bytes(content)
-    assert message(path) == f"{str(path)!r}: not an image of the formats JPEG, PNG, WEBP, BMP, TIFF, GIF"
+    assert message(path) == f"{str(path)!r}: not an image of the formats JPEG, PNG, WEBP, BMP, TIFF, GIF, PPM"
+
+
+@pytest.mark.parametrize(("kind", "feature"), [("AVIF", "avif"), ("JPEG2000", "jpg_2000")])
+def test_formats_whose_decoders_take_a_gigabyte_for_a_small_file_are_not_read(tmp_path, kind, feature):
+    if not features.check(feature):
+        pytest.skip(f"Pillow without {kind}")
+    Image.new("RGB", (16, 16)).save(tmp_path / "a.jpg", kind)
+    assert "not an image of the formats JPEG" in message(tmp_path / "a.jpg")
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF"])
@@ -341,3 +349,39 @@ def test_a_small_tiff_in_a_huge_tile_is_refused(tmp_path):
     assert open_image(tiled_tiff(tmp_path / "a.tif", 64)).size == (16, 16)
     text = message(tiled_tiff(tmp_path / "b.tif", 2048), max_pixels=10**6)
     assert "tiles of 2048x2048 are more than 1000000 pixels" in text
+
+
+def progressive(*tail, scans=0, size=(16, 16)):
+    """A progressive JPEG with its last scan ``scans`` times more, and what follows its end."""
+    file = io.BytesIO()
+    Image.fromarray(RAMP).convert("RGB").resize(size).save(file, "JPEG", progressive=True)
+    data = file.getvalue()
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + last * scans + b"\xff\xd9" + b"".join(tail)
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    (path := tmp_path / "a.jpg").write_bytes(progressive(scans=6000))
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("decoded"))
+    assert message(path).endswith("a.jpg': has 6010 scans, more than 100; save it again, as a JPEG or PNG")
+
+
+def test_scans_are_counted_as_a_decoder_meets_them(tmp_path):
+    """Not in a thumbnail, in a comment or behind the end, such as the film of a phone; behind a filled marker, too."""
+    (path := tmp_path / "a.jpg").write_bytes(progressive(b"\xff\xda" * 200, scans=90))
+    assert open_image(path).size == (16, 16)
+    data, comment = progressive(), b"\xff\xda" * 200
+    path.write_bytes(data[:2] + b"\xff\xfe" + struct.pack(">H", len(comment) + 2) + comment + data[2:])
+    assert open_image(path).size == (16, 16)
+    path.write_bytes(progressive(scans=91).replace(b"\xff\xda", b"\xff\xff\xff\xda"))
+    assert "has 101 scans" in message(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "image"), [("pgm", Image.fromarray(RAMP)), ("ppm", Image.fromarray(RAMP).convert("RGB"))]
+)
+def test_portable_maps_are_read_where_no_loop_in_python_would(tmp_path, kind, image):
+    path = saved(tmp_path / f"a.{kind}", image)
+    assert np.array_equal(np.asarray(open_image(path, channels=1)), RAMP)
+    path.write_bytes(path.read_bytes().replace(b"255", b"254", 1))
+    assert "holds text, or values up to another number than 255; save it as PNG" in message(path)

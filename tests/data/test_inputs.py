@@ -44,6 +44,46 @@ def test_folders_are_searched_in_order_of_name_without_hidden_or_other_files(tmp
     assert ids(tmp_path) == ["a", "1", "2", "c"]
 
 
+def test_what_is_left_out_of_a_folder_is_counted_in_one_line(tmp_path):
+    for name in ("a.png", "b.jfif", "c.JPG ", "d.pgm", "plain", "e.heic", "deep/f.heic", "g.avif", "notes"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("L", (3, 2)).save(tmp_path / name, "PPM" if name == "d.pgm" else "JPEG")
+    (tmp_path / "notes").write_text("no image")
+    for name in (".hidden.heic", "Thumbs.db", "desktop.ini"):
+        (tmp_path / name).touch()
+    with pytest.warns(UserWarning, match="left out") as caught:
+        assert ids(tmp_path) == ["a", "b", "c", "d", "plain"]
+    (line,) = [str(warning.message) for warning in caught]
+    assert line.startswith(
+        f"folder {str(tmp_path)!r}: 4 files left out: 2 .heic, 1 .avif, 1 without a suffix; images are"
+    )
+    assert line.endswith(".webp; convert other formats")
+
+
+def test_a_folder_of_other_files_alone_says_what_they_are(tmp_path):
+    (tmp_path / "a.heic").touch()
+    assert message(str(tmp_path)).endswith(".webp); 1 file left out: 1 .heic")
+
+
+def test_a_device_without_a_suffix_is_left_out_unread(tmp_path):
+    picture(tmp_path / "x.png")
+    os.symlink("/dev/zero", tmp_path / "endless")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.warns(UserWarning, match="2 files left out: 2 without a suffix"):
+        assert ids(tmp_path) == ["x"]
+
+
+def test_a_file_stands_for_the_links_that_lead_to_it(tmp_path):
+    real = picture(tmp_path / "b" / "0284_cat.png")
+    os.symlink(real, tmp_path / "0001_link.png")
+    os.symlink(tmp_path / "b", tmp_path / "a")
+    (tmp_path / "0").mkdir()
+    os.symlink(tmp_path / "b", tmp_path / "0" / "link")
+    (ref,) = find_inputs([str(tmp_path)])
+    assert (ref.id, ref.label, ref.source) == ("0284_cat", 284, real)
+    assert ids(tmp_path / "0001_link.png") == ["0001_link"]
+
+
 def test_links_are_followed_once(tmp_path):
     picture(tmp_path / "real" / "x.png")
     (tmp_path / "root" / "deep").mkdir(parents=True)

@@ -53,6 +53,7 @@ def bucket(server, monkeypatch, tmp_path):
 def test_the_url_of_a_path_has_both_slashes():
     assert url_of(Path("s3://bucket/run/")) == url_of("s3://bucket/run") == "s3://bucket/run"
     assert url_of("gs://b") == "gs://b"
+    assert url_of("s3://") is url_of(Path("s3://")) is None
     assert url_of(PureWindowsPath("s3://bucket/a/run")) == "s3://bucket/a/run"  # it has backslashes
     assert url_of(PureWindowsPath("C:/s3/run")) is None
     assert [url_of(path) for path in ("run", "/s3/run", "a:b/c", "C:\\run", "file:///x", "ftp://x")] == [None] * 6
@@ -253,6 +254,7 @@ def test_images_of_a_bucket_are_those_of_the_folder(photos, tmp_path, monkeypatc
         ("{url}/absent", "absent' is neither a file nor a folder of the object store"),
         ("{url}/notes.txt", None),
         ("{url}/.cache/../..", "is neither a file nor a folder"),
+        ("s3://", "'s3://' is a URL that names no bucket"),
         ("http://example.org/photos", "http:// is not supported; name a file, a folder, or a URL of s3://, gs://"),
     ],
 )

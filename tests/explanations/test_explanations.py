@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,10 @@ from safetensors.torch import load_file
 
 import fringe
 from fringe import InputError, TargetError
-from fringe.explanations import ExplainSpec, Explanation, Failure, explain_images
+from fringe._files import partial_path
+from fringe._process import process_name
+from fringe.explanations import ExplainSpec, Explanation, Failure, _explain, explain_images
+from fringe.explanations._folder import MAP, ResultFolder
 from fringe.inputs import choose_references, find_images
 
 IG = {"method": "ig", "set": ("steps=4",), "figures": False}
@@ -242,8 +246,74 @@ def test_a_folder_of_an_earlier_format_is_refused(tmp_path):
 def test_the_leftovers_of_a_kill_do_not_make_a_folder_foreign(tmp_path):
     (tmp_path / ".partial-summary.json").write_text("{")
     (tmp_path / ".partial-digits-0000").mkdir()
+    gone = process_name().rpartition("-")[0] + "-0~1~digits-0000"  # this process has another start
+    (tmp_path / f".partial-{gone}").mkdir()
     assert reused(explain(tmp_path)) == [False] * 3
     assert not list(tmp_path.glob(".*"))
+
+
+def test_two_runs_in_one_folder_leave_the_partial_files_of_each_other(tmp_path, monkeypatch):
+    """One is in the middle of a batch while the other does all of it."""
+    images = ["embedded:digits:0:2"]
+    first = explain_images(images, tmp_path, **IG)
+    real, between = ResultFolder.write, []
+
+    def write(folder, identity, record, fill):
+        def fill_late(partial):
+            fill(partial)
+            if not between:
+                between.append([])
+                with ThreadPoolExecutor(1) as other:
+                    between[0] += other.submit(explain, tmp_path, images).result()
+
+        return real(folder, identity, record, fill_late)
+
+    monkeypatch.setattr(ResultFolder, "write", write)
+    assert [type(result).__name__ for result in first] == ["Explanation"] * 2
+    assert len(between[0]) == 2
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_folder_of_a_result_that_another_run_has_made_meanwhile_is_replaced(tmp_path, monkeypatch):
+    folder, rename, made = ResultFolder(tmp_path, overwrite=False, command="explain"), Path.rename, []
+
+    def meanwhile(one, other):
+        if Path(other) == tmp_path / "cat" and not made:
+            made.append((tmp_path / "cat").mkdir())
+            (tmp_path / "cat" / MAP).write_bytes(b"theirs")
+        return rename(one, other)
+
+    monkeypatch.setattr(Path, "rename", meanwhile)
+    folder.write("cat", {}, lambda partial: (partial / MAP).write_bytes(b"mine"))
+    assert made
+    assert (tmp_path / "cat" / MAP).read_bytes() == b"mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["cat"]
+
+
+def test_a_run_that_ended_within_a_batch_computes_the_batch_again_and_gives_its_bits(tmp_path, monkeypatch):
+    """On the CPU, the rounding of a map depends on the number of images that are computed together."""
+    images, options, out = ["embedded:digits:0:7"], {"batch_size": 5}, tmp_path / "half"
+    whole = explain(tmp_path / "whole", images, **options)
+    half = explain_images(images, out, **IG, **options)
+    next(half)
+    half.close()
+    for number in (1, 3):
+        shutil.rmtree(out / f"digits-000{number}")
+    real, sizes = _explain.attribute, []
+
+    def counted(classifier, x, **others):
+        sizes.append(len(x))
+        return real(classifier, x, **others)
+
+    monkeypatch.setattr(_explain, "attribute", counted)
+    again = explain(out, images, **options)
+    assert (sizes, reused(again)) == ([5, 2], [True, False, True, False, True, False, False])
+    assert all(
+        torch.equal(one.load()["values"], other.load()["values"]) for one, other in zip(again, whole, strict=True)
+    )
+    shutil.rmtree(out / "digits-0001")  # the run ended well: one image is missing, and no more is computed
+    explain(out, images, **options)
+    assert sizes == [5, 2, 1]
 
 
 def test_what_a_file_manager_leaves_does_not_make_a_folder_foreign(tmp_path):
@@ -273,11 +343,12 @@ def test_windows_is_asked_again_to_replace_a_result_that_is_being_read(tmp_path,
     second = explain(tmp_path, DIGITS[:1], set=("steps=5",), overwrite=True)
     assert (reused(second), len(second)) == ([False] * 3, len(first))
     assert not list(tmp_path.glob(".*"))
-    known = [(action, name) for action, name in asked if "0002" in name or "summary" in name]
-    assert set(known) == {
-        ("rename", "digits-0002"),
-        ("rename", ".partial-digits-0002"),
-        ("replace", ".partial-summary.json"),
+    known = {(action, name.rpartition("~")[::2]) for action, name in asked if "0002" in name or "summary" in name}
+    own = partial_path(tmp_path / "x").name.rpartition("~")[0]
+    assert known == {
+        ("rename", ("", "digits-0002")),
+        ("rename", (own, "digits-0002")),
+        ("replace", (own, "summary.json")),
     }
 
 
@@ -288,10 +359,10 @@ def test_the_old_result_comes_back_where_the_new_one_cannot_take_its_place(tmp_p
     def fails(one, other):
         asked.append(one.name)
         error = OSError(5, "Input/output error")
-        if one.name == ".old-digits-0000" and asked.count(one.name) == 1:
+        if one.name.endswith("~digits-0000.old") and asked.count(one.name) == 1:
             error = PermissionError(13, "The process cannot access the file")
             error.winerror = 32
-        elif not one.name.startswith(".partial-"):
+        elif not one.name.endswith("~digits-0000"):
             return rename(one, other)
         raise error
 

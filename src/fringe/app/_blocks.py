@@ -41,20 +41,17 @@ Start = Callable[..., Job]
 Show = Callable[[Any], str]
 
 
-def image_field(folder: Path) -> gr.Image:
+def image_field() -> gr.Image:
     """Make a field that returns the path of an uploaded image; gradio's own field would open it with any decoder.
 
-    Only paths in the folder of uploads are returned, whatever a request names. The method is replaced, because gradio
-    writes a ``.pyi`` file beside the module of every subclass of a component.
+    The method is replaced, because gradio writes a ``.pyi`` file beside the module of every subclass of a component.
     """
     field = gr.Image(
         label="Image", type="filepath", sources=["upload", "clipboard"], height=260, buttons=[], elem_id="image"
     )
 
     def path(payload: Any) -> str | None:
-        if payload is None or not payload.path:
-            return None
-        return payload.path if Path(payload.path).resolve().is_relative_to(folder.resolve()) else None
+        return None if payload is None else payload.path or None
 
     field.preprocess = path
     return field
@@ -79,8 +76,8 @@ def theme() -> gr.Theme:
     )
 
 
-def build_app(service: Service, folder: Path) -> gr.Blocks:
-    """Build the page of a service; ``folder`` is the one of uploaded files."""
+def build_app(service: Service) -> gr.Blocks:
+    """Build the page of a service."""
 
     def forget(request: gr.Request) -> None:
         service.forget(str(request.session_hash))
@@ -89,7 +86,7 @@ def build_app(service: Service, folder: Path) -> gr.Blocks:
         gr.HTML(TITLE)
         with gr.Row(equal_height=False):
             with gr.Column(scale=1, min_width=280):
-                image, model = _choices(service, folder)
+                image, model = _choices(service)
             with gr.Column(scale=3, min_width=280), gr.Tabs():
                 with gr.Tab("Explain", id="explain"):
                     _explain_tab(service, image, model)
@@ -100,9 +97,9 @@ def build_app(service: Service, folder: Path) -> gr.Blocks:
     return blocks
 
 
-def _choices(service: Service, folder: Path) -> tuple[gr.Image, gr.Dropdown]:
+def _choices(service: Service) -> tuple[gr.Image, gr.Dropdown]:
     """Make the fields of the image, the samples and the model."""
-    image = image_field(folder)
+    image = image_field()
     if service.samples:
         samples = gr.HTML(sample_buttons(service.samples), js_on_load=_PICK, elem_id="samples")
 
@@ -194,8 +191,7 @@ def _follow(service: Service, start: Callable[[], Job], show: Show) -> Generator
     empty = ["", *[gr.DownloadButton(visible=False)] * 3]
     yield [status_line(Status("waiting")), *none, gr.skip()]
     try:
-        with service.turn:
-            job = start()
+        job = start()
     except FringeError as error:
         yield [error_box(reason(error)), *empty, idle]
         return

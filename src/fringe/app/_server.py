@@ -1,17 +1,19 @@
 """The web server of the app: its address, the paths it answers, and what a browser may load."""
 
+import asyncio
 import atexit
 import contextlib
+import json
 import os
+import re
 import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from fringe._class_names import read_class_names
 from fringe._process import Interrupted, interruptible
@@ -46,20 +48,55 @@ HEADERS = {
 }
 
 
-class Shield:
-    """Middleware that answers only requests of the page of the app, to one of the ``hosts`` in the Host header, against
-    DNS rebinding by foreign pages; without any, to all."""
+#: Bytes of a request other than an upload; of an upload, what comes beside the file.
+MAX_BODY = 2**16
+#: Headers by which a client would choose the address that the page names as its own.
+_FORWARDED = (b"x-forwarded-host", b"x-gradio-server")
+_HOST = re.compile(r"([\w.-]+|\[[\da-f:.]+\])(:\d{1,4}|:[1-5]\d{4})?", re.ASCII | re.IGNORECASE)
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], hosts: tuple[str, ...]):
-        self.app, self.hosts = app, hosts
+
+class Refused(Exception):
+    """Ends a request with a ``status``."""
+
+    def __init__(self, status: int):
+        self.status = status
+
+
+class Shield:
+    """Middleware that answers only requests of the page of the app, within limits.
+
+    Args:
+        app: What answers.
+        hosts: Names in the Host header that are answered, against DNS rebinding by foreign pages; without any, all.
+        limits: Of uploads.
+        functions: Numbers of the functions that the page calls.
+        is_known: Whether a path is that of an uploaded file or of a sample.
+    """
+
+    def __init__(
+        self,
+        app: Callable[[Scope, Receive, Send], Awaitable[None]],
+        hosts: tuple[str, ...],
+        limits: Limits,
+        functions: Collection[int],
+        is_known: Callable[[str], bool],
+    ):
+        self.app, self.hosts, self.limits, self.functions, self.is_known = app, hosts, limits, functions, is_known
+        self._incoming = 0  # bytes of uploads that are not stored yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse with 403 or 404."""
+        """Answer, or refuse with a status of 400 to 507."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
-        status = self._refusal(scope)
-        if status:
-            await send({"type": "http.response.start", "status": status, "headers": []})
+        uploaded = 0
+        try:
+            self._check_headers(scope)
+            if scope["path"].startswith("/gradio_api/upload"):
+                uploaded = await self._check_upload(scope)
+            else:
+                receive = await self._read(scope, receive)
+        except Refused as refused:
+            await send({"type": "http.response.start", "status": refused.status, "headers": []})
             return await send({"type": "http.response.body", "body": b""})
 
         async def send_with_headers(message: Any) -> None:
@@ -68,24 +105,91 @@ class Shield:
                 message["headers"] = [*message.get("headers", []), *new]
             await send(message)
 
-        return await self.app(scope, receive, send_with_headers)
+        scope = {**scope, "headers": [pair for pair in scope["headers"] if bytes(pair[0]) not in _FORWARDED]}
+        try:
+            return await self.app(scope, receive, send_with_headers)
+        finally:
+            self._incoming -= uploaded
 
-    def _refusal(self, scope: Scope) -> int:
-        """Return the HTTP status of a refusal; 0 for a request that is answered."""
-        headers = {bytes(name).decode("latin-1"): bytes(value).decode("latin-1") for name, value in scope["headers"]}
-        host, origin = headers.get("host", ""), headers.get("origin")
-        if scope["type"] != "http" or (self.hosts and _host(host) not in self.hosts):
-            return 403
-        if origin is not None and urlsplit(origin).netloc != host:
-            return 403
+    def _check_headers(self, scope: Scope) -> None:
+        host, origin = _header(scope, b"host"), _header(scope, b"origin")
+        named = _HOST.fullmatch(host)
+        if scope["type"] != "http":
+            raise Refused(403)
+        if named is None:
+            raise Refused(400)
+        if self.hosts and named[1].strip("[]").lower() not in self.hosts:
+            raise Refused(403)
+        if origin and origin.partition("://")[2] != host:
+            raise Refused(403)
         path = str(scope["path"])
+        longest = max(len(part.encode(errors="replace")) for part in path.split("/"))
         known = path in PATHS or path.startswith(FOLDERS)
-        return 0 if known and not path.startswith("/gradio_api/file=http") else 404
+        if not known or path.startswith("/gradio_api/file=http") or longest > 255:  # no file has a longer name
+            raise Refused(404)
+
+    async def _check_upload(self, scope: Scope) -> int:
+        """Return the bytes of an upload, for which there must be space."""
+        length = _header(scope, b"content-length")
+        if scope["method"] == "POST" and not length:
+            raise Refused(411)
+        if (size := int(length or 0)) > self.limits.max_upload_bytes + MAX_BODY:
+            raise Refused(413)
+        self._incoming += size
+        files, stored = await asyncio.to_thread(_stored)
+        if files >= self.limits.max_stored_files or stored + self._incoming > self.limits.max_stored_bytes:
+            self._incoming -= size
+            raise Refused(507)
+        return size
+
+    async def _read(self, scope: Scope, receive: Receive) -> Receive:
+        """Read a request as a whole, and return what receives it again."""
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > MAX_BODY:
+                raise Refused(413)
+        if scope["path"] in ("/gradio_api/queue/join", "/gradio_api/cancel"):
+            self._check_call(body)
+        parts = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive_again() -> Any:
+            return parts.pop() if parts else await receive()
+
+        return receive_again
+
+    def _check_call(self, body: bytes) -> None:
+        """Check a call of a function: gradio would fetch a path that is a URL."""
+
+        def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:  # a name may stand twice
+            if not all(isinstance(value, str) and self.is_known(value) for name, value in pairs if name == "path"):
+                raise Refused(400)
+            return dict(pairs)
+
+        try:
+            call = json.loads(body, object_pairs_hook=check)
+            json.dumps(call, ensure_ascii=False).encode()  # half a character would end gradio's queue
+        except (ValueError, RecursionError):
+            raise Refused(400) from None
+        function = call.get("fn_index") if isinstance(call, dict) else None
+        if type(function) is not int or function not in self.functions:
+            raise Refused(400)
 
 
-def _host(header: str) -> str:
-    """Return the name in a Host header, without the port."""
-    return (urlsplit(f"//{header}").hostname or "").lower()
+def _header(scope: Scope, name: bytes) -> str:
+    return next((bytes(value).decode("latin-1") for key, value in scope["headers"] if bytes(key) == name), "")
+
+
+def _stored() -> tuple[int, int]:
+    """Number and bytes of the files that are served."""
+    sizes = list[int]()
+    for parent, _, names in os.walk(served()):
+        for name in names:
+            with contextlib.suppress(OSError):
+                sizes.append(os.lstat(os.path.join(parent, name)).st_size)
+    return len(sizes), sum(sizes)
 
 
 @cache
@@ -148,7 +252,7 @@ class AppServer:
         from fringe.app._blocks import HEAD, STYLE, build_app, theme
 
         outer = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-        self.blocks = blocks = build_app(self.service, served())
+        self.blocks = blocks = build_app(self.service)
         # gradio sets it in its own launch, and only then checks that a request names an uploaded file
         blocks.has_launched = True
         gradio.mount_gradio_app(
@@ -167,7 +271,9 @@ class AppServer:
             css_paths=[STYLE],
             head=HEAD,
         )
-        return Shield(outer, hosts)
+        samples = {str(self.service.sample_file(index)) for index in range(len(self.service.samples))}
+        limits, functions = self.service.limits, frozenset(blocks.fns)
+        return Shield(outer, hosts, limits, functions, lambda path: path in samples or path in blocks.upload_file_set)
 
     def start(self) -> "AppServer":
         """Start to answer requests, in the background."""

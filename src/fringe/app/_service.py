@@ -6,7 +6,6 @@ import logging
 import re
 import secrets
 import shutil
-import threading
 import warnings
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -80,10 +79,6 @@ class Service:
         folder: Folder for samples and for files to download.
         limits: Limits for one person.
         samples: Offered images; the first digits by default if a model is the embedded one.
-
-    Attributes:
-        turn: Held while a computation is queued. An image takes time to decode: without it, a press with a large image
-            would come after the next one, and stop it.
     """
 
     def __init__(
@@ -97,7 +92,6 @@ class Service:
             raise InputError("got no model", argument="model", hint="name at least one, such as embedded:digits")
         self.models, self.limits = dict(models), limits or Limits()
         self.worker = Worker(self.limits)
-        self.turn = threading.Lock()
         self.methods = _methods()
         self._folder = folder
         self._folders: dict[tuple[str, str], Path] = {}  # by owner and kind of result
@@ -126,12 +120,14 @@ class Service:
         """Queue the explanation of an image file; the result of the job is :class:`Explained`.
 
         Raises:
-            InputError: If a choice is missing, unknown or too large, or too many jobs wait.
+            InputError: If a choice is missing or unknown, or too many jobs wait. What is wrong with the image is the
+                error of the job, which decodes it.
         """
         loaded, _ = self._model(model), self._method(method)
-        image, name = self._open(file), _name(file)
+        name = _name(file)
 
         def run(job: Job) -> Explained:
+            image = self._open(file)
             classes = self._check_input(loaded, image)
             kind = get_method(method)
             target = f"top{min(CLASSES, classes)}" if kind.many_targets else "predicted"
@@ -153,9 +149,10 @@ class Service:
         titles = {method: self._method(method) for method in methods}
         if len(titles) != 2:
             raise InputError("both methods are the same", hint="choose two different ones")
-        image, name = self._open(file), _name(file)
+        name = _name(file)
 
         def run(job: Job) -> Compared:
+            image = self._open(file)
             self._check_input(loaded, image)
             comparison = compare(
                 loaded,
@@ -199,10 +196,8 @@ class Service:
 
     def _open(self, file: str | Path | None) -> Image.Image:
         """Decode an uploaded file within the limits; error messages do not contain its path."""
-        if file is None:
-            raise InputError("no image is chosen", hint="drop one into the field, or pick a sample")
         try:
-            return open_image(file, max_pixels=self.limits.max_pixels)
+            return open_image(file or "", max_pixels=self.limits.max_pixels)
         except ImageError as error:  # its hint is for those who can raise the limit
             message = error.message.replace(repr(str(file)) + ": ", "this file: ")
             raise InputError(message, hint="choose another image") from error
@@ -371,8 +366,10 @@ def _in_words(what: str, titles: Mapping[str, str]) -> str:
 
 
 def _name(file: str | Path | None) -> str:
-    """The stem of a file name, made safe for names of downloaded files."""
-    return _SAFE.sub("_", Path(file or "").stem).strip("._")[:60] or "image"
+    """The stem of a file name, made safe for names of downloaded files. Raises InputError if there is no file."""
+    if file is None:
+        raise InputError("no image is chosen", hint="drop one into the field, or pick a sample")
+    return _SAFE.sub("_", Path(file).stem).strip("._")[:60] or "image"
 
 
 def _renamed(context: Context | None, name: str, model: str) -> Context:

@@ -19,12 +19,14 @@ FINISHED: tuple[State, ...] = ("done", "failed", "stopped", "expired")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits for one person.
+    """Limits for one person, and for what all of them store.
 
     Attributes:
         max_pixels: Pixels of an uploaded image, compared with its header before it is decoded.
         max_input_pixels: Pixels of the model's input, after its preprocessing.
         max_upload_bytes: Bytes of an uploaded file.
+        max_stored_bytes: Bytes of all files of the app at a time; uploads are removed after an hour.
+        max_stored_files: Number of these files.
         time_limit: Seconds of one computation.
         queue: Number of computations that may wait.
 
@@ -35,12 +37,15 @@ class Limits:
     max_pixels: int = 20_000_000
     max_input_pixels: int = 1_500_000
     max_upload_bytes: int = 32 * 2**20
+    max_stored_bytes: int = 2**30
+    max_stored_files: int = 2000
     time_limit: float = 600.0
     queue: int = 8
 
     def __post_init__(self) -> None:
-        for name, least in (("max_pixels", 1), ("max_input_pixels", 1), ("max_upload_bytes", 1), ("queue", 0)):
-            require(getattr(self, name) >= least, name, getattr(self, name), f"at least {least}")
+        for name in ("max_pixels", "max_input_pixels", "max_upload_bytes", "max_stored_bytes", "max_stored_files"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require(self.queue >= 0, "queue", self.queue, "at least 0")
         require(self.time_limit > 0, "time_limit", self.time_limit, "more than 0 seconds")
 
 

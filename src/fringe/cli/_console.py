@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from fringe._process import Interrupted, interruptible
+from fringe._process import Interrupted, check_interrupt, interruptible
 from fringe._progress import Progress as Progress
 from fringe._tables import TextTable
 from fringe._text import printable
@@ -66,11 +66,11 @@ def exit_on_error(*extras: str) -> Generator[None]:
     """Turn an error that names a wrong argument into one line and exit code 2, one of the system, its memory or the
     device into one line, with the file if there is one, and exit code 1; others keep their traceback."""
     try:
-        with _usage_errors(extras):
+        with interruptible(), _usage_errors(extras):
             yield
     except BrokenPipeError:
         raise  # the reader of the output is gone
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, Interrupted) as error:
         warn("interrupted: run the command again")
         raise typer.Exit(Exit.INTERRUPTED) from error
     except OSError as error:
@@ -110,6 +110,7 @@ def _usage_errors(extras: Sequence[str]) -> Generator[None]:
                 if importlib.util.find_spec(package) is None:  # before anything is computed or written
                     raise ModuleNotFoundError(name=package)
             yield
+            check_interrupt()
     except SystemExit as error:  # this package raises none
         if isinstance(error.__context__, BrokenPipeError):
             raise  # rich ends the program where the reader of the output, such as head, is gone

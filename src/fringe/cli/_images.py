@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fringe._process import Interrupted, check_interrupt
 from fringe._text import to_json
 from fringe.cli._console import Exit, Progress, error_text, exit_on_error, print_error, require_consent, say, show, warn
 from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, names_of, with_options
@@ -98,7 +99,8 @@ def _compute(run: "Run", *, as_json: bool) -> None:
         ):
             for result in results:
                 bars.advance(result if isinstance(result, int) else 1)
-    except KeyboardInterrupt:
+                check_interrupt()
+    except (KeyboardInterrupt, Interrupted):
         more = "the comparison is not resumed: run the same command again for all of it"
         if run.command == "explain":
             more = "run the same command again to go on"

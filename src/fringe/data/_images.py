@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import warnings
 from dataclasses import dataclass
 from io import BytesIO
@@ -15,8 +16,14 @@ from fringe._files import IMAGE_BYTES, UnfitFile, open_regular
 from fringe._urls import RemoteFile
 from fringe.errors import ImageError, first_line
 
-#: Accepted formats; the content decides, not the file's suffix.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+#: Accepted formats; the content decides, not the file's suffix. AVIF and JPEG 2000 are not among them: for a file of
+#: 2 KB whose header says 16 x 16 pixels, or of 200 bytes, their decoders take more than 1 GiB.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
+#: Scans of a JPEG, as libtiff allows; a progressive one has about 10. Each passes over the whole image, and may be
+#: stored in ten bytes.
+MAX_SCANS = 100
+#: A marker of JPEG: no escaped byte, no restart, and none that a decoder passes over.
+_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
 
 MAX_PIXELS = 50_000_000
 
@@ -122,6 +129,11 @@ def _decode(
         with Image.open(file, formats=FORMATS) as image:
             _check_size(image.size, max_pixels)
             _check_tiff(image, max_pixels)
+            if image.format in ("JPEG", "MPO"):
+                file.seek(0)
+                _check_scans(file.read())
+            if image.format == "PPM" and image.tile[0][0] != "raw":  # decoded by a loop over values in Python
+                raise ImageError("holds text, or values up to another number than 255", hint="save it as PNG")
             _scale_transparent(image)
             image.load()
             _check_size(image.size, max_pixels)  # the size of some formats is known only after decoding
@@ -154,6 +166,16 @@ def _check_tiff(image: Image.Image, max_pixels: int) -> None:
     width, height = (int(tags.get(number, 1)) for number in (322, 323))
     if width * height > max_pixels:
         raise ImageError(f"tiles of {width}x{height} are more than {max_pixels} pixels", hint="save it without tiles")
+
+
+def _check_scans(data: bytes) -> None:
+    """Refuse a JPEG of too many scans, counted up to the end of the image."""
+    scans, at = 0, 0
+    while (marker := _MARKER.search(data, at)) is not None and marker[0] != b"\xff\xd9":
+        scans += marker[0] == b"\xff\xda"
+        at = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
+    if scans > MAX_SCANS:
+        raise ImageError(f"has {scans} scans, more than {MAX_SCANS}", hint="save it again, as a JPEG or PNG")
 
 
 def _check_size(size: tuple[int, int], max_pixels: int) -> None:

@@ -5,20 +5,27 @@ import hashlib
 import os
 import re
 import stat
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from fringe._files import sha256_of
+from fringe._files import IMAGE_BYTES, VIEWED, open_regular, sha256_of
+from fringe._text import counted
 from fringe._urls import SCHEMES, RemoteFile, list_remote, url_of
 from fringe.data._digits import SOURCE, digit_image, load_digits
 from fringe.data._images import Exif, Sample, open_image, to_channels
 from fringe.errors import ImageError, InputError, did_you_mean
 
-#: Files with other suffixes in a folder are skipped; a file that is named directly is always tried.
-SUFFIXES = (".bmp", ".gif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+#: A folder's files with other suffixes are left out, with a warning; a file that is named directly is always tried.
+SUFFIXES = (
+    *(".bmp", ".gif", ".jfif", ".jif", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm"),
+    *(".tif", ".tiff", ".webp"),
+)
+#: How files of these formats begin, for those without a suffix.
+_BEGINNINGS = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|BM|RIFF....WEBP|II\*\0|MM\0\*|P[456]\s", re.DOTALL)
 
 _LABEL = re.compile(r"([0-9]{1,5})_")
 _UNSAFE = re.compile(r"[^\w.-]")
@@ -75,12 +82,13 @@ def find_inputs(arguments: Sequence[str], *, on_error: OnError | None = None) ->
     Args:
         arguments: Files, folders and ``embedded:digits[:INDEX|:START:STOP]``; files and folders of an object store as
             ``s3://bucket/folder``, ``gs://...`` or ``abfs://...``. Folders are searched recursively, in
-            order of name, following symbolic links and skipping hidden files.
+            order of name, following symbolic links and skipping hidden files. One warning counts the other files
+            that are left out of a folder, by suffix.
         on_error: Called with each missing argument and each folder that cannot be listed; all other images are
             returned.
 
     Returns:
-        The images in the order of the arguments, without duplicates.
+        The images in the order of the arguments, without duplicates: a file stands for the links that lead to it.
 
     Raises:
         ImageError: If there are no arguments; and if ``on_error`` is None, for the first error.
@@ -92,7 +100,9 @@ def find_inputs(arguments: Sequence[str], *, on_error: OnError | None = None) ->
     for argument in arguments:
         try:
             for ref in _expand(argument, report):
-                refs.setdefault(_identity(ref), ref)
+                known = refs.setdefault(_identity(ref), ref)
+                if _is_link(known) and not _is_link(ref):
+                    refs[_identity(ref)] = ref
         except ImageError as error:
             report(argument, error)
     return iter(_with_unique_ids(list(refs.values())))
@@ -113,6 +123,8 @@ def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
         yield from map(_file_ref, _remote_images(url))
         return
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)://", argument)
+    if scheme is not None and scheme[1] in SCHEMES:
+        raise ImageError(f"{argument!r} is a URL that names no bucket")
     if scheme is not None:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise ImageError(f"{argument!r}: {scheme[1]}:// is not supported; name a file, a folder, or a URL of {known}")
@@ -155,9 +167,8 @@ def _remote_images(url: str) -> list[RemoteFile]:
         raise ImageError(f"{url!r} cannot be listed ({error.strerror})") from error
     if not files:
         raise ImageError(f"{url!r} is neither a file nor a folder of the object store")
-    images = [file for file in files if file.url == url or Path(file.name).suffix.lower() in SUFFIXES]
-    if not images:
-        raise ImageError(f"folder {url!r} holds no images ({', '.join(SUFFIXES)})")
+    images = [file for file in files if file.url == url or _has_suffix(file.name)]
+    _mention_others(url, images, [file.name for file in files if file not in images])
     return images
 
 
@@ -169,26 +180,58 @@ def _images_below(folder: Path, report: OnError) -> list[Path]:
         unlisted.append(name)
         report(name, ImageError(f"folder {name!r} cannot be listed ({error.strerror})"))
 
-    images = sorted(
-        (parent / name for parent, names in _list_images(folder, unreadable) for name in names),
-        key=lambda path: path.relative_to(folder).as_posix(),
-    )
-    if not images and not unlisted:
-        raise ImageError(f"folder {str(folder)!r} holds no images ({', '.join(SUFFIXES)})")
-    return images
+    images, left_out = list[Path](), list[str]()
+    for path in _files_below(folder, unreadable):
+        if _is_image(path):
+            images.append(path)
+        else:
+            left_out.append(path.name)
+    if not unlisted or images:
+        _mention_others(str(folder), images, left_out)
+    return sorted(images, key=lambda path: path.relative_to(folder).as_posix())
 
 
-def _list_images(folder: Path, unreadable: Callable[[OSError], None]) -> Iterator[tuple[Path, list[str]]]:
-    """Yield folders with their image names; a folder reached a second time through a link is skipped."""
+def _files_below(folder: Path, unreadable: Callable[[OSError], None]) -> Iterator[Path]:
+    """Yield the visible files of a folder and of those below it, each folder once: links to folders come last, so that
+    a folder is entered by its own name."""
     entered: set[str] = set()
-    for parent, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
-        real = os.path.realpath(parent)
-        if real in entered:
-            folders.clear()
-            continue
-        entered.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield Path(parent), [n for n in names if Path(n).suffix.lower() in SUFFIXES and not n.startswith(".")]
+    waiting = [str(folder)]
+    for start in waiting:
+        for parent, folders, names in os.walk(start, onerror=unreadable):
+            real = os.path.realpath(parent)
+            if real in entered:
+                folders.clear()
+                continue
+            entered.add(real)
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            waiting += filter(os.path.islink, (os.path.join(parent, name) for name in folders))
+            yield from (Path(parent, name) for name in names if not name.startswith(".") and name not in VIEWED)
+
+
+def _has_suffix(name: str) -> bool:
+    return Path(name.rstrip()).suffix.lower() in SUFFIXES
+
+
+def _is_image(path: Path) -> bool:
+    """Whether a file of a folder is taken for an image: by its suffix, or without one by how it begins."""
+    if path.suffix.strip(" ."):
+        return _has_suffix(path.name)
+    with contextlib.suppress(OSError), open_regular(path, IMAGE_BYTES) as file:
+        return _BEGINNINGS.match(file.read(16)) is not None
+    return False
+
+
+def _mention_others(folder: str, images: Sequence[object], left_out: Sequence[str]) -> None:
+    """Warn in a line that files of a folder are left out; raise ImageError where there is no image beside them."""
+    kinds = Counter(Path(name.rstrip()).suffix.lower() or "without a suffix" for name in left_out)
+    counts = [f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))[:6]]
+    others = f"{counted(len(left_out), 'file')} left out: {', '.join(counts)}{', ...' if len(kinds) > 6 else ''}"
+    if not images:
+        more = f"; {others}" if left_out else ""
+        raise ImageError(f"folder {folder!r} holds no images ({', '.join(SUFFIXES)}){more}")
+    if left_out:
+        hint = f"images are files with the suffixes {', '.join(SUFFIXES)}; convert other formats"
+        warnings.warn(f"folder {folder!r}: {others}; {hint}", stacklevel=2)
 
 
 def _file_ref(path: Path | RemoteFile) -> ImageRef:
@@ -206,6 +249,10 @@ def _identity(ref: ImageRef) -> str | int:
     if isinstance(ref.origin, RemoteFile):
         return ref.origin.url
     return os.path.realpath(ref.origin) if isinstance(ref.origin, Path) else ref.origin
+
+
+def _is_link(ref: ImageRef) -> bool:
+    return isinstance(ref.origin, Path) and ref.origin.is_symlink()
 
 
 def _with_unique_ids(refs: list[ImageRef]) -> list[ImageRef]:

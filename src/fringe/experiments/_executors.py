@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Protocol, cast
 
+from fringe._process import check_interrupt
 from fringe._progress import log
 from fringe.errors import FringeError, InputError, first_line
 from fringe.experiments._jobs import Callback, Job, RunLog, TaskReport, perform, perform_or_exit
@@ -109,6 +110,7 @@ def run_tasks(job: Job, tasks: Sequence[Task], log: RunLog, callback: Callback, 
                 if report is not None:
                     log.reports.append(report)
                     callback(report)
+                    check_interrupt()
                     if len(log.reports) % COMPACT_EVERY == 0:
                         job.store.compact()
                 elif task is not None:

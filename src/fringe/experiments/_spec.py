@@ -30,6 +30,8 @@ PLAN_NAME = r"[\w-]+"
 #: What a model may be called. A spec that contains an equals sign has a colon or a slash before it.
 _LABEL = r"[\w.-]+"
 _MAX_DEPTH = 100  # levels of a YAML file that are read; a plan has three
+#: The time to parse a TOML key grows with the square of its parts.
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""")
 _TYPED_ONLY = "trust_code"
 _TYPED_HINT = "workers, save_maps and other options that change no number are not read from a file"
 
@@ -361,7 +363,10 @@ def _read(path: Path) -> dict[str, Any]:
     name = str(path)
     try:
         text = read_regular(path, SETTINGS_BYTES).decode()
-        content = _yaml(text) if path.suffix.lower() in (".yaml", ".yml") else tomllib.loads(text)
+        is_yaml = path.suffix.lower() in (".yaml", ".yml")
+        if not is_yaml and _LONG_KEY.search(text):
+            raise ValueError("a key has more than 16 parts with dots between them")
+        content = _yaml(text) if is_yaml else tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {name!r} ({error})", argument="config") from error
     except RecursionError:

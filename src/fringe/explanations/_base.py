@@ -173,11 +173,13 @@ def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An image with the SHA-256 of its file, as the model takes it: ``x`` (C, H, W)."""
+    """An image with the SHA-256 of its file, as the model takes it: ``x`` (C, H, W); and its result, where an earlier
+    run has ``stored`` one."""
 
     ref: ImageRef
     sha256: str | None
     x: Tensor
+    stored: Explanation | None = None
 
 
 class ImageRun(Generic[Spec]):

@@ -115,7 +115,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         super().__init__(inputs, out, spec, overwrite=overwrite)
         self.explained: list[Explanation] = []
         self._entries: list[dict[str, Any]] = []
-        self._model_checked = False
+        self._model_checked = self._resumes = False
 
     def results(self, progress: Progress | None = None) -> Generator[Explanation | Failure]:
         """Compute and write what is missing, in the order of the inputs; yield every result."""
@@ -188,6 +188,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if self.spec.preset is not None and self.spec.preset.endswith(".json"):
             configured_method(self.spec, self.loaded.architecture)
         summary = self.folder.summary()
+        self._resumes = summary is not None and not summary.get("complete", False)
         earlier = {} if summary is None else summary.get("setting", {})
         differences = [] if summary is None else changes(earlier, self.setting)
         if summary is None or not differences or not self.folder.has_results():
@@ -204,13 +205,14 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             names = ", ".join([*left[:5], *(["..."] if len(left) > 5 else [])])
             warnings.warn(f"{len(left)} results of other settings stay in {str(self._out)!r}: {names}", stacklevel=3)
 
-    def _stored_or_prepared(self, ref: ImageRef) -> Prepared | Explanation | Failure:
+    def _stored_or_prepared(self, ref: ImageRef) -> Prepared | Failure:
         stored = self.folder.read(ref.id)
         if stored is not None and self._is_current(stored, ref):
             result = Explanation(self.folder.result_path(ref.id), stored, reused=True)
-            self._check_model(result, ref)
+            x = result.load()["input"]
+            self._check_model(result, ref, x)
             self.done += 1
-            return result
+            return Prepared(ref, stored["sha256"], x, result)
         return self.prepare(ref)
 
     def _is_current(self, stored: Mapping[str, Any], ref: ImageRef) -> bool:
@@ -228,7 +230,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         """Whether the page of a stored result shows as many classes as it is to."""
         return self._classes(stored["classes"]) == self._classes(stored["classes"], stored["options"].get("top", 1))
 
-    def _check_model(self, result: Explanation, ref: ImageRef) -> None:
+    def _check_model(self, result: Explanation, ref: ImageRef, x: Tensor) -> None:
         """Compare the model's answer with the first reused result: a digest of weights does not see the code.
 
         Raises:
@@ -236,7 +238,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         """
         if self._model_checked:
             return
-        logits = self.classifier.logits(result.load()["input"][None].to(self.device))[0].cpu()
+        logits = self.classifier.logits(x[None].to(self.device))[0].cpu()
         now = logits.double().softmax(-1)
         tolerance = TOLERANCE if result.record["device"] == str(self.device) else OTHER_TOLERANCE
         apart = max(abs(float(now[entry["class"]]) - entry["probability"]) for entry in result.record["top"])
@@ -248,14 +250,20 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     # Computation
 
-    def _explain(
-        self, batch: Sequence[Prepared | Explanation | Failure], progress: Progress | None
-    ) -> list[Explanation | Failure]:
-        """Results of a batch in its order; images of one size are computed together, and written at once."""
+    def _explain(self, batch: Sequence[Prepared | Failure], progress: Progress | None) -> list[Explanation | Failure]:
+        """Results of a batch in its order; images of one size are computed together, and written at once.
+
+        Where a run ended within them, all are computed again, so that the maps do not differ by rounding from those of
+        a run that went on; those that are stored stay."""
         computed: dict[str, Explanation | Failure] = {}
         for group in by_shape(batch):
-            results = self._explain_group(group, progress)
-            computed |= {item.ref.id: result for item, result in zip(group, results, strict=True)}
+            stored = {item.ref.id: item.stored for item in group if item.stored is not None}
+            if len(stored) < len(group):
+                ended = self._resumes and all(one.record["cost"]["images"] == len(group) for one in stored.values())
+                items = group if ended else [item for item in group if item.stored is None]
+                results = self._explain_group(items, progress)
+                computed |= {item.ref.id: result for item, result in zip(items, results, strict=True)}
+            computed |= stored
         return [computed[item.ref.id] if isinstance(item, Prepared) else item for item in batch]
 
     def _explain_group(self, group: Sequence[Prepared], progress: Progress | None) -> list[Explanation | Failure]:
@@ -301,6 +309,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
     def _write(
         self, item: Prepared, logits: Tensor, several: Attribution, row: int, seconds: float
     ) -> Explanation | Failure:
+        if item.stored is not None:
+            return item.stored
         result = several if several.target.dim() == 1 else several.of_class(0)
         if result.verdict[row] in ("nan_input", "nan_logits"):
             return Failure.of(item.ref, result.advice[row])

@@ -1,6 +1,7 @@
 """The folder of results: each result appears complete or not at all, and is checked before it is used again."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -9,7 +10,18 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fringe._files import MAPS_BYTES, RECORD_BYTES, VIEWED, read_regular, require_local, sha256_of, when_free
+from fringe._files import (
+    MAPS_BYTES,
+    PARTIAL,
+    RECORD_BYTES,
+    VIEWED,
+    is_abandoned,
+    partial_path,
+    read_regular,
+    require_local,
+    sha256_of,
+    when_free,
+)
 from fringe._text import to_json
 from fringe.errors import InputError
 from fringe.experiments import digest
@@ -46,6 +58,10 @@ class ResultFolder:
             if foreign and self._is_damaged():
                 warnings.warn(f"{str(root / SUMMARY)!r} is damaged and is written again", stacklevel=3)
             root.mkdir(parents=True, exist_ok=True)
+            for path in root.glob(f"{PARTIAL}*"):
+                with contextlib.suppress(OSError):
+                    if "~" not in path.name or is_abandoned(path):  # without: of an earlier version
+                        _remove(path)
         except OSError as error:
             raise InputError(f"cannot use {str(root)!r} ({error.strerror})", argument="out") from error
 
@@ -91,11 +107,12 @@ class ResultFolder:
         cannot be written.
         """
         final = self.result_path(identity)
-        partial, old = self.root / f".partial-{final.name}", self.root / f".old-{final.name}"
+        partial = partial_path(final)
+        old = partial.with_name(f"{partial.name}.old")
         with _named_errors(final):
             if final.exists() and not _is_result(final):
                 raise InputError(f"{str(final)!r} exists and is no result of this command")
-            shutil.rmtree(partial, ignore_errors=True)
+            _remove(partial)
             try:
                 partial.mkdir()
                 fill(partial)
@@ -103,23 +120,30 @@ class ResultFolder:
                 content = json.loads(to_json(content))
                 sealed = {**content, "checksum": digest(content)}
                 (partial / EXPLANATION).write_text(to_json(sealed), encoding="utf-8")
-                if final.exists():
-                    shutil.rmtree(old, ignore_errors=True)
-                    when_free(lambda: final.rename(old))
-                try:
-                    when_free(lambda: partial.rename(final))
-                except OSError:
-                    if old.exists():
-                        when_free(lambda: old.rename(final))
-                    raise
+                self._replace(final, partial, old)
                 return sealed
             finally:
-                shutil.rmtree(partial, ignore_errors=True)
-                shutil.rmtree(old, ignore_errors=True)
+                _remove(partial)
+                _remove(old)
+
+    def _replace(self, final: Path, partial: Path, old: Path) -> None:
+        """Rename a folder; where another run takes the name in between, try again."""
+        while True:
+            _remove(old)
+            with contextlib.suppress(FileNotFoundError):
+                when_free(lambda: final.rename(old))
+            try:
+                return when_free(lambda: partial.rename(final))
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    continue
+                if old.exists():
+                    when_free(lambda: old.rename(final))
+                raise
 
     def attempt(self, name: str, fill: Callable[[Path], object]) -> None:
         """Write one file of the run through a temporary neighbour; an error is stored in ``unwritten``."""
-        partial = self.root / f".partial-{name}"
+        partial = partial_path(self.root / name)
         try:
             with _named_errors(self.root / name):
                 try:
@@ -155,12 +179,22 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _is_partial(name: str) -> bool:
-    return name.startswith((".partial-", ".old-"))
+    return name.startswith(PARTIAL)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _is_result(path: Path) -> bool:
     """Whether a folder is a result, also an incomplete one: nothing else may be replaced."""
-    return (path / EXPLANATION).is_file() or {file.name for file in path.iterdir()} <= set(FILES)
+    with contextlib.suppress(FileNotFoundError):  # another run may have renamed it just now
+        return (path / EXPLANATION).is_file() or {file.name for file in path.iterdir()} <= set(FILES)
+    return True
 
 
 @contextlib.contextmanager

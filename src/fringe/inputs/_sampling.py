@@ -1,6 +1,7 @@
 """Images of a run: ordered by a seed, named by their content, drawn as samples and as references."""
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -89,7 +90,7 @@ def in_order(refs: Iterable[ImageRef], seed: int) -> list[ImageRef]:
 
     def key(ref: ImageRef) -> tuple[bytes, str]:
         name = ref.id if isinstance(ref.origin, int) else ref.origin.stem
-        return hashlib.sha256(f"{seed} {name}".encode()).digest(), ref.source
+        return hashlib.sha256(os.fsencode(f"{seed} {name}")).digest(), ref.source  # a name may not be UTF-8
 
     return sorted(refs, key=key)
 

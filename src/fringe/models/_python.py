@@ -4,6 +4,7 @@ import copy
 import hashlib
 import importlib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -113,7 +114,7 @@ def _names(value: Any) -> tuple[str, ...] | None:
 
 def run_file(path: Path) -> ModuleType:
     """Execute a file as a module of its own; without bytecode files, so nothing is written beside it."""
-    name = f"fringe_model_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    name = f"fringe_model_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]}"
     loader = SourceFileLoader(name, str(path.resolve()))
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None

@@ -136,7 +136,7 @@ def write_report(
         "tables.tex": latex_document(tables, [verdict_table(one, name) for name, one in worth.items()]),
         **({} if reliability is None else {FILE: to_json(reliability.record())}),
     }
-    texts = {name: text.encode() for name, text in files.items()}
+    texts = {name: text.encode(errors="backslashreplace") for name, text in files.items()}  # names may not be UTF-8
     images = {f"figures/{image.name}.png": image.png for image in report.images}
     others = write_files(folder, {**texts, "summary.csv": summary_csv(tables).encode(), **images})
     return ReportFiles((*others[: len(texts)], *scores, *others[len(texts) :]))
