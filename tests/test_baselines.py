@@ -155,5 +155,5 @@ def test_spaces_are_checked():
         make("black", x, InputSpace(0.0, torch.ones(4, 1, 1)))
     with pytest.raises(InputError, match=r"space.low: got shape \(1, 3, 6, 8\)"):
         make("black", x, InputSpace(torch.zeros(1, 3, 6, 8), 1.0))
-    with pytest.raises(InputError, match="expected images"):
+    with pytest.raises(InputError, match="expected series, images or volumes"):
         make("blur", images(2, (5,)))

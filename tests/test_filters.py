@@ -17,7 +17,7 @@ def images(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def correlate(x: torch.Tensor, taps: torch.Tensor, mode: str) -> torch.Tensor:
-    for axis in (2, 3):
+    for axis in range(2, x.dim()):
         x = torch.from_numpy(ndimage.correlate1d(x.numpy(), taps.numpy(), axis=axis, mode=mode))
     return x
 
@@ -53,7 +53,7 @@ def test_a_box_is_even():
 
 
 @pytest.mark.parametrize("padding", SCIPY)
-@pytest.mark.parametrize("shape", [(2, 3, 7, 11), (1, 1, 6, 1), (1, 2, 1, 5)])
+@pytest.mark.parametrize("shape", [(2, 3, 7, 11), (1, 1, 6, 1), (1, 2, 1, 5), (2, 3, 9), (2, 1, 4, 6, 5)])
 @pytest.mark.parametrize("sigma", [0.7, 4.0, 9.0])
 def test_blurs_of_images_are_scipy_s_even_far_beyond_the_edge(padding, shape, sigma):
     """A kernel of nine pixels is 73 wide: it folds back and forth over an image of five."""
@@ -99,7 +99,7 @@ def test_a_blur_is_the_same_alone_and_in_a_batch():
 
 
 def test_what_cannot_be_blurred_is_refused():
-    with pytest.raises(InputError, match=r"inputs: got shape \(2, 5\), expected images \(B, C, H, W\) to blur"):
+    with pytest.raises(InputError, match=r"inputs: got shape \(2, 5\), expected series, images or volumes .* to blur"):
         gaussian_blur(images(2, 5), 1.0)
     with pytest.raises(InputError, match="kernel: got 4, expected an odd number"):
         blur(images(1, 1, 5, 5), box_kernel(4), "zeros")

@@ -1,4 +1,4 @@
-"""Blurs of images with finite kernels, for baselines and references."""
+"""Blurs along axes of space with finite kernels, for baselines and references."""
 
 import math
 from typing import Literal
@@ -44,8 +44,10 @@ def box_kernel(size: int) -> Tensor:
 
 
 def blur(x: Tensor, kernel: Tensor, padding: Padding | Mirror) -> Tensor:
-    """Filter images ``x`` (B, C, H, W) by a ``kernel`` of odd length along both axes."""
-    require_images(x, "to blur")
+    """Filter series, images or volumes ``x`` (B, C, *S) by a ``kernel`` of odd length along every axis of space."""
+    if x.dim() < 3:
+        message = f"got shape {tuple(x.shape)}, expected series, images or volumes (B, C, *S) to blur"
+        raise InputError(message, argument="inputs")
     require(kernel.numel() % 2 == 1, "kernel", kernel.numel(), "an odd number of weights")
     if kernel.numel() == 1:
         return x.clone()
@@ -57,15 +59,17 @@ def blur(x: Tensor, kernel: Tensor, padding: Padding | Mirror) -> Tensor:
 
 
 def gaussian_blur(x: Tensor, sigma: float, padding: Padding | Mirror = "reflect") -> Tensor:
-    """Blur images ``x`` (B, C, H, W) by a Gaussian of ``sigma`` pixels."""
+    """Blur series, images or volumes ``x`` (B, C, *S) by a Gaussian of ``sigma`` pixels."""
     return blur(x, gaussian_kernel(sigma), padding)
 
 
 def _filter(x: Tensor, kernel: Tensor, padding: Padding | Mirror) -> Tensor:
-    rows, reach = x.flatten(0, 1)[:, None], kernel.numel() // 2
-    rows = functional.conv2d(_pad(rows, -2, reach, padding), kernel.view(1, 1, -1, 1))
-    rows = functional.conv2d(_pad(rows, -1, reach, padding), kernel.view(1, 1, 1, -1))
-    return rows.reshape(x.shape)
+    shape, reach = x.shape, kernel.numel() // 2
+    for axis in range(2, len(shape) - 1):
+        rows = x.reshape(-1, 1, shape[axis], shape[axis + 1 :].numel())
+        x = functional.conv2d(_pad(rows, -2, reach, padding), kernel.view(1, 1, -1, 1))
+    rows = x.reshape(-1, 1, shape[2:-1].numel(), shape[-1])
+    return functional.conv2d(_pad(rows, -1, reach, padding), kernel.view(1, 1, 1, -1)).reshape(shape)
 
 
 def _pad(x: Tensor, axis: int, reach: int, padding: Padding | Mirror) -> Tensor:

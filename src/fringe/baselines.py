@@ -103,7 +103,7 @@ def make_baseline(text: str, inputs: Tensor, space: InputSpace, rng: KeyedGenera
     if name == "mean":  # of each channel, or of the input if it has no channels and space
         return inputs.mean(tuple(range(2, inputs.dim())) or (1,), keepdim=True).expand_as(inputs).clone()
     if name == "blur":  # the number is a share of the shorter side
-        return gaussian_blur(inputs, number * min(inputs.shape[-2:]))
+        return gaussian_blur(inputs, number * min(inputs.shape[2:], default=1))
     draw = rng.uniform if name == "uniform" else rng.normal  # both as in Sturmfels et al. 2020
     noise = torch.stack([draw(f"baseline {key}", x) for key, x in zip(keys, inputs, strict=True)])
     if name == "uniform":

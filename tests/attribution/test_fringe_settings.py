@@ -178,17 +178,17 @@ _LOST = r"the prediction lost \d+% of its divergence from the uniform prediction
 @pytest.mark.parametrize(
     ("settings", "verdict", "advice"),
     [
-        ({}, "ok", rf"complete within \d\.\d%; {_LOST} \(ok needs 50%\)"),
+        ({}, "ok", rf"sum within \d\.\d% of the change of the score; {_LOST} \(ok needs 50%\)"),
         (
             {"until": "budget", "temperature": 1.0},
             "ok",
-            rf"complete within .*; {_LOST} \(ok needs 50%\); to go further, use until='arrival'",
+            rf"sum within .*; {_LOST} \(ok needs 50%\); to go further, use until='arrival'",
         ),
-        ({"until": "arrival"}, "ok", rf"complete within \d\.\d%; {_LOST} \(arrived\)"),
+        ({"until": "arrival"}, "ok", rf"sum within \d\.\d% of the change of the score; {_LOST} \(arrived\)"),
         (
             {"steps": 4},
             "short",
-            rf".*%, but {_LOST.replace('lost', 'lost only')} \(ok needs 50%\): use until='arrival', .*",
+            rf".*% of the .*, but {_LOST.replace('lost', 'lost only')} \(ok needs 50%\): use until='arrival', .*",
         ),
         (
             {"steps": 1, "temperature": 1.0},
@@ -245,7 +245,7 @@ PLAIN = {"temperature": 1.0}
             r".*: raise max_steps, delta_euc or .* damping",
         ),
         # a twentieth of the change of the score
-        ({}, {"residual": 0.05}, "ok", r"complete within 5\.0%; .*"),
+        ({}, {"residual": 0.05}, "ok", r"sum within 5\.0% of the change of the score; .*"),
         ({}, {"residual": 0.051}, "coarse", r".* by 5\.1%: raise quadrature_depth; .*"),
         ({}, {"residual": math.nan}, "coarse", r".*"),
         ({}, {"residual": 0.051, "classes": 2}, "coarse", r".*: explain this class alone; .*"),

@@ -80,7 +80,7 @@ def test_a_notebook_shows_the_picture_and_the_verdict_and_no_markup_of_strangers
     assert html.count("data:image/png;base64,") == 3
     assert "&lt;script&gt;" in html
     assert "<script" not in html
-    assert "Read with care" in html or "is complete" in html or "Do not rely" in html
+    assert "Read with care" in html or "Not checked" in html or "Do not rely" in html
     assert "http" not in html
     assert not re.search(r"(?<!-)color:|background", html)  # the notebook's own colours, dark or light
     assert "data:image/png" in BARE._repr_html_()
@@ -233,9 +233,26 @@ def test_the_class_that_a_map_is_compared_with_is_named_wherever_the_map_is(tmp_
 
 @pytest.mark.parametrize("verdict", SENTENCES)
 def test_a_verdict_has_the_colour_of_its_sentence_on_a_sheet(verdict):
-    """Brown for what is to be read with care, as on a page: red would say that the map is wrong."""
+    """Brown for what is to be read with care, as on a page: red would say that the map is wrong. Never green, which
+    would say that it is right, and the method that promises nothing has no colour."""
     several = dataclasses.replace(PREVIEW.of_class(0), verdict=(verdict,) * len(PREVIEW))
     texts = [text for text in several.plot("signed").findobj(Text) if text.get_text() == verdict.replace("_", " ")]
     assert len(texts) == len(PREVIEW)
     red, green, blue = to_rgb(texts[0].get_color())
-    assert {"good": green > red, "fair": red > green > 2 * blue, "bad": red > 2 * green}[tone_of(verdict)]
+    colours = {
+        "checked": blue > 1.2 * green > 1.2 * red,
+        "fair": red > green > 2 * blue,
+        "bad": red > 2 * green,
+        "plain": max(red, green, blue) - min(red, green, blue) < 0.15,
+    }
+    assert colours[tone_of(verdict)]
+
+
+def test_no_verdict_promises_more_than_the_sum():
+    right = "whether the map marks the right parts of the input"
+    assert [name for name, (_, text) in SENTENCES.items() if right in text.partition("ot checked: ")[2]] == [
+        "ok",
+        "unchecked",
+    ]
+    for _, text in SENTENCES.values():
+        assert not re.search(r"\b(complete|accurate|correct|reliable)\b", text)

@@ -15,6 +15,7 @@ from fringe.cli import app
 from fringe.data import find_inputs
 from fringe.evaluation import CONTROLS, compare, estimate, validate_metrics
 from fringe.explanations import ComparisonRun, _compare
+from fringe.metrics import Sparseness
 from fringe.models import load_model
 
 DIGITS = ("--model", "embedded:digits")
@@ -183,6 +184,27 @@ def test_an_image_that_a_method_refuses_fails_alone(tmp_path, monkeypatch):
         (False, ""),
         (True, "failed"),
         (False, ""),
+    ]
+
+
+def test_a_metric_that_refuses_loses_no_score_of_the_others(tmp_path, monkeypatch):
+    real = Sparseness.score
+
+    def score(self, maps):
+        if "digits-0001" in maps.context.problem.keys:
+            raise InputError("does not like digits-0001")
+        return real(self, maps)
+
+    monkeypatch.setattr(Sparseness, "score", score)
+    asked = ("embedded:digits:0:2", "--methods", "ig", "--validity", "--set", "ig.steps=4", "--no-controls")
+    result = quick(tmp_path, *asked, metrics="insertion,sparseness")
+    assert result.exit_code == 3, result.output
+    assert "error: metric sparseness: does not like digits-0001\n" in result.stderr
+    rows = [(r["metric"], r["image"], r["score"] == "", r["flags"]) for r in lines(tmp_path)]
+    assert rows[2:] == [("sparseness", "digits-0000", False, ""), ("sparseness", "digits-0001", True, "metric_refused")]
+    assert [score for _, _, score, _ in rows[:2]] == [False, False]
+    assert read(tmp_path)["refused"] == [
+        {"method": "ig", "metric": "sparseness", "reason": "does not like digits-0001", "images": 1}
     ]
 
 

@@ -507,3 +507,44 @@ def test_a_probability_is_said_to_be_that_of_the_prediction_where_another_class_
     options = ("embedded:digits:0", "--method", "ig", "--no-figures", "--out")
     assert "p(prediction)" in run(*options, tmp_path / "a", "--target", "3").stdout
     assert "p(prediction)" not in run(*options, tmp_path / "b").stdout
+
+
+NET = """
+from fringe.models import load_model
+
+PREPROCESSING = load_model("embedded:digits").preprocessing
+
+
+def make():
+    return load_model("embedded:digits").module
+"""
+
+
+def test_pages_are_titled_by_the_file_or_the_label_and_not_by_the_function(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    named = ("embedded:digits:3", "--method", "ig", "--set", "steps=4", "--trust-code")
+    for label, title in (("", "net.make"), ("mine=", "mine")):
+        out = tmp_path / title
+        result = run(*named, "--model", f"{label}{tmp_path / 'net.py'}:make", "--out", out)
+        assert result.exit_code == 0, result.output
+        page = (out / "digits-0003" / "explanation.html").read_text(encoding="utf-8")
+        assert f"<strong>{title}</strong> gives" in page
+        index = (out / "index.html").read_text(encoding="utf-8")
+        assert f"<title>{title} · " in index
+        assert "does not say whether the map marks the right parts of the input" in index
+        assert "whether the map marks the right parts of the input is not checked" in result.output.replace("\n", " ")
+        assert json.loads((out / "summary.json").read_text())["model"]["label"] == title
+    again = run(*named, "--model", f"other={tmp_path / 'net.py'}:make", "--out", tmp_path / "mine")
+    assert "model.label: mine, now other" in again.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("method", "tone"), [("ig", "checked"), ("smoothgrad", "plain")])
+def test_the_banner_of_a_page_says_what_is_checked_and_what_is_not(tmp_path, method, tone):
+    assert run("embedded:digits:3", "--method", method, "--out", tmp_path).exit_code == 0
+    page = (tmp_path / "digits-0003" / "explanation.html").read_text(encoding="utf-8")
+    (shown, sentence) = re.search(
+        r'<p class="verdict (\w+)" id="verdict"><strong id="sentence">(.+?)</strong>', page
+    ).groups()
+    assert (shown, sentence) == (tone, fringe.attribution.SENTENCES["ok" if tone == "checked" else "unchecked"][1])
+    assert "ot checked: " in sentence
+    assert "is complete" not in page[: page.index('<div class="columns">')].partition("<header>")[2]

@@ -143,6 +143,25 @@ def test_listings_give_back_every_default(command, known):
         assert all(field["name"] in shown for field in entry["settings"])
 
 
+def test_metrics_say_which_inputs_they_score():
+    def names(*arguments):
+        return {entry["name"] for entry in json.loads(invoke("metrics", *arguments, "--json").stdout)["metrics"]}
+
+    listed = {entry["name"]: entry["inputs"] for entry in json.loads(invoke("metrics", "--json").stdout)["metrics"]}
+    assert listed["road"]["paper"] == listed["road"]["accuracy"] == ["image", "series", "volume"]
+    assert listed["insertion"]["zero"] == ["image", "series", "volume", "tabular"]
+    assert names() - names("--kind", "series") == {
+        *("mass_inside", "rank_accuracy", "expected_hit", "region_completeness"),
+    }
+    assert {"road", "pic"} <= names("--kind", "volume") - names("--kind", "tabular")
+    assert (
+        "inputs: image, series, volume; zero: image, series, volume, tabular\n" in invoke("metrics", "insertion").stdout
+    )
+    refused = invoke("metrics", "--kind", "video")
+    assert (refused.exit_code, "known: image, series, volume, tabular" in refused.stderr) == (2, True)
+    assert METRICS["random_logit"]().kinds == ("image",)
+
+
 def test_metrics_say_which_way_is_better():
     listed = {entry["name"]: entry for entry in json.loads(invoke("metrics", "--json").stdout)["metrics"]}
     for name, kind in METRICS.items():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fringe import METRICS, InputError
+from fringe.metrics import KINDS, get_metric
 from fringe.testing import METRIC_CHECKS, check_metric
 from fringe.testing._metrics import MetricUnderTest
 
@@ -21,6 +22,37 @@ def test_it_keeps_the_contract(name):
     levels = "from the model, by half, never" if METRICS[name].compares_models else "perfect, random, inverted"
     ranking = {result.name: result.detail for result in results}["ranking"]
     assert ranking.startswith(levels) == (METRICS[name].direction != "none")
+
+
+#: Those laws that the kind of input may break.
+LAWS = {"batch_of_one", "order", "batch_size", "repeatable", "passes"}
+LAWS |= {"shape_and_dtype", "ranking", "degenerate_maps", "shared_context", "caller_tensors"}
+OTHER_KINDS = [
+    pytest.param(name, kind, marks=[pytest.mark.thorough] if name in ("pic", "road") and kind == "volume" else [])
+    for name, one in METRICS.items()
+    for kind in one().kinds
+    if kind != "image"
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), OTHER_KINDS)
+def test_it_keeps_the_contract_on_the_other_inputs_that_it_claims(name, kind):
+    results = check_metric(name, kind=kind, skip=set(METRIC_CHECKS) - LAWS)
+    assert {result.name for result in results if result.passed} == LAWS
+
+
+@pytest.mark.parametrize("name", [*METRICS, *PRESETS])
+def test_it_refuses_the_inputs_that_it_does_not_claim_before_any_pass(name):
+    metric = get_metric(name)
+    for kind in set(KINDS) - set(metric.kinds):
+        case = MetricUnderTest(metric=metric, kind=kind)
+        context = case.context()
+        passes = context.problem.model.passes.forward
+        with pytest.raises(InputError, match=rf"metric {metric.name}: .+ of shape \(3, "):
+            case.score(context)
+        assert context.problem.model.passes.forward == passes
+        with pytest.raises(InputError, match=f"kind: got '{kind}'"):
+            check_metric(metric, kind=kind)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -12,9 +12,10 @@ import fringe
 from fringe import FRInGe, InputError, InputSpace, IntegratedGradients, NotDifferentiableError
 from fringe._rng import KeyedGenerator
 from fringe.classifier import Classifier
+from fringe.errors import TransientError
 from fringe.evaluation import CONTROLS, compare, summarise, tidy
 from fringe.experiments import ExperimentSpec, run_experiment
-from fringe.metrics import EvaluationContext, Insertion, MaxSensitivity, evaluate
+from fringe.metrics import EvaluationContext, Insertion, MaxSensitivity, Scores, Sparseness, evaluate
 from fringe.models import load_model
 from fringe.paths import Problem
 
@@ -108,6 +109,74 @@ def test_a_method_that_refuses_is_a_row_with_its_error_and_the_others_go_on():
     assert all(refusing.scores[metric].values.isnan().all() for metric in METRICS)
     alone = compare(MODEL, X, ["ig"], METRICS, ids=IDS, controls=False).rows[0]
     assert all(torch.equal(ig.scores[m].values, alone.scores[m].values) for m in METRICS)
+
+
+def test_a_metric_that_does_not_fit_is_a_column_of_reasons_and_the_others_stand():
+    table = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).eval()
+    found = compare(model, table, ["ig"], ["insertion", "sparseness", "road"], controls=False)
+    alone = compare(model, table, ["ig"], ["sparseness"], controls=False)
+    scores = found.rows[0].scores
+    assert torch.equal(scores["sparseness"].values, alone.rows[0].scores["sparseness"].values)
+    assert bool(scores["road"].values.isnan().all())
+    reason = "metric road: imputation needs neighbours, and inputs of shape (3, 6) have none"
+    assert scores["road"].refusals == (reason,) * 3
+    flags = {row["metric"]: row["flags"] for row in tidy(found)}
+    assert flags == {"insertion": ["metric_refused"], "sparseness": [], "road": ["metric_refused"]}
+    assert (found.rows[0].errors, found.rows[0].faults) == ((), ("",) * 3)
+    for text in (repr(found), found._repr_html_()):
+        assert text.count(reason) == 1
+        assert "metric insertion: the blur " in text
+
+
+def test_a_metric_that_needs_what_is_missing_takes_nothing_from_the_others():
+    found = compare(MODEL, X, ["ig", Refusing()], ["mass_inside", "sparseness"], ids=IDS, controls=False)
+    assert found.rows[0].scores["sparseness"].values.isfinite().all()
+    assert found.reasons() == [
+        "refusing: refusing: no reference images",
+        "metric mass_inside: it needs images of a scene, of which it is known what the model uses",
+    ]
+
+
+class Choosy(Sparseness):
+    """Refuses image b."""
+
+    name = "choosy"
+
+    def score(self, maps):
+        if "b" in maps.context.problem.keys:
+            raise InputError("does not like b")
+        found = super().score(maps)
+        return Scores(found.values, {"odd": torch.ones(len(found.values), dtype=torch.bool)}, found.details)
+
+
+def test_an_image_that_a_metric_refuses_costs_the_others_no_score():
+    found = compare(MODEL, X, ["ig"], [Choosy(), "insertion"], ids=IDS, controls=False)
+    usual = compare(MODEL, X, ["ig"], ["sparseness", "insertion"], ids=IDS, controls=False).rows[0].scores
+    scores = found.rows[0].scores
+    torch.testing.assert_close(scores["insertion"].values, usual["insertion"].values, rtol=1e-9, atol=1e-12)
+    assert scores["choosy"].refusals == ("", "metric choosy: does not like b", "", "")
+    torch.testing.assert_close(scores["choosy"].values[[0, 2, 3]], usual["sparseness"].values[[0, 2, 3]])
+    assert scores["choosy"].values.isnan().tolist() == scores["choosy"].details["spatial"].isnan().tolist()
+    assert scores["choosy"].flags["odd"].tolist() == [True, False, True, True]
+    assert {row["image"]: row["flags"] for row in tidy(found) if row["metric"] == "choosy"} == {
+        **{image: ["odd"] for image in "acd"},
+        "b": ["metric_refused"],
+    }
+    half = compare(MODEL, X, [Picky()], [Choosy()], ids=["a", "bad-b", "b", "d"], controls=False).rows[0]
+    assert half.scores["choosy"].refusals == ("", "", "metric choosy: does not like b", "")
+    assert half.scores["choosy"].values.isfinite().tolist() == [True, False, False, True]
+    none = compare(MODEL, X[1:2], ["ig"], [Choosy()], ids=["b"], controls=False).rows[0].scores["choosy"]
+    assert (none.values.isnan().tolist(), none.refusals) == ([True], ("metric choosy: does not like b",))
+
+
+def test_what_may_pass_is_no_refusal_of_a_metric(monkeypatch):
+    def busy(self, maps):
+        raise TransientError("the disk is away")
+
+    monkeypatch.setattr(Sparseness, "score", busy)
+    row = compare(MODEL, X, ["ig"], ["sparseness"], ids=IDS, controls=False).rows[0]
+    assert (row.transient, row.scores["sparseness"].refusals) == (True, ())
 
 
 def test_an_image_that_a_method_refuses_fails_alone():

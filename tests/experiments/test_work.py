@@ -281,3 +281,23 @@ def test_maps_are_those_that_were_scored():
         places = torch.arange(1, len(values) + 1, dtype=torch.float64)
         gini = ((2 * places - len(values) - 1) * values).sum() / (len(values) * values.sum())
         assert row.score == pytest.approx(float(gini), abs=1e-6)  # sparseness is the Gini index
+
+
+def test_an_image_that_a_metric_refuses_has_its_scores_of_the_others(monkeypatch):
+    asked, real = plan(metrics=BOTH, n=2), Insertion.score
+    refused = resolve(asked).manifest.images[0]["digest"]
+
+    def score(self, maps):
+        if refused in maps.context.problem.keys:
+            raise InputError("does not like it")
+        return real(self, maps)
+
+    monkeypatch.setattr(Insertion, "score", score)
+    rows = {(row.metric, row.image == refused): row for row in rows_of(asked).values()}
+    assert {name: (row.status, row.score is None) for name, row in rows.items()} == {
+        ("insertion", True): ("failed", True),
+        ("insertion", False): ("ok", False),
+        ("sparseness", True): ("ok", False),
+        ("sparseness", False): ("ok", False),
+    }
+    assert rows["insertion", True].error == "metric insertion: does not like it"

@@ -156,7 +156,10 @@ def test_the_path_of_a_model_file_is_not_in_what_is_sent_away(tmp_path):
         "import torch\n\n\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
     )
     result = explain(scan(), f"{file}:net", preprocessing="resize=8x8,channels=1,mean=0.5,std=0.5", trust_code=True)
-    assert result.context.model == "net"
+    assert result.context.model == "zoo.net"
+    labelled = f"mine={file}:net"
+    result = explain(scan(), labelled, preprocessing="resize=8x8,channels=1,mean=0.5,std=0.5", trust_code=True)
+    assert result.context.model == "mine"
 
 
 def test_my_own_module_with_my_own_picture():

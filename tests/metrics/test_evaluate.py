@@ -28,8 +28,8 @@ X, MAPS = normal(5, 2, 7, 6), normal(5, 2, 7, 6, seed=2)
 EVERY = sorted(name for name, kind in METRICS.items() if not (kind.requires_truth or kind.compares_models))
 PERTURBATION = ["insertion", "deletion", "mas_insertion", "mas_deletion"]
 SETTINGS_OF_INFILL = [*PERTURBATION, "signed_insertion", "cpd", "cpp", "saco"]
-IMAGES = ["road", "pic"]
-"""Those that need pixels with neighbours above and below."""
+SPACE = ["road", "pic"]
+"""Those that need neighbours."""
 PRESETS = [f"{name}:{preset}" for name in EVERY for preset in METRICS[name].presets]
 
 
@@ -225,16 +225,59 @@ def test_nothing_of_the_caller_is_touched():
     assert not any(scores.values.requires_grad for scores in result.values())
 
 
+AS_ROWS = {
+    **{name: METRICS[name](padding="reflect") for name in (*PERTURBATION, "signed_insertion")},
+    **{name: METRICS[name]() for name in EVERY if name not in (*PERTURBATION, "signed_insertion")},
+}
+"""Metrics of which a series is scored as an image of one row: a blur that counts zeros beyond the edge does not."""
+
+
+def test_a_series_is_scored_as_an_image_of_one_row():
+    x, maps = normal(3, 2, 30), normal(3, 2, 30, seed=2)
+    steps = {name: replace(one, steps=12) if hasattr(one, "steps") else one for name, one in AS_ROWS.items()}
+    ids = ("a", "b", "c")
+    series, image = (
+        evaluate(context_of(TanhMLP(60), x.view(shape), ids=ids), Reported(maps.view(shape)), steps, shifted)
+        for shape in ((3, 2, 30), (3, 2, 1, 30))
+    )
+    same(series, image)
+
+
+@pytest.mark.parametrize("shape", [(1, 12), (1, 2, 3, 2)])
+def test_the_curves_of_an_additive_model_are_sums_on_series_and_volumes(shape):
+    """Of 12 entries of 1 the shares are w: after s steps the probability is .05 + .9 of the largest s shares."""
+    weight = torch.arange(1.0, 13.0, dtype=torch.float64)
+    weight = (weight / weight.sum())[torch.randperm(12, generator=torch.Generator().manual_seed(0))]
+    x, weight = torch.ones(1, *shape, dtype=torch.float64), weight.view(1, *shape)
+    context = context_of(additive(weight), x, 1)
+    metrics = {name: METRICS[name](reference="zeros", steps=12) for name in ("insertion", "deletion")}
+    found = evaluate(context, weight, {**metrics, "pic": METRICS["pic"](), "road": METRICS["road"]()})
+    shares = torch.cat([torch.zeros(1), weight.flatten().sort(descending=True).values.cumsum(0)]).double()
+    torch.testing.assert_close(found["insertion"].curves["raw"][0], 0.05 + 0.9 * shares, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found["deletion"].curves["raw"][0], 0.95 - 0.9 * shares, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1, 12), (2, 2, 3, 2)])
+def test_signed_insertion_of_a_linear_logit_is_the_sum_of_the_evidence(shape):
+    model, x = Affine(torch.Size(shape).numel()), normal(1, *shape)
+    context = context_of(model, x)
+    maps = model.weight[context.problem.target].view_as(x) * x
+    one = METRICS["signed_insertion"](reference="zeros", steps=12)
+    found = evaluate(context, maps, {"signed": one})["signed"]
+    pixels = maps.sum(1).flatten().sort(descending=True).values
+    bias = context.problem.score(model(torch.zeros_like(x)))
+    for name, order in (("positive_first", pixels), ("negative_first", pixels.flip(0))):
+        curve = torch.cat([bias, bias + order.cumsum(0)])
+        torch.testing.assert_close(found.curves[name][0], curve, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("shape", [(6,), (3, 10), (2, 4, 3, 5)])
 def test_other_inputs_than_images(shape):
     size = torch.Size(shape).numel()
     x, maps = normal(2, *shape), normal(2, *shape, seed=2)
     settings = {"reference": "mean"}
-    chosen = [METRICS[name](**settings) if name in SETTINGS_OF_INFILL else name for name in EVERY if name not in IMAGES]
+    chosen = [METRICS[name](**settings) if name in SETTINGS_OF_INFILL else name for name in EVERY if name not in SPACE]
     result = evaluate(context_of(TanhMLP(size), x), Reported(maps), chosen, shifted)
-    for name in IMAGES:
-        with pytest.raises(InputError, match=r"inputs: got shape .*, expected images \(B, C, H, W\)"):
-            evaluate(context_of(TanhMLP(size), x), Reported(maps), [name])
     assert all(bool(torch.isfinite(result[name].values).all()) for name in SETTINGS_OF_INFILL)
     steps = shape[0] if len(shape) == 1 else shape[1]
     for name in PERTURBATION:

@@ -68,9 +68,24 @@ def test_what_has_no_meaning_makes_no_other_reference():
     assert Infill("gaussian", 15, 3.0, "reflect").resolve(X) != Infill("gaussian", 15, 2.0, "reflect").resolve(X)
 
 
-def test_a_blur_needs_images():
+@pytest.mark.parametrize("shape", [(3, 17), (2, 7, 5, 6)])
+def test_series_and_volumes_are_blurred_along_their_axes(shape):
+    x = normal(2, *shape)
+    axes = tuple(range(2, x.dim()))
+    kernel = ndimage.uniform_filter(x.numpy(), size=3, mode="constant", axes=axes)
+    torch.testing.assert_close(made(x), torch.from_numpy(kernel), rtol=1e-12, atol=1e-14)
+    gaussian = ndimage.gaussian_filter(x.numpy(), 2.0, mode="mirror", axes=axes, radius=4)
+    result = made(x, kind="gaussian", size=9, sigma=2.0, padding="reflect")
+    torch.testing.assert_close(result, torch.from_numpy(gaussian), rtol=1e-12, atol=1e-14)
+    assert (box_size(200), box_size(64, 40, 50)) == (21, 5)
+
+
+def test_a_blur_needs_axes_of_space():
     table = normal(2, 6)
-    with pytest.raises(InputError, match=r"reference: 'box' blurs images .* shape \(2, 6\); use reference='zeros'"):
+    message = (
+        r"metric insertion: the blur 'box' needs neighbours, and inputs of shape \(2, 6\) have none; use reference="
+    )
+    with pytest.raises(InputError, match=message):
         evaluate(context_of(Affine(6), table), table, ["insertion"])
     assert evaluate(context_of(Affine(6), table), table, [Insertion(reference="mean")])["insertion"].values.shape == (
         2,

@@ -11,7 +11,7 @@ from fringe import Classifier, InputError
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.metrics import EvaluationContext, PerformanceInformationCurve, evaluate
-from fringe.metrics._information_curves import _as_bytes, image_information, information_curve
+from fringe.metrics._information_curves import _as_bytes, image_information, information_curve, interpolate
 from fringe.paths import Problem
 from toys import TanhMLP, context_of, normal
 
@@ -194,6 +194,43 @@ def test_settings_that_make_no_curve(settings, message):
         PerformanceInformationCurve(**settings)
 
 
-def test_rows_have_no_picture():
-    with pytest.raises(InputError, match=r"expected images \(B, C, H, W\)"):
+def test_tables_have_nothing_to_interpolate():
+    with pytest.raises(InputError, match=r"metric pic: interpolation needs neighbours, and inputs of shape \(2, 6\)"):
         evaluate(context_of(TanhMLP(6), normal(2, 6)), normal(2, 6), ["pic"])
+
+
+@pytest.mark.parametrize("shape", [(9,), (1, 9), (6, 5), (4, 5, 6)])
+def test_what_is_not_shown_is_interpolated_linearly(shape):
+    """A linear function of the place is restored from the corners and any other entries."""
+    grid = np.stack(np.meshgrid(*(np.arange(float(size)) for size in shape), indexing="ij"))
+    image = np.stack([np.tensordot(weights, grid, 1) for weights in ([1.0, 2.0, 4.0], [3.0, -1.0, 0.5])
+                      for weights in (weights[: len(shape)],)])  # fmt: skip
+    mask = normal(*shape).numpy() > 1.0
+    np.testing.assert_allclose(interpolate(image, mask), image, atol=1e-9)
+    bent = image.copy()
+    bent[:, ~mask] += 7.0
+    corners = np.zeros(shape, dtype=bool)
+    corners[np.ix_(*[(0, -1)] * len(shape))] = True
+    found = interpolate(np.where(corners, image, bent), mask)
+    np.testing.assert_allclose(found, image, atol=1e-9)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_a_series_is_an_image_of_one_row(channels):
+    x = pictures(channels).flatten(2)[..., 100:400]
+    maps, model = normal(*x.shape), nn.Sequential(nn.Flatten(), TanhMLP(x[0].numel()))
+    pic = PerformanceInformationCurve(least=0.0)
+    series = evaluate(context(x, model), maps, [pic])["pic"]
+    image = evaluate(context(x[:, :, None], model), maps[:, :, None], [pic])["pic"]
+    assert series.curves["pic"].isfinite().any()
+    torch.testing.assert_close(series.values, image.values, rtol=1e-12, atol=0, equal_nan=True)
+    torch.testing.assert_close(series.curves["pic"], image.curves["pic"], rtol=1e-12, atol=0, equal_nan=True)
+
+
+def test_what_is_longer_than_a_webp_file_may_be_is_stored_in_several():
+    noise = (pictures(1)[0].numpy() * 255).astype(np.uint8).reshape(1, -1)
+    long = np.tile(noise, 40)
+    assert long.shape[1] == 40 * SIDE**2 > 16_383
+    assert image_information(long) == image_information(long[:, :16_383]) + image_information(long[:, 16_383:])
+    volume = noise.reshape(1, 4, 12, 12)
+    assert image_information(volume) == image_information(volume.reshape(1, 48, 12))

@@ -418,7 +418,9 @@ def test_what_cannot_be_randomised_is_said():
 
 def test_what_cannot_be_compared_is_said():
     rows = normal(3, 6)
-    with pytest.raises(InputError, match=r"similarity: got maps of shape \(3, 6\), which are no images .*'spearman'"):
+    with pytest.raises(
+        InputError, match=r"structural similarity is defined for images .* shape \(3, 6\); use .*'spearman'"
+    ):
         scored(RandomLogit(), build(mlp), rows)
     assert scored(RandomLogit(similarity="spearman"), build(mlp), rows).values.isfinite().all()
     with pytest.raises(InputError, match=r"random_logit\.classes: got 3, but the model has 3 classes, 2 of them not"):

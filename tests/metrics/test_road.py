@@ -59,6 +59,30 @@ def test_imputation_solves_the_system(which):
     assert result[:, :, ~missing].equal(x[:, :, ~missing])
 
 
+@pytest.mark.parametrize("shape", [(23,), (4, 5, 6)])
+def test_imputation_of_series_and_volumes_solves_the_dense_system(shape):
+    """Each missing entry is the mean of its neighbours, weighted by 1 / d^2."""
+    x, missing = normal(2, 3, *shape), normal(2, 1, *shape, seed=4) < 0.3
+    result, converged = impute(x.float(), missing, 1e-6)
+    assert bool(converged.all())
+    places = np.argwhere(np.ones(shape))
+    square = ((places[:, None] - places[None]) ** 2).sum(-1)
+    near = (np.abs(places[:, None] - places[None]).max(-1) == 1).astype(float)
+    weights = near / np.maximum(square, 1)
+    for i in range(2):
+        gone = missing[i, 0].flatten().numpy()
+        system = np.diag(weights.sum(1)) - weights
+        right = weights[gone][:, ~gone] @ x[i].flatten(1).numpy().T[~gone]
+        expected = np.linalg.solve(system[gone][:, gone], right)
+        np.testing.assert_allclose(result[i].flatten(1).T[gone], expected, atol=2e-5)
+        assert result[i].flatten(1)[:, ~gone].equal(x[i].float().flatten(1)[:, ~gone])
+
+
+def test_a_table_has_no_neighbours():
+    with pytest.raises(InputError, match=r"metric road: imputation needs neighbours, and inputs of shape \(3, 6\)"):
+        evaluate(context_of(TanhMLP(6), normal(3, 6)), normal(3, 6), ["road"])
+
+
 def test_a_ramp_is_restored_inside_and_a_colour_everywhere():
     """Linear functions are harmonic, so that the weighted mean of the neighbours is the pixel itself."""
     ramp = (torch.arange(12.0)[:, None] * 2 + torch.arange(15.0)).expand(1, 1, 12, 15)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import fringe
-from fringe.models import LOADERS, LoadedModel, ModelError, Preprocessing, load_model
+from fringe.models import LOADERS, LoadedModel, ModelError, Preprocessing, load_model, split_label
 
 UNIT = Preprocessing.parse("unit,channels=1")
 
@@ -495,3 +495,29 @@ def test_batch_counters_may_be_missing(tmp_path):
     model = load_model(f"fringe.models._digits:DigitNet@{path}", trust_code=True, preprocessing=UNIT)
     x = torch.rand(2, 1, 32, 32, generator=torch.Generator().manual_seed(0))
     assert torch.equal(model.module(x), good(x))
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "spec"),
+    [
+        ("mine=embedded:digits", "mine", "embedded:digits"),
+        ("a.b-c_1=net.py:make", "a.b-c_1", "net.py:make"),
+        ("embedded:digits", "", "embedded:digits"),
+        ("folder/a=b.py:make", "", "folder/a=b.py:make"),
+        ("timm:name@x=y", "", "timm:name@x=y"),
+    ],
+)
+def test_a_label_is_told_from_its_spec(text, label, spec):
+    assert split_label(text) == (label, spec)
+
+
+def test_a_model_goes_by_its_label_or_by_the_file_with_its_function(tmp_path):
+    assert load_model("embedded:digits").label == "digits"
+    one = load_model("mine=embedded:digits")
+    assert (one.label, one.architecture, one.spec) == ("mine", "digits", "embedded:digits")
+    file = tmp_path / "my.net.py"
+    file.write_text("import torch\n\ndef make():\n    return torch.nn.Flatten()\n")
+    options = {"trust_code": True, "preprocessing": "unit"}
+    assert load_model(f"{file}:make", **options).label == "net.make"
+    assert load_model(f"mine={file}:make", **options).label == "mine"
+    assert load_model(f"{file}:make", **options).architecture == "make"

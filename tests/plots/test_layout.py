@@ -35,7 +35,7 @@ PICTURES = {
     "profile": lambda ax: geometric_profile([0.1, 0.2], [1.0, 2.0], [0.0, 1.0, 2.0], [1, 2], title="t", ax=ax),
     "classes": lambda ax: class_maps(IMAGE, np.stack([VALUES] * 3), ["a", "b", "c"], title="t", ax=ax),
     "sheet": lambda ax: contact_sheet(
-        [SheetItem(IMAGE, VALUES, "n", Prediction("p", 0.5), "ok", "good")] * 2, title="t", ax=ax
+        [SheetItem(IMAGE, VALUES, "n", Prediction("p", 0.5), "ok", "checked")] * 2, title="t", ax=ax
     ),
     "grid": lambda ax: comparison_grid([ROW], ["fringe", "ig"], title="t", ax=ax),
 }

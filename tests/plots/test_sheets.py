@@ -12,7 +12,7 @@ from fringe.plots import Prediction, SheetItem, class_maps, contact_sheet
 rng = np.random.default_rng(7)
 
 
-def items(count, size=(9, 9), name="n", prediction="a $b$ c_d", verdict="ok", tone="good"):
+def items(count, size=(9, 9), name="n", prediction="a $b$ c_d", verdict="ok", tone="checked"):
     return [
         SheetItem(
             rng.random((*size, 1)),
@@ -26,7 +26,7 @@ def items(count, size=(9, 9), name="n", prediction="a $b$ c_d", verdict="ok", to
     ]
 
 
-@pytest.mark.parametrize("tone", ["good", "fair", "bad"])
+@pytest.mark.parametrize("tone", ["checked", "fair", "bad", "plain"])
 def test_a_verdict_can_be_read_on_white(tone):
     text = next(text for text in words(contact_sheet(items(1, verdict="v", tone=tone))) if text.get_text() == "v")
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(text.get_color())]
@@ -62,7 +62,7 @@ def test_the_caption_says_what_the_three_pictures_are_and_that_large_maps_are_av
 @pytest.mark.parametrize("explained", ["", "quite another class " * 9])
 def test_a_long_name_of_a_class_does_not_hide_its_probability(explained):
     item = SheetItem(
-        rng.random((9, 9, 1)), rng.normal(size=(1, 9, 9)), "n", Prediction("a class " * 20, 0.884), "ok", "good"
+        rng.random((9, 9, 1)), rng.normal(size=(1, 9, 9)), "n", Prediction("a class " * 20, 0.884), "ok", "checked"
     )
     item = dataclasses.replace(item, prediction=Prediction("a class " * 20, 0.884, explained))
     (line,) = (text.get_text() for text in words(contact_sheet([item])) if text.get_text().startswith("a class"))

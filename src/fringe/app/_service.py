@@ -317,7 +317,7 @@ def load_models(
             class_names=class_names,
             device=resolve_device(device),
         )
-        name = named[1].strip() if named else loaded.architecture
+        name = named[1].strip() if named else loaded.label
         if name in models:
             raise InputError(f"two models are called {name!r}", argument="model", hint=f"write {name}-2={text}")
         models[name] = loaded

@@ -22,7 +22,7 @@ from fringe.attribution._quadrature import Quadrature, quadrature_nodes
 from fringe.attribution._registry import get_method, method_of_record, require_package, split_name
 from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
-from fringe.attribution._views import SENTENCES, tone_of
+from fringe.attribution._views import SENTENCES, Tone, tone_of
 
 __all__ = [
     "AGI",

@@ -87,7 +87,7 @@ def completeness_status(result: PathIntegral, image: int, hint: str) -> Status:
     residual = float(result.rule_residual[image, 0])
     if not residual <= COARSE_ABOVE:
         return "coarse", f"{describe_coarse(residual)}: {hint}"
-    return "ok", f"complete within {residual:.1%}"
+    return "ok", f"sum within {residual:.1%} of the change of the score"
 
 
 def describe_coarse(residual: float) -> str:

@@ -70,9 +70,10 @@ def fringe_status(
     if removed < ENOUGH and not arrived:
         do = f"{onward}, raise" if onward else "the path rests where the gradient is zero: raise"
         return "short", (
-            f"complete within {residual:.1%}, but the prediction lost only {lost} (ok needs {ENOUGH:.0%}): "
+            f"sum within {residual:.1%} of the change of the score, but the prediction lost only {lost} "
+            f"(ok needs {ENOUGH:.0%}): "
             f"{do} delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that part"
         )
     needed = "arrived" if arrived else f"ok needs {ENOUGH:.0%}"
     further = f"; to go further, {onward}" if ends.end_kl > FAR_ABOVE and onward and until != "half" else ""
-    return "ok", f"complete within {residual:.1%}; the prediction lost {lost} ({needed}){further}"
+    return "ok", f"sum within {residual:.1%} of the change of the score; the prediction lost {lost} ({needed}){further}"

@@ -23,23 +23,30 @@ PlotKind = Literal["overlay", "signed", "path", "profile", "classes", "words", "
 #: Inputs that a text or a picture shows one by one.
 MOST_ROWS, MOST_PICTURES = 8, 24
 
-#: How good a verdict is, and what it says of a map in a sentence.
-SENTENCES: Mapping[str, tuple[Literal["good", "fair", "bad"], str]] = {
-    "ok": ("good", "This map is complete: its values add up to the change of the score along the path."),
-    "short": ("fair", "Read with care: the map is accurate, but the path ended before the prediction had faded."),
+#: What a verdict proves: the sum of the map, with care, nothing of the map, or that nothing is tested.
+Tone = Literal["checked", "fair", "bad", "plain"]
+_PARTS = "whether the map marks the right parts of the input"
+
+#: The tone of a verdict, and what it says of a map in a sentence or two.
+SENTENCES: Mapping[str, tuple[Tone, str]] = {
+    "ok": ("checked", f"Checked: the values of this map add up to the change of the score. Not checked: {_PARTS}."),
+    "short": (
+        "fair",
+        "Read with care: the sum of the map is right, but the path ended before the prediction had faded.",
+    ),
     "coarse": ("fair", "Read with care: the values of this map do not add up to the change of the score."),
-    "unchecked": ("fair", "Nothing checks this map: its method promises no sum that could be compared with the score."),
+    "unchecked": ("plain", f"Not checked: the sum, because this method promises none, and {_PARTS}."),
     "stalled": ("bad", "Do not rely on this map: the path hardly moved, or the map is zero."),
     "diverged": ("bad", "Do not rely on this map: the model's output was not finite along the path."),
     "at_reference": ("bad", "There is nothing to explain: the path ends where it begins."),
     "nan_input": ("bad", "There is no map: the input holds numbers that are not finite."),
     "nan_logits": ("bad", "There is no map: the model's output for this input is not finite."),
 }
-_MARKS = {"good": "✓", "fair": "!", "bad": "✗"}
+_MARKS: Mapping[Tone, str] = {"checked": "Σ", "fair": "!", "bad": "✗", "plain": "–"}
 
 
-def tone_of(verdict: str) -> Literal["good", "fair", "bad"]:
-    """How good a verdict is; one that is not known, of a stored result, is bad."""
+def tone_of(verdict: str) -> Tone:
+    """What a verdict proves; one that is not known, of a stored result, is bad."""
     return SENTENCES[verdict][0] if verdict in SENTENCES else "bad"
 
 
@@ -257,7 +264,7 @@ class Views:
         words = [
             f'<span style="opacity:.8">{escape(name)}</span>',
             f"<b>{escape(self._classes_text(row))}</b>",
-            f"{_MARKS[tone]} <b>{escape(verdict.replace('_', ' '))}</b>: {escape(sentence)}",
+            f"{_MARKS[tone]} <b>{escape(verdict.replace('_', ' '))}</b>. {escape(sentence)}",
             f'<span style="opacity:.8">{escape(advice)}</span>',
         ]
         picture = self._picture_html(row)

@@ -306,9 +306,11 @@ class _Measuring:
         blind = [Candidate(name, None) for name in BLIND]
         candidates = [Candidate(self.method.label, self.method), *blind]
         with context.problem.model.session(context.problem.inputs.device):
-            rows = Evaluator(context, candidates, metrics, None).rows(keep_maps=True)
-        if rows[0].error is not None:
-            raise InputError(rows[0].error)
+            chosen = {metric: get_metric(metric) for metric in metrics}
+            rows = Evaluator(context, candidates, chosen, None).rows(keep_maps=True)
+        refusals = (reason for scores in rows[0].scores.values() for reason in scores.refusals)
+        if (error := rows[0].error or next(filter(None, refusals), None)) is not None:
+            raise InputError(error)
         for metric in metrics:
             column, *controls = (tuple(row.scores[metric].values.tolist()) for row in rows)
             chance = rows[0].scores[metric].details.get("chance")
@@ -320,7 +322,7 @@ class _Measuring:
                     column,
                     {row.label: scores for row, scores in zip(rows[1:], controls, strict=True) if row.error is None},
                     None if chance is None else float(chance.nanmean()),
-                    get_metric(metric).record(),
+                    chosen[metric].record(),
                     clusters,
                 )
             )

@@ -51,7 +51,8 @@ def compare(
 
     Writes a picture, a table of means, and every score.
 
-    Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs or methods failed, 130 interrupted.
+    Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs, methods or metrics failed,
+    130 interrupted.
     """
     with exit_on_error():
         from fringe.experiments import planned_work

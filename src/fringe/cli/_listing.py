@@ -12,6 +12,11 @@ from fringe.cli._options import AsJson
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one.")]
 
+Kind = Annotated[
+    str | None,
+    typer.Option(metavar="KIND", help="Only those that score this kind of input: image, series, volume or tabular."),
+]
+
 #: One ``--model`` per family, with the options that it needs.
 EXAMPLES = {
     "embedded": "embedded:digits",
@@ -51,16 +56,25 @@ def _forms(kind: Any) -> str:
     return names if is_installed(kind.package) else f"{names} (not installed: fringe[{kind.package}])"
 
 
-def metrics(name: Name = None, as_json: AsJson = False) -> None:
+def metrics(name: Name = None, kind: Kind = None, as_json: AsJson = False) -> None:
     """List the metrics and their settings."""
     with exit_on_error():
-        from fringe.metrics import METRICS, get_metric
+        from fringe.errors import check_known
+        from fringe.metrics import KINDS, METRICS, get_metric
 
+        if kind is not None:
+            check_known("kind", kind, KINDS)
         chosen = METRICS.values() if name is None else (type(get_metric(name)),)
         attributes = ("source", "direction", "unit", "space", "requires_explainer")
-        for entry in _shown("metrics", [_described(kind, attributes) for kind in chosen], as_json=as_json):
+        inputs = {one.name: {preset: one.preset(preset).kinds for preset in one.presets} for one in chosen}
+        suited = [one for one in chosen if kind is None or any(kind in kinds for kinds in inputs[one.name].values())]
+        entries = [{**_described(one, attributes), "inputs": inputs[one.name]} for one in suited]
+        for entry in _shown("metrics", entries, as_json=as_json):
             scale = _BETTER[entry["direction"]] + (f", in {entry['unit']}" if entry["unit"] else "")
-            _print_entry(entry, {"reads": scale, "looks at": entry["space"], "source": entry["source"]})
+            usual = entry["inputs"]["paper"]
+            others = [f"{preset}: {', '.join(kinds)}" for preset, kinds in entry["inputs"].items() if kinds != usual]
+            notes = {"reads": scale, "looks at": entry["space"], "inputs": "; ".join([", ".join(usual), *others])}
+            _print_entry(entry, {**notes, "source": entry["source"]})
 
 
 def presets(as_json: AsJson = False) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Images of a picture.
 MOST_IMAGES = 8
+#: The flag of a map that a metric refused.
+METRIC_REFUSED = "metric_refused"
 #: Images that a test against the controls needs: of fewer no p is below .05.
 LEAST_TESTED = 6
 
@@ -62,7 +64,8 @@ class Comparison:
         head, *rows = self._table()
         widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
-        return "\n".join([f"Comparison of {self._count()}", *(f"  {line.rstrip()}" for line in [*lines, *_note(rows)])])
+        lines += [*_note(rows), *self.reasons()]
+        return "\n".join([f"Comparison of {self._count()}", *(f"  {line.rstrip()}" for line in lines)])
 
     def _repr_html_(self) -> str:
         head, *rows = self._table()
@@ -73,8 +76,20 @@ class Comparison:
         titles = "".join(f'<th style="{style}">{escape(cell)}</th>' for cell in head)
         table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
         box = "font-family:sans-serif;font-size:13px;line-height:1.5"
-        below = "".join(f"<div>{escape(line)}</div>" for line in _note(rows)) + self._picture_html()
+        below = "".join(f"<div>{escape(line)}</div>" for line in (*_note(rows), *self.reasons())) + self._picture_html()
         return f'<div style="{box}"><div>Comparison of {escape(self._count())}</div>{table}{below}</div>'
+
+    def reasons(self) -> list[str]:
+        """List why scores are missing.
+
+        Returns:
+            The reasons of methods that failed and of metrics that refused, each once.
+        """
+        failed = [f"{row.label}: {error}" for row in self.rows for error in row.errors if error]
+        refused = [
+            reason for row in self.rows for scores in row.scores.values() for reason in scores.refusals if reason
+        ]
+        return list(dict.fromkeys([*failed, *refused]))
 
     def plot(self, *, ax: Any = None) -> "Figure":
         """Draw the maps of the first images side by side, one column per method.
@@ -184,7 +199,7 @@ def grid_row(comparison: Comparison, context: Context, index: int) -> "GridRow":
 
 def tidy(comparison: Comparison) -> list[dict[str, Any]]:
     """One plain dict a method, metric and image: ``method``, ``control``, ``metric``, ``image``, ``score`` (None where
-    there is none) and ``flags``: the metric's names of degenerate cases, or the fault of the map."""
+    there is none) and ``flags``: the metric's names of degenerate cases, ``metric_refused`` or the fault of the map."""
     return [
         {"method": row.label, "control": row.control, "metric": metric, "image": image, **cell}
         for row in comparison.rows
@@ -244,5 +259,6 @@ def _cells(row: MethodResult, metric: str) -> Iterable[dict[str, Any]]:
     finite, values = scores.values.isfinite().tolist(), scores.values.tolist()
     raised = {name: flag.tolist() for name, flag in scores.flags.items()}
     for i, fault in enumerate(row.faults):
-        flags = [fault] if fault else [name for name, flag in raised.items() if flag[i]]
+        refused = [METRIC_REFUSED] if any(scores.refusals[i : i + 1]) else []
+        flags = [fault] if fault else [*refused, *(name for name, flag in raised.items() if flag[i])]
         yield {"score": values[i] if finite[i] else None, "flags": flags}

@@ -12,7 +12,18 @@ from torch import Tensor
 from fringe.attribution import METHODS, Attribution, Attributor, FRInGe, explain_problem, get_method
 from fringe.classifier import PassCounts
 from fringe.errors import FringeError, InputError, is_transient
-from fringe.metrics import EvaluationContext, Explainer, Maps, Metric, PlainMaps, Scores, evaluate
+from fringe.metrics import (
+    EvaluatedMaps,
+    EvaluationContext,
+    Explainer,
+    Maps,
+    Metric,
+    PlainMaps,
+    Scores,
+    evaluated_maps,
+    score,
+    why_refused,
+)
 from fringe.paths import Problem
 from fringe.settings import canonical_name
 
@@ -191,7 +202,7 @@ class Evaluator:
         self,
         subject: EvaluationContext,
         candidates: Sequence[Candidate],
-        metrics: Sequence[str] | Mapping[str, Metric],
+        metrics: Mapping[str, Metric],
         progress: Progress | None,
     ):
         self.subject, self.candidates, self.metrics = subject, candidates, metrics
@@ -253,17 +264,15 @@ class Evaluator:
     def score_maps(
         self, candidate: Candidate, values: Tensor, diagnostics: Mapping[str, Tensor], faults: tuple[str, ...]
     ) -> dict[str, Scores]:
-        """Score a candidate's maps (B, *S) that have no fault; NaN for the others."""
+        """Score a candidate's maps (B, *S) that have no fault; NaN for the others, and where a metric refuses one."""
         valid = [i for i, fault in enumerate(faults) if not fault]
         if not valid:
             return self._nothing()
         subject, at = self._part(valid), torch.tensor(valid, device=values.device)
         maps = PlainMaps(values[at], {name: column[at.to(column.device)] for name, column in diagnostics.items()})
-        scores = evaluate(subject, maps, self.metrics, _explainer(candidate))
-        return {
-            name: scores[name] if len(valid) == self.batch else _spread(scores[name], at, self.batch)
-            for name in self.metrics
-        }
+        evaluated = evaluated_maps(subject, maps, _explainer(candidate))
+        scores = {name: _score_or_reasons(name, metric, evaluated) for name, metric in self.metrics.items()}
+        return scores if len(valid) == self.batch else {n: _spread(s, valid, self.batch) for n, s in scores.items()}
 
     def _part(self, valid: list[int]) -> EvaluationContext:
         """The subject of some images alone; candidates that fail on the same images share it."""
@@ -272,11 +281,26 @@ class Evaluator:
         return self._parts[tuple(valid)]
 
     def _nothing(self) -> dict[str, Scores]:
-        return dict.fromkeys(self.metrics, Scores(torch.full((self.batch,), torch.nan, dtype=torch.float64)))
+        return dict.fromkeys(self.metrics, Scores(_nan(self.batch)))
 
     def _notify(self, label: str, done: float) -> None:
         if self.progress is not None:
             self.progress(label, done, len(self.candidates) * self.batch)
+
+
+def _score_or_reasons(name: str, metric: Metric, maps: EvaluatedMaps) -> Scores:
+    """The scores of one metric, or why it refuses these maps. Raises FringeError for what may pass, and for a reason
+    that may hold for one of several maps: each is then tried alone."""
+    count = len(maps.values)
+    try:
+        reason = why_refused(metric, maps)
+        if not reason:
+            return score(name, metric, maps)
+    except FringeError as error:
+        if count > 1 or is_transient(error):
+            raise
+        reason = str(error).removeprefix(f"metric {name}: ")
+    return Scores(_nan(count), refusals=(f"metric {name}: {reason}",) * count)
 
 
 def _explainer(candidate: Candidate) -> Explainer:
@@ -307,13 +331,7 @@ def _join(rows: Sequence[MethodResult]) -> MethodResult:
 
     def scores(metric: str) -> Scores:
         parts = [rows[i].scores[metric] for i in scored]
-        if not parts:
-            return Scores(torch.cat([row.scores[metric].values for row in rows]))
-        columns = (
-            {name: torch.cat([getattr(part, kind)[name] for part in parts]) for name in getattr(parts[0], kind)}
-            for kind in ("flags", "details", "curves")
-        )
-        return _spread(Scores(torch.cat([part.values for part in parts]), *columns), torch.tensor(scored), len(rows))
+        return _spread(_joined_scores(parts), scored, len(rows)) if parts else Scores(_nan(len(rows)))
 
     return dataclasses.replace(
         rows[0],
@@ -330,15 +348,37 @@ def _join(rows: Sequence[MethodResult]) -> MethodResult:
     )
 
 
-def _spread(scores: Scores, rows: Tensor, batch: int) -> Scores:
+def _joined_scores(parts: Sequence[Scores]) -> Scores:
+    """The scores of single maps as one; a refused map has only its reason."""
+    scored = [row for row, part in enumerate(parts) if not any(part.refusals)]
+    values = torch.cat([part.values for part in parts])
+    refusals = tuple("".join(part.refusals) for part in parts)
+    if not scored:
+        return Scores(values, refusals=refusals)
+    flags, details, curves = (
+        {name: torch.cat([getattr(parts[i], kind)[name] for i in scored]) for name in getattr(parts[scored[0]], kind)}
+        for kind in ("flags", "details", "curves")
+    )
+    joined = _spread(Scores(values[scored], flags, details, curves), scored, len(parts))
+    return dataclasses.replace(joined, refusals=refusals if any(refusals) else ())
+
+
+def _spread(scores: Scores, rows: Sequence[int], batch: int) -> Scores:
     """Scores of the images at ``rows`` among all: NaN, and no flag, for the others."""
 
     def wide(column: Tensor) -> Tensor:
         empty = False if column.dtype == torch.bool else torch.nan
         out = torch.full((batch, *column.shape[1:]), empty, dtype=column.dtype, device=column.device)
-        return out.index_copy(0, rows.to(column.device), column)
+        return out.index_copy(0, torch.tensor(rows, device=column.device), column)
 
     def all_wide(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: wide(column) for name, column in columns.items()}
 
-    return Scores(wide(scores.values), all_wide(scores.flags), all_wide(scores.details), all_wide(scores.curves))
+    reasons = dict(zip(rows, scores.refusals, strict=False))
+    refusals = tuple(reasons.get(row, "") for row in range(batch)) if reasons else ()
+    flags, details, curves = (all_wide(named) for named in (scores.flags, scores.details, scores.curves))
+    return Scores(wide(scores.values), flags, details, curves, refusals)
+
+
+def _nan(count: int) -> Tensor:
+    return torch.full((count,), torch.nan, dtype=torch.float64)

@@ -145,7 +145,8 @@ def degraded_scores(comparison: Comparison) -> list[dict[str, Any]]:
         columns = {name: column[valid] for name, column in diagnostics.items()}
         for share in SHARES[1:]:
             worse = PlainMaps(degrade(maps, share, problem.rng, problem.keys), columns)
-            for label, scores in evaluate(part, worse, metrics).items():
+            asked = {label: one for label, one in metrics.items() if not any(result.scores[label].refusals)}
+            for label, scores in evaluate(part, worse, asked).items():
                 names = {"method": result.label, "metric": label, "share": share}
                 values = scores.values.tolist()
                 rows += [

@@ -276,7 +276,7 @@ def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, Model
     for name, model in models.items():
         text, module = (model, None) if isinstance(model, str) else (name, model)
         source = ModelSource(text, spec.preprocessing, spec.trust_code, module, spec.model_output)
-        label = source.load().architecture if name == model else name
+        label = source.load().label if name == model else name
         if label in result:
             raise InputError(f"{label} given twice", argument="model", hint="tell them apart with LABEL=SPEC")
         result[label] = source

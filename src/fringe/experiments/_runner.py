@@ -298,7 +298,7 @@ class TaskRunner:
         """One record for each image and metric of a batch."""
         of_images = list(zip(group.images, evaluated.metadata, evaluated.faults, strict=True))
         return [
-            self._row(task, image, metric, **metadata, **_score(evaluated.scores[metric], at, fault))
+            self._row(task, image, metric, **{**metadata, **_score(evaluated.scores[metric], at, fault)})
             for metric in task.metrics
             for at, (image, metadata, fault) in enumerate(of_images)
         ]
@@ -364,6 +364,8 @@ def _image_metadata(group: _ImageBatch, row: MethodResult, index: int) -> dict[s
 def _score(scores: Scores, index: int, fault: str) -> dict[str, Any]:
     if fault:
         return {"score": None}
+    if scores.refusals and (reason := scores.refusals[index]):
+        return {"score": None, "status": "failed", "error": reason}
     value = float(scores.values[index])
     return {
         "score": value if math.isfinite(value) else None,

@@ -15,6 +15,7 @@ from fringe._outputs import OutputKind
 from fringe.attribution import METHODS
 from fringe.errors import InputError
 from fringe.metrics import METRICS
+from fringe.models import LABEL, split_label
 from fringe.scenes import SCENES
 from fringe.settings import canonical_name
 
@@ -27,8 +28,6 @@ _HINTS = {
 }
 #: What a plan may be called: it names a file and a folder.
 PLAN_NAME = r"[\w-]+"
-#: What a model may be called. A spec that contains an equals sign has a colon or a slash before it.
-_LABEL = r"[\w.-]+"
 _MAX_DEPTH = 100  # levels of a YAML file that are read; a plan has three
 #: The time to parse a TOML key grows with the square of its parts.
 _LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""")
@@ -76,7 +75,7 @@ def _models(value: Any) -> dict[str, Any]:
     """Models by label; a spec without a label stands under itself."""
     if isinstance(value, Mapping):
         table = cast(Mapping[str, Any], value)
-        wrong = next((label for label in table if not re.fullmatch(_LABEL, label) and table[label] != label), None)
+        wrong = next((label for label in table if not re.fullmatch(LABEL, label) and table[label] != label), None)
         if wrong is not None:
             message = f"the label {wrong!r} holds more than letters, digits, '_', '-' and '.'"
             raise InputError(message, argument="model")
@@ -89,8 +88,7 @@ def _models(value: Any) -> dict[str, Any]:
         texts = _required(_texts(value, "model"), "model")
     except InputError as error:
         raise (wrong_value("model", value, _EXPECTED["model"]) if error.message != "none given" else error) from None
-    matches = [(re.fullmatch(rf"({_LABEL})=(.+)", text), text) for text in texts]
-    pairs = [(match[1], match[2]) if match else (text, text) for match, text in matches]
+    pairs = [(label or spec, spec) for label, spec in map(split_label, texts)]
     return _labelled(pairs, "model", "tell them apart with LABEL=SPEC")
 
 

@@ -222,7 +222,7 @@ class ImageRun(Generic[Spec]):
 
     @property
     def errors(self) -> list[tuple[str, str]]:
-        """Label and error of the methods that failed, each once."""
+        """Label and error of what failed, methods or scores, each once."""
         return []
 
     @property
@@ -286,7 +286,9 @@ class ImageRun(Generic[Spec]):
         return {
             "fringe": fringe.__version__,
             "versions": {"fringe": fringe.__version__, "torch": torch.__version__, "python": platform.python_version()},
-            "model": {"spec": loaded.spec, "architecture": loaded.architecture, "digest": loaded.digest},
+            "model": {
+                **{name: getattr(loaded, name) for name in ("spec", "label", "architecture", "digest")},
+            },
             "preprocessing": loaded.preprocessing.record(),
             "exif": spec.exif,
             "command": self.command,

@@ -62,6 +62,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
         self._costs: dict[str, dict[str, Any]] = {}
         self._rows: list[Any] = []
         self._degraded: list[dict[str, Any]] = []
+        self._refused: list[dict[str, Any]] = []
         self.failures += self.missing
 
     def _check(self) -> None:
@@ -74,7 +75,8 @@ class ComparisonRun(ImageRun[CompareSpec]):
     @property
     def errors(self) -> list[tuple[str, str]]:
         errors = [(entry["label"], error["error"]) for entry in self._costs.values() for error in entry["errors"]]
-        return list(dict.fromkeys(errors))
+        refused = [(f"metric {one['metric']}", one["reason"]) for one in self._refused]
+        return list(dict.fromkeys([*errors, *refused]))
 
     @property
     def any_map(self) -> bool:
@@ -95,7 +97,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
         if self._rows:
             from fringe.plots import captions, comparison_grid
 
-            title = f"{self.loaded.architecture} · {self._count()} · {counted(len(self.methods), 'method')}"
+            title = f"{self.loaded.label} · {self._count()} · {counted(len(self.methods), 'method')}"
             pool = None if self.spec.pool == "auto" else self.spec.pool
             rows = sorted(self._rows, key=lambda row: self._order[row.name])
             caption = captions(metric_labels(self.metrics))
@@ -108,10 +110,10 @@ class ComparisonRun(ImageRun[CompareSpec]):
     def _judge(self) -> None:
         """Write what is known of the metrics, with a figure of how alike they are."""
         self.validity = judge_metrics(self._scores, self._degraded, self.metrics, self.spec.seed)
-        document = {"model": self.loaded.architecture, "images": self.done, **plain(self.validity.record())}
+        document = {"model": self.loaded.label, "images": self.done, **plain(self.validity.record())}
         self.folder.attempt_text(VALIDITY, to_json(document))
         if self.validity.agreement is not None:
-            figure = self.validity.agreement.plot(self.loaded.architecture)
+            figure = self.validity.agreement.plot(self.loaded.label)
             self.folder.attempt(AGREEMENT, lambda path: figure.savefig(path))
 
     def _count(self) -> str:
@@ -159,6 +161,11 @@ class ComparisonRun(ImageRun[CompareSpec]):
         self.done += len(entries)
         for result in comparison.rows:
             self._add_cost(result)
+            for label, scores in result.scores.items():
+                counts = Counter(filter(None, scores.refusals)).items()
+                names = {"method": result.label, "metric": label}
+                said = [(reason.removeprefix(f"metric {label}: "), images) for reason, images in counts]
+                self._refused += [{**names, "reason": reason, "images": images} for reason, images in said]
         if shown:
             from fringe.explanations._pictures import image_context
 
@@ -202,6 +209,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
                 "scores": SCORES,
                 "methods": plain(list(self._costs.values())),
                 "metrics": [_metric(label, metric) for label, metric in self.metrics.items()],
+                "refused": plain(self._refused),
                 "interval": {
                     "of": "what the entry's summary names",
                     "kind": "percentile bootstrap over images",

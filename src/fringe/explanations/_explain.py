@@ -168,6 +168,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "format": FORMAT,
             "model": {
                 "architecture": loaded.architecture,
+                **({} if loaded.label == loaded.architecture else {"label": loaded.label}),
                 "weights": loaded.digest,
                 "structure": hashlib.sha256(str(loaded.module).encode()).hexdigest()[:32],
                 "output": spec.model_output,
@@ -385,7 +386,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         from fringe.plots import contact_sheet, method_title
 
         explained, recipe = self.explained, self.loaded.preprocessing
-        title = f"{self.loaded.architecture} · {method_title(preset_label(self.method.record()))}"
+        title = f"{self.loaded.label} · {method_title(preset_label(self.method.record()))}"
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
         more = f", first {SHEET} of {len(explained)}" if len(explained) > SHEET else ""
         self.folder.attempt(CONTACT, lambda path: contact_sheet(cells, title=f"{title}{more}").savefig(path))

@@ -25,7 +25,7 @@ def image_context(model: LoadedModel, ids: Sequence[str], x: Tensor, logits: Ten
         inputs=x.cpu(),
         probabilities=logits.double().softmax(-1).float(),
         ids=tuple(ids),
-        model=model.architecture,
+        model=model.label,
         mean=model.preprocessing.mean,
         std=model.preprocessing.std,
         class_names=model.class_names,

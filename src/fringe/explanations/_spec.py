@@ -41,7 +41,7 @@ class ImageOptions(Options):
     }
 
     model: str | None = Field(
-        None, description="Model, see 'fringe models'. Default: embedded:digits, for its own images."
+        None, description="Model, see 'fringe models', or LABEL=SPEC. Default: embedded:digits, for its own images."
     )
     target: Annotated[int | str, BeforeValidator(_number)] = Field(
         "predicted", description="Class to explain: 'predicted', its number or its name."

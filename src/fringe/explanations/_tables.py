@@ -12,7 +12,7 @@ from fringe.metrics import ARROW, Metric, best_of
 
 #: Rows of the table of explained images; the rest is in the summary.
 SHOWN_IMAGES = 40
-_STYLE = {"good": "green", "fair": "yellow", "bad": "red"}
+_STYLE = {"checked": "cyan", "fair": "yellow", "bad": "red", "plain": ""}
 
 
 def describe_explanations(document: Mapping[str, Any]) -> list[str | TextTable]:
@@ -34,6 +34,7 @@ def describe_explanations(document: Mapping[str, Any]) -> list[str | TextTable]:
     parts: list[str | TextTable] = [TextTable(names, rows, numbers)]
     if len(entries) > SHOWN_IMAGES:
         parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
+    parts.append("verdict: of the sum of a map; whether the map marks the right parts of the input is not checked")
     return [*parts, *([f"reused from an earlier run: {reused}"] if reused else [])]
 
 

@@ -49,7 +49,7 @@ def open_model(request: Request) -> OpenModel:
         device = _device(model.module, request.device)
         network = model.module if model.output == "auto" else Classifier(model.module, output=model.output)
         # not the spec, which may contain a path of this machine: pages with this label are shared
-        return OpenModel(network, model.architecture, recipe or model.preprocessing, names or model.class_names, device)
+        return OpenModel(network, model.label, recipe or model.preprocessing, names or model.class_names, device)
     if not (callable(model) or isinstance(model, Classifier)):
         message = f"got {type(model).__name__}, expected a text such as 'torchvision:resnet50', a module or a callable"
         raise InputError(message, argument="model")

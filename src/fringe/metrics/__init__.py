@@ -1,8 +1,18 @@
 """Metrics of attribution maps: how well a map predicts what the model does."""
 
 from fringe._direction import ARROW, Direction, best_of
-from fringe.metrics._base import Aggregate, EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, PlainMaps, Scores
-from fringe.metrics._evaluate import METRICS, evaluate, get_metric
+from fringe.metrics._base import (
+    KINDS,
+    Aggregate,
+    EvaluatedMaps,
+    EvaluationContext,
+    Explainer,
+    Maps,
+    Metric,
+    PlainMaps,
+    Scores,
+)
+from fringe.metrics._evaluate import METRICS, evaluate, evaluated_maps, get_metric, score, why_refused
 from fringe.metrics._information_curves import PerformanceInformationCurve
 from fringe.metrics._insertion_deletion import Deletion, Insertion
 from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy

@@ -15,6 +15,11 @@ from fringe.settings import Settings
 
 T = TypeVar("T")
 
+#: What an input is: a shape (B, *S) that stands for all of its kind.
+KINDS: Mapping[str, tuple[int, ...]] = {
+    "image": (1, 3, 8, 8), "series": (1, 3, 8), "volume": (1, 3, 8, 8, 8), "tabular": (1, 8),
+}  # fmt: skip
+
 #: How the scores of many images become one number.
 Aggregate = Literal["mean", "median"]
 
@@ -156,12 +161,24 @@ class Scores:
         flags: Booleans (B,) that mark degenerate cases, by name.
         details: Further numbers (B,), such as the score of the zero map, by name.
         curves: Curves (B, N + 1) that the score was computed from, by name.
+        refusals: Why the metric refuses each map, "" where it does not; empty if it refuses none.
     """
 
     values: Tensor
     flags: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     details: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     curves: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    refusals: tuple[str, ...] = ()
+
+
+def images_only(shape: Sequence[int], what: str) -> str:
+    """Why ``what`` refuses inputs of this shape, unless they are images."""
+    return "" if len(shape) == 4 else f"{what} for images (B, C, H, W), not for inputs of shape {tuple(shape)}"
+
+
+def space_only(shape: Sequence[int], what: str) -> str:
+    """Why ``what`` refuses inputs of this shape, unless they have axes of space: tables have none."""
+    return "" if len(shape) > 2 else f"{what} needs neighbours, and inputs of shape {tuple(shape)} have none"
 
 
 def is_zero(maps: Tensor) -> Tensor:
@@ -200,6 +217,22 @@ class Metric(Settings):
     compares_models: ClassVar[bool] = False
     by_default: ClassVar[bool] = True
     aggregate: ClassVar[Aggregate] = "mean"
+
+    def refusal(self, shape: Sequence[int]) -> str:
+        """Say why inputs cannot be scored with these settings; nothing is computed.
+
+        Args:
+            shape: Shape (B, *S) of the inputs.
+
+        Returns:
+            The reason; empty if they can be scored.
+        """
+        return ""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of input that can be scored with these settings, of ``image``, ``series``, ``volume``, ``tabular``."""
+        return tuple(kind for kind, shape in KINDS.items() if not self.refusal(shape))
 
     @property
     def planned_passes(self) -> float:

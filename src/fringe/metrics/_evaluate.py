@@ -88,9 +88,8 @@ def evaluate(
 
     Raises:
         InputError: If maps have another shape than the inputs, or hold NaN or infinity; if a metric is unknown, is
-            given twice, or requires ``explain`` or a truth that is missing.
+            given twice, refuses this kind of input, or requires ``explain`` or a truth that is missing.
     """
-    values = maps if isinstance(maps, Tensor) else maps.values
     if isinstance(metrics, Mapping):
         chosen = list(metrics.items())
     else:
@@ -101,19 +100,37 @@ def evaluate(
     if repeated:
         hint = "scores are stored by name: evaluate them in separate calls"
         raise InputError(f"{', '.join(repeated)} given twice", argument="metrics", hint=hint)
-    _check_maps(values, context)
+    evaluated = evaluated_maps(context, maps, explain)
     for name, metric in chosen:
-        if metric.requires_explainer and explain is None:
-            raise InputError(f"metric {name}: it needs the method that made the maps (explain=), not maps alone")
-        if metric.requires_truth and context.truth is None:
-            raise InputError(f"metric {name}: it needs images of a scene, of which it is known what the model uses")
+        if reason := why_refused(metric, evaluated):
+            raise InputError(f"metric {name}: {reason}")
+    with context.problem.model.session(evaluated.values.device):
+        return {name: score(name, metric, evaluated) for name, metric in chosen}
+
+
+def evaluated_maps(context: EvaluationContext, maps: Maps | Tensor, explain: Explainer | None) -> EvaluatedMaps:
+    """The maps of a context's images as metrics take them. Raises InputError for maps that cannot be scored."""
+    values = maps if isinstance(maps, Tensor) else maps.values
+    _check_maps(values, context)
     diagnostics = {} if isinstance(maps, Tensor) else dict(maps.diagnostics)
     residual = getattr(maps, "completeness_residual", None)  # that of an Attribution
     if residual is not None:
         diagnostics.setdefault("completeness_residual", cast(Tensor, residual))
-    evaluated = EvaluatedMaps(context, values.detach().to(context.problem.inputs.device), diagnostics, explain)
-    with context.problem.model.session(evaluated.values.device):
-        return {name: _checked(name, metric.score(evaluated), len(values)) for name, metric in chosen}
+    return EvaluatedMaps(context, values.detach().to(context.problem.inputs.device), diagnostics, explain)
+
+
+def score(name: str, metric: Metric, evaluated: EvaluatedMaps) -> Scores:
+    """The scores of a metric that does not refuse the maps. The caller holds the session of the model."""
+    return _checked(name, metric.score(evaluated), len(evaluated.values))
+
+
+def why_refused(metric: Metric, evaluated: EvaluatedMaps) -> str:
+    """Why a metric cannot score these maps, before it is computed; empty if it can."""
+    if metric.requires_explainer and evaluated.explain is None:
+        return "it needs the method that made the maps (explain=), not maps alone"
+    if metric.requires_truth and evaluated.context.truth is None:
+        return "it needs images of a scene, of which it is known what the model uses"
+    return metric.refusal(evaluated.values.shape)
 
 
 def _checked(name: str, scores: object, count: int) -> Scores:

@@ -1,6 +1,7 @@
 """Performance information curves (Kapishnikov et al. 2019): the prediction over the information that is shown."""
 
 import io
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -10,14 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe.errors import InputError, require
+from fringe.errors import require
 from fringe.metrics import _perturbation as perturb
-from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores, space_only
 from fringe.settings import Doc, Fraction, checked_by
 
 Array = NDArray[Any]
 #: Points of a curve between which its area is taken, as in the authors' code; each tenth of them is stored.
 POINTS, STORED = 1000, 10
+#: Pixels of the longest side of a WebP file.
+WEBP_SIDE = 16_383
 
 
 def _require_thresholds(value: Sequence[float]) -> None:
@@ -31,11 +34,11 @@ class PerformanceInformationCurve(Metric):
 
     The first image has its corners and 1 % random pixels, the same for all methods. For each threshold the pixels above
     that quantile of the map are added. All other pixels are interpolated linearly on the Delaunay triangles of the
-    shown ones, and rounded in single precision to one of 256 values of the valid range. The horizontal axis is the size
-    of the image as lossless WebP, from the first image (0) to the input (1). The vertical axis is the target's
-    probability (softmax information curve, SIC), or whether it is predicted (preset ``aic``), scaled from the first
-    image to the input, clipped, and made monotone by its running maximum over the thresholds. The curve is linear
-    between its points.
+    shown ones (in a volume on tetrahedra, in a series between neighbours), and rounded in single precision to one of
+    256 values of the valid range. The horizontal axis is the size of the image as lossless WebP, from the first image
+    (0) to the input (1). The vertical axis is the target's probability (softmax information curve, SIC), or whether it
+    is predicted (preset ``aic``), scaled from the first image to the input, clipped, and made monotone by its running
+    maximum over the thresholds. The curve is linear between its points.
 
     An image is skipped, NaN with the flag ``skipped``, if its probability is below ``least`` or the first image has as
     much probability or information as the input. The score is the area of each image, so that methods can be paired,
@@ -69,16 +72,16 @@ class PerformanceInformationCurve(Metric):
     def planned_passes(self) -> float:
         return len(self.thresholds)
 
+    def refusal(self, shape: Sequence[int]) -> str:
+        return space_only(shape, "interpolation")
+
     def score(self, maps: EvaluatedMaps) -> Scores:
         context, problem = maps.context, maps.context.problem
         x = problem.inputs
-        if x.dim() != 4 or min(x.shape[2:]) < 2:
-            message = f"got shape {tuple(x.shape)}, expected images (B, C, H, W) of 2 pixels or more each way"
-            raise InputError(message, argument="inputs")
         first = context.cached((self.name, self.initial), lambda: self._respond(context, self._first_masks(context)))
         importance = perturb.spatial_map(maps.values, self.reduction).cpu().numpy()
         quantiles = np.quantile(importance.reshape(len(x), -1), 1.0 - np.array(self.thresholds), axis=1).T
-        shown = importance[:, None] >= quantiles[:, :, None, None]
+        shown = importance[:, None] >= quantiles.reshape(*quantiles.shape, *[1] * (x.dim() - 2))
         partial = self._respond(context, shown | self._first_masks(context))
         ends = perturb.prediction(problem)(problem.logits, problem.every_row)
         information = np.array([image_information(image) for image in _Pixels.of(context).quantised])
@@ -103,10 +106,10 @@ class PerformanceInformationCurve(Metric):
         )
 
     def _first_masks(self, context: EvaluationContext) -> Array:
-        """Random pixels, keyed by image: (B, 1, H, W)."""
+        """Random pixels, keyed by image: (B, 1, *space)."""
         problem = context.problem
-        shape = tuple(problem.inputs.shape[2:])
-        masks = np.zeros((len(problem.inputs), 1, shape[0] * shape[1]), dtype=bool)
+        shape = problem.inputs.shape[2:]
+        masks = np.zeros((len(problem.inputs), 1, shape.numel()), dtype=bool)
         for mask, key in zip(masks, problem.keys, strict=True):
             pixels = problem.rng.permutation(f"{self.name} {key}", mask.size)
             mask[0, pixels[: int(mask.size * self.initial)]] = True
@@ -131,7 +134,7 @@ class PerformanceInformationCurve(Metric):
 
 @dataclass(frozen=True)
 class _Pixels:
-    """The images (B, C, H, W) of a context in their own coordinates, and as bytes."""
+    """The images (B, C, *space) of a context in their own coordinates, and as bytes."""
 
     inputs: Array
     quantised: NDArray[np.uint8]
@@ -150,7 +153,7 @@ class _Pixels:
         return cls(inputs, _as_bytes(inputs, low, high), low, high)
 
     def show(self, i: int, mask: Array) -> tuple[Array, NDArray[np.uint8]]:
-        """Image ``i`` with the pixels of ``mask`` (H, W) and its corners, all else between them; and its bytes.
+        """Image ``i`` with the pixels of ``mask`` (*space) and its corners, all else between them; and its bytes.
 
         Interpolated pixels are rounded to bytes, as those of a picture are.
         """
@@ -167,33 +170,43 @@ def _as_bytes(x: Array, low: Array, high: Array) -> NDArray[np.uint8]:
 
 
 def interpolate(image: Array, mask: Array) -> Array:
-    """Fill the pixels outside ``mask`` (H, W) of an image (C, H, W), linearly on the Delaunay triangles of the others.
+    """Fill the pixels outside ``mask`` (*space) of an image (C, *space), linearly on the Delaunay simplices of the
+    others: between neighbours in a series, on triangles in an image, on tetrahedra in a volume.
 
-    The four corners stay as they are, too.
+    The corners stay as they are, too.
     """
     from scipy.interpolate import LinearNDInterpolator
 
     known = mask.copy()
-    known[[0, 0, -1, -1], [0, -1, 0, -1]] = True
+    known[np.ix_(*[(0, -1)] * mask.ndim)] = True
     if known.all():
         return image
-    points, missing = np.argwhere(known), np.argwhere(~known)
-    mean = image.mean((1, 2))
-    values = LinearNDInterpolator(points, image[:, known].T)(missing)
+    extended = [axis for axis, size in enumerate(mask.shape) if size > 1]
+    points, missing = np.argwhere(known)[:, extended], np.argwhere(~known)[:, extended]
+    if len(extended) == 1:
+        values = np.stack([np.interp(missing[:, 0], points[:, 0], channel[known]) for channel in image], 1)
+    else:
+        values = LinearNDInterpolator(points, image[:, known].T)(missing)
     result = image.copy()
-    result[:, ~known] = np.where(np.isnan(values), mean, values).T
+    result[:, ~known] = np.where(np.isnan(values), image.reshape(len(image), -1).mean(1), values).T
     return result
 
 
 def image_information(image: NDArray[np.uint8]) -> int:
-    """Size in bytes of an image (C, H, W) as lossless WebP."""
+    """Size in bytes of an image (C, *space) as lossless WebP: a series is one row, the slices of a volume are stacked,
+    and what is longer than a file may be is stored in several."""
     from PIL import Image
 
-    channels = image.shape[0]
-    picture = image.transpose(1, 2, 0) if channels == 3 else np.concatenate(list(image), axis=1)
-    buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, format="webp", lossless=True, quality=100)
-    return buffer.tell()
+    channels, width = image.shape[0], image.shape[-1]
+    planes = image.reshape(channels, -1, width)
+    picture = planes.transpose(1, 2, 0) if channels == 3 else np.concatenate(list(planes), axis=1)
+    size = 0
+    for row, column in itertools.product(*(range(0, side, WEBP_SIDE) for side in picture.shape[:2])):
+        buffer = io.BytesIO()
+        part = np.ascontiguousarray(picture[row : row + WEBP_SIDE, column : column + WEBP_SIDE])
+        Image.fromarray(part).save(buffer, format="webp", lossless=True, quality=100)
+        size += buffer.tell()
+    return size
 
 
 def information_curve(information: Array, prediction: Array, *, monotone: bool) -> Array:

@@ -1,6 +1,7 @@
 """Localisation: how much of a map is where the model is known to look."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from fringe._filters import gaussian_blur
 from fringe.errors import InputError
-from fringe.metrics._base import EvaluatedMaps, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, Metric, Scores, images_only
 from fringe.settings import Doc, NotNegative, Search
 
 #: How the channels of a map become one number per pixel.
@@ -36,6 +37,9 @@ class _Localisation(Metric):
         Reduction, Doc("signed sum over the channels and its positive part, or the largest size among the channels")
     ] = "positive_sum"
     smoothing: Annotated[NotNegative, Search(0.0, 6.0), Doc("Gaussian filter, applied first", "pixels")] = 0.0
+
+    def refusal(self, shape: Sequence[int]) -> str:
+        return images_only(shape, "the pixels that a model uses are known")
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         truth = truth_of(maps).flatten(1).to(maps.values.dtype)
@@ -124,11 +128,10 @@ def reduced(values: Tensor, reduction: Reduction, smoothing: float) -> Tensor:
 
 
 def truth_of(maps: EvaluatedMaps) -> Tensor:
-    """The known truth (B, H, W) of maps (B, C, H, W). Raises InputError if there is none that fits."""
+    """The known truth (B, H, W) of maps (B, C, H, W). Raises InputError if it does not fit."""
     truth, shape = maps.context.truth, maps.values.shape
-    if truth is None:
-        raise InputError("got none, expected the pixels (B, H, W) that the model uses", argument="truth")
-    if len(shape) != 4 or truth.shape != (shape[0], *shape[2:]):
+    assert truth is not None  # or the metric is refused
+    if truth.shape != (shape[0], *shape[2:]):
         raise InputError(
             f"got shape {tuple(truth.shape)} for maps {tuple(shape)}, expected (B, H, W)", argument="truth"
         )

@@ -1,6 +1,6 @@
 """Perturbation curves: the target's probability while pixels are exchanged between an image and its infill."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,9 +10,8 @@ from torch.nn.functional import pad
 
 from fringe._filters import Padding, blur, box_kernel, gaussian_kernel, round_up_to_odd
 from fringe.baselines import make_baseline
-from fringe.errors import InputError
 from fringe.linalg import batch_view
-from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, space_only
 from fringe.paths import Problem
 from fringe.settings import Doc, Positive, PositiveInt, PositiveOddInt
 
@@ -28,7 +27,7 @@ class Infill:
     """How the image that replaces removed pixels is made."""
 
     kind: InfillKind
-    size: int | None  # odd width of the kernel; None: a tenth of the shorter side, or 4 sigma each way for a Gaussian
+    size: int | None  # odd width of the kernel; None: a tenth of the shortest side, or 4 sigma each way for a Gaussian
     sigma: float  # pixels
     padding: Padding
 
@@ -36,14 +35,7 @@ class Infill:
         """Return the equal infill of ``inputs`` (B, *S) in canonical form: fields without effect are constants."""
         if self.kind in ("zeros", "mean"):
             return Infill(self.kind, None, 1.0, "zeros")
-        if inputs.dim() != 4:
-            shape = tuple(inputs.shape)
-            raise InputError(
-                f"{self.kind!r} blurs images (B, C, H, W), but the inputs have shape {shape}",
-                argument="reference",
-                hint="use reference='zeros' or 'mean'",
-            )
-        size = box_size(*inputs.shape[-2:]) if self.size is None and self.kind != "gaussian" else self.size
+        size = box_size(*inputs.shape[2:]) if self.size is None and self.kind != "gaussian" else self.size
         return replace(self, size=size, sigma=1.0 if self.kind == "box" else self.sigma)
 
     def make(self, context: EvaluationContext) -> Tensor:
@@ -63,9 +55,15 @@ class Infill:
         return blur(problem.inputs, kernel, self.padding)
 
 
-def box_size(height: int, width: int) -> int:
+def blur_refusal(reference: str, shape: Sequence[int]) -> str:
+    """Why a reference cannot be made of inputs of this shape (B, *S); empty if it can."""
+    reason = "" if reference in ("zeros", "mean") else space_only(shape, f"the blur {reference!r}")
+    return reason and f"{reason}; use reference='zeros' or 'mean'"
+
+
+def box_size(*space: int) -> int:
     """``max(3, odd(floor(min(H, W) / 10)))``, rounded up to odd: 23 at 224 pixels, 29 at 299 (the FRInGe paper)."""
-    return round_up_to_odd(max(3, min(height, width) // 10))
+    return round_up_to_odd(max(3, min(space) // 10))
 
 
 def folded_gaussian_kernel(sigma: float, size: int) -> Tensor:
@@ -95,7 +93,7 @@ _REDUCE: dict[Reduction, Callable[[Tensor], Tensor]] = {
 
 
 def spatial_map(values: Tensor, reduction: Reduction) -> Tensor:
-    """Importance of each pixel, not negative: (B, C, H, W) -> (B, H, W), (B, C, L) -> (B, L).
+    """Importance of each pixel, not negative: (B, C, *space) -> (B, *space).
 
     Tabular maps (B, F) have no channels: each feature is a pixel, and its importance is |A|.
     """
@@ -206,7 +204,7 @@ def min_max_normalise(curve: Tensor) -> Tensor:
 # Settings of the metrics that exchange pixels
 Reference = Annotated[InfillKind, Doc("what replaces a removed pixel")]
 BoxSize = Annotated[
-    PositiveOddInt | None, Doc("width of the blur (odd); none: a tenth of the shorter side", unit="pixels")
+    PositiveOddInt | None, Doc("width of the blur (odd); none: a tenth of the shortest side", unit="pixels")
 ]
 Sigma = Annotated[Positive, Doc("standard deviation of a Gaussian blur", unit="pixels")]
 Edge = Annotated[Padding, Doc("what the blur reads beyond the edge")]
@@ -237,6 +235,9 @@ class ExchangeMetric(Metric):
     def planned_passes(self) -> float:
         """Forward passes of one curve; without ``steps`` those of an image of 100 rows."""
         return self.steps or 100
+
+    def refusal(self, shape: Sequence[int]) -> str:
+        return blur_refusal(self.reference, shape)
 
     def infill(self, inputs: Tensor) -> Infill:
         """What replaces the pixels of ``inputs`` (B, *S)."""

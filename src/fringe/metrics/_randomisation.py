@@ -1,5 +1,6 @@
 """Do maps follow the model? They are made again for networks with random weights, or for another class."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,7 +11,7 @@ from fringe.errors import InputError
 from fringe.linalg import batch_view
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, PlainMaps, Scores, is_zero
 from fringe.metrics._random_networks import How, Order, RandomNetworks
-from fringe.metrics._similarity import Similarity, entropy, similarity
+from fringe.metrics._similarity import Similarity, entropy, similarity, similarity_refusal
 from fringe.paths import Problem
 from fringe.settings import Doc, Positive, PositiveInt
 
@@ -63,6 +64,9 @@ class MPRT(Metric):
     stages: Annotated[PositiveInt | None, Doc("number of stages; none: one for each layer")] = 8
     samples: Annotated[PositiveInt, Doc("noisy inputs of a map; one has no noise")] = 1
     noise: Annotated[Positive, Doc("noise of these inputs, as a share of the range of the image")] = 0.1
+
+    def refusal(self, shape: Sequence[int]) -> str:
+        return similarity_refusal(self.similarity, shape)
 
     @property
     def planned_passes(self) -> float:
@@ -180,6 +184,9 @@ class RandomLogit(Metric):
     similarity: Annotated[Similarity, _KIND] = "ssim"
     signed: Annotated[bool, _SIGNED] = True
     classes: Annotated[PositiveInt, Doc("other classes of an image")] = 1
+
+    def refusal(self, shape: Sequence[int]) -> str:
+        return similarity_refusal(self.similarity, shape)
 
     @property
     def planned_maps(self) -> float:

@@ -1,5 +1,6 @@
 """Region completeness: maps of a sum of networks against the exact share of each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fringe.errors import InputError
-from fringe.metrics._base import EvaluatedMaps, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, Metric, Scores, images_only
 
 #: Sums of explained differences below this have no shares.
 LEAST_DIFFERENCE = 1e-6
@@ -60,6 +61,9 @@ class RegionCompleteness(Metric):
     def planned_maps(self) -> float:
         """One, for the ends of the paths."""
         return 1.0
+
+    def refusal(self, shape: Sequence[int]) -> str:
+        return images_only(shape, "the pixels that a model uses are known")
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         problem, values = maps.context.problem, maps.values

@@ -1,5 +1,6 @@
 """Curves over removed or inserted inputs other than insertion and deletion: DiffID, CPD, CPP and signed insertion."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -99,6 +100,9 @@ class CumulativeChange(Metric):
     @property
     def planned_passes(self) -> float:
         return self.steps
+
+    def refusal(self, shape: Sequence[int]) -> str:
+        return perturb.blur_refusal(self.reference, shape)
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         context, problem = maps.context, maps.context.problem

@@ -1,6 +1,7 @@
 """ROAD (Rong et al. 2022): removal of pixels that are imputed from their neighbours, so that no mask shows."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -8,17 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fringe._filters import require_images
 from fringe.errors import InputError
-from fringe.linalg import CGStatus, conjugate_gradient
+from fringe.linalg import CGStatus, batch_view, conjugate_gradient
 from fringe.metrics import _perturbation as perturb
-from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores, space_only
 from fringe.settings import Doc, NotNegative, Positive, checked_by
 
-#: Weights of a pixel's neighbours by their offset in rows and columns.
-NEIGHBOURS: Mapping[tuple[int, int], float] = {
-    (i, j): 1 / 6 if 0 in (i, j) else 1 / 12 for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0)
-}
 #: Most iterations of a solve: a hole of 224 pixels takes about 250.
 MOST_ITERATIONS = 1000
 
@@ -36,9 +32,10 @@ class ROAD(Metric):
     .. math:: \\mathrm{score} = \\frac1n \\sum_p \\bigl(y(x^{LeRF}_p) - y(x^{MoRF}_p)\\bigr)
 
     A share p of the pixels is removed, the most relevant first (MoRF) or the least relevant first (LeRF), and imputed:
-    each missing pixel is the weighted mean of its eight neighbours (1/6 beside, 1/12 at the corners) plus noise. This
-    is one linear system for each image and share. So the shape of the mask does not reveal the class. y is the target's
-    probability, or whether it is predicted (preset ``accuracy``).
+    each missing pixel is the weighted mean of its neighbours plus noise. The weights are 1 / d^2 at the distance of d
+    pixels: 2 : 1 for the sides and corners of a pixel, 6 : 3 : 2 for the sides, edges and corners of a voxel, 1 : 1 for
+    the two neighbours in a series. This is one linear system for each image and share. So the shape of the mask does
+    not reveal the class. y is the target's probability, or whether it is predicted (preset ``accuracy``).
 
     Large smooth regions are imputed well, so smooth maps are underestimated: compare with single deletion. The
     systems are solved together on the model's device, in single precision. The noise belongs to the image and is the
@@ -68,21 +65,22 @@ class ROAD(Metric):
     def planned_passes(self) -> float:
         return 2 * len(self.shares)
 
+    def refusal(self, shape: Sequence[int]) -> str:
+        return space_only(shape, "imputation")
+
     def score(self, maps: EvaluatedMaps) -> Scores:
         context, problem = maps.context, maps.context.problem
         x = problem.inputs
-        require_images(x, "whose pixels have neighbours")
         ranking = perturb.ranking_of(maps, self.reduction)
         noise = context.cached((self.name, self.noise), lambda: self._noise(context))
         counts = torch.tensor([round(share * ranking.pixels) for share in self.shares], device=x.device)
-        rank = ranking.rank[:, None]
+        rank = perturb.per_channel(ranking.rank, x)
         converged = torch.ones(len(x), dtype=torch.bool, device=x.device)
         share_count = len(self.shares)
 
         def removed(rows: Tensor, numbers: Tensor) -> Tensor:
-            count = counts[numbers % share_count].view(-1, 1, 1, 1)
-            most = rank[rows] < count
-            missing = torch.where((numbers < share_count).view(-1, 1, 1, 1), most, rank[rows] >= ranking.pixels - count)
+            count, is_most = (batch_view(one, x) for one in (counts[numbers % share_count], numbers < share_count))
+            missing = torch.where(is_most, rank[rows] < count, rank[rows] >= ranking.pixels - count)
             imputed, solved = impute(x[rows], missing, self.tolerance)
             converged.index_put_((rows[~solved],), converged.new_zeros(()))
             return torch.where(missing, imputed + noise[rows], x[rows])
@@ -109,21 +107,21 @@ class ROAD(Metric):
 class _Neighbourhood:
     """The symmetric system of the missing pixels: each one's weight minus that of its missing neighbours."""
 
-    missing: Tensor  # (L, 1, H, W), of zeros and ones
-    weight: Tensor  # (1, 1, H, W), the weights of the neighbours inside the image
+    missing: Tensor  # (L, 1, *space), of zeros and ones
+    weight: Tensor  # (1, 1, *space), the weights of the neighbours inside the image
 
     def matvec(self, v: Tensor) -> Tensor:
         return self.missing * (self.weight * v - neighbour_sum(self.missing * v))
 
 
 def impute(x: Tensor, missing: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Replace the ``missing`` pixels (L, 1, H, W) of images (L, C, H, W) by the weighted mean of their neighbours, all
-    at once; and return whether each system (L,) was solved. The ``tolerance`` is the relative residual of each, whose
-    right-hand side is centred on the image's known mean."""
-    wide, m = x.to(torch.float32), missing.to(torch.float32)
+    """Replace the ``missing`` pixels (L, 1, *space) of images (L, C, *space) by the weighted mean of their neighbours,
+    all at once; and return whether each system (L,) was solved. The ``tolerance`` is the relative residual of each, of
+    which the right-hand side is centred on the image's known mean."""
+    wide, m, space = x.to(torch.float32), missing.to(torch.float32), tuple(range(2, x.dim()))
     weight = neighbour_sum(torch.ones_like(wide[:1, :1]))
-    count = (1.0 - m).sum((2, 3), keepdim=True).clamp_min(1.0)
-    mean = ((1.0 - m) * wide).sum((2, 3), keepdim=True, dtype=torch.float64).to(wide) / count
+    count = (1.0 - m).sum(space, keepdim=True).clamp_min(1.0)
+    mean = ((1.0 - m) * wide).sum(space, keepdim=True, dtype=torch.float64).to(wide) / count
     known = (1.0 - m) * (wide - mean)
     right = m * neighbour_sum(known)
     system = _Neighbourhood(m, weight)
@@ -136,13 +134,15 @@ def impute(x: Tensor, missing: Tensor, tolerance: float) -> tuple[Tensor, Tensor
 
 
 def neighbour_sum(values: Tensor) -> Tensor:
-    """Weighted sum over the eight neighbours inside the image, (L, C, H, W).
+    """Weighted sum over the neighbours inside the image, (L, C, *space): 1 / (6 d^2) at the distance of d pixels.
 
     Sums of shifted images, which are equal in every batch: convolutions round by the size of theirs.
     """
-    height, width = values.shape[-2:]
-    padded = pad(values, (1, 1, 1, 1))
+    sizes = values.shape[2:]
+    padded = pad(values, (1, 1) * len(sizes))
     total = torch.zeros_like(values)
-    for (i, j), weight in NEIGHBOURS.items():
-        total = total + weight * padded[..., 1 + i : 1 + i + height, 1 + j : 1 + j + width]
+    for offset in itertools.product((-1, 0, 1), repeat=len(sizes)):
+        if any(offset):
+            at = [slice(1 + step, 1 + step + size) for step, size in zip(offset, sizes, strict=True)]
+            total = total + 1 / (6 * sum(map(abs, offset))) * padded[(..., *at)]
     return total

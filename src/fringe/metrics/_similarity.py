@@ -1,18 +1,25 @@
 """How similar two maps are, and how ordered one is."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from fringe.errors import InputError
 from fringe.linalg import batch_view
+from fringe.metrics._base import images_only
 
 #: How maps are compared: by the ranks of their entries, or by local structure.
 Similarity = Literal["spearman", "ssim"]
 #: Side of the windows of structural similarity, as in scikit-image.
 WINDOW = 7
+
+
+def similarity_refusal(kind: Similarity, shape: Sequence[int]) -> str:
+    """Why maps of this shape (B, *S) cannot be compared in this way; empty if they can."""
+    reason = images_only(shape, "structural similarity is defined") if kind == "ssim" else ""
+    return reason and f"{reason}; use similarity='spearman'"
 
 
 def similarity(a: Tensor, b: Tensor, kind: Similarity, *, signed: bool) -> Tensor:
@@ -30,9 +37,6 @@ def similarity(a: Tensor, b: Tensor, kind: Similarity, *, signed: bool) -> Tenso
 
     Returns:
         Similarities (B,) from -1 to 1, in float64.
-
-    Raises:
-        InputError: For the structural similarity of maps that are no images.
     """
     a, b = (x.double() for x in (a, b))
     a, b = (a, b) if signed else (a.abs(), b.abs())
@@ -86,9 +90,6 @@ def _unit(maps: Tensor) -> Tensor:
 def _structural(a: Tensor, b: Tensor) -> Tensor:
     """Structural similarity (B,) of images (B, C, H, W): windows of equal weight inside the image, sample variances,
     and as dynamic range that of both maps."""
-    if a.dim() != 4:
-        message = f"got maps of shape {tuple(a.shape)}, which are no images (B, C, H, W)"
-        raise InputError(message, argument="similarity", hint="use 'spearman'")
     window = min(WINDOW, *a.shape[2:])
     window -= 1 - window % 2
     count = window * window

@@ -1,5 +1,6 @@
 """Regions deleted one at a time: single deletion (Hesse et al. 2024), and SaCo (Wu et al. 2024)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from fringe.linalg import add_rows, batch_view
 from fringe.metrics import _perturbation as perturb
-from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores, space_only
 from fringe.metrics._similarity import average_ranks, correlation
 from fringe.settings import Doc, PositiveInt
 
@@ -55,6 +56,9 @@ class SingleDeletion(Metric):
     @property
     def planned_passes(self) -> float:
         return self.cells**2
+
+    def refusal(self, shape: Sequence[int]) -> str:
+        return space_only(shape, "a blur (deleted_as='blur')") if self.deleted_as == "blur" else ""
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         context = maps.context
@@ -123,6 +127,9 @@ class SaCo(Metric):
     @property
     def planned_passes(self) -> float:
         return self.groups
+
+    def refusal(self, shape: Sequence[int]) -> str:
+        return perturb.blur_refusal(self.reference, shape)
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         context, how = maps.context, self.salience

@@ -75,6 +75,7 @@ class LoadedParts:
     architecture: str
     preprocessing: Preprocessing
     class_names: tuple[str, ...] | None
+    label: str = ""  # what pages call it; empty: the architecture
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ class LoadedModel:
         digest: SHA-256 over the state dict, in hexadecimal: a name for the weights.
         architecture: Bare name, such as ``resnet18``.
         output: What the network returns, as for :class:`fringe.Classifier`.
+        label: What pages and reports call it: the label of ``LABEL=SPEC``, the file with the function, or the
+            architecture.
     """
 
     spec: str
@@ -46,6 +48,10 @@ class LoadedModel:
     digest: str
     architecture: str
     output: OutputKind = "auto"
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.label or self.architecture)
 
     def prepare(self, images: Sequence[Image.Image]) -> Tensor:
         """Prepare images for the network.
@@ -89,7 +95,16 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
     }
 )
 
+#: A label of a model, as in ``LABEL=SPEC``. A spec that contains an equals sign has a colon or a slash before it.
+LABEL = r"[\w.-]+"
+
 _PREFIXES = ("embedded", "torchvision", "timm", "hf")
+
+
+def split_label(text: str) -> tuple[str, str]:
+    """Return label and spec of ``LABEL=SPEC``; the label is empty if there is none."""
+    match = re.fullmatch(rf"({LABEL})=(.+)", text)
+    return (match[1], match[2]) if match else ("", text)
 
 
 def load_model(
@@ -109,7 +124,7 @@ def load_model(
     Named files are never unpickled without ``trust_code``; downloads of torchvision and timm are read as weights only.
 
     Args:
-        spec: A model in one of the forms of :data:`LOADERS`, such as ``torchvision:resnet18``.
+        spec: A model in one of the forms of :data:`LOADERS`, such as ``torchvision:resnet18``, or ``LABEL=`` and one.
         trust_code: Whether a Python file, a Python module or an exported program, which are code, may run.
         preprocessing: Replaces what the source says; a text is read by :meth:`Preprocessing.parse`.
         class_names: Replaces what the source says.
@@ -122,6 +137,7 @@ def load_model(
     Raises:
         ModelError: For everything that prevents the model from being loaded.
     """
+    label, spec = split_label(spec)
     family, target = _family(spec)
     checked_device = usable_device(device)
     recipe = Preprocessing.parse(preprocessing) if isinstance(preprocessing, str) else preprocessing
@@ -131,7 +147,8 @@ def load_model(
     module = nn.Module.requires_grad_(parts.module.eval(), False)  # the method of a scripted module refuses
     module = module.float().to(checked_device)
     log.info("loaded %s on %s, weights %s", spec, checked_device, digest[:12])
-    return LoadedModel(spec, module, parts.preprocessing, names, digest, parts.architecture, output)
+    label = label or parts.label
+    return LoadedModel(spec, module, parts.preprocessing, names, digest, parts.architecture, output, label)
 
 
 def _family(spec: str) -> tuple[str, str]:

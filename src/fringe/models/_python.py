@@ -81,7 +81,8 @@ def _parts_of(code: ModuleType, source: str, attribute: str, weights: str, optio
             f'PREPROCESSING = "..." into {source}',
         )
     names = _names(getattr(module, "class_names", None)) or _stated(code, "CLASSES", attribute, _names)
-    return LoadedParts(_with_weights(module, weights), attribute, recipe, names)
+    name = re.split(r"[/.]", Path(source.removesuffix(".py")).as_posix())[-1]
+    return LoadedParts(_with_weights(module, weights), attribute, recipe, names, f"{name}.{attribute}")
 
 
 def stated_preprocessing(module: nn.Module) -> Preprocessing | None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from fringe.attribution import Tone
 from fringe.errors import InputError
 
 SCHEMA = "fringe/explanation/1"
@@ -26,8 +27,6 @@ Array = NDArray[np.float64]
 Base64 = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
 #: A number that JSON can hold; None where it is not finite.
 Number = Annotated[float, Field(allow_inf_nan=False)] | None
-#: How far a map may be relied on: as it is, with care, or not at all.
-Tone = Literal["good", "fair", "bad"]
 
 
 class _Part(BaseModel):

@@ -20,9 +20,9 @@ from markupsafe import Markup
 
 from fringe._files import write_atomic
 from fringe._text import printable, printable_json
-from fringe.attribution import Attribution, tone_of
+from fringe.attribution import Attribution, Tone, tone_of
 from fringe.page._build import SMALL, page_document
-from fringe.page._document import Document, Tone
+from fringe.page._document import Document
 
 #: What a script inside HTML must not contain: the end of the script, a comment, and two ends of lines of JavaScript.
 _JSON_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}

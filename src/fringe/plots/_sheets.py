@@ -30,13 +30,13 @@ _TILE, _GAP, _BETWEEN = 1.5, 0.06, 0.3
 #: Inches of the words above the tiles of an input, of a line above a class, and below each row.
 _HEAD, _LINE, _BELOW = 0.36, 0.16, 0.16
 #: Colours of a verdict, those of a page: as small words on white, those of lines are too pale.
-_TONES = {"good": "#0b6e4f", "fair": "#8a5300", "bad": "#a8321a"}
+_TONES = {"checked": "#0b5688", "fair": "#8a5300", "bad": "#a8321a", "plain": MUTED}
 
 
 @dataclass(frozen=True)
 class SheetItem:
     """One input of a contact sheet: its image (H, W, 1 or 3) in [0, 1], the attribution (C, H, W), the prediction, and
-    the verdict with its tone: ``good``, ``fair`` or ``bad``. Where the image was made smaller, ``pixel`` is how many
+    the verdict with its tone, of ``_TONES``. Where the image was made smaller, ``pixel`` is how many
     pixels of the input lie along the side of one of it."""
 
     image: NDArray[Any]

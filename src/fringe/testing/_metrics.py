@@ -1,6 +1,7 @@
 """The contract of metrics, on images with a known answer and maps from perfect to inverted."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.attribution import IntegratedGradients, attribute
 from fringe.classifier import Classifier
+from fringe.errors import check_known
 from fringe.linalg import batch_view
 from fringe.metrics import Direction, EvaluationContext, Explainer, Metric, Scores, Sparseness, evaluate, get_metric
 from fringe.paths import Problem
@@ -27,9 +29,12 @@ from fringe.testing._checks import (
     run_checks,
     tensors_unchanged,
 )
-from fringe.testing._toys import ToyProblems
+from fringe.testing._toys import CLASSES, SHAPE, ToyProblems, smooth_cnn
 
-IMAGES, SIDE = 6, 16
+IMAGES = 6
+#: Shapes of the toy inputs of each kind, and of those with a known answer.
+TOYS = {"image": SHAPE, "series": (2, 24), "volume": (2, 5, 4, 6), "tabular": (12,)}
+KNOWN = {"image": (1, 16, 16), "series": (1, 64), "volume": (1, 6, 7, 8), "tabular": (64,)}
 #: Logit of an image's own class: its probability is then near 1, and near 1/6 for an image without evidence.
 EVIDENCE = 8.0
 
@@ -49,18 +54,32 @@ class ToyMaps:
 
 @dataclass(frozen=True)
 class MetricUnderTest(UnderTest):
-    """A configured metric on three toy images, explained by Integrated Gradients."""
+    """A configured metric on three toy inputs of a ``kind``, explained by Integrated Gradients."""
 
     noun: ClassVar[str] = "scores"
     metric: Metric = dataclasses.field(default_factory=Sparseness)
+    kind: str = "image"
 
     @property
     def settings(self) -> Metric:
         return self.metric
 
     @cached_property
+    def model(self) -> nn.Module:
+        return self.toys.build(smooth_cnn if self.kind == "image" else self._perceptron, TOYS[self.kind])
+
+    def _perceptron(self) -> nn.Module:
+        size = math.prod(TOYS[self.kind])
+        return nn.Sequential(nn.Flatten(), nn.Linear(size, 8), nn.Softplus(), nn.Linear(8, CLASSES))
+
+    @cached_property
+    def x(self) -> Tensor:
+        return self.toys.images(3, TOYS[self.kind])
+
+    @cached_property
     def maps(self) -> ToyMaps:
-        result = attribute(self.model, self.x, method=IntegratedGradients(steps=4), space=self.toys.space())
+        space = self.toys.space(TOYS[self.kind])
+        result = attribute(self.model, self.x, method=IntegratedGradients(steps=4), space=space)
         return ToyMaps(result.values, result.diagnostics, result.completeness_residual)
 
     def context(
@@ -118,16 +137,15 @@ def shape_and_dtype(test: MetricUnderTest) -> str:
 def ranking(test: MetricUnderTest) -> str:
     """Perfect maps score better than random ones, and these better than inverted ones, in the declared direction.
 
-    Scores are means over six images. A metric passes if the order holds for one meaning of maps. If no image of two
-    values has a score, six images of many values are tried. A metric that compares models gets the same maps from three
-    methods: one that computes new maps from the model, one that does so for half of the pixels, and one that never
-    changes its map.
+    Scores are means over six images. A metric passes if the order holds for one meaning of maps, on images of two
+    values or on images of many. A metric that compares models gets the same maps from three methods: one that computes
+    new maps from the model, one that does so for half of the pixels, and one that never changes its map.
     """
     if test.metric.direction == "none":
         return "does not apply: the metric has no better or worse"
     sign = 1.0 if test.metric.direction == "higher" else -1.0
     if test.metric.compares_models:
-        model, x, contribution = known_contributions(test.toys)
+        model, x, contribution = known_contributions(test.toys, test.kind)
         means = _means(test, model, x, dependence_levels(x, contribution, test.maps.diagnostics))
         text = f"from the model, by half, never {', '.join(f'{m:.4g}' for m in means)}"
         ordered = sign * means[0] > sign * means[1] > sign * means[2]
@@ -135,17 +153,15 @@ def ranking(test: MetricUnderTest) -> str:
         return f"{text} ({test.metric.direction} is better)"
     details: list[str] = []
     for graded in (False, True):
-        model, x, contribution = known_contributions(test.toys, graded=graded)
+        model, x, contribution = known_contributions(test.toys, test.kind, graded=graded)
         for meaning, levels in quality_levels(x, contribution, test.maps.diagnostics).items():
             means = _means(test, model, x, levels)
             if means and sign * means[0] > sign * means[1] > sign * means[2]:
                 numbers = ", ".join(f"{m:.4g}" for m in means)
                 return f"perfect, random, inverted {meaning} {numbers} ({test.metric.direction} is better)"
             details += [f"{meaning} {', '.join(f'{m:.4g}' for m in means)}"] if means else []
-        fail_if(
-            bool(details), f"perfect, random, inverted: {'; '.join(details)}, though {test.metric.direction} is better"
-        )
-    raise CheckFailed("no image has a score")
+    fail_if(not details, "no image has a score")
+    raise CheckFailed(f"perfect, random, inverted: {'; '.join(details)}, though {test.metric.direction} is better")
 
 
 def degenerate_maps(test: MetricUnderTest) -> str:
@@ -188,17 +204,19 @@ METRIC_CHECKS: Mapping[str, Callable[[MetricUnderTest], str]] = {
 def check_metric(
     metric: str | Metric,
     *,
+    kind: str = "image",
     skip: Collection[str] = (),
     expected_failures: Mapping[str, str] = {},
     device: str | torch.device = "cpu",
 ) -> list[CheckResult]:
     """Run every check of the contract on a metric.
 
-    The metric scores maps of three images (2, 8, 8) and of six images (1, 16, 16) with small built-in networks. If it
-    requires further maps, it gets gradients.
+    The metric scores maps of three images (2, 8, 8) and of six images (1, 16, 16) with small built-in networks, or of
+    inputs of another kind. If it requires further maps, it gets gradients.
 
     Args:
         metric: A configured metric, or the name of a registered one, such as ``"insertion:raw"``.
+        kind: What the inputs are, of the metric's :attr:`~fringe.metrics.Metric.kinds`.
         skip: Names of checks to leave out, of ``METRIC_CHECKS``.
         expected_failures: The reason, by check name, of each check that is known to fail.
         device: Device of the networks and images.
@@ -211,8 +229,10 @@ def check_metric(
         InputError: If the name of a metric or check is unknown.
     """
     chosen = get_metric(metric)
-    make = partial(MetricUnderTest, torch.device(device), metric=chosen)
-    return run_checks(f"metric {chosen.name!r}", make, METRIC_CHECKS, skip, expected_failures)
+    check_known("kind", kind, chosen.kinds)
+    make = partial(MetricUnderTest, torch.device(device), metric=chosen, kind=kind)
+    what = f"metric {chosen.name!r}" if kind == "image" else f"metric {chosen.name!r} of kind {kind!r}"
+    return run_checks(what, make, METRIC_CHECKS, skip, expected_failures)
 
 
 def _means(test: MetricUnderTest, model: "LinearNetwork", x: Tensor, levels: "tuple[QualityLevel, ...]") -> list[float]:
@@ -246,7 +266,8 @@ class LinearNetwork(nn.Module):
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return masks (2, H, W) of the halves, and their contributions (2, B, classes)."""
-        left = torch.arange(SIDE, device=x.device).expand(SIDE, SIDE) < SIDE // 2
+        width = x.shape[-1]
+        left = torch.arange(width, device=x.device).expand(x.shape[2:]) < width // 2
         return torch.stack([left, ~left]), torch.stack([self(x * half) for half in (left, ~left)])
 
 
@@ -258,22 +279,26 @@ class QualityLevel:
     explain: Explainer
 
 
-def known_contributions(toys: ToyProblems, *, graded: bool = False) -> tuple[LinearNetwork, Tensor, Tensor]:
-    """Make a linear network, images (B, 1, H, W), and the exact contributions (B, 1, H, W) of their entries.
+def known_contributions(toys: ToyProblems, kind: str, *, graded: bool = False) -> tuple[LinearNetwork, Tensor, Tensor]:
+    """Make a linear network, inputs (B, *S) of a kind, and the exact contributions (B, *S) of their entries.
 
-    Image i has random entries -1 and 1, or between them if ``graded``. Class i reads a round patch of image i with the
-    weights m / x, so each entry of the patch contributes m to the class, and other entries nothing. A blurred image
+    Input i has random entries -1 and 1, or between them if ``graded``. Class i reads a round patch of input i with the
+    weights m / x, so each entry of the patch contributes m to the class, and other entries nothing. A blurred input
     contains little evidence.
     """
-    x = toys.images(IMAGES, (1, SIDE, SIDE), "signs")
+    x = toys.images(IMAGES, KNOWN[kind], "signs")
     x = x.sign() * (0.25 + 0.375 * x.abs()) if graded else x.sign()
-    axis = torch.arange(SIDE, dtype=x.dtype, device=x.device)
-    # Above and to the right of the middle: a map that is mirrored or transposed misses the patch.
-    centres = toys.images(IMAGES, (2,), "centres")[..., None] + torch.tensor([4.0, 11.0]).to(x)[:, None]
-    squares = (axis - centres[:, :1]).square()[:, :, :, None] + (axis - centres[:, 1:]).square()[:, :, None, :]
+    space = x.shape[2:] or x.shape[1:]
+    # Away from the middle, and not on a diagonal: a map that is mirrored or transposed misses the patch.
+    places = torch.tensor([(0.25, 0.6875)[axis % 2] * size for axis, size in enumerate(space)]).to(x)
+    centres, squares = toys.images(IMAGES, (len(space),), "centres") + places, torch.zeros_like(x)
+    for axis, size in enumerate(space):
+        along = (torch.arange(size).to(x) - centres[:, axis, None]).square()
+        before = squares.dim() - 1 - len(space) + axis
+        squares = squares + along.view(len(x), *[1] * before, size, *[1] * (len(space) - axis - 1))
     patch = torch.exp(-squares / 12.5)
-    contribution = EVIDENCE * patch / patch.flatten(1).sum(1).view(-1, 1, 1, 1)
-    truth = contribution[:, 0] > 0.1 * contribution.flatten(1).amax(1).view(-1, 1, 1)
+    contribution = EVIDENCE * patch / batch_view(patch.flatten(1).sum(1), patch)
+    truth = contribution[:, 0] > 0.1 * batch_view(contribution.flatten(1).amax(1), contribution[:, 0])
     return LinearNetwork(contribution / x, truth), x, contribution
 
 
@@ -288,7 +313,7 @@ def quality_levels(
     perfect maps. The ``diagnostics`` and residuals of the three levels are 0.1, 0.5 and 1.
     """
     gradient = contribution / x
-    largest = contribution.flatten(1).amax(1).view(-1, 1, 1, 1)
+    largest = batch_view(contribution.flatten(1).amax(1), contribution)
     noise = torch.stack([KeyedGenerator(0).normal(f"level {i}", image) for i, image in enumerate(x)])
     noise = _with_norm_of(gradient, noise)
 
@@ -321,7 +346,7 @@ def dependence_levels(x: Tensor, contribution: Tensor, diagnostics: Collection[s
 
         return QualityLevel(maps, explain)
 
-    return level(SIDE), level(SIDE // 2), level(0)
+    return level(x.shape[-1]), level(x.shape[-1] // 2), level(0)
 
 
 def _explainer(values: Tensor, stability: int) -> Explainer:
