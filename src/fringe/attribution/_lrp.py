@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from fringe._packages import install_hint
 from fringe.attribution._plugins import Explain, PluginMethod, leaf
 from fringe.errors import InputError
 from fringe.paths import Problem
@@ -141,7 +142,7 @@ class AttnLRP(PluginMethod):
             known: Mapping[Any, Mapping[Any, Any]] = importlib.import_module("lxt.efficient.models").DEFAULT_MAP
         except ImportError as error:
             message = f"lxt cannot be imported ({error}); lxt 2.1 needs transformers before version 5"
-            raise InputError(message, argument="method", hint="install fringe[lxt]") from error
+            raise InputError(message, argument="method", hint=install_hint("lxt")) from error
         names = {module.__name__: module for module in known if not module.__name__.endswith("modeling_bert")}
         used = {kind.__module__ for module in network.modules() for kind in inspect.getmro(type(module))}
         rules = [known[names[name]] for name in sorted(used & set(names))]

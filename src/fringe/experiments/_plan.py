@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from fringe._options import nearest_known
+from fringe._packages import install_hint
 from fringe._urls import url_of
 from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names, require_package
 from fringe.classifier import Score
@@ -205,7 +206,7 @@ def configured(method: str | Attributor) -> Attributor:
     method or preset, or a method whose package is not installed."""
     result = get_method(method)
     if result.innermost.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
-        raise InputError("geoig_knn needs scikit-learn", argument="methods", hint="install fringe[graph]")
+        raise InputError("geoig_knn needs scikit-learn", argument="methods", hint=install_hint("graph"))
     require_package(result)
     return result
 
