@@ -1,5 +1,7 @@
 """The one call: model and images in, attribution out."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
