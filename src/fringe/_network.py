@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
 from fringe._isolation import Mode, detached, isolated, set_tf32
 from fringe._linear_layers import BackwardLayouts, GradientLayouts
-from fringe._outputs import OutputKind, as_logits, refuse_independent_labels
+from fringe._outputs import OutputKind, ScoreFunction, as_logits, as_score, refuse_independent_labels
 from fringe._progress import log
 from fringe.errors import InputError, first_line, is_out_of_memory
 
@@ -100,6 +100,7 @@ class Network:
         self.model = _unwrapped(model)
         self.module = self.model if isinstance(self.model, nn.Module) else None
         self.output: OutputKind = output
+        self.score_function: ScoreFunction | None = None  # takes the place of classes
         self.mode: Mode = mode
         self.batch_size = BatchSize(batch_size)
         self.passes = PassCounts()
@@ -207,6 +208,8 @@ class Network:
                 "function uses other tensors of the images, pass them as forward_args or forward_kwargs"
             )
             raise
+        if self.score_function is not None:
+            return as_score(self.score_function, output, x.shape[0])
         logits = as_logits(output, x.shape[0], self.output, check=not self._checked)
         self._checked = True
         return logits

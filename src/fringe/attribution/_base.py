@@ -295,6 +295,7 @@ class Attributor(Settings):
         number: The setting that a number in brackets after the name sets, as in ``smooth(3):ig``.
         form: How the name is written if it has a second part: ``captum:NAME``.
         package: The package that computes the maps, if it is another library; the extra of this name installs it.
+        needs_classes: Whether maps need the logits of all classes, so that no function can be the score.
     """
 
     record_key: ClassVar[str] = "method"
@@ -308,6 +309,7 @@ class Attributor(Settings):
     number: ClassVar[str | None] = None
     form: ClassVar[str] = ""
     package: ClassVar[str | None] = None
+    needs_classes: ClassVar[bool] = False
 
     @property
     def label(self) -> str:

@@ -124,6 +124,7 @@ class FRInGe(Attributor):
     title = "FRInGe: Fisher-Rao Integrated Gradients"
     source = "arXiv 2605.06404"
     many_targets = True
+    needs_classes = True
     presets: ClassVar = {
         # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
         "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},

@@ -62,6 +62,7 @@ class ZennitMethod(PluginMethod):
     title = "Layer-wise relevance propagation (zennit)"
     source = "Bach et al. 2015; Anders et al. 2021"
     package = "zennit"
+    needs_classes = True
     presets: ClassVar = {name: {"algorithm": name} for name in get_args(Rules)}
 
     algorithm: Annotated[Rules, Doc("the composite of rules")] = "epsilon_plus_flat"
@@ -132,6 +133,7 @@ class AttnLRP(PluginMethod):
     title = "Relevance propagation through attention (AttnLRP)"
     source = "Achtibat et al. 2024"
     package = "lxt"
+    needs_classes = True
     presets: ClassVar = {"attnlrp": {}}
 
     algorithm: Annotated[Literal["attnlrp"], Doc("name of the rules")] = "attnlrp"

@@ -42,6 +42,7 @@ class AGI(Attributor):
     title = "Adversarial Gradient Integration"
     source = "Pan, Li and Zhu 2021"
     many_paths = True
+    needs_classes = True
     presets: ClassVar = {"paper": {"mode": "official", "classes": 1}, "official": {"mode": "official"}}
 
     classes: Annotated[PositiveInt, Search(1, 50, log=True), Doc("classes to step towards (k)")] = 20
@@ -121,6 +122,7 @@ class IG2(Attributor):
     source = "Zhuo and Ge 2024"
     uses_references = True
     many_paths = True
+    needs_classes = True
     presets: ClassVar = {"paper": {"eta": 0.015}, "quick": {"references": 2, "steps": 51, "eta": 0.06}}
 
     references: Annotated[PositiveInt, Search(1, 16, log=True), Doc("paths per image, one per reference (R)")] = 8
