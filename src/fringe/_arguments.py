@@ -107,6 +107,22 @@ class ForwardArguments:
         kwargs = {key: _take(a, rows) if key in self.by_row else a for key, a in self.kwargs.items()}
         return replace(self, args=args, kwargs=kwargs)
 
+    @property
+    def hint(self) -> str:
+        """What to do where a model fails on some of the images, as a clause."""
+        if not self.by_row:
+            return (
+                "if a function uses other tensors of the images, such as attention masks, pass them as forward_args or "
+                "forward_kwargs"
+            )
+        names = ", ".join(
+            f"forward_args[{key}]" if isinstance(key, int) else key for key in sorted(self.by_row, key=str)
+        )
+        return (
+            f"as many rows as images have {names}, so each image gets its row; wrap a tensor that is the same for all "
+            "images, such as a causal mask (L, L), as fringe.Shared(tensor)"
+        )
+
     def double(self) -> "ForwardArguments":
         """Return the arguments with floating-point tensors in double precision."""
 

@@ -53,7 +53,9 @@ def as_logits(output: Any, batch: int, kind: OutputKind, *, check: bool = True) 
                 "For logits (B, C, H, W) of a segmentation network, wrap it as fringe.Region(model, mask), which "
                 "explains the classes in a region; for another number of each image, pass a function as score="
             )
-        message = f"its output has shape {tuple(logits.shape)} for {batch} images; expected logits ({batch}, C). {remedy}"
+        message = (
+            f"its output has shape {tuple(logits.shape)} for {batch} images; expected logits ({batch}, C). {remedy}"
+        )
         raise ModelOutputError(message, argument="model")
     if kind == "probabilities":
         if check and bool((logits.detach() < 0).any()):
