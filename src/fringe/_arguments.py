@@ -163,7 +163,9 @@ def explained_inputs(
             "the one floating-point tensor of a dictionary is explained, and this one holds "
             f"{', '.join(names) or 'none'}",
             argument="inputs",
-            hint="leave the explained tensor in the dictionary and pass the others as forward_kwargs",
+            hint="leave the explained tensor in the dictionary and pass the others as forward_kwargs"
+            if names
+            else integers_hint(torch.empty(0, dtype=torch.int64)),
         )
     twice = inputs.keys() & (kwargs or {}).keys()
     if twice:
@@ -171,6 +173,16 @@ def explained_inputs(
     (name,) = names
     others = {key: value for key, value in inputs.items() if key != name}
     return inputs[name], ForwardArguments.of(_length(inputs[name]), args, {**others, **(kwargs or {})}, name)
+
+
+def integers_hint(x: Tensor) -> str:
+    """What to do with inputs that are no floating-point numbers: pixels, or token ids and codes of categories."""
+    if x.dtype == torch.uint8:
+        return "scale and normalise pixels first"
+    return (
+        "integers have no gradient: texts are explained by fringe.explain(model, texts, tokenizer=...); token ids and "
+        "codes of categories by their embeddings, as a model that takes these, with the integers as forward_kwargs"
+    )
 
 
 def _length(inputs: Any) -> int:

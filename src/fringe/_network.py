@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fringe._arguments import NO_ARGUMENTS, ForwardArguments
+from fringe._arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
 from fringe._isolation import Mode, detached, isolated, set_tf32
 from fringe._linear_layers import BackwardLayouts, GradientLayouts
 from fringe._outputs import OutputKind, ScoreFunction, as_logits, as_score, refuse_independent_labels
@@ -279,9 +279,7 @@ class Network:
             message = "got a tensor on an Apple GPU, which has no float64, in which paths are measured"
             raise InputError(message, argument="inputs", hint="move the model and the inputs to the CPU")
         if not x.is_floating_point():
-            raise InputError(
-                f"got dtype {x.dtype}, expected floating point (scale and normalise images first)", argument="inputs"
-            )
+            raise InputError(f"got dtype {x.dtype}, expected floating point", argument="inputs", hint=integers_hint(x))
         weight = next((p for p in self.module.parameters() if p.is_floating_point()), None) if self.module else None
         if weight is not None and (weight.dtype, weight.device) != (x.dtype, x.device):
             raise InputError(

@@ -46,6 +46,9 @@ METHODS.update(
 
 OnBad = Literal["raise", "mark"]
 
+#: Passes for one input that no method needs: ten thousand times those of Integrated Gradients by default are a mistake.
+MOST_PASSES = 1e7
+
 #: Diagnostics of what the model predicts, which say nothing where one number is explained.
 _OF_PREDICTIONS = (
     *("distance", "endpoint_distance", "entropy", "endpoint_entropy", "endpoint_kl"),
@@ -173,6 +176,9 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
 
     They are (B, *S) or (B, K, *S). The caller holds the model's session open.
     """
+    if (method.planned_passes or 0.0) > MOST_PASSES:
+        message = f"{method.label} plans {method.planned_passes:.1g} passes for each input, more than {MOST_PASSES:.0g}"
+        raise InputError(message, argument="method", hint="take fewer steps or samples")
     if problem.target.dim() == 1 or method.many_targets:
         return _made(method, problem)
     batch, classes = problem.target.shape
@@ -225,7 +231,11 @@ def _with_probabilities(result: Attribution, problem: Problem) -> Attribution:
 
 def _check_inputs(inputs: Tensor) -> None:
     if not isinstance(inputs, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"expected a torch.Tensor (B, *S), got {type(inputs).__name__}", argument="inputs")
+        hint = (
+            "pass what the model takes besides as forward_args or forward_kwargs, or all of it by name in a dictionary"
+        )
+        message = f"expected a torch.Tensor (B, *S), got {type(inputs).__name__}"
+        raise InputError(message, argument="inputs", hint=hint if isinstance(inputs, (tuple, list)) else None)
     if inputs.dim() < 2 or inputs.numel() == 0:
         raise InputError(
             f"got shape {tuple(inputs.shape)}, expected a batch (B, *S) with at least one image",

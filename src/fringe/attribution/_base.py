@@ -285,8 +285,9 @@ class Attributor(Settings):
         name: Name in the registry; final classes set it.
         title: Name in listings.
         source: Publication.
-        presets: Settings by name: ``paper`` from the tables of the FRInGe paper, ``official`` what the authors' code
-            computes, ``quick`` our settings with some hundreds of gradients per image.
+        presets: Settings by name: ``paper`` for comparisons with the FRInGe paper, which states no number of a method
+            but its own, so that each class says where its numbers are from; ``official`` what the authors' code
+            computes; ``quick`` our settings with some hundreds of gradients per image.
         uses_references: Whether maps depend on the reference images of the input space.
         many_targets: Whether one path serves K classes of an image: ``problem.target`` is then (B, K).
         many_paths: Whether an image has several paths with different ends.

@@ -13,7 +13,7 @@ import torch
 
 from fringe.attribution._base import Attribution, Attributor
 from fringe.attribution._diagnostics import build_attribution, path_diagnostics
-from fringe.attribution._fringe_status import PathEnds, fringe_status
+from fringe.attribution._fringe_status import EXCLUDED_BELOW, PathEnds, fringe_status
 from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import SegmentPieces
 from fringe.attribution._quadrature import Quadrature, Rule
@@ -334,6 +334,7 @@ class FRInGe(Attributor):
             kl(geodesics.log_p0, geodesics.log_q).tolist(),
             *(diagnostics[name].tolist() for name in ("endpoint_kl", "distance", "endpoint_distance")),
             [path.limit(planned) for planned in pieces.planned],
+            (problem.logits.amax(1, keepdim=True) - problem.logits > EXCLUDED_BELOW).sum(1).tolist(),
             strict=True,
         )
         statuses = [

@@ -317,12 +317,12 @@ def _arm(spec: ExperimentSpec, label: str, source: ModelSource) -> Arm:
 
 
 def _paper_setting(label: str, source: ModelSource) -> FRInGe:
-    """The paper's setting for a model's architecture, or the default where it has none."""
+    """The paper's setting for a model's architecture, or that for any network where it has none."""
     architecture = source.load().architecture
     if architecture in preset_names():
         return FRInGe.preset(architecture)
-    warnings.warn(f"{label}: the paper has no setting for {architecture}; the default is used", stacklevel=4)
-    return FRInGe()
+    warnings.warn(f"{label}: the paper has no setting for {architecture}; fringe:paper is used", stacklevel=4)
+    return FRInGe.preset("paper")
 
 
 @dataclass(frozen=True)
