@@ -11,21 +11,17 @@ FrameLibrary = Literal["pandas", "polars"]
 _EXTRAS = {"pandas": "notebook", "polars": "bench"}
 
 
-def import_library(library: FrameLibrary) -> Any:
-    """Import a library of tables. Raises InputError if it is unknown or not installed."""
-    require_choice("library", library, tuple(_EXTRAS))
-    try:
-        return importlib.import_module(library)
-    except ModuleNotFoundError as error:
-        other = "polars" if library == "pandas" else "pandas"
-        hint = f"{install_hint(_EXTRAS[library])}, or pass library={other!r}"
-        raise InputError(f"{library} is not installed", argument="library", hint=hint) from error
-
-
 def make_frame(rows: Sequence[Mapping[str, Any]], library: FrameLibrary) -> Any:
     """Make a table of rows that have the same names.
 
     Raises:
         InputError: If the library is unknown or not installed.
     """
-    return import_library(library).DataFrame({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})
+    require_choice("library", library, tuple(_EXTRAS))
+    try:
+        module = importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        other = "polars" if library == "pandas" else "pandas"
+        hint = f"{install_hint(_EXTRAS[library])}, or pass library={other!r}"
+        raise InputError(f"{library} is not installed", argument="library", hint=hint) from error
+    return module.DataFrame({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe._frames import FrameLibrary, import_library
 from fringe.errors import InputError
 from fringe.experiments._formats import ScoreRecord, from_table
 from fringe.experiments._manifest import Manifest
@@ -335,21 +334,6 @@ class Results:
             counts = {"images": len(cell.scores), "missing": cell.missing, "failed": cell.failed}
             rows.append({"model": model, "method": method, "metric": metric, **numbers, **counts})
         return pl.DataFrame(rows)
-
-    def to_dataframe(self, library: FrameLibrary = "pandas") -> Any:
-        """Make a table with one row for each score.
-
-        Args:
-            library: ``pandas`` or ``polars``.
-
-        Returns:
-            :attr:`frame` as a DataFrame of that library.
-
-        Raises:
-            InputError: If the library is not installed.
-        """
-        import_library(library)
-        return self.frame if library == "polars" else self.frame.to_pandas()
 
 
 def read_results(run: Store | str | Path, name: str | None = None) -> Results:
