@@ -84,7 +84,8 @@ class Classifier(Network):
         for name, value, known in (("score", kind, Score), ("output", output, OutputKind), ("mode", mode, Mode)):
             require_choice(name, value, get_args(known))
         super().__init__(model, output, mode, batch_size)
-        self.score_kind, self.score_function = kind, score if callable(score) else None
+        self.score_kind: Score = kind
+        self.score_function = score if callable(score) else None
         self.tf32 = tf32
         self._graphs = CUDAGraphs() if cuda_graphs else None
 
@@ -165,7 +166,7 @@ class Classifier(Network):
 
     def _kind(self, kind: Score | None) -> Score:
         """The explained scalar; a function is already in place of the logits, whatever a method asks for."""
-        return "logit" if self.score_function is not None else kind or self.score_kind
+        return self.score_kind if self.score_function is not None or kind is None else kind
 
     def score_cotangent(
         self, logits: Tensor, target: Tensor, contrast: Tensor | None = None, kind: Score | None = None
