@@ -30,10 +30,12 @@ SNIPPET = """
 import importlib.metadata
 import fringe
 from pathlib import Path
+from fringe._packages import DISTRIBUTION, install_hint
 from fringe.models import load_model
 from fringe.data import digits_samples
 assert Path(fringe.__file__).is_relative_to(Path.cwd()), fringe.__file__
-assert importlib.metadata.version("fringe") == fringe.__version__
+assert importlib.metadata.version(DISTRIBUTION) == fringe.__version__
+assert install_hint("timm").startswith(f'run pip install "{DISTRIBUTION}[timm] @ file:'), install_hint("timm")
 loaded = load_model("embedded:digits")
 x = loaded.prepare([sample.image for sample in digits_samples()[:2]])
 result = fringe.attribute(loaded.module, x)

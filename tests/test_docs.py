@@ -1,8 +1,10 @@
 """The documentation is true: its Python runs, its links lead somewhere, and every public name is in the reference."""
 
 import ast
+import doctest
 import importlib
 import importlib.util
+import inspect
 import re
 import shutil
 import subprocess
@@ -80,6 +82,32 @@ def test_the_plan_shown_is_one(tmp_path):
     assert spec.model == {"rn50": "torchvision:resnet50"}
     assert spec.limits == {"max_sensitivity": 64}
     assert spec.set == {"short": {"steps": "20"}}
+
+
+# -- docstrings --------------------------------------------------------------------------------------------------------
+
+MODULES_WITH_EXAMPLES = sorted(
+    ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+    for path in (ROOT / "src" / "fringe").rglob("*.py")
+    if ">>> " in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("name", MODULES_WITH_EXAMPLES)
+def test_the_examples_of_docstrings_say_what_is_computed(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_help_begins_with_a_signature_that_names_types_as_the_docs_do():
+    functions = [value for value in (getattr(fringe, name) for name in fringe.__all__) if inspect.isfunction(value)]
+    assert fringe.explain in functions
+    for function in functions:
+        signature = str(inspect.signature(function))
+        assert "collections.abc." not in signature, signature
+        assert "fringe." not in signature, signature
 
 
 # -- the citation ------------------------------------------------------------------------------------------------------

@@ -1,17 +1,23 @@
 """Without the packages of the extras: each is named with the extra that brings it, before anything is written."""
 
+import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from fringe import _packages
+from fringe._packages import DISTRIBUTION, install_hint
 from fringe.cli import app
 from fringe.models import ModelError, load_model
 
+ROOT = Path(__file__).parents[1]
 ABSENT = (
     *(
         "zennit",
@@ -94,27 +100,39 @@ def bare(tmp_path_factory):
 def test_the_adapter_of_captum_names_its_extra_and_that_of_quantus_needs_none(bare):
     assert bare[0]["captum"] == [
         "captum",
-        "fringe.captum needs captum, which is not installed; install fringe[captum]",
+        'fringe.captum needs captum, which is not installed; run pip install -e ".[captum]" in the checkout',
     ]
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("torchvision", "torchvision is not installed; install fringe[vision]"),
-        ("timm", "timm is not installed; install fringe[timm]"),
-        ("hf", "transformers is not installed; install fringe[hf]"),
-        ("graph", "this command needs sklearn, which is not installed; install fringe[graph]"),
-        ("graph of compare", "this command needs sklearn, which is not installed; install fringe[graph]"),
-        ("quantus", "--metrics: quantus:sparseness needs Quantus; install fringe[quantus]"),
-        ("method of captum", "captum:grad_cam needs captum, which is not installed; install fringe[captum]"),
-        ("method of captum in compare", "needs captum, which is not installed; install fringe[captum]"),
-        ("method of zennit", "zennit:epsilon_plus needs zennit, which is not installed; install fringe[zennit]"),
-        ("method of lxt", "lxt:attnlrp needs lxt, which is not installed; install fringe[lxt]"),
-        ("app", "this command needs gradio, which is not installed; install fringe[app]"),
-        ("figures", "this command needs matplotlib, which is not installed; it belongs to fringe itself"),
-        ("figures of compare", "this command needs matplotlib, which is not installed; it belongs to fringe itself"),
-        *((name, "which is not installed; install fringe[bench]") for name in (*BENCH, "status", "report")),
+        ("torchvision", 'torchvision is not installed; run pip install -e ".[vision]"'),
+        ("timm", 'timm is not installed; run pip install -e ".[timm]"'),
+        ("hf", 'transformers is not installed; run pip install -e ".[hf]"'),
+        ("graph", 'this command needs sklearn, which is not installed; run pip install -e ".[graph]"'),
+        ("graph of compare", 'this command needs sklearn, which is not installed; run pip install -e ".[graph]"'),
+        ("quantus", '--metrics: quantus:sparseness needs Quantus; run pip install -e ".[quantus]"'),
+        ("method of captum", 'captum:grad_cam needs captum, which is not installed; run pip install -e ".[captum]"'),
+        ("method of captum in compare", 'needs captum, which is not installed; run pip install -e ".[captum]"'),
+        (
+            "method of zennit",
+            'zennit:epsilon_plus needs zennit, which is not installed; run pip install -e ".[zennit]"',
+        ),
+        ("method of lxt", 'lxt:attnlrp needs lxt, which is not installed; run pip install -e ".[lxt]"'),
+        ("app", 'this command needs gradio, which is not installed; run pip install -e ".[app]"'),
+        (
+            "figures",
+            "this command needs matplotlib, which is not installed; it belongs to fringe itself: run pip install",
+        ),
+        (
+            "figures of compare",
+            "this command needs matplotlib, which is not installed; it belongs to fringe itself: run pip install",
+        ),
+        *(
+            (name, 'which is not installed; run pip install -e ".[bench]" in the checkout')
+            for name in (*BENCH, "status", "report")
+        ),
     ],
 )
 def test_a_missing_package_is_one_line_with_its_extra(bare, name, message):
@@ -140,11 +158,11 @@ def without(monkeypatch, *packages):
 @pytest.mark.parametrize(
     ("imports", "absent", "message"),
     [
-        ("os", "torchvision", "torchvision is not installed; install fringe[timm]"),
+        ("os", "torchvision", 'torchvision is not installed; run pip install -e ".[timm]"'),
         (
             "surely_absent",
             "surely_absent",
-            "timm needs surely_absent, which is not installed; install fringe[timm]",
+            'timm needs surely_absent, which is not installed; run pip install -e ".[timm]" in the checkout',
         ),
     ],
 )
@@ -156,7 +174,7 @@ def test_what_a_package_needs_itself_comes_with_the_same_extra(imports, absent, 
     monkeypatch.setitem(sys.modules, absent, None)
     with pytest.raises(ModelError) as caught:
         load_model("timm:resnet18")
-    assert str(caught.value) == message
+    assert message in str(caught.value)
 
 
 def test_a_package_that_does_not_fit_the_others_is_one_line(tmp_path, monkeypatch):
@@ -172,5 +190,73 @@ def test_a_search_names_the_extra_tune_before_its_folder_is_made(tmp_path, monke
     monkeypatch.setitem(sys.modules, "optuna", None)
     result = CliRunner().invoke(app, ["tune", "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
-    assert result.stderr == "error: this command needs optuna, which is not installed; install fringe[tune]\n"
+    hint = 'run pip install -e ".[tune]" in the checkout'
+    assert result.stderr == f"error: this command needs optuna, which is not installed; {hint}\n"
     assert not (tmp_path / "out").exists()
+
+
+def installed(monkeypatch, folder, record):
+    """This library as if it lay in ``folder``, installed with this record of where it came from."""
+    monkeypatch.setattr(_packages, "_CHECKOUT", folder)
+    if record is not None:
+        about = folder / "fringe_xai-0.1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {DISTRIBUTION}\nVersion: 0.1.0\n")
+        if record:
+            (about / "direct_url.json").write_text(json.dumps({"url": record, "dir_info": {}}))
+        monkeypatch.syspath_prepend(folder)
+
+
+@pytest.mark.parametrize(
+    ("record", "hint"),
+    [
+        ("", 'run pip install -U "fringe-xai[timm]"'),
+        ("file:///home/me/fringe", 'run pip install "fringe-xai[timm] @ file:///home/me/fringe"'),
+    ],
+)
+def test_what_was_installed_is_installed_again_from_where_it_came(record, hint, tmp_path, monkeypatch):
+    installed(monkeypatch, tmp_path, record)
+    assert install_hint("timm") == hint
+    assert install_hint() == hint.replace("[timm]", "")
+
+
+def test_an_environment_under_the_old_name_gets_an_answer(tmp_path, monkeypatch):
+    installed(monkeypatch, tmp_path, None)
+    monkeypatch.setattr(importlib.metadata, "distribution", absent_distribution)
+    assert install_hint("timm") == 'run pip install -U "fringe-xai[timm]"'
+
+
+def absent_distribution(name):
+    raise importlib.metadata.PackageNotFoundError(name)
+
+
+def test_a_checkout_is_installed_again_as_it_is():
+    assert install_hint("timm") == 'run pip install -e ".[timm]" in the checkout'
+    assert install_hint() == 'run pip install -e "." in the checkout'
+
+
+def test_no_text_suggests_the_package_that_others_have_under_this_name():
+    """In the public index, ``fringe`` is another project: every message about an extra is that of ``install_hint``."""
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"] == DISTRIBUTION
+    other = re.compile(r"pip install|fringe\[\{?[a-z_]+\}?\]|install fringe(?!-xai)")
+    sources = [path for path in (ROOT / "src" / "fringe").rglob("*.py") if path.name != "_packages.py"]
+    assert not [str(path) for path in sources if other.search(path.read_text(encoding="utf-8"))]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]
+    named = re.compile(r"pip install[^`\n]* fringe\b(?!-xai)|(?<!\.)\bfringe\[[a-z,]+\]")
+    assert not [str(path) for path in pages if named.search(path.read_text(encoding="utf-8"))]
+
+
+def test_every_extra_that_a_message_names_exists():
+    """Calls of ``install_hint`` and tables of extras in the source name extras of ``pyproject.toml``."""
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src" / "fringe").rglob("*.py")]
+    literal = {name for text in texts for name in re.findall(r"install_hint\([\"'](\w+)", text)}
+    from fringe._frames import _EXTRAS as libraries
+    from fringe._urls import SCHEMES
+    from fringe.attribution import METHODS
+    from fringe.cli._console import _EXTRAS as commands
+
+    tables = {*libraries.values(), *commands, *(extra for _, extra in SCHEMES.values())}
+    plugins = {kind.package for kind in METHODS.values() if isinstance(kind.package, str)}
+    assert len(literal) >= 6
+    assert literal | tables | plugins <= extras

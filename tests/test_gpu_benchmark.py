@@ -249,12 +249,12 @@ def test_on_a_device_with_events_memory_and_waits(monkeypatch):
 
 def test_without_torchvision_a_small_network_takes_its_place(monkeypatch, capsys):
     def absent():
-        raise gpu.ModelError("torchvision is not installed; install fringe[vision]")
+        raise gpu.ModelError("torchvision is not installed")
 
     monkeypatch.setattr("fringe.models._torchvision.import_torchvision", absent)
     bench = gpu.main(["--device", "cpu", "--networks", "resnet18", "--budget", "25"], Clock(a_look=1.0))
     assert bench.networks == ("small",)
-    assert capsys.readouterr().out.startswith("torchvision is not installed; install fringe[vision]; a small built-in")
+    assert capsys.readouterr().out.startswith("torchvision is not installed; a small built-in")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

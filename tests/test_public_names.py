@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,10 @@ def test_a_star_imports_the_public_names():
     session = {}
     exec("from fringe import *", session)
     assert set(session) - {"__builtins__"} == set(fringe.__all__) == {n for n in dir(fringe) if not n.startswith("__")}
+
+
+def test_tables_have_one_name():
+    """``to_dataframe`` takes the library; what is a table of polars already has that library's own conversions."""
+    sources = [path.read_text(encoding="utf-8") for path in Path(fringe.__file__).parent.rglob("*.py")]
+    assert sum("def to_dataframe(self, library: FrameLibrary" in text for text in sources) == 2
+    assert not any("def to_pandas" in text or "def to_polars" in text for text in sources)

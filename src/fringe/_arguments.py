@@ -107,6 +107,22 @@ class ForwardArguments:
         kwargs = {key: _take(a, rows) if key in self.by_row else a for key, a in self.kwargs.items()}
         return replace(self, args=args, kwargs=kwargs)
 
+    @property
+    def hint(self) -> str:
+        """What to do where a model fails on some of the images, as a clause."""
+        if not self.by_row:
+            return (
+                "if a function uses other tensors of the images, such as attention masks, pass them as forward_args or "
+                "forward_kwargs"
+            )
+        names = ", ".join(
+            f"forward_args[{key}]" if isinstance(key, int) else key for key in sorted(self.by_row, key=str)
+        )
+        return (
+            f"as many rows as images have {names}, so each image gets its row; wrap a tensor that is the same for all "
+            "images, such as a causal mask (L, L), as fringe.Shared(tensor)"
+        )
+
     def double(self) -> "ForwardArguments":
         """Return the arguments with floating-point tensors in double precision."""
 
@@ -147,7 +163,9 @@ def explained_inputs(
             "the one floating-point tensor of a dictionary is explained, and this one holds "
             f"{', '.join(names) or 'none'}",
             argument="inputs",
-            hint="leave the explained tensor in the dictionary and pass the others as forward_kwargs",
+            hint="leave the explained tensor in the dictionary and pass the others as forward_kwargs"
+            if names
+            else integers_hint(torch.empty(0, dtype=torch.int64)),
         )
     twice = inputs.keys() & (kwargs or {}).keys()
     if twice:
@@ -155,6 +173,16 @@ def explained_inputs(
     (name,) = names
     others = {key: value for key, value in inputs.items() if key != name}
     return inputs[name], ForwardArguments.of(_length(inputs[name]), args, {**others, **(kwargs or {})}, name)
+
+
+def integers_hint(x: Tensor) -> str:
+    """What to do with inputs that are no floating-point numbers: pixels, or token ids and codes of categories."""
+    if x.dtype == torch.uint8:
+        return "scale and normalise pixels first"
+    return (
+        "integers have no gradient: texts are explained by fringe.explain(model, texts, tokenizer=...); token ids and "
+        "codes of categories by their embeddings, as a model that takes these, with the integers as forward_kwargs"
+    )
 
 
 def _length(inputs: Any) -> int:

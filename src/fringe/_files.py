@@ -108,9 +108,11 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, durable: bool 
                 file.flush()
                 os.fsync(file.fileno())
         when_free(lambda: os.replace(partial, path))
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:  # nobody knows the neighbour
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     if durable:
         sync_folder(path.parent)

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from fringe._packages import install_hint
 from fringe.errors import InputError, require_choice
 
 FrameLibrary = Literal["pandas", "polars"]
@@ -21,6 +22,6 @@ def make_frame(rows: Sequence[Mapping[str, Any]], library: FrameLibrary) -> Any:
         module = importlib.import_module(library)
     except ModuleNotFoundError as error:
         other = "polars" if library == "pandas" else "pandas"
-        hint = f"install fringe[{_EXTRAS[library]}], or pass library={other!r}"
+        hint = f"{install_hint(_EXTRAS[library])}, or pass library={other!r}"
         raise InputError(f"{library} is not installed", argument="library", hint=hint) from error
     return module.DataFrame({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})

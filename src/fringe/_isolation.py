@@ -1,6 +1,7 @@
 """Run a user's network in a defined state and restore its own afterwards."""
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Generator
 from typing import Any, Literal
@@ -18,7 +19,8 @@ def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Gene
 
     Restored on exit, also after an exception: the training flag of every submodule, ``requires_grad`` of every
     parameter, every buffer, the torch generators of the CPU and of ``device``, gradient mode, inference mode, autocast,
-    the attention backend and the fast path of multi-head attention. ``.grad`` and hooks are never touched.
+    the attention backend, the fast path of multi-head attention, and whether compiled functions run as such (here they
+    run as they were written). ``.grad`` and hooks are never touched.
     ``mode="keep"`` leaves the training flags alone.
     """
     devices = [device] if device.type == "cuda" else []
@@ -32,6 +34,8 @@ def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Gene
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)
+        if "torch._dynamo" in sys.modules:  # compiled functions have no second derivatives, and one backward pass
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         _use_full_precision(stack)
         _use_one_order(device, stack)
         _use_native_recurrence(module, device, stack)

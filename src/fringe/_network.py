@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar, cast
@@ -10,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fringe._arguments import NO_ARGUMENTS, ForwardArguments
+from fringe._arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
 from fringe._isolation import Mode, detached, isolated, set_tf32
 from fringe._linear_layers import BackwardLayouts, GradientLayouts
-from fringe._outputs import OutputKind, as_logits, refuse_independent_labels
+from fringe._outputs import OutputKind, ScoreFunction, as_logits, as_score, refuse_independent_labels
 from fringe._progress import log
-from fringe.errors import InputError, first_line, is_out_of_memory
+from fringe.errors import InputError, ModelOutputError, first_line, is_machine_error, is_out_of_memory
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
 
@@ -49,6 +50,10 @@ class PassCounts:
         return PassCounts(self.forward - before.forward, self.jvp - before.jvp, self.vjp - before.vjp)
 
 
+class OneAtATime(RuntimeError):
+    """A network takes one image, and not several at once."""
+
+
 class BatchSize:
     """A bound on the images of one pass; halved when memory runs out, and the smaller bound holds for later calls."""
 
@@ -64,8 +69,13 @@ class BatchSize:
         return self._size or _START.get(device.type, 16)
 
     def halve(self, device: torch.device, error: Exception) -> None:
-        """Halve the bound; re-raise ``error`` if one image already is too much, or if memory is not its cause."""
+        """Halve the bound; re-raise ``error`` if one image already is too much, or if memory is not its cause. A
+        network that takes one image at a time gets one."""
         size = self.on(device)
+        if isinstance(error, OneAtATime) and size > 1:
+            warnings.warn(f"{error}: its passes have one image each from now on", stacklevel=2)
+            self._size = 1
+            return
         if size == 1 or not is_out_of_memory(error):
             raise error
         self._size = size // 2
@@ -86,6 +96,13 @@ class BatchSize:
                 self.halve(device, error)
                 continue
             done = stop
+        shapes = {part.shape[1:] for part in parts} if isinstance(parts[0], Tensor) else set[torch.Size]()
+        if len(shapes) > 1:
+            text = "wrap a tensor that is the same for all images, such as prompts, as fringe.Shared(tensor)"
+            message = (
+                f"its outputs have other shapes in other parts of the batch: {', '.join(map(str, map(tuple, shapes)))}"
+            )
+            raise ModelOutputError(message, argument="model", hint=text)
         if isinstance(parts[0], Tensor):
             return cast(Result, torch.cat(parts))
         return cast(Result, tuple(torch.cat(column) for column in zip(*parts, strict=True)))
@@ -100,6 +117,7 @@ class Network:
         self.model = _unwrapped(model)
         self.module = self.model if isinstance(self.model, nn.Module) else None
         self.output: OutputKind = output
+        self.score_function: ScoreFunction | None = None  # takes the place of classes
         self.mode: Mode = mode
         self.batch_size = BatchSize(batch_size)
         self.passes = PassCounts()
@@ -202,14 +220,35 @@ class Network:
             with self.rounding(), GradientLayouts() if layouts else contextlib.nullcontext():
                 output = self._run(x, arguments)
         except (RuntimeError, AssertionError) as error:  # the latter of an exported program
+            if self._takes_one(x, arguments, error):
+                message = f"the model takes one image at a time, not {len(x)} ({first_line(error)})"
+                raise OneAtATime(message) from error
             error.add_note(
-                f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}; if a "
-                "function uses other tensors of the images, pass them as forward_args or forward_kwargs"
+                f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}; "
+                f"{arguments.hint}"
             )
             raise
+        if self.score_function is not None:
+            return as_score(self.score_function, output, x.shape[0])
         logits = as_logits(output, x.shape[0], self.output, check=not self._checked)
         self._checked = True
         return logits
+
+    def _takes_one(self, x: Tensor, arguments: ForwardArguments, error: Exception) -> bool:
+        """Whether a model that failed on several images takes the first one alone, as one exported for one image.
+
+        With arguments that belong to images, the cause may be that they do not.
+        """
+        if len(x) == 1 or arguments.by_row or is_machine_error(error):
+            return False
+        try:
+            with torch.no_grad():
+                output = self._run(x[:1], arguments)
+            if self.score_function is None:
+                as_logits(output, 1, self.output, check=False)
+            return True
+        except Exception:  # whatever a model raises
+            return False
 
     def _run(self, x: Tensor, arguments: ForwardArguments) -> Any:
         """Run the model on a copy of ``x``: it may work in place, on neither a leaf nor the caller's storage.
@@ -240,9 +279,7 @@ class Network:
             message = "got a tensor on an Apple GPU, which has no float64, in which paths are measured"
             raise InputError(message, argument="inputs", hint="move the model and the inputs to the CPU")
         if not x.is_floating_point():
-            raise InputError(
-                f"got dtype {x.dtype}, expected floating point (scale and normalise images first)", argument="inputs"
-            )
+            raise InputError(f"got dtype {x.dtype}, expected floating point", argument="inputs", hint=integers_hint(x))
         weight = next((p for p in self.module.parameters() if p.is_floating_point()), None) if self.module else None
         if weight is not None and (weight.dtype, weight.device) != (x.dtype, x.device):
             raise InputError(

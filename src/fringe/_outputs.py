@@ -10,6 +10,18 @@ from torch import Tensor, nn
 from fringe.errors import InputError, ModelError, ModelOutputError
 
 OutputKind = Literal["auto", "logits", "probabilities"]
+#: A score of the caller's own: of what the model returns for B inputs, one number (B,) for each.
+ScoreFunction = Callable[[Any], Tensor]
+
+
+def as_score(function: ScoreFunction, output: Any, batch: int) -> Tensor:
+    """Return the caller's own score of an output as the logits (B, 1) of the one class that it is."""
+    score: Any = function(output)
+    if not isinstance(score, Tensor) or tuple(score.shape) != (batch,):
+        message = f"it returned {_describe(score)} for {batch} inputs, expected a tensor ({batch},)"
+        raise InputError(message, argument="score", hint="return one number for each, as in lambda y: y[:, 0]")
+    _check_dtype(score, "score", "its value")
+    return score[:, None]
 
 
 def as_logits(output: Any, batch: int, kind: OutputKind, *, check: bool = True) -> Tensor:
@@ -20,27 +32,31 @@ def as_logits(output: Any, batch: int, kind: OutputKind, *, check: bool = True) 
     leaves these checks out, which read numbers back from the device.
     """
     logits = _select(output)
+    _check_dtype(logits, "model", "its output")
     if tuple(logits.shape) in ((batch, 1), (batch,)):
         raise ModelOutputError(
             f"its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and the entropy of "
-            "one class is always zero. Wrap it as fringe.BinaryClassifier(model), which explains the classes (no, yes) "
-            "with logits (-z/2, z/2); with output='probability' if it ends in a sigmoid",
+            "one class is always zero. If the number is the logit z of 'yes' against 'no', wrap it as "
+            "fringe.BinaryClassifier(model), with output='probability' if it ends in a sigmoid: the map of a class "
+            "explains z/2 or -z/2, and with target=1 and contrast=0 all of z. If it is a quantity, as in regression, "
+            "there are no classes: explain the number itself by a method that needs none, as in "
+            "attribute(model, x, method='ig', score=lambda y: y.flatten())",
             argument="model",
         )
     if logits.dim() != 2 or logits.shape[0] != batch or logits.shape[1] == 0:
-        raise ModelOutputError(
-            f"its output has shape {tuple(logits.shape)} for {batch} images; expected logits ({batch}, C). Wrap the "
-            "model so that it returns one row of class scores per image. If a function uses other tensors of the "
-            "images, pass them as forward_args",
-            argument="model",
+        remedy = (
+            "Wrap the model so that it returns one row of class scores per image. If a function uses other tensors of "
+            "the images, pass them as forward_args"
         )
-    if not logits.is_floating_point() or logits.dtype in (torch.float16, torch.bfloat16):
-        raise ModelOutputError(
-            f"its output has dtype {logits.dtype}; expected float32 or float64. Half precision loses the symmetry that "
-            "the solver needs: pass a torch.nn.Module (it is explained through a float32 copy), wrap the callable so "
-            "that it computes in float32, or switch off torch.autocast inside its forward",
-            argument="model",
+        if logits.dim() == 4 and len(logits) == batch:
+            remedy = (
+                "For logits (B, C, H, W) of a segmentation network, wrap it as fringe.Region(model, mask), which "
+                "explains the classes in a region; for another number of each image, pass a function as score="
+            )
+        message = (
+            f"its output has shape {tuple(logits.shape)} for {batch} images; expected logits ({batch}, C). {remedy}"
         )
+        raise ModelOutputError(message, argument="model")
     if kind == "probabilities":
         if check and bool((logits.detach() < 0).any()):
             raise ModelOutputError(
@@ -68,6 +84,23 @@ def as_logits(output: Any, batch: int, kind: OutputKind, *, check: bool = True) 
             stacklevel=2,
         )
     return logits
+
+
+def _check_dtype(values: Tensor, argument: str, what: str) -> None:
+    """Refuse numbers that have no gradient, or too few digits, with what helps against each."""
+    if values.is_floating_point() and values.dtype not in (torch.float16, torch.bfloat16):
+        return
+    if values.is_complex():
+        remedy = "Return a real number of each, such as the absolute value"
+    elif not values.is_floating_point():
+        remedy = "Integers have no gradient: return the scores before argmax, rounding or a comparison"
+    else:
+        remedy = (
+            "Half precision loses the symmetry that the solver needs: pass a torch.nn.Module (it is explained through "
+            "a float32 copy), wrap the callable so that it computes in float32, or switch off torch.autocast inside "
+            "its forward"
+        )
+    raise ModelOutputError(f"{what} has dtype {values.dtype}; expected float32 or float64. {remedy}", argument=argument)
 
 
 def refuse_independent_labels(model: Any) -> None:
@@ -130,10 +163,11 @@ def _look_like_sigmoids(rows: Tensor) -> bool:
 
 
 class BinaryClassifier(nn.Module):
-    """A model with one number per image as a classifier of the two classes (no, yes) with logits (-z/2, z/2).
+    """A model with one logit per image as a classifier of the two classes (no, yes) with logits (-z/2, z/2).
 
     The logit of a class is half of its log-odds (nats); yes in contrast to no has z. Logits (0, z) would give the same
-    prediction, but the logit of "no" would have no gradient, and so no map.
+    prediction, but the logit of "no" would have no gradient, and so no map. A model that predicts a quantity has no
+    such classes: explain its number by ``attribute(model, x, method="ig", score=lambda y: y.flatten())``.
 
     Args:
         model: Returns (B, 1) or (B,).

@@ -31,11 +31,16 @@ def shown(progress: bool | Report | None, description: str) -> Generator[Report 
     own function."""
     if not isinstance(progress, bool):
         yield progress
-    elif not progress:
+    elif not progress or not _can_write():
         yield None
     else:
         with _bar(description) as report:
             yield report
+
+
+def _can_write() -> bool:
+    """Whether standard error is open: a service may have closed it, or have none."""
+    return sys.stderr is not None and not sys.stderr.closed  # pyright: ignore[reportUnnecessaryComparison]
 
 
 def make_bars(**options: Any) -> Any:
@@ -97,7 +102,8 @@ class Progress:
     """
 
     def __init__(self, name: str, total: int | None, *, quiet: bool, steps: bool = False):
-        terminal = sys.stderr.isatty()
+        quiet = quiet or not _can_write()
+        terminal = not quiet and sys.stderr.isatty()
         self._bars = make_bars(transient=True, disable=quiet or not terminal)
         self._logs, self._started = not (quiet or terminal), time.monotonic()
         self._logged = self._started

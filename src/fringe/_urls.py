@@ -12,6 +12,7 @@ from pathlib import PurePath, PurePosixPath
 from typing import Any
 
 from fringe._files import IMAGE_BYTES, UnfitFile
+from fringe._packages import install_hint
 from fringe.errors import InputError
 
 #: The scheme of a URL, and the package and the extra that reads it.
@@ -38,8 +39,7 @@ def open_store(url: str, argument: str) -> tuple[Any, str]:
 
         fsspec.get_filesystem_class(scheme)
     except ImportError as error:
-        message = f"{scheme}:// needs {package}: pip install 'fringe[{extra}]'"
-        raise InputError(message, argument=argument) from error
+        raise InputError(f"{scheme}:// needs {package}", argument=argument, hint=install_hint(extra)) from error
     return url_to_fs(url, use_listings_cache=False)
 
 

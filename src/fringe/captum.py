@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fringe._arguments import ForwardArguments
 from fringe._network import BatchSize
+from fringe._packages import install_hint
 from fringe.attribution import Attributor, attribute, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
@@ -21,7 +22,7 @@ try:
     from captum.attr import GradientAttribution
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f"fringe.captum needs {error.name}, which is not installed; install fringe[captum]", name=error.name
+        f"fringe.captum needs {error.name}, which is not installed; {install_hint('captum')}", name=error.name
     ) from error
 
 __all__ = ["CaptumAttributor"]

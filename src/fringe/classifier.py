@@ -22,6 +22,7 @@ from fringe._network import Network
 from fringe._network import PassCounts as PassCounts
 from fringe._outputs import BinaryClassifier as BinaryClassifier
 from fringe._outputs import OutputKind
+from fringe._outputs import ScoreFunction as ScoreFunction
 from fringe._region import Region as Region
 from fringe.errors import InputError, TargetError, require_choice
 
@@ -40,7 +41,8 @@ class Classifier(Network):
     Args:
         model: The network. It may return a tensor, a tuple, a mapping or an object with ``.logits``.
         score: The explained scalar of the target class: ``"logit"`` (the paper's choice), ``"log_probability"`` or
-            ``"probability"``.
+            ``"probability"``. Or a function of what the model returns for B inputs, with one number (B,) for each: for
+            regression, segmentation or any other output, and methods that need no distribution over classes.
         output: What the model returns: ``"logits"``, ``"probabilities"``, or ``"auto"``: logits, and an error if they
             look like probabilities.
         mode: ``"eval"`` explains a module in evaluation mode, ``"keep"`` leaves its training flags as they are.
@@ -64,7 +66,7 @@ class Classifier(Network):
         self,
         model: Callable[[Tensor], Any],
         *,
-        score: Score = "logit",
+        score: Score | ScoreFunction = "logit",
         output: OutputKind = "auto",
         mode: Mode = "eval",
         batch_size: int | Literal["auto"] = "auto",
@@ -78,10 +80,12 @@ class Classifier(Network):
             hint = "load it with fringe.explain(...), or load_model(...).module" if isinstance(model, str) else None
             hint = "pass its .module" if hasattr(model, "module") else hint
             raise InputError(f"expected a module or callable, got {type(model).__name__}", argument="model", hint=hint)
-        for name, value, known in (("score", score, Score), ("output", output, OutputKind), ("mode", mode, Mode)):
+        kind: Score = "logit" if callable(score) else score
+        for name, value, known in (("score", kind, Score), ("output", output, OutputKind), ("mode", mode, Mode)):
             require_choice(name, value, get_args(known))
         super().__init__(model, output, mode, batch_size)
-        self.score_kind: Score = score
+        self.score_kind: Score = kind
+        self.score_function = score if callable(score) else None
         self.tf32 = tf32
         self._graphs = CUDAGraphs() if cuda_graphs else None
 
@@ -89,7 +93,7 @@ class Classifier(Network):
     def of(
         cls,
         model: "Callable[[Tensor], Any] | Classifier",
-        score: Score | None = None,
+        score: Score | ScoreFunction | None = None,
         batch_size: int | Literal["auto"] | None = None,
     ) -> "Classifier":
         """Make a classifier of a model, or return the one that is given.
@@ -109,7 +113,7 @@ class Classifier(Network):
         arguments = {name: value for name, value in arguments.items() if value is not None}
         if not isinstance(model, Classifier):
             return cls(model, **arguments)
-        present = {"score": model.score_kind, "batch_size": model.batch_size.requested}
+        present = {"score": model.score_function or model.score_kind, "batch_size": model.batch_size.requested}
         for name, value in arguments.items():
             if value != present[name]:
                 raise InputError(
@@ -150,7 +154,7 @@ class Classifier(Network):
         Returns:
             Scalars of the shape of ``target``.
         """
-        kind = kind or self.score_kind
+        kind = self._kind(kind)
         values = logits
         if kind != "logit":
             wide = logits.double()  # float32 leaves no digits of 1 - p where p is near one
@@ -159,6 +163,10 @@ class Classifier(Network):
         if contrast is not None:
             score = score - values.gather(1, contrast.view(len(target), -1)).view_as(target)
         return score.to(logits.dtype)
+
+    def _kind(self, kind: Score | None) -> Score:
+        """The explained scalar; a function is already in place of the logits, whatever a method asks for."""
+        return self.score_kind if self.score_function is not None or kind is None else kind
 
     def score_cotangent(
         self, logits: Tensor, target: Tensor, contrast: Tensor | None = None, kind: Score | None = None
@@ -174,7 +182,7 @@ class Classifier(Network):
         Returns:
             Gradients (B, C) or (B, K, C).
         """
-        kind, wide = kind or self.score_kind, logits.double()  # as in score
+        kind, wide = self._kind(kind), logits.double()  # as in score
         one_hot = torch.zeros(*target.shape, logits.shape[1], dtype=wide.dtype, device=logits.device)
         cotangent = one_hot.scatter_(-1, target[..., None], 1.0)
         if kind != "logit":
@@ -240,6 +248,9 @@ class Classifier(Network):
             TargetError: If it does not name classes of the model for each image.
         """
         batch, classes = logits.shape
+        if self.score_function is not None and not (isinstance(target, str) and target == "predicted"):
+            message = f"got {target!r} with a score function, which gives one number and no classes"
+            raise TargetError(message, argument=name, hint="leave it out")
         expected = "'predicted', 'top5', a class, one class per image, or (B, K) classes"
         if isinstance(target, str):
             count = target.removeprefix("top")
@@ -254,8 +265,10 @@ class Classifier(Network):
             values = torch.as_tensor(target, device=logits.device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TargetError(f"got {target!r}, expected {expected} ({error})", argument=name) from error
+        rows = f"for rows of zeros and ones, one for each class, pass {name}=rows.argmax(1)"
         if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-            raise TargetError(f"got dtype {values.dtype}, expected integers", argument=name)
+            hint = rows if tuple(values.shape) == (batch, classes) else None
+            raise TargetError(f"got dtype {values.dtype}, expected integers", argument=name, hint=hint)
         if values.dim() > 2 or (values.dim() and (values.shape[0] != batch or not values.numel())):
             raise TargetError(
                 f"got shape {tuple(values.shape)} for {batch} images of {classes} classes; expected 'predicted', "
@@ -268,4 +281,13 @@ class Classifier(Network):
                 f"class {outside[0].item()} does not exist; the model has classes 0 to {classes - 1}", argument=name
             )
         values = values.to(torch.int64)
+        if values.dim() == 2 and name == "target":  # several targets may have the same contrast
+            if values.shape[1] == classes and bool(((values <= 1).all(1) & (values.sum(1) == 1)).all()):
+                both = f"; for maps of both classes, pass {name}='top2'" if classes == 2 else ""
+                raise TargetError("its rows look one-hot, expected numbers of classes", argument=name, hint=rows + both)
+            twice = (values.sort(1).values.diff(dim=1) == 0).any(1).nonzero()
+            if len(twice):
+                image = int(twice[0])
+                message = f"got {values[image].tolist()} for image {image}, which names a class twice"
+                raise TargetError(message, argument=name, hint="name each class once")
         return values.clone() if values.dim() == 2 else values.expand(batch).clone()

@@ -318,7 +318,7 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     key = next(iter(registry.values())).record_key
     others = [(known, kind) for known, kind in registry.items() if getattr(kind, "form", "").endswith(":NAME")]
     spellings = {_letters(name): f"{known}:{name}" for known, kind in others for name in kind.presets} | spellings
-    near = nearest(_letters(name), spellings)
+    near = nearest(_letters(name), spellings, cutoff=0.55)  # lime is no rise
     hint = f"; did you mean {spellings[near[0]]!r}?" if near else "."
     known = _list(getattr(kind, "form", "") or known for known, kind in registry.items())
     raise InputError(f"got {name!r}{hint} Known {key}s: {known}", argument=key)

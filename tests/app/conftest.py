@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 if importlib.util.find_spec("gradio") is None:  # not imported before a test needs it: seconds in every collection
-    pytest.skip("the app needs gradio; install fringe[app]", allow_module_level=True)
+    pytest.skip("the app needs gradio; install the extra app", allow_module_level=True)
 
 from fringe.app import AppServer, AppSpec
 

@@ -1,5 +1,6 @@
 """What the call refuses and how it says so, and that a map of zeros is never called an answer."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 import fringe
-from fringe.attribution import METHODS, Attributor, gradient_attribution
+from fringe.attribution import METHODS, Attributor, get_method, gradient_attribution
 
 METHODS_AND_VARIANTS = {
     **{
@@ -82,6 +83,10 @@ def test_inputs_at_the_door():
     for telemetry in (1, 2.5, "all"):
         with pytest.raises(fringe.InputError, match=r"telemetry: got .* expected true, false or at least 2"):
             fringe.attribute(model, torch.randn(1, 1, 2, 2), telemetry=telemetry)
+    with pytest.raises(fringe.InputError, match=r"got 'lime'\. Known methods"):  # which is no rise
+        get_method("lime")
+    with pytest.raises(fringe.InputError, match="did you mean 'captum:kernel_shap'"):
+        get_method("shap")
     with pytest.raises(fringe.InputError, match="did you mean 'fringe'"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), method="frnge")
 
@@ -244,3 +249,57 @@ def test_maps_of_whole_numbers_have_no_end_either():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).requires_grad_(False)
     found = fringe.attribute(model, torch.rand(2, 1, 2, 2), method=Given(lambda made, g: made((g > 0).long())))
     assert found.endpoint_score.isnan().all()
+
+
+X, NETWORK = torch.rand(2, 3), torch.nn.Linear(3, 2).eval()
+
+
+def test_a_tuple_of_inputs_hears_of_further_arguments():
+    for inputs in ((X, X), [X, X]):
+        with pytest.raises(
+            fringe.InputError, match=r"expected a torch.Tensor .*forward_kwargs, or all .* in a dictionary"
+        ):
+            fringe.attribute(NETWORK, inputs, method="ig")
+    with pytest.raises(fringe.InputError, match=r"this one holds none; integers have no gradient: .*tokenizer="):
+        fringe.attribute(NETWORK, {"ids": torch.zeros(2, 5, dtype=torch.int64)}, method="ig")
+
+
+@pytest.mark.parametrize(
+    "method", [fringe.IntegratedGradients(steps=10**9), fringe.SmoothGrad(samples=10**9), "smooth:ig"]
+)
+def test_passes_that_no_computer_ends_are_refused_before_memory_is_taken(method):
+    if method == "smooth:ig":
+        method = fringe.Smooth(fringe.IntegratedGradients(steps=10**9))
+    with pytest.raises(
+        fringe.InputError, match=r"method: .* plans \de\+09 passes for each input, .*; take fewer steps"
+    ):
+        fringe.attribute(NETWORK, X, method=method)
+
+
+def test_a_file_that_cannot_be_saved_is_named_and_not_its_neighbour(tmp_path):
+    result = fringe.attribute(NETWORK, X, method="ig")
+    with pytest.raises(FileNotFoundError) as caught:
+        result.save(tmp_path / "nodir" / "x")
+    assert caught.value.filename == str(tmp_path / "nodir" / "x")
+    assert "partial" not in str(caught.value)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder") as caught:
+        result.save(tmp_path / "folder")
+    assert "partial" not in str(caught.value)
+
+
+def test_the_presets_for_the_paper_say_where_their_numbers_are_from():
+    """The FRInGe paper states no number of a method but its own."""
+    described = [kind for name, kind in METHODS.items() if "paper" in kind.presets and name != "fringe"]
+    assert len(described) == 8
+    for kind in described:
+        text = " ".join(kind.__doc__.split())
+        sentence = text[text.index("The preset ``paper``") :]
+        assert "FRInGe paper" in sentence or "Its code" in sentence, kind.__name__
+        assert re.search(r"\b(ours|authors|method's paper)", sentence), kind.__name__
+        numbers = {
+            f"{value:g}".removeprefix("0") for value in kind.presets["paper"].values() if type(value) in (int, float)
+        }
+        numbers -= {"1"}  # said in words
+        assert all(number in sentence for number in numbers), (kind.__name__, numbers)
+    assert "from the tables of the FRInGe paper" not in " ".join(fringe.Attributor.__doc__.split())

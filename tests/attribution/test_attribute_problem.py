@@ -216,5 +216,65 @@ def test_an_error_of_the_model_without_a_text_is_named_by_its_kind():
                 raise RuntimeError
             return x.flatten(1)
 
-    with pytest.raises(fringe.ModelOutputError, match=r"without the rest \(RuntimeError\)"):
+    with pytest.raises(fringe.ModelOutputError, match=r"without the rest, in this order \(RuntimeError\)"):
         fringe.attribute(OnlyPairs(), torch.rand(2, 3), method="ig", target=0)
+
+
+# -- a tensor that has as many rows as there are images by chance ------------------------------------------------------
+
+
+class Causal(nn.Module):
+    """Attention under a mask (T, T) that is the same for all series (B, T, W), as an argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(WIDTH, CLASSES)
+        self.eval()
+
+    def forward(self, x, mask):
+        weights = (x @ x.transpose(1, 2) + mask).softmax(-1)
+        return self.last((weights @ x).tanh().mean(1))
+
+
+def weighted(x, weights):
+    return x.tanh() * weights
+
+
+def prompted(x, prompts):
+    return x.tanh() @ prompts.T
+
+
+@pytest.mark.parametrize("batch", [5, 20])
+@pytest.mark.parametrize("name", ["causal mask", "class weights", "prompts"])
+def test_such_a_tensor_is_named_with_what_makes_it_shared(name, batch):
+    torch.manual_seed(0)
+    x = torch.randn(batch, batch)
+    model, given = {
+        "causal mask": (Causal(), torch.full((batch, batch), -torch.inf).triu(1)),
+        "class weights": (weighted, torch.rand(batch) + 0.5),
+        "prompts": (prompted, torch.randn(batch, batch)),
+    }[name]
+    x = torch.randn(batch, batch, WIDTH) if name == "causal mask" else x
+    arguments = {"mask": given} if name == "causal mask" else {}
+    with pytest.raises(fringe.FringeError, match=r"the same for all images, such as .* as fringe.Shared\("):
+        fringe.attribute(model, x, method="ig", forward_args=() if arguments else (given,), forward_kwargs=arguments)
+    shared = {key: fringe.Shared(value) for key, value in arguments.items()}
+    args = () if arguments else (fringe.Shared(given),)
+    result = fringe.attribute(model, x, method="ig", forward_args=args, forward_kwargs=shared)
+    assert result.completeness_residual.max() < 0.05
+
+
+def test_a_recurrent_network_that_needs_sorted_lengths_is_told_how_it_needs_none():
+    lstm = nn.LSTM(WIDTH, CLASSES, batch_first=True).double()
+
+    def model(x, lengths, sort=True):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=sort)
+        return lstm(packed)[1][0][0]
+
+    x, lengths = torch.randn(4, 6, WIDTH, dtype=torch.float64), torch.tensor([6, 5, 3, 2])
+    with pytest.raises(
+        fringe.ModelOutputError, match=r"order.*images are passed in any order: call .*enforce_sorted=Fal"
+    ):
+        fringe.attribute(model, x, method="ig", forward_args=(lengths,))
+    result = fringe.attribute(model, x, method="ig", forward_args=(lengths, False))
+    assert result.verdict == ("ok",) * 4

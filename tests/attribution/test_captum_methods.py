@@ -329,7 +329,9 @@ class TestRefusals:
     @pytest.mark.parametrize(("name", "extra"), [("captum", "captum"), ("zennit", "zennit"), ("lxt", "lxt")])
     def test_an_absent_package_is_named_with_its_extra(self, monkeypatch, net, name, extra):
         monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
-        with pytest.raises(InputError, match=f"needs {name}, which is not installed; install fringe\\[{extra}\\]"):
+        with pytest.raises(
+            InputError, match=rf'needs {name}, which is not installed; run pip install -e "\.\[{extra}\]"'
+        ):
             explained(net, name)
 
 

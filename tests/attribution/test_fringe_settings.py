@@ -290,3 +290,24 @@ def test_verdicts_by_number(settings, path, verdict, advice):
     found = fringe_status(method.path(128), method.quadrature, result, ends, 0, one["residual"])
     assert found[0] == verdict
     assert re.fullmatch(advice, found[1])
+
+
+def test_classes_that_a_mask_rules_out_are_left_out_by_a_reference():
+    """Nothing raises a logit of -1e9: the uniform prediction is out of reach, that over the other classes is not."""
+    weights = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def masked(x):
+        return torch.cat([x @ weights.T, torch.full((len(x), 2), -1e9, dtype=x.dtype)], 1)
+
+    x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    result = fringe.attribute(masked, x, method=fringe.FRInGe(structure="none"))
+    far = [
+        advice for verdict, advice in zip(result.verdict, result.advice, strict=True) if verdict in ("stalled", "short")
+    ]
+    assert far
+    assert all(
+        "give reference=, nearly zero for the 2 classes" in advice and "delta_euc" not in advice for advice in far
+    )
+    reference = torch.tensor([1.0, 1.0, 1.0, 1e-9, 1e-9], dtype=torch.float64)
+    within = fringe.attribute(masked, x, method=fringe.FRInGe(structure="none", reference=reference / reference.sum()))
+    assert not {"stalled", "short"} & set(within.verdict)

@@ -263,7 +263,7 @@ def test_what_is_missing_is_named(monkeypatch):
     with pytest.raises(fringe.InputError, match=r"space\.references: they hold NaN"):
         explain(model, x, images(4).fill_(torch.nan))
     monkeypatch.setitem(sys.modules, "sklearn.neighbors", None)
-    with pytest.raises(fringe.InputError, match=r"pip install 'fringe\[graph\]'"):
+    with pytest.raises(fringe.InputError, match=r'run pip install -e "\.\[graph\]"'):
         explain(model, x, images(4))
 
 

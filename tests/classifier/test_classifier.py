@@ -18,7 +18,7 @@ GOOD = {
     "int32": (torch.tensor([4, 0, 1], dtype=torch.int32), [4, 0, 1]),
     "uint8": (torch.tensor([4, 0, 1], dtype=torch.uint8), [4, 0, 1]),
     "0-d tensor": (torch.tensor(3), [3, 3, 3]),
-    "several": ([[1, 0], [2, 4], [3, 3]], [[1, 0], [2, 4], [3, 3]]),
+    "several": ([[1, 0], [2, 4], [3, 0]], [[1, 0], [2, 4], [3, 0]]),
     "top": ("top2", LOGITS.topk(2, 1).indices.tolist()),
     "item": (LOGITS.argmax(1)[0], [LOGITS[0].argmax().item()] * 3),
 }
@@ -44,6 +44,37 @@ BAD = {
     "more than there are": ("top9", r"got 'top9', expected .*the model has 5 classes"),
     "none of the top": ("top0", r"got 'top0', expected"),
 }
+
+#: Of two images and three classes, or two.
+SEVERAL = {
+    "a class twice": (
+        [[0, 1], [2, 2]],
+        3,
+        r"got \[2, 2\] for image 1, which names a class twice; name each class once",
+    ),
+    "one-hot": (
+        [[0, 1, 0], [0, 0, 1]],
+        3,
+        r"its rows look one-hot, expected numbers of classes; for rows of .* pass target=rows.argmax\(1\)$",
+    ),
+    "one-hot of two": ([[0, 1], [1, 0]], 2, r"its rows look one-hot.*argmax\(1\); for maps of both .*target='top2'"),
+    "one-hot floats": (torch.eye(3)[:2], 3, r"got dtype torch.float32, expected integers; .*argmax\(1\)"),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_targets_are_different_classes_and_no_one_hot_rows(name):
+    target, classes, message = SEVERAL[name]
+    with pytest.raises(TargetError, match=r"^target: " + message):
+        Classifier(nn.Identity()).resolve_target(target, torch.zeros(2, classes))
+
+
+def test_several_targets_may_be_all_classes_and_have_the_same_contrast():
+    identity, logits = Classifier(nn.Identity()), torch.zeros(2, 3)
+    assert identity.resolve_target([[0, 1, 2], [2, 1, 0]], logits).tolist() == [[0, 1, 2], [2, 1, 0]]
+    assert identity.resolve_target([[2, 2], [1, 1]], logits, "contrast").tolist() == [[2, 2], [1, 1]]
+    assert identity.resolve_target([[0, 1], [1, 0]], logits[:, :2], "contrast").tolist() == [[0, 1], [1, 0]]
+
 
 NOT_NUMBERS = {"words": ["cat", "dog", "cat"], "none": None, "mapping": {0: 1}, "beyond int64": 2**70}
 

@@ -188,9 +188,14 @@ def test_a_model_that_cannot_be_called_is_named():
 
 def test_integer_inputs_are_told_what_to_do():
     with pytest.raises(
-        ValueError, match=r"inputs: got dtype torch\.uint8, expected floating point \(scale and normalise"
+        ValueError, match=r"got dtype torch\.uint8, expected floating point; scale and normalise pixels"
     ):
         Classifier(nn.Identity()).logits(torch.zeros(2, 3, dtype=torch.uint8))
+    with pytest.raises(
+        ValueError, match=r"got dtype torch\.int64, .*texts are explained by .*tokenizer=.*embeddings"
+    ) as e:
+        Classifier(nn.Identity()).logits(torch.zeros(2, 3, dtype=torch.int64))
+    assert "pixels" not in str(e.value)
 
 
 def test_non_contiguous_and_channels_last_inputs_are_the_same_inputs():

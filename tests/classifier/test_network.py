@@ -12,7 +12,7 @@ from classifier_toys import CLASSES, network, normal
 from torch import nn
 
 import fringe
-from fringe import Classifier, InputError
+from fringe import Classifier, InputError, attribute
 from fringe._network import BatchSize
 from fringe.captum import CaptumAttributor
 from fringe.quantus import explain_func
@@ -104,16 +104,24 @@ class TestModes:
 
 
 COMPILED = """
-import pytest, torch
-from fringe import Classifier
+import torch, fringe
 
-model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 5)).requires_grad_(False)
-x, v = torch.randn(2, 8), torch.randn(2, 8)
-classifier = Classifier(torch.compile(lambda z: model(z), backend="aot_eager"))
-with pytest.warns(UserWarning, match="no second derivatives .*aot_autograd.*forward-mode"):
-    found = classifier.linearise(x).jvp(v)
-assert classifier.jvp_mode == "forward"
-assert torch.allclose(found, torch.func.jvp(model, (x,), (v,))[1], rtol=1e-4, atol=1e-6)
+torch.manual_seed(0)
+plain = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.Tanh(), torch.nn.Linear(6, 5)).eval()
+function = torch.compile(lambda z: plain(z), backend="aot_eager")  # its backward pass runs once, and has no derivative
+inside = torch.nn.Sequential(torch.compile(plain, backend="aot_eager"))
+x = torch.randn(2, 8)
+for method in ("ig", fringe.FRInGe(structure="none")):
+    expected = fringe.attribute(plain, x, method=method)
+    for model in (function, inside.eval()):
+        assert torch.equal(fringe.attribute(model, x, method=method).values, expected.values)
+function(x.requires_grad_()).sum().backward()  # afterwards it runs compiled again
+try:
+    torch.autograd.grad(function(x).sum(), x, create_graph=True)[0].sum().backward()
+except RuntimeError as error:
+    assert "aot_autograd" in str(error) or "donated" in str(error), error
+else:
+    raise AssertionError("it was not compiled")
 """
 
 
@@ -132,7 +140,7 @@ class TestWrappers:
         assert Classifier(torch.compile(nn.DataParallel(model), backend="eager")).model is model
 
     @pytest.mark.thorough
-    def test_a_compiled_function_without_second_derivatives_falls_back(self):
+    def test_a_compiled_function_is_explained_as_it_was_written(self):
         # in a process of its own, because the compiler keeps graphs that other tests look for
         done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -153,6 +161,27 @@ class TestWrappers:
         with pytest.raises(AssertionError, match="Guard failed") as failed:
             Classifier(program).logits(normal(3, 3, 8, 8))
         assert failed.value.__notes__[0].startswith("while running the model on inputs of shape (3, 3, 8, 8)")
+
+    @pytest.mark.parametrize("method", ["ig", "smoothgrad", "fringe"])
+    @pytest.mark.parametrize("batch", [1, 3])
+    def test_a_network_for_one_image_gets_one_at_a_time(self, method, batch):
+        model, x = network(NAME).eval(), normal(batch, 3, 8, 8)
+        program = torch.export.export(model, (x[:1],)).module()
+        expected = attribute(model, x, method=method, batch_size=1)
+        many = batch > 1 or method != "fringe"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = attribute(program, x, method=method)
+        said = [str(w.message) for w in caught if "takes one image at a time" in str(w.message)]
+        assert len(said) == many
+        torch.testing.assert_close(found.values, expected.values, rtol=1e-9, atol=1e-12)
+
+    def test_a_network_for_one_image_with_one_argument_for_each_keeps_its_own_error(self):
+        def first(x, weights):
+            return x.view(1, 3) * weights.mean()
+
+        with pytest.raises(InputError, match=r"the model cannot take them: shape.*forward_args.0., so each image gets"):
+            attribute(first, normal(2, 3), forward_args=(normal(2, 3),), method="ig")
 
     def test_plain_functions_and_bound_methods(self):
         model = network(NAME)
@@ -309,12 +338,12 @@ def test_what_was_learnt_is_remembered_and_finished_rows_are_kept():
     [
         ("GET was unable to find an engine to execute this computation", [8, 4, 2, 2, 2, 2, 2]),  # cuDNN
         ("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory", [8, 4, 2, 2, 2, 2, 2]),
-        ("mat1 and mat2 shapes cannot be multiplied", [8]),
+        ("mat1 and mat2 shapes cannot be multiplied", [8, 1]),  # nor does it take one
     ],
 )
 def test_memory_ends_in_more_than_one_way(error, seen):
-    limited = Limited(network("reused module"), 3, lambda _: RuntimeError(error)).eval()
-    with contextlib.nullcontext() if len(seen) > 1 else pytest.raises(RuntimeError, match=error):
+    limited = Limited(network("reused module"), 3 if len(seen) > 2 else 0, lambda _: RuntimeError(error)).eval()
+    with contextlib.nullcontext() if len(seen) > 2 else pytest.raises(RuntimeError, match=error):
         Classifier(limited, batch_size=8).logits(normal(10, 3, 6, 6))
     assert limited.seen == seen
 

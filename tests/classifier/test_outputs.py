@@ -9,10 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from classifier_toys import normal
+from matplotlib.text import Text
 from torch import nn
 
 import fringe
-from fringe import BinaryClassifier, Classifier, ModelOutputError
+from fringe import BinaryClassifier, Classifier, InputError, ModelOutputError, TargetError, attribute, explain
 from fringe._outputs import as_logits
 from fringe.errors import ModelError
 
@@ -71,17 +72,20 @@ REFUSED = {
     "empty tuple": ((), r"cannot tell which part of its output holds the logits \(tuple\)"),
     "object without logits": (SimpleNamespace(scores=LOGITS), r"cannot tell .* \(SimpleNamespace\)"),
     "nothing": (None, r"cannot tell .* \(NoneType\)"),
-    "4-D map": (normal(3, 5, 4, 4), r"shape \(3, 5, 4, 4\) for 3 images; expected logits \(3, C\)"),
+    "4-D map": (normal(3, 5, 4, 4), r"shape \(3, 5, 4, 4\) for 3 .*fringe.Region\(model, mask\).*score="),
     "other batch": (normal(2, 5), r"shape \(2, 5\) for 3 images; expected logits \(3, C\)"),
     "no class": (normal(3, 0), r"shape \(3, 0\) for 3 images; expected logits \(3, C\)"),
     "one column": (
         normal(3, 1),
-        r"shape \(3, 1\), one number .*entropy of one class is always zero.*fringe.BinaryClassifier\(model\)",
+        r"shape \(3, 1\), one number .*entropy of one class is always zero.*logit z of 'yes' .*BinaryClassifier.*"
+        r"z/2 or -z/2, and with target=1 and contrast=0 all of z.*a quantity, as in regression.*score=lambda y: y.flat",
     ),
     "one number an image": (normal(3), r"shape \(3,\), one number .*fringe.BinaryClassifier\(model\)"),
     "float16": (LOGITS.half(), r"dtype torch.float16; expected float32 or float64"),
     "bfloat16": (LOGITS.bfloat16(), r"dtype torch.bfloat16; .* pass a torch.nn.Module .*, wrap the callable"),
-    "integers": (torch.ones(3, 5, dtype=torch.long), r"dtype torch.int64; expected float32 or float64"),
+    "integers": (torch.ones(3, 5, dtype=torch.long), r"dtype torch.int64; .*: return the scores before argmax"),
+    "argmax": (LOGITS.argmax(1), r"dtype torch.int64; expected float32 or float64. Integers have no gradient"),
+    "complex": (LOGITS + 1j, r"dtype torch.complex128; .* Return a real number of each, such as the absolute value$"),
     "probabilities": (
         LOGITS.softmax(1),
         r"look like probabilities, not logits.*output='probabilities'\).*model_output='probabilities'.*'logits' if",
@@ -248,3 +252,53 @@ def test_numbers_are_looked_at_once_in_a_session(kind, monkeypatch):
         assert len(looks) == before
     classifier.logits(x)
     assert len(looks) == 2 * before
+
+
+# -- a score of the caller's own ---------------------------------------------------------------------------------------
+
+WRONG_SCORES = {
+    "too many": (lambda y: y, InputError, r"it returned tensor \(3, 5\) torch.float64 for 3 inputs, .* y\[:, 0\]"),
+    "one for all": (lambda y: y.sum(), InputError, r"it returned tensor \(\) torch.float64 for 3 inputs, expected"),
+    "no tensor": (lambda y: 1.0, InputError, r"it returned float for 3 inputs, expected a tensor \(3,\)"),
+    "integers": (
+        lambda y: y.argmax(1),
+        ModelOutputError,
+        r"its value has dtype torch.int64; .*Integers have no gradient",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SCORES)
+def test_a_score_function_gives_one_number_for_each_input(name):
+    function, kind, message = WRONG_SCORES[name]
+    with pytest.raises(kind, match="^score: " + message):
+        Classifier(nn.Identity(), score=function).logits(LOGITS)
+
+
+@pytest.mark.parametrize("argument", ["target", "contrast"])
+def test_a_score_function_has_no_classes(argument):
+    with pytest.raises(TargetError, match=f"^{argument}: got 0 with a score function, which gives one number"):
+        attribute(nn.Identity(), LOGITS, method="ig", score=lambda y: y[:, 1], **{argument: 0})
+
+
+def test_regression_is_explained_by_its_number_and_half_of_it_as_a_class():
+    """Of w x + b from zero the contributions are w x: all of them by a score, half by one class of two."""
+    line = nn.Linear(4, 1).double()
+    x = normal(3, 4)
+    whole = line.weight.detach() * x
+    ours = attribute(line, x, method="ig", score=lambda y: y.flatten())
+    torch.testing.assert_close(ours.values, whole)
+    torch.testing.assert_close(ours.score, line(x).flatten().detach())
+    binary = BinaryClassifier(line)
+    torch.testing.assert_close(attribute(binary, x, method="ig", target=1).values, 0.5 * whole)
+    torch.testing.assert_close(attribute(binary, x, method="ig", target=1, contrast=0).values, whole)
+
+
+def test_pictures_of_a_score_say_no_probability():
+    network, x = nn.Conv2d(3, 1, 3).eval(), normal(2, 3, 8, 8, dtype=torch.float32)
+    result = explain(network, x, method="ig", score=lambda y: y.mean((1, 2, 3)))
+    assert "image-1: score, ok" in repr(result)
+    assert bool(result.context.probabilities.isnan().all())
+    texts = [text.get_text() for text in result.plot().findobj(Text)]
+    assert "score" in texts
+    assert not any("nan" in text for text in texts)

@@ -356,7 +356,8 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, monke
     monkeypatch.setattr("fringe.experiments._run.committed_keys", absent)
     result = benchmark(tmp_path / "run", "--n", 1, *IG)
     assert result.exit_code == 2
-    assert result.stderr == "error: this command needs pyarrow, which is not installed; install fringe[bench]\n"
+    hint = 'run pip install -e ".[bench]" in the checkout'
+    assert result.stderr == f"error: this command needs pyarrow, which is not installed; {hint}\n"
 
 
 def absent(*_, **__):

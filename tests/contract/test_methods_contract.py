@@ -1,9 +1,11 @@
 """Every registered method keeps the public contract."""
 
+import dataclasses
 import importlib.util
 
 import pytest
 import torch
+from torch import nn
 
 import fringe
 from fringe import METHODS
@@ -140,3 +142,57 @@ def test_its_settings_tell_the_order_of_its_passes(name, method):
 
 def test_a_method_of_somebody_else_need_not_tell():
     assert Attributor.planned_passes.fget(fringe.IntegratedGradients()) is None
+
+
+# -- a score of the caller's own ---------------------------------------------------------------------------------------
+
+
+class Quantities(nn.Module):
+    """A network without classes: seven numbers of each image, in float64."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.conv, self.last = nn.Conv2d(2, 3, 3, padding=1), nn.Linear(3 * 6 * 6, 7)
+        self.relu = nn.ReLU()
+        self.double().eval()
+
+    def forward(self, x):
+        return {"out": self.last(self.relu(self.conv(x)).flatten(1))}
+
+
+class Twin(nn.Module):
+    """The same score as the logit of the first of two classes."""
+
+    def __init__(self, network, score):
+        super().__init__()
+        self.network, self.score = network, score
+        self.eval()
+
+    def forward(self, x):
+        score = self.score(self.network(x))
+        return torch.stack([score, torch.zeros_like(score)], 1)
+
+
+def product(output):
+    return output["out"][:, 2] * output["out"][:, 4].tanh() + output["out"][:, 0]
+
+
+@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+def test_a_function_is_explained_as_the_logit_of_a_class_is(name, method):
+    draw = torch.Generator().manual_seed(1)
+    x, others = (torch.randn(n, 2, 6, 6, dtype=torch.float64, generator=draw) for n in (2, 3))
+    space, network = fringe.InputSpace(references=others), Quantities()
+    if method.innermost.needs_classes:
+        with pytest.raises(fringe.InputError, match=f"score: the method '{name}' needs the logits of all classes"):
+            fringe.attribute(network, x, method=method, score=product, space=space)
+        return
+    result = fringe.attribute(network, x, method=method, score=product, space=space, telemetry=True)
+    method = dataclasses.replace(method, score="logit") if name == "rise" else method  # its own score has no say
+    twin = fringe.attribute(Twin(network, product), x, method=method, target=0, space=space)
+    assert torch.equal(result.score, product(network(x)).detach())
+    torch.testing.assert_close(result.values, twin.values, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(result.endpoint_score, twin.endpoint_score, rtol=1e-9, atol=1e-12, equal_nan=True)
+    assert result.verdict == twin.verdict
+    assert "entropy" not in result.diagnostics

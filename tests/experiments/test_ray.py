@@ -19,7 +19,7 @@ from fringe.experiments._executors import run_tasks
 from fringe.experiments._ray import _cause, _machine_lost
 from fringe.experiments._tasks import crashes
 
-pytest.importorskip("ray", reason="needs fringe[ray]")
+pytest.importorskip("ray", reason="needs the extra ray")
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="needs signals"), pytest.mark.xdist_group("ray")]
 

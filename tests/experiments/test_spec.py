@@ -302,9 +302,9 @@ def test_a_tuned_preset_sets_its_method_and_explicit_settings_come_last(tmp_path
 
 
 def test_auto_is_the_papers_setting_or_says_that_there_is_none():
-    with pytest.warns(UserWarning, match="digits: the paper has no setting for digits; the default is used"):
+    with pytest.warns(UserWarning, match="digits: the paper has no setting for digits; fringe:paper is used"):
         plan = plan_of(methods="fringe=fringe:auto", set="fringe.steps=4")
-    assert plan.arms[0].methods == {"fringe": FRInGe(steps=4)}
+    assert plan.arms[0].methods == {"fringe": dataclasses.replace(FRInGe.preset("paper"), steps=4)}
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
     plan = plan_of(methods="fringe:auto", data="embedded:digits", model="torchvision:resnet18@random")

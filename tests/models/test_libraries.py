@@ -306,7 +306,7 @@ class TestHub:
 
     def test_an_absent_library_names_the_extra(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "transformers", None)
-        assert message("hf:some/model") == "transformers is not installed; install fringe[hf]"
+        assert message("hf:some/model") == 'transformers is not installed; run pip install -e ".[hf]" in the checkout'
 
 
 def image_processor(name, **settings):

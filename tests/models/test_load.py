@@ -234,7 +234,7 @@ def test_editing_a_python_file_is_seen_at_once(code):
     ("attribute", "expected"),
     [
         ("smal", "has no 'smal'; did you mean 'small'?"),
-        ("broken", "calling broken() failed (KeyError: 'no such layer')"),
+        ("broken", "calling broken() failed (KeyError: 'no such layer', in line "),
         ("number", "number() returned int, not a torch.nn.Module"),
         ("constant", "constant is of type int, not a torch.nn.Module or a function"),
         ("small@random", "weights 'random' must be a path ending in .safetensors"),

@@ -232,7 +232,7 @@ def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     for name in ("_study",):
         monkeypatch.delitem(sys.modules, f"fringe.tuning.{name}", raising=False)
-    with pytest.raises(InputError, match=r"tune needs Optuna: pip install 'fringe\[tune\]'"):
+    with pytest.raises(InputError, match=r'tune needs Optuna; run pip install -e "\.\[tune\]"'):
         search(tmp_path / "j", 2)
 
 

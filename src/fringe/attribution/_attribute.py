@@ -1,5 +1,7 @@
 """The one call: model and images in, attribution out."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -26,7 +28,7 @@ from fringe.attribution._registry import get_method as get_method
 from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.baselines import InputSpace
-from fringe.classifier import Classifier, Score, Target
+from fringe.classifier import Classifier, Score, ScoreFunction, Target
 from fringe.errors import InputError, require, unfit_inputs
 from fringe.geometry import log_probabilities
 from fringe.paths import Problem, verify
@@ -44,6 +46,15 @@ METHODS.update(
 
 OnBad = Literal["raise", "mark"]
 
+#: Passes for one input that no method needs: ten thousand times those of Integrated Gradients by default are a mistake.
+MOST_PASSES = 1e7
+
+#: Diagnostics of what the model predicts, which say nothing where one number is explained.
+_OF_PREDICTIONS = (
+    *("distance", "endpoint_distance", "entropy", "endpoint_entropy", "endpoint_kl"),
+    *("tracking_error_mean", "tracking_error_max"),
+)
+
 _ADVICE: dict[Verdict, str] = {
     "nan_input": "the image holds NaN or infinity",
     "nan_logits": "the model's logits for this image are NaN or infinite",
@@ -58,7 +69,7 @@ def attribute(
     method: str | Attributor | type[Attributor] = "fringe",
     target: Target = "predicted",
     contrast: int | Sequence[int] | Tensor | None = None,
-    score: Score | None = None,
+    score: Score | ScoreFunction | None = None,
     batch_size: int | Literal["auto"] | None = None,
     seed: int = 0,
     telemetry: bool | int = False,
@@ -84,7 +95,8 @@ def attribute(
             once, at K - 1 further vector-Jacobian products a step; other methods take K times as long.
         contrast: A class, or one per image: explain why the target and not this class, by the difference of their
             scores.
-        score: The explained score, as of :class:`Classifier` (default: the logit). A Classifier has its own.
+        score: The explained score, as of :class:`Classifier` (default: the logit), or a function of what the model
+            returns for B inputs, with one number (B,) for each. A Classifier has its own.
         batch_size: Images in one pass, as of :class:`Classifier` (default: automatic). A Classifier has its own.
         seed: Keys all randomness, together with the images' ``ids``.
         telemetry: Whether to record each image's path. True keeps 6 of its points as images; an integer (at least 2)
@@ -115,6 +127,9 @@ def attribute(
     if type(telemetry) is not bool and (type(telemetry) is not int or telemetry < 2):
         raise InputError(f"got {telemetry!r}, expected true, false or at least 2", argument="telemetry")
     classifier = Classifier.of(model, score, batch_size)
+    if classifier.score_function is not None and chosen.innermost.needs_classes:
+        message = f"the method {chosen.name!r} needs the logits of all classes, and a function gives one number"
+        raise InputError(message, argument="score", hint="choose a method that needs none, such as method='ig'")
     inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
     _check_inputs(inputs)
     if ids is not None and len(ids) != len(inputs):
@@ -147,6 +162,9 @@ def attribute(
             verify(part, {chosen.jvp_use(part)})
             result = explain_problem(chosen, part)
             passes = classifier.passes.since(before)
+            if classifier.score_function is not None:
+                known = {name: v for name, v in result.diagnostics.items() if name not in _OF_PREDICTIONS}
+                result = dataclasses.replace(result, diagnostics=known)
             result = _with_probabilities(dataclasses.replace(result, passes=passes, contrast=part.contrast), part)
         else:
             result = dataclasses.replace(_nothing(chosen, problem), passes=classifier.passes.since(before))
@@ -158,6 +176,9 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
 
     They are (B, *S) or (B, K, *S). The caller holds the model's session open.
     """
+    if (method.planned_passes or 0.0) > MOST_PASSES:
+        message = f"{method.label} plans {method.planned_passes:.1g} passes for each input, more than {MOST_PASSES:.0g}"
+        raise InputError(message, argument="method", hint="take fewer steps or samples")
     if problem.target.dim() == 1 or method.many_targets:
         return _made(method, problem)
     batch, classes = problem.target.shape
@@ -196,7 +217,7 @@ def _made(method: Attributor, problem: Problem) -> Attribution:
 
 def _with_probabilities(result: Attribution, problem: Problem) -> Attribution:
     """The result with what the model predicts at the stored points of each path."""
-    if result.trajectory is None:
+    if result.trajectory is None or problem.model.score_function is not None:
         return result
     paths: list[Trajectory | None] = []
     for image, path in enumerate(result.trajectory):
@@ -210,7 +231,11 @@ def _with_probabilities(result: Attribution, problem: Problem) -> Attribution:
 
 def _check_inputs(inputs: Tensor) -> None:
     if not isinstance(inputs, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"expected a torch.Tensor (B, *S), got {type(inputs).__name__}", argument="inputs")
+        hint = (
+            "pass what the model takes besides as forward_args or forward_kwargs, or all of it by name in a dictionary"
+        )
+        message = f"expected a torch.Tensor (B, *S), got {type(inputs).__name__}"
+        raise InputError(message, argument="inputs", hint=hint if isinstance(inputs, (tuple, list)) else None)
     if inputs.dim() < 2 or inputs.numel() == 0:
         raise InputError(
             f"got shape {tuple(inputs.shape)}, expected a batch (B, *S) with at least one image",

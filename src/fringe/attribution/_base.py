@@ -285,8 +285,9 @@ class Attributor(Settings):
         name: Name in the registry; final classes set it.
         title: Name in listings.
         source: Publication.
-        presets: Settings by name: ``paper`` from the tables of the FRInGe paper, ``official`` what the authors' code
-            computes, ``quick`` our settings with some hundreds of gradients per image.
+        presets: Settings by name: ``paper`` for comparisons with the FRInGe paper, which states no number of a method
+            but its own, so that each class says where its numbers are from; ``official`` what the authors' code
+            computes; ``quick`` our settings with some hundreds of gradients per image.
         uses_references: Whether maps depend on the reference images of the input space.
         many_targets: Whether one path serves K classes of an image: ``problem.target`` is then (B, K).
         many_paths: Whether an image has several paths with different ends.
@@ -295,6 +296,7 @@ class Attributor(Settings):
         number: The setting that a number in brackets after the name sets, as in ``smooth(3):ig``.
         form: How the name is written if it has a second part: ``captum:NAME``.
         package: The package that computes the maps, if it is another library; the extra of this name installs it.
+        needs_classes: Whether maps need the logits of all classes, so that no function can be the score.
     """
 
     record_key: ClassVar[str] = "method"
@@ -308,6 +310,7 @@ class Attributor(Settings):
     number: ClassVar[str | None] = None
     form: ClassVar[str] = ""
     package: ClassVar[str | None] = None
+    needs_classes: ClassVar[bool] = False
 
     @property
     def label(self) -> str:

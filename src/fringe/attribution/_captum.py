@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fringe._packages import is_installed
+from fringe._packages import install_hint, is_installed
 from fringe.attribution._base import Baseline, reference_images
 from fringe.attribution._plugins import Explain, PluginMethod, ScoreModule, leaf, score_function
 from fringe.errors import InputError, did_you_mean
@@ -227,7 +227,7 @@ class CaptumMethod(PluginMethod):
     def _kernel_shap(self, captum: Any, problem: Problem) -> Explain:
         if not is_installed("sklearn"):
             message = f"{self.label} needs scikit-learn, which is not installed"
-            raise InputError(message, argument="method", hint="install fringe[captum]")
+            raise InputError(message, argument="method", hint=install_hint("captum"))
 
         def explain(one: Problem) -> Tensor:
             parts = self._superpixels(one.inputs[0])

@@ -13,7 +13,7 @@ import torch
 
 from fringe.attribution._base import Attribution, Attributor
 from fringe.attribution._diagnostics import build_attribution, path_diagnostics
-from fringe.attribution._fringe_status import PathEnds, fringe_status
+from fringe.attribution._fringe_status import EXCLUDED_BELOW, PathEnds, fringe_status
 from fringe.attribution._integrate import integrate
 from fringe.attribution._pieces import SegmentPieces
 from fringe.attribution._quadrature import Quadrature, Rule
@@ -124,6 +124,7 @@ class FRInGe(Attributor):
     title = "FRInGe: Fisher-Rao Integrated Gradients"
     source = "arXiv 2605.06404"
     many_targets = True
+    needs_classes = True
     presets: ClassVar = {
         # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
         "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
@@ -333,6 +334,7 @@ class FRInGe(Attributor):
             kl(geodesics.log_p0, geodesics.log_q).tolist(),
             *(diagnostics[name].tolist() for name in ("endpoint_kl", "distance", "endpoint_distance")),
             [path.limit(planned) for planned in pieces.planned],
+            (problem.logits.amax(1, keepdim=True) - problem.logits > EXCLUDED_BELOW).sum(1).tolist(),
             strict=True,
         )
         statuses = [

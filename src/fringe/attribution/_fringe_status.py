@@ -10,20 +10,24 @@ from fringe.paths import ENOUGH, FisherRaoTracking, PathStatus
 #: Share of the Fisher-Rao distance to the reference covered, under which a path is called stalled.
 STALLED_BELOW = 0.05
 
+#: Nats below the largest logit from which no path brings a class back, as where a mask adds -1e9.
+EXCLUDED_BELOW = 1000.0
+
 #: Nats to the reference at the end point above which the advice says how to continue, unless half was enough.
 FAR_ABOVE = 0.5
 
 
 @dataclass(frozen=True)
 class PathEnds:
-    """How far the prediction of an image is from its reference at both ends of its path, in nats and radians, and the
-    most steps that the path may have."""
+    """How far the prediction of an image is from its reference at both ends of its path, in nats and radians, the most
+    steps that the path may have, and the number of classes that the network rules out."""
 
     start_kl: float
     end_kl: float
     start_distance: float
     end_distance: float
     limit: float
+    excluded: int = 0
 
     @property
     def loss(self) -> float:
@@ -50,12 +54,19 @@ def fringe_status(
     until = path.until
     done = arrived if until == "arrival" else until == "budget" or removed >= ENOUGH
     rests = not done and steps < ends.limit
+    reachable = ""
+    if ends.excluded and path.reference is None:
+        reachable = (
+            f"give reference=, nearly zero for the {ends.excluded} classes whose logits are more than "
+            f"{EXCLUDED_BELOW:.0f} below the largest, and equal for the others"
+        )
     if share < STALLED_BELOW and not arrived:
         bound = "max_steps, " if until == "arrival" and not rests else "steps, " if path.steps else ""
         longer = "" if bound or path.temperature != 1.0 else ", or, for a saturated prediction, raise temperature"
+        do = f"raise {bound}delta_euc or eta_max, or lower damping{longer}"
         return "stalled", (
             f"the prediction moved only {share:.1%} of the Fisher-Rao distance to {goal} (under "
-            f"{STALLED_BELOW:.0%}): raise {bound}delta_euc or eta_max, or lower damping{longer}"
+            f"{STALLED_BELOW:.0%}): {reachable or do}"
         )
     if not residual <= COARSE_ABOVE:
         more = "use quadrature='adaptive'"
@@ -69,10 +80,10 @@ def fringe_status(
     onward = "" if rests else "raise max_steps" if until == "arrival" else "use until='arrival'"
     if removed < ENOUGH and not arrived:
         do = f"{onward}, raise" if onward else "the path rests where the gradient is zero: raise"
+        do = reachable or f"{do} delta_euc or eta_max, or lower gamma_prior"
         return "short", (
             f"sum within {residual:.1%} of the change of the score, but the prediction lost only {lost} "
-            f"(ok needs {ENOUGH:.0%}): "
-            f"{do} delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that part"
+            f"(ok needs {ENOUGH:.0%}): {do}; or read the map as an explanation of that part"
         )
     needed = "arrived" if arrived else f"ok needs {ENOUGH:.0%}"
     further = f"; to go further, {onward}" if ends.end_kl > FAR_ABOVE and onward and until != "half" else ""

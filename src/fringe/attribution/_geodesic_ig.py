@@ -53,7 +53,8 @@ class GeoIGKNN(Attributor):
     and baselines into one graph, so a map depends on the other images. It also counts a point as its
     own neighbour, so its k is one more than ours. The references' part of the graph is measured once per target
     class and call; an image adds at most ``2 neighbours`` edges. Nearest neighbours of large images mean
-    little: use the method for tables and small images.
+    little: use the method for tables and small images. The preset ``paper`` has k = 10 and 5 nodes, as the authors'
+    code suggests; the FRInGe paper does not say which variant it takes, and its code takes the fitted path.
     """
 
     name = "geoig_knn"
@@ -168,6 +169,9 @@ class GeoIGSVI(Attributor):
     never complete. Steep points attract the path. Its force is the gradient of the *sum* of all logits, whatever the
     target, and every entry has noise. ``objective``, ``norm_of`` and ``stochastic`` do not apply. Where ``force_mean``
     is zero, the path is the straight line with noise.
+
+    The preset ``paper``: 50 points, 500 iterations, beta .1 and a rate of .01 are of the authors' experiment with
+    photos; the code of the FRInGe paper takes 10 points, 10 iterations and beta 1.
     """
 
     name = "geoig_svi"

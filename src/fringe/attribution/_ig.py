@@ -21,6 +21,8 @@ class IntegratedGradients(PathAttributor):
     """Integrate the gradient along the straight line from a baseline to the input (Sundararajan et al. 2017, eq. 1).
 
     .. math:: A = (x - x') \\odot \\int_0^1 \\nabla F^t(x' + a (x - x')) \\, da
+
+    The preset ``paper``: 200 points are ours, from the ratios of run times in the FRInGe paper; its code takes 300.
     """
 
     name = "ig"
@@ -100,6 +102,9 @@ class GuidedIG(PathAttributor):
     Integrated Gradients by the left rule; 1: anywhere in the box between baseline and input). The published rule
     multiplies a step by the gradient at its beginning (``"left"``): N forward passes and VJPs, and a forward pass for
     the score at the end. ``"trapezoid"`` costs one VJP more and is exact for quadratic scores.
+
+    The preset ``paper``: 200 steps, .25 and .02 are of the library of the method's authors; the code of the FRInGe
+    paper takes 100 steps.
     """
 
     name = "guided_ig"

@@ -1,5 +1,7 @@
 """Read a saved attribution."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from fringe.attribution._base import Attribution, Trajectory

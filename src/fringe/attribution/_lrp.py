@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from fringe._packages import install_hint
 from fringe.attribution._plugins import Explain, PluginMethod, leaf
 from fringe.errors import InputError
 from fringe.paths import Problem
@@ -61,6 +62,7 @@ class ZennitMethod(PluginMethod):
     title = "Layer-wise relevance propagation (zennit)"
     source = "Bach et al. 2015; Anders et al. 2021"
     package = "zennit"
+    needs_classes = True
     presets: ClassVar = {name: {"algorithm": name} for name in get_args(Rules)}
 
     algorithm: Annotated[Rules, Doc("the composite of rules")] = "epsilon_plus_flat"
@@ -131,6 +133,7 @@ class AttnLRP(PluginMethod):
     title = "Relevance propagation through attention (AttnLRP)"
     source = "Achtibat et al. 2024"
     package = "lxt"
+    needs_classes = True
     presets: ClassVar = {"attnlrp": {}}
 
     algorithm: Annotated[Literal["attnlrp"], Doc("name of the rules")] = "attnlrp"
@@ -141,7 +144,7 @@ class AttnLRP(PluginMethod):
             known: Mapping[Any, Mapping[Any, Any]] = importlib.import_module("lxt.efficient.models").DEFAULT_MAP
         except ImportError as error:
             message = f"lxt cannot be imported ({error}); lxt 2.1 needs transformers before version 5"
-            raise InputError(message, argument="method", hint="install fringe[lxt]") from error
+            raise InputError(message, argument="method", hint=install_hint("lxt")) from error
         names = {module.__name__: module for module in known if not module.__name__.endswith("modeling_bert")}
         used = {kind.__module__ for module in network.modules() for kind in inspect.getmro(type(module))}
         rules = [known[names[name]] for name in sorted(used & set(names))]

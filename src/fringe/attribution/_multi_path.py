@@ -36,12 +36,16 @@ class AGI(Attributor):
     change is counted up to m times, and the verdict is ``unchecked``. The setting ``score`` replaces the score of the
     classifier. ``endpoint_score`` of the result is ``score`` minus its change on all paths together (``"mean"``: on the
     average path). Each class costs at most m forward passes and 2 m VJPs per image, and a forward pass at the end.
+
+    The preset ``paper``: m = 20 is of the authors' notes, epsilon = .05 of their code, and one class of the scripts of
+    the authors of MAS; the code of the FRInGe paper takes 5 classes.
     """
 
     name = "agi"
     title = "Adversarial Gradient Integration"
     source = "Pan, Li and Zhu 2021"
     many_paths = True
+    needs_classes = True
     presets: ClassVar = {"paper": {"mode": "official", "classes": 1}, "official": {"mode": "official"}}
 
     classes: Annotated[PositiveInt, Search(1, 50, log=True), Doc("classes to step towards (k)")] = 20
@@ -114,6 +118,9 @@ class IG2(Attributor):
     root mean square: 256 / 255 sqrt(n / (3 * 299^2)) times the range for n entries. All steps have the same length:
     near its reference a path oscillates. Points are clipped to the valid range if the space has one. An image costs R
     (S + 2) forward passes and 2 R S VJPs; a call costs one forward pass per reference, and one to find the layer.
+
+    The preset ``paper``: R = 8 and S = 201 are of the authors' notebook; eta = .015 is ours, from the sparseness in the
+    FRInGe paper's tables. Its code takes R = 5, S = 50 and eta = .1.
     """
 
     name = "ig2"
@@ -121,6 +128,7 @@ class IG2(Attributor):
     source = "Zhuo and Ge 2024"
     uses_references = True
     many_paths = True
+    needs_classes = True
     presets: ClassVar = {"paper": {"eta": 0.015}, "quick": {"references": 2, "steps": 51, "eta": 0.06}}
 
     references: Annotated[PositiveInt, Search(1, 16, log=True), Doc("paths per image, one per reference (R)")] = 8

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fringe._packages import is_installed
+from fringe._packages import install_hint, is_installed
 from fringe.attribution._base import Attributor
 from fringe.attribution._names import KINDS
 from fringe.errors import InputError
@@ -75,7 +75,7 @@ def require_package(method: Attributor) -> None:
     method.check_usable()
     package = method.package
     if package is not None and not is_installed(package):
-        message, hint = f"{method.label} needs {package}, which is not installed", f"install fringe[{package}]"
+        message, hint = f"{method.label} needs {package}, which is not installed", install_hint(package)
         raise InputError(message, argument="method", hint=hint)
 
 

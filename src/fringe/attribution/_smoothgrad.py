@@ -37,6 +37,9 @@ class SmoothGrad(Attributor):
     clipped. ``square`` averages squares (Hooker et al. 2019), ``inner="ig"`` smooths Integrated Gradients. The map is a
     gradient, not a share of the score: it has no completeness identity. ``relative_error`` is the standard error of the
     mean over the map's own norm. Costs m forward passes and VJPs per image, ``inner_steps`` times that with ``"ig"``.
+
+    The preset ``paper``: 50 copies and a noise of 10 to 20 % are of the method's paper, .15 is of its authors' library;
+    the code of the FRInGe paper takes 25 copies.
     """
 
     name = "smoothgrad"

@@ -234,7 +234,7 @@ class Views:
 
     def _classes_text(self, row: int) -> str:
         classes, label = self.target[row].flatten().tolist(), self.labels(row)[0]
-        if self.context is not None:
+        if self.context is not None and self.context.probabilities.shape[1] > 1:
             label = f"{label} ({float(self.context.probabilities[row, classes[0]]):.1%})"
         return label + (f", first of {len(classes)} classes" if len(classes) > 1 else "")
 

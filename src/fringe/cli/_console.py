@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from fringe._packages import install_hint
 from fringe._process import Interrupted, check_interrupt, interruptible
 from fringe._progress import Progress as Progress
 from fringe._tables import TextTable
@@ -124,7 +125,7 @@ def _usage_errors(extras: Sequence[str]) -> Generator[None]:
         extra = next((name for name, packages in _EXTRAS.items() if package in packages), None)
         if extra is None and package not in _CORE:
             raise
-        hint = f"install fringe[{extra}]" if extra else "it belongs to fringe itself: install fringe again"
+        hint = install_hint(extra) if extra else f"it belongs to fringe itself: {install_hint()}"
         print_error(f"this command needs {package}, which is not installed; {hint}")
         raise typer.Exit(Exit.USAGE) from error
 

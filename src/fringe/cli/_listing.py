@@ -45,7 +45,7 @@ def methods(name: Name = None, as_json: AsJson = False) -> None:
 
 def _forms(kind: Any) -> str:
     """How a modifier or the methods of another library are written; empty for any other method."""
-    from fringe._packages import is_installed
+    from fringe._packages import install_hint, is_installed
     from fringe.settings import settings_of
 
     if "of" in settings_of(kind):
@@ -53,7 +53,7 @@ def _forms(kind: Any) -> str:
     if kind.package is None:
         return ""
     names = ", ".join(f"{kind.name}:{name}" for name in kind.presets)
-    return names if is_installed(kind.package) else f"{names} (not installed: fringe[{kind.package}])"
+    return names if is_installed(kind.package) else f"{names} (not installed: {install_hint(kind.package)})"
 
 
 def metrics(name: Name = None, kind: Kind = None, as_json: AsJson = False) -> None:

@@ -160,7 +160,7 @@ def _remote_images(url: str) -> list[RemoteFile]:
     try:
         files = list_remote(url)
     except InputError as error:  # the package is missing
-        raise ImageError(error.message) from error
+        raise ImageError(error.message, hint=error.hint) from error
     except FileNotFoundError as error:
         raise ImageError(f"{url!r} is neither a file nor a folder of the object store") from error
     except OSError as error:

@@ -1,5 +1,7 @@
 """Compare methods on a batch of inputs, in memory."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal

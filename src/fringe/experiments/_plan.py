@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from fringe._options import nearest_known
+from fringe._packages import install_hint
 from fringe._urls import url_of
 from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names, require_package
 from fringe.classifier import Score
@@ -203,7 +204,7 @@ def configured(method: str | Attributor) -> Attributor:
     method or preset, or a method whose package is not installed."""
     result = get_method(method)
     if result.innermost.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
-        raise InputError("geoig_knn needs scikit-learn", argument="methods", hint="install fringe[graph]")
+        raise InputError("geoig_knn needs scikit-learn", argument="methods", hint=install_hint("graph"))
     require_package(result)
     return result
 
@@ -292,12 +293,12 @@ def _arm(spec: ExperimentSpec, label: str, source: ModelSource) -> Arm:
 
 
 def _paper_setting(label: str, source: ModelSource) -> FRInGe:
-    """The paper's setting for a model's architecture, or the default where it has none."""
+    """The paper's setting for a model's architecture, or that for any network where it has none."""
     architecture = source.load().architecture
     if architecture in preset_names():
         return FRInGe.preset(architecture)
-    warnings.warn(f"{label}: the paper has no setting for {architecture}; the default is used", stacklevel=4)
-    return FRInGe()
+    warnings.warn(f"{label}: the paper has no setting for {architecture}; fringe:paper is used", stacklevel=4)
+    return FRInGe.preset("paper")
 
 
 @dataclass(frozen=True)

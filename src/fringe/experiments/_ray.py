@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from fringe._packages import install_hint
 from fringe.errors import FringeError, InputError, first_line
 from fringe.experiments._executors import Executor, TaskFailure
 from fringe.experiments._jobs import Job, TaskReport, perform_or_exit
@@ -276,6 +277,6 @@ def _import_ray() -> Any:
         import ray
     except ModuleNotFoundError as error:
         raise InputError(
-            f"needs {error.name}, which is not installed", argument="executor", hint="install fringe[ray]"
+            f"needs {error.name}, which is not installed", argument="executor", hint=install_hint("ray")
         ) from error
     return ray

@@ -335,14 +335,6 @@ class Results:
             rows.append({"model": model, "method": method, "metric": metric, **numbers, **counts})
         return pl.DataFrame(rows)
 
-    def to_pandas(self) -> Any:
-        """Convert the table for pandas, which must be installed.
-
-        Returns:
-            :attr:`frame` as a ``pandas.DataFrame``.
-        """
-        return self.frame.to_pandas()
-
 
 def read_results(run: Store | str | Path, name: str | None = None) -> Results:
     """Read the results of a plan.

@@ -1,5 +1,7 @@
 """Run experiments: resume a run folder, compute what is missing, and return the results."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 from collections import Counter

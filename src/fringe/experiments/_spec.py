@@ -41,7 +41,7 @@ QUICK_METHODS: Mapping[str, str] = {
     "agi": "agi:paper",
     **{name: f"{name}:quick" for name in ("ig2", "ggig", "geoig_svi")},
 }
-#: The same at the paper's settings, as far as they are known.
+#: The same with the presets for comparisons with the paper; their classes say where the numbers are from.
 PAPER_METHODS: Mapping[str, str] = {
     name: "fringe:auto" if name == "fringe" else f"{name}:paper" for name in QUICK_METHODS
 }

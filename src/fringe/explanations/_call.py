@@ -1,5 +1,7 @@
 """One call for people: a model or its name, and pictures, paths or tensors."""
 
+from __future__ import annotations
+
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
@@ -40,7 +42,7 @@ def explain(
     >>> import fringe
     >>> result = fringe.explain("embedded:digits", "embedded:digits:3", method="ig")
     >>> result.context.class_label(int(result.target[0]))
-    '9'
+    '3'
 
     Args:
         model: A spec such as ``"torchvision:resnet50"``, which brings its preprocessing and class names; or a module,

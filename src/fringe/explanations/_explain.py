@@ -1,5 +1,7 @@
 """A run that explains images: each result is written as soon as it is computed."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import hashlib

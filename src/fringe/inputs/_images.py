@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from fringe._arguments import integers_hint
 from fringe.baselines import InputSpace
 from fringe.data import find_inputs, is_picture, to_images
 from fringe.errors import InputError
@@ -82,11 +83,12 @@ def _tensors(item: Any, model: OpenModel) -> list[tuple[str | None, Tensor]]:
 
 def _required(recipe: Preprocessing | None, what: str) -> Preprocessing:
     if recipe is None:
+        texts = "for a text give tokenizer=; for a picture " if what == "a path" else ""
         raise InputError(
             f"got {what} for a model that does not say how pictures are prepared",
             argument="inputs",
-            hint="pass preprocessing='imagenet', or such as preprocessing='resize=256,crop=224,mean=0.5,std=0.5', or a "
-            "tensor that is prepared already",
+            hint=f"{texts}pass preprocessing='imagenet', or 'resize=256,crop=224,mean=0.5,std=0.5' or the like"
+            ", or a tensor that is prepared already",
         )
     return recipe
 
@@ -97,7 +99,9 @@ def _batch(x: Tensor) -> Tensor:
         raise InputError(
             f"got a tensor of shape {tuple(x.shape)}, expected (C, H, W) or (B, C, H, W)",
             argument="inputs",
-            hint="fringe.attribute takes inputs of any shape, such as volumes (B, C, D, H, W)",
+            hint="fringe.attribute takes inputs of any shape, such as volumes (B, C, D, H, W)"
+            if x.is_floating_point()
+            else integers_hint(x),
         )
     if not x.is_floating_point():
         raise InputError(

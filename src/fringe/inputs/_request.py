@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fringe._class_names import ClassNames
@@ -54,18 +55,19 @@ class ModelInputs:
 
     def named(self, count: int) -> tuple[str, ...] | None:
         """Return the names of ``count`` classes, if known; raise InputError if their number differs."""
-        names = self.class_names
+        names = self.class_names if count > 1 else ("score",)  # one number is that of a score function
         if names is not None and len(names) != count:
             message, hint = f"got {len(names)} names for a model of {count} classes", "give one name for each class"
             raise InputError(message, argument="classes", hint=hint)
         return names
 
     def context(self, kind: InputKind, logits: Tensor, ids: Sequence[str] | None = None) -> Context:
-        """Build the context of figures from the logits (B, C) of the inputs."""
+        """Build the context of figures from the logits (B, C) of the inputs; one number has no probability."""
+        probabilities = logits.double().softmax(-1) if logits.shape[1] > 1 else torch.full_like(logits, torch.nan)
         return Context(
             kind=kind,
             inputs=self.inputs.detach().cpu(),
-            probabilities=logits.double().softmax(-1).float().cpu(),
+            probabilities=probabilities.float().cpu(),
             ids=self.ids if ids is None else tuple(ids),
             model=self.label,
             mean=self.mean,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fringe._direction import Direction
-from fringe._packages import is_installed
+from fringe._packages import install_hint, is_installed
 from fringe._progress import log
 from fringe._rng import global_seed
 from fringe.errors import InputError, known_hint
@@ -216,7 +216,7 @@ def quantus_metric(label: str) -> Metric:
         hint = known_hint(label, KNOWN, f"known after 'quantus:': {', '.join(KNOWN)}")
         raise InputError(f"got 'quantus:{label}'", argument="metric", hint=hint)
     if not is_installed("quantus"):
-        raise InputError(f"quantus:{label} needs Quantus", argument="metric", hint="install fringe[quantus]")
+        raise InputError(f"quantus:{label} needs Quantus", argument="metric", hint=install_hint("quantus"))
     return _kind(label)()
 
 

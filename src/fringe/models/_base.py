@@ -14,6 +14,7 @@ from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariable
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fringe._packages import install_hint
 from fringe.errors import ModelError, did_you_mean
 from fringe.models._preprocessing import Preprocessing
 
@@ -152,9 +153,9 @@ def import_extra(package: str, extra: str) -> Any:
     except ModuleNotFoundError as error:
         absent = (error.name or package).partition(".")[0]
         needs = package if absent == package else f"{package} needs {absent}, which"
-        raise ModelError(f"{needs} is not installed", hint=f"install fringe[{extra}]") from error
+        raise ModelError(f"{needs} is not installed", hint=install_hint(extra)) from error
     except ImportError as error:  # versions that do not fit together
-        raise ModelError(f"{package} cannot be imported ({error})", hint=f"install fringe[{extra}] again") from error
+        raise ModelError(f"{package} cannot be imported ({error})", hint=install_hint(extra)) from error
 
 
 def load_into(module: nn.Module, path: Path) -> None:

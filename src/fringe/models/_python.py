@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -128,9 +129,16 @@ def run_file(path: Path) -> ModuleType:
         hint = None
         if isinstance(error, ModuleNotFoundError) and (path.parent / f"{error.name}.py").is_file():
             hint = f"its folder is not on the import path: set PYTHONPATH={path.parent}"
-        message = f"{str(path)!r} failed while it was run ({type(error).__name__}: {error})"
+        message = f"{str(path)!r} failed while it was run ({type(error).__name__}: {error}{_line(error, str(path))})"
         raise ModelError(message, hint=hint) from error
     return module
+
+
+def _line(error: Exception, source: str) -> str:
+    """Where in a file an error came from: the last line of it that ran."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(source).resolve()]
+    return f", in line {lines[-1]}" if lines else ""
 
 
 def _module_from(module: ModuleType, source: str, attribute: str, spec: str) -> nn.Module:
@@ -149,7 +157,8 @@ def _module_from(module: ModuleType, source: str, attribute: str, spec: str) -> 
     try:
         made = value()
     except Exception as error:
-        raise ModelError(f"{spec!r}: calling {attribute}() failed ({type(error).__name__}: {error})") from error
+        text = f"{type(error).__name__}: {error}{_line(error, source)}"
+        raise ModelError(f"{spec!r}: calling {attribute}() failed ({text})") from error
     if not isinstance(made, nn.Module):
         raise ModelError(f"{spec!r}: {attribute}() returned {type(made).__name__}, not a torch.nn.Module")
     return made

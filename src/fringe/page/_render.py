@@ -4,6 +4,8 @@ All text is escaped by the templates. The scripts and styles of a page are named
 so that no other script runs, and nothing is loaded from anywhere.
 """
 
+from __future__ import annotations
+
 import base64
 import hashlib
 import json

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fringe._packages import install_hint
 from fringe.errors import InputError
 from fringe.linalg import batch_view
 from fringe.paths._problem import Problem
@@ -151,8 +152,8 @@ def _search(points: NDArray[np.float64]) -> Any:
     try:
         from sklearn.neighbors import NearestNeighbors
     except ModuleNotFoundError as error:
-        message, hint = "geoig_knn needs scikit-learn for its neighbours", "pip install 'fringe[graph]'"
-        raise InputError(message, hint=hint) from error
+        message = "geoig_knn needs scikit-learn for its neighbours"
+        raise InputError(message, hint=install_hint("graph")) from error
     return NearestNeighbors().fit(points)
 
 

@@ -114,16 +114,15 @@ def _check_rows(problem: Problem) -> bool:
             return True
         raise ModelOutputError(
             f"images {call} of {batch} have other logits when they are evaluated without the rest (by "
-            f"{change.item():.3g}), so a map would depend on the images around it. {_BATCH_HINT}",
+            f"{change.item():.3g}), so a map would depend on the images around it",
             argument="model",
+            hint=f"{problem.forward_args.hint}. {_MIXES}",
         )
     return False
 
 
-_BATCH_HINT = (
-    "If a function uses other tensors of the images, such as attention masks, pass them as forward_args or "
-    "forward_kwargs. A model that mixes images (batch statistics, mode='keep') cannot be explained"
-)
+_MIXES = "A model that mixes images (batch statistics, mode='keep') cannot be explained"
+_SORTED = "images are passed in any order: call pack_padded_sequence or pack_sequence with enforce_sorted=False"
 
 
 def _evaluate(problem: Problem, rows: Tensor) -> Tensor:
@@ -137,9 +136,10 @@ def _evaluate(problem: Problem, rows: Tensor) -> Tensor:
         except Exception:
             raise error from None  # it does not take all of them, either
         raise ModelOutputError(
-            f"it takes {len(problem.inputs)} images, but not images {rows.tolist()} without the rest "
-            f"({first_line(error)}). {_BATCH_HINT}",
+            f"it takes {len(problem.inputs)} images, but not images {rows.tolist()} without the rest, in this order "
+            f"({first_line(error).partition('. ')[0]})",
             argument="model",
+            hint=_SORTED if "enforce_sorted" in str(error) else f"{problem.forward_args.hint}. {_MIXES}",
         ) from error
 
 

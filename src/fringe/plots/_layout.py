@@ -4,6 +4,7 @@ Pictures made of images know their sizes in advance. They are placed without a l
 column stands exactly under its mark, and the same code draws into a part of a reader's own figure.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ class Prediction:
     def text(self, letters: int = 400) -> str:
         """Return it in words, with at most so many letters of each name: a probability is never cut."""
         said = f", explained: {sanitise(self.explained, letters)}" if self.explained else ""
-        return f"{sanitise(self.name, letters)} · {self.probability:.1%}{said}"
+        chance = "" if math.isnan(self.probability) else f" · {self.probability:.1%}"
+        return f"{sanitise(self.name, letters)}{chance}{said}"
 
     def lines(self, inches: float, size: float = TICK, *, most: int = 1) -> list[str]:
         """Return it on at most ``most`` lines of this width, with as many letters of the names as there is room for."""

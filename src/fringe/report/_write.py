@@ -1,5 +1,7 @@
 """A report of a run, from its folder to files."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

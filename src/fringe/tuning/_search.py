@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from fringe._packages import install_hint
 from fringe.attribution import Attributor
 from fringe.errors import FringeError, InputError, is_transient, require
 from fringe.tuning._objective import SCORES, WEIGHTS, objective
@@ -89,7 +90,7 @@ def tune(
     try:
         from fringe.tuning._study import SLOT, SharedStudy
     except ModuleNotFoundError as error:
-        raise InputError("tune needs Optuna: pip install 'fringe[tune]'") from error
+        raise InputError("tune needs Optuna", hint=install_hint("tune")) from error
     identity = {
         "base": base.record(),
         "space": space.record(),
