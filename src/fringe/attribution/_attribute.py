@@ -179,7 +179,7 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
 
 def _made(method: Attributor, problem: Problem) -> Attribution:
     """The maps of a method, which somebody else may have written, if there is one for each input and class."""
-    result = method.attribute(problem)
+    result = method.fitted(problem).attribute(problem)
     if not isinstance(result, Attribution):  # pyright: ignore[reportUnnecessaryIsInstance]
         hint = "return what gradient_attribution(...) or path_attribution(...) makes of the maps"
         message = f"{method.label} returned {type(result).__name__}, expected an Attribution"

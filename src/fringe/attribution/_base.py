@@ -4,7 +4,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -330,6 +330,17 @@ class Attributor(Settings):
             The method with these modifiers; itself where there are none.
         """
         return method
+
+    def fitted(self, problem: Problem) -> Self:
+        """Return these settings with the values that follow from the kind of the inputs.
+
+        Args:
+            problem: What is explained.
+
+        Returns:
+            The settings that are used, and recorded; the same if none depends on the inputs.
+        """
+        return self
 
     @abstractmethod
     def attribute(self, problem: Problem) -> Attribution:

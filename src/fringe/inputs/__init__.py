@@ -6,7 +6,7 @@ Each kind of input has a converter in ``CONVERTERS``.
 from fringe.inputs._images import image_inputs, image_scale
 from fringe.inputs._model import open_model
 from fringe.inputs._request import Converter, ModelInputs, Request
-from fringe.inputs._tables import series_inputs, tabular_inputs
+from fringe.inputs._tables import series_inputs, tabular_inputs, volume_inputs
 from fringe.inputs._texts import text_inputs
 
 #: Converter of each kind of input.
@@ -15,6 +15,7 @@ CONVERTERS: dict[str, Converter] = {
     "text": text_inputs,
     "tabular": tabular_inputs,
     "series": series_inputs,
+    "volume": volume_inputs,
 }
 
 #: Further arguments of :func:`fringe.explain`, by the kind of input.
@@ -22,4 +23,5 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "text": ("tokenizer", "special"),
     "tabular": ("features",),
     "series": ("features",),
+    "volume": ("features",),
 }

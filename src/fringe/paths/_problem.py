@@ -14,6 +14,7 @@ from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
 from fringe.errors import InputError, TargetError, is_machine_error
 from fringe.geometry import Jacobian, log_probabilities
+from fringe.paths._natural_gradient import Structure
 
 #: Called with (steps done, steps planned), summed over the images of the call.
 Progress = Callable[[int, int], None]
@@ -42,6 +43,7 @@ class Problem:
         score_kind: The explained score, if it is not the classifier's own.
         rows: The numbers of these B images in the call, if some were left out.
         total: Number of images of the call.
+        token_length: If the inputs are texts: the length of a token's embedding, which the model states.
     """
 
     model: Classifier
@@ -59,6 +61,7 @@ class Problem:
     score_kind: Score | None = None
     rows: tuple[int, ...] | None = None
     total: int | None = None
+    token_length: float | None = None
 
     @classmethod
     def of(
@@ -101,7 +104,11 @@ class Problem:
                 same = (other == classes).nonzero()[0].tolist()
                 message = f"class {int(other[tuple(same)])} is the target of image {same[0]} itself"
                 raise TargetError(message, argument="contrast")
-        return cls(model, inputs, logits, classes, other, forward_args=forward_args, **fields)
+        modules = () if model.module is None else model.module.modules()
+        stated = next((m.token_length for m in modules if callable(getattr(m, "token_length", None))), None)
+        token = None if stated is None else float(stated())  # pyright: ignore[reportCallIssue]
+        fields |= {"forward_args": forward_args, "token_length": token}
+        return cls(model, inputs, logits, classes, other, **fields)
 
     # -- evaluations of the model: points ``x`` (L, *S) belong to the images ``rows`` (L,) ----------------------------
 
@@ -213,6 +220,16 @@ class Problem:
     def keys(self) -> tuple[str, ...]:
         """Names (B) of the images, for keyed random numbers."""
         return self.ids if self.ids is not None else tuple(content_hash(x) for x in self.inputs)
+
+    @property
+    def structure(self) -> Structure:
+        """The axes of the inputs that are space, as far as they show it.
+
+        Neighbouring features of a row, or numbers of an embedding, are no neighbours. Inputs (B, C, L) are series, and
+        inputs with more axes images: the slices of a volume may lie at another distance than the pixels in them.
+        """
+        axes = 2 if self.token_length is not None else self.inputs.dim()
+        return "none" if axes == 2 else "sequence" if axes == 3 else "image"
 
     @property
     def every_row(self) -> Tensor:
