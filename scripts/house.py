@@ -132,7 +132,7 @@ def _undocumented_class(node: ast.ClassDef, module: Module) -> list[str]:
     overriding = (
         {
             *("at", "attribute", "pieces", "path", "score", "jvp_use", "is_complete", "planned_passes", "hint"),
-            *("start", "schedule", "completed", "stop"),
+            *("start", "schedule", "completed", "stop", "fitted"),
         }
         if node.bases
         else set[str]()

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from text_toys import make_model, make_tokenizer
-from toys import normal
 from torch import nn
 
 import fringe
 from fringe.text import TextClassifier
+from toys import normal
 
 SHAPES = {"image": (2, 1, 6, 6), "tabular": (2, 8), "series": (2, 1, 40), "volume": (2, 1, 3, 5, 5)}
 USED = {"image": "image", "text": "none", "tabular": "none", "series": "sequence", "volume": "image"}

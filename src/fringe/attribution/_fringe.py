@@ -370,5 +370,6 @@ def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...],
         raise InputError(message, argument="reference", hint=hint)
     if not bool(torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-6).all()):
         raise InputError(f"each distribution must sum to 1, got {sums.flatten()[0].item():.6g}", argument="reference")
-    q = q / sums[..., None]
+    rounded = (sums - 1.0).abs() <= 1e-12  # already divided: a second division would change its last digits
+    q = torch.where(rounded[..., None], q, q / sums[..., None])
     return tuple(q.tolist()) if q.dim() == 1 else tuple(tuple(row) for row in q.tolist())
