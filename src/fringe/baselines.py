@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,15 @@ class InputSpace:
     def __post_init__(self) -> None:
         if (self.low is None) != (self.high is None):
             raise InputError("give both of low and high, or neither", argument="space")
+
+    def narrowed(self, axis: int, size: int, length: int) -> "InputSpace":
+        """Return the space of the first ``length`` of ``size`` samples along an axis, counted from the end."""
+
+        def narrow(value: Any) -> Any:
+            fits = isinstance(value, Tensor) and value.dim() >= -axis and value.shape[axis] == size
+            return value.narrow(axis, 0, length) if fits else value
+
+        return InputSpace(*(narrow(value) for value in (self.low, self.high, self.references)))
 
     def bounds(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the smallest and largest valid values of each image.

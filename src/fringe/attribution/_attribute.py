@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -21,6 +22,7 @@ from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients, Spectr
 from fringe.attribution._lrp import AttnLRP, ZennitMethod
 from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
+from fringe.attribution._padding import explain_without_padding
 from fringe.attribution._registry import METHODS as METHODS
 from fringe.attribution._registry import get_method as get_method
 from fringe.attribution._rise import RISE
@@ -69,6 +71,7 @@ def attribute(
     ids: Sequence[str] | None = None,
     forward_args: Sequence[Any] | None = None,
     forward_kwargs: Mapping[str, Any] | None = None,
+    lengths: Sequence[int] | Tensor | None = None,
 ) -> Attribution:
     """Explain why a model predicts a class: one map for each image.
 
@@ -100,6 +103,9 @@ def attribute(
             tensor with a first axis as long as the batch belongs to the images, row by row. Everything else is passed
             unchanged to every call, and so is ``fringe.Shared(value)``.
         forward_kwargs: The same by name.
+        lengths: How many samples (B) of each series (B, C, L) are no padding. The model takes all L, but padding stays
+            as it is, gets nothing, and takes no part in noise, smoothing and bounds on steps: maps are those of the
+            series without it. Series of one length are explained together. Texts bring their own lengths.
 
     Returns:
         The maps (B, *S) or (B, K, *S), and measurements of each.
@@ -137,6 +143,7 @@ def attribute(
                 record_path=telemetry,
                 progress=report,
                 total=len(x),
+                lengths=lengths,
             )
         fault = _faults(x, problem.logits)
         finite = [i for i, f in enumerate(fault) if f is None]
@@ -158,6 +165,8 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
 
     They are (B, *S) or (B, K, *S). The caller holds the model's session open.
     """
+    if problem.lengths is not None:
+        return explain_without_padding(partial(explain_problem, method), problem)
     if problem.target.dim() == 1 or method.many_targets:
         return _made(method, problem)
     batch, classes = problem.target.shape

@@ -62,9 +62,10 @@ def explain(
         seed: Keys all randomness.
         progress: True for a progress bar, or a function that is called with the steps done and planned.
         **options: Further arguments of :func:`fringe.attribute`: ``contrast``, ``score``, ``batch_size``, ``baseline``,
-            ``space``, ``ids``, ``bad_images``, and ``telemetry`` (default: 11 points, because pictures need the path).
-            Texts also take ``tokenizer`` and ``special`` (see :class:`fringe.text.TextClassifier`), tables and series
-            ``features``, the names of columns or channels.
+            ``space``, ``ids``, ``bad_images``, ``lengths`` of padded series, and ``telemetry`` (default: 11 points,
+            because pictures need the path). Texts also take ``tokenizer`` and ``special`` (see
+            :class:`fringe.text.TextClassifier`), tables, series and volumes ``features``, the names of columns or
+            channels.
 
     Returns:
         The attribution, with the inputs, class names and probabilities in its ``context``.
