@@ -27,6 +27,7 @@ from fringe.attribution._registry import METHODS as METHODS
 from fringe.attribution._registry import get_method as get_method
 from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
+from fringe.attribution._steps import mark_steps
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, Target
 from fringe.errors import InputError, require, unfit_inputs
@@ -168,7 +169,7 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
     if problem.lengths is not None:
         return explain_without_padding(partial(explain_problem, method), problem)
     if problem.target.dim() == 1 or method.many_targets:
-        return _made(method, problem)
+        return mark_steps(_made(method, problem), problem)
     batch, classes = problem.target.shape
     each = problem.select(problem.every_row.repeat_interleave(classes))
     contrast = None if problem.contrast is None else problem.contrast.flatten()
@@ -177,13 +178,14 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
     rows = [range(i, i + classes) for i in range(0, batch * classes, classes)]
     residual: list[float] = result.completeness_residual.tolist()
     worst = [max(row, key=lambda k: (SEVERITY.index(result.verdict[k]), residual[k])) for row in rows]
-    return dataclasses.replace(
+    several = dataclasses.replace(
         result.map_tensors(lambda column: column.view(batch, classes, *column.shape[1:])),
         verdict=tuple(result.verdict[k] for k in worst),
         advice=tuple(result.advice[k] for k in worst),
         trajectory=None if result.trajectory is None else result.trajectory[::classes],
         class_verdicts=tuple(tuple((result.verdict[k], result.advice[k]) for k in row) for row in rows),
     )
+    return mark_steps(several, problem)
 
 
 def _made(method: Attributor, problem: Problem) -> Attribution:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -83,6 +84,8 @@ def explain(
     ids = ready.ids if named is None else tuple(map(str, named))
     arguments: dict[str, Any] = {"space": ready.space, "ids": ready.keys if named is None else ids, "telemetry": POINTS}
     arguments |= {**ready.arguments, **options}
+    if ready.features and arguments["space"] is not None:
+        arguments["space"] = replace(arguments["space"], names=ready.features[0])
     classifier = Classifier.of(ready.model, arguments.pop("score", None), arguments.pop("batch_size", None))
     further = (arguments.get("forward_args"), arguments.get("forward_kwargs"))
     is_stack = kind == "image" and isinstance(inputs, Tensor) and inputs.dim() == 3

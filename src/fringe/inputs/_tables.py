@@ -71,7 +71,8 @@ def _numbers(inputs: Any) -> Tensor:
         return inputs.cpu() if isinstance(inputs, Tensor) else torch.from_numpy(np.array(inputs, dtype=np.float64))
     except (TypeError, ValueError) as error:
         message = f"got {type(inputs).__name__} that does not read as numbers ({error})"
-        raise InputError(message, argument="inputs", hint="encode categories as numbers first") from error
+        hint = "turn categories into one-hot columns, or pass their codes beside the numbers in a dictionary of inputs"
+        raise InputError(message, argument="inputs", hint=hint) from error
 
 
 def _as_weights(x: Tensor, model: OpenModel) -> Tensor:
