@@ -6,32 +6,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fringe.attribution._base import Attribution, Progress, Trajectory
+from fringe.attribution._base import Attribution, Trajectory
 from fringe.paths import Problem
 
 
 def explain_without_padding(explain: Callable[[Problem], Attribution], problem: Problem) -> Attribution:
     """Explain the images of each length together, and put the maps (B, *S) in their order."""
-    lengths, parts, order, done = problem.lengths or (), list[Attribution](), list[int](), [0, 0]
+    lengths, parts, order = problem.lengths or (), list[Attribution](), list[int]()
     for length in sorted(set(lengths)):
         rows = [row for row, other in enumerate(lengths) if other == length]
-        part = dataclasses.replace(problem.without_padding(rows), progress=_after(problem.progress, done))
+        part = dataclasses.replace(problem.without_padding(rows), progress=None)
         parts.append(_padded(explain(part), problem, rows, length))
         order += rows
-        done[0] += done[1]
+        if problem.progress is not None:
+            problem.progress(len(order), len(lengths))
     return Attribution.concat(parts).select(torch.tensor(order).argsort().tolist())
-
-
-def _after(progress: Progress | None, done: list[int]) -> Progress | None:
-    """Progress after that of the parts before, which is ``done[0]``; ``done[1]`` becomes that of this part."""
-    if progress is None:
-        return None
-
-    def report(steps: int, total: int) -> None:
-        done[1] = steps
-        progress(done[0] + steps, done[0] + total)
-
-    return report
 
 
 def _padded(result: Attribution, problem: Problem, rows: list[int], length: int) -> Attribution:

@@ -34,7 +34,10 @@ def mark_steps(result: Attribution, problem: Problem) -> Attribution:
         empty = (maps.movedim(axis, 0).flatten(1) == 0).all(1)
         features = [] if bool(empty.all()) else empty.nonzero().flatten().tolist()
         if features and _moves(problem, axis, features, by_steps=False):
-            found += [_name(problem, axis, k) for k in features[:MOST_FEATURES] if _moves(problem, axis, [k])]
+            names = problem.domain.names if axis == 1 else ()
+            noun = "channel" if axis == 1 and maps.dim() > 2 else "feature"
+            steps = [k for k in features[:MOST_FEATURES] if _moves(problem, axis, [k])]
+            found += [names[k] if k < len(names) else f"{noun} {k}" for k in steps]
     if not found:
         return result
     why = (
@@ -48,12 +51,6 @@ def mark_steps(result: Attribution, problem: Problem) -> Attribution:
     first, *classes = [tuple(s if s[0] in graver else cast(Status, ("stalled", why)) for s in row) for row in rows]
     verdict, advice = (tuple(column) for column in zip(*first, strict=True))
     return dataclasses.replace(result, verdict=verdict, advice=advice, class_verdicts=tuple(classes))
-
-
-def _name(problem: Problem, axis: int, feature: int) -> str:
-    names = problem.domain.names if axis == 1 else ()
-    noun = "channel" if axis == 1 and problem.inputs.dim() > 2 else "feature"
-    return names[feature] if feature < len(names) else f"{noun} {feature}"
 
 
 def _moves(problem: Problem, axis: int, features: list[int], by_steps: bool = True) -> bool:
