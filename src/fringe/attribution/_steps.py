@@ -29,7 +29,7 @@ def mark_steps(result: Attribution, problem: Problem) -> Attribution:
     if problem.token_length is not None or not len(result):
         return result
     maps = result.values.flatten(0, problem.target.dim() - 1)
-    found: list[str] = []
+    broken: list[str] = []
     for axis in (1, 2) if maps.dim() == 3 and maps.shape[1] > 1 else (1,):
         empty = (maps.movedim(axis, 0).flatten(1) == 0).all(1)
         features = [] if bool(empty.all()) else empty.nonzero().flatten().tolist()
@@ -37,11 +37,11 @@ def mark_steps(result: Attribution, problem: Problem) -> Attribution:
             names = problem.domain.names if axis == 1 else ()
             noun = "channel" if axis == 1 and maps.dim() > 2 else "feature"
             steps = [k for k in features[:MOST_FEATURES] if _moves(problem, axis, [k])]
-            found += [names[k] if k < len(names) else f"{noun} {k}" for k in steps]
-    if not found:
+            broken += [names[k] if k < len(names) else f"{noun} {k}" for k in steps]
+    if not broken:
         return result
     why = (
-        f"the map gives nothing to {', '.join(found)}, but changing it moves the score: the model reads it by steps "
+        f"the map gives nothing to {', '.join(broken)}, but changing it moves the score: the model reads it by steps "
         "(such as a lookup or rounding), whose gradient is zero. Explain embeddings or one-hot columns in its place, "
         "pass it beside the numbers in a dictionary of inputs, or use method='captum:kernel_shap'"
     )
