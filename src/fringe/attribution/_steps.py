@@ -34,10 +34,10 @@ def mark_steps(result: Attribution, problem: Problem) -> Attribution:
         empty = (maps.movedim(axis, 0).flatten(1) == 0).all(1)
         features = [] if bool(empty.all()) else empty.nonzero().flatten().tolist()
         if features and _moves(problem, axis, features, by_steps=False):
-            names = problem.domain.names if axis == 1 else ()
+            names = dict(enumerate(problem.domain.names)) if axis == 1 else {}
             noun = "channel" if axis == 1 and maps.dim() > 2 else "feature"
             steps = [k for k in features[:MOST_FEATURES] if _moves(problem, axis, [k])]
-            broken += [names[k] if k < len(names) else f"{noun} {k}" for k in steps]
+            broken += [names.get(k, f"{noun} {k}") for k in steps]
     if not broken:
         return result
     why = (
