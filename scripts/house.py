@@ -143,7 +143,7 @@ def _undocumented_class(node: ast.ClassDef, module: Module) -> list[str]:
     overriding = (
         {
             *("at", "attribute", "pieces", "path", "score", "jvp_use", "is_complete", "planned_passes", "hint"),
-            *("refusal", "start", "schedule", "completed", "stop"),
+            *("refusal", "start", "schedule", "completed", "stop", "fitted"),
         }
         if node.bases
         else set[str]()

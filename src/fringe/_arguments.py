@@ -60,12 +60,14 @@ class ForwardArguments:
         kwargs: Keyword arguments.
         name: Keyword under which the explained tensor is passed; None: as the first positional argument.
         by_row: Positions and names of the tensors (B, ...) whose row i belongs to image i.
+        tail: Padding (B, C, N) of series, which the model takes after the explained samples.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     name: str | None = None
     by_row: frozenset[int | str] = frozenset()
+    tail: Tensor | None = None
 
     @classmethod
     def of(
@@ -101,11 +103,12 @@ class ForwardArguments:
 
     def select(self, rows: Tensor) -> "ForwardArguments":
         """Return the arguments of the images ``rows`` (L,), in this order."""
-        if not self.by_row:
+        if not self.by_row and self.tail is None:
             return self
+        tail = None if self.tail is None else _take(self.tail, rows)
         args = tuple(_take(a, rows) if i in self.by_row else a for i, a in enumerate(self.args))
         kwargs = {key: _take(a, rows) if key in self.by_row else a for key, a in self.kwargs.items()}
-        return replace(self, args=args, kwargs=kwargs)
+        return replace(self, args=args, kwargs=kwargs, tail=tail)
 
     @property
     def hint(self) -> str:
@@ -130,10 +133,11 @@ class ForwardArguments:
             return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
         kwargs = {key: wide(value) for key, value in self.kwargs.items()}
-        return replace(self, args=tuple(map(wide, self.args)), kwargs=kwargs)
+        return replace(self, args=tuple(map(wide, self.args)), kwargs=kwargs, tail=wide(self.tail))
 
     def call(self, model: Callable[..., Any], x: Tensor) -> Any:
         """Return the model's output at ``x`` (L, *S); arguments that belong to images must be those of ``x``."""
+        x = x if self.tail is None else torch.cat([x, self.tail], -1)
         if self.name is None:
             return model(x, *self.args, **self.kwargs)
         return model(*self.args, **{self.name: x}, **self.kwargs)
@@ -141,7 +145,7 @@ class ForwardArguments:
     def tensors(self) -> list[Tensor]:
         """Return the tensors that belong to single images."""
         values: dict[int | str, Any] = {**dict(enumerate(self.args)), **self.kwargs}
-        return [values[key] for key in sorted(self.by_row, key=str)]
+        return [values[key] for key in sorted(self.by_row, key=str)] + ([] if self.tail is None else [self.tail])
 
 
 NO_ARGUMENTS = ForwardArguments()

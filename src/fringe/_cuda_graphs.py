@@ -164,7 +164,7 @@ class CUDAGraphs:
         self, network: Network, x: Tensor, tangents: bool, arguments: ForwardArguments
     ) -> RecordedLinearisation | None:
         """Return the expansion at ``x`` by recorded passes; None where these points are for plain ones."""
-        plain = not (arguments.args or arguments.kwargs or arguments.name) and network.is_checked
+        plain = arguments == NO_ARGUMENTS and network.is_checked
         if self._refused or not plain or x.device.type not in self.devices or not 1 <= len(x) <= MOST:
             return None
         if network.state is not self._state:  # another session

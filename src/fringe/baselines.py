@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ class InputSpace:
             smallest entry.
         high: Largest valid value, in the same forms.
         references: Images of the data (R, *S), for methods that average over them.
+        names: Names of the features of a table, or of the channels of other inputs, for messages.
 
     Raises:
         InputError: If only one of ``low`` and ``high`` is given.
@@ -29,10 +31,20 @@ class InputSpace:
     low: float | Tensor | None = None
     high: float | Tensor | None = None
     references: Tensor | None = None
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.low is None) != (self.high is None):
             raise InputError("give both of low and high, or neither", argument="space")
+
+    def narrowed(self, axis: int, size: int, length: int) -> "InputSpace":
+        """Return the space of the first ``length`` of ``size`` samples along an axis, counted from the end."""
+
+        def narrow(value: Any) -> Any:
+            fits = isinstance(value, Tensor) and value.dim() >= -axis and value.shape[axis] == size
+            return value.narrow(axis, 0, length) if fits else value
+
+        return InputSpace(*map(narrow, (self.low, self.high, self.references)), names=self.names)
 
     def bounds(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the smallest and largest valid values of each image.

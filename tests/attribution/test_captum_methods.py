@@ -21,7 +21,7 @@ PASSES = {  # forward passes and VJPs of three images at 8 x 8
     "input_x_gradient": (3, 3),
     "guided_backprop": (3, 3),
     "grad_cam": (3 + 1, 3),  # and one that finds the layer
-    "deep_lift": (6, 6),  # each with its baseline
+    "deep_lift": (9, 6),  # each with its baseline, and the score there
     "occlusion": (3 * (1 + 8 * 8), 0),
 }
 
@@ -81,8 +81,38 @@ def test_the_maps_are_captums(net):
         result = explained(net, method, **given)
         exact = {"rtol": 1e-9, "atol": 1e-12} if name != "occlusion" else {"rtol": 1e-5, "atol": 1e-6}  # in float32
         torch.testing.assert_close(result.values, maps.detach().double(), **exact)
-        assert result.verdict == ("unchecked",) * 3
+        assert result.verdict == ("coarse" if name == "deep_lift" else "unchecked",) * 3  # it has no rule for the gate
         assert result.passes.forward > 0
+
+
+class Functional(nn.Module):
+    """A network of ReLU, as modules or as functions."""
+
+    def __init__(self, relu):
+        super().__init__()
+        self.first, self.last, self.relu = nn.Linear(128, 20).double(), nn.Linear(20, 3).double(), relu
+        for i, parameter in enumerate(self.parameters()):
+            parameter.data = 0.3 * rand(*parameter.shape, seed=20 + i)
+        self.eval()
+
+    def forward(self, x):
+        return self.last(self.relu(self.first(x.flatten(1))))
+
+
+def test_the_sum_of_deep_lift_is_checked():
+    """With modules it is the change of the score; a nonlinearity that is a function is passed by unnoticed."""
+    baseline = rand(3, 2, 8, 8, seed=8)
+    found, wrong = (explained(Functional(f), "captum:deep_lift", baseline=baseline) for f in (nn.ReLU(), torch.relu))
+    rows = torch.arange(3)
+    change = Functional(torch.relu)(X)[rows, TARGET] - Functional(torch.relu)(baseline)[rows, TARGET]
+    torch.testing.assert_close(found.values.flatten(1).sum(1), change.detach(), rtol=1e-9, atol=1e-9)
+    assert found.verdict == ("ok",) * 3
+    assert found.completeness_residual.max() < 1e-9
+    assert wrong.verdict == ("coarse",) * 3
+    gap = wrong.values.flatten(1).sum(1) - change.detach()
+    torch.testing.assert_close(wrong.completeness_gap, gap, rtol=1e-9, atol=1e-9)
+    assert "%: it follows modules alone: make each nonlinearity a torch.nn module that runs once" in wrong.advice[0]
+    assert CaptumMethod("deep_lift").is_complete > CaptumMethod("occlusion").is_complete
 
 
 @pytest.mark.parametrize("inplace", [False, True])

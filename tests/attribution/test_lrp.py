@@ -58,7 +58,12 @@ class TestZennit:
         result = fringe.attribute(model, X, method=f"zennit:{name}", target=TARGET, batch_size=2)
         torch.testing.assert_close(result.values, expected, rtol=1e-9, atol=1e-12)
         zero = (expected == 0).flatten(1).all(1).tolist()
-        assert result.verdict == tuple("stalled" if is_zero else "unchecked" for is_zero in zero)
+        relevance = start.sum(1)
+        gap = expected.flatten(1).sum(1) - relevance
+        torch.testing.assert_close(result.completeness_gap, gap, rtol=1e-6, atol=1e-9)
+        coarse = (gap.abs() > 0.05 * relevance.abs()).tolist()
+        kinds = ["stalled" if z else "coarse" if c else "ok" for z, c in zip(zero, coarse, strict=True)]
+        assert result.verdict == tuple(kinds)
 
     def test_needs_no_import_before_it(self):
         code = (
@@ -84,6 +89,11 @@ class TestZennit:
         model = filled(nn.Sequential(nn.Flatten(), nn.Linear(128, 3)))
         result = fringe.attribute(model, X, method="zennit:epsilon_plus", target=TARGET)
         torch.testing.assert_close(result.values.flatten(1), X.flatten(1) * model[1].weight[TARGET], rtol=1e-5, atol=0)
+        missed = (model[1].bias[TARGET] / model(X)[torch.arange(3), TARGET]).abs().detach()
+        torch.testing.assert_close(result.completeness_residual, missed, rtol=1e-4, atol=1e-5)
+        model[1].bias.data.zero_()
+        kept = fringe.attribute(model, X, method="zennit:epsilon_plus", target=TARGET)
+        assert kept.verdict == ("ok",) * 3  # without a bias the sum is the logit
 
     def test_what_is_propagated_is_the_explained_score(self):
         model = convolutions()

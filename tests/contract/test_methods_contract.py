@@ -76,8 +76,10 @@ EXPECTED = {
     fringe.CaptumMethod("kernel_shap", samples=30, segments=9, superpixels="grid"): {
         "unread_inputs": "a superpixel covers all channels"
     },
+    fringe.ZennitMethod("epsilon_plus_flat"): {"affine_score": "the bias takes up relevance"},
     fringe.ZennitMethod("epsilon_gamma_box"): {
-        "unread_inputs": "the bounds are those of the image, and the first convolution reads one of two channels"
+        "affine_score": "the bias takes up relevance",
+        "unread_inputs": "the bounds are those of the image, and the first convolution reads one of two channels",
     },
 }
 """What a setting is known to fail, and why."""

@@ -224,7 +224,10 @@ def test_methods_by_name_preset_class_and_instance():
         result = fringe.explain(DIGITS, x, method=method, telemetry=False)
         assert result.settings["method"] == "ig"
         assert steps is None or result.settings["steps"] == steps
-    assert fringe.explain(DIGITS, x, method="fringe:preview").settings == fringe.FRInGe.preset("preview").record()
+    assert fringe.explain(DIGITS, x, method="fringe:preview").settings == {
+        **fringe.FRInGe.preset("preview").record(),
+        "structure": "image",
+    }
     with pytest.raises(fringe.InputError, match="has no 'quikc'"):
         fringe.explain(DIGITS, x, method="fringe:quikc")
 
@@ -251,7 +254,7 @@ def test_a_torchvision_model_explains_a_photo_in_one_line(tmp_path):
         (nn.GRU(3, 4, batch_first=True), torch.zeros(2, 3, 9), "got 4D instead; for a batch of series (B, C, T) give"),
         (nn.Conv1d(3, 4, 5), torch.zeros(2, 3, 9), "[1, 2, 3, 9]; for a batch of series (B, C, T) give kind='series'"),
         (nn.Conv2d(1, 4, 3), np.zeros((8, 8)), "got 3 channels instead; for grey images give channels=1 in the prep"),
-        (nn.Conv3d(1, 4, 3), torch.zeros(2, 1, 8, 8, 8), "; fringe.attribute takes inputs of any shape"),
+        (nn.Conv3d(1, 4, 3), torch.zeros(2, 1, 8, 8, 8), "; for volumes (B, C, D, H, W) give kind='volume'"),
     ],
     ids=["gru", "series", "grey", "volume"],
 )

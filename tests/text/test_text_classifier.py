@@ -55,21 +55,20 @@ def test_padding_and_special_tokens_have_no_attribution_and_never_move(reader):
 
 @pytest.mark.thorough
 def test_a_map_does_not_depend_on_the_padding(reader):
-    together = fringe.explain(reader, TEXTS)
-    for i, text in enumerate(TEXTS):
+    together = fringe.explain(reader, TEXTS[:2])
+    for i, text in enumerate(TEXTS[:2]):
         alone = fringe.explain(reader, text)
         length = alone.values.shape[1]
-        torch.testing.assert_close(together.values[i, :length], alone.values[0], rtol=2e-2, atol=2e-3)
+        assert torch.equal(together.values[i, :length], alone.values[0])
         assert together.values[i, length:].abs().sum() == 0
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("method", ["fringe:preview", "straight:fringe"])
-def test_nor_does_that_of_long_steps_or_of_a_modifier(reader, method):
-    together, alone = (fringe.explain(reader, texts, method=method) for texts in (TEXTS, TEXTS[:1]))
-    torch.testing.assert_close(together.endpoint_score[:1], alone.endpoint_score, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(together.values[:1, : alone.values.shape[1]], alone.values, rtol=1e-2, atol=1e-3)
-    assert alone.values.abs().max() > 0.02
+@pytest.mark.parametrize("method", ["fringe:preview", "straight:fringe", "smoothgrad"])
+def test_nor_does_that_of_long_steps_or_of_a_modifier_or_noise(reader, method):
+    together, alone = (fringe.explain(reader, texts, method=method) for texts in (TEXTS[:2], TEXTS[:1]))
+    assert torch.equal(together.values[:1, : alone.values.shape[1]], alone.values)
+    assert alone.values.abs().max() > 0.01
 
 
 def test_steps_of_a_text_are_a_quarter_of_a_token_long_and_towards_the_prediction_itself(classifier):

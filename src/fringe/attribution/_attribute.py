@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -23,10 +24,12 @@ from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients, Spectr
 from fringe.attribution._lrp import AttnLRP, ZennitMethod
 from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
+from fringe.attribution._padding import explain_without_padding
 from fringe.attribution._registry import METHODS as METHODS
 from fringe.attribution._registry import get_method as get_method
 from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
+from fringe.attribution._steps import mark_steps
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, ScoreFunction, Target
 from fringe.errors import InputError, require, unfit_inputs
@@ -80,6 +83,7 @@ def attribute(
     ids: Sequence[str] | None = None,
     forward_args: Sequence[Any] | None = None,
     forward_kwargs: Mapping[str, Any] | None = None,
+    lengths: Sequence[int] | Tensor | None = None,
 ) -> Attribution:
     """Explain why a model predicts a class: one map for each image.
 
@@ -112,6 +116,9 @@ def attribute(
             tensor with a first axis as long as the batch belongs to the images, row by row. Everything else is passed
             unchanged to every call, and so is ``fringe.Shared(value)``.
         forward_kwargs: The same by name.
+        lengths: How many samples (B) of each series (B, C, L) are no padding. The model takes all L, but padding stays
+            as it is, gets nothing, and takes no part in noise, smoothing and bounds on steps: maps are those of the
+            series without it. Series of one length are explained together. Texts bring their own lengths.
 
     Returns:
         The maps (B, *S) or (B, K, *S), and measurements of each.
@@ -152,6 +159,7 @@ def attribute(
                 record_path=telemetry,
                 progress=report,
                 total=len(x),
+                lengths=lengths,
             )
         fault = _faults(x, problem.logits)
         finite = [i for i, f in enumerate(fault) if f is None]
@@ -179,8 +187,10 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
     if (method.planned_passes or 0.0) > MOST_PASSES:
         message = f"{method.label} plans {method.planned_passes:.1g} passes for each input, more than {MOST_PASSES:.0g}"
         raise InputError(message, argument="method", hint="take fewer steps or samples")
+    if problem.lengths is not None:
+        return explain_without_padding(partial(explain_problem, method), problem)
     if problem.target.dim() == 1 or method.many_targets:
-        return _made(method, problem)
+        return mark_steps(_made(method, problem), problem)
     batch, classes = problem.target.shape
     each = problem.select(problem.every_row.repeat_interleave(classes))
     contrast = None if problem.contrast is None else problem.contrast.flatten()
@@ -189,18 +199,19 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
     rows = [range(i, i + classes) for i in range(0, batch * classes, classes)]
     residual: list[float] = result.completeness_residual.tolist()
     worst = [max(row, key=lambda k: (SEVERITY.index(result.verdict[k]), residual[k])) for row in rows]
-    return dataclasses.replace(
+    several = dataclasses.replace(
         result.map_tensors(lambda column: column.view(batch, classes, *column.shape[1:])),
         verdict=tuple(result.verdict[k] for k in worst),
         advice=tuple(result.advice[k] for k in worst),
         trajectory=None if result.trajectory is None else result.trajectory[::classes],
         class_verdicts=tuple(tuple((result.verdict[k], result.advice[k]) for k in row) for row in rows),
     )
+    return mark_steps(several, problem)
 
 
 def _made(method: Attributor, problem: Problem) -> Attribution:
     """The maps of a method, which somebody else may have written, if there is one for each input and class."""
-    result = method.attribute(problem)
+    result = method.fitted(problem).attribute(problem)
     if not isinstance(result, Attribution):  # pyright: ignore[reportUnnecessaryIsInstance]
         hint = "return what gradient_attribution(...) or path_attribution(...) makes of the maps"
         message = f"{method.label} returned {type(result).__name__}, expected an Attribution"

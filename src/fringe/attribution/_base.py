@@ -4,7 +4,7 @@ import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -187,8 +187,7 @@ class Attribution(Views):
             InputError: If it is of another number of inputs, or of inputs of another shape.
         """
         shape = (len(self), *self.values.shape[self.target.dim() :])
-        if tuple(context.inputs.shape) != shape:
-            came = tuple(context.inputs.shape)
+        if (came := tuple(context.inputs.shape)) != shape:
             raise InputError(f"got inputs of shape {came}, expected {shape}", argument="context")
         return dataclasses.replace(self, context=context)
 
@@ -242,7 +241,6 @@ class Attribution(Views):
             Their images, one part after the other; settings and passes are those of the first.
         """
         first = parts[0]
-        has_trajectory = first.trajectory is not None
         contexts = [part.context for part in parts if part.context is not None]
         return dataclasses.replace(
             first,
@@ -250,7 +248,7 @@ class Attribution(Views):
             verdict=tuple(verdict for part in parts for verdict in part.verdict),
             advice=tuple(advice for part in parts for advice in part.advice),
             diagnostics={name: torch.cat([part.diagnostics[name] for part in parts]) for name in first.diagnostics},
-            trajectory=tuple(t for part in parts for t in part.trajectory or ()) if has_trajectory else None,
+            trajectory=None if first.trajectory is None else tuple(t for part in parts for t in part.trajectory or ()),
             context=Context.concat(contexts) if len(contexts) == len(parts) else None,
             class_verdicts=tuple(classes for part in parts for classes in part.class_verdicts),
         )
@@ -314,8 +312,7 @@ class Attributor(Settings):
 
     @property
     def label(self) -> str:
-        """The default name of this method: the text for :func:`get_method`, without the
-        settings."""
+        """The default name of this method: the text for :func:`get_method`, without the settings."""
         return method_label(self.record())
 
     @property
@@ -333,6 +330,17 @@ class Attributor(Settings):
             The method with these modifiers; itself where there are none.
         """
         return method
+
+    def fitted(self, problem: Problem) -> Self:
+        """Return the settings that are used, and recorded, for inputs of this kind.
+
+        Args:
+            problem: What is explained.
+
+        Returns:
+            These settings, with the values that follow from the inputs.
+        """
+        return self
 
     @abstractmethod
     def attribute(self, problem: Problem) -> Attribution:

@@ -51,7 +51,8 @@ class CaptumMethod(PluginMethod):
     is installed and else on a grid; the record says which. ``input_x_gradient``: the gradient times the input.
 
     DeepLift and guided backpropagation change modules only: a nonlinearity that is called as a function, such as
-    ``torch.relu``, keeps its ordinary gradient. Random numbers are keyed by the image.
+    ``torch.relu``, keeps its ordinary gradient. Maps of DeepLift promise the change of the score from the baseline, and
+    are ``coarse`` if their sum misses it. Random numbers are keyed by the image.
     """
 
     name = "captum"
@@ -88,6 +89,18 @@ class CaptumMethod(PluginMethod):
         """
         read = (self.record_key, "algorithm", *_READS[self.algorithm])
         return {name: value for name, value in super().record().items() if name in read}
+
+    hint = "it follows modules alone: make each nonlinearity a torch.nn module that runs once, or choose another method"
+
+    @property
+    def is_complete(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
+        """Whether the algorithm promises the sum of a map."""
+        return self.algorithm == "deep_lift"
+
+    def _endpoint_score(self, problem: Problem) -> Tensor | None:
+        if not self.is_complete:
+            return None
+        return problem.score(problem.forward(problem.resolve_baseline(self.baseline), problem.every_row))
 
     @property
     def uses_references(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fringe.errors import InputError
 
-InputKind = Literal["image", "text", "tabular", "series"]
+InputKind = Literal["image", "text", "tabular", "series", "volume"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Context:
     """The explained inputs and the model's predictions: pictures and pages need them in addition to the maps.
 
     Attributes:
-        kind: What an input is: ``image``, ``text``, ``tabular`` or ``series``.
+        kind: What an input is: ``image``, ``text``, ``tabular``, ``series`` or ``volume``.
         inputs: Model inputs (B, *S), on the CPU.
         probabilities: Probabilities (B, C) of the inputs, on the CPU.
         ids: Names (B) of the inputs.

@@ -1,5 +1,6 @@
 """Diagnostics that all path methods share, and the verdict on each image."""
 
+import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from torch import Tensor
 from fringe.attribution._base import SEVERITY, Attribution, Attributor, Verdict
 from fringe.attribution._integrate import PathIntegral, integrate
 from fringe.attribution._pieces import PieceStream, finite_maps
+from fringe.attribution._quadrature import completeness_gap
 from fringe.geometry import entropy, kl, log_probabilities
 from fringe.paths import GeodesicDiagnostics, PathStatus, Problem
 
@@ -143,6 +145,25 @@ def build_attribution(
         trajectory=result.trajectories,
         **_verdicts(result.values, statuses, result.rule_residual.argsort(1, descending=True).tolist()),
     )
+
+
+def sum_attribution(
+    method: Attributor, values: Tensor, problem: Problem, endpoint_score: Tensor, hint: str
+) -> Attribution:
+    """Make the attribution of a method that promises a sum without a path: ``score - endpoint_score`` (B,). ``hint``
+    says what to do about a map that does not keep it."""
+    score = problem.score(problem.logits)
+    change = score.double() - endpoint_score.double()
+    gap = completeness_gap(values, change)
+    residual = torch.where(gap == 0, 0.0, gap.abs() / change.abs())
+    statuses: list[list[Status]] = [
+        [("ok", f"complete within {r:.1%}") if r <= COARSE_ABOVE else ("coarse", f"{describe_coarse(r)}: {hint}")]
+        for r in residual.tolist()
+    ]
+    result = gradient_attribution(method, values, problem, {}, "")
+    statuses = [s if finite else [_NOT_FINITE] for s, finite in zip(statuses, finite_maps(values), strict=True)]
+    numbers = {"endpoint_score": endpoint_score, "completeness_gap": gap, "completeness_residual": residual}
+    return dataclasses.replace(result, **numbers, **_verdicts(result.values, statuses))
 
 
 def gradient_attribution(

@@ -182,6 +182,15 @@ def _line(subject: Subject, ax: Any) -> "Figure":
     return series_line(context.inputs[0].numpy(), subject.map, names=names, **more)
 
 
+def _slice(subject: Subject, ax: Any) -> "Figure":
+    from fringe.plots import signed_map
+
+    values = subject.values[subject.column]
+    best = int(values.abs().sum((0, 2, 3)).argmax())
+    title = subject.heading(f"evidence in slice {best} of {values.shape[1]}, the one with the most")
+    return signed_map(values[:, best].numpy(), title=title, label=subject.label, ax=ax)
+
+
 #: What draws a picture, on given axes or a new figure.
 Drawing = Callable[[Subject, Any], "Figure"]
 
@@ -191,6 +200,7 @@ DRAWINGS: Mapping[InputKind, Mapping[str, Drawing]] = {
     "text": {"words": _words, "profile": _profile},
     "tabular": {"bars": _bars, "profile": _profile},
     "series": {"line": _line, "profile": _profile},
+    "volume": {"slice": _slice, "profile": _profile},
 }
 
 

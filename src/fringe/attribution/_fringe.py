@@ -96,6 +96,11 @@ _VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
 #: -152. Features and samples are standardised and far fewer; a step of 0.1 standard deviations is short for them.
 AUTO_CAP: dict[Structure, float] = {"image": 0.01, "sequence": 0.1, "none": 0.1}
 
+#: ``delta_euc="auto"`` of texts is this times the length of a token, as a text has as many entries as the longest of
+#: its batch. Of 180 sentences for six small BERTs 126 maps are ``ok`` with 0.5, and 143 with 0.25, at the same cost
+#: (tau = 2e-2). Of the first 90 they are 65 with 0.25, and 72 with 0.12, at 1 to 38 % more backward passes.
+TEXT_CAP = 0.25
+
 #: Values of ``delta_euc`` by name, in units of ``"auto"``.
 _LENGTHS = {"auto": 1.0, "long": 2.0}
 
@@ -139,8 +144,8 @@ class FRInGe(Attributor):
         Positive | Literal["auto", "long"] | None,
         Search(0.3, 40.0, log=True),
         Doc(
-            "longest step (delta_euc); auto: 0.01 sqrt(n) for images of n entries, 0.1 sqrt(n) for other inputs; "
-            "long: twice that; none: no limit",
+            "longest step (delta_euc); auto: 0.01 sqrt(n) for images of n entries, a quarter of a token for texts, "
+            "0.1 sqrt(n) for other inputs; long: twice that; none: no limit",
             unit="input units",
         ),
     ] = "auto"
@@ -167,8 +172,12 @@ class FRInGe(Attributor):
     jacobian: Annotated[JacobianForm, Doc("C VJPs per step, or 2 products per iteration; auto: the cheaper")] = "auto"
     waypoint: Annotated[Waypoint, Doc("aim at s_{k+1} (the paper's text) or s_k (its algorithm)")] = "next"
     structure: Annotated[
-        Structure, Doc("axes of space; image: the last two, sequence: the last, none: none; a vector has none")
-    ] = "image"
+        Structure | Literal["auto"],
+        Doc(
+            "axes of space; image: the last two, sequence: the last, none: none; auto: none for texts and inputs (B, "
+            "F), sequence for (B, C, L), image for more axes: of a volume (B, C, D, H, W) each slice is smoothed alone"
+        ),
+    ] = "auto"
     boundary: Annotated[Boundary, Doc("boundary of the Laplacian and the blur")] = "neumann"
     blur_sigma: Annotated[Positive, Doc("standard deviation of the blur preconditioner", unit="pixels")] = 1.0
     blur_size: Annotated[PositiveOddInt, Doc("taps of the blur preconditioner (odd)", unit="pixels")] = 7
@@ -195,7 +204,7 @@ class FRInGe(Attributor):
         Positive | Literal["auto"],
         Doc(
             "the path follows softmax(logits / temperature); auto: the lowest from 1 on at which the input has half of "
-            "the largest entropy"
+            "the largest entropy; 1 for texts"
         ),
     ] = "auto"
     reference: Annotated[
@@ -258,11 +267,12 @@ class FRInGe(Attributor):
             entries: How many numbers an input has; an ``"auto"`` cap depends on it.
 
         Returns:
-            The path.
+            The path; that of images if ``structure`` is ``"auto"``.
         """
-        image, cap = self.structure == "image", self.delta_euc
+        structure: Structure = "image" if self.structure == "auto" else self.structure
+        image, cap = structure == "image", self.delta_euc
         if isinstance(cap, str):
-            cap = _LENGTHS[cap] * AUTO_CAP[self.structure] * math.sqrt(entries)
+            cap = _LENGTHS[cap] * AUTO_CAP[structure] * math.sqrt(entries)
         trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)
         until: Until = "budget" if self.steps is not None else "half" if image else "arrival"
         return FisherRaoTracking(
@@ -276,10 +286,10 @@ class FRInGe(Attributor):
                 preconditioner=self.preconditioner,
                 warm_start=self.warm_start,
                 reorthogonalise=self.reorthogonalise,
-                fisher_rank=AUTO_RANK[self.structure] if self.fisher_rank == "auto" else self.fisher_rank,
+                fisher_rank=AUTO_RANK[structure] if self.fisher_rank == "auto" else self.fisher_rank,
                 relative=not image,
                 jacobian=self.jacobian,
-                smoothing=Smoothing(self.structure, self.boundary, self.blur_sigma, self.blur_size),
+                smoothing=Smoothing(structure, self.boundary, self.blur_sigma, self.blur_size),
             ),
             trust=trust,
             tau=self.tau,
@@ -301,21 +311,25 @@ class FRInGe(Attributor):
         return steps * (3 + products)  # and a forward pass, the score's gradient, the length of the step
 
     def jvp_use(self, problem: Problem) -> JVPUse:
-        path = self._fitted(problem).path(1)
+        path = self.fitted(problem).path(1)
         if path.step.explicit(problem.logits.shape[1]) or (self.solve != "natural" and not self.kl_bound):
             return "none"  # the whole Jacobian is computed, or no Fisher norm is
         return "optional" if path.estimates_norm else "required"
 
-    def _fitted(self, problem: Problem) -> Self:
-        """These settings, with ``structure="none"`` if the inputs are vectors."""
-        vectors = self.structure == "image" and problem.inputs.dim() == 2
-        return dataclasses.replace(self, structure="none") if vectors else self
+    def fitted(self, problem: Problem) -> Self:
+        # towards a softened prediction the steps of a text are too long: 47 of 90 maps are ``ok`` instead of 65
+        cap, temperature, token = self.delta_euc, self.temperature, problem.token_length
+        if token is not None:
+            cap = _LENGTHS[cap] * TEXT_CAP * token if isinstance(cap, str) else cap
+            temperature = 1.0 if temperature == "auto" else temperature
+        structure = problem.structure if self.structure == "auto" else self.structure
+        return dataclasses.replace(self, structure=structure, delta_euc=cap, temperature=temperature)
 
     def attribute(self, problem: Problem) -> Attribution:
-        if (fitted := self._fitted(problem)) is not self:
+        if (fitted := self.fitted(problem)) != self:
             return fitted.attribute(problem)
         path = self.path(problem.inputs[0].numel())
-        depth = AUTO_DEPTH[self.structure] if self.quadrature_depth == "auto" else self.quadrature_depth
+        depth = AUTO_DEPTH[path.step.smoothing.structure] if self.quadrature_depth == "auto" else self.quadrature_depth
         pieces = SegmentPieces(path, Quadrature(self.quadrature, self.quadrature_rtol, depth), problem)
         result, geodesics = integrate(pieces), pieces.geodesic
         stats = result.stats
@@ -358,5 +372,6 @@ def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...],
         raise InputError(message, argument="reference", hint=hint)
     if not bool(torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-6).all()):
         raise InputError(f"each distribution must sum to 1, got {sums.flatten()[0].item():.6g}", argument="reference")
-    q = q / sums[..., None]
+    rounded = (sums - 1.0).abs() <= 1e-12  # already divided: a second division would change its last digits
+    q = torch.where(rounded[..., None], q, q / sums[..., None])
     return tuple(q.tolist()) if q.dim() == 1 else tuple(tuple(row) for row in q.tolist())

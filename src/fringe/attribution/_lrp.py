@@ -45,8 +45,19 @@ def _propagated(part: Problem, start: Callable[[Tensor, Tensor], Tensor], tolera
     return result
 
 
+class RelevancePropagation(PluginMethod):
+    """A method whose maps promise the relevance of the output: the logits times the derivative of the score."""
+
+    is_complete = True
+    hint = "biases take up relevance, and in a residual sum without a rule of its own each summand gets all of it"
+
+    def _endpoint_score(self, problem: Problem) -> Tensor:
+        relevance = (problem.logits * problem.score_cotangent(problem.logits)).sum(-1)
+        return problem.score(problem.logits) - relevance
+
+
 @dataclass(frozen=True)
-class ZennitMethod(PluginMethod):
+class ZennitMethod(RelevancePropagation):
     """Layer-wise relevance propagation by the package zennit (Bach et al. 2015; Anders et al. 2021).
 
     ``zennit:epsilon_plus_flat`` and the others are the composites of zennit: they choose a rule for each layer. The
@@ -54,7 +65,7 @@ class ZennitMethod(PluginMethod):
     Rules apply to modules; functions and other modules keep their ordinary gradient. During the call, batch
     normalisation is merged into the layer that is defined before it; a network that this changes is refused. The blocks
     of torchvision's ResNet get their own rule for the sum; elsewhere each summand gets all of the relevance, so that
-    a map of a residual network may sum to many times the score.
+    a map of a residual network may sum to many times the score: such a map is ``coarse``.
     """
 
     name = "zennit"
@@ -118,7 +129,7 @@ def _registered(composite: Any, network: nn.Module) -> Generator[None]:
 
 
 @dataclass(frozen=True)
-class AttnLRP(PluginMethod):
+class AttnLRP(RelevancePropagation):
     """Relevance propagation through attention by the package lxt (Achtibat et al. 2024): ``lxt:attnlrp``.
 
     The map is the input times a gradient with special rules for products, softmax, normalisation and activations. lxt

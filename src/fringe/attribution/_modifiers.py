@@ -94,6 +94,9 @@ class Modifier(Attributor):
         """Apply this modifier, and those inside it, to another method."""
         return dataclasses.replace(self, of=self.of.around(method))
 
+    def fitted(self, problem: Problem) -> Self:
+        return dataclasses.replace(self, of=self.of.fitted(problem))
+
     def jvp_use(self, problem: Problem) -> JVPUse:
         return self.of.jvp_use(problem)
 

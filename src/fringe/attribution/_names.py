@@ -33,6 +33,8 @@ def preset_label(record: Mapping[str, Any]) -> str:
     if kind is None or ":" in label:
         return label
     given, default = plain(dict(record)), plain(kind().record())
+    if default.get("structure") == "auto":  # the record of a result has what was used
+        default["structure"] = given.get("structure")
     fits = (name for name in kind.presets if given == {**default, **plain(dict(kind.presets[name]))})
     name = None if given == default else next(fits, None)
     return label if name is None else f"{label}:{name}"

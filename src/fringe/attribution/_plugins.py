@@ -8,13 +8,13 @@ library as a class of Captum, is :mod:`fringe.captum`.
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fringe.attribution._base import Attribution, Attributor, ProgressCounter
-from fringe.attribution._diagnostics import gradient_attribution
+from fringe.attribution._diagnostics import gradient_attribution, sum_attribution
 from fringe.attribution._registry import require_package
 from fringe.errors import InputError
 from fringe.linalg import batch_view
@@ -25,10 +25,15 @@ Explain = Callable[[Problem], Tensor]
 
 
 class PluginMethod(Attributor):
-    """A method that another package computes; its maps make no promise that could be checked here."""
+    """A method that another package computes.
+
+    Attributes:
+        hint: What to do about maps that do not keep the sum that the method promises.
+    """
 
     has_path = False
     is_complete = False
+    hint: ClassVar[str] = ""
 
     @property
     def planned_passes(self) -> float:
@@ -37,6 +42,10 @@ class PluginMethod(Attributor):
     @abstractmethod
     def _explainer(self, problem: Problem) -> Explain:
         """Return what makes the maps of a part of the images; raises InputError for a model that it cannot explain."""
+
+    def _endpoint_score(self, problem: Problem) -> Tensor | None:
+        """The score (B,) from which the maps measure that of the input, if they promise a sum."""
+        return None
 
     def attribute(self, problem: Problem) -> Attribution:
         require_package(self)
@@ -49,6 +58,9 @@ class PluginMethod(Attributor):
             return values
 
         values = problem.model.batch_size.map(maps, problem.every_row)
+        endpoint_score = self._endpoint_score(problem)
+        if endpoint_score is not None:
+            return sum_attribution(self, values, problem, endpoint_score, self.hint)
         why = f"{self.label} promises no sum that could be compared with the score"
         return gradient_attribution(self, values, problem, {}, why)
 

@@ -18,7 +18,7 @@ from fringe.errors import InputError, require_choice
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PlotKind = Literal["overlay", "signed", "path", "profile", "classes", "words", "bars", "line"]
+PlotKind = Literal["overlay", "signed", "path", "profile", "classes", "words", "bars", "line", "slice"]
 
 #: Inputs that a text or a picture shows one by one.
 MOST_ROWS, MOST_PICTURES = 8, 24
@@ -97,7 +97,8 @@ class Views:
                 with its signs, ``path`` the inputs along the path and the map so far, ``profile`` the lengths of its
                 steps, ``classes`` the maps of all explained classes. Of several images, ``overlay`` and ``signed`` draw
                 one sheet with both, and the others need one: ``result[0].plot("path")``. The default for texts is
-                ``words``, for tables ``bars``, and for series ``line``.
+                ``words``, for tables ``bars``, for series ``line``, and for volumes ``slice``, the one with the
+                most evidence.
             target: The class to draw, one of those that are explained; the first of them by default.
             ax: Axes, or a Figure or SubFigure, to draw on; a new figure by default.
 

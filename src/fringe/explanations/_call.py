@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,13 +12,12 @@ from torch import Tensor
 
 from fringe._arguments import ForwardArguments
 from fringe._class_names import ClassNames, resolve_class_name
-from fringe.attribution import Attribution, Attributor, FRInGe, InputKind, Progress, attribute, get_method
+from fringe.attribution import Attribution, Attributor, InputKind, Progress, attribute
 from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, check_known, unfit_inputs
 from fringe.explanations._spec import POINTS
 from fringe.inputs import CONVERTERS, OPTIONS, Request
 from fringe.models import LoadedModel, Preprocessing, is_text_model
-from fringe.paths import Structure
 from fringe.text import TextClassifier
 
 
@@ -51,11 +50,12 @@ def explain(
             uint8 or floats in [0, 1], or a list of these: they are prepared for the model. A tensor (C, H, W)
             or (B, C, H, W) is passed unchanged. The kind ``text`` takes a text or a list of texts; ``tabular`` a
             data frame, an array or a tensor (B, F); ``series`` an array or a tensor (B, C, L), or (B, L) for one
-            channel.
+            channel; ``volume`` an array or a tensor (B, C, D, H, W).
         method: A name, as ``"fringe"``, ``"fringe:preview"`` or ``"ig:paper"``, or a method.
         target: As in :func:`fringe.attribute`, or the name of a class. ``contrast`` takes the same values.
-        kind: What an input is: ``image``, ``text``, ``tabular`` or ``series``. None: ``text`` if a ``tokenizer`` is
-            given or the spec names a classifier of texts, ``tabular`` for a data frame, and ``image`` otherwise.
+        kind: What an input is: ``image``, ``text``, ``tabular``, ``series`` or ``volume``. None: ``text`` if a
+            ``tokenizer`` is given or the spec names a classifier of texts, ``tabular`` for a data frame, and ``image``
+            otherwise.
         preprocessing: How pictures are prepared, as ``"imagenet"`` or ``"resize=256,crop=224,mean=0.5,std=0.5"``. It is
             required for pictures if the model has none. For tables a fitted StandardScaler of scikit-learn.
         classes: Class names: a list, a dictionary by number, or a file with one name per line or JSON.
@@ -65,9 +65,10 @@ def explain(
         seed: Keys all randomness.
         progress: True for a progress bar, or a function that is called with the steps done and planned.
         **options: Further arguments of :func:`fringe.attribute`: ``contrast``, ``score``, ``batch_size``, ``baseline``,
-            ``space``, ``ids``, ``bad_images``, and ``telemetry`` (default: 11 points, because pictures need the path).
-            Texts also take ``tokenizer`` and ``special`` (see :class:`fringe.text.TextClassifier`), tables and series
-            ``features``, the names of columns or channels.
+            ``space``, ``ids``, ``bad_images``, ``lengths`` of padded series, and ``telemetry`` (default: 11 points,
+            because pictures need the path). Texts also take ``tokenizer`` and ``special`` (see
+            :class:`fringe.text.TextClassifier`), tables, series and volumes ``features``, the names of columns or
+            channels.
 
     Returns:
         The attribution, with the inputs, class names and probabilities in its ``context``.
@@ -85,27 +86,19 @@ def explain(
     ids = ready.ids if named is None else tuple(map(str, named))
     arguments: dict[str, Any] = {"space": ready.space, "ids": ready.keys if named is None else ids, "telemetry": POINTS}
     arguments |= {**ready.arguments, **options}
+    if ready.features and arguments["space"] is not None:
+        arguments["space"] = replace(arguments["space"], names=ready.features[0])
     classifier = Classifier.of(ready.model, arguments.pop("score", None), arguments.pop("batch_size", None))
     further = (arguments.get("forward_args"), arguments.get("forward_kwargs"))
     is_stack = kind == "image" and isinstance(inputs, Tensor) and inputs.dim() == 3
     with unfit_inputs("for a batch of series (B, C, T) give kind='series'" if is_stack else None):
         logits = classifier.logits(ready.inputs, ForwardArguments.of(len(ready.inputs), *further))
     names = ready.named(logits.shape[1])
-    suited = _suited(method, kind, ready.model)
-    arguments |= {"method": suited, "seed": seed, "progress": progress}
+    arguments |= {"method": method, "seed": seed, "progress": progress}
     arguments |= {"target": _number("target", target, names)}
     arguments |= {"contrast": _number("contrast", arguments.get("contrast"), names)}
     result = attribute(classifier, ready.inputs, **arguments)
     return result.with_context(ready.context(kind, logits, ids))
-
-
-#: Lengths of a token by which a step moves a text at most. Of 180 sentences for six small BERTs 126 maps are ``ok``
-#: with 0.5, and 143 with 0.25, at the same cost (tau = 2e-2). Of the first 90 they are 65 with 0.25, and 72 with 0.12,
-#: at 1 to 38 % more backward passes.
-TEXT_CAP = 0.25
-
-#: Which trailing axes of inputs are space, where they are no images.
-_STRUCTURES: dict[InputKind, Structure] = {"text": "none", "tabular": "none", "series": "sequence"}
 
 
 def _kind(model: Any, inputs: Any, options: dict[str, Any]) -> InputKind:
@@ -117,25 +110,6 @@ def _kind(model: Any, inputs: Any, options: dict[str, Any]) -> InputKind:
     texts = [inputs] if isinstance(inputs, str) else inputs
     are_texts = isinstance(texts, (list, tuple)) and all(isinstance(text, str) for text in cast(Sequence[Any], texts))
     return "text" if are_texts and isinstance(model, str) and is_text_model(model) else "image"
-
-
-def _suited(method: str | Attributor | type[Attributor], kind: InputKind, model: Any) -> Attributor:
-    """The method; FRInGe, alone or inside modifiers, takes no neighbours for an image's where the inputs are none.
-
-    Its caps by name count the entries of an input, which for texts are as many as the longest text of the batch has,
-    and hold for standardised ones. A step of a text is at most half as long as a token of the model, or as long.
-    Towards a softened prediction the steps of a text are too long: 47 of 90 maps are ``ok`` instead of 65.
-    """
-    chosen = get_method(method)
-    inner = chosen.innermost
-    if kind not in _STRUCTURES or not isinstance(inner, FRInGe):
-        return chosen
-    structure = _STRUCTURES[kind] if inner.structure == "image" else inner.structure
-    cap, temperature = inner.delta_euc, inner.temperature
-    if isinstance(model, TextClassifier):
-        cap = {"auto": 1.0, "long": 2.0}[cap] * TEXT_CAP * model.token_length() if isinstance(cap, str) else cap
-        temperature = 1.0 if temperature == "auto" else temperature
-    return chosen.around(dataclasses.replace(inner, structure=structure, delta_euc=cap, temperature=temperature))
 
 
 def _number(argument: str, target: Target | None, names: tuple[str, ...] | None) -> Target | None:

@@ -19,7 +19,7 @@ from fringe.inputs._sampling import (
     prepare,
     sample_images,
 )
-from fringe.inputs._tables import series_inputs, tabular_inputs
+from fringe.inputs._tables import series_inputs, tabular_inputs, volume_inputs
 from fringe.inputs._texts import text_inputs
 
 #: Converter of each kind of input.
@@ -28,6 +28,7 @@ CONVERTERS: dict[str, Converter] = {
     "text": text_inputs,
     "tabular": tabular_inputs,
     "series": series_inputs,
+    "volume": volume_inputs,
 }
 
 #: Further arguments of :func:`fringe.explain`, by the kind of input.
@@ -35,4 +36,5 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "text": ("tokenizer", "special"),
     "tabular": ("features",),
     "series": ("features",),
+    "volume": ("features",),
 }

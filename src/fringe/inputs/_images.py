@@ -99,7 +99,7 @@ def _batch(x: Tensor) -> Tensor:
         raise InputError(
             f"got a tensor of shape {tuple(x.shape)}, expected (C, H, W) or (B, C, H, W)",
             argument="inputs",
-            hint="fringe.attribute takes inputs of any shape, such as volumes (B, C, D, H, W)"
+            hint="for volumes (B, C, D, H, W) give kind='volume'; fringe.attribute takes inputs of any shape"
             if x.is_floating_point()
             else integers_hint(x),
         )

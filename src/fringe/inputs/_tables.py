@@ -1,4 +1,4 @@
-"""Rows of tables and time series: arrays, tensors and data frames."""
+"""Rows of tables, time series and volumes: arrays, tensors and data frames."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -44,15 +44,25 @@ def series_inputs(request: Request) -> ModelInputs:
     The option ``features`` names the channels. Raises InputError if the inputs are not series of finite numbers,
     the number of names differs from the number of channels, or a preprocessing is given.
     """
-    if request.preprocessing is not None:
-        raise InputError("series are taken as they are", argument="preprocessing", hint="standardise them before")
-    model = open_model(dataclasses.replace(request, preprocessing=_NO_PICTURES))
     x = _numbers(request.inputs)
     x = x[None, None] if x.dim() == 1 else x[:, None] if x.dim() == 2 else x
-    if x.dim() != 3 or not x.numel():
-        raise InputError(f"got shape {tuple(x.shape)}, expected series (B, C, L)", argument="inputs")
+    return _unchanged(request, x, "series", "series (B, C, L)", 3)
+
+
+def volume_inputs(request: Request) -> ModelInputs:
+    """Convert arrays or tensors of volumes or films, (B, C, D, H, W), to inputs; see :func:`series_inputs`."""
+    return _unchanged(request, _numbers(request.inputs), "volume", "volumes (B, C, D, H, W)", 5)
+
+
+def _unchanged(request: Request, x: Tensor, noun: str, expected: str, axes: int) -> ModelInputs:
+    if request.preprocessing is not None:
+        message = f"{expected.split()[0]} are taken as they are"
+        raise InputError(message, argument="preprocessing", hint="standardise them before")
+    model = open_model(dataclasses.replace(request, preprocessing=_NO_PICTURES))
+    if x.dim() != axes or not x.numel():
+        raise InputError(f"got shape {tuple(x.shape)}, expected {expected}", argument="inputs")
     names = _names(request, None, x.shape[1], "channel") if "features" in request.options else ()
-    return _ready(model, _as_weights(x, model), "series", names, (), ())
+    return _ready(model, _as_weights(x, model), noun, names, (), ())
 
 
 def _numbers(inputs: Any) -> Tensor:
@@ -61,7 +71,8 @@ def _numbers(inputs: Any) -> Tensor:
         return inputs.cpu() if isinstance(inputs, Tensor) else torch.from_numpy(np.array(inputs, dtype=np.float64))
     except (TypeError, ValueError) as error:
         message = f"got {type(inputs).__name__} that does not read as numbers ({error})"
-        raise InputError(message, argument="inputs", hint="encode categories as numbers first") from error
+        hint = "turn categories into one-hot columns, or pass their codes beside the numbers in a dictionary of inputs"
+        raise InputError(message, argument="inputs", hint=hint) from error
 
 
 def _as_weights(x: Tensor, model: OpenModel) -> Tensor:

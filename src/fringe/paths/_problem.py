@@ -1,5 +1,6 @@
 """The problem that a method solves: images, the classes to explain, and the model."""
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +15,7 @@ from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
 from fringe.errors import InputError, TargetError, is_machine_error
 from fringe.geometry import Jacobian, log_probabilities
+from fringe.paths._natural_gradient import Structure
 
 #: Called with (steps done, steps planned), summed over the images of the call.
 Progress = Callable[[int, int], None]
@@ -42,6 +44,8 @@ class Problem:
         score_kind: The explained score, if it is not the classifier's own.
         rows: The numbers of these B images in the call, if some were left out.
         total: Number of images of the call.
+        token_length: If the inputs are texts: the length of a token's embedding, which the model states.
+        lengths: Samples or tokens (B) of each series or text, without its padding; None if nothing is padded.
     """
 
     model: Classifier
@@ -59,6 +63,8 @@ class Problem:
     score_kind: Score | None = None
     rows: tuple[int, ...] | None = None
     total: int | None = None
+    token_length: float | None = None
+    lengths: tuple[int, ...] | None = None
 
     @classmethod
     def of(
@@ -101,7 +107,15 @@ class Problem:
                 same = (other == classes).nonzero()[0].tolist()
                 message = f"class {int(other[tuple(same)])} is the target of image {same[0]} itself"
                 raise TargetError(message, argument="contrast")
-        return cls(model, inputs, logits, classes, other, forward_args=forward_args, **fields)
+        modules = () if model.module is None else model.module.modules()
+        stated = next((m.token_length for m in modules if callable(getattr(m, "token_length", None))), None)
+        token = None if stated is None else float(stated())  # pyright: ignore[reportCallIssue]
+        lengths = fields.pop("lengths", None)
+        if token is not None and lengths is None and "attention_mask" in forward_args.kwargs:
+            mask = forward_args.kwargs["attention_mask"].bool()  # its last token, wherever the padding is
+            lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
+        fields |= {"forward_args": forward_args, "token_length": token, "lengths": _lengths(lengths, inputs, token)}
+        return cls(model, inputs, logits, classes, other, **fields)
 
     # -- evaluations of the model: points ``x`` (L, *S) belong to the images ``rows`` (L,) ----------------------------
 
@@ -215,6 +229,16 @@ class Problem:
         return self.ids if self.ids is not None else tuple(content_hash(x) for x in self.inputs)
 
     @property
+    def structure(self) -> Structure:
+        """The axes of the inputs that are space, as far as they show it.
+
+        Neighbouring features of a row, or numbers of an embedding, are no neighbours. Inputs (B, C, L) are series, and
+        inputs with more axes images: the slices of a volume may lie at another distance than the pixels in them.
+        """
+        axes = 2 if self.token_length is not None else self.inputs.dim()
+        return "none" if axes == 2 else "sequence" if axes == 3 else "image"
+
+    @property
     def every_row(self) -> Tensor:
         """Rows 0 ... B - 1, on the device of the inputs."""
         return torch.arange(len(self.inputs), device=self.inputs.device)
@@ -270,9 +294,56 @@ class Problem:
             ids=tuple(self.keys[i] for i in chosen),
             baseline=None if self.baseline is None else self.baseline[index],
             forward_args=self.forward_args.select(index),
+            lengths=None if self.lengths is None else tuple(self.lengths[i] for i in chosen),
             rows=tuple(chosen if self.rows is None else (self.rows[i] for i in chosen)),
             total=len(self.inputs) if self.total is None else self.total,
         )
+
+    @property
+    def length_axis(self) -> int:
+        """The axis of samples or tokens, counted from the end."""
+        return -1 if self.token_length is None else -2
+
+    def without_padding(self, rows: Sequence[int]) -> "Problem":
+        """Restrict the problem to some images of one length, without their padding.
+
+        Args:
+            rows: The images (L,).
+
+        Returns:
+            The problem of these images, as if nothing had been padded. The model of a series gets its padding back.
+        """
+        if self.lengths is None:
+            return self.select(rows)
+        part, axis, length = self.select(rows), self.length_axis, self.lengths[rows[0]]
+        size = part.inputs.shape[axis]
+        x, tail = part.inputs.split([length, size - length], axis)
+        arguments = part.forward_args if self.token_length is not None else replace(part.forward_args, tail=tail)
+        return replace(
+            part,
+            inputs=x,
+            logits=self.model.logits(x, arguments),
+            ids=None if self.ids is None else part.ids,
+            domain=self.domain.narrowed(axis, size, length),
+            baseline=None if part.baseline is None else part.baseline.narrow(axis, 0, length),
+            forward_args=arguments,
+            lengths=None,
+        )
+
+
+def _lengths(lengths: Any, inputs: Tensor, token: float | None) -> tuple[int, ...] | None:
+    """The lengths (B) as numbers, or None if nothing is padded; raises InputError if they are no lengths of these."""
+    if lengths is None:
+        return None
+    size = inputs.shape[-1 if token is None else -2]
+    try:
+        values = tuple(map(operator.index, torch.as_tensor(lengths).tolist()))
+    except TypeError:
+        values = ()
+    if inputs.dim() != 3 or len(values) != len(inputs) or not all(1 <= n <= size for n in values):
+        message = f"got {lengths!r}, expected {len(inputs)} integers of 1 to {size}, one for each series (B, C, L)"
+        raise InputError(message, argument="lengths")
+    return None if min(values) == size else values
 
 
 def _first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:

@@ -73,18 +73,20 @@ class TextClassifier(nn.Module):
         """Compute the logits of texts from embeddings.
 
         Args:
-            embeddings: Embeddings (B, L, D).
+            embeddings: Embeddings (B, L, D), or of the first tokens of each text alone.
             attention_mask: Mask (B, L) of the tokens that are not padding.
             moves: Mask (B, L) of the explained tokens; the others are kept at ``start``.
             start: The embeddings (B, L, D) of the texts.
-            **arguments: Further arguments of the model.
+            **arguments: Further arguments (B, L) of the model.
 
         Returns:
             Logits (B, C).
         """
-        x = torch.where(moves[..., None], embeddings, start.to(embeddings))
+        first = slice(embeddings.shape[1])
+        x = torch.where(moves[:, first, None], embeddings, start[:, first].to(embeddings))
+        given = {name: value[:, first] for name, value in {"attention_mask": attention_mask, **arguments}.items()}
         with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivatives
-            return self.model(inputs_embeds=x, attention_mask=attention_mask, **arguments).logits
+            return self.model(inputs_embeds=x, **given).logits
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str]) -> EncodedTexts:
