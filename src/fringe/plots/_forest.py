@@ -96,7 +96,8 @@ def _draw(axes: Axes, panel: ForestPanel, methods: Sequence[str]) -> None:
             continue
         colour = _colour(contrast.value, panel.better)
         if math.isfinite(contrast.low) and math.isfinite(contrast.high):
-            axes.hlines(line, contrast.low, contrast.high, colors=colour, linewidth=1.6, gid=f"interval {method}")
+            ends = (contrast.low, contrast.high)
+            axes.plot(ends, (line, line), color=colour, linewidth=1.6, gid=f"interval {method}")
         style: styles.Style = {"color": colour, "markerfacecolor": colour if contrast.p < SIGNIFICANT else "white"}
         axes.plot([contrast.value], [line], "o", markersize=5.5, gid=f"value {method}", **style)
 

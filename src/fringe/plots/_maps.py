@@ -190,10 +190,7 @@ def _picture_axes(
     """Return axes for one image of this (H, W), with title and caption, and so many inches ``beside`` it."""
     aspect = styles.clipped_aspect(*size)
     width = _SIDE / max(aspect, 1.0)
-    axes = styles.open_axes(max(width + beside, _NARROWEST), width * aspect, title=title, caption=caption, ax=ax)
-    if axes is not ax:
-        axes.set_anchor("NW")
-    return axes
+    return styles.open_axes(max(width + beside, _NARROWEST), width * aspect, title=title, caption=caption, ax=ax)
 
 
 def colour_bar(axes: Axes, mappable: ScalarMappable, label: str, *, width: float = 0.035, **more: Any) -> Colorbar:

@@ -105,7 +105,7 @@ def class_maps(
     letters = max(int(0.78 * panel.bbox.width / panel.dpi / columns / styles.LETTER) - 1, 8)
     grid = list(panel.subplots(rows, columns, squeeze=False).flat)
     for axes in grid[count:]:
-        axes.set_axis_off()
+        axes.remove()
     for axes in grid[:count]:
         styles.image_frame(axes)
     show(grid[0], shown)
@@ -150,7 +150,9 @@ def _draw_item(part: styles.Panel, item: SheetItem) -> Axes:
     part.suptitle(
         prediction, x=styles.MARGIN / across, ha="left", wrap=True, **styles.text_style(styles.LABEL, styles.INK)
     )
-    styles.write(tiles[0], title=styles.sanitise(item.name, letters // 2), bold=False)
+    name = styles.sanitise(item.name, letters // 2)  # may stand over the second image
+    small = styles.text_style(styles.TICK - 1, styles.MUTED, in_layout=False)
+    tiles[0].set_title(name, loc="left", pad=5, **small)
     style = styles.text_style(styles.TICK, _TONES[item.tone], fontweight="bold")
     tiles[2].set_title(item.verdict.replace("_", " "), loc="right", pad=5, **style)
     return tiles[0]

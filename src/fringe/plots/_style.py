@@ -291,8 +291,8 @@ def style_ticks(axes: Axes) -> None:
 
 
 def image_frame(axes: Axes) -> None:
-    """Draw a hairline around an image, without ticks."""
-    axes.set(xticks=[], yticks=[])
+    """Draw a hairline around an image, without ticks, at the upper left of its room."""
+    axes.set(xticks=[], yticks=[], anchor="NW")
     axes.spines[:].set(color=RULE, linewidth=0.6)
 
 
