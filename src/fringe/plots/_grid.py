@@ -14,17 +14,8 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from fringe._direction import ARROW, Direction, best_of
+from fringe.plots import _maps as maps
 from fringe.plots import _style as styles
-from fringe.plots._maps import (
-    SMALL,
-    STRENGTH,
-    Plane,
-    colour_bar,
-    display_scale,
-    empty_reason,
-    picture,
-    show,
-)
 
 #: Inches of an image's width with the gap beside it, and of the colour bar with its words.
 _TILE, _BAR = 1.6, 0.75
@@ -157,11 +148,8 @@ def comparison_grid(
         raise ValueError(f"comparison_grid: every image needs a map of each of the {len(methods)} methods")
     pools = [pool or pool_for(row.image.shape[:2]) for row in rows]
     columns, aspect = 1 + len(methods), styles.clipped_aspect(*rows[0].image.shape[:2])
-    size, caption_ = (
-        (columns * _TILE + _BAR, len(rows) * (_TILE * aspect + 3 * styles.LINE)),
-        (caption, _scaling(pools)),
-    )
-    panel = styles.open_panel(*size, title=title, caption=caption_, ax=ax)
+    size = (columns * _TILE + _BAR, len(rows) * (_TILE * aspect + 3 * styles.LINE))
+    panel = styles.open_panel(*size, title=title, caption=(caption, _scaling(pools)), ax=ax)
     letters = max(int((panel.bbox.width / panel.dpi - _BAR) / columns / styles.LETTER) - 2, 8)
     grid = panel.subplots(len(rows), columns, squeeze=False)
     for axes, row, window in zip(grid, rows, pools, strict=True):
@@ -173,8 +161,8 @@ def comparison_grid(
             _write_scores(one, cell.annotations, letters)
     for axes, name in zip(grid[0, 1:], methods, strict=True):
         styles.write(axes, title=styles.wrapped(styles.method_title(name), int(0.85 * letters)))
-    colours = ScalarMappable(Normalize(0.0, 1.0), STRENGTH)
-    bar = colour_bar(grid[0, -1], colours, "of its 99th\npercentile", width=0.08, extend="max")
+    colours = ScalarMappable(Normalize(0.0, 1.0), maps.STRENGTH)
+    bar = maps.colour_bar(grid[0, -1], colours, "of its 99th\npercentile", width=0.08, extend="max")
     bar.set_ticks([0.0, 0.5, 1.0])
     if ax is None:
         styles.fit_height(grid[0, 0], len(rows))
@@ -184,10 +172,10 @@ def comparison_grid(
 def pool_for(size: tuple[int, ...]) -> int:
     """Return the window (odd, in pixels) that makes maps of an image of this (H, W) readable in a grid."""
     longest = max(size)
-    return 1 if longest <= SMALL else 2 * round(longest / 90) + 1
+    return 1 if longest <= maps.SMALL else 2 * round(longest / 90) + 1
 
 
-def pooled_magnitude(values: ArrayLike, pool: int = 1) -> Plane:
+def pooled_magnitude(values: ArrayLike, pool: int = 1) -> maps.Plane:
     """Return ``sum_c |A_c|`` (H, W) of an attribution (C, H, W), averaged over the pixels of a ``pool`` x ``pool``
     window that lie inside the image."""
     array = np.abs(np.asarray(values, dtype=np.float64))
@@ -219,7 +207,7 @@ def short_number(value: float, decimals: int = 2) -> str:
     return text.replace("0.", ".", 1) if abs(value) < 1 else text
 
 
-def _box_sum(plane: Plane, window: int) -> Plane:
+def _box_sum(plane: maps.Plane, window: int) -> maps.Plane:
     before = (window - 1) // 2
     padded = np.pad(plane, (before, window - 1 - before))
     return np.lib.stride_tricks.sliding_window_view(padded, (window, window)).sum((-2, -1))
@@ -235,7 +223,7 @@ def _scaling(windows: Sequence[int]) -> str:
 def _draw_row(axes: Sequence[Axes], row: GridRow, pool: int) -> None:
     for one in axes:
         styles.image_frame(one)
-    show(axes[0], picture(row.image))
+    maps.show(axes[0], maps.picture(row.image))
     for one, cell in zip(axes[1:], row.cells, strict=True):
         _draw_cell(one, cell, row.image.shape[:2], pool)
 
@@ -244,12 +232,8 @@ def _write_scores(axes: Axes, scores: Sequence[Annotation], letters: int) -> Non
     """Write scores below a map: side by side, or below each other where that is too narrow."""
     apart = 1.3 * sum(len(score.text) for score in scores) > letters
     for index, score in enumerate(scores):
-        style = styles.text_style(
-            styles.TICK,
-            styles.INK if score.best else styles.MUTED,
-            fontweight="bold" if score.best else "normal",
-            va="top",
-        )
+        look = (styles.INK, "bold") if score.best else (styles.MUTED, "normal")
+        style = styles.text_style(styles.TICK, look[0], fontweight=look[1], va="top")
         right = index > 0 and not apart
         point, align = ((1.0, 0.0), "right") if right else ((0.0, 0.0), "left")
         offset = (0.0, -4.0 - (72 * styles.LINE * index if apart else 0.0))
@@ -258,8 +242,9 @@ def _write_scores(axes: Axes, scores: Sequence[Annotation], letters: int) -> Non
 
 def _draw_cell(axes: Axes, cell: GridCell, size: tuple[int, ...], pool: int) -> None:
     plane = np.full(size, np.nan) if cell.values is None else pooled_magnitude(cell.values, pool)
-    colours = colormaps[STRENGTH].with_extremes(bad="#eceef1")
-    axes.imshow(plane / (display_scale(plane) or 1.0), cmap=colours, vmin=0.0, vmax=1.0, interpolation="antialiased")
-    remark = cell.remark or empty_reason(plane)
+    colours = colormaps[maps.STRENGTH].with_extremes(bad="#eceef1")
+    shares = plane / (maps.display_scale(plane) or 1.0)
+    axes.imshow(shares, cmap=colours, vmin=0.0, vmax=1.0, interpolation="antialiased")
+    remark = cell.remark or maps.empty_reason(plane)
     if remark:
         styles.annotate(axes, styles.sanitise(remark, 16))

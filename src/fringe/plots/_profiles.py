@@ -125,7 +125,8 @@ def geometric_profile(
     Returns:
         The figure.
     """
-    path = PathRecord("", *(np.asarray(a) for a in (entropy, fisher_rao_step, euclidean_step, active_bound)))
+    lengths = [np.asarray(a) for a in (fisher_rao_step, euclidean_step)]
+    path = PathRecord("", np.asarray(entropy), lengths[0], lengths[1], np.asarray(active_bound))
     largest = 0.0 if classes is None else math.log(classes)
     dashed = f" (dashed: {largest:.1f})" if largest > 0 else ""
     handles = _handles([active_bound])

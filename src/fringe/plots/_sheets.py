@@ -10,20 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from fringe.plots import _maps as maps
 from fringe.plots import _style as styles
 from fringe.plots._grid import Prediction
-from fringe.plots._maps import (
-    annotate_empty,
-    blend,
-    display_scale,
-    draw_outline,
-    for_display,
-    picture,
-    show,
-    show_signed,
-    signed_caption,
-    spatial,
-)
 
 #: Inches of a tile with the gap beside it, and of the words around it.
 _TILE, _WORDS = 1.56, 0.5
@@ -55,7 +44,7 @@ def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: styles.Can
     rows = math.ceil(len(items) / columns)
     first = "From left to right: the input; where the evidence lies, for or against the class (bright); its sign."
     largest = max(item.pixel * max(item.image.shape[:2]) for item in items)
-    caption = [first, *signed_caption((largest, largest), outlined=True)]
+    caption = [first, *maps.signed_caption((largest, largest), outlined=True)]
     size = (columns * 3.1 * _TILE, rows * (_TILE * styles.clipped_aspect(*items[0].image.shape[:2]) + _WORDS))
     panel = styles.open_panel(*size, title=title, caption=caption, ax=ax)
     parts = panel.subfigures(rows, columns, squeeze=False).flat
@@ -90,13 +79,13 @@ def class_maps(
     Raises:
         ValueError: For no classes, or parts of other sizes.
     """
-    shown, planes = picture(image), [spatial(one) for one in np.asarray(values, dtype=np.float64)]
+    shown, planes = maps.picture(image), [maps.spatial(one) for one in np.asarray(values, dtype=np.float64)]
     chances = [math.nan] * len(planes) if probabilities is None else [float(p) for p in np.asarray(probabilities)]
     if not planes or not len(planes) == len(labels) == len(chances):
         counts = f"{len(planes)} maps, {len(labels)} labels and {len(chances)} probabilities"
         raise ValueError(f"class_maps: got {counts}, expected as many of each and at least one")
-    drawn = [for_display(plane) for plane in planes]
-    scale = max(display_scale(plane) for plane in drawn)
+    drawn = [maps.for_display(plane) for plane in planes]
+    scale = max(maps.display_scale(plane) for plane in drawn)
     size, aspect, count = planes[0].shape, styles.clipped_aspect(*planes[0].shape), 1 + len(planes)
     columns = min(count, 6) if ax is None else _columns(ax, count, aspect)
     rows = math.ceil(count / columns)
@@ -108,12 +97,12 @@ def class_maps(
         axes.remove()
     for axes in grid[:count]:
         styles.image_frame(axes)
-    show(grid[0], shown)
+    maps.show(grid[0], shown)
     styles.write(grid[0], title="input", bold=False)
     for axes, plane, averaged, label, chance in zip(grid[1:], planes, drawn, labels, chances, strict=False):
-        show_signed(axes, averaged, scale)
-        draw_outline(axes, image, size)
-        annotate_empty(axes, plane)
+        maps.show_signed(axes, averaged, scale)
+        maps.draw_outline(axes, image, size)
+        maps.annotate_empty(axes, plane)
         below = f"probability {chance:.1%}" if math.isfinite(chance) else ""
         styles.write(axes, title=styles.wrapped(styles.class_title(label), letters), x=below)
     if ax is None:
@@ -128,22 +117,22 @@ def _columns(ax: styles.Canvas, count: int, aspect: float) -> int:
 
 
 def _class_caption(size: Sequence[int]) -> list[str]:
-    (text,) = signed_caption(size, outlined=True)
+    (text,) = maps.signed_caption(size, outlined=True)
     return [text.replace("the class", "the class above the map", 1), "All maps share one scale."]
 
 
 def _draw_item(part: styles.Panel, item: SheetItem) -> Axes:
     """Draw one input with its words, and return its first image."""
-    plane = spatial(item.values)
+    plane = maps.spatial(item.values)
     tiles = part.subplots(1, 3)
-    drawn = for_display(plane)
-    show(tiles[0], picture(item.image))
-    show(tiles[1], blend(item.image, item.values))
-    show_signed(tiles[2], drawn, display_scale(drawn))
-    draw_outline(tiles[2], item.image, plane.shape)
+    drawn = maps.for_display(plane)
+    maps.show(tiles[0], maps.picture(item.image))
+    maps.show(tiles[1], maps.blend(item.image, item.values))
+    maps.show_signed(tiles[2], drawn, maps.display_scale(drawn))
+    maps.draw_outline(tiles[2], item.image, plane.shape)
     for axes in tiles:
         styles.image_frame(axes)
-    annotate_empty(tiles[2], plane)
+    maps.annotate_empty(tiles[2], plane)
     across = part.bbox.width / part.dpi
     letters = int(across / styles.LETTER)
     prediction = item.prediction.text(letters // 4 if item.prediction.explained else letters // 2)

@@ -146,7 +146,7 @@ def fit_height(axes: Axes, rows: float, highest: float = math.inf) -> None:
     """Change the height of a figure so that its images, ``rows`` of them below each other, are as wide as their
     columns, but at most ``highest`` inches high."""
     figure, shape = root(axes), axes.images[0].get_size()
-    pictures = [one for one in figure.findobj(Axes) if isinstance(one, Axes) and one.images]
+    pictures = [one for one in figure.findobj(Axes) if one.images]
     for one in pictures:
         one.set_aspect("auto")  # words that stand where an image leaves room would not count
     lay_out(figure)

@@ -9,20 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
+from fringe.plots import _maps as maps
 from fringe.plots import _style as styles
-from fringe.plots._maps import (
-    STRENGTH,
-    Plane,
-    averaging,
-    display_scale,
-    empty_reason,
-    for_display,
-    picture,
-    show,
-    show_signed,
-    signed_caption,
-    spatial,
-)
 from fringe.plots._profiles import PathRecord
 
 #: Inches of an image of a trajectory with the gap beside it, of the curve, and of the names of rows.
@@ -69,22 +57,23 @@ def trajectory(
         ValueError: If steps, images and maps differ in number.
     """
     curve, steps = np.asarray(entropy, dtype=np.float64), np.asarray(snapshot_steps)
-    drawn = [picture(image) for image in np.asarray(images, dtype=np.float64)]
-    planes = [for_display(spatial(values)) for values in np.asarray(cumulative, dtype=np.float64)]
+    drawn = [maps.picture(image) for image in np.asarray(images, dtype=np.float64)]
+    planes = [maps.for_display(maps.spatial(values)) for values in np.asarray(cumulative, dtype=np.float64)]
     if not len(steps) == len(drawn) == len(planes):
         raise ValueError(f"trajectory: {len(steps)} steps, {len(drawn)} images and {len(planes)} maps do not match")
     columns, size = max(len(steps), 3), drawn[0].shape[:2]
     tall = _TILE * styles.clipped_aspect(*size)
     natural = (_TILE * columns + _NAMES, _CURVE + 3 * tall + 0.9)
-    panel = styles.open_panel(*natural, title=title, caption=[_ENTROPY, _CHANGE, *signed_caption(size, label)], ax=ax)
+    caption = [_ENTROPY, _CHANGE, *maps.signed_caption(size, label)]
+    panel = styles.open_panel(*natural, title=title, caption=caption, ax=ax)
     grid = panel.add_gridspec(4, columns, height_ratios=[_CURVE, tall, tall, tall])
     above = panel.add_subplot(grid[0, :])
     tiles = [[panel.add_subplot(grid[row, column]) for column in range(len(steps))] for row in (1, 2, 3)]
     change, factor = amplified([image - drawn[0] for image in drawn])
     for column, (image, plane) in enumerate(zip(drawn, planes, strict=True)):
-        show(tiles[0][column], image)
-        show(tiles[1][column], change[column])
-        show_signed(tiles[2][column], plane, display_scale(planes[-1]))
+        maps.show(tiles[0][column], image)
+        maps.show(tiles[1][column], change[column])
+        maps.show_signed(tiles[2][column], plane, maps.display_scale(planes[-1]))
         styles.write(tiles[0][column], title="input" if steps[column] == 0 else f"step {steps[column]}", bold=False)
     for axes in (*tiles[0], *tiles[1], *tiles[2]):
         styles.image_frame(axes)
@@ -113,7 +102,7 @@ def _align(curve: Axes, tiles: Sequence[Axes], last: int) -> None:
     curve.set_xlim(-first * last / (end - first), (1 - first) * last / (end - first))
 
 
-def amplified(differences: Sequence[Plane]) -> tuple[list[Plane], int]:
+def amplified(differences: Sequence[maps.Plane]) -> tuple[list[maps.Plane], int]:
     """Return differences (H, W, 3) of images times a factor around grey, in [0, 1], and the factor: 1, 2 or 5 times a
     power of ten, so that the largest of the last one just fits but for its upper twentieth."""
     size = float(np.quantile(np.abs(differences[-1]), 0.95))
@@ -137,10 +126,9 @@ def plot_variants(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
     waypoints = max(len(path.snapshot_steps) for path in paths)
     tall = 0.9 * styles.clipped_aspect(*paths[0].changes.shape[1:])
     width = 2.5 + 0.88 * (waypoints + 2) + 0.3
-    caption = [f"{_CAPTION}{averaging(paths[0].changes.shape[1:])}."]
-    figure = styles.root(
-        styles.open_panel(width, (max(tall, 0.55) + 0.54) * len(paths) + 0.15, title=title, caption=caption)
-    )
+    caption = [f"{_CAPTION}{maps.averaging(paths[0].changes.shape[1:])}."]
+    height = (max(tall, 0.55) + 0.54) * len(paths) + 0.15
+    figure = styles.root(styles.open_panel(width, height, title=title, caption=caption))
     figure.set_layout_engine("constrained", w_pad=0.025, h_pad=styles.MARGIN, wspace=0, rect=(0.01, 0, 0.98, 1))
     ratios = [2.4, 1, 0.1, *[1] * (waypoints - 1), 0.1, 1, 1]
     grid = figure.add_gridspec(len(paths), len(ratios), width_ratios=ratios)
@@ -150,9 +138,8 @@ def plot_variants(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
         used = [*used[: 1 + len(path.snapshot_steps)], *used[-2:]]
         axes = [figure.add_subplot(grid[row, column]) for column in used]
         _draw_variant(axes, path, last)
-        axes[0].set_xlabel(
-            "step" if path is paths[-1] else "", labelpad=1, **styles.text_style(styles.TICK, styles.MUTED)
-        )
+        below = "step" if path is paths[-1] else ""
+        axes[0].set_xlabel(below, labelpad=1, **styles.text_style(styles.TICK, styles.MUTED))
     return figure
 
 
@@ -191,14 +178,14 @@ def _draw_variant(axes: Sequence[Axes], path: PathRecord, last: int) -> None:
     curve.set_xlim(-0.03 * max(last, 1), 1.03 * max(last, 1))
     curve.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     curve.tick_params(labelsize=_SMALL, pad=2)
-    show(start, picture(path.images[0]))
+    maps.show(start, maps.picture(path.images[0]))
     for one, change in zip(changes, path.changes[1:], strict=True):
-        one.imshow(change, cmap=STRENGTH, vmin=0.0, vmax=1.0, interpolation="antialiased")
-    show(end, picture(path.images[-1]))
-    plane = for_display(spatial(path.attribution))
-    show_signed(attribution, plane, display_scale(plane))
-    if empty_reason(plane):
-        styles.annotate(attribution, empty_reason(plane))
+        one.imshow(change, cmap=maps.STRENGTH, vmin=0.0, vmax=1.0, interpolation="antialiased")
+    maps.show(end, maps.picture(path.images[-1]))
+    plane = maps.for_display(maps.spatial(path.attribution))
+    maps.show_signed(attribution, plane, maps.display_scale(plane))
+    if maps.empty_reason(plane):
+        styles.annotate(attribution, maps.empty_reason(plane))
     for one, name in zip(axes[1:], ("input", *(f"step {s}" for s in steps[1:]), "end", "attribution"), strict=True):
         styles.image_frame(one)
         one.set_title(name, pad=3, **styles.text_style(_SMALL, styles.INK if one is attribution else styles.MUTED))
