@@ -31,7 +31,7 @@ class Prediction:
     probability: float
     explained: str = ""
 
-    def text(self, letters: int) -> str:
+    def text(self, letters: int = 400) -> str:
         """Return it in words, with at most so many letters of each name: a probability is never cut."""
         said = f", explained: {styles.sanitise(self.explained, letters)}" if self.explained else ""
         return f"{styles.sanitise(self.name, letters)} · {self.probability:.1%}{said}"
