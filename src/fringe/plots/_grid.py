@@ -34,7 +34,8 @@ class Prediction:
     def text(self, letters: int = 400) -> str:
         """Return it in words, with at most so many letters of each name: a probability is never cut."""
         said = f", explained: {styles.sanitise(self.explained, letters)}" if self.explained else ""
-        return f"{styles.sanitise(self.name, letters)} · {self.probability:.1%}{said}"
+        chance = "" if math.isnan(self.probability) else f" · {self.probability:.1%}"
+        return f"{styles.sanitise(self.name, letters)}{chance}{said}"
 
 
 @dataclass(frozen=True)
