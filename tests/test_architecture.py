@@ -35,6 +35,7 @@ HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution", "evaluation", "experiments"},  # all but plots name a type
     "typer": {"cli"},
     "rich": {None, "attribution", "cli", "plots"},
+    "tqdm": {None},
     "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "settings"},
     "PIL": {"app", "models", "data", "cli", "page", "metrics"},  # metrics measure compressed sizes
     "torchvision": {"models"},

@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -164,3 +166,8 @@ def test_a_model_family_is_a_loader(monkeypatch):
     assert load_model("toy:anything").architecture == "toy"
     with pytest.raises(fringe.FringeError, match="toy:NAME"):
         load_model("nothing")
+
+
+def test_the_tests_are_collected_without_xdist():
+    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "--collect-only"]
+    subprocess.run([*command, "tests/experiments/test_ray.py"], cwd=ROOT, check=True, capture_output=True)

@@ -1,9 +1,11 @@
 """Progress bars and the log: what a person sees while the library works, and that it prints nothing by itself."""
 
+import io
 import logging
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -42,29 +44,68 @@ def test_every_call_takes_true_or_a_function(capfd):
 
 
 def test_a_bar_is_closed_when_the_work_fails(capfd):
+    threads = threading.active_count()
     try:
         with shown(True, "work") as report:
             report(1, 2)
             raise KeyError
     except KeyError:
         pass
-    with shown(True, "again") as report:  # rich refuses a second bar beside one that is open
+    with shown(True, "again") as report:
         report(2, 2)
     assert "again" in capfd.readouterr().err
+    assert threading.active_count() == threads
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(capfd, monkeypatch):
-    monkeypatch.setattr("fringe._progress.LOG_EVERY", 0.0)
+    monkeypatch.setattr("fringe._progress.LOG_EVERY", 1e-9)
     for quiet in (False, True):
-        with Progress("images", 3, quiet=quiet, steps=True) as bars:
+        with Progress("images", 3, quiet=quiet) as bars:
             bars.step(2, 40, "FRInGe")
             bars.advance()
-    lines = ["images: 0 of 3, FRInGe: 2 of 40, 0.0 min", "images: 1 of 3, 0.0 min"]
-    assert capfd.readouterr() == ("", "\n".join(lines) + "\n")
+    written = capfd.readouterr()
+    assert written.out == ""
+    first, second = written.err.splitlines()
+    assert re.fullmatch(r"images: +0%\|.*\| 0/3 \[.*, FRInGe: 2 of 40\]", first)
+    assert re.fullmatch(r"images: +33%\|.*\| 1/3 \[.*it/s\]", second)
+    assert not re.search("[\r\x1b]", written.err)
     monkeypatch.setattr("fringe._progress.LOG_EVERY", 30.0)
     with Progress("images", 3, quiet=False) as bars:
         bars.advance()
     assert capfd.readouterr() == ("", "")
+
+
+class BrokenStream(io.StringIO):
+    """A stream whose reader is gone."""
+
+    def write(self, text):
+        raise BrokenPipeError
+
+    def flush(self):
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("kind", ["absent", "closed", "broken"])
+def test_a_stream_that_takes_nothing_does_not_end_the_work(kind, monkeypatch):
+    stream = None if kind == "absent" else BrokenStream()
+    if kind == "closed":
+        stream.close()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with shown(True, "work") as report, Progress("images", None, quiet=False) as bars:
+        report(1, 2)
+        bars.begin(1)
+        bars.advance(what="ig")
+
+
+def test_a_terminal_without_a_width_shows_a_bar(monkeypatch):
+    """Such as that of a container: tqdm takes its width of 0 for a bar of no letters."""
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", stream)
+    with shown(True, "work\x1b[2J") as report:
+        report(2, 2)
+    assert "\rwork\\x1b[2J: 100%|" in stream.getvalue()
+    assert " 2/2 [" in stream.getvalue()
 
 
 def test_the_log_says_what_happens_by_itself(caplog):

@@ -3,11 +3,9 @@
 import itertools
 import math
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from plots_toys import assert_apart
 
 from fringe.plots import Contrast, ForestPanel, plot_forest
 from fringe.plots._curves import CurvePanel, MeanCurve, plot_curves
@@ -131,26 +129,6 @@ def test_responses_beyond_0_and_1_are_shown_whole():
     assert low < mean.min()
     assert high > mean.max()
     assert figure.axes[1].get_ylim() == (-0.015, 1.015)
-
-
-@pytest.mark.parametrize(("panels", "methods"), [(1, 2), (2, 9), (3, 16), (4, 16)])
-def test_no_panel_legend_or_words_overlap(panels, methods):
-    names = [f"a_method_of_long_name{i}" for i in range(methods)]
-    made = [panel(*names, title=f"Metric {i}", better="lower", axis="a response of the model") for i in range(panels)]
-    figure = plot_curves(made, title="A network")
-    figure.canvas.draw()
-    boxes = [axes.get_tightbbox() for axes in figure.axes]
-    boxes += [text.get_window_extent() for text in figure.texts] + [figure.legends[0].get_window_extent()]
-    assert_apart(figure, boxes)
-
-
-def test_the_file_is_written_and_the_process_keeps_its_settings(tmp_path):
-    before = dict(mpl.rcParams)
-    figure = plot_curves([panel("a", "b")])
-    figure.savefig(tmp_path / "curves.png")
-    height, width = mpl.image.imread(tmp_path / "curves.png").shape[:2]
-    assert (width, height) == pytest.approx(tuple(figure.bbox.size), abs=1)
-    assert dict(mpl.rcParams) == before
 
 
 def test_what_is_no_curve_is_named():

@@ -1,48 +1,191 @@
-"""Pictures drawn into a reader's own figure, and words that fit the room they have."""
+"""One law for all figures: every word can be read, also with long names, many methods, and in a reader's own figure."""
 
+import math
+
+import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from plots_toys import assert_apart, caption, words
+from plots_toys import assert_legible, caption, words
 
 from fringe import METHODS
 from fringe.plots import (
+    Annotation,
+    Contrast,
+    CurvePanel,
+    ForestPanel,
     GridCell,
     GridRow,
+    PathRecord,
     Prediction,
     SheetItem,
+    SweepCurve,
+    SweepPanel,
     class_maps,
     comparison_grid,
     contact_sheet,
+    feature_bars,
     geometric_profile,
+    heading,
     method_title,
     overlay,
+    plot_agreement,
+    plot_curves,
+    plot_forest,
+    plot_profiles,
+    plot_sensitivity,
+    plot_variants,
+    series_line,
     signed_map,
+    token_map,
     trajectory,
 )
-from fringe.plots._layout import fitted, text_width, wrapped
 
 rng = np.random.default_rng(4)
-IMAGE, VALUES = rng.random((20, 20, 3)), rng.normal(size=(3, 20, 20))
-ROW = GridRow(IMAGE, "a", Prediction("cat", 0.5), (GridCell(VALUES), GridCell(VALUES)))
+CLASS = "a class whose name has sixty letters and is known to nobody."  # sixty
+TITLE = heading(CLASS, "evidence for and against", "geoig_knn")
+FILE = "a_file_whose_name_has_no_end" * 4
+NAMES = list(METHODS)[:12]
+
+
+def image(size=(20, 20)):
+    return rng.random((*size, 3))
+
+
+def values(size=(20, 20), scale=1.0):
+    return scale * rng.normal(size=(3, *size))
+
+
+def path(size=(20, 20), steps=(0, 1, 2), **more):
+    pictures, maps = np.stack([image(size) for _ in steps]), np.stack([values(size) for _ in steps])
+    return trajectory(np.linspace(0.1, 0.9, steps[-1] + 1), steps, pictures, maps, **more)
+
+
+def profile(bounds=(1, 2), **more):
+    return geometric_profile([0.1, 0.2], [1.0, 2.0], [0.0, 1.0, 2.0], bounds, **more)
+
+
+def sheet(count=2, size=(20, 20), verdict="ok", **more):
+    long = Prediction(CLASS, 0.884, CLASS)
+    given = [SheetItem(image(size), values(size), FILE, long, verdict, "checked") for _ in range(count)]
+    return contact_sheet(given, **more)
+
+
+def classes(count=3, size=(20, 20), **more):
+    maps, chances = np.stack([values(size)] * count), np.full(count, 0.1)
+    return class_maps(image(size), maps, [CLASS] * count, probabilities=chances, **more)
+
+
+def grid(rows=1, methods=2, size=(20, 20), names=None, scores=("MI .43", "MD .21"), **more):
+    cells = tuple(GridCell(values(size), tuple(Annotation(s, s == scores[0]) for s in scores)) for _ in range(methods))
+    row = GridRow(image(size), FILE, Prediction(CLASS, 0.95, CLASS), cells)
+    return comparison_grid([row] * rows, names or NAMES[:methods], **more)
+
+
+def curves(count, names, **more):
+    drawn = {name: rng.random((5, 9)) for name in names}
+    return plot_curves([CurvePanel(CLASS, drawn, "lower", CLASS) for _ in range(count)], **more)
+
+
+def forest(count, names, scale=1.0, **more):
+    contrasts = tuple(Contrast(name, k * scale, (k - 1) * scale, (k + 1) * scale, 0.03) for k, name in enumerate(names))
+    sides = ("lower", "higher", "none")
+    made = [ForestPanel("MAS insertion", contrasts, sides[k % 3], "1 / input unit") for k in range(count)]
+    return plot_forest(made, **more)
+
+
+def record(verdict="at_reference", label="fringe", size=(16, 16), steps=(0, 3, 6, 9, 12, 15)):
+    pictures, last = np.stack([image(size) for _ in steps]), steps[-1]
+    lengths = (rng.random(last), rng.random(last), np.resize([0, 1, 2], last))
+    more = (np.array(steps), pictures, rng.random((len(steps), *size)), values(size), verdict)
+    return PathRecord(label, np.linspace(0.05, 0.95, last + 1), *lengths, *more)
+
+
+def sweep(count, networks):
+    lines = [
+        SweepCurve(f"ResNet-{k:03d} of some length", (1e-3, 1e-2, 1e-1), (0.1, k, 1), (0, k, 0), (1, k, 2), 1e-2)
+        for k in range(networks)
+    ]
+    return plot_sensitivity([SweepPanel("setting of a long name", tuple(lines))] * count, title=TITLE)
+
+
+def agreement(names):
+    tau = np.full((len(names), len(names)), -0.67)
+    return plot_agreement(names, tau, tau, tau, title=TITLE)
+
+
+#: Pictures that may be drawn on a reader's own axes.
 PICTURES = {
-    "overlay": lambda ax: overlay(IMAGE, VALUES, title="t", ax=ax),
-    "signed": lambda ax: signed_map(VALUES, title="t", image=IMAGE, unit="logit", ax=ax),
-    "path": lambda ax: trajectory(
-        [0.1, 0.5, 0.9], [0, 1, 2], np.stack([IMAGE] * 3), np.stack([VALUES] * 3), title="t", ax=ax
-    ),
-    "profile": lambda ax: geometric_profile([0.1, 0.2], [1.0, 2.0], [0.0, 1.0, 2.0], [1, 2], title="t", ax=ax),
-    "classes": lambda ax: class_maps(IMAGE, np.stack([VALUES] * 3), ["a", "b", "c"], title="t", ax=ax),
-    "sheet": lambda ax: contact_sheet(
-        [SheetItem(IMAGE, VALUES, "n", Prediction("p", 0.5), "ok", "checked")] * 2, title="t", ax=ax
-    ),
-    "grid": lambda ax: comparison_grid([ROW], ["fringe", "ig"], title="t", ax=ax),
+    "overlay": lambda ax: overlay(image(), values(), title="t", label=CLASS, ax=ax),
+    "signed": lambda ax: signed_map(values(), title="t", image=image(), unit="logit", ax=ax),
+    "path": lambda ax: path(title="t", ax=ax),
+    "profile": lambda ax: profile(title="t", ax=ax),
+    "classes": lambda ax: classes(title="t", ax=ax),
+    "sheet": lambda ax: sheet(title="t", ax=ax),
+    "grid": lambda ax: grid(title="t", ax=ax),
+    "bars": lambda ax: feature_bars([f"feature {k}" for k in range(5)], rng.normal(size=5), title="t", ax=ax),
+    "line": lambda ax: series_line(rng.random((2, 9)), rng.normal(size=(2, 9)), title="t", ax=ax),
+    "words": lambda ax: token_map(CLASS.split() * 3, rng.normal(size=36), title="t", ax=ax),
+}
+WIDE, TALL = (20, 60), (60, 20)
+LONG_ROW = 0.1 * np.linspace(-1, 1, 51) ** 3
+FIGURES = {
+    "overlay": lambda: overlay(image(), values(), title=TITLE, label=CLASS),
+    "overlay of a wide image": lambda: overlay(image(WIDE), values(WIDE), title=TITLE, label=CLASS),
+    "overlay of a tall image": lambda: overlay(image(TALL), values(TALL), title=TITLE, label=CLASS),
+    "signed": lambda: signed_map(values((96, 96)), title=TITLE, unit="logit", image=image((96, 96)), label=CLASS),
+    "signed with a power of ten": lambda: signed_map(values(scale=1e-6)),
+    "signed, wide": lambda: signed_map(values(WIDE), title="a title " * 20, image=image(WIDE), label=CLASS),
+    "signed, tall": lambda: signed_map(values(TALL), title="a title " * 20, image=image(TALL), label=CLASS),
+    "signed, zero": lambda: signed_map(np.zeros((9, 9)), title="$\\frac{$", unit="$\\frac{$"),
+    "path": lambda: path(steps=(0, 3, 6, 9, 12, 15), title=TITLE),
+    "path of a wide image": lambda: path(WIDE, (0, 1), title=TITLE),
+    "path of a tall image": lambda: path(TALL, (0,), title=TITLE),
+    "profile": lambda: profile((1, 0), title="a title " * 30, classes=1000),
+    "profile without bounds": lambda: profile((), title=TITLE, classes=10),
+    "classes, wide": lambda: classes(7, WIDE, title="a title " * 30),
+    "classes, tall": lambda: classes(5, TALL, title=TITLE),
+    "one class": lambda: classes(1, title=TITLE),
+    "sheet": lambda: sheet(4, verdict="not_converged", title=TITLE),
+    "sheet of one": lambda: sheet(1, WIDE, title="a title " * 30),
+    "sheet of tall images": lambda: sheet(4, TALL, title=TITLE),
+    "grid of one method": lambda: grid(title=TITLE, methods=1),
+    "grid of long names": lambda: grid(2, 3, names=[CLASS] * 3, scores=("MI .12345", "MD 1.235e+05"), title=TITLE),
+    "grid of wide images": lambda: grid(2, 3, WIDE, title=TITLE),
+    "bars": lambda: feature_bars([CLASS] * 51, LONG_ROW, inputs=1e4 * LONG_ROW, title=TITLE, label=CLASS),
+    "line": lambda: series_line(3e7 * rng.random((9, 9)), values((9, 9))[0], names=[CLASS] * 9, title=TITLE),
+    "words": lambda: token_map([*CLASS.split(), "x" * 90] * 9, rng.normal(size=117), title=TITLE, label=CLASS),
+    "curves of one method": lambda: curves(1, ["fringe"], title=TITLE),
+    "curves": lambda: curves(4, [*NAMES, CLASS], title=TITLE),
+    "forest of one method": lambda: forest(1, ["ig"], title=TITLE),
+    "forest": lambda: forest(5, [*NAMES, CLASS], 1e-5, title=TITLE, reference=CLASS),
+    "forest of large numbers": lambda: forest(3, NAMES, 1e4, title=TITLE),
+    "agreement": lambda: agreement(["insertion", "deletion", CLASS]),
+    "agreement of one": lambda: agreement(["insertion"]),
+    "profiles": lambda: plot_profiles([record(), record(label=CLASS)], title="a title " * 9),
+    "variants": lambda: plot_variants([record(label=name) for name in ("cap", "diffusion", CLASS)], title=TITLE),
+    "variants of wide images": lambda: plot_variants([record(size=WIDE, steps=(0, 1))]),
+    "sweep of one": lambda: sweep(1, 1),
+    "sweep": lambda: sweep(5, 6),
 }
 
 
-def figure_of(layout=None):
-    figure = Figure(figsize=(16, 8), layout=layout)
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_word_can_be_read(name):
+    figure = FIGURES[name]()
+    assert_legible(figure)
+    if len(figure.axes) > 1 and figure.axes[-1].images:  # nothing is left blank around images
+        assert figure.get_tightbbox().height > 0.9 * figure.get_figheight()
+
+
+@pytest.mark.thorough
+def test_a_grid_of_twelve_methods_can_be_read():
+    assert_legible(grid(6, 12, title=TITLE))
+
+
+def figure_of(layout=None, size=(16, 8)):
+    figure = Figure(figsize=size, layout=layout)
     FigureCanvasAgg(figure)
     return figure
 
@@ -54,56 +197,48 @@ def test_every_picture_is_drawn_on_given_axes_and_leaves_the_others_alone(name, 
     own, given = figure.subplots(1, 2)
     own.plot([0, 1])
     assert PICTURES[name](given) is figure
-    figure.canvas.draw()
-    drawn = [axes for axes in figure.findobj(lambda a: hasattr(a, "get_images")) if axes.images or axes.lines]
-    assert own in drawn
+    assert_legible(figure)
     middle = figure.bbox.width / 2
-    for axes in drawn:
+    for axes in figure.findobj(lambda a: hasattr(a, "get_images") and (a.images or a.lines)):
         assert (axes.get_window_extent().x0 >= 0.95 * middle) == (axes is not own)
     assert "t" in [text.get_text() for text in words(figure)]
     assert own.get_title() == ""
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_every_picture_fits_a_part_of_a_figure(name):
-    figure = figure_of()
-    _, part = figure.subfigures(1, 2)
-    assert PICTURES[name](part) is figure
-    figure.canvas.draw()
-    axes = [axes.get_window_extent() for axes in part.axes]
-    assert all(box.x0 >= part.bbox.x0 and box.x1 <= part.bbox.x1 for box in axes)
-    assert_apart(figure, [*axes, *(text.get_window_extent() for text in words(figure))])
-    assert name == "profile" or caption(figure)
+def test_every_picture_fits_a_part_of_a_figure_and_a_telephone(name):
+    wide, narrow = figure_of(), figure_of(size=(3.9, 5))
+    parts = wide.subfigures(1, 2)
+    for figure, part in ((wide, parts[1]), (narrow, narrow)):
+        assert PICTURES[name](part) is figure
+        figure.canvas.draw()
+        assert all(
+            part.bbox.x0 <= box.x0 and box.x1 <= part.bbox.x1 for box in (a.get_window_extent() for a in part.axes)
+        )
+        assert caption(figure)
+    assert_legible(wide)
 
 
-@pytest.mark.parametrize("name", ["path", "profile", "classes", "sheet", "grid"])
+@pytest.mark.parametrize("name", ["path", "profile", "classes", "sheet", "grid", "line", "words"])
 def test_axes_outside_a_grid_are_refused_where_a_picture_needs_several(name):
     with pytest.raises(ValueError, match="ax: got Axes outside a grid, expected a SubFigure"):
         PICTURES[name](figure_of().add_axes((0, 0, 1, 1)))
 
 
-@pytest.mark.parametrize("dpi", [100, 150])
-@pytest.mark.parametrize("bold", [False, True])
-@pytest.mark.parametrize("text", ["Red speaks for", "Integrated Gradients", "a class a class a class", "iii WWW"])
-def test_a_text_is_drawn_at_most_as_wide_as_it_is_measured(text, bold, dpi):
-    figure = figure_of()
-    figure.set_dpi(dpi)
-    style = {"fontsize": 8, "fontfamily": "DejaVu Sans", "fontweight": "bold" if bold else "normal"}
-    drawn = figure.text(0, 0, text, **style).get_window_extent().width / dpi
-    assert drawn <= text_width(text, 8, bold=bold) <= 1.3 * drawn
+def test_no_figure_touches_the_settings_of_the_process():
+    before = dict(mpl.rcParams)
+    for name in ("signed", "bars", "forest of one method"):
+        FIGURES[name]().canvas.draw()
+    assert dict(mpl.rcParams) == before
 
 
-def test_words_are_cut_to_the_width_and_wrapped_between_words():
-    assert fitted("short", 9.0) == "short"
-    cut = fitted("W" * 99, 1.0)
-    assert cut.endswith("…")
-    assert 0.85 < text_width(cut) <= 1.0
-    lines = wrapped("one two three four five six seven", 0.8)
-    assert " ".join(lines) == "one two three four five six seven"
-    assert all(text_width(line) <= 0.8 for line in lines)
-    assert len(wrapped("one two three four five six seven", 0.8, most=2)) == 2
-    assert wrapped("one two three four five six seven", 0.8, most=2)[-1].endswith("…")
-    assert wrapped("", 1.0) == []
+def test_images_fill_their_columns():
+    for figure in (classes(3), grid(2, 3), sheet(2)):
+        figure.canvas.draw()
+        for axes in figure.findobj(lambda a: hasattr(a, "get_images") and a.images):
+            slot, drawn = axes.get_position(original=True), axes.get_position()
+            assert math.isclose(slot.width, drawn.width, rel_tol=0.03)
+            assert math.isclose(slot.height, drawn.height, rel_tol=0.03)
 
 
 def test_every_method_has_a_title_in_words():

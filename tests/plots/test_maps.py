@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from matplotlib import colormaps, rc_context
 from matplotlib.figure import Figure
-from plots_toys import assert_apart, blank_margins, caption, words
+from plots_toys import caption
 
-from fringe.plots import heading, overlay, signed_map
+from fringe.plots import overlay, signed_map
 from fringe.plots._maps import blend, display_scale, for_display, smoothed, spatial
 from fringe.plots._style import new_figure, sanitise, text_style
 
@@ -190,18 +190,6 @@ def test_an_outline_of_another_size_is_refused():
         signed_map(np.ones((1, 9, 9)), image=np.ones((8, 8)))
 
 
-@pytest.mark.parametrize("size", [(20, 20), (96, 96), (20, 50), (50, 20), (224, 60)])
-def test_words_of_a_map_stay_inside_and_apart(size):
-    image, values = rng.random((*size, 3)), rng.normal(size=(3, *size))
-    label = "a_class_with_a_very_long_name_that_nobody_uses_in_a_sentence"
-    signed = signed_map(values, title="a title " * 20, unit="logit", image=image, label=label)
-    for figure in (signed, overlay(image, values, title="a title " * 20, label=label)):
-        boxes = [text.get_window_extent() for text in words(figure)]
-        assert len(boxes) >= 2
-        assert_apart(figure, [*boxes, *(axes.get_window_extent() for axes in figure.axes)])
-        assert max(blank_margins(figure)[:3]) < 0.3  # on the right are the numbers of the colour bar
-
-
 def test_text_is_drawn_as_it_is_written():
     assert sanitise("a\n b\t c") == "a b c"
     assert sanitise("猫 $x^2$ é") == "□ $x^2$ é"
@@ -211,25 +199,3 @@ def test_text_is_drawn_as_it_is_written():
     assert sanitise("\u1d81") == "□"
     assert sanitise("x" * 30, 10) == "x" * 9 + "…"
     signed_map(np.ones((1, 4, 4)), title=r"$\frac{$", unit=r"$\frac{$").canvas.draw()
-
-
-def test_the_power_of_ten_above_the_colour_bar_is_not_cut_off():
-    figure = signed_map(1e-6 * np.arange(64.0).reshape(8, 8))
-    figure.canvas.draw()
-    power = figure.axes[1].yaxis.get_offset_text()
-    assert power.get_text()
-    assert power.get_window_extent().y1 <= figure.bbox.height
-
-
-@pytest.mark.parametrize("size", [(32, 32), (224, 96)])
-@pytest.mark.parametrize("label", ["Egyptian cat", "a very long name of a class, of an insect with stripes"])
-def test_a_long_name_of_a_class_does_not_push_the_method_out_of_the_title(size, label):
-    title = heading(label, "evidence for and against", "fringe:preview")
-    figure = signed_map(rng.normal(size=size), title=title, label=label)
-    assert " ".join(figure.get_suptitle().split()).endswith(": evidence for and against (FRInGe (preview))")
-    figure.canvas.draw()
-    box = figure._suptitle.get_window_extent()
-    assert box.x0 >= 0
-    assert box.x1 <= figure.bbox.width
-    assert box.y1 <= figure.bbox.height
-    assert not any(box.overlaps(axes.get_tightbbox()) for axes in figure.axes)

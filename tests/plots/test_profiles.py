@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from plots_toys import assert_apart
-from plots_toys import words as all_words
 
 from fringe.plots import PathRecord, geometric_profile, plot_profiles
 from fringe.plots._profiles import BOUNDS, runs
@@ -74,18 +72,6 @@ def test_columns_are_named():
     assert figure.get_suptitle() == "cat"
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_words_stay_inside_and_apart(count):
-    given = [replace(one, verdict="at_reference") for one in (CAPPED, FREE, replace(IG, label="x" * 60))][:count]
-    figure = plot_profiles(given, title="digits: " + "a long title " * 9)
-    figure.canvas.draw()
-    titles = [text for axes in figure.axes for text in (axes._left_title, axes._right_title, axes.xaxis.label)]
-    texts = [text for text in (*figure.texts, *titles) if text.get_text()]
-    boxes = [*(text.get_window_extent() for text in texts), *(legend.get_window_extent() for legend in figure.legends)]
-    boxes += [axes.get_window_extent() for axes in figure.axes]
-    assert_apart(figure, boxes)
-
-
 def test_what_was_not_measured_is_said():
     figure = plot_profiles([replace(IG, euclidean_step=np.empty(0)), path("at", *[np.empty(0)] * 2, np.ones(1), [])])
     figure.canvas.draw()
@@ -132,19 +118,6 @@ def test_a_path_without_steps_is_drawn():
     figure = geometric_profile([], [], [2.3], [])
     figure.canvas.draw()
     assert [text.get_text() for axes in figure.axes for text in axes.texts] == ["no step was taken"] * 2
-
-
-@pytest.mark.parametrize("bounds", [[], [0.0, 1, 2, 3, 3, 3]])
-def test_a_profile_says_what_each_panel_shows_and_words_stay_apart(bounds):
-    figure = geometric_profile(rng.random(6), rng.random(6), rng.random(7), bounds, title="a title " * 30, classes=1000)
-    words = all_words(figure)
-    boxes = [text.get_window_extent() for text in words]
-    assert_apart(figure, [*boxes, *(axes.get_window_extent() for axes in figure.axes)])
-    drawn = " ".join(text.get_text() for text in words)
-    for part in ("How far the prediction moves", "How far the input moves", "How undecided", "π", "ln 1 000 = 6.9"):
-        assert part in drawn
-    assert {"radians", "input units", "nats"} <= {axes.get_ylabel() for axes in figure.axes}
-    assert not any("…" in text.get_text() for text in words if "distance" in text.get_text())
 
 
 def test_the_largest_entropy_is_drawn_where_the_number_of_classes_is_known():

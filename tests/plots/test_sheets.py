@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
-from plots_toys import assert_apart, blank_margins, caption, words
+from plots_toys import caption, words
 
 from fringe.plots import Prediction, SheetItem, class_maps, contact_sheet
 
@@ -31,26 +31,6 @@ def test_a_verdict_can_be_read_on_white(tone):
     text = next(text for text in words(contact_sheet(items(1, verdict="v", tone=tone))) if text.get_text() == "v")
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(text.get_color())]
     assert 1.05 / (np.dot((0.2126, 0.7152, 0.0722), linear) + 0.05) >= 4.5  # WCAG 2.2, 1.4.3
-
-
-@pytest.mark.parametrize("count", [1, 4, 13, pytest.param(24, marks=pytest.mark.thorough)])
-def test_a_sheet_has_three_pictures_an_input_and_none_overlaps(count):
-    figure = contact_sheet(items(count), title="t")
-    figure.canvas.draw()
-    boxes = [axes.get_window_extent() for axes in figure.axes]
-    assert len(boxes) == 3 * count
-    drawn = words(figure)
-    assert len(drawn) == 3 * count + 2
-    assert_apart(figure, boxes + [text.get_window_extent() for text in drawn])
-    assert max(blank_margins(figure)) < 0.3
-
-
-@pytest.mark.parametrize("size", [(9, 30), (30, 9)])
-def test_long_names_fit(size):
-    figure = contact_sheet(items(4, size, "a name " * 20, "a class " * 20, "at_reference"), title="a title " * 30)
-    boxes = [text.get_window_extent() for text in words(figure)] + [axes.get_window_extent() for axes in figure.axes]
-    assert_apart(figure, boxes)
-    assert "at reference" in [text.get_text() for text in words(figure)]
 
 
 def test_the_caption_says_what_the_three_pictures_are_and_that_large_maps_are_averaged():
@@ -94,17 +74,6 @@ def test_maps_of_classes_share_one_scale_and_are_named():
     drawn = [text.get_text() for text in words(figure)]
     assert {"input", "bald eagle", "kite", "owl", "probability 70.0%", "probability 10.0%"} <= set(drawn)
     assert "Red speaks for the class above the map, blue against it." in caption(figure)
-
-
-@pytest.mark.parametrize(("count", "size"), [(1, (9, 9)), (5, (96, 96)), (7, (9, 20)), (5, (40, 12))])
-def test_words_of_class_maps_stay_inside_and_apart(count, size):
-    long = "a class with a very long name that never ends"
-    values, chances = rng.normal(size=(count, 3, *size)), np.full(count, 0.1)
-    figure = class_maps(rng.random((*size, 3)), values, [long] * count, probabilities=chances, title="a title " * 30)
-    boxes = [text.get_window_extent() for text in words(figure)] + [axes.get_window_extent() for axes in figure.axes]
-    assert len(figure.axes) == 1 + count
-    assert_apart(figure, boxes)
-    assert max(blank_margins(figure)) < 0.3
 
 
 def test_maps_of_classes_of_unequal_number_are_refused():

@@ -1,14 +1,11 @@
 """The bands of variants: the numbers that were given, where a reader looks for them, on one page."""
 
-from dataclasses import replace
-
-import matplotlib as mpl
 import numpy as np
 import pytest
-from plots_toys import assert_apart, caption
+from plots_toys import caption
 from plots_toys import words as all_words
 
-from fringe.plots import PathRecord, overlay, plot_variants, signed_map, trajectory
+from fringe.plots import PathRecord, plot_variants, trajectory
 
 STEPS = np.array([0, 3, 6, 9, 12, 15])
 VARIANTS = (
@@ -103,17 +100,6 @@ def test_steps_share_one_axis():
     assert limits == {(-0.03 * 15, 1.03 * 15)}
 
 
-@pytest.mark.parametrize("verdict", ["", "at_reference"])
-def test_six_variants_fit_a_page_and_no_words_meet(verdict):
-    figure = plot_variants([replace(one, verdict=verdict) for one in six()], title="digits: " + "a long title " * 4)
-    figure.canvas.draw()
-    width, height = figure.get_size_inches()
-    assert width <= 10
-    assert height / width <= 11 / 8.5
-    boxes = [*words(figure).values(), *(axes.get_window_extent() for axes in figure.axes)]
-    assert_apart(figure, [*boxes, figure.legends[0].get_window_extent()])
-
-
 @pytest.mark.parametrize("steps", [(0,), (0, 1), (0, 1, 2)])
 def test_short_paths_are_drawn_within_the_figure(steps):
     figure = plot_variants([variant(steps=np.array(steps), size=(8, 20))])
@@ -190,13 +176,6 @@ def test_the_factor_fits_the_change(size, factor):
     assert text == "change since\nthe input" + (f"\n{factor}" if factor else "")
 
 
-@pytest.mark.parametrize(("steps", "size"), [((0, 3, 6, 9, 12, 15), (20, 20)), ((0, 1), (20, 50)), ((0,), (60, 20))])
-def test_words_of_a_trajectory_stay_inside_and_apart(steps, size):
-    figure = a_trajectory(steps, size)
-    boxes = [text.get_window_extent() for text in all_words(figure)]
-    assert_apart(figure, [*boxes, *(axes.get_window_extent() for axes in figure.axes)])
-
-
 def test_the_caption_of_a_trajectory_names_the_class_and_the_averaging():
     maps = rng.normal(size=(2, 1, 96, 96))
     figure = trajectory([0.1, 0.2], [0, 1], np.ones((2, 96, 96, 1)), maps, label="bald_eagle")
@@ -209,10 +188,3 @@ def test_the_caption_of_a_trajectory_names_the_class_and_the_averaging():
 def test_a_trajectory_of_unequal_parts_is_refused():
     with pytest.raises(ValueError, match="2 steps, 1 images and 1 maps"):
         trajectory([0.1, 0.2], [0, 1], np.ones((1, 9, 9, 1)), np.ones((1, 1, 9, 9)))
-
-
-def test_no_figure_touches_the_settings_of_the_process():
-    before = dict(mpl.rcParams)
-    for figure in (a_trajectory(), overlay(np.ones((9, 9)), np.ones((9, 9))), signed_map(np.ones((9, 9)))):
-        figure.canvas.draw()
-    assert dict(mpl.rcParams) == before

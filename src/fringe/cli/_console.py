@@ -59,7 +59,7 @@ _EXTRAS = {
     "graph": ("sklearn",),
     "tune": ("optuna",),
 }
-_CORE = ("PIL", "matplotlib", "pydantic", "rich", "safetensors", "scipy")
+_CORE = ("PIL", "matplotlib", "pydantic", "rich", "safetensors", "scipy", "tqdm")
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ def _compute(run: "Run", *, as_json: bool) -> None:
     """Compute a run, show its results, print what failed, and exit."""
     try:
         with (
-            Progress("images", len(run.refs), quiet=as_json, steps=True) as bars,
+            Progress("images", len(run.refs), quiet=as_json) as bars,
             contextlib.closing(run.results(bars.step)) as results,
         ):
             for result in results:

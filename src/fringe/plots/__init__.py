@@ -9,8 +9,16 @@ from fringe.plots._agreement import plot_agreement
 from fringe.plots._curves import CurvePanel, MeanCurve, plot_curves
 from fringe.plots._features import feature_bars, series_line
 from fringe.plots._forest import Contrast, ForestPanel, plot_forest
-from fringe.plots._grid import Annotation, GridCell, GridRow, MetricLabel, captions, comparison_grid, labels
-from fringe.plots._layout import Prediction
+from fringe.plots._grid import (
+    Annotation,
+    GridCell,
+    GridRow,
+    MetricLabel,
+    Prediction,
+    captions,
+    comparison_grid,
+    labels,
+)
 from fringe.plots._maps import blend, overlay, signed_map
 from fringe.plots._profiles import PathRecord, geometric_profile, plot_profiles
 from fringe.plots._reliability import plot_reliability

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fringe.plots._style import INK, LETTER, MUTED, TICK, panels, sanitise, text_style
+from fringe.plots import _style as styles
 
 #: Letters of a name.
 _NAME = 26
@@ -28,9 +28,9 @@ def plot_agreement(
     count = len(names)
     if not count or any(len(rows) != count or any(len(row) != count for row in rows) for rows in (tau, low, high)):
         raise ValueError(f"plot_agreement: got {count} names, expected matrices of as many rows and columns")
-    shown = [sanitise(name, _NAME) for name in names]
-    room = 1.1 * LETTER * max(map(len, shown))
-    figure, (axes,) = panels(
+    shown = [styles.sanitise(name, _NAME) for name in names]
+    room = 1.1 * styles.LETTER * max(map(len, shown))
+    figure, (axes,) = styles.panels(
         1,
         (_CELL * count, _CELL * count + 0.8 * room),
         across=1,
@@ -46,7 +46,7 @@ def plot_agreement(
             _write(axes, row, column, values[row][column], (low[row][column], high[row][column]))
     axes.set_xticks(range(count), shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
     axes.set_yticks(range(count), shown, parse_math=False)
-    axes.tick_params(length=0, labelcolor=INK, labelsize=TICK)
+    axes.tick_params(length=0, labelcolor=styles.INK, labelsize=styles.TICK)
     axes.grid(visible=False)
     axes.set_xticks([edge - 0.5 for edge in range(1, count)], minor=True)
     axes.set_yticks([edge - 0.5 for edge in range(1, count)], minor=True)
@@ -59,12 +59,12 @@ def plot_agreement(
 
 def _write(axes: Axes, row: int, column: int, value: float, ends: tuple[float, float]) -> None:
     """Write a cell; below the diagonal with its interval."""
-    colour = "white" if math.isfinite(value) and abs(value) > 0.8 else INK
-    style = text_style(TICK, colour, ha="center", va="center")
+    colour = "white" if math.isfinite(value) and abs(value) > 0.8 else styles.INK
+    style = styles.text_style(styles.TICK, colour, ha="center", va="center")
     with_interval = column < row and all(map(math.isfinite, ends))
     number = f"{value:.2f}".replace("-", "−") if math.isfinite(value) else "–"
     axes.text(column, row - (0.12 if with_interval else 0.0), number, **style)
     if with_interval:
         words = f"{ends[0]:.1f}…{ends[1]:.1f}".replace("-", "−")
-        muted = colour if colour == "white" or abs(value) > 0.4 else MUTED
-        axes.text(column, row + 0.22, words, **text_style(TICK - 2, muted, ha="center", va="center"))
+        muted = colour if colour == "white" or abs(value) > 0.4 else styles.MUTED
+        axes.text(column, row + 0.22, words, **styles.text_style(styles.TICK - 2, muted, ha="center", va="center"))

@@ -12,21 +12,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from fringe._direction import ARROW, Direction
-from fringe.plots._style import (
-    INK,
-    LABEL,
-    MAX_SERIES,
-    MUTED,
-    TICK,
-    Style,
-    annotate,
-    despine,
-    method_title,
-    panels,
-    sanitise,
-    series_style,
-    text_style,
-)
+from fringe.plots import _style as styles
 
 Curves = NDArray[np.floating]
 
@@ -90,24 +76,26 @@ def plot_curves(data: Sequence[CurvePanel], *, title: str = "") -> Figure:
     labels = list(dict.fromkeys(label for panel in data for label in panel.curves))
     if not labels:
         raise ValueError("plot_curves: no curves")
-    if len(labels) > MAX_SERIES:
-        raise ValueError(f"plot_curves: got {len(labels)} methods, expected at most {MAX_SERIES}")
-    styles = {label: _style(index) for index, label in enumerate(labels)}
-    handles = [Line2D([], [], label=sanitise(method_title(label), 30), **style) for label, style in styles.items()]
+    if len(labels) > styles.MAX_SERIES:
+        raise ValueError(f"plot_curves: got {len(labels)} methods, expected at most {styles.MAX_SERIES}")
+    looks = {label: _style(index) for index, label in enumerate(labels)}
+    handles = [
+        Line2D([], [], label=styles.sanitise(styles.method_title(label), 30), **style) for label, style in looks.items()
+    ]
     caption = ("mean over images; band: ± 1.96 standard errors",)
-    figure, grid = panels(len(data), (3.7, 3.1), across=3, title=title, caption=caption, handles=handles)
+    figure, grid = styles.panels(len(data), (3.7, 3.1), across=3, title=title, caption=caption, handles=handles)
     for axes, panel in zip(grid, data, strict=True):
-        _draw(axes, panel, styles)
+        _draw(axes, panel, looks)
         _label(axes, panel)
     return figure
 
 
-def _style(index: int) -> Style:
-    weight: Style = {"linewidth": 2.2, "zorder": 4} if index == 0 else {"linewidth": 1.3, "zorder": 3}
-    return {**series_style(index), **weight}
+def _style(index: int) -> styles.Style:
+    weight: styles.Style = {"linewidth": 2.2, "zorder": 4} if index == 0 else {"linewidth": 1.3, "zorder": 3}
+    return {**styles.series_style(index), **weight}
 
 
-def _draw(axes: Axes, panel: CurvePanel, styles: Mapping[str, Style]) -> None:
+def _draw(axes: Axes, panel: CurvePanel, looks: Mapping[str, styles.Style]) -> None:
     for label, curves in panel.curves.items():
         if not isinstance(curves, MeanCurve) and (curves.ndim != 2 or curves.shape[1] < 2):
             raise ValueError(f"{panel.title}: {label} has curves of shape {curves.shape}, expected (n, N + 1)")
@@ -116,17 +104,17 @@ def _draw(axes: Axes, panel: CurvePanel, styles: Mapping[str, Style]) -> None:
             continue
         mean, error = curve.mean, curve.error
         share = np.linspace(0.0, 1.0, len(mean))
-        axes.plot(share, mean, gid=f"mean {label}", **styles[label])
+        axes.plot(share, mean, gid=f"mean {label}", **looks[label])
         if np.isfinite(error).all():
             low, high = mean - BAND * error, mean + BAND * error
-            colour = styles[label]["color"]
+            colour = looks[label]["color"]
             axes.fill_between(share, low, high, color=colour, alpha=0.11, linewidth=0, gid=f"band {label}")
     if not axes.lines:
-        annotate(axes, "no curve")
+        styles.annotate(axes, "no curve")
 
 
 def _label(axes: Axes, panel: CurvePanel) -> None:
-    despine(axes)
+    styles.despine(axes)
     axes.set_xlim(0.0, 1.0)
     drawn = np.concatenate([line.get_ydata() for line in axes.lines] or [np.zeros(1)])  # pyright: ignore[reportArgumentType]
     if drawn.min() >= 0.0 and drawn.max() <= 1.0:
@@ -135,7 +123,10 @@ def _label(axes: Axes, panel: CurvePanel) -> None:
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, min_n_ticks=3))
     direction = f"{ARROW[panel.better]} better" if panel.better != "none" else ""
-    axes.set_title(sanitise(panel.title, 30), loc="left", pad=6, **text_style(LABEL, INK, fontweight="bold"))
-    axes.set_title(direction, loc="right", pad=6, **text_style(TICK, MUTED))
-    axes.set_xlabel("pixels changed", labelpad=2, **text_style(TICK, MUTED))
-    axes.set_ylabel(sanitise(panel.axis, 40), labelpad=4, **text_style(TICK, MUTED))
+    styles.write(
+        axes,
+        title=styles.sanitise(panel.title, 30),
+        note=direction,
+        x="pixels changed",
+        y=styles.sanitise(panel.axis, 40),
+    )

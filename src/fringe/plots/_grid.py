@@ -14,24 +14,28 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from fringe._direction import ARROW, Direction, best_of
-from fringe.plots._layout import Canvas, Prediction, Sheet, fitted, open_sheet, root, text_width, wrapped
-from fringe.plots._maps import (
-    SMALL,
-    STRENGTH,
-    Plane,
-    clipped_aspect,
-    colour_bar,
-    display_scale,
-    empty_reason,
-    picture,
-    show,
-)
-from fringe.plots._style import INK, LABEL, MUTED, TICK, annotate, image_frame, method_title, sanitise, text_style
+from fringe.plots import _maps as maps
+from fringe.plots import _style as styles
 
-#: Inches of an image's width, between two of them, of a line of text, and of the colour bar with its words.
-_TILE, _GAP, _LINE, _BAR = 1.5, 0.08, 0.16, 0.75
+#: Inches of an image's width with the gap beside it, and of the colour bar with its words.
+_TILE, _BAR = 1.6, 0.75
 #: Decimals that may show a difference between the best and the second.
 _DECIMALS = 5
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of an input: the most probable class, and the explained one, where that is another."""
+
+    name: str
+    probability: float
+    explained: str = ""
+
+    def text(self, letters: int = 400) -> str:
+        """Return it in words, with at most so many letters of each name: a probability is never cut."""
+        said = f", explained: {styles.sanitise(self.explained, letters)}" if self.explained else ""
+        chance = "" if math.isnan(self.probability) else f" · {self.probability:.1%}"
+        return f"{styles.sanitise(self.name, letters)}{chance}{said}"
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ def comparison_grid(
     title: str = "",
     caption: str = "",
     pool: int | None = None,
-    ax: Canvas | None = None,
+    ax: styles.Canvas | None = None,
 ) -> Figure:
     """Draw images and their maps, one column per method.
 
@@ -144,47 +148,35 @@ def comparison_grid(
     if any(len(row.cells) != len(methods) for row in rows):
         raise ValueError(f"comparison_grid: every image needs a map of each of the {len(methods)} methods")
     pools = [pool or pool_for(row.image.shape[:2]) for row in rows]
-    aspect, columns = clipped_aspect(*rows[0].image.shape[:2]), 1 + len(methods)
-    heads = [wrapped(name, _TILE, LABEL, most=2, bold=bold) for name, bold in _headings(methods)]
-    names = [row.prediction.lines(_TILE, most=3) if row.prediction else [] for row in rows]
-    head, foot = _LINE * max(map(len, heads)), _LINE * (1 + max(map(len, names))) + _GAP
-    size = (columns * (_TILE + _GAP) + _BAR, head + len(rows) * (_TILE * aspect + foot))
-    sheet = open_sheet(*size, title=title, caption=(caption, _scaling(pools)), ax=ax)
-    across, down = (sheet.width - _BAR) / columns, (sheet.height - head) / len(rows)
-    tile = (max(across - _GAP, _GAP), max(min(down - foot, (across - _GAP) * aspect), _GAP))
-    for column, ((_, bold), lines) in enumerate(zip(_headings(methods), heads, strict=True)):
-        style = text_style(LABEL, INK if bold else MUTED, fontweight="bold" if bold else "normal", va="bottom")
-        sheet.write(column * across, head - 0.04, "\n".join(lines), style)
-    for index, (row, window, lines) in enumerate(zip(rows, pools, names, strict=True)):
-        top = head + index * down
-        axes = [sheet.add_axes(column * across, top, *tile) for column in range(columns)]
+    columns, aspect = 1 + len(methods), styles.clipped_aspect(*rows[0].image.shape[:2])
+    size = (columns * _TILE + _BAR, len(rows) * (_TILE * aspect + 3 * styles.LINE))
+    panel = styles.open_panel(*size, title=title, caption=(caption, _scaling(pools)), ax=ax)
+    letters = max(int((panel.bbox.width / panel.dpi - _BAR) / columns / styles.LETTER) - 2, 8)
+    grid = panel.subplots(len(rows), columns, squeeze=False)
+    for axes, row, window in zip(grid, rows, pools, strict=True):
         _draw_row(axes, row, window)
-        below = top + tile[1] + 0.04
-        for number, line in enumerate(lines):
-            sheet.write(0, below + _LINE * number, line, text_style(TICK))
-        name = fitted(row.name, tile[0], TICK - 1)
-        sheet.write(0, below + _LINE * len(lines), name, text_style(TICK - 1, MUTED))
-        for column, cell in enumerate(row.cells, 1):
-            _write_scores(sheet, column * across, below, tile[0], cell.annotations)
-    colours = ScalarMappable(Normalize(0.0, 1.0), STRENGTH)
-    bar = sheet.add_axes(columns * across + 0.06, head, 0.14, min(2 * tile[1], sheet.height - head))
-    ticks = colour_bar(bar, colours, "of its 99th percentile", extend="max", cax=bar)
-    ticks.set_ticks([0.0, 0.5, 1.0])
-    return root(sheet.figure)
-
-
-def _headings(methods: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return the head of each column, and whether it is bold."""
-    return [("input", False), *((method_title(name), True) for name in methods)]
+        words = [styles.wrapped(row.prediction.text(letters), letters, 5)] if row.prediction else []
+        words.append(styles.sanitise(row.name, letters - 1))
+        styles.write(axes[0], title="input" if row is rows[0] else "", x="\n".join(words), bold=False)
+        for one, cell in zip(axes[1:], row.cells, strict=True):
+            _write_scores(one, cell.annotations, letters)
+    for axes, name in zip(grid[0, 1:], methods, strict=True):
+        styles.write(axes, title=styles.wrapped(styles.method_title(name), int(0.85 * letters)))
+    colours = ScalarMappable(Normalize(0.0, 1.0), maps.STRENGTH)
+    bar = maps.colour_bar(grid[0, -1], colours, "of its 99th\npercentile", width=0.08, extend="max")
+    bar.set_ticks([0.0, 0.5, 1.0])
+    if ax is None:
+        styles.fit_height(grid[0, 0], len(rows))
+    return styles.root(panel)
 
 
 def pool_for(size: tuple[int, ...]) -> int:
     """Return the window (odd, in pixels) that makes maps of an image of this (H, W) readable in a grid."""
     longest = max(size)
-    return 1 if longest <= SMALL else 2 * round(longest / 90) + 1
+    return 1 if longest <= maps.SMALL else 2 * round(longest / 90) + 1
 
 
-def pooled_magnitude(values: ArrayLike, pool: int = 1) -> Plane:
+def pooled_magnitude(values: ArrayLike, pool: int = 1) -> maps.Plane:
     """Return ``sum_c |A_c|`` (H, W) of an attribution (C, H, W), averaged over the pixels of a ``pool`` x ``pool``
     window that lie inside the image."""
     array = np.abs(np.asarray(values, dtype=np.float64))
@@ -216,7 +208,7 @@ def short_number(value: float, decimals: int = 2) -> str:
     return text.replace("0.", ".", 1) if abs(value) < 1 else text
 
 
-def _box_sum(plane: Plane, window: int) -> Plane:
+def _box_sum(plane: maps.Plane, window: int) -> maps.Plane:
     before = (window - 1) // 2
     padded = np.pad(plane, (before, window - 1 - before))
     return np.lib.stride_tricks.sliding_window_view(padded, (window, window)).sum((-2, -1))
@@ -231,27 +223,29 @@ def _scaling(windows: Sequence[int]) -> str:
 
 def _draw_row(axes: Sequence[Axes], row: GridRow, pool: int) -> None:
     for one in axes:
-        image_frame(one)
-    show(axes[0], picture(row.image))
+        styles.image_frame(one)
+    maps.show(axes[0], maps.picture(row.image))
     for one, cell in zip(axes[1:], row.cells, strict=True):
         _draw_cell(one, cell, row.image.shape[:2], pool)
 
 
-def _write_scores(sheet: Sheet, left: float, top: float, width: float, scores: Sequence[Annotation]) -> None:
+def _write_scores(axes: Axes, scores: Sequence[Annotation], letters: int) -> None:
     """Write scores below a map: side by side, or below each other where that is too narrow."""
-    wide = [text_width(score.text, TICK, bold=score.best) for score in scores]
-    apart = len(scores) > 1 and max(wide) > width / len(scores) - 0.05
+    apart = 1.3 * sum(len(score.text) for score in scores) > letters
     for index, score in enumerate(scores):
-        weight = "bold" if score.best else "normal"
-        style = text_style(TICK, INK if score.best else MUTED, fontweight=weight)
-        right, down = (0.0, index * _LINE) if apart else (index * width / len(scores), 0.0)
-        sheet.write(left + right, top + down, fitted(score.text, width, bold=score.best), style)
+        look = (styles.INK, "bold") if score.best else (styles.MUTED, "normal")
+        style = styles.text_style(styles.TICK, look[0], fontweight=look[1], va="top")
+        right = index > 0 and not apart
+        point, align = ((1.0, 0.0), "right") if right else ((0.0, 0.0), "left")
+        offset = (0.0, -4.0 - (72 * styles.LINE * index if apart else 0.0))
+        axes.annotate(score.text, point, offset, "axes fraction", "offset points", ha=align, **style)
 
 
 def _draw_cell(axes: Axes, cell: GridCell, size: tuple[int, ...], pool: int) -> None:
     plane = np.full(size, np.nan) if cell.values is None else pooled_magnitude(cell.values, pool)
-    colours = colormaps[STRENGTH].with_extremes(bad="#eceef1")
-    axes.imshow(plane / (display_scale(plane) or 1.0), cmap=colours, vmin=0.0, vmax=1.0, interpolation="antialiased")
-    remark = cell.remark or empty_reason(plane)
+    colours = colormaps[maps.STRENGTH].with_extremes(bad="#eceef1")
+    shares = plane / (maps.display_scale(plane) or 1.0)
+    axes.imshow(shares, cmap=colours, vmin=0.0, vmax=1.0, interpolation="antialiased")
+    remark = cell.remark or maps.empty_reason(plane)
     if remark:
-        annotate(axes, sanitise(remark, 16))
+        styles.annotate(axes, styles.sanitise(remark, 16))

@@ -13,21 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.plots._layout import Canvas, caption_below, open_sheet, parent, root
-from fringe.plots._style import (
-    INK,
-    LABEL,
-    MARGIN,
-    MUTED,
-    Style,
-    annotate,
-    image_frame,
-    new_figure,
-    quoted,
-    sanitise,
-    style_ticks,
-    text_style,
-)
+from fringe.plots import _style as styles
 
 Plane = NDArray[np.float64]
 
@@ -47,13 +33,12 @@ SIGNED_SMOOTHING = 90
 LONG_SIDE = 640
 #: Weights of red, green and blue in a grey value.
 GREY = np.array([0.299, 0.587, 0.114])
-#: Inches of the longer side of a picture with a title, of a colour bar with its words, of the power of ten above it,
-#: and of the narrowest picture.
-_SIDE, _BAR, _POWER, _NARROWEST = 4.4, 0.95, 0.12, 3.4
+#: Inches of the longer side of a picture with a title, of a colour bar with its words, and of the narrowest picture.
+_SIDE, _BAR, _NARROWEST = 4.4, 0.95, 3.4
 
 
 def overlay(
-    image: ArrayLike, values: ArrayLike, *, title: str = "", label: str = "", ax: Canvas | None = None
+    image: ArrayLike, values: ArrayLike, *, title: str = "", label: str = "", ax: styles.Canvas | None = None
 ) -> Figure:
     """Draw |attribution| over an image: each pixel of a small image is a block of equal size.
 
@@ -78,12 +63,14 @@ def overlay(
     if ax is None and not title and not label:
         axes = _bare(plane.shape)
     else:
-        caption = [f"Bright: evidence for or against {quoted(label)}{averaging(plane.shape, SMOOTHING)}."]
-        axes, _ = _picture_axes(plane.shape, title, caption, ax)
-        image_frame(axes)
+        caption = [f"Bright: evidence for or against {styles.quoted(label)}{averaging(plane.shape, SMOOTHING)}."]
+        axes = _picture_axes(plane.shape, title, caption, ax)
+        styles.image_frame(axes)
     show(axes, blended)
     annotate_empty(axes, plane)
-    return root(axes)
+    if ax is None and (title or label):
+        styles.fit_height(axes, 1, _SIDE)
+    return styles.root(axes)
 
 
 def signed_map(
@@ -93,7 +80,7 @@ def signed_map(
     unit: str = "",
     image: ArrayLike | None = None,
     label: str = "",
-    ax: Canvas | None = None,
+    ax: styles.Canvas | None = None,
 ) -> Figure:
     """Draw an attribution, summed over channels, in diverging colours: zero is white, red speaks for the class, blue
     against it.
@@ -118,23 +105,25 @@ def signed_map(
     """
     plane = spatial(values)
     caption = signed_caption(plane.shape, label, outlined=image is not None)
-    axes, beside = _picture_axes(plane.shape, title, caption, ax, bar=True)
+    axes = _picture_axes(plane.shape, title, caption, ax, beside=_BAR)
     drawn = for_display(plane)
     mappable = show_signed(axes, drawn, display_scale(drawn))
     if image is not None:
         draw_outline(axes, image, plane.shape)
-    image_frame(axes)
-    words = f"evidence per pixel ({unit})" if unit else "evidence per pixel"
-    bar = colour_bar(axes, mappable, words, extend="both", cax=beside)
+    styles.image_frame(axes)
+    words = f"evidence per pixel ({styles.sanitise(unit)})" if unit else "evidence per pixel"
+    bar = colour_bar(axes, mappable, words, width=0.035 * max(styles.clipped_aspect(*plane.shape), 1.0), extend="both")
     bar.formatter.set_powerlimits((-2, 3))  # pyright: ignore[reportAttributeAccessIssue] - a ScalarFormatter
     bar.update_ticks()
     annotate_empty(axes, plane)
-    return root(axes)
+    if ax is None:
+        styles.fit_height(axes, 1, _SIDE)
+    return styles.root(axes)
 
 
 def signed_caption(size: Sequence[int], label: str = "", *, outlined: bool = False) -> list[str]:
     """Return what to read in a signed map of this (H, W)."""
-    text = f"Red speaks for {quoted(label)}, blue against it{averaging(size)}."
+    text = f"Red speaks for {styles.quoted(label)}, blue against it{averaging(size)}."
     return [f"{text} Grey lines: edges of the image." if outlined else text]
 
 
@@ -160,11 +149,11 @@ def draw_outline(axes: Axes, image: ArrayLike, size: Sequence[int]) -> None:
         grey = shown @ GREY
         if min(grey.shape) > 1 and grey.max() > grey.min():
             middle = (grey.max() + grey.min()) / 2
-            axes.contour(grey, levels=[middle], colors=[INK], linewidths=0.9, alpha=0.45)
+            axes.contour(grey, levels=[middle], colors=[styles.INK], linewidths=0.9, alpha=0.45)
         return
     edges = edge_strength(shown)
     lines = np.empty((*edges.shape, 4))
-    lines[..., :3], lines[..., 3] = to_rgb(INK), 0.4 * edges
+    lines[..., :3], lines[..., 3] = to_rgb(styles.INK), 0.4 * edges
     axes.imshow(lines, interpolation="bilinear", gid="outline")
 
 
@@ -190,46 +179,30 @@ def _bare(size: Sequence[int]) -> Axes:
     """Return axes that fill a figure for an image of this (H, W)."""
     height, width = size
     factor = max(1, round(LONG_SIDE / max(height, width)))
-    axes = new_figure(width * factor / 100, height * factor / 100, dpi=100).add_axes((0, 0, 1, 1))
+    axes = styles.new_figure(width * factor / 100, height * factor / 100, dpi=100).add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     return axes
 
 
 def _picture_axes(
-    size: Sequence[int], title: str, caption: Sequence[str], ax: Canvas | None, *, bar: bool = False
-) -> tuple[Axes, Axes | None]:
-    """Return axes for one image of this (H, W), with title and caption; if asked for, also those of a colour bar, but
-    for axes that a reader gave: these share their own room with it."""
-    if isinstance(ax, Axes):
-        ax.set_title(sanitise(title), loc="left", pad=6, **text_style(LABEL, fontweight="bold"))
-        caption_below(ax, caption)
-        return ax, None
-    aspect, beside = clipped_aspect(*size), _BAR if bar else 0.0
-    above = _POWER if bar and not title else 0.0
+    size: Sequence[int], title: str, caption: Sequence[str], ax: styles.Canvas | None, *, beside: float = 0.0
+) -> Axes:
+    """Return axes for one image of this (H, W), with title and caption, and so many inches ``beside`` it."""
+    aspect = styles.clipped_aspect(*size)
     width = _SIDE / max(aspect, 1.0)
-    sheet = open_sheet(max(width + beside, _NARROWEST), width * aspect + above, title=title, caption=caption, ax=ax)
-    if ax is not None:
-        width = max(min(sheet.width - beside, (sheet.height - above) / aspect), MARGIN)
-    axes = sheet.add_axes(0, above, width, width * aspect)
-    return axes, sheet.add_axes(width + 0.12, above, 0.14, width * aspect) if bar else None
+    return styles.open_axes(max(width + beside, _NARROWEST), width * aspect, title=title, caption=caption, ax=ax)
 
 
-def colour_bar(axes: Axes, mappable: ScalarMappable, label: str, *, cax: Axes | None = None, **more: Any) -> Colorbar:
-    """Draw a colour bar to the right of ``axes`` or into ``cax``, with points at the ends that
-    ``extend`` names."""
-    options: Style = {"extendfrac": 0.025, **more}
-    if cax is None:
-        options = {"ax": axes, "fraction": 0.05, "pad": 0.02, "aspect": 25, **options}
-    bar = parent(axes).colorbar(mappable, cax=cax, **options)
+def colour_bar(axes: Axes, mappable: ScalarMappable, label: str, *, width: float = 0.035, **more: Any) -> Colorbar:
+    """Draw a colour bar to the right of an image, as high as it is and of this share of its width, with points at the
+    ends that ``extend`` names."""
+    bar = styles.parent(axes).colorbar(
+        mappable, cax=axes.inset_axes((1 + width, 0, width, 1)), extendfrac=0.025, **more
+    )
     bar.outline.set_visible(False)
-    style_ticks(bar.ax)
-    bar.set_label(sanitise(label), labelpad=6, **text_style(LABEL, MUTED))
+    styles.style_ticks(bar.ax)
+    bar.set_label(label, labelpad=6, **styles.text_style(styles.LABEL, styles.MUTED))
     return bar
-
-
-def clipped_aspect(height: float, width: float) -> float:
-    """Return the ratio of two sides, within what fits on a page."""
-    return min(max(height / width, 0.4), 2.5)
 
 
 def spatial(values: ArrayLike) -> Plane:
@@ -270,7 +243,7 @@ def annotate_empty(axes: Axes, plane: Plane) -> None:
     """Write on a map why it is blank, if it is."""
     reason = empty_reason(plane)
     if reason:
-        annotate(axes, f"the map is {reason}{' everywhere' if reason == 'zero' else ''}")
+        styles.annotate(axes, f"the map is {reason}{' everywhere' if reason == 'zero' else ''}")
 
 
 def blend(image: ArrayLike, values: ArrayLike) -> Plane:

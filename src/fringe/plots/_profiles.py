@@ -11,36 +11,16 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.plots._layout import Canvas, fitted, open_sheet, root
-from fringe.plots._style import (
-    BLUE,
-    GREEN,
-    INK,
-    LABEL,
-    LINE,
-    MUTED,
-    ORANGE,
-    SKY,
-    TICK,
-    VERMILION,
-    Style,
-    annotate,
-    despine,
-    draw_legend,
-    method_title,
-    sanitise,
-    text_style,
-    titled_figure,
-)
+from fringe.plots import _style as styles
 
 Array = NDArray[np.floating]
 
 #: Name and colour of each trust-region bound, by the number that the path gives it.
 BOUNDS: dict[int, tuple[str, str]] = {
-    0: ("the largest step factor (eta_max)", ORANGE),
-    1: ("how far the prediction may move (tau)", SKY),
-    2: ("how far the input may move (delta_euc)", GREEN),
-    3: ("how far the logits may move", VERMILION),
+    0: ("the largest step factor (eta_max)", styles.ORANGE),
+    1: ("how far the prediction may move (tau)", styles.SKY),
+    2: ("how far the input may move (delta_euc)", styles.GREEN),
+    3: ("how far the logits may move", styles.VERMILION),
 }
 #: Titles of the paper's methods and variants in a figure. A path of another label shows the label itself.
 TITLES = {
@@ -59,8 +39,19 @@ _SCALES = (
     "How far prediction (Fisher–Rao distance) and input (Euclidean distance) move in each step, each panel on its own "
     "scale from 0: what is constant looks flat. Entropy: 1 means that all classes are equally likely."
 )
-#: Inches of a panel of a profile with its words, of these words, between panels, and of the words below the last one.
-_PANEL, _WORDS, _BETWEEN, _AXIS = 1.68, 0.38, 0.2, 0.48
+_UNITS = ("prediction moves\n(radians)", "input moves\n(input units)", "entropy\n(share of ln C)")
+_SHADED = "Shaded: what limited the length of the step."
+#: What each panel of a profile shows.
+_HEADINGS = (
+    "How far the prediction moves in each step",
+    "How far the input moves in each step",
+    "How undecided the prediction is",
+)
+_MEANINGS = (
+    "Prediction: Fisher–Rao distance of the class probabilities before and after a step, 0 to π.",
+    "Input: Euclidean distance before and after a step, in the model's units (after normalisation).",
+    "Entropy of the class probabilities: 0 is certainty; largest if all classes are equally likely",
+)
 
 
 def _nothing() -> Array:
@@ -101,7 +92,7 @@ class PathRecord:
     @property
     def title(self) -> str:
         """Its title in a figure."""
-        return TITLES.get(self.label) or method_title(self.label)
+        return TITLES.get(self.label) or styles.method_title(self.label)
 
     @property
     def remark(self) -> str:
@@ -117,10 +108,10 @@ def geometric_profile(
     *,
     title: str = "",
     classes: int | None = None,
-    ax: Canvas | None = None,
+    ax: styles.Canvas | None = None,
 ) -> Figure:
     """Plot how far the prediction and the input of one path move in each step, and the entropy, with bands for what
-    limited the step. Each panel says in a sentence what it shows.
+    limited the step.
 
     Args:
         fisher_rao_step: Length (T,) of each step in radians.
@@ -134,50 +125,22 @@ def geometric_profile(
     Returns:
         The figure.
     """
-    series = [np.asarray(a, dtype=np.float64) for a in (fisher_rao_step, euclidean_step, entropy)]
+    lengths = [np.asarray(a) for a in (fisher_rao_step, euclidean_step)]
+    path = PathRecord("", np.asarray(entropy), lengths[0], lengths[1], np.asarray(active_bound))
+    largest = 0.0 if classes is None else math.log(classes)
+    dashed = f" (dashed: {largest:.1f})" if largest > 0 else ""
     handles = _handles([active_bound])
-    legend = 1.05 * LINE * (1 + len(handles)) if handles else 0.0
-    sheet = open_sheet(7.4, 3 * _PANEL + _AXIS + legend - _BETWEEN, title=title, ax=ax)
-    down, left = (sheet.height + _BETWEEN - _AXIS - legend) / 3, 0.75
-    axes = [
-        sheet.add_axes(left, k * down + _WORDS, sheet.width - left, max(down - _WORDS - 0.2, 0.1)) for k in range(3)
-    ]
-    _draw_path(axes, series, active_bound, None, last=len(series[0]))
-    for k, (heading, sentence, unit) in enumerate(_panel_words(classes)):
-        sheet.write(0, k * down, heading, text_style(LABEL, INK, fontweight="bold"))
-        sheet.write(0, k * down + 0.17, fitted(sentence, sheet.width), text_style(TICK, MUTED))
-        axes[k].set_ylabel(unit, labelpad=4, **text_style(TICK, MUTED))
-        axes[k].yaxis.set_label_coords(-0.55 / max(sheet.width - left, 0.1), 0.5)
-    if classes is not None and classes > 1:
-        axes[2].axhline(math.log(classes), color=MUTED, linewidth=0.9, linestyle=(0, (4, 2)), gid="largest entropy")
-        axes[2].set_ylim(0, 1.12 * max(math.log(classes), float(np.nanmax([0.0, *series[2]]))))
-    if handles:
-        corner = sheet.at(0, 3 * down - _BETWEEN + _AXIS)
-        title = "Shaded: what limited the length of the step"
-        draw_legend(sheet.figure, handles, title, loc="upper left", bbox_to_anchor=corner, borderaxespad=0)
-    return root(sheet.figure)
-
-
-def _panel_words(classes: int | None) -> list[tuple[str, str, str]]:
-    """Return heading, sentence and unit of each panel of a profile."""
-    largest = "" if classes is None else f" (dashed: ln {classes:,} = {math.log(classes):.1f})".replace(",", " ")
-    return [
-        (
-            "How far the prediction moves in each step",
-            "Fisher–Rao distance of the class probabilities before and after a step: 0 is no change, π the largest.",
-            "radians",
-        ),
-        (
-            "How far the input moves in each step",
-            "Euclidean distance of the inputs before and after a step, in the model's units (after normalisation).",
-            "input units",
-        ),
-        (
-            "How undecided the prediction is",
-            f"Entropy of the class probabilities: 0 is certainty; largest if all classes are equally likely{largest}.",
-            "nats",
-        ),
-    ]
+    caption = [*_MEANINGS[:2], f"{_MEANINGS[2]}{dashed}.", *([_SHADED] if handles else [])]
+    panel = styles.open_panel(7.4, 4.7, title=title, caption=caption, handles=handles, ax=ax)
+    axes: list[Axes] = list(panel.subplots(3, 1))
+    _draw_path(axes, path, last=len(path.fisher_rao_step))
+    for one, words, unit in zip(axes, _HEADINGS, ("radians", "input units", "nats"), strict=True):
+        styles.write(one, title=words, x="step" if one is axes[2] else "", y=unit)
+    if largest > 0:
+        axes[2].axhline(largest, color=styles.MUTED, linewidth=0.9, linestyle=(0, (4, 2)), gid="largest entropy")
+        axes[2].set_ylim(0, 1.12 * max(largest, float(np.nanmax([0.0, *path.entropy]))))
+    panel.align_ylabels()
+    return styles.root(panel)
 
 
 def plot_profiles(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
@@ -190,18 +153,17 @@ def plot_profiles(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
     if not paths:
         raise ValueError("plot_profiles: no paths")
     handles = _handles([path.active_bound for path in paths])
-    caption = [_SCALES, *(["Shaded: what limited the length of the step."] if handles else [])]
-    figure = titled_figure(2.9 * len(paths) + 0.5, 4.7, title=title, caption=caption, handles=handles)
+    caption = [_SCALES, *([_SHADED] if handles else [])]
+    figure = styles.root(styles.open_panel(2.9 * len(paths) + 0.5, 4.7, title=title, caption=caption, handles=handles))
     grid = figure.subplots(3, len(paths), squeeze=False)
     for column, path in enumerate(paths):
-        series = [np.asarray(a, dtype=np.float64) for a in (path.fisher_rao_step, path.euclidean_step, path.entropy)]
         axes = list(grid[:, column])
-        _draw_path(
-            axes, series, path.active_bound, "share of ln C" if column == 0 else None, last=len(path.entropy) - 1
-        )
+        _draw_path(axes, path, last=len(path.entropy) - 1)
         axes[2].set(ylim=(0, 1.04), yticks=[0, 0.5, 1])
-        axes[0].set_title(sanitise(path.title, 20), loc="left", pad=7, fontweight="bold", **text_style(LABEL))
-        axes[0].set_title(path.remark, loc="right", pad=7, **text_style(TICK, MUTED))
+        for one, unit in zip(axes, _UNITS if column == 0 else ("", "", ""), strict=True):
+            top = one is axes[0]
+            words = (styles.sanitise(path.title, 20), path.remark) if top else ("", "")
+            styles.write(one, title=words[0], note=words[1], x="step" if one is axes[2] else "", y=unit)
     figure.align_ylabels()
     return figure
 
@@ -221,21 +183,14 @@ def _handles(bounds: Sequence[ArrayLike]) -> list[Patch]:
     return [Patch(facecolor=BOUNDS[b][1], alpha=0.35, label=BOUNDS[b][0]) for b in occurring]
 
 
-def _draw_path(
-    panels: Sequence[Axes],
-    series: Sequence[NDArray[np.float64]],
-    active_bound: ArrayLike,
-    unit: str | None,
-    *,
-    last: int,
-) -> None:
-    """Draw a path's three curves, each on its own scale from 0; ``unit`` is that of the entropy, None for no labels."""
-    names = ("prediction moves\n(radians)", "input moves\n(input units)", f"entropy\n({unit})")
-    for axes, values, name, colour in zip(panels, series, names, (BLUE, VERMILION, INK), strict=True):
-        despine(axes)
+def _draw_path(panels: Sequence[Axes], path: PathRecord, *, last: int) -> None:
+    """Draw a path's three curves, each on its own scale from 0."""
+    series = [np.asarray(a, dtype=np.float64) for a in (path.fisher_rao_step, path.euclidean_step, path.entropy)]
+    for axes, values, colour in zip(panels, series, (styles.BLUE, styles.VERMILION, styles.INK), strict=True):
+        styles.despine(axes)
         steps = np.arange(len(values)) + (axes is not panels[2])
         marker = "o" if len(values) <= 40 else None
-        style: Style = {"marker": marker, "markersize": 2.5, "clip_on": False, "in_layout": False}
+        style: styles.Style = {"marker": marker, "markersize": 2.5, "clip_on": False, "in_layout": False}
         axes.plot(steps, values, color=colour, linewidth=1.5, **style)
         finite = values[np.isfinite(values)]
         axes.set_ylim(0, (float(finite.max()) * 1.12 if finite.size else 0.0) or 1.0)
@@ -244,12 +199,9 @@ def _draw_path(
         axes.set_xlim(-0.5, max(last, 1) + 0.5)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         axes.tick_params(labelbottom=axes is panels[2])
-        if unit is not None:
-            axes.set_ylabel(name, **text_style(LABEL, colour))
         if not values.size:
             axes.tick_params(labelleft=False)
-            annotate(axes, "not measured" if last > 0 else "no step was taken")
-        for bound, first, end in runs(active_bound):
-            style: Style = {"facecolor": BOUNDS[bound][1], "alpha": 0.16, "linewidth": 0, "gid": f"{bound}"}
+            styles.annotate(axes, "not measured" if last > 0 else "no step was taken")
+        for bound, first, end in runs(path.active_bound):
+            style: styles.Style = {"facecolor": BOUNDS[bound][1], "alpha": 0.16, "linewidth": 0, "gid": f"{bound}"}
             axes.axvspan(first - 0.5, end + 0.5, **style)
-    panels[2].set_xlabel("step", **text_style(LABEL, MUTED))

@@ -1,4 +1,4 @@
-"""The style and the layout that all figures share.
+"""The style of all figures, and the parts that they are made of; matplotlib's constrained layout places everything.
 
 The style is set on each artist, not through ``rcParams``: those belong to the process, so figures drawn in two threads
 of a server would take each other's style, and a user's own settings would change.
@@ -8,7 +8,7 @@ import io
 import math
 from collections.abc import Sequence
 from functools import cache
-from textwrap import wrap
+from textwrap import fill, wrap
 from typing import Any, Literal
 
 from matplotlib import rcParams
@@ -32,6 +32,10 @@ FONT = "DejaVu Sans"  # distributed with matplotlib
 DPI = 150
 #: Keywords of an artist.
 Style = dict[str, Any]
+#: A figure or a part of one.
+Panel = Figure | SubFigure
+#: What a picture is drawn on.
+Canvas = Axes | Panel
 #: Font sizes in points.
 TITLE, LABEL, TICK = 10.5, 9.0, 8.0
 #: Titles of methods in a figure, by the name under which they are computed.
@@ -72,8 +76,8 @@ METHODS = {
 }
 #: Words for a modifier, before the title of the method.
 _MODIFIED = {"straight": "Straight", "smooth": "Smoothed"}
-#: Inches that a letter of size ``TICK`` and a line of it take, and the margin around a figure.
-LETTER, LINE, MARGIN = 0.066, 0.17, 0.1
+#: Inches that a letter of size ``TICK`` and a line of it take, and the margin around axes and figures.
+LETTER, LINE, MARGIN = 0.062, 0.17, 0.07
 
 
 class _Figure(Figure):
@@ -83,9 +87,9 @@ class _Figure(Figure):
         return png_of(self)
 
 
-def new_figure(width: float, height: float, *, dpi: float = DPI, layout: Any = None) -> Figure:
+def new_figure(width: float, height: float, *, dpi: float = DPI) -> Figure:
     """Return a white figure of this size in inches with its own canvas, without pyplot or a window system."""
-    figure = _Figure(figsize=(width, height), dpi=dpi, facecolor="white", layout=layout)
+    figure = _Figure(figsize=(width, height), dpi=dpi, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
@@ -97,70 +101,162 @@ def png_of(figure: Figure, *, dpi: float | Literal["figure"] = "figure") -> byte
     return buffer.getvalue()
 
 
-def titled_figure(
+def open_panel(
     width: float,
     height: float,
     *,
     title: str = "",
     caption: Sequence[str] = (),
     handles: Sequence[Artist] = (),
-) -> Figure:
-    """Return a figure with ``width`` x ``height`` inches for its axes, plus room for the title above them and for
-    captions and the legend of ``handles`` below; matplotlib's layout engine places everything."""
-    lines = [line for text in caption for line in wrap(text, int((width - 2 * MARGIN) / (0.92 * LETTER)))]
+    ax: Canvas | None = None,
+) -> Panel:
+    """Return a figure with ``width`` x ``height`` inches for its axes, plus room for the title above them and for the
+    sentences of a caption and the legend of ``handles`` below; with ``ax`` all is drawn there, in the room it has."""
+    panel = new_figure(width, height) if ax is None else _part_of(ax)
+    across = panel.bbox.width / panel.dpi - 2 * MARGIN
+    letters = max(int(across / LETTER), 20)
+    lines = [line for text in caption for line in wrap(text, letters)]
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-    columns = max(1, min(len(handles), int((width - 2 * MARGIN) / (LETTER * longest + 0.55))))
-    below = LINE * (len(lines) + math.ceil(len(handles) / columns))
-    total = height + (0.3 if title else 0.0) + (below + 2 * MARGIN if below else 0.0)
-    figure = new_figure(width, total, layout="constrained")
-    set_padding(figure, w_pad=MARGIN, h_pad=0.06, rect=(0, 0, 1, 1))
+    columns = max(1, min(len(handles), int(across / (LETTER * longest + 0.55))))
     if title:
-        style = text_style(TITLE, ha="left", fontweight="bold")
-        figure.suptitle(sanitise(title, int(width * 10)), x=MARGIN / width, **style)
-    if below:
-        spacing: Style = {"handlelength": 2.2, "columnspacing": 1.6, "labelspacing": 0.4, "borderaxespad": 1}
-        draw_legend(figure, handles, "\n".join(lines), loc="outside lower left", ncols=columns, **spacing)
+        style = text_style(TITLE, ha="left", va="top", fontweight="bold", wrap=True)
+        panel.suptitle(sanitise(title, 2 * letters), x=MARGIN / (across + 2 * MARGIN), **style)
+    if lines or handles:
+        _draw_legend(panel, handles, "\n".join(lines), columns)
+    if isinstance(panel, Figure) and ax is None:
+        below = LINE * (len(lines) + math.ceil(len(handles) / columns))
+        above = 0.2 * math.ceil(1.5 * len(title) / letters)
+        panel.set_figheight(height + above + below + 2 * MARGIN)
+        panel.set_layout_engine("constrained", w_pad=MARGIN, h_pad=MARGIN, wspace=0, hspace=0)
+    return panel
+
+
+def open_axes(width: float, height: float, *, title: str, caption: Sequence[str], ax: Canvas | None) -> Axes:
+    """Return the axes of a picture that needs one only, as :func:`open_panel`; axes that a reader gave get the title
+    and the caption themselves."""
+    if not isinstance(ax, Axes):
+        return open_panel(width, height, title=title, caption=caption, ax=ax).subplots()
+    letters = max(int(ax.get_window_extent().width / parent(ax).dpi / LETTER), 20)
+    write(ax, title=sanitise(title), x="\n".join(fill(sentence, letters) for sentence in caption))
+    ax.xaxis.label.set(linespacing=1.45, gid="caption", ha="left", x=0.0)
+    return ax
+
+
+def fit_height(axes: Axes, rows: float, highest: float = math.inf) -> None:
+    """Change the height of a figure so that its images, ``rows`` of them below each other, are as wide as their
+    columns, but at most ``highest`` inches high."""
+    figure, shape = root(axes), axes.images[0].get_size()
+    pictures = [one for one in figure.findobj(Axes) if one.images]
+    for one in pictures:
+        one.set_aspect("auto")  # words that stand where an image leaves room would not count
+    lay_out(figure)
+    box = axes.get_window_extent()
+    for one in pictures:
+        one.set_aspect("equal")
+    height = min(box.width * clipped_aspect(*shape), highest * figure.dpi)
+    figure.set_figheight(figure.get_figheight() + rows * (height - box.height) / figure.dpi)
+
+
+def lay_out(figure: Figure) -> None:
+    """Let the layout engine of a figure place its axes now."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+
+
+def _part_of(ax: Canvas) -> Panel:
+    """Return the figure, or the part of one, that a picture of several axes is drawn on; matplotlib's constrained
+    layout places the parts of a figure that has no layout engine.
+
+    Axes of a grid are emptied, and a part of the figure takes their place.
+
+    Raises:
+        ValueError: For axes that belong to no grid.
+    """
+    spec = ax.get_subplotspec() if isinstance(ax, Axes) else None
+    if isinstance(ax, Axes) and spec is None:
+        raise ValueError("ax: got Axes outside a grid, expected a SubFigure, or Axes of subplots or add_subplot")
+    if root(ax).get_layout_engine() is None:
+        root(ax).set_layout_engine("constrained")
+    if not isinstance(ax, Axes):
+        return ax
+    assert spec is not None
+    ax.set_axis_off()
+    return parent(ax).add_subfigure(spec)
+
+
+def parent(ax: Axes) -> Panel:
+    """Return the figure, or the part of one, that holds axes."""
+    figure = ax.get_figure()
+    assert figure is not None
     return figure
 
 
-def draw_legend(figure: Figure | SubFigure, handles: Sequence[Artist], title: str, **layout: Any) -> None:
-    """Draw a legend without a frame below a title in muted letters; ``layout`` says where and how wide."""
+def root(ax: Canvas) -> Figure:
+    """Return the whole figure that a picture belongs to."""
+    figure = parent(ax) if isinstance(ax, Axes) else ax
+    while isinstance(figure, SubFigure):
+        figure = figure._parent  # pyright: ignore[reportAttributeAccessIssue] - the public way needs matplotlib 3.10
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def _draw_legend(panel: Panel, handles: Sequence[Artist], caption: str, columns: int) -> None:
+    """Draw a legend without a frame below a caption in muted letters, outside the axes."""
     small: Style = {"family": font_families(), "size": TICK}
     fonts: Style = {"prop": small, "title_fontproperties": small, "labelcolor": INK}
-    legend = figure.legend(
-        handles=list(handles), title=title or None, alignment="left", frameon=False, borderpad=0, **fonts, **layout
-    )
-    legend.get_title().set(color=MUTED, parse_math=False)
+    room: Style = {"handlelength": 2.2, "columnspacing": 1.6, "labelspacing": 0.4, "borderpad": 0}
+    place: Style = {"loc": "outside lower left", "alignment": "left", "ncols": columns, "frameon": False}
+    room["borderaxespad"] = 72 * MARGIN / TICK
+    legend = panel.legend(handles=list(handles), title=caption or None, **fonts, **room, **place)
+    legend.get_title().set(color=MUTED, parse_math=False, linespacing=1.45, gid="caption")
     for text in legend.get_texts():
         text.set_parse_math(False)
 
 
-def set_padding(figure: Figure, **settings: Any) -> None:
-    """Set the inches between axes, and other settings of the figure's layout engine."""
-    engine = figure.get_layout_engine()
-    assert engine is not None
-    engine.set(**settings)
-
-
 def panels(
-    count: int, size: tuple[float, float], *, across: int, width: float = 0.0, narrowest: float = 0.0, **notes: Any
+    count: int,
+    size: tuple[float, float],
+    *,
+    across: int,
+    width: float = 0.0,
+    narrowest: float = 0.0,
+    sharey: bool = False,
+    **notes: Any,
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its ``count`` axes, at most ``across`` in a row.
+    """Return a figure and its ``count`` axes, at most ``across`` in a row, which may share what stands at their left.
 
     Each takes ``size`` inches with its own words, and ``width`` more are shared; no figure is narrower than
-    ``narrowest``. ``notes`` are the title, caption and handles of :func:`titled_figure`.
+    ``narrowest``. ``notes`` are the title, caption and handles of :func:`open_panel`.
     """
     rows = math.ceil(count / across)
     columns = math.ceil(count / rows)
-    figure = titled_figure(max(columns * size[0] + width, narrowest), rows * size[1], **notes)
-    grid = figure.add_gridspec(rows, columns)
-    return figure, [figure.add_subplot(grid[divmod(index, columns)]) for index in range(count)]
+    figure = root(open_panel(max(columns * size[0] + width, narrowest), rows * size[1], **notes))
+    grid: list[Axes] = list(figure.subplots(rows, columns, sharey=sharey, squeeze=False).flat)
+    for axes in grid[count:]:
+        axes.remove()
+    return figure, grid[:count]
 
 
-def is_leftmost(axes: Axes) -> bool:
-    """Return whether axes stand in the first column of their figure."""
-    position = axes.get_subplotspec()
-    return position is not None and position.is_first_col()
+def write(axes: Axes, *, title: str = "", note: str = "", x: str = "", y: str = "", bold: bool = True) -> None:
+    """Write words around axes: a title above them on the left, a note on the right, and the names of both axes, which
+    begin on the left below an image. A title is muted if it is not ``bold``."""
+    head = text_style(LABEL, fontweight="bold") if bold else text_style(LABEL, MUTED)
+    muted = text_style(TICK, MUTED)
+    axes.set_title(title, loc="left", pad=5, **head)
+    axes.set_title(note, loc="right", pad=5, **muted)
+    axes.set_xlabel(x, loc="left" if axes.images else "center", labelpad=3, **muted)
+    axes.set_ylabel(y, labelpad=4, **muted)
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Name the rows of a chart, the first on top, and leave the axis below alone."""
+    despine(axes)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names, parse_math=False)
+    axes.tick_params(axis="y", length=0, labelsize=LABEL, labelcolor=INK)
 
 
 def series_style(index: int) -> Style:
@@ -195,8 +291,8 @@ def style_ticks(axes: Axes) -> None:
 
 
 def image_frame(axes: Axes) -> None:
-    """Draw a hairline around an image, without ticks."""
-    axes.set(xticks=[], yticks=[])
+    """Draw a hairline around an image, without ticks, at the upper left of its room."""
+    axes.set(xticks=[], yticks=[], anchor="NW")
     axes.spines[:].set(color=RULE, linewidth=0.6)
 
 
@@ -212,6 +308,16 @@ def sanitise(text: str, length: int = 60) -> str:
     known = _charmap(*font_families())
     drawn = "".join(c if ord(c) in known else "\u25a1" for c in " ".join(text.split()))
     return drawn if len(drawn) <= length else drawn[: length - 1].rstrip() + "…"
+
+
+def wrapped(text: str, letters: int, most: int = 2) -> str:
+    """Return ``text`` on about ``most`` lines of so many letters, cut with an ellipsis where it must."""
+    return fill(sanitise(text, letters * most - letters // 3), letters)
+
+
+def clipped_aspect(height: float, width: float) -> float:
+    """Return the ratio of two sides, within what fits on a page."""
+    return min(max(height / width, 0.4), 2.5)
 
 
 def method_title(label: str) -> str:

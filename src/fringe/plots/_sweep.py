@@ -11,28 +11,16 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, SymmetricalLogLocator
 from numpy.typing import NDArray
 
-from fringe.plots._style import (
-    INK,
-    LABEL,
-    MAX_SERIES,
-    MUTED,
-    Style,
-    despine,
-    is_leftmost,
-    panels,
-    sanitise,
-    series_style,
-    text_style,
-)
+from fringe.plots import _style as styles
 
 #: Decades up to which tick labels are plain numbers, not powers of ten.
 _SHORT = 2.5
-_LINES: Style = {"linewidth": 1.4, "marker": "o", "markersize": 2.6}
-_CENTRE: Style = {"marker": "o", "linestyle": "none", "markersize": 6.5, "markerfacecolor": "white"}
+_LINES: styles.Style = {"linewidth": 1.4, "marker": "o", "markersize": 2.6}
+_CENTRE: styles.Style = {"marker": "o", "linestyle": "none", "markersize": 6.5, "markerfacecolor": "white"}
 _CENTRE["markeredgewidth"] = 1.4
 # A thin line, because dashes distinguish networks.
-_CENTRE_OFF_AXIS: Style = {"linewidth": 0.7, "gid": "centre off the axis"}
-_FAILED: Style = {"marker": "x", "linestyle": "none", "markersize": 4.5, "markeredgewidth": 1.2}
+_CENTRE_OFF_AXIS: styles.Style = {"linewidth": 0.7, "gid": "centre off the axis"}
+_FAILED: styles.Style = {"marker": "x", "linestyle": "none", "markersize": 4.5, "markeredgewidth": 1.2}
 
 
 @dataclass(frozen=True)
@@ -74,32 +62,30 @@ def plot_sensitivity(data: Sequence[SweepPanel], *, title: str = "") -> Figure:
         if len({len(row) for row in (curve.values, curve.objective, curve.low, curve.high)}) != 1:
             raise ValueError(f"plot_sensitivity: values, objective, low and high of {curve.name!r} differ in length")
     names = list(dict.fromkeys(curve.name for curve in curves))
-    if len(names) > MAX_SERIES:
-        raise ValueError(f"plot_sensitivity: got {len(names)} networks, expected at most {MAX_SERIES}")
-    styles: dict[str, Style] = {name: series_style(index) for index, name in enumerate(names)}
-    handles = [Line2D([], [], label=sanitise(name), **style, **_LINES) for name, style in styles.items() if name]
-    figure, grid = panels(
-        len(data), (2.75, 2.35), across=3, narrowest=3.4, title=title, handles=[*handles, *_marks(curves)]
+    if len(names) > styles.MAX_SERIES:
+        raise ValueError(f"plot_sensitivity: got {len(names)} networks, expected at most {styles.MAX_SERIES}")
+    looks: dict[str, styles.Style] = {name: styles.series_style(index) for index, name in enumerate(names)}
+    handles = [Line2D([], [], label=styles.sanitise(name), **style, **_LINES) for name, style in looks.items() if name]
+    figure, grid = styles.panels(
+        len(data), (2.75, 2.35), across=3, narrowest=3.4, sharey=True, title=title, handles=[*handles, *_marks(curves)]
     )
-    limits = _limits(curves)
     for axes, panel in zip(grid, data, strict=True):
-        _draw(axes, panel, styles)
-        axes.set_ylim(*limits)
+        _draw(axes, panel, looks)
+        axes.margins(y=0.08)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-        axes.tick_params(labelleft=is_leftmost(axes))
-        axes.set_ylabel("objective" if is_leftmost(axes) else "", **text_style(LABEL, MUTED))
+        styles.write(axes, x=styles.sanitise(panel.factor, 40))
+    figure.supylabel("objective", **styles.text_style(styles.LABEL, styles.MUTED))
     return figure
 
 
-def _draw(axes: Axes, panel: SweepPanel, styles: Mapping[str, Style]) -> None:
-    despine(axes)
-    axes.set_xlabel(sanitise(panel.factor, 40), **text_style(LABEL, INK))
+def _draw(axes: Axes, panel: SweepPanel, looks: Mapping[str, styles.Style]) -> None:
+    styles.despine(axes)
     _set_scale(axes, _array(v for curve in panel.curves for v in curve.values))
     for curve in panel.curves:
-        colour = styles[curve.name]["color"]
+        colour = looks[curve.name]["color"]
         values, best, low, high = (_array(row) for row in (curve.values, curve.objective, curve.low, curve.high))
         axes.fill_between(values, low, high, color=colour, alpha=0.12, linewidth=0)
-        axes.plot(values, best, **styles[curve.name], **_LINES)
+        axes.plot(values, best, **looks[curve.name], **_LINES)
         failed = values[~np.isfinite(best)]
         axes.plot(failed, np.full(failed.size, 0.04), transform=axes.get_xaxis_transform(), color=colour, **_FAILED)
         if curve.centre is not None:
@@ -127,17 +113,6 @@ def _set_scale(axes: Axes, values: NDArray[np.float64]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _limits(curves: Sequence[SweepCurve]) -> tuple[float, float]:
-    """Return limits of all finite numbers that are drawn, with a margin."""
-    rows = [row for curve in curves for row in (curve.objective, curve.low, curve.high, (curve.centre_objective,))]
-    drawn = _array(v for row in rows for v in row if math.isfinite(v))
-    if drawn.size == 0:
-        return 0.0, 1.0
-    low, high = float(drawn.min()), float(drawn.max())
-    margin = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
-    return low - margin, high + margin
-
-
 def _marks(curves: Sequence[SweepCurve]) -> list[Line2D]:
     """Return the legend's entries of the marks that occur."""
     off_axis = any(curve.centre is None and math.isfinite(curve.centre_objective) for curve in curves)
@@ -146,7 +121,7 @@ def _marks(curves: Sequence[SweepCurve]) -> list[Line2D]:
         (off_axis, "centre, off this axis", _CENTRE_OFF_AXIS),
         (any(not math.isfinite(v) for curve in curves for v in curve.objective), "failed", _FAILED),
     )
-    return [Line2D([], [], label=label, color=INK, **style) for known, label, style in occurs if known]
+    return [Line2D([], [], label=label, color=styles.INK, **style) for known, label, style in occurs if known]
 
 
 def _array(values: Iterable[float]) -> NDArray[np.float64]:

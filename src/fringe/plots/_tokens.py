@@ -8,18 +8,16 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.plots._layout import Canvas, fitted, open_sheet, root, text_width
+from fringe.plots import _style as styles
 from fringe.plots._maps import DIVERGING
-from fringe.plots._style import INK, MUTED, annotate, quoted, sanitise, text_style
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-#: Points of a word in the figure; inches of the figure, of a line, between words, and around a word.
-_SIZE, _WIDTH, _LINE, _BETWEEN, _AROUND = 11.0, 6.6, 0.36, 0.06, 0.05
+#: Points of a word in the figure; letters that are drawn of it; inches of the figure, of a line, and between words.
+_SIZE, _LETTERS, _WIDTH, _LINE, _BETWEEN = 11.0, 60, 6.6, 0.36, 0.16
 
 
 def token_map(
@@ -29,7 +27,7 @@ def token_map(
     title: str = "",
     label: str = "",
     note: str = "",
-    ax: Canvas | None = None,
+    ax: styles.Canvas | None = None,
 ) -> Figure:
     """Draw a text with each word on the colour of its evidence (W,); words that were held fixed are grey, and positive
     values speak for the class.
@@ -38,26 +36,31 @@ def token_map(
     a new figure. Raises ValueError if the numbers of words and values differ.
     """
     strength = _checked(words, values)
-    caption = [f"Red words speak for {quoted(label)}, blue words against it.", *([note] if note else [])]
-    lines = _flow(words, _WIDTH)
-    sheet = open_sheet(_WIDTH, _LINE * len(lines), title=title, caption=caption, ax=ax)
-    lines = _flow(words, sheet.width)
-    axes = sheet.add_axes(0, 0, sheet.width, sheet.height)
-    axes.set(xlim=(0, sheet.width), ylim=(max(sheet.height, _LINE * len(lines)), 0))
+    caption = [f"Red words speak for {styles.quoted(label)}, blue words against it.", *([note] if note else [])]
+    axes = styles.open_panel(_WIDTH, _LINE, title=title, caption=caption, ax=ax).subplots()
     axes.set_axis_off()
-    for row, line in enumerate(lines):
-        for k, left, width in line:
-            ground, ink = _colours(strength[k])
-            if strength[k] != 0:
-                corner, height = (left + 0.02, row * _LINE + 0.04), _LINE - 0.08
-                shape = f"round,pad=0,rounding_size={_AROUND}"
-                axes.add_patch(FancyBboxPatch(corner, width - 0.04, height, shape, facecolor=ground, linewidth=0))
-            word = fitted(words[k], sheet.width - 2 * _AROUND, _SIZE)
-            middle = (left + width / 2, (row + 0.5) * _LINE)
-            axes.text(*middle, word, ha="center", va="center_baseline", **text_style(_SIZE, ink))
+    figure = styles.root(axes)
+    styles.lay_out(figure)
+    across, left, row = axes.get_window_extent().width / figure.dpi - 0.08, 0.0, 0
+    for word, share in zip(words, strength, strict=True):
+        ground, ink = _colours(share)
+        box: styles.Style = {"boxstyle": "round,pad=0.18", "facecolor": ground, "edgecolor": "none"}
+        style = styles.text_style(_SIZE, ink, va="center_baseline", bbox=box if share else None)
+        text = axes.text(0, 0, styles.sanitise(word, _LETTERS), **style)
+        width = text.get_window_extent().width / figure.dpi
+        if width > across:
+            text.set_fontsize(_SIZE * across / width)
+        if left and left + width > across:
+            left, row = 0.0, row + 1
+        text.set_position((left, row + 0.5))
+        left += min(width, across) + _BETWEEN
+    high = axes.get_window_extent().height / figure.dpi
+    axes.set(xlim=(-0.04, across + 0.04), ylim=(row + 1 if ax is None else max(row + 1, high / _LINE), 0))
+    if ax is None:
+        figure.set_figheight(figure.get_figheight() + _LINE * (row + 1) - high)
     if not strength.any():
-        annotate(axes, "the attribution is zero or not finite")
-    return root(axes)
+        styles.annotate(axes, "the attribution is zero or not finite")
+    return styles.root(axes)
 
 
 def token_html(words: Sequence[str], values: ArrayLike) -> str:
@@ -103,21 +106,7 @@ def _checked(words: Sequence[str], values: ArrayLike) -> NDArray[np.float64]:
 def _colours(share: float) -> tuple[str, str]:
     """The ground and the ink of a word, as hexadecimal colours."""
     if share == 0:
-        return "#ffffff", MUTED
+        return "#ffffff", styles.MUTED
     shade = colormaps[DIVERGING](0.5 + 0.45 * share)[:3]
     bright = float(np.dot(shade, (0.299, 0.587, 0.114)))
-    return to_hex(shade), INK if bright > 0.5 else "#ffffff"
-
-
-def _flow(words: Sequence[str], across: float) -> list[list[tuple[int, float, float]]]:
-    """Lines of words: the number of each, its left edge and its width in inches."""
-    lines: list[list[tuple[int, float, float]]] = [[]]
-    left = 0.0
-    for k, word in enumerate(words):
-        width = min(text_width(sanitise(word, 400), _SIZE) + 2 * _AROUND + 0.04, across)
-        if lines[-1] and left + width > across:
-            lines.append([])
-            left = 0.0
-        lines[-1].append((k, left, width))
-        left += width + _BETWEEN
-    return lines
+    return to_hex(shade), styles.INK if bright > 0.5 else "#ffffff"

@@ -9,45 +9,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from fringe.plots._layout import Canvas, open_sheet, root
-from fringe.plots._maps import (
-    STRENGTH,
-    Plane,
-    averaging,
-    clipped_aspect,
-    display_scale,
-    empty_reason,
-    for_display,
-    picture,
-    show,
-    show_signed,
-    signed_caption,
-    spatial,
-)
+from fringe.plots import _maps as maps
+from fringe.plots import _style as styles
 from fringe.plots._profiles import PathRecord
-from fringe.plots._style import (
-    BLUE,
-    INK,
-    LABEL,
-    MUTED,
-    RULE,
-    TICK,
-    Style,
-    annotate,
-    despine,
-    image_frame,
-    sanitise,
-    set_padding,
-    text_style,
-    titled_figure,
-)
 
-#: Inches of a trajectory: names of rows, the curve with the words below it, names of columns, and between rows.
-_NAMES, _CURVE, _HEAD, _ROW = 1.1, 1.65, 0.2, 0.08
+#: Inches of an image of a trajectory with the gap beside it, of the curve, and of the names of rows.
+_TILE, _CURVE, _NAMES = 1.6, 1.1, 1.1
 _ENTROPY = "Entropy: 0 % is certainty, 100 % means that all classes are equally likely."
 _CHANGE = "Change: grey is unchanged, lighter is brighter and darker is darker than the input."
 #: Points: what is written in every row of variants.
-_SMALL = TICK - 0.5
+_SMALL = styles.TICK - 0.5
 _CAPTION = (
     "Entropy: 1 means that all classes are equally likely. Change since the input: blurred, bright is the row's "
     "largest. Attribution: red speaks for the class, blue against it, each on its own scale"
@@ -62,7 +33,7 @@ def trajectory(
     *,
     title: str = "",
     label: str = "",
-    ax: Canvas | None = None,
+    ax: styles.Canvas | None = None,
 ) -> Figure:
     """Plot the entropy along a path and below it the intermediate inputs, how they differ from the first one, and the
     attribution accumulated so far.
@@ -86,56 +57,58 @@ def trajectory(
         ValueError: If steps, images and maps differ in number.
     """
     curve, steps = np.asarray(entropy, dtype=np.float64), np.asarray(snapshot_steps)
-    drawn = [picture(image) for image in np.asarray(images, dtype=np.float64)]
-    planes = [for_display(spatial(values)) for values in np.asarray(cumulative, dtype=np.float64)]
+    drawn = [maps.picture(image) for image in np.asarray(images, dtype=np.float64)]
+    planes = [maps.for_display(maps.spatial(values)) for values in np.asarray(cumulative, dtype=np.float64)]
     if not len(steps) == len(drawn) == len(planes):
         raise ValueError(f"trajectory: {len(steps)} steps, {len(drawn)} images and {len(planes)} maps do not match")
     columns, size = max(len(steps), 3), drawn[0].shape[:2]
-    natural = (1.6 * columns + _NAMES, _CURVE + _HEAD + 3 * (1.5 * clipped_aspect(*size) + _ROW))
-    signs = signed_caption(size, label)
-    sheet = open_sheet(*natural, title=title, caption=[_ENTROPY, _CHANGE, *signs], ax=ax)
-    across, down = (sheet.width - _NAMES) / columns, (sheet.height - _CURVE - _HEAD) / 3
-    tile = (max(across - 0.1, 0.1), max(down - _ROW, 0.1))
-    curve_axes = sheet.add_axes(_NAMES, 0.05, sheet.width - _NAMES, _CURVE - 0.55)
-    tops = [_CURVE + _HEAD + row * down for row in range(3)]
-    grid = [[sheet.add_axes(_NAMES + c * across + 0.05, top, *tile) for c in range(len(steps))] for top in tops]
+    tall = _TILE * styles.clipped_aspect(*size)
+    natural = (_TILE * columns + _NAMES, _CURVE + 3 * tall + 0.9)
+    caption = [_ENTROPY, _CHANGE, *maps.signed_caption(size, label)]
+    panel = styles.open_panel(*natural, title=title, caption=caption, ax=ax)
+    grid = panel.add_gridspec(4, columns, height_ratios=[_CURVE, tall, tall, tall])
+    above = panel.add_subplot(grid[0, :])
+    tiles = [[panel.add_subplot(grid[row, column]) for column in range(len(steps))] for row in (1, 2, 3)]
     change, factor = amplified([image - drawn[0] for image in drawn])
     for column, (image, plane) in enumerate(zip(drawn, planes, strict=True)):
-        show(grid[0][column], image)
-        show(grid[1][column], change[column])
-        show_signed(grid[2][column], plane, display_scale(planes[-1]))
-        style = text_style(LABEL, INK if column == 0 else MUTED)
-        grid[0][column].set_title("input" if steps[column] == 0 else f"step {steps[column]}", pad=4, **style)
-    for axes in (*grid[0], *grid[1], *grid[2]):
-        image_frame(axes)
+        maps.show(tiles[0][column], image)
+        maps.show(tiles[1][column], change[column])
+        maps.show_signed(tiles[2][column], plane, maps.display_scale(planes[-1]))
+        styles.write(tiles[0][column], title="input" if steps[column] == 0 else f"step {steps[column]}", bold=False)
+    for axes in (*tiles[0], *tiles[1], *tiles[2]):
+        styles.image_frame(axes)
     amount = f"\n× {factor:,}".replace(",", " ") if factor > 1 else ""
     names = ("image on\nthe path", f"change since\nthe input{amount}", "evidence\nso far")
-    for name, top in zip(names, tops, strict=True):
-        style = text_style(LABEL, MUTED, ha="right", va="center", linespacing=1.3)
-        sheet.write(_NAMES - 0.08, top + tile[1] / 2, name, style)
-    _label_curve(curve_axes, _draw_curve(curve_axes, curve, steps), across / (sheet.width - _NAMES), len(steps))
-    return root(sheet.figure)
+    for name, row in zip(names, tiles, strict=True):
+        style = styles.text_style(styles.LABEL, styles.MUTED, ha="right", va="center", linespacing=1.3)
+        row[0].set_ylabel(name, rotation=0, labelpad=6, **style)
+    last = _draw_curve(above, curve, steps)
+    above.set_xticks([t for t in MaxNLocator(integer=True, nbins=9).tick_values(0, last) if 0 <= t <= last])
+    above.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    styles.write(above, x="step of the path", y="entropy of\nthe prediction")
+    if ax is None:
+        styles.fit_height(tiles[0][0], 3 + _CURVE / tall)
+    _align(above, tiles[0], last)
+    return styles.root(panel)
 
 
-def amplified(differences: Sequence[Plane]) -> tuple[list[Plane], int]:
+def _align(curve: Axes, tiles: Sequence[Axes], last: int) -> None:
+    """Set the limits of a curve so that step 0 stands above the first image and the ``last`` one above the last."""
+    styles.lay_out(styles.root(curve))
+    box, images = curve.get_position(), [axes.get_position() for axes in tiles]
+    first, *_, end = [(image.x0 + image.width / 2 - box.x0) / box.width for image in (*images, images[-1])]
+    if len(tiles) == 1:
+        end = 1 - first
+    curve.set_xlim(-first * last / (end - first), (1 - first) * last / (end - first))
+
+
+def amplified(differences: Sequence[maps.Plane]) -> tuple[list[maps.Plane], int]:
     """Return differences (H, W, 3) of images times a factor around grey, in [0, 1], and the factor: 1, 2 or 5 times a
     power of ten, so that the largest of the last one just fits but for its upper twentieth."""
     size = float(np.quantile(np.abs(differences[-1]), 0.95))
     largest = min(0.5 / size, 1000.0) if size > 0 else 1.0
     factor = max(factor for factor in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if factor <= max(largest, 1.0))
     return [np.clip(0.5 + factor * difference, 0.0, 1.0) for difference in differences], factor
-
-
-def _label_curve(axes: Axes, last: int, column: float, count: int) -> None:
-    """Label the curve, and set its limits so that step 0 stands above the first image and the ``last`` one above the
-    last; a column takes this share of the width."""
-    first, end = column / 2, (max(count, 2) - 0.5) * column
-    step = (end - first) / last
-    axes.set_xlim(-first / step, (1 - first) / step)
-    axes.set_xticks([t for t in MaxNLocator(integer=True, nbins=9).tick_values(0, last) if 0 <= t <= last])
-    axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    axes.set_ylabel("entropy of\nthe prediction", labelpad=6, **text_style(LABEL, MUTED))
-    axes.set_xlabel("step of the path", labelpad=1, **text_style(LABEL, MUTED))
 
 
 def plot_variants(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
@@ -151,11 +124,12 @@ def plot_variants(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
     for path in paths:
         _check(path)
     waypoints = max(len(path.snapshot_steps) for path in paths)
-    tall = 0.9 * clipped_aspect(*paths[0].changes.shape[1:])
+    tall = 0.9 * styles.clipped_aspect(*paths[0].changes.shape[1:])
     width = 2.5 + 0.88 * (waypoints + 2) + 0.3
-    caption = [f"{_CAPTION}{averaging(paths[0].changes.shape[1:])}."]
-    figure = titled_figure(width, (tall + 0.46) * len(paths) + 0.15, title=title, caption=caption)
-    set_padding(figure, w_pad=0.025, rect=(0.01, 0, 0.98, 1))
+    caption = [f"{_CAPTION}{maps.averaging(paths[0].changes.shape[1:])}."]
+    height = (max(tall, 0.55) + 0.54) * len(paths) + 0.15
+    figure = styles.root(styles.open_panel(width, height, title=title, caption=caption))
+    figure.set_layout_engine("constrained", w_pad=0.025, h_pad=styles.MARGIN, wspace=0, rect=(0.01, 0, 0.98, 1))
     ratios = [2.4, 1, 0.1, *[1] * (waypoints - 1), 0.1, 1, 1]
     grid = figure.add_gridspec(len(paths), len(ratios), width_ratios=ratios)
     last = max(len(path.entropy) for path in paths) - 1
@@ -164,8 +138,8 @@ def plot_variants(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
         used = [*used[: 1 + len(path.snapshot_steps)], *used[-2:]]
         axes = [figure.add_subplot(grid[row, column]) for column in used]
         _draw_variant(axes, path, last)
-        if path is paths[-1]:
-            axes[0].set_xlabel("step", labelpad=1, **text_style(TICK, MUTED))
+        below = "step" if path is paths[-1] else ""
+        axes[0].set_xlabel(below, labelpad=1, **styles.text_style(styles.TICK, styles.MUTED))
     return figure
 
 
@@ -180,13 +154,13 @@ def _check(path: PathRecord) -> None:
 
 def _draw_curve(axes: Axes, entropy: NDArray[Any], steps: NDArray[Any]) -> int:
     """Draw the entropy with markers at ``steps``; the last step."""
-    despine(axes)
+    styles.despine(axes)
     along = np.arange(len(entropy))
-    axes.plot(along, entropy, color=BLUE, linewidth=1.6, solid_capstyle="round")
-    axes.fill_between(along, entropy, color=BLUE, alpha=0.08, linewidth=0)
-    axes.vlines(steps, 0, entropy[steps], color=RULE, linewidth=0.8)
-    edge: Style = {"markeredgecolor": "white", "markeredgewidth": 0.8, "clip_on": False, "zorder": 5}
-    axes.plot(steps, entropy[steps], "o", color=BLUE, markersize=4.5, **edge)
+    axes.plot(along, entropy, color=styles.BLUE, linewidth=1.6, solid_capstyle="round")
+    axes.fill_between(along, entropy, color=styles.BLUE, alpha=0.08, linewidth=0)
+    axes.vlines(steps, 0, entropy[steps], color=styles.RULE, linewidth=0.8)
+    edge: styles.Style = {"markeredgecolor": "white", "markeredgewidth": 0.8, "clip_on": False, "zorder": 5}
+    axes.plot(steps, entropy[steps], "o", color=styles.BLUE, markersize=4.5, **edge)
     axes.set_ylim(0, max([1.04, *(1.04 * entropy[np.isfinite(entropy)])]))
     axes.set_yticks([0, 0.5, 1])
     return max(len(entropy) - 1, 1)
@@ -195,21 +169,23 @@ def _draw_curve(axes: Axes, entropy: NDArray[Any], steps: NDArray[Any]) -> int:
 def _draw_variant(axes: Sequence[Axes], path: PathRecord, last: int) -> None:
     steps = np.asarray(path.snapshot_steps)
     curve, start, *changes, end, attribution = axes
-    heading = curve.set_title(sanitise(path.title, 27), loc="left", x=-0.14, **text_style(LABEL, fontweight="bold"))
-    beside: Style = {"xytext": (5, 0), "textcoords": "offset points", "va": "bottom", "in_layout": False}
-    curve.annotate(path.remark, (1, 0), xycoords=heading, **beside, **text_style(_SMALL, MUTED))
+    heading = curve.set_title(
+        styles.sanitise(path.title, 24), loc="left", x=-0.14, **styles.text_style(styles.LABEL, fontweight="bold")
+    )
+    beside: styles.Style = {"xytext": (5, 0), "textcoords": "offset points", "va": "bottom", "in_layout": False}
+    curve.annotate(path.remark, (1, 0), xycoords=heading, **beside, **styles.text_style(_SMALL, styles.MUTED))
     _draw_curve(curve, np.asarray(path.entropy), steps)
     curve.set_xlim(-0.03 * max(last, 1), 1.03 * max(last, 1))
     curve.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     curve.tick_params(labelsize=_SMALL, pad=2)
-    show(start, picture(path.images[0]))
+    maps.show(start, maps.picture(path.images[0]))
     for one, change in zip(changes, path.changes[1:], strict=True):
-        one.imshow(change, cmap=STRENGTH, vmin=0.0, vmax=1.0, interpolation="antialiased")
-    show(end, picture(path.images[-1]))
-    plane = for_display(spatial(path.attribution))
-    show_signed(attribution, plane, display_scale(plane))
-    if empty_reason(plane):
-        annotate(attribution, empty_reason(plane))
+        one.imshow(change, cmap=maps.STRENGTH, vmin=0.0, vmax=1.0, interpolation="antialiased")
+    maps.show(end, maps.picture(path.images[-1]))
+    plane = maps.for_display(maps.spatial(path.attribution))
+    maps.show_signed(attribution, plane, maps.display_scale(plane))
+    if maps.empty_reason(plane):
+        styles.annotate(attribution, maps.empty_reason(plane))
     for one, name in zip(axes[1:], ("input", *(f"step {s}" for s in steps[1:]), "end", "attribution"), strict=True):
-        image_frame(one)
-        one.set_title(name, pad=3, **text_style(_SMALL, INK if one is attribution else MUTED))
+        styles.image_frame(one)
+        one.set_title(name, pad=3, **styles.text_style(_SMALL, styles.INK if one is attribution else styles.MUTED))
