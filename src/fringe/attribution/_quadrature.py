@@ -8,7 +8,6 @@ reverse path and returns the negative: the same number; eq. trapezoid).
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fringe.linalg import add_rows, batch_view
-from fringe.paths import Point, Problem, Rows, Segment
+from fringe.paths import Point, Problem, Rows, Segment, State
 
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
 Rule = Literal["trapezoid", "adaptive", "corrected"]
@@ -58,7 +57,7 @@ def quadrature_nodes(rule: NodeRule, count: int) -> tuple[Tensor, Tensor]:
 class Quadrature:
     r"""A rule that integrates gradients along the segments of a sequential path.
 
-    ``"adaptive"`` (ours) is the trapezoid rule with some segments halved: :class:`Bisection`. ``"corrected"`` (ours)
+    ``"adaptive"`` (ours) is the trapezoid rule with some segments halved: :class:`Adaptive`. ``"corrected"`` (ours)
     is the trapezoid rule, minus the error e of each segment in proportion to the size of its entries, ``a - e
     |a| / sum |a|``. The map then sums to the change of the score. Every entry changes by the same share, ``|e| / sum
     |a|``, and no sign changes if this share is below one. It costs no pass.
@@ -90,31 +89,27 @@ class Quadrature:
         total = trapezoid(a, b)
         if self.rule == "trapezoid":
             return total, None
-        error = _error(total, a, b)
+        error = segment_error(total, a, b)
         return (corrected(total, error) if self.rule == "corrected" else total), error
 
 
 @dataclass(frozen=True)
-class Correction:
-    """What the integrals along L segments change by when these are bisected.
+class Halving(Rows):
+    """L segments that are to be halved.
 
     Attributes:
-        rows: Paths (L,) that the segments belong to; a path may occur twice.
+        path: Paths (L,).
+        image: Images (L,).
         step: Number (L,) of each segment on its path.
-        value: Changes (L, *S), of K classes (L, K, *S).
+        start: End towards the baseline.
+        stop: End towards the input.
+        before: Errors (L,) before them on their paths.
+        limit: How large the sum of errors may be (L,).
+        allowed: How large the error of a segment may be (L,).
     """
 
-    rows: Tensor
-    step: Tensor
-    value: Tensor
-
-
-@dataclass(frozen=True)
-class _Waiting(Rows):
-    """L segments that are to be bisected: paths, numbers, both ends, the errors before them on their paths, and how
-    large the sum of errors and the error of a piece may be."""
-
-    rows: Tensor
+    path: Tensor
+    image: Tensor
     step: Tensor
     start: Point
     stop: Point
@@ -123,99 +118,72 @@ class _Waiting(Rows):
     allowed: Tensor
 
 
-class Bisection:
-    r"""Bisects segments where the sum along a path is about to miss the change of the score.
+class Adaptive:
+    r"""Chooses the segments to halve: where the sum along a path is about to miss the change of the score.
 
     The error of a piece is known exactly, since the score is known at both ends: :math:`e = \langle \tfrac12 (g_0 +
     g_1), z_1 - z_0 \rangle - (F(z_1) - F(z_0))`. While the errors so far, taken together, exceed ``rtol`` times the
-    change of the score so far, the pieces of the latest segment are bisected whose own \|e\| exceeds ``rtol`` times
-    the segment's scale, less by sqrt(2) at each bisection because the errors of the pieces add like random signs. Of
-    several classes the first decides.
+    change of the score so far, the pieces of the latest segment are halved whose own \|e\| exceeds ``rtol`` times
+    the segment's scale, less by sqrt(2) each time because the errors of the pieces add like random signs. Of several
+    classes the first decides.
 
-    Segments of many steps and images wait until they fill a batch. Which of them are bisected must not depend on the
-    others, so the steps after one that waits assume that each bisection leaves a quarter of its error.
-
-    Args:
-        rule: The rule.
-        problem: The images and the model.
-        planned: Steps (B,) of each path that are known beforehand.
+    Segments of many steps and images wait until they fill a batch. Which of them are halved must not depend on the
+    others, so the steps after one that waits assume that each halving leaves a quarter of its error.
     """
 
-    def __init__(self, rule: Quadrature, problem: Problem, planned: list[int]):
-        self.rule, self.problem = rule, problem
+    def __init__(self, rule: Quadrature, problem: Problem, start: State):
+        self.rule, self.total = rule, start.total
         uniform = problem.logits.mean(1, keepdim=True).expand_as(problem.logits)
-        self._first = _first(problem.score(problem.logits))
-        self._least = LEAST_CHANGE * (self._first - _first(problem.score(uniform))).double().abs()
-        self._planned = torch.tensor(planned, device=self._first.device)
-        self._gap = torch.zeros_like(self._first, dtype=torch.float64)
-        self._waiting: list[_Waiting] = []
+        self.first = _first(problem.score(problem.logits))
+        self.least = (LEAST_CHANGE * (self.first - _first(problem.score(uniform))).double().abs())[start.image]
+        self.first = self.first[start.image]
+        self.missed = torch.zeros_like(self.least)
 
-    def add(self, s: Segment, error: Tensor) -> None:
-        """Let those of L segments wait that are to be bisected.
-
-        Args:
-            s: The latest segment of each path, which begins at the input.
-            error: Errors (L,) or (L, K) of the trapezoid rule.
-        """
-        rows, rtol, error = s.rows, self.rule.rtol, _first(error)
-        near, far, before = _first(s.stop.score), _first(s.start.score), self._gap[rows]
-        change = torch.maximum((self._first[rows] - far).double().abs(), self._least[rows])
-        scale = torch.maximum((near - far).double().abs(), change / self._planned[rows])
+    def choose(self, s: Segment, image: Tensor, error: Tensor) -> tuple[Tensor, Halving]:
+        """Tell which segments (L,) of ``image`` (L,) with this ``error``, (L,) or (L, K), are to be halved; and all."""
+        rows, rtol, error = s.path, self.rule.rtol, _first(error)
+        near, far, before = _first(s.stop.score), _first(s.start.score), self.missed[rows]
+        change = torch.maximum((self.first[rows] - far).double().abs(), self.least[rows])
+        scale = torch.maximum((near - far).double().abs(), change / self.total[rows])
         limit, allowed = rtol * change, rtol * scale
         chosen = ((before + error).abs() > limit) & (error.abs() > allowed)
-        some = chosen.nonzero()[:, 0]  # the host waits for its length
-        if some.numel():
-            self._waiting.append(_Waiting(rows, s.step, s.start, s.stop, before, limit, allowed)[some])
+        return chosen, Halving(rows, image, s.step, s.start, s.stop, before, limit, allowed)
+
+    def add(self, s: Halving, error: Tensor, chosen: Tensor | None) -> None:
+        """Add the ``error`` of segments, of which those ``chosen`` (L,) will be halved; None: none."""
+        error = _first(error)
+        if chosen is not None:
             for _ in range(self.rule.max_depth):
-                error = torch.where(chosen & ((before + error).abs() > limit), 0.25 * error, error)
-        self._gap[rows] = before + error
+                error = torch.where(chosen & ((s.before + error).abs() > s.limit), 0.25 * error, error)
+        self.missed[s.path] = s.before + error
 
-    def run(self, *, full: bool) -> Iterator[Correction]:
-        """Bisect the segments that wait, a batch at a time.
 
-        Args:
-            full: Leave those that do not fill a batch.
-        """
-        while count := sum(len(part.rows) for part in self._waiting):
-            size = self.problem.model.batch_size.on(self._gap.device)
-            if full and count < size:
-                return
-            try:
-                self._waiting = [_Waiting.concat(self._waiting)]
-                correction = self._bisect(self._waiting[0][:size])
-            except (RuntimeError, MemoryError) as error:
-                self.problem.model.batch_size.halve(self._gap.device, error)
-                continue
-            self._waiting = [self._waiting[0][size:]]
-            yield correction
-
-    def _bisect(self, batch: _Waiting) -> Correction:
-        a, b, before, limit, allowed = batch.start, batch.stop, batch.before, batch.limit, batch.allowed
-        rows, values = torch.arange(len(batch.rows), device=before.device), trapezoid(a, b)
-        change, error = torch.zeros_like(values), _error(values, a, b)
-        missed = error
-        for depth in range(1, self.rule.max_depth + 1):
-            middle = self._middle(batch.rows[rows], a, b)
-            a, b = Point.concat([a, middle]), Point.concat([middle, b])
-            halves = trapezoid(a, b)
-            add_rows(change, rows, halves.unflatten(0, (2, -1)).sum(0) - values)
-            if depth == self.rule.max_depth:
-                break
-            errors = _error(halves, a, b)
-            missed = add_rows(missed.clone(), rows, errors.unflatten(0, (2, -1)).sum(0) - error)
-            rows, allowed = torch.cat((rows, rows)), allowed / math.sqrt(2.0)
-            off = (before + _first(missed)).abs() > limit
-            some = ((_first(errors).abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]
-            if some.numel() == 0:
-                break
-            a, b, rows, values, error = a[some], b[some], rows[some], halves[some], errors[some]
-        finite = change.flatten(1).abs().amax(1).isfinite()  # else one point between two steps would spoil a whole map
-        return Correction(batch.rows, batch.step, torch.where(batch_view(finite, change), change, 0.0))
-
-    def _middle(self, images: Tensor, a: Point, b: Point) -> Point:
-        x = 0.5 * (a.x + b.x)
-        logits, gradient = self.problem.logits_gradient(x, images)
-        return Point(x, self.problem.score(logits, images), gradient)
+def halved(problem: Problem, depth: int, batch: Halving) -> Tensor:
+    """Return what the trapezoid rule on L segments changes by when pieces whose error is too large are halved, at most
+    ``depth`` times: (L, *S). A change that is not finite is dropped."""
+    a, b, before, limit, allowed = batch.start, batch.stop, batch.before, batch.limit, batch.allowed
+    rows, values = torch.arange(len(batch), device=before.device), trapezoid(a, b)
+    change, error = torch.zeros_like(values), segment_error(values, a, b)
+    missed = error
+    for level in range(1, depth + 1):
+        x, image = 0.5 * (a.x + b.x), batch.image[rows]
+        logits, gradient = problem.logits_gradient(x, image)
+        middle = Point(x, problem.score(logits, image), gradient)
+        a, b = Point.concat([a, middle]), Point.concat([middle, b])
+        halves = trapezoid(a, b)
+        add_rows(change, rows, halves.unflatten(0, (2, -1)).sum(0) - values)
+        if level == depth:
+            break
+        errors = segment_error(halves, a, b)
+        missed = add_rows(missed.clone(), rows, errors.unflatten(0, (2, -1)).sum(0) - error)
+        rows, allowed = torch.cat((rows, rows)), allowed / math.sqrt(2.0)
+        off = (before + _first(missed)).abs() > limit
+        some = ((_first(errors).abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]
+        if some.numel() == 0:
+            break
+        a, b, rows, values, error = a[some], b[some], rows[some], halves[some], errors[some]
+    finite = change.flatten(1).abs().amax(1).isfinite()  # else one point between two steps would spoil a whole map
+    return torch.where(batch_view(finite, change), change, 0.0)
 
 
 def trapezoid(start: Point, stop: Point) -> Tensor:
@@ -246,6 +214,6 @@ def completeness_gap(values: Tensor, difference: Tensor) -> Tensor:
     return values.flatten(difference.dim()).sum(-1, dtype=torch.float64) - difference.double()
 
 
-def _error(values: Tensor, start: Point, stop: Point) -> Tensor:
+def segment_error(values: Tensor, start: Point, stop: Point) -> Tensor:
     """What ``values`` of segments miss, (L,) or (L, K): known, since the score is known at both ends."""
     return completeness_gap(values, stop.score.double() - start.score.double())
