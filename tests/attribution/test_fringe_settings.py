@@ -248,7 +248,7 @@ PLAIN = {"temperature": 1.0}
         ({}, {"residual": 0.05}, "ok", r"complete within 5\.0%; .*"),
         ({}, {"residual": 0.051}, "coarse", r".* by 5\.1%: raise quadrature_depth; .*"),
         ({}, {"residual": math.nan}, "coarse", r".*"),
-        ({}, {"residual": 0.051, "classes": 2}, "coarse", r".*: explain this class alone; .*"),
+        ({}, {"residual": 0.051, "classes": 2}, "coarse", r".*: raise quadrature_depth; .*"),
         (
             {"quadrature": "trapezoid"},
             {"residual": 0.051, "classes": 2},

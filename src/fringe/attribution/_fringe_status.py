@@ -58,9 +58,7 @@ def fringe_status(
             f"{STALLED_BELOW:.0%}): raise {bound}delta_euc or eta_max, or lower damping{longer}"
         )
     if not residual <= COARSE_ABOVE:
-        more = "use quadrature='adaptive'"
-        if rule == "adaptive":
-            more = "explain this class alone" if result.rule_residual.shape[1] > 1 else "raise quadrature_depth"
+        more = "raise quadrature_depth" if rule == "adaptive" else "use quadrature='adaptive'"
         return "coarse", (
             f"{describe_coarse(residual)}: {more}; on some networks smaller steps help (lower tau or delta_euc)"
         )

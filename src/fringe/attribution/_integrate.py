@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -13,31 +13,6 @@ from fringe.attribution._quadrature import completeness_gap
 from fringe.attribution._record import Record
 from fringe.linalg import add_rows, batch_view
 from fringe.paths import Geodesic, Orientation, PathStatus, Problem
-
-
-@dataclass(frozen=True)
-class Terms:
-    """L terms of path integrals.
-
-    Attributes:
-        path: Paths (L,) that the terms belong to.
-        step: Number (L,) of each step, from where its path begins; ascending on each path.
-        value: Terms (L, *S), of K classes (L, K, *S).
-        x: Points (L, *S) that a record shows.
-        stats: Measurements (L, N), see :attr:`IntegralTerms.measures`.
-        trace: Measurements (L,) by name that only a record of the path holds.
-        weight: What a term counts, (L,) or (L, *S); None: once, and then no path occurs twice.
-        counts: Which terms (L,) there are; None: all. The others are zero.
-    """
-
-    path: Tensor
-    step: Tensor
-    value: Tensor
-    x: Tensor
-    stats: Tensor
-    trace: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    weight: Tensor | None = None
-    counts: Tensor | None = None
 
 
 class IntegralTerms(ABC):
@@ -187,6 +162,7 @@ class Sums:
         score: Score (R,) at the input.
         endpoint_score: Score (R,) at the other end.
         error: Errors (R,) that were removed from the terms; None: none were.
+        taken: Steps taken on each path; None: as many as were measured.
         outcomes: How each path ended.
         counter: Counts the planned steps that are done.
     """
@@ -197,9 +173,11 @@ class Sums:
         shape = (*problem.target.shape, *problem.inputs.shape[1:])
         self.values = torch.zeros(shape, dtype=torch.float64, device=score.device)
         self.score = score.clone() if images is None else score[images]
-        self.endpoint_score, self.error = self.score.clone(), None
+        self.endpoint_score = self.score.clone()
+        self.error: Tensor | None = None
         count = torch.zeros(len(self.planned), dtype=torch.float64, device=score.device)
         self.stats = Stats(terms.measures, count, terms.begins)
+        self.taken: list[int] | None = None
         self.outcomes = [PathStatus.COMPLETE] * len(self.planned)
         self.counter = ProgressCounter(problem.progress, sum(self.planned))
         self.record = None
@@ -210,22 +188,54 @@ class Sums:
                 problem, geodesic, self.planned, terms.measures, begins=terms.begins, scale=terms.scale, images=owners
             )
 
-    def add(self, terms: Terms) -> None:
-        """Add terms, with what was measured there."""
-        if terms.weight is None:
-            self.change(terms.path, terms.value)
-        else:
-            add_weighted(self.values, terms.path, terms.weight, terms.value)
-        self.stats.add(terms.path, terms.stats, terms.counts)
-        if self.record is not None:
-            value = terms.value if terms.weight is None else batch_view(terms.weight, terms.value) * terms.value
-            self.record.add(terms.path, terms.step, value, terms.x, terms.stats, terms.trace, terms.counts)
+    def see(
+        self,
+        path: Tensor,
+        step: Tensor,
+        x: Tensor,
+        stats: Tensor,
+        trace: Mapping[str, Tensor],
+        counts: Tensor | None = None,
+    ) -> None:
+        """Take note of what was measured at the far ends of L terms.
 
-    def change(self, path: Tensor, value: Tensor) -> None:
-        """Add ``value`` (L, *S) to the sums of paths (L,)."""
-        value, images, weight = value.to(self.values.dtype), self.terms.images, self.terms.weight
-        value = value if weight is None else value * batch_view(weight[path], value)
-        add_rows(self.values, path if images is None else images[path], value)
+        Args:
+            path: Paths (L,).
+            step: Number (L,) of each step, from where its path begins; ascending on each path.
+            x: Points (L, *S) that a record shows.
+            stats: Measurements (L, N), see :attr:`IntegralTerms.measures`.
+            trace: Measurements (L,) by name that only a record of the path holds.
+            counts: Which terms (L,) there are; None: all. The others are zero.
+        """
+        self.stats.add(path, stats, counts)
+        if self.record is not None:
+            self.record.see(path, step, x, stats, trace, counts)
+
+    def add(
+        self, path: Tensor, step: Tensor, value: Tensor, k: int | Tensor | None = None, weight: Tensor | None = None
+    ) -> None:
+        """Add L terms to the sums.
+
+        Args:
+            path: Paths (L,); ascending, if terms have weights.
+            step: Number (L,) of each step.
+            value: Terms (L, *S).
+            k: The class of the terms among K, or their classes (L,); None: there is one class per image.
+            weight: What a term counts, (L,) or (L, *S); None: once.
+        """
+        images, shares = self.terms.images, self.terms.weight
+        if weight is not None:
+            add_weighted(self.values, path, weight, value)
+            value = value if self.record is None else batch_view(weight, value) * value
+        else:
+            rows, total, wide = path if images is None else images[path], self.values, value.to(self.values.dtype)
+            if isinstance(k, Tensor):
+                total, rows = total.flatten(0, 1), rows * total.shape[1] + k
+            elif k is not None:
+                total = total[:, k]
+            add_rows(total, rows, wide if shares is None else wide * batch_view(shares[path], wide))
+        if self.record is not None:
+            self.record.add(path, step, value, k)
 
     def result(self) -> PathIntegral:
         """The integral of each image."""
@@ -243,8 +253,9 @@ class Sums:
         steps = [0] * len(values)
         outcomes = [PathStatus.COMPLETE if ok else PathStatus.DIVERGED for ok in finite_maps(maps)]
         owners = range(len(values)) if images is None else images.tolist()
-        for image, taken, outcome in zip(owners, self.stats.count.tolist(), self.outcomes, strict=True):
-            steps[image], outcomes[image] = max(steps[image], int(taken)), max(outcomes[image], outcome)
+        numbers = [int(count) for count in self.stats.count.tolist()] if self.taken is None else self.taken
+        for image, taken, outcome in zip(owners, numbers, self.outcomes, strict=True):
+            steps[image], outcomes[image] = max(steps[image], taken), max(outcomes[image], outcome)
         gap = completeness_gap(values, change)
         trajectories = None if self.record is None else self.record.trajectories()
         return PathIntegral(maps, score, endpoint, gap, steps, outcomes, stats, trajectories, self.error)

@@ -84,7 +84,8 @@ class AGI(Attributor):
         count = problem.logits.shape[1]
         pairs = [(i, c) for i, t in enumerate(problem.target.tolist()) for c in self._towards(t, count)]
         official, closed = self.mode == "official", self.rule != "right"
-        path = AdversarialPath(*zip(*pairs, strict=True), self.steps, self.epsilon, official, closed)
+        images, toward = zip(*pairs, strict=True)
+        path = AdversarialPath(images, toward, self.steps, self.epsilon, official, closed)
         return SegmentTerms(path, Quadrature(self.rule), problem, self.reduce)
 
 
@@ -142,7 +143,8 @@ class IG2(Attributor):
     def _terms(self, problem: Problem) -> SegmentTerms:
         pairs = [(image, number) for image, references in enumerate(self._draw(problem)) for number in references]
         layer, closed = self._layer(problem), self.rule != "right"
-        path = CounterfactualPath(*zip(*pairs, strict=True), layer, self.steps, self.eta, closed)
+        images, references = zip(*pairs, strict=True)
+        path = CounterfactualPath(images, references, layer, self.steps, self.eta, closed)
         return SegmentTerms(path, Quadrature(self.rule), problem, "mean")
 
     def _draw(self, problem: Problem) -> list[list[int]]:

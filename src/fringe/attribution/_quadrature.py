@@ -8,6 +8,7 @@ reverse path and returns the negative: the same number; eq. trapezoid).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,19 +74,21 @@ class Quadrature:
     rtol: float = 1e-2
     max_depth: int = 8
 
-    def integrate(self, segment: Segment) -> tuple[Tensor, Tensor | None]:
+    def integrate(self, segment: Segment, k: int | None = None) -> tuple[Tensor, Tensor | None]:
         """Integrate gradients along a segment of each of L paths, without a pass through the model.
 
         Args:
             segment: The segments.
+            k: Which of K classes; None: there is one.
 
         Returns:
-            Contributions (L, *S), of K classes (L, K, *S), and the errors (L,) or (L, K) of the rule, if it
-            computes them.
+            Contributions (L, *S), and the errors (L,) of the rule, if it computes them.
         """
         a, b = segment.start, segment.stop
+        if k is not None:
+            a, b = (Point(point.x, point.score[:, k], point.gradient[:, k]) for point in (a, b))
         if self.rule in ("left", "right"):
-            return (a if self.rule == "left" else b).gradient * along_classes(b.x - a.x, a.gradient), None
+            return (a if self.rule == "left" else b).gradient * (b.x - a.x), None
         total = trapezoid(a, b)
         if self.rule == "trapezoid":
             return total, None
@@ -95,11 +98,12 @@ class Quadrature:
 
 @dataclass(frozen=True)
 class Halving(Rows):
-    """L segments that are to be halved.
+    """L segments that are to be halved, of one class each.
 
     Attributes:
         path: Paths (L,).
-        image: Images (L,).
+        k: Classes (L,) among the K of an image; 0 of one class.
+        row: Image times K plus k (L,).
         step: Number (L,) of each segment on its path.
         start: End towards the baseline.
         stop: End towards the input.
@@ -109,7 +113,8 @@ class Halving(Rows):
     """
 
     path: Tensor
-    image: Tensor
+    k: Tensor
+    row: Tensor
     step: Tensor
     start: Point
     stop: Point
@@ -118,67 +123,98 @@ class Halving(Rows):
     allowed: Tensor
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Which of L segments are to be halved for which of K classes.
+
+    Attributes:
+        segment: The segments.
+        image: Their images (L,).
+        chosen: Which are to be halved (L, K).
+        before: Errors (L, K) before them on their paths.
+        limit: How large the sums of errors may be (L, K).
+        allowed: How large the errors of segments may be (L, K).
+    """
+
+    segment: Segment
+    image: Tensor
+    chosen: Tensor
+    before: Tensor
+    limit: Tensor
+    allowed: Tensor
+
+    def of(self, pairs: Sequence[tuple[int, int]]) -> Halving:
+        """These pairs of a segment and a class, in memory of their own."""
+        rows, k = torch.tensor(pairs, device=self.image.device).T
+        s, classes = self.segment, self.chosen.shape[1]
+
+        def point(end: Point) -> Point:
+            gradient = end.gradient.view(-1, classes, *end.x.shape[1:])
+            return Point(end.x[rows], end.score.view(-1, classes)[rows, k], gradient[rows, k])
+
+        bounds = (column[rows, k] for column in (self.before, self.limit, self.allowed))
+        row = self.image[rows] * classes + k
+        return Halving(s.path[rows], k, row, s.step[rows], point(s.start), point(s.stop), *bounds)
+
+
 class Adaptive:
     r"""Chooses the segments to halve: where the sum along a path is about to miss the change of the score.
 
     The error of a piece is known exactly, since the score is known at both ends: :math:`e = \langle \tfrac12 (g_0 +
     g_1), z_1 - z_0 \rangle - (F(z_1) - F(z_0))`. While the errors so far, taken together, exceed ``rtol`` times the
     change of the score so far, the pieces of the latest segment are halved whose own \|e\| exceeds ``rtol`` times
-    the segment's scale, less by sqrt(2) each time because the errors of the pieces add like random signs. Of several
-    classes the first decides.
+    the segment's scale, less by sqrt(2) each time because the errors of the pieces add like random signs. Each class
+    has its own points.
 
-    Segments of many steps and images wait until they fill a batch. Which of them are halved must not depend on the
-    others, so the steps after one that waits assume that each halving leaves a quarter of its error.
+    Segments of many steps, images and classes wait until they fill a batch. Which of them are halved must not depend on
+    the others, so the steps after one that waits assume that each halving leaves a quarter of its error.
     """
 
     def __init__(self, rule: Quadrature, problem: Problem, start: State):
-        self.rule, self.total = rule, start.total
+        self.rule, self.total = rule, start.total[:, None]
         uniform = problem.logits.mean(1, keepdim=True).expand_as(problem.logits)
-        self.first = _first(problem.score(problem.logits))
-        self.least = (LEAST_CHANGE * (self.first - _first(problem.score(uniform))).double().abs())[start.image]
-        self.first = self.first[start.image]
+        scores = (problem.score(logits).view(len(uniform), -1)[start.image] for logits in (problem.logits, uniform))
+        self.first, centre = scores
+        self.least = LEAST_CHANGE * (self.first - centre).double().abs()
         self.missed = torch.zeros_like(self.least)
 
-    def choose(self, s: Segment, image: Tensor, error: Tensor) -> tuple[Tensor, Halving]:
-        """Tell which segments (L,) of ``image`` (L,) with this ``error``, (L,) or (L, K), are to be halved; and all."""
-        rows, rtol, error = s.path, self.rule.rtol, _first(error)
-        near, far, before = _first(s.stop.score), _first(s.start.score), self.missed[rows]
+    def choose(self, s: Segment, image: Tensor, error: Tensor) -> Choice:
+        """Tell which segments of ``image`` (L,) with this ``error`` (L, K) are to be halved."""
+        rows, rtol = s.path, self.rule.rtol
+        near, far, before = s.stop.score.view_as(error), s.start.score.view_as(error), self.missed[rows]
         change = torch.maximum((self.first[rows] - far).double().abs(), self.least[rows])
         scale = torch.maximum((near - far).double().abs(), change / self.total[rows])
         limit, allowed = rtol * change, rtol * scale
-        chosen = ((before + error).abs() > limit) & (error.abs() > allowed)
-        return chosen, Halving(rows, image, s.step, s.start, s.stop, before, limit, allowed)
+        return Choice(s, image, ((before + error).abs() > limit) & (error.abs() > allowed), before, limit, allowed)
 
-    def add(self, s: Halving, error: Tensor, chosen: Tensor | None) -> None:
-        """Add the ``error`` of segments, of which those ``chosen`` (L,) will be halved; None: none."""
-        error = _first(error)
-        if chosen is not None:
-            for _ in range(self.rule.max_depth):
-                error = torch.where(chosen & ((s.before + error).abs() > s.limit), 0.25 * error, error)
-        self.missed[s.path] = s.before + error
+    def add(self, of: Choice, error: Tensor, *, some: bool) -> None:
+        """Add the ``error`` (L, K) of segments, of which those chosen, if there are ``some``, will be halved."""
+        for _ in range(self.rule.max_depth if some else 0):
+            error = torch.where(of.chosen & ((of.before + error).abs() > of.limit), 0.25 * error, error)
+        self.missed[of.segment.path] = of.before + error
 
 
 def halved(problem: Problem, depth: int, batch: Halving) -> Tensor:
     """Return what the trapezoid rule on L segments changes by when pieces whose error is too large are halved, at most
-    ``depth`` times: (L, *S). A change that is not finite is dropped."""
-    a, b, before, limit, allowed = batch.start, batch.stop, batch.before, batch.limit, batch.allowed
-    rows, values = torch.arange(len(batch), device=before.device), trapezoid(a, b)
+    ``depth`` times: (L, *S). A change that is not finite is dropped. The ``problem`` has a row for each class."""
+    a, b, limit, allowed = batch.start, batch.stop, batch.limit, batch.allowed
+    rows, values = torch.arange(len(batch), device=limit.device), trapezoid(a, b)
     change, error = torch.zeros_like(values), segment_error(values, a, b)
-    missed = error
+    missed = batch.before + error
     for level in range(1, depth + 1):
-        x, image = 0.5 * (a.x + b.x), batch.image[rows]
-        logits, gradient = problem.logits_gradient(x, image)
-        middle = Point(x, problem.score(logits, image), gradient)
+        x, of = 0.5 * (a.x + b.x), batch.row[rows]
+        logits, gradient = problem.logits_gradient(x, of)
+        middle = Point(x, problem.score(logits, of), gradient)
         a, b = Point.concat([a, middle]), Point.concat([middle, b])
         halves = trapezoid(a, b)
         add_rows(change, rows, halves.unflatten(0, (2, -1)).sum(0) - values)
         if level == depth:
             break
         errors = segment_error(halves, a, b)
-        missed = add_rows(missed.clone(), rows, errors.unflatten(0, (2, -1)).sum(0) - error)
+        add_rows(missed, rows, errors.unflatten(0, (2, -1)).sum(0) - error)
         rows, allowed = torch.cat((rows, rows)), allowed / math.sqrt(2.0)
-        off = (before + _first(missed)).abs() > limit
-        some = ((_first(errors).abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]
+        off = missed.abs() > limit
+        some = ((errors.abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]
         if some.numel() == 0:
             break
         a, b, rows, values, error = a[some], b[some], rows[some], halves[some], errors[some]
@@ -188,23 +224,13 @@ def halved(problem: Problem, depth: int, batch: Halving) -> Tensor:
 
 def trapezoid(start: Point, stop: Point) -> Tensor:
     """``(g_0 + g_1) / 2 * (z_1 - z_0)``: (L, *S)."""
-    return 0.5 * (start.gradient + stop.gradient) * along_classes(stop.x - start.x, start.gradient)
-
-
-def _first(values: Tensor) -> Tensor:
-    """The first of K classes: (L,) of (L,) or (L, K)."""
-    return values if values.dim() == 1 else values[:, 0]
-
-
-def along_classes(x: Tensor, gradient: Tensor) -> Tensor:
-    """``x`` (L, *S) shaped to multiply gradients (L, *S) or, of several classes, (L, K, *S)."""
-    return x if x.dim() == gradient.dim() else x[:, None]
+    return 0.5 * (start.gradient + stop.gradient) * (stop.x - start.x)
 
 
 def corrected(values: Tensor, error: Tensor) -> Tensor:
-    """``values`` (L, *S) or (L, K, *S) without their ``error`` (L,) or (L, K), shared in proportion to their size."""
+    """``values`` (L, *S) without their ``error`` (L,), shared in proportion to their size."""
     size = values.abs()
-    total = size.double().flatten(error.dim()).sum(-1)
+    total = size.double().flatten(1).sum(-1)
     share = torch.where(total > 0, error / torch.where(total > 0, total, 1.0), 0.0)
     return values - batch_view(share.to(values.dtype), values) * size
 
@@ -215,5 +241,5 @@ def completeness_gap(values: Tensor, difference: Tensor) -> Tensor:
 
 
 def segment_error(values: Tensor, start: Point, stop: Point) -> Tensor:
-    """What ``values`` of segments miss, (L,) or (L, K): known, since the score is known at both ends."""
+    """What ``values`` of segments miss (L,): known, since the score is known at both ends."""
     return completeness_gap(values, stop.score.double() - start.score.double())

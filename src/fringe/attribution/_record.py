@@ -42,7 +42,8 @@ class Record:
         scale: Tensor | None,
         images: list[int] | None,
     ):
-        self.measures, self.begins, self.scale = measures, begins, scale
+        self.begins: Orientation = begins
+        self.measures, self.scale = measures, scale
         paths = [i if images is None else images.index(i) for i in range(len(problem.inputs))]
         geodesic = geodesic[torch.tensor(paths, device=problem.inputs.device)]
         start = geodesic.measured(log_probabilities(problem.logits), geodesic.s0).tolist()
@@ -54,17 +55,10 @@ class Record:
             for path, x, row, score in zip(paths, problem.inputs, start, scores, strict=True)
         }
 
-    def add(
-        self,
-        paths: Tensor,
-        steps: Tensor,
-        values: Tensor,
-        x: Tensor,
-        stats: Tensor,
-        trace: Mapping[str, Tensor],
-        counts: Tensor | None,
+    def see(
+        self, paths: Tensor, steps: Tensor, x: Tensor, stats: Tensor, trace: Mapping[str, Tensor], counts: Tensor | None
     ) -> None:
-        """Record terms (L, *S), the points (L, *S) at their far ends, and measurements (L, N), and others by name."""
+        """Record the points (L, *S) at the far ends of terms, and measurements (L, N), and others by name."""
         table = dict(zip(self.measures, stats.T.tolist(), strict=True)) | {k: c.tolist() for k, c in trace.items()}
         keep = [True] * len(paths) if counts is None else counts.tolist()
         for i, (path, step) in enumerate(zip(paths.tolist(), steps.tolist(), strict=True)):
@@ -72,13 +66,17 @@ class Record:
                 continue
             for name, column in table.items():
                 (log.points if name in (*AT_POINTS, "score") else log.steps).setdefault(name, []).append(column[i])
-            log.store(step if self.begins == "input" else log.planned - step + 1, x[i], values[i], self.begins)
+            log.store(self._number(log, step), x[i], self.begins)
 
-    def change(self, paths: Tensor, steps: Tensor, values: Tensor) -> None:
-        """Change the terms of segments by ``values`` (L, *S)."""
-        for path, step, value in zip(paths.tolist(), steps.tolist(), values, strict=True):
+    def add(self, paths: Tensor, steps: Tensor, values: Tensor, k: int | Tensor | None) -> None:
+        """Add terms (L, *S) of all, of one or of L of the K classes to points that were seen."""
+        classes = k.tolist() if isinstance(k, Tensor) else [k] * len(paths)
+        for path, step, value, of in zip(paths.tolist(), steps.tolist(), values, classes, strict=True):
             if (log := self.logs.get(path)) is not None:
-                log.add(step, value)
+                log.add(self._number(log, step), value, of)
+
+    def _number(self, log: "_Log", step: int) -> int:
+        return step if self.begins == "input" else log.planned - step + 1
 
     def trajectories(self) -> tuple[Trajectory, ...]:
         """The trajectory of each image, from the input on."""
@@ -99,27 +97,27 @@ class _Log:
         self._count, self._stride = snapshots, planned / (snapshots - 1)
         self.points: dict[str, list[Any]] = {name: [value] for name, value in start.items()}
         self.steps: dict[str, list[Any]] = {}
-        self.snapshots = {0: (_on_cpu(x, x.dtype), zero)}
+        self.snapshots = {0: (_on_cpu(x, x.dtype), zero)}  # a point, and the integral from the stored one before it
 
-    def store(self, number: int, x: Tensor, value: Tensor, begins: Orientation) -> None:
+    def store(self, number: int, x: Tensor, begins: Orientation) -> None:
         """Store a point, and drop others: the latest one of a path from the input may prove to be its last."""
         if len(self.snapshots) > 2 * self._count:
             self._stride *= 2.0
-        self.snapshots[number] = (_on_cpu(x, self.dtype), _on_cpu(value, torch.float64))
+        self.snapshots[number] = (_on_cpu(x, self.dtype), torch.zeros_like(self.snapshots[0][1]))
         kept, carried = dict[int, tuple[Tensor, Tensor]](), number
         for k in sorted(self.snapshots, reverse=True):
             is_due = k == round(self._stride * round(k / self._stride))
             if is_due or (k == number and begins == "input"):
                 kept[k], carried = self.snapshots[k], k
             else:
-                kept[carried] = kept[carried][0], kept[carried][1] + self.snapshots[k][1]
+                kept[carried][1].add_(self.snapshots[k][1])
         self.snapshots = kept
 
-    def add(self, number: int, value: Tensor) -> None:
-        """Add to the integral between the points ``number - 1`` and ``number``."""
-        stored = sorted(self.snapshots)
-        at = stored[bisect.bisect_left(stored, number)]
-        self.snapshots[at] = self.snapshots[at][0], self.snapshots[at][1] + _on_cpu(value, torch.float64)
+    def add(self, number: int, value: Tensor, k: int | None) -> None:
+        """Add to the integral between the points ``number - 1`` and ``number``, of one of K classes or of all."""
+        stored = sorted(self.snapshots)  # of a step that led to no finite point there is none, and the value is zero
+        term = self.snapshots[stored[min(bisect.bisect_left(stored, number), len(stored) - 1)]][1]
+        (term if k is None else term[k]).add_(value.cpu())
 
     def trajectory(self, scale: Tensor | None, *, reverse: bool) -> Trajectory:
         """The path from the input on."""

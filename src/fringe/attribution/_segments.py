@@ -1,14 +1,15 @@
 """Terms of path integrals along paths whose steps depend on earlier steps: the driver of all such paths."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fringe.attribution._integrate import IntegralTerms, Sums, Terms
-from fringe.attribution._quadrature import Adaptive, Halving, Quadrature, halved
+from fringe.attribution._integrate import IntegralTerms, Sums
+from fringe.attribution._quadrature import Adaptive, Choice, Quadrature, halved
 from fringe.geometry import dist, log_probabilities, sqrt_chart
 from fringe.linalg import add_rows, batch_view
 from fringe.paths import Geodesic, Orientation, Path, PathStatus, Problem, Segment, State
@@ -64,6 +65,20 @@ class SegmentTerms(IntegralTerms):
         image = self.start.image
         return image.bincount(minlength=len(self.problem.inputs))[image].double().reciprocal()
 
+    @cached_property
+    def _each(self) -> Problem:
+        """The problem with a row for each class of an image, for the points of one class."""
+        problem = self.problem
+        if (target := problem.target).dim() == 1:
+            return problem
+        arguments = problem.forward_args.select(problem.every_row.repeat_interleave(target.shape[1]))
+        contrast = None if problem.contrast is None else problem.contrast.flatten()
+        return replace(problem, target=target.flatten(), contrast=contrast, forward_args=arguments)
+
+    @property
+    def _classes(self) -> Sequence[int | None]:
+        return (None,) if self.problem.target.dim() == 1 else range(self.problem.target.shape[1])
+
     def add_to(self, sums: Sums) -> None:
         """Run the paths of all images: a loop, four kinds of work.
 
@@ -71,59 +86,75 @@ class SegmentTerms(IntegralTerms):
         batch that does not fit in memory is tried again with half the rows: steps are pure, so nothing is lost. The
         host reads one small tensor a step: which paths go on, and which segments to halve.
         """
-        path, problem, rule, start = self.path, self.problem, self.quadrature, self.start
-        size, device = problem.model.batch_size, problem.inputs.device
-        adaptive = Adaptive(rule, problem, start) if rule.rule == "adaptive" else None
+        rule, start, size, device = self.quadrature, self.start, self.problem.model.batch_size, sums.values.device
+        adaptive = Adaptive(rule, self.problem, start) if rule.rule == "adaptive" else None
         progress = _Progress(self, sums)
         sums.outcomes = [PathStatus.COMPLETE if steps else PathStatus.AT_REFERENCE for steps in sums.planned]
         if rule.rule == "corrected":
             sums.error = torch.zeros_like(sums.score, dtype=torch.float64)
         queues = _Queues(_some(start, [steps > 0 for steps in sums.planned]))
-        while (kind := queues.next(most := size.on(device))) is not None:
-            batch = queues.first(kind, most)
+        while len(queues):
             try:
+                kind, batch = queues.next(size.on(device))
                 if kind == "halve":
-                    change = halved(problem, rule.max_depth, batch)
+                    result = halved(self._each, rule.max_depth, batch)
                 else:
-                    here, more = path.look(problem, batch, kind == "close")
-                    segment = path.segment(batch, here)
-                    value = error = halving = None
-                    chosen = torch.zeros_like(here.finite)
-                    if segment is not None:
-                        value, error = rule.integrate(segment)
-                    if segment is not None and adaptive is not None and error is not None:
-                        chosen, halving = adaptive.choose(segment, batch.image, error)
-                    flags = torch.stack([here.finite, here.goes_on, here.last_next, chosen])
-                    finite, goes_on, last_next, off = flags.tolist()  # the one wait of a step
-                    after = path.move(problem, batch, here, more) if any(goes_on) else None
-                    del more
-            except (RuntimeError, MemoryError) as problem_of_memory:
-                size.halve(device, problem_of_memory)
+                    result = self._step(batch, kind == "close", adaptive)
+            except (RuntimeError, MemoryError) as error:
+                size.halve(device, error)
                 continue
             queues.drop(kind, len(batch))
-            if kind == "halve":
-                sums.change(batch.path, change)
-                if sums.record is not None:
-                    sums.record.change(batch.path, batch.step, change)
-                continue
-            if after is not None:
-                pairs = list(zip(goes_on, last_next, strict=True))
-                queues.add("step", _some(after, [go and not last for go, last in pairs]))
-                queues.add("close", _some(after, [go and last for go, last in pairs]))
-            if not all(finite):
-                for number in batch.path[~here.finite].tolist():
-                    sums.outcomes[number] = PathStatus.DIVERGED
-            if segment is None or value is None:
-                continue
-            if adaptive is not None and halving is not None and error is not None:
-                adaptive.add(halving, error, chosen if any(off) else None)
-                queues.add("halve", _some(halving, off))
-            self._add_ends(sums, segment)
-            if sums.error is not None and error is not None:
-                add_rows(sums.error, segment.path, error)
-            trace, counts = {"score": segment.start.score}, None if all(finite) else segment.counts
-            sums.add(Terms(segment.path, segment.step, value, segment.start.x, segment.stats, trace, counts=counts))
-            progress(segment, goes_on)
+            if isinstance(result, Tensor):
+                sums.add(batch.path, batch.step, result, None if self._each is self.problem else batch.k)
+            else:
+                self._book(sums, result, adaptive, queues, progress)
+            del batch, result  # or the next batch would be computed beside this one
+
+    def _step(self, state: State, closing: bool, adaptive: Adaptive | None) -> "_Step":
+        """Take a step of L paths, and change nothing."""
+        here, more = self.path.look(self.problem, state, closing)
+        segment, errors, choice = self.path.segment(state, here), None, None
+        flags = torch.stack([here.finite, here.goes_on, here.last_next])
+        if segment is not None and self.quadrature.rule in ("adaptive", "corrected"):
+            columns = [self.quadrature.integrate(segment, k)[1] for k in self._classes]
+            errors = torch.stack([column for column in columns if column is not None], 1)
+            if adaptive is not None:
+                choice = adaptive.choose(segment, state.image, errors)
+                flags = torch.cat([flags, choice.chosen.T])
+        finite, goes_on, last_next, *off = flags.tolist()  # the one wait of a step
+        after = self.path.move(self.problem, state, here, more) if any(goes_on) else None
+        pairs = [(i, k) for i in range(len(state)) for k, column in enumerate(off) if column[i]]
+        further = [go and not last for go, last in zip(goes_on, last_next, strict=True)]
+        return _Step(state.path, segment, errors, choice, after, finite, goes_on, further, pairs)
+
+    def _book(
+        self, sums: Sums, step: "_Step", adaptive: Adaptive | None, queues: "_Queues", progress: "_Progress"
+    ) -> None:
+        """Add what a step found, and let its paths wait for the next one."""
+        s, errors = step.segment, step.errors
+        if step.after is not None:
+            queues.add("step", _some(step.after, step.further))
+            last = [go and not further for go, further in zip(step.goes_on, step.further, strict=True)]
+            queues.add("close", _some(step.after, last))
+        for number, finite in zip(step.path.tolist() if not all(step.finite) else (), step.finite, strict=False):
+            if not finite:
+                sums.outcomes[number] = PathStatus.DIVERGED
+        if s is None:
+            return
+        counts = None if all(step.finite) else s.counts
+        self._add_ends(sums, s)
+        if errors is not None and counts is not None:
+            errors = torch.where(counts[:, None], errors, 0.0)
+        if adaptive is not None and errors is not None and step.choice is not None:
+            adaptive.add(step.choice, errors, some=bool(step.pairs))
+            queues.wait(step.choice, step.pairs)
+        elif sums.error is not None and errors is not None:
+            add_rows(sums.error, s.path, errors.view_as(s.stop.score))
+        sums.see(s.path, s.step, s.start.x, s.stats, {"score": s.start.score}, counts)
+        for k in self._classes:  # one after the other: K maps in double precision are large
+            value, _ = self.quadrature.integrate(s, k)
+            sums.add(s.path, s.step, value if counts is None else torch.where(batch_view(counts, value), value, 0.0), k)
+        progress(s, step.goes_on)
 
     def _add_ends(self, sums: Sums, s: Segment) -> None:
         """Scores at the ends are taken from the path's own points, so that the sum telescopes exactly."""
@@ -133,37 +164,77 @@ class SegmentTerms(IntegralTerms):
         sums.endpoint_score[s.path] = torch.where(batch_view(at_end, endpoint), s.start.score, endpoint)
 
 
+@dataclass(frozen=True)
+class _Step:
+    """A step of L paths.
+
+    Attributes:
+        path: The paths (L,).
+        segment: The segments that end where it began; None: before the first one.
+        errors: Their errors (L, K), if the rule computes them.
+        choice: Which of them are to be halved, if the rule is adaptive.
+        after: Where the paths are now; None: none goes on.
+        finite: Which are at a finite point (L).
+        goes_on: Which go on (L).
+        further: Which of these will go on again (L).
+        pairs: The segments that are to be halved, and for which class.
+    """
+
+    path: Tensor
+    segment: Segment | None
+    errors: Tensor | None
+    choice: Choice | None
+    after: State | None
+    finite: list[bool]
+    goes_on: list[bool]
+    further: list[bool]
+    pairs: list[tuple[int, int]]
+
+
 class _Queues:
-    """Rows that wait, by what is to be done with them."""
+    """Rows that wait, by what is to be done with them.
+
+    What is to be halved waits in memory of its own: at most a batch. The rest of a step's choice follows at once.
+    """
 
     def __init__(self, begin: State | None):
         self._rows: dict[str, Any] = {"begin": begin, "step": None, "close": None, "halve": None}
+        self._choice: tuple[Choice, list[tuple[int, int]]] | None = None
+
+    def __len__(self) -> int:
+        return sum(map(self.count, self._rows)) + (self._choice is not None)
 
     def count(self, kind: str) -> int:
         return 0 if self._rows[kind] is None else len(self._rows[kind])
 
-    def next(self, most: int) -> str | None:
-        """Which queue the next batch comes from: what waits for a full batch goes when there is one, or nothing else
-        is left."""
+    def next(self, most: int) -> tuple[str, Any]:
+        """The queue of the next batch, and the batch of at most ``most`` rows: what waits for a full batch goes when
+        there is one, or when nothing else is left."""
+        if self._choice is not None and (room := most - self.count("halve")) > 0:
+            choice, pairs = self._choice
+            self.add("halve", choice.of(pairs[:room]))
+            self._choice = (choice, pairs[room:]) if len(pairs) > room else None
         moving = self.count("begin") + self.count("step") > 0
         if self.count("halve") >= most or not (moving or self.count("close")):
-            return "halve" if self.count("halve") else None
-        if self.count("close") >= most or not moving:
-            return "close"
-        return "begin" if self.count("begin") and self.count("step") < most else "step"
-
-    def first(self, kind: str, most: int) -> Any:
-        rows = self._rows[kind]
-        return rows if len(rows) <= most else rows[:most]
+            kind = "halve"
+        elif self.count("close") >= most or not moving:
+            kind = "close"
+        else:
+            kind = "begin" if self.count("begin") and self.count("step") < most else "step"
+        return kind, self._rows[kind] if self.count(kind) <= most else self._rows[kind][:most]
 
     def drop(self, kind: str, count: int) -> None:
         rows = self._rows[kind]
         self._rows[kind] = None if len(rows) == count else _some(rows, [i >= count for i in range(len(rows))])
 
-    def add(self, kind: str, rows: State | Halving | None) -> None:
+    def add(self, kind: str, rows: Any) -> None:
         before = self._rows[kind]
         if rows is not None:
             self._rows[kind] = rows if before is None else type(rows).concat([before, rows])
+
+    def wait(self, choice: Choice, pairs: list[tuple[int, int]]) -> None:
+        """Let pairs of a segment and a class wait to be halved."""
+        self._choice = (choice, pairs) if pairs else None
 
 
 def _some(rows: Any, chosen: list[bool]) -> Any:

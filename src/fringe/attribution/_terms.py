@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fringe.attribution._integrate import IntegralTerms, Sums, Terms, finite_maps
+from fringe.attribution._integrate import IntegralTerms, Sums, finite_maps
 from fringe.geometry import log_probabilities
 from fringe.linalg import batch_view
 from fringe.paths import AT_POINTS, Geodesic, Node, Nodes, PathStatus, Problem, SampleSet, fisher_rao_step
@@ -80,10 +80,12 @@ class SampleTerms(IntegralTerms):
 
     def _add_nodes(self, sums: Sums) -> MeasureFn:
         problem, measure = self.problem, self.measure_fn()
+        sums.taken = [self.samples.count] * len(problem.inputs)
         for rows, columns in iter_batches(problem, self.samples.count):
             sample = self.samples.at(rows, columns)
             at = Evaluation(rows, columns, sample, *problem.logits_gradient(sample.x, rows))
-            sums.add(Terms(rows, columns + 1, at.gradient, sample.x, *measure(at), weight=self.weight_fn(at)))
+            sums.see(rows, columns + 1, sample.x, *measure(at))
+            sums.add(rows, columns + 1, at.gradient, weight=self.weight_fn(at))
             sums.counter.tick(len(rows))
         return measure
 
@@ -119,7 +121,7 @@ class NodeTerms(SampleTerms):
         sums.outcomes = [PathStatus.COMPLETE if ok else PathStatus.DIVERGED for ok in finite_maps(logits)]
         none = torch.zeros(len(end), device=end.device)
         at = Evaluation(rows, torch.full_like(rows, self.samples.count), Node(end, none, none + 1), logits, end)
-        sums.add(Terms(rows, at.nodes + 1, torch.zeros_like(end), end, *measure(at)))
+        sums.see(rows, at.nodes + 1, end, *measure(at))
         sums.counter.tick(len(rows))
 
     def measure_fn(self) -> MeasureFn:

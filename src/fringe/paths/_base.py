@@ -251,9 +251,10 @@ class Path(ABC):
 
 
 def ends(new: Point, old: Point, finite: Tensor) -> Point:
-    """Return the ``new`` points of L paths, or their ``old`` ones where the new ones are not finite (L,)."""
-    pairs = zip(vars(new).values(), vars(old).values(), strict=True)
-    return Point(*(torch.where(batch_view(finite, value), value, before) for value, before in pairs))
+    """Return the ``new`` points of L paths, or the ``old`` ones where those are not ``finite`` (L,): gradients as they
+    are, since those of K classes are large."""
+    x, score = (torch.where(batch_view(finite, a), a, b) for a, b in ((new.x, old.x), (new.score, old.score)))
+    return Point(x, score, new.gradient)
 
 
 def softened(log_p: Tensor, temperature: Tensor | None) -> Tensor:
@@ -273,5 +274,6 @@ def fisher_rao_step(before: Tensor, after: Tensor) -> Tensor:
 
 def all_finite(*values: Tensor) -> Tensor:
     """Return which rows (L,) of all ``values`` (L, ...) are finite."""
-    # the largest entry is NaN if any is: a fraction of the time of testing each
-    return torch.stack([value.abs().flatten(1).amax(1) < torch.inf for value in values]).all(0)
+    # an extreme is NaN if any entry is: a fraction of the time of testing each, and no copy
+    extremes = [extreme for value in values for extreme in value.flatten(1).aminmax(dim=1)]
+    return torch.stack([extreme.abs() < torch.inf for extreme in extremes]).all(0)

@@ -227,6 +227,7 @@ class FisherRaoPath(Path):
         """Whether paths may stop before their limit: near their goals, or at rest."""
         if self.settings.until == "budget":
             return torch.zeros_like(state.step, dtype=torch.bool)
+        assert state.goal is not None
         near = kl(log_p, state.geodesic.log_q) <= state.goal
         near = near if self.open_ended else near & (state.step >= state.total)
         if state.past is not None:  # from step T on the waypoint is the last: a step of zero is followed by the same
