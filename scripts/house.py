@@ -131,8 +131,8 @@ def _undocumented_class(node: ast.ClassDef, module: Module) -> list[str]:
     methods = [n for n in node.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
     overriding = (
         {
-            *("at", "attribute", "pieces", "path", "score", "jvp_use", "is_complete", "planned_passes", "hint"),
-            *("start", "schedule", "completed", "stop"),
+            *("at", "attribute", "terms", "path", "score", "jvp_use", "is_complete", "planned_passes", "hint"),
+            *("add_to", "measure_fn", "start", "schedule", "completed", "stop"),
         }
         if node.bases
         else set[str]()

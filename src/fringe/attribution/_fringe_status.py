@@ -66,7 +66,7 @@ def fringe_status(
     lost = f"{max(100 * removed // 1, 0):.0f}% of its divergence from {goal}"
     onward = "" if rests else "raise max_steps" if until == "arrival" else "use until='arrival'"
     if removed < ENOUGH and not arrived:
-        do = f"{onward}, raise" if onward else "the path rests where the gradient is zero: raise"
+        do = f"{onward}, raise" if onward else "the path gains nothing more: raise"
         return "short", (
             f"complete within {residual:.1%}, but the prediction lost only {lost} (ok needs {ENOUGH:.0%}): "
             f"{do} delta_euc or eta_max, or lower gamma_prior; or read the map as an explanation of that part"

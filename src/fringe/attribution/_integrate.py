@@ -20,6 +20,8 @@ class IntegralTerms(ABC):
 
     Attributes:
         problem: The images and the model.
+        planned: Steps of each path that are known beforehand.
+        geodesic: The geodesics (R) of the predictions along the paths.
         begins: The end at which paths begin.
         measures: Names of the N measurements of each term.
         scale: What the sum of an image's terms is multiplied by (B, *S); None: 1.
@@ -28,21 +30,13 @@ class IntegralTerms(ABC):
     """
 
     problem: Problem
+    planned: list[int]
+    geodesic: Geodesic
     begins: Orientation = "input"
     measures: tuple[str, ...] = ()
     scale: Tensor | None = None
     images: Tensor | None = None
     weight: Tensor | None = None
-
-    @property
-    @abstractmethod
-    def planned(self) -> list[int]:
-        """Steps of each path that are known beforehand."""
-
-    @property
-    @abstractmethod
-    def geodesic(self) -> Geodesic:
-        """The geodesics (R) of the predictions along the paths."""
 
     @abstractmethod
     def add_to(self, sums: "Sums") -> None:

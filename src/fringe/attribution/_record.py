@@ -104,14 +104,14 @@ class _Log:
         if len(self.snapshots) > 2 * self._count:
             self._stride *= 2.0
         self.snapshots[number] = (_on_cpu(x, self.dtype), torch.zeros_like(self.snapshots[0][1]))
-        kept, carried = dict[int, tuple[Tensor, Tensor]](), number
+        stored, carried = dict[int, tuple[Tensor, Tensor]](), number
         for k in sorted(self.snapshots, reverse=True):
             is_due = k == round(self._stride * round(k / self._stride))
             if is_due or (k == number and begins == "input"):
-                kept[k], carried = self.snapshots[k], k
+                stored[k], carried = self.snapshots[k], k
             else:
-                kept[carried][1].add_(self.snapshots[k][1])
-        self.snapshots = kept
+                stored[carried][1].add_(self.snapshots[k][1])
+        self.snapshots = stored
 
     def add(self, number: int, value: Tensor, k: int | None) -> None:
         """Add to the integral between the points ``number - 1`` and ``number``, of one of K classes or of all."""

@@ -64,14 +64,8 @@ class SampleTerms(IntegralTerms):
     ):
         self.problem, self.samples, self.weight_fn = problem, samples, weight_fn
         self.scale, self.endpoint_score = samples.displacement, endpoint_score
-
-    @property
-    def planned(self) -> list[int]:
-        return [self.samples.count] * len(self.problem.inputs)
-
-    @property
-    def geodesic(self) -> Geodesic:
-        return Geodesic.between(log_probabilities(self.problem.logits))
+        self.planned = [samples.count] * len(problem.inputs)
+        self.geodesic = Geodesic.between(log_probabilities(problem.logits))
 
     def add_to(self, sums: Sums) -> None:
         self._add_nodes(sums)
@@ -107,11 +101,7 @@ class NodeTerms(SampleTerms):
 
     def __init__(self, nodes: Nodes, problem: Problem, weight_fn: WeightFn = _displacement):
         super().__init__(nodes, problem, weight_fn)
-        self.endpoint = nodes.endpoint
-
-    @property
-    def planned(self) -> list[int]:
-        return [self.samples.count + 1] * len(self.problem.inputs)
+        self.endpoint, self.planned = nodes.endpoint, [nodes.count + 1] * len(problem.inputs)
 
     def add_to(self, sums: Sums) -> None:
         measure = self._add_nodes(sums)
@@ -125,14 +115,14 @@ class NodeTerms(SampleTerms):
         sums.counter.tick(len(rows))
 
     def measure_fn(self) -> MeasureFn:
-        displacement, geodesic = self.scale, self.geodesic
+        displacement = self.scale
         length = torch.ones_like(self.problem.logits[:, 0]) if displacement is None else _norm(displacement)
         latest = (self.problem.inputs.clone(), log_probabilities(self.problem.logits))
 
         def measure(at: Evaluation) -> tuple[Tensor, Mapping[str, Tensor]]:
-            log_p, share, own = log_probabilities(at.logits), at.sample.displacement, geodesic[at.rows]
+            log_p, share, geodesic = log_probabilities(at.logits), at.sample.displacement, self.geodesic[at.rows]
             step = (share.abs() if share.dim() == 1 else _norm(share)) * length[at.rows]
-            stats = torch.cat([own.measured(log_p, own.at(at.sample.alpha)), step[:, None]], 1)
+            stats = torch.cat([geodesic.measured(log_p, geodesic.at(at.sample.alpha)), step[:, None]], 1)
             return stats, self._trace(at, log_p, latest) if self.problem.record_path else {}
 
         return measure

@@ -226,6 +226,9 @@ class Path(ABC):
 
         Args:
             problem: The problem. The caller holds ``problem.model.session`` open until the last segment.
+
+        Returns:
+            The state of R paths.
         """
 
     @abstractmethod
@@ -243,11 +246,29 @@ class Path(ABC):
 
     @abstractmethod
     def move(self, problem: Problem, state: State, here: Here, more: Any) -> State:
-        """Return where the paths are after another step; what it says of a path that ends here is not used."""
+        """Take another step.
+
+        Args:
+            problem: The problem.
+            state: Where L paths are.
+            here: What was found there.
+            more: What :meth:`look` returned beside it.
+
+        Returns:
+            Where they are then; what it says of a path that ends here is not used.
+        """
 
     @abstractmethod
     def segment(self, state: State, here: Here) -> Segment | None:
-        """Return the segments that end at the current points; None before the first step."""
+        """Describe the segments that end at the current points.
+
+        Args:
+            state: Where L paths are.
+            here: What was found there.
+
+        Returns:
+            The segments; None before the first step.
+        """
 
 
 def ends(new: Point, old: Point, finite: Tensor) -> Point:

@@ -165,10 +165,10 @@ class FeatureExtractor:
         :math:`\frac12 \|r(x) - \rho\|^2`, with :math:`\rho` = ``features`` (L, D): one forward pass and two VJPs per
         row."""
         point = self._both.linearise(x, rows, tangents=False)
-        logits, found = self._split(point.value)
+        logits, reached = self._split(point.value)
         cotangent = self._problem.score_cotangent(logits, rows)
-        score = point.vjp(torch.cat([cotangent, torch.zeros_like(found)], 1))
-        return logits, score, point.vjp(torch.cat([torch.zeros_like(logits), found - features], 1))
+        score = point.vjp(torch.cat([cotangent, torch.zeros_like(reached)], 1))
+        return logits, score, point.vjp(torch.cat([torch.zeros_like(logits), reached - features], 1))
 
     def _run(self, *args: Any, **kwargs: Any) -> Tensor:
         """Logits and features side by side: (L, C + D)."""

@@ -49,8 +49,12 @@ Until = Literal["budget", "half", "arrival"]
 
 #: Share of the KL divergence to the reference that until="half" goes on to remove, and that a map needs to be ``ok``.
 ENOUGH = 0.5
-#: Most steps of until="half", in units of T.
-HALF_LIMIT = 5
+#: Most steps of until="half", in units of T. docs/results.md has the measurements.
+HALF_LIMIT = 2
+#: From step T on, until="half" ends where the divergence, at the path's temperature, has not fallen by this share
+LEAST_GAIN = 0.01
+#: over the last steps, in units of T.
+GAIN_WITHIN = 0.5
 #: Share of the largest entropy, log C, that temperature="auto" gives the prediction at the input. docs/results.md has
 #: the measurements.
 AUTO_ENTROPY = 0.5
@@ -67,8 +71,8 @@ class FisherRaoTracking:
         waypoint: ``"next"`` aims at s_{k+1}, ``"current"`` at s_k as the printed algorithm does.
         steps: Number of steps, instead of T.
         until: ``"budget"`` stops after T steps. The others continue towards the last waypoint: ``"half"`` until half of
-            KL(p || reference) at the input is gone, for 5 T steps at most; ``"arrival"`` stops, perhaps before step T,
-            when it falls below ``arrival_kl``.
+            KL(p || reference) at the input is gone, or no more of it goes, for 2 T steps at most; ``"arrival"`` stops,
+            perhaps before step T, when it falls below ``arrival_kl``.
         arrival_kl: In nats.
         max_steps: Maximum number of steps of ``"arrival"``.
         reference: A distribution (C,), or one for each image (B, C); uniform when None.
@@ -146,6 +150,8 @@ class Past(Rows):
         expected: The squared distance (L,) that the step is to make.
         radius: The bound on the logits (L,).
         planned: The change of the logits (L, C) that is to come.
+        level: The divergence (L,) from the reference, at the temperature, when it last fell by ``LEAST_GAIN``.
+        gained: The step (L,) after which it did.
     """
 
     point: Point
@@ -158,6 +164,8 @@ class Past(Rows):
     expected: Tensor | None
     radius: Tensor | None
     planned: Tensor | None
+    level: Tensor
+    gained: Tensor
 
 
 @dataclass(frozen=True)
@@ -218,21 +226,31 @@ class FisherRaoPath(Path):
         soft = softened(log_p, state.geodesic.temperature)
         # s_0 is what this pass says: from another pass, its rounding alone would give a direction
         waypoint = sqrt_chart(soft) if past is None else past.waypoint
-        goes_on = finite & ~self._arrived(state, log_p) & (state.step < state.limit)
+        goes_on = finite & ~self._arrived(state, log_p, soft) & (state.step < state.limit)
         here = Here(point, log_p, soft, waypoint, finite, goes_on, state.step + 1 >= state.limit)
         temperature = state.geodesic.temperature
         return here, jacobian if temperature is None else SoftenedJacobian(jacobian, temperature)
 
-    def _arrived(self, state: State, log_p: Tensor) -> Tensor:
+    def _arrived(self, state: State, log_p: Tensor, soft: Tensor) -> Tensor:
         """Whether paths may stop before their limit: near their goals, or at rest."""
         if self.settings.until == "budget":
             return torch.zeros_like(state.step, dtype=torch.bool)
         assert state.goal is not None
         near = kl(log_p, state.geodesic.log_q) <= state.goal
-        near = near if self.open_ended else near & (state.step >= state.total)
+        if not self.open_ended:
+            gains = state.step - self._gain(state, soft)[1] < GAIN_WITHIN * state.total
+            near = (near | ~gains) & (state.step >= state.total)
         if state.past is not None:  # from step T on the waypoint is the last: a step of zero is followed by the same
             near = near | ((state.past.stats[:, 3] == 0) & (state.step > state.total))
         return near
+
+    def _gain(self, state: State, soft: Tensor) -> tuple[Tensor, Tensor]:
+        """The divergence when it last fell by ``LEAST_GAIN``, and the step after which it did: (L,) each."""
+        left = kl(soft, 2.0 * state.geodesic.s1.log())
+        if state.past is None:
+            return left, state.step
+        falls = left <= (1.0 - LEAST_GAIN) * state.past.level
+        return torch.where(falls, left, state.past.level), torch.where(falls, state.step, state.past.gained)
 
     def move(self, problem: Problem, state: State, here: Here, more: Jacobian) -> State:
         """Lines 7-12: the direction v_k, its length eta_k, x_{k+1}. A path that ends has v = 0."""
@@ -243,10 +261,10 @@ class FisherRaoPath(Path):
         s = torch.where(go[:, None], s, sqrt_chart(log_p))
 
         # 7-9: L_k = 1 - <sqrt p_k, s>, g_k its gradient, (G + lambda I + gamma_step L'L) v = g_k + gamma_prior L'L x
-        found = self.solver.direction(
+        solved = self.solver.direction(
             jacobian, log_p, s, torch.where(batch_view(go, x), x, 0.0), None if past is None else past.direction
         )
-        v, part = found.v, found.geodesic_norm_squared
+        v, part = solved.v, solved.geodesic_norm_squared
 
         # line 10: n_k^2 = v^T G v, by a JVP, or learnt: rho (m^T v)^2
         u, rho, n2 = None, None, torch.zeros_like(log_p[:, 0])
@@ -267,18 +285,21 @@ class FisherRaoPath(Path):
             radius = torch.full_like(n2, at.trust.delta_logit)
             if past is not None and past.radius is not None:
                 radius = at.trust.next_radius(past.radius, past.planned, here.soft - past.soft)
+        level, gained = self._gain(state, here.soft)
         eta, bound = at.trust.step(n2, norm, None if u is None else spread(u), radius)
         left = Past(
             point=here.point,
             log_p=here.log_p,
             soft=here.soft,
             waypoint=ahead,
-            stats=torch.cat([found.cg, torch.stack([eta * norm, eta, bound.to(eta.dtype)], 1)], 1),
+            stats=torch.cat([solved.cg, torch.stack([eta * norm, eta, bound.to(eta.dtype)], 1)], 1),
             direction=v if at.step.warm_start and at.step.solve == "natural" else None,
             rho=rho,
             expected=None if rho is None else n2 * eta.square(),
             radius=None if u is None else radius,
             planned=None if u is None or radius is None else -eta[:, None] * u,
+            level=level,
+            gained=gained,
         )
         return replace(state, step=state.step + 1, x=x - batch_view(eta.to(x.dtype), x) * v, past=left)
 
