@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
 from fringe._isolation import Mode, detached, isolated, set_tf32
@@ -110,17 +110,19 @@ class BatchSize:
         return cast(Result, tuple(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-class _Returned(TorchFunctionMode):
+class _Returned(TorchDispatchMode):
     """Counts the bytes that operations return: about what a graph keeps for its backward pass."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and not result._is_view():  # pyright: ignore[reportPrivateUsage]
-            self.bytes += 0 if any(result is given for given in args) else result.nbytes
+        values = result if isinstance(result, (tuple, list)) else (result,)
+        for value, described in zip(cast(tuple[Any, ...], values), func._schema.returns, strict=False):
+            if isinstance(value, Tensor) and described.alias_info is None:  # else a view, or in place
+                self.bytes += value.nbytes
         return result
 
 

@@ -113,6 +113,30 @@ def test_each_of_several_classes_has_the_points_that_it_needs():
     assert len(set(each)) > 1
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [{"quadrature": "corrected"}, {"quadrature_rtol": 1e-9, "quadrature_depth": 1}],
+    ids=["corrected", "every segment halved"],
+)
+def test_a_hundred_classes_hold_few_times_the_maps_that_they_return(rule):
+    """Gradients at both ends of a segment, and sums in double precision: four times the maps, and some more."""
+    weight = torch.randn(100, 768, generator=torch.Generator().manual_seed(0)) / 15
+    x = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    method, every = fringe.FRInGe(steps=2, **rule), torch.arange(100).expand(4, -1)
+
+    def model(z):
+        return 4.0 * torch.tanh(z.flatten(1) @ weight.T)
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        found = fringe.attribute(model, x, method=method, target=every)
+    now = most = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            most = max(most, now)
+    assert 4 < most / found.values.nbytes < 6
+
+
 def test_a_comparison_takes_one_class():
     with pytest.raises(fringe.TargetError, match="target: got 2 classes per image"):
         fringe.compare(Smooth(), inputs(2), ["ig"], ["sparseness"], target="top2")
