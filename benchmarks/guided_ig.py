@@ -25,9 +25,8 @@ from torch import Tensor, nn
 
 import fringe
 import shared_models
-from fringe.attribution import GuidedIG
+from fringe.attribution import GuidedIG, Quadrature, SegmentTerms, integrate
 from fringe.paths import GuidedPath, Problem
-from fringe.paths._guided import GuidedRun
 
 
 @contextmanager
@@ -91,7 +90,7 @@ def inner_share(model: nn.Module, x: Tensor, target: Tensor, steps: int, device:
     """Share of the walk's seconds that goes into choosing and moving entries, outside the network."""
     classifier, spent = fringe.Classifier(model), [0.0]
     problem = Problem.of(classifier, x, target=target, baseline=torch.zeros_like(x))
-    walk = GuidedRun(GuidedPath(steps, 0.25, 0.02), problem)
+    walk = GuidedPath(steps, 0.25, 0.02)
     advance = walk.advance
 
     def watched(*arguments: Any) -> Tensor:
@@ -99,9 +98,9 @@ def inner_share(model: nn.Module, x: Tensor, target: Tensor, steps: int, device:
         spent[0] += seconds
         return found
 
-    walk.advance = watched  # type: ignore[method-assign]
+    object.__setattr__(walk, "advance", watched)
     with classifier.session(x.device):
-        total, _ = timed(lambda: [None for _ in walk.segments()], device)
+        total, _ = timed(lambda: integrate(SegmentTerms(walk, Quadrature("left"), problem)), device)
     return spent[0] / total
 
 

@@ -20,8 +20,7 @@ from torch import Tensor
 import fringe
 import shared_models
 from fringe.attribution._diagnostics import COARSE_ABOVE
-from fringe.attribution._quadrature import Bisection
-from fringe.paths import Segment
+from fringe.paths import FisherRaoPath, Here, Segment, State
 
 ADAPTIVE = fringe.FRInGe(temperature=1.0, tau=2e-2)  # the predictions themselves: only the rule and tau change
 PLAIN = dataclasses.replace(ADAPTIVE, quadrature="trapezoid")
@@ -36,15 +35,21 @@ def errors(model: torch.nn.Module, x: Tensor, method: fringe.FRInGe) -> tuple[fl
     """Steps of an image, and the errors (B,) of the rules relative to the change of the score."""
     total = torch.zeros(len(x), 4, dtype=torch.float64)
 
-    def measured(self: Bisection, segment: Segment, error: Tensor) -> None:
+    classifier, target, original = fringe.Classifier(model), model(x).argmax(1), FisherRaoPath.segment
+
+    def measured(self: FisherRaoPath, state: State, here: Here) -> Segment | None:
+        segment = original(self, state, here)
+        if segment is None:
+            return None
         near, far = segment.stop, segment.start
         move = (near.x - far.x).double().flatten(1)
-        _, middle = self.problem.logits_gradient(0.5 * (near.x + far.x), segment.rows)
+        _, middle = classifier.score_gradient(0.5 * (near.x + far.x), target[segment.path])
         sums = [(g.double().flatten(1) * move).sum(1) for g in (near.gradient, far.gradient, middle)]
-        total.index_add_(0, segment.rows, torch.stack([*sums, (near.score - far.score).double()], 1))
+        total.index_add_(0, segment.path, torch.stack([*sums, (near.score - far.score).double()], 1))
+        return segment
 
-    with patch.object(Bisection, "add", measured):
-        found = fringe.attribute(model, x, method=dataclasses.replace(method, quadrature="adaptive"))
+    with patch.object(FisherRaoPath, "segment", measured):
+        found = fringe.attribute(model, x, method=method)
     near, far, middle, change = total.unbind(1)
     rules = {
         "near end": near,

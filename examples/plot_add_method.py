@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 import torch
 
 import fringe
-from fringe.attribution import NodePieces, PathAttributor, quadrature_nodes
+from fringe.attribution import NodeTerms, PathAttributor, quadrature_nodes
 from fringe.paths import PiecewiseNodes, Polyline, Problem
 from fringe.settings import Doc, Positive, PositiveInt
 from fringe.testing import check_attributor
@@ -30,13 +30,13 @@ class Midway(PathAttributor):
     steps: Annotated[PositiveInt, Doc("gradients on each half")] = 20
     fade: Annotated[Positive, Doc("share of the contrast at the middle of the path")] = 0.5
 
-    def pieces(self, problem: Problem) -> NodePieces:
+    def terms(self, problem: Problem) -> NodeTerms:
         x = problem.inputs
         mean = x.mean(tuple(range(2, x.dim())) or (1,), keepdim=True)
         middle = mean + self.fade * (x - mean)
         vertices = torch.stack([x, middle, torch.zeros_like(x)], 1)  # (B, 3, *S), from the input on
         line = Polyline.from_vertices(vertices)
-        return NodePieces(PiecewiseNodes(line, *quadrature_nodes("gausslegendre", self.steps)), problem)
+        return NodeTerms(PiecewiseNodes(line, *quadrature_nodes("gausslegendre", self.steps)), problem)
 
 
 # %%

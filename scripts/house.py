@@ -142,8 +142,8 @@ def _undocumented_class(node: ast.ClassDef, module: Module) -> list[str]:
     methods = [n for n in node.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
     overriding = (
         {
-            *("at", "attribute", "pieces", "path", "score", "jvp_use", "is_complete", "planned_passes", "hint"),
-            *("refusal", "start", "schedule", "completed", "stop", "fitted"),
+            *("at", "attribute", "terms", "path", "score", "jvp_use", "is_complete", "planned_passes", "hint"),
+            *("refusal", "add_to", "measure_fn", "start", "schedule", "completed", "stop", "fitted"),
         }
         if node.bases
         else set[str]()

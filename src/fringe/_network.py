@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
 from fringe._isolation import Mode, detached, isolated, set_tf32
@@ -22,6 +23,8 @@ Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
 
 #: Where "auto" begins. A GPU reports when memory runs out; a CPU process is killed, and gains nothing past a few.
 _START = {"cuda": 256, "cpu": 16}
+#: Bytes of the inputs of the first pass on a CPU, and of all that the operations of a pass return.
+FIRST_BYTES, PASS_BYTES = 2**26, 2**30
 
 
 @dataclass
@@ -63,10 +66,26 @@ class BatchSize:
             raise InputError(f"got {size!r}, expected 'auto' or a positive integer", argument="batch_size")
         self.requested: int | Literal["auto"] = size
         self._size = None if size == "auto" else size
+        self._shape: torch.Size | None = None  # of inputs whose pass was measured
+        self._fits = _START["cpu"]
 
     def on(self, device: torch.device) -> int:
         """Return the bound on a device."""
-        return self._size or _START.get(device.type, 16)
+        return self._size or (_START["cuda"] if device.type == "cuda" else self._fits)
+
+    def begin(self, x: Tensor) -> bool:
+        """Bound the first pass on inputs (B, *S) of a new shape by their size; return whether it is to be measured."""
+        if self._size is not None or x.device.type == "cuda" or x.shape[1:] == self._shape or not len(x):
+            return False
+        self._shape, self._fits = x.shape[1:], _within(FIRST_BYTES, x[0].nbytes)
+        return True
+
+    @contextlib.contextmanager
+    def measured(self, count: int) -> Generator[None]:
+        """Bound later passes by what the operations of this one, on ``count`` inputs, return."""
+        with _Returned() as returned:
+            yield
+        self._fits = min(self._fits, _within(PASS_BYTES, returned.bytes // count))
 
     def halve(self, device: torch.device, error: Exception) -> None:
         """Halve the bound; re-raise ``error`` if one image already is too much, or if memory is not its cause. A
@@ -106,6 +125,27 @@ class BatchSize:
         if isinstance(parts[0], Tensor):
             return cast(Result, torch.cat(parts))
         return cast(Result, tuple(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+class _Returned(TorchDispatchMode):
+    """Counts the bytes that operations return: about what a graph keeps for its backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        values = result if isinstance(result, (tuple, list)) else (result,)
+        for value, described in zip(cast(tuple[Any, ...], values), func._schema.returns, strict=False):
+            if isinstance(value, Tensor) and described.alias_info is None:  # else a view, or in place
+                self.bytes += value.nbytes
+        return result
+
+
+def _within(limit: int, each: int) -> int:
+    """How many of a size fit within a limit: at least one, at most as many as are worth it on a CPU."""
+    return max(1, min(_START["cpu"], limit // max(each, 1)))
 
 
 class Network:

@@ -5,6 +5,7 @@ and a linearisation that serves many Jacobian products from one forward pass. It
 limits each call to the memory of the device, and leaves the user's module unchanged.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
@@ -46,7 +47,8 @@ class Classifier(Network):
         output: What the model returns: ``"logits"``, ``"probabilities"``, or ``"auto"``: logits, and an error if they
             look like probabilities.
         mode: ``"eval"`` explains a module in evaluation mode, ``"keep"`` leaves its training flags as they are.
-        batch_size: Largest number of images of one pass; ``"auto"`` starts large and halves when memory runs out.
+        batch_size: Largest number of images of one pass; ``"auto"`` starts large and halves when memory runs out; on
+            a CPU it is at most 16, and fewer of large inputs, by the memory that the first pass takes.
         tf32: Whether convolutions and matrix products of the network round float32 to TF32 on a CUDA device. This is
             faster and less exact; everything else is computed in full precision.
         cuda_graphs: Whether passes of at most 32 images on a CUDA device are recorded as CUDA graphs and replayed: the
@@ -133,8 +135,11 @@ class Classifier(Network):
         """
         x = self._validate_inputs(x)
 
+        measures = [self.batch_size.begin(x)]
+
         def forward(part: Tensor, rows: Tensor) -> Tensor:
-            with torch.no_grad():
+            first = measures.pop() if measures else False
+            with torch.no_grad(), self.batch_size.measured(len(part)) if first else contextlib.nullcontext():
                 return self.evaluate(part, arguments.select(rows))
 
         with self.session(x.device):

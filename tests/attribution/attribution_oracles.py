@@ -119,9 +119,13 @@ class DenseFRInGe:
         steps = math.ceil(2 * theta.item() / math.sqrt(2 * self.m.tau))
         total = torch.zeros_like(x)
         until = "half" if self.m.until == "auto" and self.m.steps is None else self.m.until
-        start = self.divergence(x)
-        for k in range({"arrival": self.m.max_steps, "half": 5 * steps}.get(until, steps)):  # no arrival is looked for
-            if until == "half" and k >= steps and self.divergence(x) <= start / 2:
+        start, level, gained = self.divergence(x), math.inf, 0
+        for k in range({"arrival": self.m.max_steps, "half": 2 * steps}.get(until, steps)):  # no arrival is looked for
+            p = self.logits(x).softmax(-1)
+            left = float((p * (p * len(p)).log()).sum())
+            if left <= 0.99 * level:
+                level, gained = left, k
+            if until == "half" and k >= steps and (self.divergence(x) <= start / 2 or k - gained >= steps / 2):
                 break
             alpha = min((k + (self.m.waypoint == "next")) / steps, 1.0)
             waypoint = (torch.sin((1 - alpha) * theta) * root0 + torch.sin(alpha * theta) * root1) / torch.sin(theta)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import fringe
+from fringe.attribution import Quadrature, SegmentTerms, integrate
 from fringe.paths import Problem
 
 
@@ -208,21 +209,40 @@ def problem_of(model, x, target="predicted", score="logit", **fields) -> Problem
 
 
 def segments(path, problem):
-    """Every segment of one run, and the walk."""
+    """Every segment of one run, and its result."""
+    walked, original = [], path.segment
+
+    def spy(state, here):
+        found = original(state, here)
+        if found is not None:
+            walked.append(found[found.counts])
+        return found
+
+    object.__setattr__(path, "segment", spy)
     with problem.model.session(problem.inputs.device):
-        walk = path.run(problem)
-        return list(walk.segments()), walk
+        return walked, integrate(SegmentTerms(path, Quadrature("right"), problem, "sum"))
+
+
+def measured(path, segment, name):
+    return segment.stats[:, path.measures.index(name)]
 
 
 def most_alive(path, problem) -> int:
     """How many of the points that a run visits are in memory at the same time, at most."""
-    seen, most = [], 0
+    seen, most = [], [0]
+    original = path.segment
+
+    def spy(state, here):
+        found = original(state, here)
+        if found is not None:
+            seen.extend([weakref.ref(found.start.x), weakref.ref(found.stop.x), weakref.ref(here.point.x)])
+        most[0] = max(most[0], len({id(x) for point in seen if (x := point()) is not None}))
+        return found
+
+    object.__setattr__(path, "segment", spy)
     with problem.model.session(problem.inputs.device):
-        for segment in path.run(problem).segments():
-            seen += [weakref.ref(segment.start.x), weakref.ref(segment.stop.x)]
-            del segment
-            most = max(most, sum(point() is not None for point in seen))
-    return most
+        integrate(SegmentTerms(path, Quadrature("right"), problem, "sum"))
+    return most[0]
 
 
 def score_and_gradient(model, z, target, kind="logit"):

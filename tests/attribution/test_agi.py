@@ -14,6 +14,7 @@ from attribution_toys import (
     Watched,
     bend,
     images,
+    measured,
     most_alive,
     problem_of,
     score_and_gradient,
@@ -119,7 +120,7 @@ def test_gap_of_the_authors_rule_is_the_bend_of_the_score():
     found = fringe.attribute(model, x, method=method)
     expected = 0.0
     for label in method._towards(target, CLASSES):
-        walked, _ = segments(AdversarialPath((label,), 20, 0.02), problem_of(model, x))
+        walked, _ = segments(AdversarialPath((0,), (label,), 20, 0.02), problem_of(model, x))
         expected += bend(model, [x[0]] + [segment.start.x[0] for segment in walked], target)
     assert abs(expected) > 1e-2
     assert found.completeness_gap.item() == pytest.approx(expected, rel=1e-9)
@@ -191,9 +192,9 @@ def test_steps_stay_in_the_valid_range_and_in_the_box():
     toward = tuple((problem.target + 1).remainder(CLASSES).tolist())
     step = 0.05 * 3.3
     for restart in (True, False):
-        walked, _ = segments(AdversarialPath(toward, 12, 0.05, restart), problem)
+        walked, _ = segments(AdversarialPath((0, 1), toward, 12, 0.05, restart), problem)
         ends = torch.cat([segment.start.x for segment in walked])
-        rows = torch.tensor([i for segment in walked for i in segment.rows.tolist()])
+        rows = torch.tensor([i for segment in walked for i in segment.path.tolist()])
         assert ends.min() >= -1.5
         assert ends.max() <= 1.8
         farthest = (ends - x[rows]).abs().max()
@@ -272,12 +273,12 @@ def test_diagnostics_are_means_over_the_classes():
     lengths, entropies, worst = [], [], []
     target = found.target.item()
     for label in method._towards(target, CLASSES):
-        walked, _ = segments(AdversarialPath((label,), 20, 0.02), problem_of(model, x, score="probability"))
+        walked, _ = segments(AdversarialPath((0,), (label,), 20, 0.02), problem_of(model, x, score="probability"))
         points = torch.stack([x[0]] + [s.start.x[0] for s in walked])
         lengths.append(points.flatten(1).diff(dim=0).norm(dim=1).sum())
         p = model(points[-1:]).softmax(1)[0]
         entropies.append(-(p * p.log()).sum())
-        worst.append(max(s.stats["tracking_error"].item() for s in walked))
+        worst.append(max(measured(AdversarialPath, s, "tracking_error").item() for s in walked))
     torch.testing.assert_close(found.diagnostics["path_length"][0], torch.stack(lengths).mean())
     torch.testing.assert_close(found.diagnostics["endpoint_entropy"][0], torch.stack(entropies).mean())
     assert found.diagnostics["tracking_error_max"][0].item() == pytest.approx(max(worst))
@@ -317,7 +318,7 @@ def test_memory_does_not_grow_with_the_number_of_steps():
     model, x = SoftplusMLP(), images(2)
     problem = problem_of(model, x)
     toward = tuple((problem.target + 1).remainder(CLASSES).tolist())
-    assert most_alive(AdversarialPath(toward, 60, 1e-4), problem) <= 3
+    assert most_alive(AdversarialPath((0, 1), toward, 60, 1e-4), problem) <= 3
 
 
 def test_the_score_is_the_methods_own():

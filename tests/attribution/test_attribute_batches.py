@@ -8,8 +8,8 @@ from attribution_toys import Smooth, inputs
 
 import fringe
 import fringe.paths
-from fringe.paths import Problem
-from fringe.paths._fisher_rao import _Slots
+from fringe.attribution._segments import _some
+from fringe.paths import FisherRaoPath, Problem
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2, cg_iterations=10)
 
@@ -162,17 +162,15 @@ def test_a_reference_for_each_image_follows_the_images_that_are_left():
     torch.testing.assert_close(found.values[[0, 2]], whole.values[[0, 2]], rtol=1e-7, atol=1e-10)
 
 
-def test_a_waiting_slot_keeps_only_itself():
-    """A finished image that waits for its last gradient must not keep its former batch in memory."""
-    model, x = Smooth(), mixed(6)
-    problem = fringe.paths.Problem.of(fringe.Classifier(model, batch_size=6), x)
-    walk = METHOD.path(128).run(problem)
-    sizes = [len(segment.rows) for segment in walk.segments()]
-    state = {"x": torch.zeros(6, 128), "gradient": torch.zeros(6, 128)}
-    slots = _Slots(list(range(6)), [1] * 6, state).select([0])
-    assert slots.state["x"].untyped_storage().nbytes() == 128 * 4
-    assert slots.state["gradient"].untyped_storage().nbytes() == 128 * 4
-    assert sum(sizes) == sum(walk.planned)
+def test_what_waits_keeps_only_itself():
+    """A path that waits for its last gradient must not keep its former batch in memory."""
+    start = METHOD.path(128), Problem.of(fringe.Classifier(Smooth()), mixed(6))
+    state = dataclasses.replace(FisherRaoPath.on(*start).init(start[1]), x=torch.zeros(6, 128))
+    chosen = _some(state, [True] + 5 * [False])
+    assert chosen.x.untyped_storage().nbytes() == 128 * 4
+    assert chosen.geodesic.s0.untyped_storage().nbytes() == chosen.geodesic.s0.nbytes
+    assert _some(state, 6 * [True]) is state
+    assert _some(state, 6 * [False]) is None
 
 
 def test_nan_logits_are_named():

@@ -9,7 +9,7 @@ from attribution_toys import Smooth, inputs
 
 import fringe
 from fringe.attribution._base import SEVERITY, Verdict
-from fringe.attribution._integrate import _Log
+from fringe.attribution._record import _Log
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2)
 
@@ -93,18 +93,48 @@ def test_a_bad_image_among_several_classes():
     assert every.values.shape == (3, 2, 2, 8, 8)
 
 
-def test_of_several_classes_the_first_decides_where_segments_are_halved():
-    """Its map is that of a call for it alone, from as many points; the others are summed at these, too."""
+def test_each_of_several_classes_has_the_points_that_it_needs():
+    """As many as in calls for one class at a time, and no others; in a call, the path itself is run once."""
     model, x = Smooth(), inputs(2)
     method = dataclasses.replace(METHOD, tau=5e-2, quadrature_rtol=1e-4, quadrature_depth=8)
-    found = fringe.attribute(model, x, method=method, target=torch.tensor([[1, 4, 2], [0, 3, 1]]))
-    alone = fringe.attribute(model, x, method=method, target=torch.tensor([1, 0]))
-    plain = fringe.attribute(model, x, method=dataclasses.replace(method, quadrature="trapezoid"), target=found.target)
-    torch.testing.assert_close(found.values[:, 0], alone.values, rtol=1e-9, atol=1e-12)
-    assert found.passes.forward == alone.passes.forward > plain.passes.forward
-    assert (found.completeness_residual[:, 0] < 1.5e-4).all()  # what a bisection leaves is an assumption at first
-    assert (plain.completeness_residual[:, 0] > 1e-4).all()
-    assert (found.completeness_gap[:, 1:].abs() < plain.completeness_gap[:, 1:].abs()).all()
+    plain = dataclasses.replace(method, quadrature="trapezoid")
+    target = torch.tensor([[1, 4, 2], [0, 3, 1]])
+
+    def points(target):
+        found, rough = (fringe.attribute(model, x, method=m, target=target) for m in (method, plain))
+        assert found.passes.forward - rough.passes.forward == found.passes.vjp - rough.passes.vjp
+        # what a halving leaves is an assumption at first
+        assert (found.completeness_residual < 2e-4).all()
+        assert (rough.completeness_residual > 1e-4).any()
+        return found.passes.forward - rough.passes.forward
+
+    each = [points(target[:, k]) for k in range(3)]
+    assert points(target) == points(target.flip(1)) == sum(each)
+    assert len(set(each)) > 1
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [{"quadrature": "corrected"}, {"quadrature_rtol": 1e-9, "quadrature_depth": 1}],
+    ids=["corrected", "every segment halved"],
+)
+def test_a_hundred_classes_hold_few_times_the_maps_that_they_return(rule):
+    """Gradients at both ends of a segment, and sums in double precision: four times the maps, and some more."""
+    weight = torch.randn(100, 768, generator=torch.Generator().manual_seed(0)) / 15
+    x = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    method, every = fringe.FRInGe(steps=2, **rule), torch.arange(100).expand(4, -1)
+
+    def model(z):
+        return 4.0 * torch.tanh(z.flatten(1) @ weight.T)
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        found = fringe.attribute(model, x, method=method, target=every)
+    now = most = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            most = max(most, now)
+    assert 4 < most / found.values.nbytes < 6
 
 
 def test_a_comparison_takes_one_class():
@@ -223,19 +253,21 @@ class TestStoredPoints:
             torch.testing.assert_close(getattr(path, name), getattr(all_points, name)[steps])
 
     def test_a_path_of_a_thousand_steps_keeps_few_in_memory(self):
-        log, point = _Log(image=0, planned=10, snapshots=4), torch.zeros(1)
-        log.store(0, point, point)
+        point = torch.zeros(1)
+        log = _Log(point, point.double(), {}, planned=10, snapshots=4)
         for step in range(1, 1001):
-            if log.is_due(step):
-                log.store(step, point, point)
-            assert len(log.snapshots) <= 2 * 4 + 1
+            log.store(step, point, "input")
+            log.add(step, point + 1, None)
+            assert len(log.snapshots) <= 2 * 4 + 2
         assert len(log.snapshots) >= 4
+        assert sum(term.item() for _, term in log.snapshots.values()) == 1000  # of points that are dropped, too
 
     def test_thinned_takes_some_of_them(self):
         (path,) = fringe.attribute(Smooth(), inputs(1), method="ig", telemetry=11).trajectory
         some, (six,) = path.thinned(6), fringe.attribute(Smooth(), inputs(1), method="ig", telemetry=True).trajectory
-        for name in ("snapshot_steps", "snapshots", "cumulative", "probabilities"):
+        for name in ("snapshot_steps", "snapshots", "probabilities"):
             assert torch.equal(getattr(some, name), getattr(six, name))
+        torch.testing.assert_close(some.cumulative, six.cumulative, rtol=1e-12, atol=1e-14)  # added up in another order
         assert path.thinned(11).snapshots.equal(path.snapshots)
         assert path.thinned(50).snapshots.equal(path.snapshots)
         assert path.thinned(2).snapshot_steps.tolist() == [0, 51]

@@ -12,7 +12,7 @@ import fringe
 from fringe import ExpectedGradients, InputSpace, IntegratedGradients
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.attribution._integrate import integrate
-from fringe.attribution._pieces import SitePieces
+from fringe.attribution._terms import SampleTerms
 from fringe.paths import Problem, ReferencePairs
 
 REFERENCES = images(4, seed=20)
@@ -36,7 +36,7 @@ def test_it_equals_captum_s_gradient_shap_on_its_draws(name):
     classifier = fringe.Classifier(model, batch_size=4)
     with classifier.session(x.device):
         problem = Problem.of(classifier, x, target=target)
-        found = integrate(SitePieces(ReferencePairs(x, REFERENCES, drawn, fractions), problem))
+        found = integrate(SampleTerms(ReferencePairs(x, REFERENCES, drawn, fractions), problem))
     torch.testing.assert_close(found.values, peer, rtol=1e-11, atol=1e-13)
 
 

@@ -22,11 +22,10 @@ from saliency.core import GuidedIG as PeerGuidedIG
 from saliency.core.base import INPUT_OUTPUT_GRADIENTS
 
 import fringe
-from fringe.attribution import GuidedIG, IntegratedGradients
+from fringe.attribution import GuidedIG, IntegratedGradients, SegmentTerms
 from fringe.attribution._integrate import integrate
-from fringe.attribution._pieces import SegmentPieces
 from fringe.attribution._quadrature import Quadrature
-from fringe.paths import GeodesicDiagnostics, GuidedPath, Path, PathRun, PathStatus, Point, Segment
+from fringe.paths import Geodesic, GuidedPath, Here, Path, Point, Segment, State
 from fringe.paths._guided import advance_to_goal
 
 SETTINGS = [(1, 0.25, 0.02), (7, 0.25, 0.02), (12, 0.5, 1.0), (20, 0.1, 0.1), (9, 1.0, 0.3), (15, 0.03, 0.5)]
@@ -137,8 +136,8 @@ def test_the_path_keeps_its_laws(fraction, max_dist):
     """From x' to x without gaps; monotone in the box; 1/N of the L1 way a step; progress within k/N +- max_dist."""
     model, (x, baseline), steps = SoftplusMLP(), with_frozen_entries(), 16
     problem = problem_of(model, x, baseline=baseline)
-    found, walk = segments(GuidedPath(steps, fraction, max_dist), problem)
-    assert walk.steps_taken == [steps] * 3
+    found, result = segments(GuidedPath(steps, fraction, max_dist), problem)
+    assert result.steps == [steps] * 3
     way = x - baseline
     before = baseline
     for k, segment in enumerate(found, start=1):
@@ -270,22 +269,29 @@ def test_the_trajectory_runs_from_the_input_to_the_baseline(telemetry, every):
         assert found.diagnostics["tracking_error_max"][i].item() == pytest.approx(max(errors), rel=1e-6)
 
 
-class Drawn(Path, PathRun):
+class Drawn(Path):
     """A path of two segments that is given away: 0, 1, 3 on a line, with scores 5, 7, 10 and gradients 2, 1, 0."""
 
     begins = "baseline"
 
-    def run(self, problem):
-        self.diagnostics = GeodesicDiagnostics(problem.logits.log_softmax(1), problem.logits.log_softmax(1))
-        self.planned, self.steps_taken, self.outcomes = [2], [2], [PathStatus.COMPLETE]
-        return self
+    def init(self, problem):
+        row, two = problem.every_row, torch.tensor([2])
+        geodesic = Geodesic.between(problem.logits.log_softmax(1))
+        return State(path=row, image=row, step=0 * two, total=two, limit=two, goal=None, geodesic=geodesic)
 
-    def segments(self):
+    def look(self, problem, state, closing=False):
+        place, score, gradient = ((0, 5, 2), (1, 7, 1), (3, 10, 0))[int(state.step)]
         x = torch.ones(1, *images(1).shape[1:], dtype=torch.float64)
-        points = [Point(c * x, torch.tensor([s]).double(), g * x) for c, s, g in ((0, 5, 2), (1, 7, 1), (3, 10, 0))]
-        stats = {"euclidean_step": torch.ones(1)}
-        yield Segment(torch.tensor([0]), torch.tensor([1]), points[0], points[1], stats)
-        yield Segment(torch.tensor([0]), torch.tensor([2]), points[1], points[2], stats)
+        log_p, yes = problem.logits.log_softmax(1), state.step < 9
+        point = Point(place * x, torch.tensor([score]).double(), gradient * x)
+        return Here(point, log_p, log_p, log_p, yes, state.step < 2, state.step == 1), None
+
+    def move(self, problem, state, here, more):
+        return dataclasses.replace(state, step=state.step + 1, past=here.point)
+
+    def segment(self, state, here):
+        stats = torch.ones(1, len(self.measures), dtype=torch.float64)
+        return state.past and Segment(state.path, state.step, state.past, here.point, stats, here.finite)
 
 
 def test_both_ends_are_the_walks_own():
@@ -293,7 +299,7 @@ def test_both_ends_are_the_walks_own():
     model, x = SoftplusMLP(), images(1)
     problem = problem_of(model, x)
     for rule, expected in (("left", 2 * 1 + 1 * 2), ("right", 1 * 1 + 0 * 2), ("trapezoid", 1.5 * 1 + 0.5 * 2)):
-        found = integrate(SegmentPieces(Drawn(), Quadrature(rule), problem))
+        found = integrate(SegmentTerms(Drawn(), Quadrature(rule), problem))
         assert (found.values == expected).all()
         assert (found.score.item(), found.endpoint_score.item()) == (10, 5)
         assert found.gap.item() == expected * x.numel() - 5

@@ -18,6 +18,7 @@ from attribution_toys import (
     bend,
     images,
     linear,
+    measured,
     most_alive,
     off_course,
     problem_of,
@@ -30,7 +31,7 @@ import fringe
 from fringe import InputSpace
 from fringe._rng import KeyedGenerator
 from fringe.attribution import IG2, IntegratedGradients
-from fringe.attribution._integrate import RunningStats
+from fringe.attribution._integrate import Stats
 from fringe.paths import CounterfactualPath, last_linear_layer
 
 POOL = images(12, seed=11)
@@ -121,7 +122,7 @@ def test_gap_of_the_authors_rule_is_the_bend_of_the_score():
     found = fringe.attribute(model, x, method=method, space=SPACE)
     (reference,) = draws(model, x, 1)[0]
     problem = problem_of(model, x, domain=SPACE)
-    walked, _ = segments(CounterfactualPath((reference,), None, 15, 0.2), problem)
+    walked, _ = segments(CounterfactualPath((0,), (reference,), None, 15, 0.2), problem)
     expected = bend(model, [x[0]] + [segment.start.x[0] for segment in walked], found.target[0])
     assert abs(expected) > 1e-3
     assert found.completeness_gap.item() == pytest.approx(expected, rel=1e-9)
@@ -135,14 +136,16 @@ def test_the_walk_comes_nearer_to_the_reference_by_equal_steps():
     target = model(x).argmax(1)
     problem = problem_of(model, x, domain=SPACE)
     far = tuple(int((model(POOL).argmax(1) != t).nonzero()[0]) for t in target)
-    walked, _ = segments(CounterfactualPath(far, "head", 20, 0.1), problem)
+    walked, _ = segments(CounterfactualPath((0, 1, 2), far, "head", 20, 0.1), problem)
     goal = model.features(POOL[list(far)])
     before, p0 = (model.features(x) - goal).norm(dim=1), model(x).softmax(1)
     for k, segment in enumerate(walked, start=1):
         p = model(segment.start.x).softmax(1)
         errors = [off_course(p[i], p0[i], k / 20) for i in range(3)]
-        assert segment.stats["tracking_error"].tolist() == pytest.approx(errors, rel=1e-5, abs=1e-7)
-        assert (segment.stats["euclidean_step"] - 0.1).abs().max() < 1e-12
+        assert measured(CounterfactualPath, segment, "tracking_error").tolist() == pytest.approx(
+            errors, rel=1e-5, abs=1e-7
+        )
+        assert (measured(CounterfactualPath, segment, "euclidean_step") - 0.1).abs().max() < 1e-12
         after = (model.features(segment.start.x) - goal).norm(dim=1)
         assert (after < before).all()
         before = after
@@ -153,16 +156,17 @@ def test_automatic_steps_change_an_entry_as_the_authors_do(low, high):
     """256 grey values in all at 299 x 299 x 3: the same root mean square per entry, in units of the range."""
     model, x = Headed(), images(2).sigmoid() * 0.6 + 0.2
     problem = problem_of(model, x, domain=only(POOL, low=low, high=high))
-    walked, _ = segments(CounterfactualPath((0, 1), "head", 1, "auto"), problem)
+    walked, _ = segments(CounterfactualPath((0, 1), (0, 1), "head", 1, "auto"), problem)
     authors = 256 / 255 * (high - low) / math.sqrt(299 * 299 * 3)
     torch.testing.assert_close(
-        walked[0].stats["euclidean_step"] / math.sqrt(ENTRIES), torch.full((2,), authors, dtype=torch.float64)
+        measured(CounterfactualPath, walked[0], "euclidean_step") / math.sqrt(ENTRIES),
+        torch.full((2,), authors, dtype=torch.float64),
     )
     unbounded = problem_of(model, x, domain=SPACE)
-    walked, _ = segments(CounterfactualPath((0, 1), "head", 1, "auto"), unbounded)
+    walked, _ = segments(CounterfactualPath((0, 1), (0, 1), "head", 1, "auto"), unbounded)
     spread = x.flatten(1).amax(1) - x.flatten(1).amin(1)
     expected = authors / (high - low) * spread * math.sqrt(ENTRIES)
-    torch.testing.assert_close(walked[0].stats["euclidean_step"], expected)
+    torch.testing.assert_close(measured(CounterfactualPath, walked[0], "euclidean_step"), expected)
 
 
 def test_a_reference_with_the_images_own_representation_contributes_nothing():
@@ -272,8 +276,8 @@ def test_no_hook_stays_behind():
     problem = problem_of(Headed(), x, domain=SPACE)
     classifier = problem.model
     with classifier.session(x.device):
-        stream = CounterfactualPath((0, 1), "head", 3, 0.1).run(problem).segments()
-        next(stream)  # and never another
+        path = CounterfactualPath((0, 1), (0, 1), "head", 3, 0.1)
+        path.look(problem, path.init(problem))  # and never another step
         assert not any(module._forward_pre_hooks for module in classifier.module.modules())
 
 
@@ -304,7 +308,7 @@ def test_out_of_memory_costs_only_chunks():
 def test_memory_does_not_grow_with_the_number_of_steps():
     model, x = Headed(), images(2)
     problem = problem_of(model, x, domain=SPACE)
-    assert most_alive(CounterfactualPath((0, 1), "head", 40, 0.1), problem) <= 3
+    assert most_alive(CounterfactualPath((0, 1), (0, 1), "head", 40, 0.1), problem) <= 3
 
 
 def test_single_precision():
@@ -332,9 +336,9 @@ def test_settings():
 
 def test_statistics_of_several_paths_are_pooled_by_hand():
     """Two paths of image 0, of which the second never moved; two of image 1; none of image 2."""
-    stats = RunningStats(4, torch.device("cpu"))
-    stats.add(torch.tensor([0, 2, 3]), {"entropy": torch.tensor([1.0, 5.0, 7.0])})
-    stats.add(torch.tensor([0, 3]), {"entropy": torch.tensor([3.0, 2.0])})
+    stats = Stats(("entropy",), torch.zeros(4, dtype=torch.float64))
+    stats.add(torch.tensor([0, 2, 3]), torch.tensor([[1.0], [5.0], [7.0]]))
+    stats.add(torch.tensor([0, 1, 3]), torch.tensor([[3.0], [9.0], [2.0]]), torch.tensor([True, False, True]))
     assert stats.mean("entropy").tolist() == [2.0, 0.0, 5.0, 4.5]
     assert stats.last("entropy").tolist() == [3.0, 0.0, 5.0, 2.0]
     pool = stats.pooled(torch.tensor([0, 0, 1, 1]), 3)
@@ -345,8 +349,8 @@ def test_statistics_of_several_paths_are_pooled_by_hand():
 
 
 def test_the_farthest_point_of_a_path_from_the_baseline_on_is_its_first():
-    stats = RunningStats(2, torch.device("cpu"), "baseline")
+    stats = Stats(("score",), torch.zeros(2, dtype=torch.float64), "baseline")
     for rows, values in (([0, 1], [4.0, 1.0]), ([0], [6.0]), ([1], [0.5])):
-        stats.add(torch.tensor(rows), {"score": torch.tensor(values)})
+        stats.add(torch.tensor(rows), torch.tensor(values)[:, None])
     assert stats.last("score").tolist() == [4.0, 1.0]
     assert stats.largest("score").tolist() == [6.0, 1.0]

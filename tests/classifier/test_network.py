@@ -12,7 +12,7 @@ from classifier_toys import CLASSES, network, normal
 from torch import nn
 
 import fringe
-from fringe import Classifier, InputError, attribute
+from fringe import Classifier, InputError, _network, attribute
 from fringe._network import BatchSize
 from fringe.captum import CaptumAttributor
 from fringe.quantus import explain_func
@@ -384,3 +384,53 @@ def test_no_images_give_no_rows():
 def test_a_size_without_meaning_is_named(size):
     with pytest.raises(ValueError, match=f"batch_size: got {size!r}, expected 'auto' or a positive integer"):
         BatchSize(size)
+
+
+class Wide(nn.Module):
+    """Returns 80 times its inputs on the way to three logits, of which it remembers how many it was asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def forward(self, x):
+        self.sizes.append(len(x))
+        return x.flatten(1)[:, :3].repeat(1, 80).sum(1, keepdim=True) + torch.arange(3.0)
+
+
+def test_the_first_batch_on_a_cpu_follows_from_the_size_of_the_inputs():
+    model = Wide()
+    Classifier(model).logits(torch.zeros(1).expand(3, 3, 2000, 3000))  # 72 MB each, of the 64 MiB for the first pass
+    assert model.sizes == [1, 1, 1]
+    model = Wide()
+    Classifier(model).logits(torch.zeros(20, 3, 8, 8))
+    assert model.sizes == [16, 4]
+
+
+def test_later_batches_on_a_cpu_follow_from_the_memory_of_the_first_pass(monkeypatch):
+    """240 numbers, a sum and three logits are 976 bytes of an input; it is copied to another layout, flattened, and
+    the first outputs are checked: about 3,360 bytes."""
+    x = torch.zeros(40, 3, 8, 8)
+    monkeypatch.setattr(_network, "PASS_BYTES", 3 * 3500)
+    monkeypatch.setattr(_network, "FIRST_BYTES", 6 * x[0].nbytes)
+    model = Wide()
+    classifier = Classifier(model)
+    classifier.logits(x)
+    assert model.sizes == [6] + 11 * [3] + [1]
+    classifier.logits(x[:7])
+    assert model.sizes[-3:] == [3, 3, 1]
+    classifier.logits(torch.zeros(9, 3, 2, 2))  # another shape is measured anew: the first pass holds 16
+    assert model.sizes[-1] == 9
+    fixed = Wide()
+    Classifier(fixed, batch_size=16).logits(x)
+    assert fixed.sizes == [16, 16, 8]
+
+
+def test_memory_that_runs_out_still_halves_a_measured_batch():
+    size, x = BatchSize(), torch.zeros(4, 3, 2000)
+    assert size.begin(x)
+    assert not size.begin(x)  # it is measured once
+    assert size.on(x.device) == 16
+    size.halve(x.device, torch.OutOfMemoryError("simulated"))
+    assert size.on(x.device) == 8
+    assert not size.begin(torch.zeros(4, 3, 5))

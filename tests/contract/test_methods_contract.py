@@ -198,3 +198,24 @@ def test_a_function_is_explained_as_the_logit_of_a_class_is(name, method):
     torch.testing.assert_close(result.endpoint_score, twin.endpoint_score, rtol=1e-9, atol=1e-12, equal_nan=True)
     assert result.verdict == twin.verdict
     assert "entropy" not in result.diagnostics
+
+
+@pytest.mark.parametrize(
+    "method", [fringe.FRInGe(quadrature_rtol=1e-3), fringe.Smooth(fringe.FRInGe())], ids=["fringe", "smooth:fringe"]
+)
+def test_a_map_does_not_depend_on_the_other_classes(method):
+    """Of several classes at once each map is that of a call for it alone, in any order, in batches of any size."""
+    assert method.many_targets
+    loaded = load_model("embedded:digits")
+    pixels = torch.stack([loaded.preprocessing.pixels(sample.image) for sample in digits_samples()[:4]])
+    model, x = loaded.module.double(), loaded.preprocessing.normalise(pixels).double()
+    target = model(x).topk(3).indices
+    found = fringe.attribute(model, x, method=method, target=target)
+    turned = fringe.attribute(model, x, method=method, target=target.flip(1), batch_size=3)
+    torch.testing.assert_close(turned.values.flip(1), found.values, rtol=1e-9, atol=1e-12)
+    assert turned.verdict == found.verdict
+    for k in range(3):
+        alone, one = fringe.attribute(model, x, method=method, target=target[:, k]), found.of_class(k)
+        torch.testing.assert_close(one.values, alone.values, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(one.completeness_gap, alone.completeness_gap, rtol=0, atol=1e-9)
+        assert one.verdict == alone.verdict

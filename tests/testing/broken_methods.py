@@ -10,8 +10,8 @@ import torch
 from fringe.attribution import Attributor
 from fringe.attribution._diagnostics import gradient_attribution, path_attribution
 from fringe.attribution._integrate import integrate
-from fringe.attribution._pieces import NodePieces
 from fringe.attribution._quadrature import quadrature_nodes
+from fringe.attribution._terms import NodeTerms
 from fringe.paths import StraightLine
 from fringe.settings import Doc
 
@@ -28,7 +28,7 @@ class Correct(Attributor):
     def attribute(self, problem):
         baseline = self.begin(problem)
         line = StraightLine(problem.inputs, baseline, *quadrature_nodes("midpoint", self.nodes()))
-        result = integrate(NodePieces(line, problem))
+        result = integrate(NodeTerms(line, problem))
         result = path_attribution(self, result, problem, "use more steps")
         return self.spoil(result, problem)
 
@@ -239,7 +239,7 @@ class MeanOfTheBatch(Attributor):
     def attribute(self, problem):
         mean = problem.inputs.mean(0, keepdim=True).expand_as(problem.inputs)
         line = StraightLine(problem.inputs, mean, *quadrature_nodes("midpoint", 4))
-        result = integrate(NodePieces(line, problem))
+        result = integrate(NodeTerms(line, problem))
         return path_attribution(self, result, problem, "")
 
 

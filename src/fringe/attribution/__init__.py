@@ -17,11 +17,12 @@ from fringe.attribution._lrp import AttnLRP, ZennitMethod
 from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
 from fringe.attribution._names import method_label, preset_label
-from fringe.attribution._pieces import NodePieces, SegmentPieces
 from fringe.attribution._quadrature import Quadrature, quadrature_nodes
 from fringe.attribution._registry import get_method, method_of_record, require_package, split_name
 from fringe.attribution._rise import RISE
+from fringe.attribution._segments import SegmentTerms
 from fringe.attribution._smoothgrad import SmoothGrad
+from fringe.attribution._terms import NodeTerms
 from fringe.attribution._views import SENTENCES, Tone, tone_of
 
 __all__ = [
@@ -44,10 +45,10 @@ __all__ = [
     "GuidedIG",
     "IntegratedDecisionGradients",
     "IntegratedGradients",
-    "NodePieces",
+    "NodeTerms",
     "PathAttributor",
     "Quadrature",
-    "SegmentPieces",
+    "SegmentTerms",
     "Smooth",
     "SmoothGrad",
     "SpectralIG",

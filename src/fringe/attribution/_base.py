@@ -143,8 +143,7 @@ class Attribution(Views):
             k: Its number among the K of each image.
 
         Returns:
-            The result of a call that explains this class alone, with the passes of this call. For FRInGe with the
-            adaptive quadrature only the first class is equal: it decides where the path has more points.
+            The result of a call that explains this class alone, with the passes of this call.
 
         Raises:
             InputError: If there is no such class.

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import SEVERITY, Attribution, Attributor, Verdict
-from fringe.attribution._integrate import PathIntegral, integrate
-from fringe.attribution._pieces import PieceStream, finite_maps
+from fringe.attribution._integrate import IntegralTerms, PathIntegral, finite_maps, integrate
 from fringe.attribution._quadrature import completeness_gap
 from fringe.geometry import entropy, kl, log_probabilities
-from fringe.paths import GeodesicDiagnostics, PathStatus, Problem
+from fringe.paths import Geodesic, PathStatus, Problem
 
 #: Completeness residual above which a map is called coarse: its sum misses what it explains by more than 5 %.
 COARSE_ABOVE = 0.05
@@ -48,27 +47,28 @@ class PathAttributor(Attributor):
         return 2 * steps if isinstance(steps, int) else None
 
     @abstractmethod
-    def pieces(self, problem: Problem) -> PieceStream:
+    def terms(self, problem: Problem) -> IntegralTerms:
         """Describe the path integrals.
 
         Args:
             problem: The images and the model.
 
         Returns:
-            Their terms: :class:`NodePieces` of points that are known at the start, or :class:`SegmentPieces` of a path
+            Their terms: :class:`NodeTerms` of points that are known at the start, or :class:`SegmentTerms` of a path
             whose steps depend on earlier steps.
         """
 
     def attribute(self, problem: Problem) -> Attribution:
         """Explain images, see :meth:`Attributor.attribute`."""
-        return path_attribution(self, integrate(self.pieces(problem)), problem, self.hint)
+        return path_attribution(self, integrate(self.terms(problem)), problem, self.hint)
 
 
 def path_diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor | None = None) -> dict[str, Tensor]:
     """The paper's path diagnostics, (B,) each: distances in radians, entropies and divergences in nats, lengths in
     input units. ``log_q`` (B, C) is the reference distribution; None: uniform."""
-    stats, geodesic = result.stats, GeodesicDiagnostics(log_probabilities(problem.logits), log_q)
-    moved, distance, log_p0 = stats.count > 0, geodesic.distance(), geodesic.log_p0
+    stats, log_p0 = result.stats, log_probabilities(problem.logits)
+    geodesic = Geodesic.between(log_p0, log_q)
+    moved, distance = stats.count > 0, geodesic.length
     return {
         "steps": torch.tensor(result.steps, device=distance.device),
         "distance": distance,

@@ -11,7 +11,7 @@ from fringe._rng import KeyedGenerator
 from fringe.attribution._base import Attribution, Attributor, reference_images
 from fringe.attribution._diagnostics import build_attribution, completeness_status
 from fringe.attribution._integrate import integrate
-from fringe.attribution._pieces import SitePieces
+from fringe.attribution._terms import SampleTerms
 from fringe.geometry import entropy, log_probabilities
 from fringe.paths import Problem, ReferencePairs
 from fringe.settings import Doc, PositiveInt, Search
@@ -46,10 +46,9 @@ class ExpectedGradients(Attributor):
     def attribute(self, problem: Problem) -> Attribution:
         references = reference_images(problem, "expected_gradients averages over images of the data")
         pairs = ReferencePairs(problem.inputs, references, *self._draw(problem.keys, len(references), problem.rng))
-        pieces = SitePieces(pairs, dataclasses.replace(problem, record_path=False))
         mean_score, mean_entropy = _ends(problem, pairs)
-        pieces.endpoint_score = mean_score.to(pieces.score.dtype)
-        result = integrate(pieces)
+        end = mean_score.to(problem.logits.dtype)
+        result = integrate(SampleTerms(pairs, dataclasses.replace(problem, record_path=False), endpoint_score=end))
         diagnostics = {
             "steps": torch.tensor(result.steps, device=mean_score.device),
             "entropy": entropy(log_probabilities(problem.logits)),

@@ -15,12 +15,13 @@ from fringe.attribution._base import Attribution, Attributor
 from fringe.attribution._diagnostics import build_attribution, path_diagnostics
 from fringe.attribution._fringe_status import EXCLUDED_BELOW, PathEnds, fringe_status
 from fringe.attribution._integrate import integrate
-from fringe.attribution._pieces import SegmentPieces
 from fringe.attribution._quadrature import Quadrature, Rule
+from fringe.attribution._segments import SegmentTerms
 from fringe.errors import InputError, require, require_choice
-from fringe.geometry import kl
+from fringe.geometry import kl, log_probabilities
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import (
+    FisherRaoPath,
     FisherRaoTracking,
     JacobianForm,
     JVPUse,
@@ -194,7 +195,7 @@ class FRInGe(Attributor):
     until: Annotated[
         Literal["auto", Until],
         Doc(
-            "end after T steps (budget), after T to 5 T when half of the divergence is gone (half), or on arrival; "
+            "end after T steps (budget), after T to 2 T when half of the divergence is gone (half), or on arrival; "
             "auto: budget with steps=, else half for images, arrival for other inputs"
         ),
     ] = "auto"
@@ -330,24 +331,25 @@ class FRInGe(Attributor):
             return fitted.attribute(problem)
         path = self.path(problem.inputs[0].numel())
         depth = AUTO_DEPTH[path.step.smoothing.structure] if self.quadrature_depth == "auto" else self.quadrature_depth
-        pieces = SegmentPieces(path, Quadrature(self.quadrature, self.quadrature_rtol, depth), problem)
-        result, geodesics = integrate(pieces), pieces.geodesic
+        rule = Quadrature(self.quadrature, self.quadrature_rtol, depth)
+        terms = SegmentTerms(FisherRaoPath.on(path, problem), rule, problem)
+        result, start = integrate(terms), terms.start
         stats = result.stats
         diagnostics = {
-            **path_diagnostics(result, problem, geodesics.log_q),
+            **path_diagnostics(result, problem, start.geodesic.log_q),
             "cg_iterations_mean": stats.mean("cg_iterations"),
             "cg_residual_mean": stats.mean("cg_residual"),
             "cg_residual_max": stats.largest("cg_residual"),
             "cg_breakdown": (stats.largest("cg_status") > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
         }
-        if geodesics.temperature is not None:
-            diagnostics["temperature"] = geodesics.temperature
+        if start.geodesic.temperature is not None:
+            diagnostics["temperature"] = start.geodesic.temperature
         if result.uncorrected_gap is not None:
             diagnostics["uncorrected_residual"] = result.rule_residual.view_as(result.gap)
         ends = zip(
-            kl(geodesics.log_p0, geodesics.log_q).tolist(),
+            kl(log_probabilities(problem.logits), start.geodesic.log_q).tolist(),
             *(diagnostics[name].tolist() for name in ("endpoint_kl", "distance", "endpoint_distance")),
-            [path.limit(planned) for planned in pieces.planned],
+            start.limit.tolist(),
             (problem.logits.amax(1, keepdim=True) - problem.logits > EXCLUDED_BELOW).sum(1).tolist(),
             strict=True,
         )

@@ -69,9 +69,7 @@ def fringe_status(
             f"{STALLED_BELOW:.0%}): {reachable or do}"
         )
     if not residual <= COARSE_ABOVE:
-        more = "use quadrature='adaptive'"
-        if rule == "adaptive":
-            more = "explain this class alone" if result.rule_residual.shape[1] > 1 else "raise quadrature_depth"
+        more = "raise quadrature_depth" if rule == "adaptive" else "use quadrature='adaptive'"
         return "coarse", (
             f"{describe_coarse(residual)}: {more}; on some networks smaller steps help (lower tau or delta_euc)"
         )
@@ -79,7 +77,7 @@ def fringe_status(
     lost = f"{max(100 * removed // 1, 0):.0f}% of its divergence from {goal}"
     onward = "" if rests else "raise max_steps" if until == "arrival" else "use until='arrival'"
     if removed < ENOUGH and not arrived:
-        do = f"{onward}, raise" if onward else "the path rests where the gradient is zero: raise"
+        do = f"{onward}, raise" if onward else "the path gains nothing more: raise"
         do = reachable or f"{do} delta_euc or eta_max, or lower gamma_prior"
         return "short", (
             f"sum within {residual:.1%} of the change of the score, but the prediction lost only {lost} "

@@ -12,8 +12,8 @@ from torch import Tensor
 from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter, reference_images
 from fringe.attribution._diagnostics import gradient_attribution, path_attribution
 from fringe.attribution._integrate import integrate
-from fringe.attribution._pieces import NodePieces
 from fringe.attribution._quadrature import quadrature_nodes
+from fringe.attribution._terms import NodeTerms
 from fringe.linalg import batch_view
 from fringe.paths import (
     AuthorsEnergy,
@@ -86,7 +86,7 @@ class GeoIGKNN(Attributor):
         for group in groups:
             part = quiet.select(group)
             line = Polyline(points, torch.tensor([routes[i] for i in group], device=points.device))
-            result = integrate(NodePieces(PiecewiseNodes(line, *self._rule()), part))
+            result = integrate(NodeTerms(PiecewiseNodes(line, *self._rule()), part))
             plain = path_attribution(self, result, part, "use a higher order")
             diagnostics = {**plain.diagnostics, **_graph_diagnostics(line, lengths[group])}
             parts.append(dataclasses.replace(plain, diagnostics=diagnostics))
@@ -233,7 +233,7 @@ class GeoIGSVI(Attributor):
         moves = (problem.inputs != baseline).flatten(1).any(1)  # an image that is its own baseline has no path
         points = torch.where(batch_view(moves, straight), relaxed.points, straight)
         line = Polyline.from_vertices(resample_by_arc_length(points) if self.resample else points)
-        result = integrate(NodePieces(Vertices(line), problem))
+        result = integrate(NodeTerms(Vertices(line), problem))
         plain = path_attribution(self, result, problem, "use more steps")
         diagnostics = {**plain.diagnostics, **_fit_diagnostics(problem, baseline, line.lengths(), relaxed)}
         return dataclasses.replace(plain, diagnostics=diagnostics)

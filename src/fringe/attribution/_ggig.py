@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter
 from fringe.attribution._diagnostics import gradient_attribution
-from fringe.attribution._pieces import iter_batches
 from fringe.attribution._quadrature import quadrature_nodes
+from fringe.attribution._terms import iter_batches
 from fringe.linalg import add_rows
 from fringe.paths import Problem, StraightLine
 from fringe.settings import Doc, Positive, PositiveInt, Search

@@ -10,7 +10,7 @@ from torch import Tensor
 from fringe.attribution._base import Attribution, Attributor, Baseline
 from fringe.attribution._diagnostics import gradient_attribution, path_diagnostics
 from fringe.attribution._integrate import integrate
-from fringe.attribution._pieces import Evaluation, NodePieces, WeightFn, iter_batches
+from fringe.attribution._terms import Evaluation, NodeTerms, WeightFn, iter_batches
 from fringe.errors import require
 from fringe.paths import Problem, StraightLine
 from fringe.settings import Doc, PositiveInt, Search
@@ -56,7 +56,7 @@ class IntegratedDecisionGradients(Attributor):
     def attribute(self, problem: Problem) -> Attribution:
         baseline = problem.resolve_baseline(self.baseline)
         line, weight_fn = self._plan(problem, baseline)
-        result = integrate(NodePieces(line, problem, weight_fn))
+        result = integrate(NodeTerms(line, problem, weight_fn))
         diagnostics = path_diagnostics(result, problem)
         why = "its sum is the integral of the squared slope of the score"
         plain = gradient_attribution(self, result.values, problem, diagnostics, why)

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from fringe.attribution._base import Baseline
 from fringe.attribution._diagnostics import PathAttributor
-from fringe.attribution._pieces import NodePieces, SegmentPieces
 from fringe.attribution._quadrature import NodeRule, Quadrature, quadrature_nodes
+from fringe.attribution._segments import SegmentTerms
+from fringe.attribution._terms import NodeTerms
 from fringe.errors import require
 from fringe.paths import Basis, BlurLine, Displacements, GuidedPath, Problem, SpectralLine, SpectralRule, StraightLine
 from fringe.settings import Doc, Fraction, Positive, PositiveFraction, PositiveInt, Search
@@ -40,10 +41,10 @@ class IntegratedGradients(PathAttributor):
         expected = f"a whole number of at least 2 for rule {self.rule!r}"
         require(self.steps > 1 or not is_closed, "steps", self.steps, expected)
 
-    def pieces(self, problem: Problem) -> NodePieces:
+    def terms(self, problem: Problem) -> NodeTerms:
         baseline = problem.resolve_baseline(self.baseline)
         line = StraightLine(problem.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
-        return NodePieces(line, problem)
+        return NodeTerms(line, problem)
 
 
 Grid = Literal["linear", "sqrt"]
@@ -76,9 +77,9 @@ class BlurIG(PathAttributor):
     grid: Annotated[Grid, Doc("blurs evenly spaced in sigma, or in its square")] = "linear"
     mode: Annotated[Displacements, Doc("gradients times chords, or the authors' forward differences")] = "chord"
 
-    def pieces(self, problem: Problem) -> NodePieces:
+    def terms(self, problem: Problem) -> NodeTerms:
         line = BlurLine(problem.inputs, self._sigmas(min(problem.inputs.shape[-2:])), self.mode)
-        return NodePieces(line, problem)
+        return NodeTerms(line, problem)
 
     @property
     def hint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
@@ -123,10 +124,10 @@ class GuidedIG(PathAttributor):
     baseline: Baseline = "zero"
     rule: Annotated[GuidedRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 
-    def pieces(self, problem: Problem) -> SegmentPieces:
+    def terms(self, problem: Problem) -> SegmentTerms:
         based = dataclasses.replace(problem, baseline=problem.resolve_baseline(self.baseline))
         path = GuidedPath(self.steps, self.fraction, self.max_dist, closed=self.rule == "trapezoid")
-        return SegmentPieces(path, Quadrature(self.rule), based)
+        return SegmentTerms(path, Quadrature(self.rule), based)
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class SpectralIG(PathAttributor):
     baseline: Baseline = "zero"
     rule: Annotated[SpectralRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 
-    def pieces(self, problem: Problem) -> NodePieces:
+    def terms(self, problem: Problem) -> NodeTerms:
         baseline = problem.resolve_baseline(self.baseline)
         line = SpectralLine(problem.inputs, baseline, self.steps, self.overlap, self.basis, self.rule)
-        return NodePieces(line, problem)
+        return NodeTerms(line, problem)

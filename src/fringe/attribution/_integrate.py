@@ -1,68 +1,84 @@
-"""The one accumulator of path integrals, and what it records along the paths."""
+"""The one accumulator of path integrals."""
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
-from fringe.attribution._base import Trajectory
-from fringe.attribution._pieces import Piece, PieceStream, add_weighted, finite_maps
-from fringe.attribution._quadrature import Correction, completeness_gap
+from fringe.attribution._base import ProgressCounter, Trajectory
+from fringe.attribution._quadrature import completeness_gap
+from fringe.attribution._record import Record
 from fringe.linalg import add_rows, batch_view
-from fringe.paths import Orientation, PathStatus, Problem
-
-#: Points of a trajectory that are stored as images where no number is given, both ends included.
-SNAPSHOTS = 6
-
-#: Names of what is measured at points; everything else is measured along steps.
-AT_POINTS = ("entropy", "reference_kl", "reference_distance", "waypoint_kl", "tracking_error", "score")
+from fringe.paths import Geodesic, Orientation, PathStatus, Problem
 
 
-class RunningStats:
-    """Statistics of each measured name per image, whatever the number of steps; zero where nothing was measured.
-
-    Args:
-        batch: Number of images B.
-        device: Where the statistics are stored.
-        begins: The end at which the paths begin.
+class IntegralTerms(ABC):
+    """The terms of the integrals along R paths: a description, which :func:`integrate` evaluates.
 
     Attributes:
-        count: Number (B,) of measurements.
+        problem: The images and the model.
+        planned: Steps of each path that are known beforehand.
+        geodesic: The geodesics (R) of the predictions along the paths.
+        begins: The end at which paths begin.
+        measures: Names of the N measurements of each term.
+        scale: What the sum of an image's terms is multiplied by (B, *S); None: 1.
+        images: The image (R,) of each path; None: path r is that of image r.
+        weight: What each path counts (R,); None: 1.
     """
 
-    def __init__(self, batch: int, device: torch.device, begins: Orientation = "input"):
-        self._begins = begins
-        self.count = torch.zeros(batch, dtype=torch.float64, device=device)
-        self._names: tuple[str, ...] = ()
-        # a column for each name: one launch on a GPU, and not one for each of them
-        self._total = self._largest = self._last = self.count.new_zeros(batch, 0)
+    problem: Problem
+    planned: list[int]
+    geodesic: Geodesic
+    begins: Orientation = "input"
+    measures: tuple[str, ...] = ()
+    scale: Tensor | None = None
+    images: Tensor | None = None
+    weight: Tensor | None = None
 
-    def add(self, rows: Tensor, stats: Mapping[str, Tensor]) -> None:
-        """Add measurements (L,) of images ``rows`` (L,), in which an image may occur more than once. The names are the
-        same each time."""
+    @abstractmethod
+    def add_to(self, sums: "Sums") -> None:
+        """Evaluate all terms and add them up."""
+
+
+class Stats:
+    """Statistics of each measured name on R paths, whatever the number of steps; zero where nothing was measured.
+
+    Args:
+        names: What is measured, N names.
+        count: Number of measurements (R,), all zero.
+        begins: The end at which the paths begin.
+    """
+
+    def __init__(self, names: tuple[str, ...], count: Tensor, begins: Orientation = "input"):
+        self._names, self._begins, self.count = names, begins, count
+        # a column for each name: one launch on a GPU, and not one for each of them
+        self._total, self._largest, self._last = (count.new_zeros(len(count), len(names)) for _ in range(3))
+
+    def add(self, rows: Tensor, values: Tensor, counts: Tensor | None = None) -> None:
+        """Add measurements (L, N) of paths ``rows`` (L,), in which a path may occur more than once, unless ``counts``
+        (L,) names those that are to be added."""
+        last = values = values.to(self.count.dtype)
         first = self.count[rows] == 0 if self._begins == "baseline" else None
-        add_rows(self.count, rows, torch.ones_like(rows, dtype=torch.float64))
-        if not stats:
-            return
-        if not self._names:
-            self._names, shape = tuple(stats), (len(self.count), len(stats))
-            self._total, self._largest, self._last = (self.count.new_zeros(shape) for _ in range(3))
-        values = torch.stack([stats[name].to(torch.float64) for name in self._names], 1)
+        if counts is not None:
+            values = torch.where(counts[:, None], values, 0.0)
+            last = torch.where(counts[:, None], values, self._last[rows])
+        if first is not None:  # no path occurs twice, and its first measurement is the farthest
+            last = torch.where(first[:, None], last, self._last[rows])
+        number = torch.ones_like(rows) if counts is None else counts
+        add_rows(self.count, rows, number.to(self.count))
         add_rows(self._total, rows, values)
         self._largest.scatter_reduce_(0, rows[:, None].expand_as(values), values, "amax")
-        if first is not None:  # no path occurs twice, and its first measurement is the farthest
-            values = torch.where(first[:, None], values, self._last[rows])
-        self._last[rows] = values
+        self._last[rows] = last
 
-    def pooled(self, images: Tensor, batch: int) -> "RunningStats":
+    def pooled(self, images: Tensor, batch: int) -> "Stats":
         """The statistics of ``batch`` images from those of their paths; path i belongs to image ``images[i]`` (R,).
 
         Counts and totals are averaged over the paths, the last values over those that moved; the largest is of all.
         """
-        pool = RunningStats(batch, images.device)
-        pool._names, moved = self._names, (self.count > 0).to(self.count)
+        pool, moved = Stats(self._names, self.count.new_zeros(batch)), (self.count > 0).to(self.count)
 
         def mean(values: Tensor, weight: Tensor) -> Tensor:
             total = add_rows(values.new_zeros(batch, *values.shape[1:]), images, values * batch_view(weight, values))
@@ -71,28 +87,24 @@ class RunningStats:
 
         pool.count = mean(self.count, torch.ones_like(self.count))
         pool._total, pool._last = mean(self._total, torch.ones_like(self.count)), mean(self._last, moved)
-        pool._largest = self._largest.new_zeros(batch, len(self._names))
         pool._largest.scatter_reduce_(0, images[:, None].expand_as(self._largest), self._largest, "amax")
         return pool
 
     def total(self, name: str) -> Tensor:
-        """Sum (B,) over an image's steps."""
-        return self._column(self._total, name)
+        """Sum (R,) over a path's steps."""
+        return self._total[:, self._names.index(name)]
 
     def mean(self, name: str) -> Tensor:
-        """Mean (B,) over an image's steps; 0 for an image without steps."""
+        """Mean (R,) over a path's steps; 0 for one without steps."""
         return self.total(name) / self.count.clamp_min(1)
 
     def largest(self, name: str) -> Tensor:
-        """Maximum (B,) over an image's steps, at least 0."""
-        return self._column(self._largest, name)
+        """Maximum (R,) over a path's steps, at least 0."""
+        return self._largest[:, self._names.index(name)]
 
     def last(self, name: str) -> Tensor:
-        """What was measured farthest from the input (B,): the first of a path that begins at the baseline."""
-        return self._column(self._last, name)
-
-    def _column(self, table: Tensor, name: str) -> Tensor:
-        return table[:, self._names.index(name)] if name in self._names else torch.zeros_like(self.count)
+        """What was measured farthest from the input (R,): the first of a path that begins at the baseline."""
+        return self._last[:, self._names.index(name)]
 
 
 @dataclass(frozen=True)
@@ -117,7 +129,7 @@ class PathIntegral:
     gap: Tensor
     steps: list[int]
     outcomes: list[PathStatus]
-    stats: RunningStats
+    stats: Stats
     trajectories: tuple[Trajectory, ...] | None = None
     uncorrected_gap: Tensor | None = None
 
@@ -136,181 +148,142 @@ class PathIntegral:
         return torch.where(gap == 0, 0.0, gap.abs() / (self.score - self.endpoint_score).double().abs())
 
 
-def integrate(stream: PieceStream) -> PathIntegral:
-    """Add up a stream of pieces. Memory does not grow with the number of steps.
+class Sums:
+    """The sums of one call of :func:`integrate`, in place.
+
+    Attributes:
+        values: Maps (B, *S) so far, without the scale.
+        score: Score (R,) at the input.
+        endpoint_score: Score (R,) at the other end.
+        error: Errors (R,) that were removed from the terms; None: none were.
+        taken: Steps taken on each path; None: as many as were measured.
+        outcomes: How each path ended.
+        counter: Counts the planned steps that are done.
+    """
+
+    def __init__(self, terms: IntegralTerms):
+        problem, images = terms.problem, terms.images
+        self.terms, self.planned, score = terms, terms.planned, problem.score(problem.logits)
+        shape = (*problem.target.shape, *problem.inputs.shape[1:])
+        self.values = torch.zeros(shape, dtype=torch.float64, device=score.device)
+        self.score = score.clone() if images is None else score[images]
+        self.endpoint_score = self.score.clone()
+        self.error: Tensor | None = None
+        count = torch.zeros(len(self.planned), dtype=torch.float64, device=score.device)
+        self.stats = Stats(terms.measures, count, terms.begins)
+        self.taken: list[int] | None = None
+        self.outcomes = [PathStatus.COMPLETE] * len(self.planned)
+        self.counter = ProgressCounter(problem.progress, sum(self.planned))
+        self.record = None
+        if problem.record_path:
+            owners = None if images is None else images.tolist()
+            geodesic = terms.geodesic
+            self.record = Record(
+                problem, geodesic, self.planned, terms.measures, begins=terms.begins, scale=terms.scale, images=owners
+            )
+
+    def see(
+        self,
+        path: Tensor,
+        step: Tensor,
+        x: Tensor,
+        stats: Tensor,
+        trace: Mapping[str, Tensor],
+        counts: Tensor | None = None,
+    ) -> None:
+        """Take note of what was measured at the far ends of L terms.
+
+        Args:
+            path: Paths (L,).
+            step: Number (L,) of each step, from where its path begins; ascending on each path.
+            x: Points (L, *S) that a record shows.
+            stats: Measurements (L, N), see :attr:`IntegralTerms.measures`.
+            trace: Measurements (L,) by name that only a record of the path holds.
+            counts: Which terms (L,) there are; None: all. The others are zero.
+        """
+        self.stats.add(path, stats, counts)
+        if self.record is not None:
+            self.record.see(path, step, x, stats, trace, counts)
+
+    def add(
+        self, path: Tensor, step: Tensor, value: Tensor, k: int | Tensor | None = None, weight: Tensor | None = None
+    ) -> None:
+        """Add L terms to the sums.
+
+        Args:
+            path: Paths (L,); ascending, if terms have weights.
+            step: Number (L,) of each step.
+            value: Terms (L, *S).
+            k: The class of the terms among K, or their classes (L,); None: there is one class per image.
+            weight: What a term counts, (L,) or (L, *S); None: once.
+        """
+        images, shares = self.terms.images, self.terms.weight
+        if weight is not None:
+            add_weighted(self.values, path, weight, value)
+            value = value if self.record is None else batch_view(weight, value) * value
+        else:
+            rows, total, wide = path if images is None else images[path], self.values, value.to(self.values.dtype)
+            if isinstance(k, Tensor):
+                total, rows = total.flatten(0, 1), rows * total.shape[1] + k
+            elif k is not None:
+                total = total[:, k]
+            add_rows(total, rows, wide if shares is None else wide * batch_view(shares[path], wide))
+        if self.record is not None:
+            self.record.add(path, step, value, k)
+
+    def result(self) -> PathIntegral:
+        """The integral of each image."""
+        terms, problem, images, stats = self.terms, self.terms.problem, self.terms.images, self.stats
+        self.counter.reach(self.counter.total)  # paths may end before their planned steps
+        values = self.values if terms.scale is None else self.values * terms.scale
+        maps = values.to(problem.inputs.dtype)
+        score, endpoint = self.score, self.endpoint_score
+        change = score.double() - endpoint.double()
+        if images is not None:
+            score, per_path = problem.score(problem.logits), change
+            change = torch.zeros_like(score, dtype=torch.float64)
+            add_rows(change, images, per_path if terms.weight is None else per_path * terms.weight)
+            endpoint, stats = (score.double() - change).to(score.dtype), stats.pooled(images, len(score))
+        steps = [0] * len(values)
+        outcomes = [PathStatus.COMPLETE if ok else PathStatus.DIVERGED for ok in finite_maps(maps)]
+        owners = range(len(values)) if images is None else images.tolist()
+        numbers = [int(count) for count in self.stats.count.tolist()] if self.taken is None else self.taken
+        for image, taken, outcome in zip(owners, numbers, self.outcomes, strict=True):
+            steps[image], outcomes[image] = max(steps[image], taken), max(outcomes[image], outcome)
+        gap = completeness_gap(values, change)
+        trajectories = None if self.record is None else self.record.trajectories()
+        return PathIntegral(maps, score, endpoint, gap, steps, outcomes, stats, trajectories, self.error)
+
+
+def integrate(terms: IntegralTerms) -> PathIntegral:
+    """Add up the terms of path integrals. Memory does not grow with the number of steps.
 
     Args:
-        stream: Terms of path integrals, such as :class:`NodePieces` or :class:`SegmentPieces`.
+        terms: Terms of path integrals: :class:`NodeTerms` or :class:`SegmentTerms`.
 
     Returns:
         The integral of each image. If an image has several paths: the change of the score and the map are weighted
         sums, ``steps`` are those of the longest path, the outcome is the worst, the statistics are pooled, and the
         trajectory is that of the first path.
     """
-    problem, images = stream.problem, stream.images
-    device = problem.inputs.device
-    shape = (*problem.target.shape, *problem.inputs.shape[1:])
-    values = torch.zeros(shape, dtype=torch.float64, device=device)
-    stats = RunningStats(len(stream.planned), device, stream.begins)
-    owners = range(len(values)) if images is None else images.tolist()
-    recorder = Recorder(problem, stream, owners) if problem.record_path else None
-    for piece in stream:
-        rows, value = piece.rows if images is None else images[piece.rows], piece.value
-        if isinstance(piece, Piece) and piece.weight is not None:
-            add_weighted(values, rows, piece.weight, value)
-        elif stream.weight is None:
-            add_rows(values, rows, value.to(values.dtype))
-        else:
-            add_rows(values, rows, value.to(values.dtype) * batch_view(stream.weight[piece.rows], value))
-        if isinstance(piece, Correction):
-            if recorder is not None:
-                recorder.correct(piece)
-            continue
-        stats.add(piece.rows, piece.stats)
-        if recorder is not None:
-            recorder.add(piece)
-        stream.count(piece)
-    stream.counter.reach(stream.counter.total)  # paths may end before their planned steps
-    values = values if stream.scale is None else values * stream.scale
-    maps = values.to(problem.inputs.dtype)
-    score, change = stream.score, stream.score.double() - stream.endpoint_score.double()
-    endpoint = stream.endpoint_score
-    if images is not None:
-        score, per_path = problem.score(problem.logits), change
-        change = torch.zeros_like(score, dtype=torch.float64)
-        add_rows(change, images, per_path if stream.weight is None else per_path * stream.weight)
-        endpoint, stats = (score.double() - change).to(score.dtype), stats.pooled(images, len(score))
-    steps = [0] * len(values)
-    outcomes = [PathStatus.COMPLETE if ok else PathStatus.DIVERGED for ok in finite_maps(maps)]
-    for path, image in enumerate(owners):
-        steps[image] = max(steps[image], stream.taken[path])
-        outcomes[image] = max(outcomes[image], stream.outcomes[path])
-    gap = completeness_gap(values, change)
-    trajectories = None if recorder is None else recorder.trajectories()
-    return PathIntegral(maps, score, endpoint, gap, steps, outcomes, stats, trajectories, stream.error)
+    sums = Sums(terms)
+    terms.add_to(sums)
+    return sums.result()
 
 
-class _Log:
-    """The record of one path: what was measured, and some of its points by their number of steps from the input.
-
-    These are ``snapshots`` points over the planned steps. On a path that goes on, as many more at the same distance are
-    kept, then every second one is dropped and the distance doubled; ``snapshots`` of them are given.
+def add_weighted(total: Tensor, rows: Tensor, weight: Tensor, values: Tensor) -> None:
+    """Add ``values`` (L, *S) times ``weight``, (L,) or (L, *S), to ``total`` (B, *S) at ``rows`` (L,), in ascending
+    order. The terms of an image are summed in their own precision, as one product, before they join its total.
     """
-
-    def __init__(self, image: int, planned: int, snapshots: int):
-        self.image = image
-        self.planned = planned
-        self._count, self._stride = snapshots, planned / (snapshots - 1)
-        self.points: dict[str, list[Any]] = {}
-        self.steps: dict[str, list[Any]] = {}
-        self.snapshots: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def is_due(self, step: int) -> bool:
-        """Whether the point after this step belongs to the record."""
-        if len(self.snapshots) > 2 * self._count:
-            self._stride *= 2.0
-            self.snapshots = {k: point for k, point in self.snapshots.items() if self._is_multiple(k)}
-        return self._is_multiple(step)
-
-    def _is_multiple(self, step: int) -> bool:
-        return step == round(self._stride * round(step / self._stride))
-
-    def store(self, step: int, x: Tensor, cumulative: Tensor) -> None:
-        dtype = self.snapshots[0][0].dtype if self.snapshots else x.dtype  # a path may use a higher precision
-        self.snapshots[step] = (_on_cpu(x, dtype), _on_cpu(cumulative, dtype))
-
-    def reverse(self, total: Tensor) -> None:
-        """From the order of a path that begins at the baseline to the order from the input on."""
-        for column in self.points.values():
-            column[1:] = column[:0:-1]
-        for column in self.steps.values():
-            column.reverse()
-        for step, (x, cumulative) in self.snapshots.items():
-            if step > 0:
-                self.snapshots[step] = (x, total.to(cumulative) - cumulative)
-
-    def trajectory(self) -> Trajectory:
-        steps = sorted(self.snapshots)
-        path = Trajectory(
-            points={name: torch.tensor(column, dtype=torch.float64) for name, column in self.points.items()},
-            steps={name: torch.tensor(column, dtype=torch.float64) for name, column in self.steps.items()},
-            snapshot_steps=torch.tensor(steps),
-            snapshots=torch.stack([self.snapshots[k][0] for k in steps]),
-            cumulative=torch.stack([self.snapshots[k][1] for k in steps]),
-        )
-        return path.thinned(self._count)
+    if weight.dim() > 1:
+        values, weight = values * weight, torch.ones_like(weight.flatten(1)[:, 0])
+    runs = [(image, sum(1 for _ in group)) for image, group in groupby(rows.tolist())]
+    counts = [count for _, count in runs]
+    parts = zip(runs, weight.to(values.dtype).split(counts), values.split(counts), strict=True)
+    for (image, _), weights, terms in parts:  # apart: a NaN stays with its image
+        total[image] += (weights @ terms.flatten(1)).view_as(total[image])
 
 
-class Recorder:
-    """Stores every measured number of every step, and a few points of the path, on the CPU.
-
-    Args:
-        problem: What is explained.
-        stream: The paths.
-        images: The image of each path; of several paths of an image, the first is recorded.
-    """
-
-    def __init__(self, problem: Problem, stream: PieceStream, images: Sequence[int]):
-        self._begins, self._scale = stream.begins, stream.scale
-        geodesic, zeros = stream.geodesic, torch.zeros(len(problem.inputs), device=problem.inputs.device)
-        start = geodesic.point(problem.every_row, geodesic.log_p0, geodesic.s0)
-        start["score"] = problem.score(problem.logits)
-        table = {name: column.tolist() for name, column in start.items()}
-        shape = (*problem.target.shape[1:], *problem.inputs.shape[1:])
-        zero = torch.zeros(shape, dtype=geodesic.log_p0.dtype, device=zeros.device)
-        self._totals: dict[int, Tensor] = {}
-        self._latest: dict[int, tuple[int, Tensor, Tensor]] = {}
-        self._logs: dict[int, _Log] = {}
-        record = problem.record_path
-        for image in range(len(zeros)):
-            path = images.index(image)
-            self._logs[path] = log = _Log(image, stream.planned[path], SNAPSHOTS if record is True else record)
-            log.points = {name: [column[image]] for name, column in table.items()}
-            log.store(0, problem.inputs[image], zero)
-            self._totals[path] = zero
-
-    def add(self, piece: Piece) -> None:
-        """Record the points of a piece, with the attribution between each and the input (or the baseline)."""
-        table = {name: column.tolist() for name, column in {**piece.stats, **piece.trace}.items()}
-        for i, (path, step) in enumerate(zip(piece.rows.tolist(), piece.step.tolist(), strict=True)):
-            if (log := self._logs.get(path)) is None:
-                continue
-            for name, column in table.items():
-                (log.points if name in AT_POINTS else log.steps).setdefault(name, []).append(column[i])
-            before = self._totals[path]
-            after = before + (piece.value[i] if piece.weight is None else piece.weight[i] * piece.value[i])
-            self._totals[path] = after
-            if self._begins == "baseline":
-                step, after = log.planned - step + 1, before
-            self._latest[path] = (step, piece.x[i], self._scaled(after, log))  # any step may prove to be the last
-            if log.is_due(step):
-                log.store(*self._latest[path])
-
-    def correct(self, correction: Correction) -> None:
-        """Change the attribution at the points that lie beyond corrected segments."""
-        triples = zip(correction.rows.tolist(), correction.step.tolist(), correction.value, strict=True)
-        for path, step, value in triples:
-            if (log := self._logs.get(path)) is None:
-                continue
-            self._totals[path], scaled = self._totals[path] + value, self._scaled(value, log)
-            last, x, cumulative = self._latest[path]
-            self._latest[path] = last, x, cumulative + scaled
-            for k, (point, before) in log.snapshots.items():
-                if k >= step:
-                    log.snapshots[k] = point, before + _on_cpu(scaled, before.dtype)
-
-    def trajectories(self) -> tuple[Trajectory, ...]:
-        """The trajectory of each image, from the input on."""
-        for path, log in self._logs.items():
-            if self._begins == "baseline":
-                log.reverse(self._scaled(self._totals[path], log))
-            elif path in self._latest:
-                log.store(*self._latest[path])
-        return tuple(log.trajectory() for log in self._logs.values())
-
-    def _scaled(self, cumulative: Tensor, log: _Log) -> Tensor:
-        return cumulative if self._scale is None else cumulative * self._scale[log.image]
-
-
-def _on_cpu(x: Tensor, dtype: torch.dtype) -> Tensor:
-    return x.detach().to("cpu", dtype, copy=True)
+def finite_maps(values: Tensor) -> list[bool]:
+    """Which maps (B, *S) hold neither NaN nor infinity."""
+    return torch.isfinite(values).flatten(1).all(1).tolist()

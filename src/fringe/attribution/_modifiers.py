@@ -16,9 +16,9 @@ from fringe.attribution._base import SEVERITY, Attribution, Attributor, Trajecto
 from fringe.attribution._diagnostics import PathAttributor
 from fringe.attribution._fringe import FRInGe
 from fringe.attribution._ig import IntegratedGradients
-from fringe.attribution._pieces import NodePieces
 from fringe.attribution._quadrature import NodeRule, completeness_gap
 from fringe.attribution._registry import get_method, method_of_record
+from fringe.attribution._terms import NodeTerms
 from fringe.baselines import gaussian_blur
 from fringe.errors import InputError
 from fringe.paths import JVPUse, Problem, Progress
@@ -167,9 +167,9 @@ class Straight(Modifier):
     def _ends(self, problem: Problem) -> tuple[Tensor, Attribution | None, int]:
         """Where the paths end (B, *S); the method's result and its steps, if it had to run."""
         if isinstance(self.of, PathAttributor):
-            pieces = self.of.pieces(dataclasses.replace(problem, record_path=False))
-            if isinstance(pieces, NodePieces):
-                return pieces.endpoint, None, 0
+            terms = self.of.terms(dataclasses.replace(problem, record_path=False))
+            if isinstance(terms, NodeTerms):
+                return terms.endpoint, None, 0
         self.check_usable()
         planned, outer, last = len(problem.inputs) * self.steps, problem.progress, [0]
 

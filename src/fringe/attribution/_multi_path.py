@@ -9,8 +9,8 @@ import torch
 from fringe.attribution._base import Attribution, Attributor, reference_images
 from fringe.attribution._diagnostics import gradient_attribution, path_attribution, path_diagnostics
 from fringe.attribution._integrate import integrate
-from fringe.attribution._pieces import PooledPieces, Reduce
 from fringe.attribution._quadrature import Quadrature
+from fringe.attribution._segments import Reduce, SegmentTerms
 from fringe.classifier import Score
 from fringe.errors import InputError, require
 from fringe.paths import AdversarialPath, CounterfactualPath, Problem, last_linear_layer
@@ -76,7 +76,7 @@ class AGI(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         problem = dataclasses.replace(problem, score_kind=self.score)
-        result = integrate(self._pieces(problem))
+        result = integrate(self._terms(problem))
         if self.mode == "path":
             return path_attribution(
                 self, result, problem, "lower epsilon, or use rule='trapezoid' or 'adaptive'", _AGI_STALLED
@@ -84,14 +84,13 @@ class AGI(Attributor):
         plain = gradient_attribution(self, result.values, problem, path_diagnostics(result, problem), _NOT_A_PATH)
         return dataclasses.replace(plain, trajectory=result.trajectories)
 
-    def _pieces(self, problem: Problem) -> PooledPieces:
+    def _terms(self, problem: Problem) -> SegmentTerms:
         count = problem.logits.shape[1]
         pairs = [(i, c) for i, t in enumerate(problem.target.tolist()) for c in self._towards(t, count)]
-
-        def path(toward: tuple[int, ...]) -> AdversarialPath:
-            return AdversarialPath(toward, self.steps, self.epsilon, self.mode == "official", self.rule != "right")
-
-        return PooledPieces(path, pairs, self.steps, self.reduce, Quadrature(self.rule), problem)
+        official, closed = self.mode == "official", self.rule != "right"
+        images, toward = zip(*pairs, strict=True)
+        path = AdversarialPath(images, toward, self.steps, self.epsilon, official, closed)
+        return SegmentTerms(path, Quadrature(self.rule), problem, self.reduce)
 
 
 _AGI_STALLED = (
@@ -146,17 +145,15 @@ class IG2(Attributor):
         return 3 * self.references * self.steps
 
     def attribute(self, problem: Problem) -> Attribution:
-        result = integrate(self._pieces(problem))
+        result = integrate(self._terms(problem))
         return path_attribution(self, result, problem, "lower eta, or use rule='trapezoid' or 'adaptive'", _IG2_STALLED)
 
-    def _pieces(self, problem: Problem) -> PooledPieces:
+    def _terms(self, problem: Problem) -> SegmentTerms:
         pairs = [(image, number) for image, references in enumerate(self._draw(problem)) for number in references]
-        layer = self._layer(problem)
-
-        def path(references: tuple[int, ...]) -> CounterfactualPath:
-            return CounterfactualPath(references, layer, self.steps, self.eta, closed=self.rule != "right")
-
-        return PooledPieces(path, pairs, self.steps, "mean", Quadrature(self.rule), problem)
+        layer, closed = self._layer(problem), self.rule != "right"
+        images, references = zip(*pairs, strict=True)
+        path = CounterfactualPath(images, references, layer, self.steps, self.eta, closed)
+        return SegmentTerms(path, Quadrature(self.rule), problem, "mean")
 
     def _draw(self, problem: Problem) -> list[list[int]]:
         """The numbers of each image's references."""

@@ -8,7 +8,7 @@ reverse path and returns the negative: the same number; eq. trapezoid).
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fringe.linalg import add_rows, batch_view
-from fringe.paths import Point, Problem, Rows, Segment
+from fringe.paths import Point, Problem, Rows, Segment, State
 
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
 Rule = Literal["trapezoid", "adaptive", "corrected"]
@@ -58,7 +58,7 @@ def quadrature_nodes(rule: NodeRule, count: int) -> tuple[Tensor, Tensor]:
 class Quadrature:
     r"""A rule that integrates gradients along the segments of a sequential path.
 
-    ``"adaptive"`` (ours) is the trapezoid rule with some segments halved: :class:`Bisection`. ``"corrected"`` (ours)
+    ``"adaptive"`` (ours) is the trapezoid rule with some segments halved: :class:`Adaptive`. ``"corrected"`` (ours)
     is the trapezoid rule, minus the error e of each segment in proportion to the size of its entries, ``a - e
     |a| / sum |a|``. The map then sums to the change of the score. Every entry changes by the same share, ``|e| / sum
     |a|``, and no sign changes if this share is below one. It costs no pass.
@@ -74,47 +74,47 @@ class Quadrature:
     rtol: float = 1e-2
     max_depth: int = 8
 
-    def integrate(self, segment: Segment) -> tuple[Tensor, Tensor | None]:
+    def integrate(self, segment: Segment, k: int | None = None) -> tuple[Tensor, Tensor | None]:
         """Integrate gradients along a segment of each of L paths, without a pass through the model.
 
         Args:
             segment: The segments.
+            k: Which of K classes; None: there is one.
 
         Returns:
-            Contributions (L, *S), of K classes (L, K, *S), and the errors (L,) or (L, K) of the rule, if it
-            computes them.
+            Contributions (L, *S), and the errors (L,) of the rule, if it computes them.
         """
         a, b = segment.start, segment.stop
+        if k is not None:
+            a, b = (Point(point.x, point.score[:, k], point.gradient[:, k]) for point in (a, b))
         if self.rule in ("left", "right"):
-            return (a if self.rule == "left" else b).gradient * along_classes(b.x - a.x, a.gradient), None
+            return (a if self.rule == "left" else b).gradient * (b.x - a.x), None
         total = trapezoid(a, b)
         if self.rule == "trapezoid":
             return total, None
-        error = _error(total, a, b)
+        error = segment_error(total, a, b)
         return (corrected(total, error) if self.rule == "corrected" else total), error
 
 
 @dataclass(frozen=True)
-class Correction:
-    """What the integrals along L segments change by when these are bisected.
+class Halving(Rows):
+    """L segments that are to be halved, of one class each.
 
     Attributes:
-        rows: Paths (L,) that the segments belong to; a path may occur twice.
+        path: Paths (L,).
+        k: Classes (L,) among the K of an image; 0 of one class.
+        row: Image times K plus k (L,).
         step: Number (L,) of each segment on its path.
-        value: Changes (L, *S), of K classes (L, K, *S).
+        start: End towards the baseline.
+        stop: End towards the input.
+        before: Errors (L,) before them on their paths.
+        limit: How large the sum of errors may be (L,).
+        allowed: How large the error of a segment may be (L,).
     """
 
-    rows: Tensor
-    step: Tensor
-    value: Tensor
-
-
-@dataclass(frozen=True)
-class _Waiting(Rows):
-    """L segments that are to be bisected: paths, numbers, both ends, the errors before them on their paths, and how
-    large the sum of errors and the error of a piece may be."""
-
-    rows: Tensor
+    path: Tensor
+    k: Tensor
+    row: Tensor
     step: Tensor
     start: Point
     stop: Point
@@ -123,120 +123,114 @@ class _Waiting(Rows):
     allowed: Tensor
 
 
-class Bisection:
-    r"""Bisects segments where the sum along a path is about to miss the change of the score.
+@dataclass(frozen=True)
+class Choice:
+    """Which of L segments are to be halved for which of K classes.
+
+    Attributes:
+        segment: The segments.
+        image: Their images (L,).
+        chosen: Which are to be halved (L, K).
+        before: Errors (L, K) before them on their paths.
+        limit: How large the sums of errors may be (L, K).
+        allowed: How large the errors of segments may be (L, K).
+    """
+
+    segment: Segment
+    image: Tensor
+    chosen: Tensor
+    before: Tensor
+    limit: Tensor
+    allowed: Tensor
+
+    def of(self, pairs: Sequence[tuple[int, int]]) -> Halving:
+        """These pairs of a segment and a class, in memory of their own."""
+        rows, k = torch.tensor(pairs, device=self.image.device).T
+        s, classes = self.segment, self.chosen.shape[1]
+
+        def point(end: Point) -> Point:
+            gradient = end.gradient.view(-1, classes, *end.x.shape[1:])
+            return Point(end.x[rows], end.score.view(-1, classes)[rows, k], gradient[rows, k])
+
+        bounds = (column[rows, k] for column in (self.before, self.limit, self.allowed))
+        row = self.image[rows] * classes + k
+        return Halving(s.path[rows], k, row, s.step[rows], point(s.start), point(s.stop), *bounds)
+
+
+class Adaptive:
+    r"""Chooses the segments to halve: where the sum along a path is about to miss the change of the score.
 
     The error of a piece is known exactly, since the score is known at both ends: :math:`e = \langle \tfrac12 (g_0 +
     g_1), z_1 - z_0 \rangle - (F(z_1) - F(z_0))`. While the errors so far, taken together, exceed ``rtol`` times the
-    change of the score so far, the pieces of the latest segment are bisected whose own \|e\| exceeds ``rtol`` times
-    the segment's scale, less by sqrt(2) at each bisection because the errors of the pieces add like random signs. Of
-    several classes the first decides.
+    change of the score so far, the pieces of the latest segment are halved whose own \|e\| exceeds ``rtol`` times
+    the segment's scale, less by sqrt(2) each time because the errors of the pieces add like random signs. Each class
+    has its own points.
 
-    Segments of many steps and images wait until they fill a batch. Which of them are bisected must not depend on the
-    others, so the steps after one that waits assume that each bisection leaves a quarter of its error.
-
-    Args:
-        rule: The rule.
-        problem: The images and the model.
-        planned: Steps (B,) of each path that are known beforehand.
+    Segments of many steps, images and classes wait until they fill a batch. Which of them are halved must not depend on
+    the others, so the steps after one that waits assume that each halving leaves a quarter of its error.
     """
 
-    def __init__(self, rule: Quadrature, problem: Problem, planned: list[int]):
-        self.rule, self.problem = rule, problem
+    def __init__(self, rule: Quadrature, problem: Problem, start: State):
+        self.rule, self.total = rule, start.total[:, None]
         uniform = problem.logits.mean(1, keepdim=True).expand_as(problem.logits)
-        self._first = _first(problem.score(problem.logits))
-        self._least = LEAST_CHANGE * (self._first - _first(problem.score(uniform))).double().abs()
-        self._planned = torch.tensor(planned, device=self._first.device)
-        self._gap = torch.zeros_like(self._first, dtype=torch.float64)
-        self._waiting: list[_Waiting] = []
+        scores = (problem.score(logits).view(len(uniform), -1)[start.image] for logits in (problem.logits, uniform))
+        self.first, centre = scores
+        self.least = LEAST_CHANGE * (self.first - centre).double().abs()
+        self.missed = torch.zeros_like(self.least)
 
-    def add(self, s: Segment, error: Tensor) -> None:
-        """Let those of L segments wait that are to be bisected.
-
-        Args:
-            s: The latest segment of each path, which begins at the input.
-            error: Errors (L,) or (L, K) of the trapezoid rule.
-        """
-        rows, rtol, error = s.rows, self.rule.rtol, _first(error)
-        near, far, before = _first(s.stop.score), _first(s.start.score), self._gap[rows]
-        change = torch.maximum((self._first[rows] - far).double().abs(), self._least[rows])
-        scale = torch.maximum((near - far).double().abs(), change / self._planned[rows])
+    def choose(self, s: Segment, image: Tensor, error: Tensor) -> Choice:
+        """Tell which segments of ``image`` (L,) with this ``error`` (L, K) are to be halved."""
+        rows, rtol = s.path, self.rule.rtol
+        near, far, before = s.stop.score.view_as(error), s.start.score.view_as(error), self.missed[rows]
+        change = torch.maximum((self.first[rows] - far).double().abs(), self.least[rows])
+        scale = torch.maximum((near - far).double().abs(), change / self.total[rows])
         limit, allowed = rtol * change, rtol * scale
-        chosen = ((before + error).abs() > limit) & (error.abs() > allowed)
-        some = chosen.nonzero()[:, 0]  # the host waits for its length
-        if some.numel():
-            self._waiting.append(_Waiting(rows, s.step, s.start, s.stop, before, limit, allowed)[some])
-            for _ in range(self.rule.max_depth):
-                error = torch.where(chosen & ((before + error).abs() > limit), 0.25 * error, error)
-        self._gap[rows] = before + error
+        return Choice(s, image, ((before + error).abs() > limit) & (error.abs() > allowed), before, limit, allowed)
 
-    def run(self, *, full: bool) -> Iterator[Correction]:
-        """Bisect the segments that wait, a batch at a time.
+    def add(self, of: Choice, error: Tensor, *, some: bool) -> None:
+        """Add the ``error`` (L, K) of segments, of which those chosen, if there are ``some``, will be halved."""
+        for _ in range(self.rule.max_depth if some else 0):
+            error = torch.where(of.chosen & ((of.before + error).abs() > of.limit), 0.25 * error, error)
+        self.missed[of.segment.path] = of.before + error
 
-        Args:
-            full: Leave those that do not fill a batch.
-        """
-        while count := sum(len(part.rows) for part in self._waiting):
-            size = self.problem.model.batch_size.on(self._gap.device)
-            if full and count < size:
-                return
-            try:
-                self._waiting = [_Waiting.concat(self._waiting)]
-                correction = self._bisect(self._waiting[0][:size])
-            except (RuntimeError, MemoryError) as error:
-                self.problem.model.batch_size.halve(self._gap.device, error)
-                continue
-            self._waiting = [self._waiting[0][size:]]
-            yield correction
 
-    def _bisect(self, batch: _Waiting) -> Correction:
-        a, b, before, limit, allowed = batch.start, batch.stop, batch.before, batch.limit, batch.allowed
-        rows, values = torch.arange(len(batch.rows), device=before.device), trapezoid(a, b)
-        change, error = torch.zeros_like(values), _error(values, a, b)
-        missed = error
-        for depth in range(1, self.rule.max_depth + 1):
-            middle = self._middle(batch.rows[rows], a, b)
-            a, b = Point.concat([a, middle]), Point.concat([middle, b])
-            halves = trapezoid(a, b)
-            add_rows(change, rows, halves.unflatten(0, (2, -1)).sum(0) - values)
-            if depth == self.rule.max_depth:
-                break
-            errors = _error(halves, a, b)
-            missed = add_rows(missed.clone(), rows, errors.unflatten(0, (2, -1)).sum(0) - error)
-            rows, allowed = torch.cat((rows, rows)), allowed / math.sqrt(2.0)
-            off = (before + _first(missed)).abs() > limit
-            some = ((_first(errors).abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]
-            if some.numel() == 0:
-                break
-            a, b, rows, values, error = a[some], b[some], rows[some], halves[some], errors[some]
-        finite = change.flatten(1).abs().amax(1).isfinite()  # else one point between two steps would spoil a whole map
-        return Correction(batch.rows, batch.step, torch.where(batch_view(finite, change), change, 0.0))
-
-    def _middle(self, images: Tensor, a: Point, b: Point) -> Point:
-        x = 0.5 * (a.x + b.x)
-        logits, gradient = self.problem.logits_gradient(x, images)
-        return Point(x, self.problem.score(logits, images), gradient)
+def halved(problem: Problem, depth: int, batch: Halving) -> Tensor:
+    """Return what the trapezoid rule on L segments changes by when pieces whose error is too large are halved, at most
+    ``depth`` times: (L, *S). A change that is not finite is dropped. The ``problem`` has a row for each class."""
+    a, b, limit, allowed = batch.start, batch.stop, batch.limit, batch.allowed
+    rows, values = torch.arange(len(batch), device=limit.device), trapezoid(a, b)
+    change, error = torch.zeros_like(values), segment_error(values, a, b)
+    missed = batch.before + error
+    for level in range(1, depth + 1):
+        x, of = 0.5 * (a.x + b.x), batch.row[rows]
+        logits, gradient = problem.logits_gradient(x, of)
+        middle = Point(x, problem.score(logits, of), gradient)
+        a, b = Point.concat([a, middle]), Point.concat([middle, b])
+        halves = trapezoid(a, b)
+        add_rows(change, rows, halves.unflatten(0, (2, -1)).sum(0) - values)
+        if level == depth:
+            break
+        errors = segment_error(halves, a, b)
+        add_rows(missed, rows, errors.unflatten(0, (2, -1)).sum(0) - error)
+        rows, allowed = torch.cat((rows, rows)), allowed / math.sqrt(2.0)
+        off = missed.abs() > limit
+        some = ((errors.abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]
+        if some.numel() == 0:
+            break
+        a, b, rows, values, error = a[some], b[some], rows[some], halves[some], errors[some]
+    finite = change.flatten(1).abs().amax(1).isfinite()  # else one point between two steps would spoil a whole map
+    return torch.where(batch_view(finite, change), change, 0.0)
 
 
 def trapezoid(start: Point, stop: Point) -> Tensor:
     """``(g_0 + g_1) / 2 * (z_1 - z_0)``: (L, *S)."""
-    return 0.5 * (start.gradient + stop.gradient) * along_classes(stop.x - start.x, start.gradient)
-
-
-def _first(values: Tensor) -> Tensor:
-    """The first of K classes: (L,) of (L,) or (L, K)."""
-    return values if values.dim() == 1 else values[:, 0]
-
-
-def along_classes(x: Tensor, gradient: Tensor) -> Tensor:
-    """``x`` (L, *S) shaped to multiply gradients (L, *S) or, of several classes, (L, K, *S)."""
-    return x if x.dim() == gradient.dim() else x[:, None]
+    return 0.5 * (start.gradient + stop.gradient) * (stop.x - start.x)
 
 
 def corrected(values: Tensor, error: Tensor) -> Tensor:
-    """``values`` (L, *S) or (L, K, *S) without their ``error`` (L,) or (L, K), shared in proportion to their size."""
+    """``values`` (L, *S) without their ``error`` (L,), shared in proportion to their size."""
     size = values.abs()
-    total = size.double().flatten(error.dim()).sum(-1)
+    total = size.double().flatten(1).sum(-1)
     share = torch.where(total > 0, error / torch.where(total > 0, total, 1.0), 0.0)
     return values - batch_view(share.to(values.dtype), values) * size
 
@@ -246,6 +240,6 @@ def completeness_gap(values: Tensor, difference: Tensor) -> Tensor:
     return values.flatten(difference.dim()).sum(-1, dtype=torch.float64) - difference.double()
 
 
-def _error(values: Tensor, start: Point, stop: Point) -> Tensor:
-    """What ``values`` of segments miss, (L,) or (L, K): known, since the score is known at both ends."""
+def segment_error(values: Tensor, start: Point, stop: Point) -> Tensor:
+    """What ``values`` of segments miss (L,): known, since the score is known at both ends."""
     return completeness_gap(values, stop.score.double() - start.score.double())

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter
 from fringe.attribution._diagnostics import gradient_attribution
-from fringe.attribution._integrate import integrate
-from fringe.attribution._pieces import SitePieces, add_weighted, iter_batches
+from fringe.attribution._integrate import add_weighted, integrate
 from fringe.attribution._quadrature import quadrature_nodes
+from fringe.attribution._terms import SampleTerms, iter_batches
 from fringe.errors import require
 from fringe.linalg import add_rows, batch_view
 from fringe.paths import Problem, StraightLine
@@ -99,7 +99,7 @@ class SmoothGrad(Attributor):
 
         def integrated(x: Tensor, rows: Tensor) -> Tensor:
             line = StraightLine(x, baseline[rows], *nodes)
-            return integrate(SitePieces(line, quiet.select(rows))).values
+            return integrate(SampleTerms(line, quiet.select(rows))).values
 
         return integrated
 

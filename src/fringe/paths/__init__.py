@@ -5,18 +5,20 @@
 
 from fringe.paths._authors_geodesic import AuthorsSVI
 from fringe.paths._base import (
-    GeodesicDiagnostics,
+    AT_POINTS,
+    Geodesic,
+    Here,
     Orientation,
     Path,
-    PathRun,
     PathStatus,
     Point,
     Rows,
     Segment,
+    State,
     fisher_rao_step,
 )
 from fringe.paths._counterfactual import AdversarialPath, CounterfactualPath, last_linear_layer
-from fringe.paths._fisher_rao import ENOUGH, FisherRaoTracking, Until, Waypoint
+from fringe.paths._fisher_rao import ENOUGH, FisherRaoPath, FisherRaoTracking, Until, Waypoint
 from fringe.paths._geodesic import (
     AuthorsEnergy,
     GradientNorm,
@@ -50,17 +52,18 @@ from fringe.paths._trust_region import Bound, TrustRegion
 from fringe.paths._verification import JVPUse, verify
 
 __all__ = [
-    "GeodesicDiagnostics",
+    "Geodesic",
+    "Here",
     "Node",
     "Nodes",
     "Path",
-    "PathRun",
     "PathStatus",
     "PiecewiseNodes",
     "Point",
     "Polyline",
     "Problem",
     "Segment",
+    "State",
     "StraightLine",
     "Vertices",
 ]

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from fringe._outputs import as_logits
 from fringe.linalg import batch_view
-from fringe.paths._base import Path
+from fringe.paths._base import State
 from fringe.paths._problem import Problem
-from fringe.paths._sequential import Evaluation, SequentialRun
+from fringe.paths._sequential import Evaluation, SequentialPath, clip
 
 #: ``eta="auto"`` is this times sqrt(n) times the range of inputs: the authors' step, 256 of 255 grey values in all at
 #: 299 x 299 x 3, as the same root mean square change of an entry. At 224 x 224 x 3 it is 0.75 of the range of [0, 1].
@@ -27,11 +27,12 @@ AUTO_STEP = 256.0 / 255.0 / math.sqrt(299 * 299 * 3)
 
 
 @dataclass(frozen=True)
-class AdversarialPath(Path):
+class AdversarialPath(SequentialPath):
     r"""Steps of sign gradients of another class, until the model predicts it.
 
-    Row r of the problem follows :math:`z \leftarrow z + \epsilon\, \mathrm{sign} \nabla p_l(z)` with l =
-    ``target_classes[r]``, until l is predicted or ``steps`` steps are taken.
+    Path r is that of image ``images[r]`` and follows :math:`z \leftarrow z + \epsilon\, \mathrm{sign} \nabla p_l(z)`
+    with l = ``target_classes[r]``, until l is predicted or ``steps`` steps are taken. A step is one forward pass and
+    two VJPs, of the two classes.
 
     ``epsilon`` is a share of the valid range of inputs, and steps are clipped to it; where the problem's domain knows
     no bounds, it is a share of the image's own range, and nothing is clipped. With ``restart_from_input`` every step
@@ -40,97 +41,85 @@ class AdversarialPath(Path):
     to a change of the score beyond one step. ``closed`` requests the gradient of the explained score at the last point.
     """
 
+    images: tuple[int, ...]
     target_classes: tuple[int, ...]
     steps: int
     epsilon: float
     restart_from_input: bool = False
     closed: bool = False
 
-    def run(self, problem: Problem) -> "AdversarialRun":
-        return AdversarialRun(self, problem)
+    def init(self, problem: Problem) -> State:
+        goals = torch.tensor([self.images, self.target_classes], device=problem.inputs.device)
+        return self.paths(problem, *goals)
 
+    def origin(self, problem: Problem, state: State, x: Tensor) -> Tensor:
+        return problem.inputs[state.image] if self.restart_from_input else x
 
-class AdversarialRun(SequentialRun):
-    """One run of adversarial paths: a step is one forward pass and two VJPs, of the two classes, per row."""
-
-    def __init__(self, path: AdversarialPath, problem: Problem):
-        super().__init__(problem, path.steps, path.closed)
-        self.path = path
-        self.target_classes = torch.tensor(path.target_classes, device=problem.inputs.device)
-
-    def evaluate(self, rows: Tensor, x: Tensor) -> Evaluation:
-        logits, gradients = self.problem.model.batch_size.map(self._gradients, x, rows)
-        origin = self.problem.inputs[rows] if self.path.restart_from_input else x
-        score, arrived = self.problem.score(logits, rows), logits.argmax(1) == self.target_classes[rows]
-        return Evaluation(origin, logits, score, gradients[:, 0], gradients[:, 1], arrived)
-
-    def advance(self, rows: Tensor, current: Evaluation, step: int) -> Tensor:
-        low, high = self.problem.domain.bounds(self.problem.inputs[rows])
-        return self.clip(current.origin + self.path.epsilon * (high - low) * current.direction.sign())
-
-    def _gradients(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (L, C), and the gradients of the score and of the target class (L, 2, *S), from one pass.
+    def evaluate(self, problem: Problem, state: State, x: Tensor) -> Evaluation:
+        """The gradients of the score and of the target class.
 
         A probability is replaced by its logarithm: its gradient has the same sign, and is not zero where p underflows.
         """
-        point = self.problem.linearise(x, rows, tangents=False)
-        ascent = torch.nn.functional.one_hot(self.target_classes[rows], point.value.shape[1]).to(point.value)
-        if (self.problem.score_kind or self.problem.model.score_kind) != "logit":
-            ascent = ascent - point.value.softmax(-1)
-        score = point.vjp(self.problem.score_cotangent(point.value, rows))
-        return point.value, torch.stack([score, point.vjp(ascent)], 1)
+        assert state.goal is not None
+        point = problem.linearise(x, state.image, tangents=False)
+        logits = point.value
+        ascent = torch.nn.functional.one_hot(state.goal, logits.shape[1]).to(logits)
+        if (problem.score_kind or problem.model.score_kind) != "logit":
+            ascent = ascent - logits.softmax(-1)
+        gradient = problem.score_gradient(point, logits, state.image)
+        return Evaluation(logits, gradient, point.vjp(ascent), logits.argmax(1) == state.goal)
+
+    def advance(self, problem: Problem, state: State, origin: Tensor, direction: Tensor) -> Tensor:
+        low, high = problem.domain.bounds(problem.inputs[state.image])
+        return clip(problem, origin + self.epsilon * (high - low) * direction.sign())
 
 
 @dataclass(frozen=True)
-class CounterfactualPath(Path):
-    r"""Steps of equal length towards the features of a reference image, ``references[r]`` of the domain for row r.
+class CounterfactualPath(SequentialPath):
+    r"""Steps of equal length towards the features of reference images: ``references[r]`` of the domain for path r, that
+    of image ``images[r]``.
 
     .. math:: z \leftarrow z - \eta\, u / \|u\|_2, \qquad u = \nabla_z \|r(z) - r(x^r)\|^2
 
     with r the input of ``layer`` (None: the logits). ``eta`` is in input units; ``"auto"`` is ``AUTO_STEP`` sqrt(n)
-    times the mean valid range of the entries. Steps are clipped to the valid range where the domain has one. A
-    row whose u is zero, as at the reference itself, has arrived. ``closed`` requests the score's gradient at the end.
+    times the mean valid range of the entries. Steps are clipped to the valid range where the domain has one. A path
+    whose u is zero, as at the reference itself, has arrived. ``closed`` requests the score's gradient at the end. A
+    path costs a forward pass for its reference, then one and two VJPs per step.
     """
 
+    images: tuple[int, ...]
     references: tuple[int, ...]
     layer: str | None
     steps: int
     eta: float | Literal["auto"]
     closed: bool = False
 
-    def run(self, problem: Problem) -> "CounterfactualRun":
-        return CounterfactualRun(self, problem)
+    def init(self, problem: Problem) -> State:
+        images, numbers = torch.tensor([self.images, self.references], device=problem.inputs.device)
+        extractor, given = FeatureExtractor(problem, self.layer), problem.domain.references
+        assert given is not None
 
+        def features(numbers: Tensor, images: Tensor) -> Tensor:
+            return extractor.of(given[numbers.to(given.device)].to(problem.inputs), images)
 
-class CounterfactualRun(SequentialRun):
-    """One run of counterfactual paths: a forward pass per row for its reference, then one and two VJPs per step."""
+        return self.paths(problem, images, problem.model.batch_size.map(features, numbers, images))
 
-    def __init__(self, path: CounterfactualPath, problem: Problem):
-        super().__init__(problem, path.steps, path.closed)
-        assert problem.domain.references is not None
-        self.path = path
-        self.features = FeatureExtractor(problem, path.layer)
-        references = problem.domain.references[list(path.references)].to(problem.inputs)
-        self.target_features = self.features.of(references, problem.every_row)
+    def evaluate(self, problem: Problem, state: State, x: Tensor) -> Evaluation:
+        assert state.goal is not None
+        logits, gradient, direction = FeatureExtractor(problem, self.layer).gradients(x, state.image, state.goal)
+        return Evaluation(logits, gradient, direction, (direction == 0).flatten(1).all(1))
 
-    def evaluate(self, rows: Tensor, x: Tensor) -> Evaluation:
-        logits, gradients = self.features.gradients(x, rows, self.target_features[rows])
-        score, direction = self.problem.score(logits, rows), gradients[:, 1]
-        return Evaluation(x, logits, score, gradients[:, 0], direction, (direction == 0).flatten(1).all(1))
-
-    def advance(self, rows: Tensor, current: Evaluation, step: int) -> Tensor:
-        x = current.origin
-        largest = batch_view(current.direction.abs().flatten(1).amax(1), x)
-        direction = current.direction / largest  # or the squares below underflow
+    def advance(self, problem: Problem, state: State, origin: Tensor, direction: Tensor) -> Tensor:
+        direction = direction / batch_view(direction.abs().flatten(1).amax(1), origin)  # or the squares below underflow
         norm = direction.flatten(1).double().norm(dim=1)
-        return self.clip(x - batch_view(self._step_length(rows) / norm, x).to(x.dtype) * direction)
+        length = self._step_length(problem, problem.inputs[state.image])
+        return clip(problem, origin - batch_view(length / norm, origin).to(origin.dtype) * direction)
 
-    def _step_length(self, rows: Tensor) -> Tensor:
-        """The length (L,) of the steps of images ``rows`` (L,), in input units."""
-        x = self.problem.inputs[rows]
-        if self.path.eta != "auto":
-            return torch.full((len(rows),), self.path.eta, dtype=torch.float64, device=x.device)
-        low, high = self.problem.domain.bounds(x)
+    def _step_length(self, problem: Problem, x: Tensor) -> Tensor:
+        """The length (L,) of the steps of images ``x`` (L, *S), in input units."""
+        if self.eta != "auto":
+            return torch.full((len(x),), self.eta, dtype=torch.float64, device=x.device)
+        low, high = problem.domain.bounds(x)
         spread = (high - low).expand_as(x).flatten(1).double().mean(1)
         return AUTO_STEP * math.sqrt(x[0].numel()) * spread
 
@@ -171,19 +160,15 @@ class FeatureExtractor:
         """Features (L, D) of ``x`` (L, *S) for images ``rows`` (L,), in chunks: one forward pass per point."""
         return self._split(self._both.forward(x, rows))[1]
 
-    def gradients(self, x: Tensor, rows: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Logits (L, C) at ``x`` (L, *S) of images ``rows`` (L,), and the gradients (L, 2, *S) of their score and of
+    def gradients(self, x: Tensor, rows: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Logits (L, C) at ``x`` (L, *S) of images ``rows`` (L,), and the gradients (L, *S) of their score and of
         :math:`\frac12 \|r(x) - \rho\|^2`, with :math:`\rho` = ``features`` (L, D): one forward pass and two VJPs per
-        row, in chunks."""
-        return self._both.model.batch_size.map(self._gradients, x, rows, features)
-
-    def _gradients(self, x: Tensor, rows: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        row."""
         point = self._both.linearise(x, rows, tangents=False)
-        logits, features = self._split(point.value)
+        logits, reached = self._split(point.value)
         cotangent = self._problem.score_cotangent(logits, rows)
-        score = point.vjp(torch.cat([cotangent, torch.zeros_like(features)], 1))
-        distance = point.vjp(torch.cat([torch.zeros_like(logits), features - target], 1))
-        return logits, torch.stack([score, distance], 1)
+        score = point.vjp(torch.cat([cotangent, torch.zeros_like(reached)], 1))
+        return logits, score, point.vjp(torch.cat([torch.zeros_like(logits), reached - features], 1))
 
     def _run(self, *args: Any, **kwargs: Any) -> Tensor:
         """Logits and features side by side: (L, C + D)."""

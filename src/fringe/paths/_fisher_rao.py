@@ -4,9 +4,8 @@ Source: FRInGe (arXiv 2605.06404), section "Method" and the appendix "FRInGe Imp
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from fringe.geometry import (
     ExplicitJacobian,
     Jacobian,
     SoftenedJacobian,
+    fisher_norm_squared,
     kl,
     log_probabilities,
     softening_temperature,
@@ -23,39 +23,45 @@ from fringe.geometry import (
 )
 from fringe.linalg import batch_view, inner_product
 from fringe.paths._base import (
-    GeodesicDiagnostics,
+    AT_POINTS,
+    Geodesic,
+    Here,
     Path,
-    PathRun,
-    PathStatus,
     Point,
     Rows,
     Segment,
+    State,
+    all_finite,
+    ends,
     fisher_rao_step,
+    softened,
     uniform_log_probs,
 )
-from fringe.paths._natural_gradient import Direction, NaturalStep, StepSolver
+from fringe.paths._natural_gradient import NaturalStep, StepSolver
 from fringe.paths._problem import Problem
 from fringe.paths._trust_region import TrustRegion, spread
 
 #: Fisher-Rao distance (radians) to the reference that counts as none: float32 logits resolve no less.
 AT_REFERENCE_BELOW = 1e-6
-#: Marks, in the state of a slot, what was measured along its last step.
-STATISTIC = "statistic: "
 
 Waypoint = Literal["next", "current"]
 Until = Literal["budget", "half", "arrival"]
 
 #: Share of the KL divergence to the reference that until="half" goes on to remove, and that a map needs to be ``ok``.
 ENOUGH = 0.5
-#: Most steps of until="half", in units of T.
-HALF_LIMIT = 5
+#: Most steps of until="half", in units of T. docs/results.md has the measurements.
+HALF_LIMIT = 2
+#: From step T on, until="half" ends where the divergence, at the path's temperature, has not fallen by this share
+LEAST_GAIN = 0.01
+#: over the last steps, in units of T.
+GAIN_WITHIN = 0.5
 #: Share of the largest entropy, log C, that temperature="auto" gives the prediction at the input. docs/results.md has
 #: the measurements.
 AUTO_ENTROPY = 0.5
 
 
 @dataclass(frozen=True)
-class FisherRaoTracking(Path):
+class FisherRaoTracking:
     """At step k, descend ``1 - <sqrt p(x), s>`` from x_k, with s on the geodesic from p(x) to the reference.
 
     Attributes:
@@ -65,8 +71,8 @@ class FisherRaoTracking(Path):
         waypoint: ``"next"`` aims at s_{k+1}, ``"current"`` at s_k as the printed algorithm does.
         steps: Number of steps, instead of T.
         until: ``"budget"`` stops after T steps. The others continue towards the last waypoint: ``"half"`` until half of
-            KL(p || reference) at the input is gone, for 5 T steps at most; ``"arrival"`` stops, perhaps before step T,
-            when it falls below ``arrival_kl``.
+            KL(p || reference) at the input is gone, or no more of it goes, for 2 T steps at most; ``"arrival"`` stops,
+            perhaps before step T, when it falls below ``arrival_kl``.
         arrival_kl: In nats.
         max_steps: Maximum number of steps of ``"arrival"``.
         reference: A distribution (C,), or one for each image (B, C); uniform when None.
@@ -102,9 +108,6 @@ class FisherRaoTracking(Path):
         bounds = self.trust.tau is not None and self.trust.delta_logit is None  # the latter asks for the JVP anyway
         return self.feedback is not None and bounds and self.step.solve == "geodesic" and self.waypoint == "next"
 
-    def run(self, problem: Problem) -> "FisherRaoRun":
-        return FisherRaoRun(self, problem)
-
     def log_reference(self, problem: Problem) -> Tensor:
         """Log-probabilities (B, C) of the reference of each image."""
         logits, shape, classes = problem.logits, tuple(problem.logits.shape), problem.logits.shape[1]
@@ -119,21 +122,13 @@ class FisherRaoTracking(Path):
             q = q[list(problem.rows)]
         return q.log().expand(shape)
 
-    def geodesics(self, problem: Problem) -> GeodesicDiagnostics:
-        """The geodesics from the prediction of each image to its reference, at its temperature."""
-        temperature = None
-        if self.temperature == "auto":
-            temperature = softening_temperature(problem.logits, AUTO_ENTROPY)
-        elif self.temperature != 1.0:
-            temperature = torch.full_like(problem.logits[:, 0], self.temperature, dtype=torch.float64)
-        return GeodesicDiagnostics(log_probabilities(problem.logits), self.log_reference(problem), temperature)
-
-    def schedule(self, distance: Tensor) -> list[int]:
-        """Steps T of images whose predictions are ``distance`` (B,) radians from the reference; 0 at the reference."""
+    def schedule(self, distance: Tensor) -> Tensor:
+        """Steps T (B,) of images whose predictions are ``distance`` (B,) radians from the reference; 0 where they are
+        at it."""
         steps = torch.ceil(distance / math.sqrt(2.0 * self.tau))
         if self.steps is not None:
             steps = torch.full_like(distance, self.steps)
-        return [int(t) for t in torch.where(distance <= AT_REFERENCE_BELOW, 0.0, steps).tolist()]
+        return torch.where(distance <= AT_REFERENCE_BELOW, 0.0, steps)
 
     def limit(self, steps: float) -> float:
         """The most steps that a path of ``T = steps`` may take."""
@@ -141,253 +136,187 @@ class FisherRaoTracking(Path):
 
 
 @dataclass(frozen=True)
-class _Slots:
-    """Images under way, one per slot: image ``rows`` (L), ``steps_taken`` (L), and tensors (L, ...) by name: ``index``
-    and ``step``, the same two on the device, ``x`` (L, *S), the current points, and what the last step computed."""
+class Past(Rows):
+    """What a step leaves for the next one.
 
-    rows: list[int]
-    steps_taken: list[int]
-    state: Mapping[str, Tensor]
+    Attributes:
+        point: The points that it left.
+        log_p: Predictions (L, C) there.
+        soft: The same at the temperature.
+        waypoint: Where predictions should be now (L, C).
+        stats: What was measured of the step (L, 6).
+        direction: Where CG starts (L, *S).
+        rho: The ratio of Fisher norms (L,) that ``feedback`` learns.
+        expected: The squared distance (L,) that the step is to make.
+        radius: The bound on the logits (L,).
+        planned: The change of the logits (L, C) that is to come.
+        level: The divergence (L,) from the reference, at the temperature, when it last fell by ``LEAST_GAIN``.
+        gained: The step (L,) after which it did.
+    """
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def select(self, slots: Sequence[int]) -> "_Slots":
-        """These slots in memory of their own: a slot that waits must not keep alive the batch it was computed in."""
-        if not slots:
-            return _Slots([], [], {})
-        index = torch.tensor(list(slots), device=self.state["x"].device)
-        state = {name: value.index_select(0, index) for name, value in self.state.items()}
-        return _Slots([self.rows[i] for i in slots], [self.steps_taken[i] for i in slots], state)
-
-    def split(self, size: int) -> tuple["_Slots", "_Slots"]:
-        """The first ``size`` slots, and the others."""
-        if size >= len(self):
-            return self, self.select([])
-        return self.select(range(size)), self.select(range(size, len(self)))
-
-    def joined(self, other: "_Slots") -> "_Slots":
-        """These slots, then those of ``other``."""
-        if not len(self) or not len(other):
-            return self if len(self) else other
-        state = {name: torch.cat([value, other.state[name]]) for name, value in self.state.items()}
-        return _Slots(self.rows + other.rows, self.steps_taken + other.steps_taken, state)
+    point: Point
+    log_p: Tensor
+    soft: Tensor
+    waypoint: Tensor
+    stats: Tensor
+    direction: Tensor | None
+    rho: Tensor | None
+    expected: Tensor | None
+    radius: Tensor | None
+    planned: Tensor | None
+    level: Tensor
+    gained: Tensor
 
 
 @dataclass(frozen=True)
-class _Reached(Rows):
-    """The current points of L slots: what the model predicts there and the same at the path's temperature, both as
-    log-probabilities (L, C), the points of the geodesics (L, C) where the latter should be, and how far (L,) the last
-    step moved each of the two, in radians."""
+class FisherRaoPath(Path):
+    """Algorithm 1 of the paper: the path with these settings over the images of a problem."""
 
-    point: Point
-    predicted: Tensor
-    log_p: Tensor
-    waypoint: Tensor
-    moved: Tensor
-    distance: Tensor
+    settings: FisherRaoTracking
+    solver: StepSolver
+    has_jvp: bool
+    measures = (
+        *("cg_iterations", "cg_residual", "cg_status", "euclidean_step", "step_size", "active_bound"),
+        *("fisher_rao_step", *AT_POINTS),
+    )
 
+    @classmethod
+    def on(cls, settings: FisherRaoTracking, problem: Problem) -> Self:
+        """Build the operators for inputs of this shape."""
+        has_jvp = problem.model.jvp_mode != "none" or not settings.estimates_norm
+        return cls(settings, settings.step.on(problem.inputs[0]), has_jvp)
 
-class FisherRaoRun(PathRun):
-    """One run of tracking paths, in slots: when an image arrives, a waiting one takes its slot, so batches stay full.
+    @property
+    def open_ended(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
+        return self.settings.until == "arrival"
 
-    There are three kinds of batches, which need different products: first steps, further steps, and end points,
-    which need only the score's gradient. Nothing is shared between slots, so an image's path does not depend on the
-    others; when memory runs out the batch is repeated with half the slots and nothing is lost. A step reads one small
-    tensor back from the device: which slots are finite, and which have arrived.
-    """
+    def init(self, problem: Problem) -> State:
+        """Lines 1-4: T, the waypoints s_k, x_0 = x."""
+        at, logits, rows = self.settings, problem.logits, problem.every_row
+        log_p, temperature = log_probabilities(logits), None
+        if at.temperature == "auto":
+            temperature = softening_temperature(logits, AUTO_ENTROPY)
+        elif at.temperature != 1.0:
+            temperature = torch.full_like(logits[:, 0], at.temperature, dtype=torch.float64)
+        geodesic = Geodesic.between(log_p, at.log_reference(problem), temperature)
+        total = at.schedule(geodesic.length)
+        start_kl = kl(log_p, geodesic.log_q)
+        return State(
+            path=rows,
+            image=rows,
+            step=torch.zeros_like(rows),
+            total=total,
+            limit=at.limit(1.0) * (torch.ones_like(total) if self.open_ended else total),
+            goal=(1.0 - ENOUGH) * start_kl if at.until == "half" else torch.full_like(start_kl, at.arrival_kl),
+            geodesic=geodesic,
+        )
 
-    def __init__(self, path: FisherRaoTracking, problem: Problem):
-        self.path, self.problem = path, problem
-        self.diagnostics = path.geodesics(problem)
-        self.planned = path.schedule(self.diagnostics.distance())
-        self._total = torch.tensor(self.planned).to(self.diagnostics.s0)
-        start_kl = kl(self.diagnostics.log_p0, self.diagnostics.log_q)
-        self._goal = (1.0 - ENOUGH) * start_kl if path.until == "half" else torch.full_like(start_kl, path.arrival_kl)
-        self.open_ended = path.until == "arrival"
-        self._limits = [path.limit(steps) for steps in self.planned]
-        self.steps_taken = [0] * len(self.planned)
-        self.outcomes = [PathStatus.AT_REFERENCE if t == 0 else PathStatus.COMPLETE for t in self.planned]
-        self.solver: StepSolver = path.step.on(problem.inputs[0])
-        self.fisher_norm = path.trust.tau is not None
-        self.estimates_norm = path.estimates_norm
-        self._has_jvp = problem.model.jvp_mode != "none" or not self.estimates_norm
+    def look(self, problem: Problem, state: State, closing: bool = False) -> tuple[Here, Jacobian]:
+        """Line 6: p_k = softmax F(x_k), with the gradient of F^t."""
+        step, past, image = self.settings.step, state.past, state.image
+        x = problem.inputs[image] if state.x is None else state.x
+        estimated = self.settings.estimates_norm and past is not None
+        explicit = not (closing or estimated) and step.explicit(problem.logits.shape[1])
+        tangents = step.solve == "natural" or (self.settings.trust.tau is not None and self.has_jvp and not estimated)
+        jacobian: Any = problem.linearise(x, image, tangents=tangents and not (closing or explicit))
+        logits = jacobian.value
+        jacobian = ExplicitJacobian.of(jacobian, x, logits.shape[1]) if explicit else jacobian
+        point = Point(x, problem.score(logits, image), problem.score_gradient(jacobian, logits, image))
+        log_p, finite = log_probabilities(logits), all_finite(point.gradient, logits)
+        soft = softened(log_p, state.geodesic.temperature)
+        # s_0 is what this pass says: from another pass, its rounding alone would give a direction
+        waypoint = sqrt_chart(soft) if past is None else past.waypoint
+        goes_on = finite & ~self._arrived(state, log_p, soft) & (state.step < state.limit)
+        here = Here(point, log_p, soft, waypoint, finite, goes_on, state.step + 1 >= state.limit)
+        temperature = state.geodesic.temperature
+        return here, jacobian if temperature is None else SoftenedJacobian(jacobian, temperature)
 
-    def segments(self) -> Iterator[Segment]:
-        waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
-        active = ending = _Slots([], [], {})
-        while waiting or len(active) or len(ending):
-            size = self.problem.model.batch_size.on(self.problem.inputs.device)
-            last = len(ending) >= size or not (waiting or len(active))
-            first = not last and len(active) < size and bool(waiting)
-            source = self._enter(waiting[:size]) if first else ending if last else active
-            batch, rest = source.split(size)
-            try:
-                segment, advanced = self._process(batch, last)
-            except (RuntimeError, MemoryError) as error:
-                self.problem.model.batch_size.halve(self.problem.inputs.device, error)
-                continue
-            if first:
-                waiting = waiting[size:]
-            elif last:
-                ending = rest
+    def _arrived(self, state: State, log_p: Tensor, soft: Tensor) -> Tensor:
+        """Whether paths may stop before their limit: near their goals, or at rest."""
+        if self.settings.until == "budget":
+            return torch.zeros_like(state.step, dtype=torch.bool)
+        assert state.goal is not None
+        near = kl(log_p, state.geodesic.log_q) <= state.goal
+        if not self.open_ended:
+            gains = state.step - self._gain(state, soft)[1] < GAIN_WITHIN * state.total
+            near = (near | ~gains) & (state.step >= state.total)
+        if state.past is not None:  # from step T on the waypoint is the last: a step of zero is followed by the same
+            near = near | ((state.past.stats[:, 3] == 0) & (state.step > state.total))
+        return near
+
+    def _gain(self, state: State, soft: Tensor) -> tuple[Tensor, Tensor]:
+        """The divergence when it last fell by ``LEAST_GAIN``, and the step after which it did: (L,) each."""
+        left = kl(soft, 2.0 * state.geodesic.s1.log())
+        if state.past is None:
+            return left, state.step
+        falls = left <= (1.0 - LEAST_GAIN) * state.past.level
+        return torch.where(falls, left, state.past.level), torch.where(falls, state.step, state.past.gained)
+
+    def move(self, problem: Problem, state: State, here: Here, more: Jacobian) -> State:
+        """Lines 7-12: the direction v_k, its length eta_k, x_{k+1}. A path that ends has v = 0."""
+        at, past, go, x, jacobian = self.settings, state.past, here.goes_on, here.point.x, more
+        log_p = torch.where(go[:, None], here.soft, uniform_log_probs(here.soft))
+        ahead = state.geodesic.at((state.step + 1) / state.total)
+        s = ahead if at.waypoint == "next" else here.waypoint  # the text's s_{k+1}, or the algorithm's s_k
+        s = torch.where(go[:, None], s, sqrt_chart(log_p))
+
+        # 7-9: L_k = 1 - <sqrt p_k, s>, g_k its gradient, (G + lambda I + gamma_step L'L) v = g_k + gamma_prior L'L x
+        solved = self.solver.direction(
+            jacobian, log_p, s, torch.where(batch_view(go, x), x, 0.0), None if past is None else past.direction
+        )
+        v, part = solved.v, solved.geodesic_norm_squared
+
+        # line 10: n_k^2 = v^T G v, by a JVP, or learnt: rho (m^T v)^2
+        u, rho, n2 = None, None, torch.zeros_like(log_p[:, 0])
+        if at.trust.tau is not None and self.has_jvp and not (at.estimates_norm and past is not None):
+            # v^T (b - R v) would cost no JVP, but where R dominates it is a difference of large numbers
+            u = jacobian.jvp(v).to(log_p.dtype)
+            n2 = fisher_norm_squared(log_p.exp(), u)
+        if at.estimates_norm and part is not None:
+            if u is not None:  # m m^T <= G: at least 1, its value where nothing says more
+                rho = torch.where(part > 0, n2 / part, 1.0)
             else:
-                active = rest
-            continuing, ended = self._divide(advanced)
-            active, ending = active.joined(continuing), ending.joined(ended)
-            if segment is not None:
-                yield segment
+                rho = torch.ones_like(part) if past is None else self._learnt(past, here.soft)
+                n2 = rho * part
 
-    def arrived(self, rows: Tensor, step: Tensor, reference_kl: Tensor) -> Tensor | None:
-        return None if self.path.until == "budget" else self._arrived(rows, step, reference_kl)
+        # lines 11-12: eta_k = min(eta_max, sqrt(2 tau / n^2), delta / |v|), x_{k+1} = x_k - eta_k v_k
+        norm, radius = inner_product(v, v).sqrt(), None
+        if at.trust.delta_logit is not None:
+            radius = torch.full_like(n2, at.trust.delta_logit)
+            if past is not None and past.radius is not None:
+                radius = at.trust.next_radius(past.radius, past.planned, here.soft - past.soft)
+        level, gained = self._gain(state, here.soft)
+        eta, bound = at.trust.step(n2, norm, None if u is None else spread(u), radius)
+        left = Past(
+            point=here.point,
+            log_p=here.log_p,
+            soft=here.soft,
+            waypoint=ahead,
+            stats=torch.cat([solved.cg, torch.stack([eta * norm, eta, bound.to(eta.dtype)], 1)], 1),
+            direction=v if at.step.warm_start and at.step.solve == "natural" else None,
+            rho=rho,
+            expected=None if rho is None else n2 * eta.square(),
+            radius=None if u is None else radius,
+            planned=None if u is None or radius is None else -eta[:, None] * u,
+            level=level,
+            gained=gained,
+        )
+        return replace(state, step=state.step + 1, x=x - batch_view(eta.to(x.dtype), x) * v, past=left)
 
-    def _arrived(self, rows: Tensor, step: Tensor, reference_kl: Tensor) -> Tensor:
-        near = reference_kl <= self._goal[rows]
-        return near if self.open_ended else near & (step >= self._total[rows])
+    def _learnt(self, past: Past, soft: Tensor) -> Tensor:
+        """rho = v^T G v / (m^T v)^2, from what the last step was to do and what it did, in radians squared."""
+        assert past.rho is not None
+        assert past.expected is not None
+        known, distance = past.expected > 0, fisher_rao_step(past.soft, soft)
+        quotient = (distance.square() / torch.where(known, past.expected, 1.0)).clamp(0.25, 4.0)
+        return torch.where(known, past.rho * quotient ** (self.settings.feedback or 0.0), past.rho)
 
-    def _enter(self, rows: list[int]) -> _Slots:
-        index = torch.tensor(rows, dtype=torch.int64, device=self.problem.inputs.device)
-        state = {"index": index, "step": torch.zeros_like(index), "x": self.problem.inputs[index]}
-        return _Slots(rows, [0] * len(rows), state)
-
-    def _divide(self, slots: _Slots) -> tuple[_Slots, _Slots]:
-        """The slots that take another step, and those that have taken their last one."""
-        ended = [steps >= self._limits[row] for steps, row in zip(slots.steps_taken, slots.rows, strict=True)]
-        if not any(ended):
-            return slots, slots.select([])
-        continuing = slots.select([slot for slot, end in enumerate(ended) if not end])
-        return continuing, slots.select([slot for slot, end in enumerate(ended) if end])
-
-    def _process(self, slots: _Slots, last: bool) -> tuple[Segment | None, _Slots]:
-        """Evaluate the current points of ``slots``, finish the segments that end at them, and step on unless ``last``.
-
-        Slots whose logits or gradient are not finite end at the point before.
-        """
-        state, moved = slots.state, slots.steps_taken[0] > 0
-        x, index = state["x"], state["index"]
-        estimated = self.estimates_norm and moved
-        explicit = not (last or estimated) and self.path.step.explicit(self.problem.logits.shape[1])
-        tangents = (self.fisher_norm and self._has_jvp and not estimated) or self.path.step.solve == "natural"
-        point = self.problem.linearise(x, index, tangents=tangents and not (last or explicit))
-        jacobian = ExplicitJacobian.of(point, x, point.value.shape[1]) if explicit else point
-        gradient = self.problem.score_gradient(jacobian, point.value, index)
-        current, predicted = Point(x, self.problem.score(point.value, index), gradient), log_probabilities(point.value)
-        log_p = self.diagnostics.soften(predicted, index)
-        finite, arrived = self._status(state, current, point.value, predicted)
-        for slot, row in enumerate(slots.rows):
-            if not finite[slot]:
-                self.outcomes[row], self.steps_taken[row] = PathStatus.DIVERGED, max(slots.steps_taken[slot] - 1, 0)
-        if moved:  # a step that aims at the next waypoint leaves it in the state
-            waypoint = state["waypoint"] if "waypoint" in state else self._waypoint(state, 0)
-            distance = moved_by = fisher_rao_step(state["log_p"], log_p)
-            if self.diagnostics.temperature is not None:
-                moved_by = fisher_rao_step(state["predicted"], predicted)
-            reached = _Reached(current, predicted, log_p, waypoint, moved_by, distance)
-        else:  # s_0 is what this pass says: from another pass, its rounding alone would give a direction
-            reached = _Reached(current, predicted, log_p, sqrt_chart(log_p), *(torch.zeros_like(log_p[:, 0]),) * 2)
-        segment = self._segment(slots, finite, reached) if moved else None
-        continuing = [slot for slot in range(len(slots)) if finite[slot] and not arrived[slot]]
-        if last or not continuing:
-            return segment, slots.select([])
-        if self.diagnostics.temperature is not None:
-            jacobian = SoftenedJacobian(jacobian, self.diagnostics.temperature[index])
-        advanced = self._step(slots, continuing, jacobian, reached)
-        return segment, advanced if len(continuing) == len(slots) else advanced.select(continuing)
-
-    def _status(
-        self, state: Mapping[str, Tensor], current: Point, logits: Tensor, predicted: Tensor
-    ) -> tuple[list[bool], list[bool]]:
-        """Which slots are finite, and which have arrived or rest: the step's one transfer from the device."""
-        # the largest entry is NaN if any is: a fraction of the time of testing each
-        largest = torch.maximum(current.gradient.abs().flatten(1).amax(1), logits.abs().amax(-1))
-        finite = largest < torch.inf
-        if self.path.until == "budget":
-            return finite.tolist(), [False] * len(finite)
-        index, length = state["index"], state.get(STATISTIC + "euclidean_step")
-        arrived = self._arrived(index, state["step"], kl(predicted, self.diagnostics.log_q[index]))
-        if length is not None:  # from step T on the waypoint is the last one: a step of zero is followed by the same
-            arrived |= (length == 0) & (state["step"] > self._total[index])
-        both = torch.stack([finite, arrived]).tolist()
-        return both[0], both[1]
-
-    def _step(self, slots: _Slots, continuing: list[int], jacobian: Jacobian, reached: _Reached) -> _Slots:
-        """All slots one step further. Those not ``continuing`` do not move and cost no iteration of the solver."""
-        x, state, log_p, waypoint = reached.point.x, slots.state, reached.log_p, reached.waypoint
-        after = {"index": state["index"], "step": state["step"] + 1, "before": x, "log_p": log_p}
-        after |= {"score": reached.point.score, "gradient": reached.point.gradient}
-        if self.diagnostics.temperature is not None:
-            after["predicted"] = reached.predicted
-        if self.path.waypoint == "next":
-            after["waypoint"] = waypoint = self._waypoint(state, 1)
-        safe_log_p = log_p
-        if len(continuing) < len(slots):
-            mask = torch.zeros(len(slots), dtype=torch.bool)
-            mask[continuing] = True
-            mask = mask.to(x.device)
-            safe_log_p = torch.where(mask[:, None], log_p, uniform_log_probs(log_p))
-            waypoint = torch.where(mask[:, None], waypoint, sqrt_chart(safe_log_p))
-            x = torch.where(batch_view(mask, x), x, 0.0)
-        ratio = self._ratio(state, reached.distance) if self.estimates_norm and "ratio" in state else None
-        measure = self.fisher_norm and self._has_jvp and ratio is None
-        previous = state.get("direction")
-        direction = self.solver.direction(jacobian, safe_log_p, waypoint, x, previous, fisher_norm=measure)
-        part = direction.geodesic_norm_squared
-        if self.estimates_norm and part is not None:
-            if measure:  # m m^T <= G, so the ratio is at least 1: what is assumed where nothing measures it
-                ratio = torch.where(part > 0, direction.fisher_norm_squared / part, 1.0)
-            else:
-                ratio = torch.ones_like(part) if ratio is None else ratio
-                direction = replace(direction, fisher_norm_squared=ratio * part)
-        radius = self._radius(state, log_p)
-        after["x"], stats = self._move(reached.point.x, direction, radius)
-        if radius is not None and direction.logits is not None:
-            after |= {"radius": radius, "planned": -stats["step_size"][:, None] * direction.logits}
-        if self.path.step.warm_start and self.path.step.solve == "natural":
-            after["direction"] = direction.v
-        if ratio is not None:
-            after["ratio"] = ratio
-            after["expected"] = direction.fisher_norm_squared * stats["step_size"].square()
-        after |= {STATISTIC + name: value for name, value in stats.items()}
-        return _Slots(slots.rows, [steps + 1 for steps in slots.steps_taken], after)
-
-    def _ratio(self, state: Mapping[str, Tensor], distance: Tensor) -> Tensor:
-        """``v^T G v / (m^T v)^2`` (L,), estimated from the steps so far, of which the last was as long as ``distance``
-        (L,)."""
-        ratio, expected = state["ratio"], state["expected"]
-        quotient = (distance.square() / torch.where(expected > 0, expected, 1.0)).clamp(0.25, 4.0)
-        return torch.where(expected > 0, ratio * quotient ** (self.path.feedback or 0.0), ratio)
-
-    def _radius(self, state: Mapping[str, Tensor], log_p: Tensor) -> Tensor | None:
-        """The bound (L,) in nats on how far this step moves two logits apart."""
-        trust = self.path.trust
-        if trust.delta_logit is None or "radius" not in state:
-            return None if trust.delta_logit is None else torch.full_like(log_p[:, 0], trust.delta_logit)
-        return trust.next_radius(state["radius"], state["planned"], log_p - state["log_p"])
-
-    def _move(self, x: Tensor, direction: Direction, radius: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        norm = inner_product(direction.v, direction.v).sqrt()
-        logit_range = None if direction.logits is None else spread(direction.logits)
-        eta, bound = self.path.trust.step(direction.fisher_norm_squared, norm, logit_range, radius)
-        x_next = x - batch_view(eta.to(x.dtype), x) * direction.v
-        return x_next, {**direction.stats, "euclidean_step": eta * norm, "step_size": eta, "active_bound": bound}
-
-    def _segment(self, slots: _Slots, finite: list[bool], reached: _Reached) -> Segment | None:
-        """The pieces that end at the current points, with what was measured along them; None if no slot is finite."""
-        if not all(finite):
-            selected = [slot for slot, is_finite in enumerate(finite) if is_finite]
-            if not selected:
-                return None
-            slots, reached = slots.select(selected), reached[torch.tensor(selected, device=reached.log_p.device)]
-        for row, steps in zip(slots.rows, slots.steps_taken, strict=True):
-            self.steps_taken[row] = steps
-        state = slots.state
-        stats = {name.removeprefix(STATISTIC): state[name] for name in state if name.startswith(STATISTIC)}
-        stats |= self.diagnostics.point(state["index"], reached.predicted, reached.waypoint)
-        stats["fisher_rao_step"] = reached.moved
-        stop = Point(state["before"], state["score"], state["gradient"])
-        return Segment(state["index"], state["step"], reached.point, stop, stats)
-
-    def _waypoint(self, state: Mapping[str, Tensor], ahead: int) -> Tensor:
-        """Points (L, C) of their geodesics where the slots are due ``ahead`` steps from now; the end from step T on."""
-        index = state["index"]
-        return self.diagnostics.waypoint(index, ((state["step"] + ahead) / self._total[index]).clamp_max(1.0))
+    def segment(self, state: State, here: Here) -> Segment | None:
+        """Line 13: the segment x_{k-1} x_k, whose ends the quadrature needs."""
+        past: Past | None = state.past
+        if past is None:
+            return None
+        measured = state.geodesic.measured(here.log_p, here.waypoint, here.soft)
+        stats = torch.cat([past.stats, fisher_rao_step(past.log_p, here.log_p)[:, None], measured], 1)
+        start = ends(here.point, past.point, here.finite)
+        return Segment(state.path, state.step, start, past.point, stats, here.finite)

@@ -3,14 +3,14 @@ r"""The guided path: from a baseline to an input, the entries with the smallest 
 Source: Kapishnikov, Venugopalan, Avci, Wedin, Terry and Bolukbasi, "Guided Integrated Gradients" (2021).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fringe.paths._base import Path, PathStatus
+from fringe.paths._base import State
 from fringe.paths._problem import Problem
-from fringe.paths._sequential import Evaluation, SequentialRun
+from fringe.paths._sequential import Evaluation, SequentialPath
 
 #: Distance from the goal of a step that counts as none, absolute or relative to the distance still to go; the published
 #: code's. Points are stored in float64 for its sake.
@@ -18,56 +18,46 @@ CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
-class GuidedPath(Path):
+class GuidedPath(SequentialPath):
     r"""``steps`` steps from the problem's baseline x' to the input x, each of 1/N of their L1 distance.
 
     Step k moves the entries with the smallest ``|g_i|`` towards x, the lowest ``fraction`` of all entries at a time,
     until :math:`\|z - x\|_1 = (1 - k/N) \|x - x'\|_1`. The progress of an entry from x' to x never leaves
     ``k/N +- max_dist``: 0 is the straight line, 1 the full box between x' and x. ``closed`` requests the gradient at
-    the end.
+    the end. An image that is its own baseline has no steps.
     """
+
+    begins = "baseline"
 
     steps: int
     fraction: float
     max_dist: float
     closed: bool = False
 
-    def run(self, problem: Problem) -> "GuidedRun":
-        return GuidedRun(self, problem)
+    def init(self, problem: Problem) -> State:
+        state = super().init(problem)
+        moves = (problem.inputs != problem.baseline).flatten(1).any(1)
+        return replace(state, total=torch.where(moves, state.total, 0))
 
-
-class GuidedRun(SequentialRun):
-    """One run of the guided path. An image that is its own baseline has no steps."""
-
-    begins = "baseline"
-
-    def __init__(self, path: GuidedPath, problem: Problem):
-        super().__init__(problem, path.steps, path.closed)
+    def begin(self, problem: Problem, images: Tensor) -> Tensor:
         assert problem.baseline is not None
-        self.path, self.baseline = path, problem.baseline
-        for i, zero_length in enumerate((problem.inputs == self.baseline).flatten(1).all(1).tolist()):
-            if zero_length:
-                self.planned[i], self.outcomes[i] = 0, PathStatus.AT_REFERENCE
+        return problem.baseline[images].double()
 
-    def start(self, rows: Tensor) -> Tensor:
-        return self.baseline[rows].double()
+    def evaluate(self, problem: Problem, state: State, x: Tensor) -> Evaluation:
+        logits, gradient = problem.logits_gradient(x.to(problem.inputs.dtype), state.image)
+        return Evaluation(logits, gradient, gradient)
 
-    def evaluate(self, rows: Tensor, x: Tensor) -> Evaluation:
-        logits, gradient = self.problem.logits_gradient(x.to(self.problem.inputs.dtype), rows)
-        never = torch.zeros(len(rows), dtype=torch.bool, device=x.device)
-        return Evaluation(x, logits, self.problem.score(logits, rows), gradient, gradient, never)
-
-    def advance(self, rows: Tensor, current: Evaluation, step: int) -> Tensor:
-        start, stop = (t[rows].double().flatten(1) for t in (self.baseline, self.problem.inputs))
-        alpha, max_dist = step / self.steps, self.path.max_dist
-        low, high = max(alpha - max_dist, 0.0), min(alpha + max_dist, 1.0)
-        displacement, z = stop - start, current.origin.flatten(1)
+    def advance(self, problem: Problem, state: State, origin: Tensor, direction: Tensor) -> Tensor:
+        start, stop = self.begin(problem, state.image).flatten(1), problem.inputs[state.image].double().flatten(1)
+        alpha = ((state.step + 1).double() / self.steps)[:, None]
+        low, high = (alpha - self.max_dist).clamp_min(0.0), (alpha + self.max_dist).clamp_max(1.0)
+        displacement, z = stop - start, origin.flatten(1)
         behind = (z - start) / displacement < low  # false for an entry with nothing to move: 0 / 0
         z = torch.where(behind, start + low * displacement, z)
-        goal = displacement.abs().sum(1) * (1.0 - alpha)
-        size, distance = current.direction.flatten(1).abs(), (z - stop).abs().sum(1)
+        goal = displacement.abs().sum(1) * (1.0 - alpha[:, 0])
+        size, distance = direction.flatten(1).abs(), (z - stop).abs().sum(1)
         bound = start + high * displacement
-        return advance_to_goal(z, bound, size, distance, goal, self.path.fraction).view_as(current.origin)
+        return advance_to_goal(z, bound, size, distance, goal, self.fraction).view_as(origin)
 
 
 def advance_to_goal(z: Tensor, bound: Tensor, size: Tensor, distance: Tensor, goal: Tensor, fraction: float) -> Tensor:

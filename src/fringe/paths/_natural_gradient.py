@@ -21,7 +21,6 @@ r"""The direction of a step of a path, by the damped, smoothed natural gradient 
     v = g + gamma_prior L^T L x, the paper's Euclidean and non-geometric ablations.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -32,7 +31,6 @@ from fringe.errors import InputError
 from fringe.geometry import (
     Jacobian,
     PullbackFisher,
-    fisher_norm_squared,
     spherical_loss_gradient,
     sqrt_chart,
     to_tangent,
@@ -93,17 +91,13 @@ class Direction:
 
     Attributes:
         v: The directions (B, *S).
-        fisher_norm_squared: ``v^T G v`` (B,), zero if it was not asked for.
-        stats: Statistics (B,) of the solve by name.
+        cg: Iterations, relative residual and status of conjugate gradients (B, 3); zeros without them.
         geodesic_norm_squared: ``(m^T v)^2`` (B,), its part along the geodesic, of solve="geodesic".
-        logits: J v (B, C), if ``v^T G v`` was requested.
     """
 
     v: Tensor
-    fisher_norm_squared: Tensor
-    stats: Mapping[str, Tensor]
+    cg: Tensor
     geodesic_norm_squared: Tensor | None = None
-    logits: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -163,14 +157,7 @@ class StepSolver:
     inverse: SpectralOperator
 
     def direction(
-        self,
-        jacobian: Jacobian,
-        log_p: Tensor,
-        waypoint: Tensor,
-        x: Tensor,
-        previous: Tensor | None,
-        *,
-        fisher_norm: bool = True,
+        self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor, previous: Tensor | None
     ) -> Direction:
         """Solve for the direction at ``x``.
 
@@ -182,28 +169,28 @@ class StepSolver:
             waypoint: Where predictions shall move, in the square-root chart (B, C).
             x: Points (B, *S).
             previous: Warm start (B, *S) of conjugate gradients.
-            fisher_norm: Whether to compute ``v^T G v``, at a JVP.
         """
-        zero, part = torch.zeros_like(log_p[:, 0]), None
-        stats: dict[str, Tensor] = {"cg_iterations": zero, "cg_residual": zero, "cg_status": zero}
-        match self.settings.solve:
+        settings, none = self.settings, torch.zeros_like(log_p[:, :1]).expand(-1, 3)
+        match settings.solve:
             case "geodesic":
                 v, part = self._geodesic(jacobian, log_p, waypoint, x)
+                return Direction(v, none, part)
             case "diffusion":
-                v = self.inverse.from_modes(self._prior_modes(x))
+                return Direction(self.inverse.from_modes(self._prior_modes(x)), none)
             case "gradient":
-                v = self._loss_gradient(jacobian, log_p, waypoint, x)
+                return Direction(self._loss_gradient(jacobian, log_p, waypoint, x), none)
             case "natural":
-                b = self._loss_gradient(jacobian, log_p, waypoint, x)
-                v, stats = self._conjugate_gradient(jacobian, log_p.exp(), b, previous)
-        if not fisher_norm:
-            return Direction(v, zero, stats, part)
-        # v^T (b - R v) would cost no JVP, but where R dominates it is a difference of large numbers
-        u = jacobian.jvp(v).to(log_p.dtype)
-        return Direction(v, fisher_norm_squared(log_p.exp(), u), stats, part, u)
-
-    def _prior(self, x: Tensor) -> Tensor:
-        return self.settings.gamma_prior * self.biharmonic.matvec(x)
+                solution = conjugate_gradient(
+                    SumOperator((PullbackFisher(jacobian, log_p.exp()), self.regulariser)),
+                    self._loss_gradient(jacobian, log_p, waypoint, x),
+                    preconditioner=self.preconditioner,
+                    x0=previous,
+                    rtol=settings.cg_rtol,
+                    max_iterations=settings.cg_iterations,
+                    reorthogonalise=settings.reorthogonalise,
+                )
+                cg = (solution.iterations, solution.relative_residual, solution.status)
+                return Direction(solution.x, torch.stack([column.to(log_p.dtype) for column in cg], 1))
 
     def _prior_modes(self, x: Tensor) -> Tensor:
         """R^-1 times the prior, in modes: back in pixels, the rounding of its constant mode, which is zero, would be
@@ -213,7 +200,7 @@ class StepSolver:
     def _loss_gradient(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> Tensor:
         """The system's right-hand side b."""
         b = jacobian.vjp(spherical_loss_gradient(log_p, waypoint).to(x.dtype))
-        return b + self._prior(x) if self.settings.gamma_prior > 0 else b
+        return b + self.settings.gamma_prior * self.biharmonic.matvec(x) if self.settings.gamma_prior > 0 else b
 
     def _geodesic(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """v of the metric W W^T, by the Woodbury identity, and (m^T v)^2.
@@ -254,7 +241,7 @@ class StepSolver:
             identity = RELATIVE_UNIT * norm_m * (sizes[:, :1] / sizes).square().clamp_max(1e200)
             identity = torch.where(norm_m > 0, identity, 1.0)
         gram = 0.5 * (gram + gram.mT) + torch.diag_embed(identity)
-        weights = right / gram[:, 0] if len(columns) == 1 else torch.linalg.solve(gram, right)
+        weights = right / gram[:, 0] if len(columns) == 1 else torch.linalg.solve_ex(gram, right)[0]
         for weight, w in zip(weights.unbind(-1), columns, strict=True):
             v = v + batch_view(weight.to(wide), v) * smooth(w)
         if relative:  # float32 overflows where the metric is almost zero; the step is bounded anyway
@@ -283,26 +270,6 @@ class StepSolver:
             longest = rest[images, rest.norm(dim=-1).argmax(1)]
             basis.append(longest / longest.norm(dim=-1, keepdim=True))
         return basis[2:]
-
-    def _conjugate_gradient(
-        self, jacobian: Jacobian, p: Tensor, b: Tensor, previous: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        settings = self.settings
-        solution = conjugate_gradient(
-            SumOperator((PullbackFisher(jacobian, p), self.regulariser)),
-            b,
-            preconditioner=self.preconditioner,
-            x0=previous if settings.warm_start else None,
-            rtol=settings.cg_rtol,
-            max_iterations=settings.cg_iterations,
-            reorthogonalise=settings.reorthogonalise,
-        )
-        stats = {
-            "cg_iterations": solution.iterations.to(p.dtype),
-            "cg_residual": solution.relative_residual,
-            "cg_status": solution.status.to(p.dtype),
-        }
-        return solution.x, stats
 
 
 def _balanced(cotangent: Tensor, s: Tensor) -> Tensor:

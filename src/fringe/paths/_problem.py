@@ -201,7 +201,12 @@ class Problem:
         cotangent = self.score_cotangent(logits, rows)
         if cotangent.dim() == 2:
             return jacobian.vjp(cotangent)
-        return torch.stack([jacobian.vjp(of_class) for of_class in cotangent.unbind(1)], 1)
+        first = jacobian.vjp(cotangent[:, 0])
+        gradient = first.new_empty(*cotangent.shape[:2], *first.shape[1:])  # a stack would hold all of them twice
+        gradient[:, 0] = first
+        for k in range(1, cotangent.shape[1]):
+            gradient[:, k] = jacobian.vjp(cotangent[:, k])
+        return gradient
 
     def probability(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """Compute the probability of the target class.

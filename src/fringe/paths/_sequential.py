@@ -1,141 +1,132 @@
-"""Paths whose every step depends on the one before: many images side by side, one batched model call per step."""
+"""Paths whose direction is that of a gradient at the point before: many images side by side."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fringe.geometry import log_probabilities
-from fringe.paths._base import GeodesicDiagnostics, PathRun, PathStatus, Point, Rows, Segment, fisher_rao_step
+from fringe.paths._base import (
+    Geodesic,
+    Here,
+    Path,
+    Point,
+    Rows,
+    Segment,
+    State,
+    all_finite,
+    ends,
+    fisher_rao_step,
+)
 from fringe.paths._problem import Problem
 
 
-@dataclass(frozen=True)
-class Evaluation(Rows):
-    """The model at the current points of L paths.
+class Evaluation(NamedTuple):
+    """The network at the current points of L paths.
 
     Attributes:
-        origin: Where the next step departs from (L, *S).
         logits: Logits (L, C).
-        score: Explained score (L,).
         gradient: Gradient of the score (L, *S).
         direction: What the next step follows (L, *S).
-        done: Which paths end here (L,).
+        done: Which paths end here (L,); None: none before its last step.
     """
 
-    origin: Tensor
     logits: Tensor
-    score: Tensor
     gradient: Tensor
     direction: Tensor
-    done: Tensor
-
-    def is_finite(self) -> Tensor:
-        """Which paths hold neither NaN nor infinity (L,)."""
-        parts = (self.logits, self.gradient, self.direction)
-        return torch.stack([torch.isfinite(part).flatten(1).all(1) for part in parts]).all(0)
+    done: Tensor | None = None
 
 
-class SequentialRun(PathRun):
-    """Paths that take ``steps`` steps in lockstep, a batch of images after the other.
+@dataclass(frozen=True)
+class Left(Rows):
+    """The points that the last step departed from, and predictions there (L, C)."""
 
-    Images share nothing. A path whose logits or gradients are not finite ends at the point before, as DIVERGED; one
-    that is done leaves, too, and the others continue without them. At the last point only the score is evaluated,
-    unless ``closed`` asks for its gradient: a quadrature rule that reads one end of a segment does not need it, and the
-    segment then carries the gradient of its other end.
+    point: Point
+    log_p: Tensor
+
+
+class SequentialPath(Path):
+    """Paths that take ``steps`` steps, unless they arrive before.
+
+    At the last point only the score is evaluated, unless ``closed`` asks for its gradient: a quadrature rule that reads
+    one end of a segment does not need it, and the segment then carries the gradient of its other end.
     """
 
-    def __init__(self, problem: Problem, steps: int, closed: bool):
-        self.problem, self.steps, self.closed = problem, steps, closed
-        self.diagnostics = GeodesicDiagnostics(log_probabilities(problem.logits))
-        self.planned = [steps] * len(problem.inputs)
-        self.steps_taken = [0] * len(problem.inputs)
-        self.outcomes = [PathStatus.COMPLETE] * len(problem.inputs)
+    steps: int
+    closed: bool
 
-    def start(self, rows: Tensor) -> Tensor:
-        """The first points (L, *S) of images ``rows`` (L,): the inputs, unless overridden."""
-        return self.problem.inputs[rows]
+    def init(self, problem: Problem) -> State:
+        return self.paths(problem, problem.every_row)
+
+    def paths(self, problem: Problem, images: Tensor, goal: Tensor | None = None) -> State:
+        """All paths before their first step: those of ``images`` (R,), towards goals (R, ...)."""
+        rows, total = torch.arange(len(images), device=images.device), torch.full_like(images, self.steps)
+        geodesic = Geodesic.between(log_probabilities(problem.logits))[images]
+        step = torch.zeros_like(rows)
+        return State(path=rows, image=images, step=step, total=total, limit=total, goal=goal, geodesic=geodesic)
+
+    def begin(self, problem: Problem, images: Tensor) -> Tensor:
+        """The first points (L, *S) of paths of ``images`` (L,): the inputs, unless overridden."""
+        return problem.inputs[images]
 
     @abstractmethod
-    def evaluate(self, rows: Tensor, x: Tensor) -> Evaluation:
-        """Evaluate the model at points ``x`` (L, *S) of images ``rows`` (L,), in chunks of the batch size."""
+    def evaluate(self, problem: Problem, state: State, x: Tensor) -> Evaluation:
+        """Evaluate the model at points ``x`` (L, *S) of the paths."""
 
     @abstractmethod
-    def advance(self, rows: Tensor, current: Evaluation, step: int) -> Tensor:
-        """The points (L, *S) after step number ``step`` (from 1 on), which departs from ``current``."""
+    def advance(self, problem: Problem, state: State, origin: Tensor, direction: Tensor) -> Tensor:
+        """The points (L, *S) after the next step, which departs from ``origin`` (L, *S)."""
 
-    def segments(self) -> Iterator[Segment]:
-        waiting = [i for i, steps in enumerate(self.planned) if steps > 0]
-        while waiting:
-            size = self.problem.model.batch_size.on(self.problem.inputs.device)
-            yield from self._run_batch(waiting[:size])
-            waiting = waiting[size:]
+    def origin(self, problem: Problem, state: State, x: Tensor) -> Tensor:
+        """Where the next step departs from (L, *S): the current points ``x``, unless overridden."""
+        return x
 
-    def clip(self, x: Tensor) -> Tensor:
-        """Clip ``x`` (L, *S) to the valid range, if one was given."""
-        if self.problem.domain.low is None:
-            return x
-        low, high = self.problem.domain.bounds(x)
-        return torch.minimum(torch.maximum(x, low), high)
-
-    def _run_batch(self, images: list[int]) -> Iterator[Segment]:
-        rows = torch.tensor(images, device=self.problem.inputs.device)
-        current = self.evaluate(rows, self.start(rows))
-        finite, done = self._states(images, current)
-        going = [f and not d for f, d in zip(finite, done, strict=True)]
-        images, rows, current = _select(going, images, rows, current)
-        for step in range(1, self.steps + 1):
-            if not images:
-                return
-            x = self.advance(rows, current, step)
-            following = self.evaluate(rows, x) if step < self.steps else self._evaluate_end(rows, x, current)
-            finite, done = self._states(images, following)
-            done = [d for f, d in zip(finite, done, strict=True) if f]
-            images, rows, current, x, following = _select(finite, images, rows, current, x, following)
-            for image in images:
-                self.steps_taken[image] = step
-            yield self._segment(rows, step, current, x, following)
-            images, rows, current = _select([not d for d in done], images, rows, following)
-
-    def _evaluate_end(self, rows: Tensor, x: Tensor, current: Evaluation) -> Evaluation:
-        points = x.to(self.problem.inputs.dtype)
-        if self.closed:
-            logits, gradient = self.problem.logits_gradient(points, rows)
+    def look(self, problem: Problem, state: State, closing: bool = False) -> tuple[Here, Tensor]:
+        image, past = state.image, state.past
+        x = self.begin(problem, image) if state.x is None else state.x
+        if not closing:
+            at = self.evaluate(problem, state, x)
+        elif self.closed:
+            logits, gradient = problem.logits_gradient(x.to(problem.inputs.dtype), image)
+            at = Evaluation(logits, gradient, gradient)
         else:
-            logits, gradient = self.problem.forward(points, rows), current.gradient
-        score, done = self.problem.score(logits, rows), torch.ones_like(current.done)
-        return Evaluation(x, logits, score, gradient, current.direction, done)
+            gradient = past.point.gradient
+            at = Evaluation(problem.forward(x.to(problem.inputs.dtype), image), gradient, gradient)
+        finite, log_p = all_finite(at.logits, at.gradient, at.direction), log_probabilities(at.logits)
+        goes_on = finite & (state.step < state.limit)
+        goes_on = goes_on if at.done is None else goes_on & ~at.done
+        distance = state.step if self.begins == "input" else self.steps - state.step
+        waypoint = state.geodesic.at(distance.double() / self.steps)
+        point = Point(x, problem.score(at.logits, image), at.gradient)
+        here = Here(point, log_p, log_p, waypoint, finite, goes_on, state.step + 1 >= state.limit)
+        return here, at.direction
 
-    def _states(self, images: list[int], evaluation: Evaluation) -> tuple[list[bool], list[bool]]:
-        """Which paths are finite, and which are done; the others are recorded as diverged."""
-        finite, done = torch.stack((evaluation.is_finite(), evaluation.done)).tolist()  # the host waits once a step
-        for image, valid in zip(images, finite, strict=True):
-            if not valid:
-                self.outcomes[image] = PathStatus.DIVERGED
-        return finite, done
+    def move(self, problem: Problem, state: State, here: Here, more: Tensor) -> State:
+        origin = self.origin(problem, state, here.point.x)
+        x = self.advance(problem, state, origin, more)
+        past = Left(replace(here.point, x=origin), here.log_p)
+        return replace(state, step=state.step + 1, x=x, past=past)
 
-    def _segment(self, rows: Tensor, step: int, current: Evaluation, x: Tensor, following: Evaluation) -> Segment:
-        before = Point(current.origin, current.score, current.gradient)
-        after = Point(x, following.score, following.gradient)
-        log_p = log_probabilities(current.logits), log_probabilities(following.logits)
+    def segment(self, state: State, here: Here) -> Segment | None:
+        if state.past is None:
+            return None
+        before, log_p = state.past.point, (state.past.log_p, here.log_p)
+        after = ends(here.point, before, here.finite)
         from_input = self.begins == "input"
         start, stop = (after, before) if from_input else (before, after)
         # measured at ``start``, which is this many of the path's steps from the input
-        distance = step if from_input else self.steps - step + 1
-        alpha = torch.full((len(rows),), distance / self.steps, dtype=log_p[0].dtype, device=rows.device)
-        stats = self.diagnostics.point(rows, log_p[from_input], self.diagnostics.waypoint(rows, alpha))
-        stats["fisher_rao_step"] = fisher_rao_step(*log_p)
-        stats["euclidean_step"] = (x - current.origin).flatten(1).double().norm(dim=1)
-        return Segment(rows, torch.full_like(rows, step), start, stop, stats)
+        distance = state.step if from_input else self.steps - state.step + 1
+        measured = state.geodesic.measured(log_p[from_input], state.geodesic.at(distance.double() / self.steps))
+        length = (here.point.x - before.x).flatten(1).double().norm(dim=1)
+        stats = torch.cat([torch.stack([length, fisher_rao_step(*log_p)], 1), measured], 1)
+        return Segment(state.path, state.step, start, stop, stats, here.finite)
 
 
-def _select(keep: list[bool], images: list[int], *columns: Any) -> tuple[Any, ...]:
-    """``images`` and columns (L, ...) of those that ``keep`` says."""
-    if all(keep):
-        return images, *columns
-    places = [i for i, one in enumerate(keep) if one]
-    some = torch.tensor(places, dtype=torch.long, device=columns[0].device)
-    return [images[i] for i in places], *(column[some] for column in columns)
+def clip(problem: Problem, x: Tensor) -> Tensor:
+    """Clip ``x`` (L, *S) to the valid range, if one was given."""
+    if problem.domain.low is None:
+        return x
+    low, high = problem.domain.bounds(x)
+    return torch.minimum(torch.maximum(x, low), high)

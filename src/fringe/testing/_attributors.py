@@ -29,8 +29,6 @@ from fringe.testing._checks import (
 
 #: Relative rounding error of a few hundred additions in float64.
 EXACT = 1e-9
-#: Allowed relative difference of maps from different points of one path.
-COARSE = 0.05
 
 
 @dataclass(frozen=True)
@@ -115,12 +113,13 @@ def explained_class(test: MethodUnderTest) -> str:
     first, second, model, x = [0, 1, 2], [1, 2, 0], test.model, test.x
     alone, other = (test.explain(model, x, target=classes) for classes in (first, second))
     against = test.explain(model, x, target=first, contrast=second)
-    several = test.explain(model, x, target=list(zip(first, second, strict=True)))
+    both = list(zip(first, second, strict=True))
+    several, turned = (test.explain(model, x, target=pairs) for pairs in (both, [pair[::-1] for pair in both]))
     for what, result in (("of the next class", other), ("against the next class", against)):
         fail_if(distance(result.values, alone.values) <= ROUNDING, f"the map {what} is that of the class itself")
     agree("score against a class and difference of scores", against.score, alone.score - other.score, EXACT)
-    # The first class may decide where the path has more points.
-    agree("maps of the second of two classes and alone", several.values[:, 1], other.values, COARSE)
+    agree("maps of the second of two classes and alone", several.values[:, 1], other.values, ROUNDING)
+    agree("maps of two classes in either order", turned.values.flip(1), several.values, ROUNDING)
     return agree("maps of the first of two classes and alone", several.values[:, 0], alone.values, ROUNDING)
 
 
