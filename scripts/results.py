@@ -30,7 +30,6 @@ from fringe.experiments import (
     Store,
     adjust_tests,
     compare_with_controls,
-    judge_verdicts,
     paired,
     read_results,
     run_experiment,
@@ -460,12 +459,6 @@ def main() -> None:
         stored = [read_results(Store(run, create=False)) for run in runs]
         _replace(PAGES[0], "controls", control_table(stored, DEFAULTS))
         figure(stored).savefig(IMAGES / "price.png", dpi=130)
-    runs = [arguments.out / name for name in ("truth", "truth_networks", "truth_trained")]
-    if set(only) & {run.name for run in runs} and all(run.is_dir() for run in runs):
-        reliability = judge_verdicts([read_results(Store(run, create=False)) for run in runs])
-        print(reliability)
-        if reliability is not None and reliability.reported.judgement is not None:
-            reliability.reported.judgement.plot("FRInGe()").savefig(IMAGES / "reliability.png", dpi=110)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,6 @@ from fringe.experiments._plan import (
 )
 from fringe.experiments._probe import ProbeOptions
 from fringe.experiments._ray import RayExecutor
-from fringe.experiments._reliability import MARGIN, ReliabilityBin
 from fringe.experiments._resampling import LEVEL, RESAMPLES
 from fringe.experiments._results import Results, read_results, results_from, results_of
 from fringe.experiments._run import (
@@ -77,8 +76,6 @@ from fringe.experiments._tasks import (
     required_keys,
 )
 from fringe.experiments._validity import LEAST, SHARES, Validity, degraded_scores, judge_metrics, validate_metrics
-from fringe.experiments._verdict_judgement import judge_verdicts
-from fringe.experiments._verdict_record import ReliabilityFit, VerdictReliability, read_reliability, reliability_for
 
 __all__ = [  # noqa: RUF022 - by topic
     "ExperimentSpec",
@@ -99,6 +96,4 @@ __all__ = [  # noqa: RUF022 - by topic
     "paired",
     "holm",
     "validate_metrics",
-    "judge_verdicts",
-    "read_reliability",
 ]
