@@ -1,4 +1,5 @@
-"""Measure the structure of the library: size, public names, imports past a package's face, long signatures, docstrings.
+"""Measure the structure of the library: size, commands and flags, public names, imports past a package's face,
+long signatures, docstrings.
 
 python scripts/house.py            # the table
 python scripts/house.py --list     # and what each count is made of
@@ -10,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fringe"
 PUBLIC = (
@@ -165,6 +167,21 @@ def abolished(all_modules: list[Module]) -> list[str]:
     return result
 
 
+def flags() -> dict[str, list[str]]:
+    """Return the options of each command of ``fringe``, ``--help`` among them."""
+    import typer
+
+    from fringe.cli import app
+
+    group: Any = typer.main.get_command(app)
+    context = typer.Context(group)
+    found: dict[str, list[str]] = {}
+    for name in group.list_commands(context):
+        command = group.resolve_command(context, [name])[1]
+        found[name] = [p.opts[0] for p in command.get_params(context) if p.param_type_name == "option"]
+    return found
+
+
 def main() -> None:
     """Print the measures."""
     parser = argparse.ArgumentParser(description="Measure the structure of the library.")
@@ -178,17 +195,21 @@ def main() -> None:
         "public names without the sections of a docstring": undocumented(every),
         "identifiers of abolished words": abolished(every),
     }
+    by_command = flags()
     rows = {
         "lines": sum(module.lines for module in every),
         "files": len(every),
         "lines of cli": sum(module.lines for module in cli),
         "files of cli": len(cli),
+        "commands": len(by_command),
+        "flags of all commands": sum(map(len, by_command.values())),
         "longest file": max(module.lines for module in every),
         "public names (__all__)": len(public_names(every)),
         **{name: len(lines) for name, lines in details.items()},
     }
     for name, value in rows.items():
         print(f"{value:>7,}  {name}")
+    details["flags"] = [f"{name}: {' '.join(options)}" for name, options in by_command.items()]
     for name, lines in details.items() if listed else ():
         print(f"\n{name}:", *lines, sep="\n  ")
 

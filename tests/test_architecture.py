@@ -35,7 +35,7 @@ HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution", "experiments"},  # the last two name a type
     "typer": {"cli"},
     "rich": {None, "attribution", "cli", "plots"},
-    "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "settings"},
+    "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "paper", "settings"},
     "PIL": {"app", "models", "data", "cli", "page", "metrics"},  # metrics measure compressed sizes
     "torchvision": {"models"},
     "timm": {"models"},

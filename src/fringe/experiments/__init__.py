@@ -48,7 +48,7 @@ from fringe.experiments._run import (
     run_record,
 )
 from fringe.experiments._runner import TaskRunner
-from fringe.experiments._spec import PAPER_METHODS, ExperimentSpec
+from fringe.experiments._spec import ExperimentSpec
 from fringe.experiments._statistics import (
     WEIGHTS,
     Difference,
