@@ -23,7 +23,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fringe.evaluation import ControlTest, Difference, adjust_tests, compare_with_controls, paired
-from fringe.experiments import ExperimentSpec, Results, Store, judge_verdicts, read_results, run_experiment
+from fringe.experiments import ExperimentSpec, Results, Store, read_results, run_experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "truth.md"
@@ -449,12 +449,6 @@ def main() -> None:
         stored = [read_results(Store(run, create=False)) for run in runs]
         _replace(PAGES[0], "controls", control_table(stored, DEFAULTS))
         figure(stored).savefig(IMAGES / "price.png", dpi=130)
-    runs = [arguments.out / name for name in ("truth", "truth_networks", "truth_trained")]
-    if set(only) & {run.name for run in runs} and all(run.is_dir() for run in runs):
-        reliability = judge_verdicts([read_results(Store(run, create=False)) for run in runs])
-        print(reliability)
-        if reliability is not None and reliability.reported.judgement is not None:
-            reliability.reported.judgement.plot("FRInGe()").savefig(IMAGES / "reliability.png", dpi=110)
 
 
 if __name__ == "__main__":

@@ -34,12 +34,12 @@ ABSENT = (
     ),
     *("filelock", "pebble", "polars", "pyarrow", "yaml"),
 )
-BENCH = ("benchmark", "ablate", "diagnose", "sweep", "runtime", "tune", "reproduce")
+BENCH = ("benchmark", "reproduce ablation", "reproduce runtime", "reproduce tuning", "tune", "reproduce all")
 DIGIT = ("explain", "embedded:digits:0")
 COMPARE = ("compare", "embedded:digits:0", "--out", "OUT", "--methods", "ig")
 PLAIN = (*DIGIT, "--no-figures", "--out", "OUT")
 COMMANDS = {
-    **{name: (name, "--out", "OUT", *(("--data", "x") if name == "reproduce" else ())) for name in BENCH},
+    **{name: (*name.split(), "--out", "OUT", *(("--data", "x") if "all" in name else ())) for name in BENCH},
     "app": ("app", "--port", "0"),
     "status": ("status", "OUT"),
     "report": ("report", "OUT"),

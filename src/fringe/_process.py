@@ -7,51 +7,38 @@ import signal
 import socket
 import threading
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Literal
 
 Fate = Literal["alive", "gone", "unknown"]
 
 
-def this_process() -> dict[str, Any]:
-    """Return host, process id and start of this process.
-
-    The start (in the clock ticks of Linux) tells it from a later process of the same id; it is empty if the system does
-    not say.
-    """
-    return {"host": _host(), "pid": os.getpid(), "start": _start(os.getpid())}
-
-
-def fate(process: Mapping[str, Any]) -> Fate:
-    """Return what became of a process as :func:`this_process` recorded it: ``unknown`` unless it ran on this host."""
-    if os.name != "posix" or process["host"] != _host():  # other systems have no signal 0
-        return "unknown"
-    try:
-        os.kill(process["pid"], 0)
-    except ProcessLookupError:
-        return "gone"
-    except PermissionError:
-        pass  # it exists and belongs to another user
-    start = _start(process["pid"])
-    if not start or not process["start"]:
-        return "unknown"
-    return "alive" if start == process["start"] else "gone"
-
-
 def process_name() -> str:
-    """Return a name of this process that can be a part of a file name."""
+    """Return a name of this process that can be a part of a file name: its host, its id, and its start in the clock
+    ticks of Linux, which is empty if the system does not say."""
     return f"{_short(_host())}-{os.getpid()}-{_start(os.getpid())}"
 
 
 def fate_of(name: str) -> Fate:
-    """Return what became of a process by its :func:`process_name`; ``unknown`` for a text that is no such name."""
+    """Return what became of a process by its :func:`process_name`; ``unknown`` for a text that is no such name, and
+    unless it ran on this host."""
     host, _, rest = name.partition("-")
     pid, _, start = rest.partition("-")
-    if host != _short(_host()) or not pid.isascii() or not pid.isdigit():
+    known = host == _short(_host()) and pid.isascii() and pid.isdigit()
+    if os.name != "posix" or not known:  # other systems have no signal 0
         return "unknown"
-    return fate({"host": _host(), "pid": int(pid), "start": start})
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return "gone"
+    except PermissionError:
+        pass  # it exists and belongs to another user
+    now = _start(int(pid))  # tells it from a later process of the same id
+    if not now or not start:
+        return "unknown"
+    return "alive" if now == start else "gone"
 
 
 def _host() -> str:

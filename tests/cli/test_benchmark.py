@@ -20,6 +20,7 @@ from fringe.experiments import Store, read_results
 from fringe.experiments._runner import TaskRunner
 from fringe.inputs import prepare, sample_images
 from fringe.models import load_model
+from fringe.paper import PAPER_STUDIES
 from fringe.tuning import FORMAT
 
 DIGITS = ("--model", "embedded:digits")
@@ -382,9 +383,9 @@ def softmax(tmp_path, monkeypatch):
     return ("--data", "embedded:digits", "--trust-code", "--preprocessing", "unit,channels=1")
 
 
-@pytest.mark.parametrize("command", ["ablate", "benchmark", "diagnose", "reproduce", "runtime", "sweep", "tune"])
+@pytest.mark.parametrize("command", ["benchmark", "tune", *(f"reproduce {name}" for name in PAPER_STUDIES)])
 def test_a_model_that_ends_in_a_softmax_names_the_flag_of_every_command(softmax, command):
-    result = run(command, *softmax, "--model", "net=net.py:Softmax", "--n", 2, "--out", "out")
+    result = run(*command.split(), *softmax, "--model", "net=net.py:Softmax", "--n", 2, "--out", "out")
     assert result.exit_code == 2
     assert result.stderr.count("error: --model-output: the outputs") == 1
     assert "pass --model-output probabilities" in result.stderr

@@ -38,7 +38,7 @@ def run(*arguments):
         (("explain", ONE, "--preprocessing", "mean=0,std=0"), "--preprocessing: std=(0.0, 0.0, 0.0) must be positive"),
         (("tune", "--search", "foo"), "--search: got 'foo'; known: tau, eta_max"),
         (("benchmark", "--data", "nodir"), "--data: 'nodir' is neither a file, a folder nor embedded:digits"),
-        (("reproduce", "--imagenet", "nodir"), "'nodir' is neither a file, a folder nor embedded:digits"),
+        (("reproduce", "all", "--data", "nodir"), "--data: 'nodir' is neither a file, a folder nor embedded:digits"),
         (("benchmark", "--config", "bad.toml"), "--config: unknown key 'x'. The keys: name, model"),
     ],
 )

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from fringe.cli import app
 from fringe.experiments import ExperimentSpec, Store, manifests
 from fringe.explanations import CompareSpec, ExplainSpec
-from fringe.paper import reproduction_plan, runtime_study, tuning_study
+from fringe.paper import paper_study
 
 SMALL = (
     "--methods",
@@ -43,8 +43,6 @@ def plan(folder):
         ("explain", ExplainSpec, ()),
         ("compare", CompareSpec, ()),
         ("benchmark", ExperimentSpec, ("name", "shard")),
-        ("runtime", ExperimentSpec, ("name", "shard")),
-        ("reproduce", ExperimentSpec, ("name", "shard")),
     ],
 )
 def test_every_field_is_a_flag_with_its_help(command, spec, others):
@@ -57,20 +55,11 @@ def test_every_field_is_a_flag_with_its_help(command, spec, others):
             assert " ".join(field.description.split()) in words
 
 
-@pytest.mark.parametrize(
-    ("command", "plan", "fields"),
-    [
-        ("tune", tuning_study, ("metrics", "limit", "no-controls")),
-        ("runtime", runtime_study, ("metrics", "limit", "no-controls")),
-        ("reproduce", reproduction_plan, ("metrics", "limit")),
-    ],
-)
-def test_help_shows_the_defaults_of_the_command(command, plan, fields):
-    text = " ".join(run(command, "--help").stdout.split("Options:")[1].split())
-    planned = plan(ExperimentSpec(model="embedded:digits", data="embedded:digits"))
-    flags = {part.split()[0]: part for part in text.replace("controls / --", "").split(" --")}
-    assert f"[default: {planned.n}]" in flags["n"]
-    assert all(flags[name].endswith("[not used here]") for name in fields)
+def test_the_help_of_tune_shows_its_number_of_images():
+    n = paper_study("tuning", ExperimentSpec()).plan.n
+    assert f"--n N Number of images, sampled by the seed. [default: {n}]" in " ".join(
+        run("tune", "--help").stdout.split()
+    )
 
 
 @pytest.mark.parametrize("command", ["verify", "card", "report", "explain", "compare"])
@@ -87,6 +76,18 @@ def test_a_file_gives_the_plan_of_the_flags_and_flags_come_first(tmp_path):
     both = run("benchmark", "--out", tmp_path / "both", *file, "--n", 1, "--set", "ig.steps=3")
     assert both.exit_code == 0, both.output
     assert (plan(tmp_path / "both")["n"], plan(tmp_path / "both")["methods"]["digits"]["ig"]["steps"]) == (1, 3)
+
+
+def test_a_key_of_a_specification_may_be_set_as_text(tmp_path):
+    shown = run("benchmark", "--out", tmp_path, *SMALL, "--set", "seed=3", "--set", "target=label", "--set", "n=5")
+    assert shown.exit_code == 0, shown.output
+    found = plan(tmp_path)
+    assert (found["seed"], found["target"], found["n"]) == (3, "label", 2)  # a flag comes first
+    assert found["methods"]["digits"]["ig"]["steps"] == 2
+    wrong = run("benchmark", "--out", tmp_path / "b", "--set", "seed=many")
+    assert (wrong.exit_code, "got 'many', expected a whole number" in wrong.stderr) == (2, True)
+    other = run("benchmark", "--out", tmp_path / "b", "--set", "seeed=1")
+    assert (other.exit_code, "expected LABEL.KEY=VALUE" in other.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,11 @@ def test_a_file_that_makes_no_sense_is_one_line_that_names_the_flag(tmp_path, te
         (("status", "--rum", "x"), "No such option: --rum\n"),
         (("benchmark", "--out", "x", "--n", "many"), "--n"),
         (("tune", "--out", "x", "--trials", "0"), "--trials: got 0, expected at least 1\n"),
+        (
+            ("reproduce", "sweep", "--out", "x", "--factor", "tau=1"),
+            "No such option: --factor. A key of the study is given by --set, as in --set factor=VALUE.\n",
+        ),
+        (("tune", "--out", "x", "--seed", "1"), "No such option: --seed. A key of the study is given by --set"),
     ],
 )
 def test_a_wrong_flag_is_exit_code_2_with_the_nearest_one(arguments, message):

@@ -48,10 +48,11 @@ def pictures(folder, n=2):
 # Somewhere else than a folder
 
 COMMANDS = {
-    **dict.fromkeys(("benchmark", "ablate", "diagnose", "sweep", "tune"), (*BARE, "--out")),
-    "runtime": ("--methods", "ig", "--n", "1", "--out"),
-    "reproduce": ("--data", "embedded:digits", "--out"),
-    "reproduce --dry-run": ("--data", "embedded:digits", "--out"),
+    "benchmark": (*BARE, "--out"),
+    **dict.fromkeys(("tune", "reproduce ablation", "reproduce cap", "reproduce sweep"), ("--n", "2", "--out")),
+    "reproduce runtime": ("--methods", "ig", "--n", "1", "--out"),
+    "reproduce all": ("--data", "embedded:digits", "--out"),
+    "reproduce all --dry-run": ("--data", "embedded:digits", "--out"),
     "explain embedded:digits:0 --model embedded:digits": ("--out",),
     "compare embedded:digits:0 --model embedded:digits --methods ig --metrics sparseness": ("--out",),
 }
@@ -123,13 +124,22 @@ def net():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("command", ["benchmark", "sweep", "tune", "ablate"])
+@pytest.mark.parametrize("command", ["benchmark", "tune", "reproduce sweep"])
 def test_a_signal_while_a_plan_is_made_is_exit_code_75(tmp_path, command, number):
     """The model is loaded before there is a run."""
     source, cure = tmp_path / "net.py", tmp_path / "cure"
     source.write_text(SIGNALLING.format(cure=str(cure), number=int(number)))
     arguments = ("--model", f"net={source}:net", "--preprocessing", "resize=8x8,mean=0.5,std=0.5", "--trust-code")
-    arguments = (command, *arguments, "--data", pictures(tmp_path / "images"), "--n", 2, "--out", tmp_path / "run")
+    arguments = (
+        *command.split(),
+        *arguments,
+        "--data",
+        pictures(tmp_path / "images"),
+        "--n",
+        2,
+        "--out",
+        tmp_path / "run",
+    )
     arguments = (*arguments, *IG) if command == "benchmark" else arguments
     handlers = [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)]
     stopped = run(*arguments)

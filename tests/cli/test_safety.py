@@ -218,7 +218,7 @@ def test_plan_files_that_grow_or_do_not_end_are_refused(tmp_path):
 
 
 @pytest.mark.timeout(120)
-def test_presets_and_journals_that_do_not_end_are_refused(tmp_path):
+def test_presets_and_searches_that_do_not_end_are_refused(tmp_path):
     with (tmp_path / "sparse.json").open("wb") as file:
         file.truncate(2**26 + 1)
     (tmp_path / "deep.json").write_text("[" * 10**5)
@@ -231,12 +231,12 @@ def test_presets_and_journals_that_do_not_end_are_refused(tmp_path):
         run_folder.mkdir()
         (run_folder / "fringe-run.json").write_text('{"format": 2}')
         if name == "pipe":
-            os.mkfifo(run_folder / "tune.journal")
+            os.mkfifo(run_folder / "tune.db")
         else:
-            (run_folder / "tune.journal").write_text('{"op_code":' + "[" * 10**5 + "\n")
+            (run_folder / "tune.db").write_text('{"op_code":' + "[" * 10**5 + "\n")
         result = run("tune", "--out", run_folder, *rest)
         assert result.exit_code == 2, result.output
-        assert ("is not a regular file" if name == "pipe" else "is no record of a study") in result.output
+        assert ("is not a regular file" if name == "pipe" else "is no file of a search") in result.output
 
 
 def test_a_yaml_file_without_aliases_is_read(tmp_path):
@@ -270,7 +270,7 @@ def test_a_link_that_leads_out_is_refused_before_anything_is_computed(tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "report").symlink_to(tmp_path / "outside")
-    result = run("ablate", "--out", tmp_path / "run", "--no-report", "--n", "1")
+    result = run("reproduce", "ablation", "--out", tmp_path / "run", "--set", "report=false", "--n", "1")
     assert (result.exit_code, "is a link that leads out of" in result.output) == (2, True)
     assert not (tmp_path / "run" / "units").exists()
 
@@ -395,10 +395,10 @@ ABSURD = {
     "compare": ("compare", "embedded:digits:0", "--methods", "ig", "--set", "ig.steps=100000000"),
     "scores": ("benchmark", "--methods", "ig", "--set", "infidelity.samples=100000000", "--metrics", "infidelity"),
     "benchmark": ("benchmark", "--methods", "fringe", "--set", "fringe.tau=1e-16"),
-    "ablate": ("ablate", "--set", "fringe.steps=100000000"),
-    "sweep": ("sweep", "--set", "fringe.steps=100000000"),
+    "ablation": ("reproduce", "ablation", "--set", "fringe.steps=100000000"),
+    "sweep": ("reproduce", "sweep", "--set", "fringe.steps=100000000"),
     "tune": ("tune", "--set", "fringe.steps=100000000", "--n", "8"),
-    "runtime": ("runtime", "--methods", "ig", "--set", "ig.steps=100000000"),
+    "runtime": ("reproduce", "runtime", "--methods", "ig", "--set", "ig.steps=100000000"),
 }
 
 

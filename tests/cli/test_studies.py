@@ -20,6 +20,7 @@ from fringe.paper._tables import READINGS
 from fringe.paper._timing import read_timings
 
 TINY = ("--set", "fringe.steps=2", "--set", "fringe.cg_iterations=2", "--n", "2")
+UNREPORTED = ("--set", "report=false", "--set", "figures=1")
 METRICS = ("--set", "insertion.steps=4", "--set", "deletion.steps=4", "--set", "infidelity.samples=2")
 
 
@@ -41,9 +42,9 @@ def are_pictures(paths):
             assert min(picture.size) > 200
 
 
-def test_ablate_scores_the_variants_and_draws_their_walks(tmp_path):
-    arguments = (*TINY, "--metrics", "sparseness", "--no-controls", "--no-report", "--figures", 1)
-    result = run("ablate", "--out", tmp_path, *arguments)
+def test_an_ablation_scores_the_variants_and_draws_their_paths(tmp_path):
+    arguments = (*TINY, "--set", "metrics=sparseness", "--set", "controls=false", *UNREPORTED)
+    result = run("reproduce", "ablation", "--out", tmp_path, *arguments)
     assert result.exit_code == 0, result.output
     assert "ablation: 2 images; 14 maps made now" in result.stdout
     base = FRInGe(steps=2, cg_iterations=2)
@@ -53,15 +54,15 @@ def test_ablate_scores_the_variants_and_draws_their_walks(tmp_path):
     assert [path.name for path in figures] == ["trajectories-digits-1.png"]
     assert f"figure: {figures[0]}" in result.stdout
     are_pictures(figures)
-    again = run("ablate", "--out", tmp_path, *arguments, "--json")
+    again = run("reproduce", "ablation", "--out", tmp_path, *arguments, "--json")
     assert json.loads(again.stdout)["units"]["done"] == 0
     assert json.loads(again.stdout)["report"] == [str(figures[0])]
 
 
-def test_diagnose_takes_the_cap_off(tmp_path):
+def test_the_study_of_the_cap_takes_it_off(tmp_path):
     others = ("--methods", "fringe,ig,smoothgrad", "--set", "ig.steps=3")
-    others = (*others, "--metrics", "insertion", "--set", "insertion.steps=3")
-    result = run("diagnose", "--out", tmp_path, *TINY, *others, "--no-report", "--figures", 1)
+    others = (*others, "--set", "metrics=insertion", "--set", "insertion.steps=3")
+    result = run("reproduce", "cap", "--out", tmp_path, *TINY, *others, *UNREPORTED)
     assert result.exit_code == 0, result.output
     assert "smoothgrad: not used; this study is of fringe" in result.stderr
     assert "metrics: not used; this study is scored by completeness_residual" in result.stderr
@@ -70,15 +71,15 @@ def test_diagnose_takes_the_cap_off(tmp_path):
     assert (found["cap"]["delta_euc"], found["no_cap"]["delta_euc"], found["ig"]["steps"]) == ("auto", None, 3)
     assert results(tmp_path, "cap").metrics == DIAGNOSTICS
     assert [path.name for path in (tmp_path / "report" / "cap").iterdir()] == ["profiles-digits-1.png"]
-    without = run("diagnose", "--out", tmp_path / "b", *TINY, "--set", "fringe.delta_euc=none")
+    without = run("reproduce", "cap", "--out", tmp_path / "b", *TINY, "--set", "fringe.delta_euc=none")
     assert (without.exit_code, "has no Euclidean cap to take off" in without.stderr) == (2, True)
-    other = run("diagnose", "--out", tmp_path / "b", "--methods", "ig")
+    other = run("reproduce", "cap", "--out", tmp_path / "b", "--methods", "ig")
     assert (other.exit_code, "the study is of fringe, got 'ig' first" in other.stderr) == (2, True)
 
 
 def test_sweep_draws_the_objective_of_the_scores(tmp_path):
-    factors = ("--factor", "tau=2e-3,4e-2", "--factor", " steps = 2, 3 ")
-    result = run("sweep", "--out", tmp_path, *TINY, *METRICS, *factors)
+    factors = ("--set", 'factor=["tau=2e-3,4e-2", " steps = 2, 3 "]')
+    result = run("reproduce", "sweep", "--out", tmp_path, *TINY, *METRICS, *factors)
     assert result.exit_code == 0, result.output
     assert "6 maps made now" in result.stdout
     found = results(tmp_path, "sweep")
@@ -102,10 +103,10 @@ def test_sweep_draws_the_objective_of_the_scores(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("sweep", "--factor", "tau"), "--factor: got 'tau', expected KEY=VALUE,VALUE,..."),
-        (("sweep", "--factor", "taau=1"), "did you mean 'tau'"),
-        (("sweep", "--factor", "tau=small"), "--factor: tau: got 'small', expected a positive number"),
-        (("sweep", "--set", "sparseness.x=1"), "'sparseness' is not compared here"),
+        (("reproduce", "sweep", "--set", "factor=tau"), "factor: got 'tau', expected KEY=VALUE,VALUE,..."),
+        (("reproduce", "sweep", "--set", "factor=taau=1"), "did you mean 'tau'"),
+        (("reproduce", "sweep", "--set", "factor=tau=small"), "factor: tau: got 'small', expected a positive number"),
+        (("reproduce", "sweep", "--set", "sparseness.x=1"), "'sparseness' is not compared here"),
         (("tune", "--search", "taau"), "did you mean 'tau'"),
         (("tune", "--search", "tau=1"), "--search: got 'tau=1', expected KEY or KEY=LOW,HIGH"),
         (
@@ -115,29 +116,41 @@ def test_sweep_draws_the_objective_of_the_scores(tmp_path):
         (("tune", "--search", "reference"), "--search: reference: fringe has no range"),  # not --references
         (("tune", "--search", "cg_iterations=0,5"), "--search: cg_iterations: got 0, expected a positive whole number"),
         (("tune", "--search", "tau=1e-3,1e-2", "--search", "tau=1,2"), "--search: tau is given twice"),
-        (("sweep", "--factor", "tau=1e-3", "--factor", "tau=1e-2"), "--factor: tau is given twice"),
-        (("sweep", "--factor", "solve=natural,gradient"), "--factor: got 'solve=natural,gradient', expected numbers"),
+        (("reproduce", "sweep", "--set", 'factor=["tau=1e-3", "tau=1e-2"]'), "factor: tau is given twice"),
+        (
+            ("reproduce", "sweep", "--set", "factor=solve=natural,gradient"),
+            "factor: got 'solve=natural,gradient', expected numbers",
+        ),
         (("tune", "--trials", "0"), "--trials"),
         (("tune", "--model", "a=embedded:digits", "--model", "b=embedded:digits"), "got 2, expected one"),
         (("tune", "--timeout", "5"), "add --workers 1, or more"),
-        (("runtime", "--workers", "2"), "--workers"),
-        (("runtime", "--device", "tpu7"), "--device: got 'tpu7'"),
-        (("reproduce",), "--data: none given; name the folder of ImageNet's validation images"),
-        (("reproduce", "--imagenet", "a", "--data", "b"), "--imagenet: --data names images, too"),
-        (("reproduce", "--data", "x", "--models", "resnet19"), "--models: got 'resnet19', expected one of resnet18"),
-        (("reproduce", "--data", "x", "--models", "vgg19", "--model", "m"), "--models: --model names networks, too"),
-        (("reproduce", "--data", "x", "--studies", "all"), "--studies: got 'all', expected one of comparison"),
         (
-            ("reproduce", "--data", "embedded:digits", "--model", "embedded:digits", "--methods", "ig,fringe"),
+            ("reproduce", "runtime", "--workers", "2"),
+            "--workers: run times are measured in this process, and not stored",
+        ),
+        (("reproduce", "runtime", "--device", "tpu7"), "--device: got 'tpu7'"),
+        (
+            ("reproduce", "cure"),
+            "study: got 'cure', expected one of ablation, cap, sweep, tuning, runtime, tables, all",
+        ),
+        (("reproduce", "all"), "--data: none given; name the folder of ImageNet's validation images"),
+        (
+            ("reproduce", "tables", "--data", "x", "--set", "studies=all"),
+            "studies: got 'all', expected one of comparison",
+        ),
+        (("reproduce", "tuning", "--dry-run"), "--dry-run: only stored scores are estimated"),
+        (
+            ("reproduce", "all", "--data", "embedded:digits", "--model", "embedded:digits", "--methods", "ig,fringe"),
             "fringe, first, and ig",
         ),
         (
-            ("reproduce", "--data", "embedded:digits", "--model", "embedded:digits", "--methods", "fringe"),
+            ("reproduce", "all", "--data", "embedded:digits", "--model", "embedded:digits", "--methods", "fringe"),
             "fringe, first, and ig",
         ),
         (
             (
                 "reproduce",
+                "all",
                 "--data",
                 "embedded:digits",
                 "--model",
@@ -158,7 +171,7 @@ def test_wrong_usage_is_exit_code_2_and_nothing_is_written(tmp_path, arguments, 
 
 
 def test_runtime_writes_the_account_that_it_shows(tmp_path):
-    arguments = ("runtime", "--out", tmp_path, *TINY, "--methods", "fringe,ig", "--set", "ig.steps=3")
+    arguments = ("reproduce", "runtime", "--out", tmp_path, *TINY, "--methods", "fringe,ig", "--set", "ig.steps=3")
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     path = tmp_path / "report" / "runtime" / "runtime.json"
@@ -173,13 +186,13 @@ def test_runtime_writes_the_account_that_it_shows(tmp_path):
     ratio = rows[0]["seconds"] / rows[1]["seconds"]
     assert f"digits sequential: fringe takes {ratio:.1f} times as long as ig" in result.stdout
     assert f"timings: {path}" in result.stdout
-    again = json.loads(run(*arguments, "--json", "--metrics", "insertion").stdout)
+    again = json.loads(run(*arguments, "--json", "--set", "metrics=insertion").stdout)
     assert [row["vjp"] for row in again["timings"]] == [row["vjp"] for row in rows]
 
 
 @pytest.mark.thorough
 def test_tune_goes_on_and_its_preset_keeps_its_images_from_benchmarks(tmp_path):
-    arguments = ("tune", "--out", tmp_path / "tune", *TINY, *METRICS, "--search", "tau=1e-3,5e-3", "--seed", 3)
+    arguments = ("tune", "--out", tmp_path / "tune", *TINY, *METRICS, "--search", "tau=1e-3,5e-3", "--set", "seed=3")
     first = run(*arguments, "--trials", 1)
     assert first.exit_code == 0, first.output
     assert first.stdout.startswith("trial 0: ")
@@ -207,7 +220,7 @@ def test_tune_goes_on_and_its_preset_keeps_its_images_from_benchmarks(tmp_path):
         assert "(2 are excluded: a setting was tuned on them)" in too_many.stderr
     shown = run("status", tmp_path / "tune", "--json")
     assert json.loads(shown.stdout)["trials"] == 1
-    other = run(*arguments[:-2], "--seed", 4, "--trials", 2)
+    other = run(*arguments[:-2], "--set", "seed=4", "--trials", 2)
     assert (other.exit_code, "made with other settings" in other.stderr) == (2, True)
 
 
@@ -233,39 +246,39 @@ def test_a_search_says_how_it_began_and_where_it_was_stopped(tmp_path, monkeypat
     assert "(the setting it began with: no score)" in run(*arguments[:-1]).stdout
 
 
-@pytest.mark.parametrize("study", ["ablate", "sweep", "reproduce"])
+@pytest.mark.parametrize("study", ["ablation", "sweep", "tables"])
 def test_a_study_of_nothing_is_exit_code_1_and_still_one_document(tmp_path, study):
     digits = ("--data", "embedded:digits")
-    more = {"sweep": ("--factor", "steps=3"), "reproduce": (*REPRODUCE, "--studies", "cap")}.get(study, ())
-    model = () if study == "reproduce" else ("--model", "embedded:digits")
+    more = {"sweep": ("--set", "factor=steps=3"), "tables": (*REPRODUCE, "--set", "studies=cap")}.get(study, ())
+    model = () if study == "tables" else ("--model", "embedded:digits")
     for name, grey in (("a", 50), ("b", 200)):  # without a class in their names
         Image.new("L", (8, 8), grey).save(tmp_path / f"{name}.png")
-    data = (*model, "--data", tmp_path / "a.png", "--data", tmp_path / "b.png", "--target", "label")
+    data = (*model, "--data", tmp_path / "a.png", "--data", tmp_path / "b.png", "--set", "target=label")
     arguments = [a for a in (*TINY, *more) if a not in digits]
-    result = run(study, "--out", tmp_path / "out", *arguments, *data, "--json")
+    result = run("reproduce", study, "--out", tmp_path / "out", *arguments, *data, "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
     assert document["report"] == []
     assert "the file name gives no label" in result.stderr
 
 
-@pytest.mark.parametrize("study", ["ablate", "sweep", "reproduce"])
+@pytest.mark.parametrize("study", ["ablation", "sweep", "tables"])
 def test_a_class_that_no_network_has_is_refused_before_a_study(tmp_path, study):
-    more = {"sweep": ("--factor", "steps=3"), "reproduce": (*REPRODUCE, "--studies", "cap")}.get(study, ())
-    result = run(study, "--out", tmp_path, *TINY, *more, "--target", 10, "--json")
+    more = {"sweep": ("--set", "factor=steps=3"), "tables": (*REPRODUCE, "--set", "studies=cap")}.get(study, ())
+    result = run("reproduce", study, "--out", tmp_path, *TINY, *more, "--set", "target=10", "--json")
     assert result.exit_code == 2
     assert "class 10 does not exist" in result.stderr
 
 
 REPRODUCE = (
     *("--model", "resnet18=embedded:digits", "--data", "embedded:digits", "--methods", "fringe,ig"),
-    *(*TINY, "--set", "ig.steps=2", "--set", "infidelity.samples=2", "--figures", 1),
+    *(*TINY, "--set", "ig.steps=2", "--set", "infidelity.samples=2", "--set", "figures=1"),
 )
 
 
 def test_a_dry_run_tells_the_passes_and_keeps_nothing(tmp_path):
     out = tmp_path / "out"
-    result = run("reproduce", "--out", out, *REPRODUCE, "--dry-run", "--probe", 100)
+    result = run("reproduce", "all", "--out", out, *REPRODUCE, "--dry-run", "--set", "probe=100")
     assert result.exit_code == 0, result.output
     assert not out.exists()
     lines = result.stdout.splitlines()
@@ -278,7 +291,8 @@ def test_a_dry_run_tells_the_passes_and_keeps_nothing(tmp_path):
     assert settings_line.startswith("  resnet18, 35 settings: 70 maps, ")
     assert lines[-1].startswith("in all about ")
 
-    known = run("reproduce", "--out", out, *REPRODUCE, "--dry-run", "--studies", "max_sensitivity,runtime", "--json")
+    some = ("--set", "studies=max_sensitivity,runtime")
+    known = run("reproduce", "all", "--out", out, *REPRODUCE, "--dry-run", *some, "--json")
     document = json.loads(known.stdout)
     assert [(row["study"], row["method"], row["maps"]) for row in document["methods"]] == [
         ("max_sensitivity", "fringe", 2),
@@ -293,8 +307,9 @@ def test_a_dry_run_tells_the_passes_and_keeps_nothing(tmp_path):
 
 @pytest.mark.thorough
 def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monkeypatch):
-    arguments = ("reproduce", "--out", tmp_path, *REPRODUCE)
-    result = run(*arguments, "--studies", "comparison, cap")
+    arguments = ("reproduce", "tables", "--out", tmp_path, *REPRODUCE)
+    runtime = ("--set", "studies=runtime")
+    result = run(*arguments, "--set", "studies=comparison, cap")
     assert result.exit_code == 0, result.output
     report = tmp_path / "report"
     for name in ("reproduction.html", "reproduction.md", "reproduction.csv"):
@@ -323,13 +338,13 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(_timing, "measure_runtimes", interrupt)
-        stopped = run(*arguments, "--studies", "runtime")
+        stopped = run(*arguments, *runtime)
     assert (stopped.exit_code, "run the same command again for the rest" in stopped.stderr) == (75, True)
     monkeypatch.setattr(_timing, "measure_runtimes", lambda *a, **k: calls.append(a) or real(*a, **k))
-    timed = run(*arguments, "--studies", "runtime", "--json")
+    timed = run(*arguments, *runtime, "--json")
     document = json.loads(timed.stdout)
     assert (timed.exit_code, document["plans"], len(document["timings"]), len(calls)) == (0, [], 6, 2)  # FRInGe() apart
-    again = json.loads(run(*arguments, "--studies", "runtime", "--json").stdout)
+    again = json.loads(run(*arguments, *runtime, "--json").stdout)
     assert (again["timings"], len(calls)) == (document["timings"], 2)  # measured once
 
     def known(resolved, **_):
@@ -342,7 +357,7 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
     for damaged in ("", "[1]", '{"a": 1}', None):
         kept.unlink()
         kept.mkdir() if damaged is None else kept.write_text(damaged)
-        healed = run(*arguments, "--studies", "runtime", "--json")
+        healed = run(*arguments, *runtime, "--json")
         assert (healed.exit_code, f"'{kept}' is damaged: set aside as" in healed.stderr) == (0, True)
         assert json.loads(healed.stdout)["timings"] == document["timings"]
     assert len(calls) == 10
@@ -353,9 +368,9 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
 
     with monkeypatch.context() as patch:
         patch.setattr("fringe.paper._timing.read_regular", fails)
-        assert run(*arguments, "--studies", "runtime", "--json").exit_code == 75
+        assert run(*arguments, *runtime, "--json").exit_code == 75
     assert (kept.read_text(), len(calls)) == (whole, 10)  # hours of measuring stay
-    assert run(*arguments, "--studies", "runtime").exit_code == 0
+    assert run(*arguments, *runtime).exit_code == 0
 
     text = (report / "reproduction.md").read_text().replace("\\", "")  # without the escapes of Markdown
     for written in (text, (report / "reproduction.html").read_text()):
@@ -372,8 +387,8 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
 
 @pytest.mark.thorough
 def test_the_page_says_where_nothing_compares(tmp_path):
-    arguments = ("--model", "digits=embedded:digits", *REPRODUCE[2:], "--studies", "max_sensitivity")
-    result = run("reproduce", "--out", tmp_path, *arguments, "--set", "max_sensitivity.samples=1")
+    arguments = ("--model", "digits=embedded:digits", *REPRODUCE[2:], "--set", "studies=max_sensitivity")
+    result = run("reproduce", "tables", "--out", tmp_path, *arguments, "--set", "max_sensitivity.samples=1")
     assert result.exit_code == 0, result.output
     text = (tmp_path / "report" / "reproduction.md").read_text()
     assert "None has the name of a network of the paper (LABEL=SPEC): there is nothing to compare." in text

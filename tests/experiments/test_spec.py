@@ -19,7 +19,7 @@ SMALL = {"methods": ("ig",), "metrics": ("sparseness",)}
 
 
 def plan_of(spec=None, **fields):
-    return build_plan((spec or ExperimentSpec(**fields)).with_defaults(name="plan", limits={}, **SMALL))
+    return build_plan((spec or ExperimentSpec(**fields)).over(ExperimentSpec(name="plan", limits={}, **SMALL)))
 
 
 def write(path, text):
@@ -168,9 +168,7 @@ def test_defaults_fill_what_is_unset_and_are_no_choice():
     assert (plan.limit("max_sensitivity"), plan.limit("insertion")) == (8, 100)
     assert (plan.controls, plan.score, plan.exif, plan.exclude) == (True, "logit", "ignore", frozenset())
     assert build_plan(ExperimentSpec(metrics="insertion")).limits == {}  # a default limit of what is not required
-    spec = ExperimentSpec(n=3).with_defaults(n=7, seed=5, limits={"insertion": 2})
-    assert (spec.n, spec.seed, spec.model_fields_set) == (3, 5, {"n"})
-    assert spec.without("n") == ExperimentSpec()
+    assert ExperimentSpec(n=3).without("n") == ExperimentSpec()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fringe import FRInGe, IntegratedGradients, SmoothGrad
 from fringe.evaluation import estimate
 from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan, run_experiment
 from fringe.metrics import METRICS, Infidelity, MaxSensitivity, get_metric
-from fringe.paper import estimate_reproduction, reproduction_plan, write_reproduction
+from fringe.paper import estimate_reproduction, paper_study, write_reproduction
 from fringe.paper._reproduction import (
     ComparedValue,
     Measurement,
@@ -333,7 +333,7 @@ def test_a_reproduction_is_estimated_run_and_written_from_python(tmp_path):
     spec = ExperimentSpec(
         model={"vgg19": "embedded:digits"}, data="embedded:digits", methods="fringe,ig", n=1, set=settings
     )
-    base, run, studies = reproduction_plan(spec), tmp_path / "run", ["max_sensitivity"]
+    base, run, studies = paper_study("all", spec).base, tmp_path / "run", ["max_sensitivity"]
     (before,) = estimate_reproduction(base, run, studies=studies, seconds=600)
     assert [(cost.method, cost.maps) for cost in before.costs] == [("fringe", 1), ("ig", 1), (DEFAULT, 1)]
     for name, plan in study_plans(base, studies).items():

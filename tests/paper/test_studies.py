@@ -1,18 +1,25 @@
 """Which settings a study is of: the paper's where it tuned them, else the plan's own with parts taken out."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import fringe.paper
 from fringe import FRInGe, InputError, IntegratedGradients, SmoothGrad
-from fringe.experiments import Arm, ModelSource, Plan
+from fringe.experiments import Arm, ExperimentSpec, ModelSource, Plan
+from fringe.experiments._spec import QUICK_METHODS
 from fringe.metrics import Infidelity, Insertion, Sparseness
+from fringe.paper import PAPER_STUDIES, StudySpec, paper_study
 from fringe.paper._studies import (
     CAPPED,
     DIAGNOSTICS,
     OBJECTIVE,
+    SPECS,
+    STUDIES,
     UNCAPPED,
     VARIANTS,
+    _complete,
     ablation_plan,
     base_fringe,
     cap_plan,
@@ -112,3 +119,42 @@ def test_a_study_of_fringe_refuses_another_method():
         with pytest.raises(InputError, match="the study is of fringe, got 'ig' first for a"):
             study(other)
     assert base_fringe(plan(("a", {"x": FRInGe(steps=4)})).arms[0]) == FRInGe(steps=4)
+
+
+def test_each_study_has_a_file_that_python_and_the_command_line_read():
+    files = Path(fringe.paper.__file__).with_name("studies").glob("*.toml")
+    assert {path.stem for path in files} == {*PAPER_STUDIES}
+    known = {
+        name: paper_study(name, ExperimentSpec(data="embedded:digits", model="embedded:digits"))
+        for name in PAPER_STUDIES
+    }
+    assert {name: study.plan.name for name, study in known.items()} == {
+        **{name: name for name in ("ablation", "cap", "sweep", "runtime")},
+        **{"tuning": "tune", "tables": "comparison", "all": "comparison"},
+    }
+    assert [known[name].plan.n for name in PAPER_STUDIES] == [100, 100, 100, 256, 16, 1000, 1000]
+    assert {name: tuple(known[name].plan.metrics) for name in ("cap", "sweep", "tuning")} == {
+        "cap": DIAGNOSTICS,
+        "sweep": OBJECTIVE,
+        "tuning": OBJECTIVE,
+    }
+    assert known["all"].spec.studies == STUDIES
+    assert known["tables"].spec.studies == tuple(name for name in STUDIES if name != "sweep")
+    assert (known["tuning"].spec.trials, known["sweep"].spec.report) == (100, False)
+
+
+def test_the_tables_are_of_the_papers_networks_and_methods_at_its_settings():
+    spec = _complete("tables", ExperimentSpec(data="x", model=["vgg19", "own=embedded:digits"]))
+    assert spec.model == {"vgg19": SPECS["vgg19"], "own": "embedded:digits"}
+    spec = _complete("tables", ExperimentSpec(data="x"))
+    assert spec.model == SPECS
+    assert spec.methods == {n: "fringe:auto" if n == "fringe" else f"{n}:paper" for n in QUICK_METHODS}
+
+
+def test_what_is_given_replaces_the_file_and_what_is_of_no_use_is_named():
+    spec = StudySpec(n=3, model="embedded:digits", metrics="sparseness", set={"sparseness.x": 1, "insertion.steps": 3})
+    with pytest.warns(
+        UserWarning, match=r"^metrics: not used; this study is scored by insertion, deletion, infidelity"
+    ):
+        found = paper_study("sweep", spec)
+    assert (found.plan.n, found.plan.metrics["insertion"]) == (3, Insertion(steps=3))

@@ -203,7 +203,7 @@ def test_fringe_is_searched_over_its_own_space(tmp_path):
     found = tune_preset(plan(FRInGe(steps=2, cg_iterations=2)), tmp_path, RunOptions(), *searched)
     assert 1e-3 <= found.tuned.trials[1].settings["tau"] <= 1e-2
     assert found.tuned.best.steps == 2
-    assert _tuning.JOURNAL in {path.name for path in tmp_path.iterdir()}
+    assert _tuning.SEARCH in {path.name for path in tmp_path.iterdir()}
 
 
 def test_a_trial_reads_neither_the_model_nor_the_images_nor_the_trials_before_it(tmp_path, monkeypatch):

@@ -46,27 +46,26 @@ def test_the_earliest_of_equals_is_best(tmp_path):
 
 def test_equal_seeds_ask_the_same(tmp_path):
     first, longer, other = (
-        search(tmp_path / name, trials, seed=seed) for name, trials, seed in (("a", 14, 5), ("b", 18, 5), ("c", 14, 6))
+        search(tmp_path / name, trials, seed=seed) for name, trials, seed in (("a", 11, 5), ("b", 13, 5), ("c", 11, 6))
     )
-    assert asked(first) == asked(longer)[:14]
+    assert asked(first) == asked(longer)[:11]
     assert asked(first)[0] == asked(other)[0]
     assert not any(a == b for a, b in zip(asked(first)[1:], asked(other)[1:], strict=True))
-    assert len({tuple(settings.values()) for settings in asked(longer)}) == 18
+    assert len({tuple(settings.values()) for settings in asked(longer)}) == 13
 
 
-@pytest.mark.parametrize("stops", [(1, 20), (5, 12, 13, 20)])
+@pytest.mark.parametrize("stops", [(1, 13), (5, 11, 12, 13)])
 def test_a_search_in_parts_asks_what_one_in_one_asks(tmp_path, stops):
-    whole = search(tmp_path / "whole", 20)
+    whole = search(tmp_path / "whole", 13)
     for stop in stops:
         parts = search(tmp_path / "parts", stop)
     assert asked(parts) == asked(whole)
     assert parts == whole
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, RuntimeError])
-@pytest.mark.parametrize("place", [0, 3, 14])
+@pytest.mark.parametrize(("interrupt", "place"), [(KeyboardInterrupt, 0), (RuntimeError, 3), (KeyboardInterrupt, 11)])
 def test_an_interrupted_trial_is_run_again_and_nothing_else_changes(tmp_path, interrupt, place):
-    whole, calls = search(tmp_path / "whole", 18), []
+    whole, calls = search(tmp_path / "whole", 13), []
 
     def breaks(method):
         calls.append(method)
@@ -76,9 +75,9 @@ def test_an_interrupted_trial_is_run_again_and_nothing_else_changes(tmp_path, in
 
     for _ in range(2):  # a second interruption of the same trial costs no more than the first
         with pytest.raises(interrupt):
-            search(tmp_path / "j", 18, breaks)
+            search(tmp_path / "j", 13, breaks)
         calls = calls[:place]
-    assert search(tmp_path / "j", 18) == whole
+    assert search(tmp_path / "j", 13) == whole
 
 
 def test_finished_trials_are_not_scored_again(tmp_path):
@@ -164,29 +163,27 @@ def test_other_scores_are_kept_too(tmp_path):
         ({"base": METHODS["ig"](), "space": space_of(METHODS["ig"])}, 'base.method: "fringe" there, "ig" now'),
     ],
 )
-def test_a_journal_of_other_settings_is_refused_with_the_difference(tmp_path, other, difference):
+def test_a_search_of_other_settings_is_refused_with_the_difference(tmp_path, other, difference):
     same = {"identity": {"weights": "a", "images": (1, 2)}, "score": lambda method: SAME}
     search(tmp_path / "j", 2, **same)
     before = (tmp_path / "j").read_bytes()
     with pytest.raises(InputError, match=difference):
         search(tmp_path / "j", 3, **(same | other))
-    assert (tmp_path / "j").read_bytes().startswith(before)
+    assert (tmp_path / "j").read_bytes() == before
     assert len(search(tmp_path / "j", 3, **same).trials) == 3
     assert len(search(tmp_path / "j", 2, **(same | other), name="another").trials) == 2
 
 
 def test_a_study_made_by_other_hands_is_refused(tmp_path):
-    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "j"))
-    study = optuna.create_study(storage=optuna.storages.JournalStorage(backend), study_name="study")
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/j", study_name="study")
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
     with pytest.raises(InputError, match=r"made with other settings.*base: null there"):
         search(tmp_path / "j", 3)
 
 
-def test_a_guess_enqueued_by_hand_takes_a_seat(tmp_path):
+def test_settings_enqueued_by_hand_take_a_slot(tmp_path):
     search(tmp_path / "j", 2)
-    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "j"))
-    study = optuna.load_study(study_name="study", storage=optuna.storages.JournalStorage(backend))
+    study = optuna.load_study(study_name="study", storage=f"sqlite:///{tmp_path}/j")
     study.enqueue_trial({"tau": 2e-3, "damping": 1e-5, "cg_iterations": 7})
     tuned = search(tmp_path / "j", 4)
     assert tuned.trials[2].settings == {"tau": 2e-3, "damping": 1e-5, "cg_iterations": 7}
@@ -219,7 +216,7 @@ def test_optuna_is_quiet_and_as_loud_as_before_afterwards(tmp_path, caplog):
         ({"trials": 0}, "trials: got 0"),
         ({"seed": -1}, "seed: got -1"),
         ({"name": ""}, "name: got ''"),
-        ({"stale_after": 0}, "stale_after: got 0"),
+        ({"grace_period": 0}, "grace_period: got 0"),
         ({"space": space_of(METHODS["ig"])}, "space: got 'ig', expected a space of 'fringe'"),
     ],
 )
@@ -250,7 +247,7 @@ def test_every_method_can_be_tuned(tmp_path, name):
     def by_name(method):
         return {"insertion": [0.5], "deletion": [0.5], "infidelity": [len(str(method.record())) / 1000]}
 
-    tuned = search(tmp_path / "j", 12, by_name, base=METHODS[name](), space=space_of(METHODS[name]))
+    tuned = search(tmp_path / "j", 4, by_name, base=METHODS[name](), space=space_of(METHODS[name]))
     for trial in tuned.trials:
         assert trial.problem == refusal(METHODS[name], trial.settings)
     assert type(tuned.best) is METHODS[name]

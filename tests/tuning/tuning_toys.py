@@ -24,12 +24,12 @@ def value_of(method):
     return objective(**score(method))
 
 
-def search(journal: Path, trials: int, score=score, **more) -> Tuned:
-    given = {name: more.pop(name) for name in ("name", "seed", "identity", "stale_after") if name in more}
-    study = Study(journal, **({"name": "study", "seed": 5} | given))
+def search(path: Path, trials: int, score=score, **more) -> Tuned:
+    given = {name: more.pop(name) for name in ("name", "seed", "identity", "grace_period") if name in more}
+    study = Study(path, **({"name": "study", "seed": 5, "grace_period": 1} | given))
     return tune(more.pop("base", BASE), more.pop("space", SPACE), score, study, trials=trials, **more)
 
 
 def asked(tuned: Tuned) -> list[dict]:
-    """The settings of a search in the order of their seats."""
+    """The settings of a search in the order of their slots."""
     return [dict(trial.settings) for trial in tuned.trials]

@@ -5,7 +5,7 @@ Nothing here loads torch or matplotlib: the flags of a command, and what it need
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +16,7 @@ from fringe.cli._console import FLAGS
 from fringe.cli._images import app as serve
 from fringe.cli._images import compare, explain
 from fringe.cli._listing import methods, metrics, models, presets
-from fringe.cli._studies import ablate, diagnose, reproduce, runtime, sweep, tune
+from fringe.cli._studies import reproduce, tune
 from fringe.errors import nearest
 
 __all__ = ["app", "main"]
@@ -25,7 +25,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     command.__name__: command
     for command in (
         *(explain, compare, serve, benchmark, status, report),
-        *(ablate, diagnose, tune, sweep, runtime, reproduce),
+        *(tune, reproduce),
         *(verify, card),
         *(methods, metrics, presets, models),
     )
@@ -51,6 +51,8 @@ class SettingsCommand(TyperCommand):
         if example is not None:
             label = "" if self.name == "explain" else f"{example}."
             return f". A setting is given by --set, as in --set {label}{name}=VALUE."
+        if self.name in ("tune", "reproduce") and name in _study_keys():
+            return f". A key of the study is given by --set, as in --set {name}=VALUE."
         if any(parameter.name == name and parameter.param_type_name == "argument" for parameter in self.params):
             return f". {name.upper()} is typed without it, as in fringe {self.name} {name.upper()}."
         known = [option.lstrip("-") for parameter in self.params for option in parameter.opts if option[0] == "-"]
@@ -66,6 +68,12 @@ def _setting_example(name: str) -> str | None:
 
     kinds = {**METHODS, **METRICS}
     return next((label for label, kind in kinds.items() if name in settings_of(kind)), None)
+
+
+def _study_keys() -> Collection[str]:
+    from fringe.paper import StudySpec
+
+    return StudySpec.model_fields
 
 
 class LazyGroup(TyperGroup):

@@ -57,7 +57,7 @@ _EXTRAS = {
     "bench": ("filelock", "pebble", "polars", "pyarrow", "yaml"),
     "ray": ("ray",),
     "graph": ("sklearn",),
-    "tune": ("optuna",),
+    "tune": ("filelock", "optuna"),
 }
 _CORE = ("PIL", "matplotlib", "pydantic", "rich", "safetensors", "scipy", "tqdm")
 

@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -28,28 +28,35 @@ Inputs = Annotated[
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 
 _METAVARS = {
-    **dict.fromkeys(("methods", "metrics", "scene", "models", "studies", "scenes"), "NAMES"),
-    **dict.fromkeys(("out", "data", "references", "imagenet"), "DIR"),
+    **dict.fromkeys(("methods", "metrics", "scene", "scenes"), "NAMES"),
+    **dict.fromkeys(("out", "data", "references"), "DIR"),
     **dict.fromkeys(("timeout", "probe"), "SECONDS"),
     **{"set": "[LABEL.]KEY=VALUE", "limits": "METRIC=N", "model": "SPEC", "plan": "NAME", "reference": "METHOD"},
-    **{"factor": "KEY=V,V,...", "search": "KEY[=LOW,HIGH]", "validity": "FILE"},
+    **{"search": "KEY[=LOW,HIGH]", "validity": "FILE"},
 }
 #: Flags with another name than their field.
 _NAMES = {"limits": "--limit", "as_json": "--json", "retry": "--retry-failed"}
 
 
 def with_options(
-    *models: str, skip: tuple[str, ...] = (), notes: Mapping[str, str] | None = None
+    *models: str,
+    skip: tuple[str, ...] = (),
+    only: Mapping[str, Collection[str]] | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> Callable[[Command], Command]:
-    """Give a command one flag per field of pydantic models, but those to ``skip``; its first arguments are the given
-    values by field. A model is ``module:name``, imported when the command is used: the help of the program loads none.
-    ``notes`` say of fields what this command has in place of their default.
+    """Give a command one flag per field of pydantic models, but those to ``skip``, or of a model in ``only`` the fields
+    that this names; its first arguments are the given values by field. A model is ``module:name``, imported when the
+    command is used: the help of the program loads none. ``notes`` say of fields what this command has in place of their
+    default.
     """
 
     def decorate(command: Command) -> Command:
         def build() -> Command:
-            specs: list[type[BaseModel]] = [_load(path) for path in models]
-            fields = [{n: f for n, f in spec.model_fields.items() if n not in skip} for spec in specs]
+            specs: dict[str, type[BaseModel]] = {path: _load(path) for path in models}
+            fields = [
+                {n: f for n, f in spec.model_fields.items() if n not in skip and n in (only or {}).get(path, {n})}
+                for path, spec in specs.items()
+            ]
             others = list(inspect.signature(command, eval_str=True).parameters.values())[len(models) :]
 
             def run(**values: Any) -> None:

@@ -1,8 +1,9 @@
 """Options of runs, their progress, and how they ended."""
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -35,6 +36,9 @@ FINISHED = (Exit.DONE, Exit.SOME_FAILED)
 YES = "Start without asking, also if the settings mean very many passes."
 
 
+Spec = TypeVar("Spec", bound=ExperimentSpec)
+
+
 class RunFlags(RunOptions):
     """How plans are run; nothing here changes a number."""
 
@@ -44,10 +48,15 @@ class RunFlags(RunOptions):
     as_json: bool = Field(False, description="Print one JSON document, and no progress bars.")
     yes: bool = Field(False, description=YES)
 
-    def spec(self, given: Mapping[str, Any]) -> ExperimentSpec:
-        """The given options over those of the file."""
-        spec = ExperimentSpec(**given)
-        return spec if self.config is None else spec.over(ExperimentSpec.from_file(self.config))
+    def spec(self, given: Mapping[str, Any], kind: type[Spec] = ExperimentSpec) -> Spec:
+        """The given options over those of the file. A text of ``--set`` whose key has no dot and is a field of the
+        specification gives that field."""
+        texts = [text.partition("=") for text in given.get("set", ())]
+        keys = {key.strip(): _plain_value(text) for key, _, text in texts if key.strip() in kind.model_fields}
+        rest = tuple("".join(text) for text in texts if text[0].strip() not in keys)
+        typed = {name: value for name, value in given.items() if name != "set"}
+        spec = kind(**{**keys, **typed}, **({"set": rest} if rest else {}))
+        return spec if self.config is None else spec.over(kind.from_file(self.config))
 
     def print_json(self, document: Mapping[str, Any]) -> None:
         """Print the document of a run that was asked for it."""
@@ -58,6 +67,14 @@ class RunFlags(RunOptions):
         """Print lines, but not of a run that was asked for one document."""
         if text and not self.as_json:
             say(text)
+
+
+def _plain_value(text: str) -> Any:
+    """A value as a file would have it; what is no value of TOML is text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
 
 
 class ReportOptions(Options):
@@ -91,40 +108,6 @@ class BenchmarkOptions(Options):
     reference: str | None = Field(None, description=REFERENCE)
     dry_run: bool = Field(False, description="Compute nothing: estimate passes, bytes and time of what is missing.")
     probe: float = Field(10.0, ge=0.1, description="With --dry-run: longest time of one trial map.")
-
-
-class DrawOptions(Options):
-    """What is written of a study whose paths are drawn."""
-
-    figures: NonNegativeInt = Field(2, description="Images whose paths are drawn.")
-    report: bool = Field(True, description="Write the report at the end.")
-
-
-class SweepOptions(Options):
-    """What a sweep varies."""
-
-    factor: tuple[str, ...] = Field((), description="A setting and its values; may be repeated. Default: five.")
-
-
-class TuneOptions(Options):
-    """What a search varies."""
-
-    trials: PositiveInt = Field(100, description="Number of settings to score; the given one is the first.")
-    search: tuple[str, ...] = Field((), description="Setting to search, and its range; may be repeated.")
-    smoothing: bool = Field(True, description="Also search gamma_step and gamma_prior.")
-
-
-class ReproduceOptions(Options):
-    """What of the paper is reproduced."""
-
-    imagenet: Path | None = Field(None, description="Folder of ImageNet's validation images; the same as --data.")
-    models: str | None = Field(None, description="Some of the paper's six networks, with commas. Default: all.")
-    studies: str | None = Field(
-        None, description="Some of comparison, ablation, cap, max_sensitivity, sweep, runtime. Default: all."
-    )
-    figures: NonNegativeInt = Field(2, description="Images whose paths are drawn.")
-    dry_run: bool = Field(False, description="Compute nothing: estimate passes and time of what is missing.")
-    probe: float = Field(2.0, ge=0.1, description="With --dry-run: longest time of one trial map.")
 
 
 class CardOptions(Options):

@@ -1,119 +1,36 @@
-"""``fringe ablate``, ``diagnose``, ``sweep``, ``runtime``, ``tune`` and ``reproduce``: the studies of the paper."""
+"""``fringe tune`` and ``fringe reproduce``: a search for a network's setting, and the studies of the paper."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fringe._files import require_local
 from fringe._process import Interrupted, interruptible
-from fringe.cli._benchmark import FLAGS, SPEC, UNTYPED
-from fringe.cli._console import Exit, Progress, exit_on_error, print_error, require_consent, resumable, typed, warn
-from fringe.cli._options import names_of, with_options
+from fringe.cli._benchmark import FLAGS
+from fringe.cli._console import Exit, Progress, print_error, require_consent, resumable, typed, warn
+from fringe.cli._options import with_options
 from fringe.errors import InputError
 
 if TYPE_CHECKING:
-    from fringe.cli._runs import ReproduceOptions, RunFlags
-    from fringe.experiments import Plan
+    from fringe.cli._runs import RunFlags
     from fringe.paper import PaperStudy
 
-Given = dict[str, Any]
-DRAW = "fringe.cli._runs:DrawOptions"
-#: Of studies that have metrics of their own, on all images.
-UNUSED: dict[str, str] = dict.fromkeys(("metrics", "limits", "controls"), "not used here")
+STUDY_SPEC = "fringe.paper:StudySpec"
+#: The keys of a study that have a flag of their own; the others are given by ``--set`` or in a file.
+TYPED = ("model", "data", "methods", "n", "set", "preprocessing", "trust_code", "model_output")
+TUNING = ("trials", "search", "smoothing")
+NOTES = {
+    "set": "a text without a dot is a key of the study's file, as in --set seed=3",
+    "n": "default: the study's own",
+}
+#: What run times, which are measured in this process, do not use.
+NOT_TIMED = ("executor", "workers", "timeout", "save_maps", "amend", "retry", "renew")
 
 
-@with_options(SPEC, FLAGS, DRAW, skip=UNTYPED)
-def ablate(given: Given, how: Given, what: Given) -> None:
-    """Score FRInGe with parts removed, and draw the paths.
-
-    The variants are those of the paper's table, and three of its figures: gamma_step only, gamma_prior only,
-    non-geometric. --methods fringe:auto takes the settings that the paper tuned for a network. By default 100 images.
-    """
-    _run_study(lambda paper, spec: paper.ablation_study(spec), given, how, what)
-
-
-@with_options(SPEC, FLAGS, DRAW, skip=UNTYPED, notes=UNUSED)
-def diagnose(given: Given, how: Given, what: Given) -> None:
-    """Measure what the Euclidean cap changes in a path.
-
-    The cap limits the length of a step (delta_euc). Three paths are measured: FRInGe with the cap, without it, and IG.
-    Results: completeness residual, endpoint KL, tracking error and profiles. By default on 100 images.
-    """
-    _run_study(lambda paper, spec: paper.cap_study(spec), given, how, what)
-
-
-@with_options(SPEC, FLAGS, "fringe.cli._runs:SweepOptions", skip=UNTYPED, notes=UNUSED)
-def sweep(given: Given, how: Given, what: Given) -> None:
-    """Vary one setting at a time, and draw the tuning objective.
-
-    Only the first method is varied; by default fringe, on 100 images.
-    """
-    factors = what.get("factor", ())
-    _run_study(lambda paper, spec: paper.sweep_study(spec, factors), given, how, {"report": False})
-
-
-def _flags(how: Given) -> "RunFlags":
-    from fringe.cli._runs import RunFlags
-
-    flags = RunFlags(**how).resolve()
-    require_local("out", flags.out)
-    return flags
-
-
-def _run_study(make: Callable[[Any, Any], "PaperStudy"], given: Given, how: Given, what: Given) -> None:
-    """Run the plan of a study, report and draw it; ``make`` takes the package of studies and the experiment."""
-    with resumable("bench"):
-        from fringe import paper
-        from fringe.cli._runs import DrawOptions, run_and_report
-        from fringe.report import report_folder
-
-        flags, options = _flags(how), DrawOptions(**what)
-        study = make(paper, flags.spec(given))
-        folder = report_folder(flags.out, study.plan.name)
-        same = {"images": options.figures, "device": flags.device}
-        draw = partial(paper.draw_study, study, flags.out, folder, **same)
-        code = run_and_report(study.plan, flags, report=options.report, draw=lambda plan: draw(resolved=plan))
-    raise typer.Exit(code)
-
-
-@with_options(
-    *(SPEC, FLAGS),
-    skip=(*UNTYPED, "executor", "workers", "timeout", "save_maps", "amend", "retry", "renew"),
-    notes={**UNUSED, "n": "default: 16"},
-)
-def runtime(given: Given, how: Given) -> None:
-    """Time maps, one image at a time and in batches.
-
-    The paper takes one at a time. Passes are counted, too. By default fringe and ig on 16 images. An interrupted
-    command measures all times again.
-    """
-    with exit_on_error("bench"):
-        from fringe.experiments import Store, planned_work_of, resolve
-        from fringe.paper import describe_timings, measure_runtimes, runtime_study, timing_records, write_timings
-        from fringe.report import report_folder
-
-        flags = _flags(how)
-        plan = runtime_study(flags.spec(given))
-        require_consent(planned_work_of([plan, plan]), yes=flags.yes, quiet=flags.as_json)
-        path = report_folder(Store(flags.out).root, "runtime") / "runtime.json"
-        try:
-            with interruptible():
-                timings = measure_runtimes(resolve(plan), device=flags.device, batch_size=flags.batch_size)
-        except Interrupted as error:
-            print_error(f"{error}; run times are measured in one go: nothing is stored")
-            raise typer.Exit(Exit.INTERRUPTED) from error
-        write_timings(path, timings)
-        lost = plan.n - min(timing.n for timing in timings)
-        if lost:
-            warn(f"{lost} of {plan.n} images cannot be explained, and are left out")
-        flags.print_json({"timings": timing_records(timings)})
-        flags.print_text("\n".join([*describe_timings(timings), f"timings: {path}"]))
-
-
-@with_options(SPEC, FLAGS, "fringe.cli._runs:TuneOptions", skip=UNTYPED, notes={**UNUSED, "n": "default: 256"})
-def tune(given: Given, how: Given, what: Given) -> None:
+@with_options(STUDY_SPEC, FLAGS, only={STUDY_SPEC: (*TYPED, *TUNING)}, notes={**NOTES, "n": "default: 256"})
+def tune(given: dict[str, Any], how: dict[str, Any]) -> None:
     """Search the best setting, and write it as a preset file.
 
     The best setting has the largest objective of the paper, on images that no benchmark of this seed uses. Only the
@@ -121,67 +38,114 @@ def tune(given: Given, how: Given, what: Given) -> None:
     search is resumed by the same command.
     """
     with resumable("bench", "tune"):
-        from fringe.cli._runs import TuneOptions
-        from fringe.experiments import planned_work_of
-        from fringe.paper import read_search_space, tune_preset, tuning_study
-        from fringe.tuning import Trial
-
-        flags, options = _flags(how), TuneOptions(**what)
-        plan, trials = tuning_study(flags.spec(given)), options.trials
-        work = [(name, passes, count * trials) for name, passes, count in planned_work_of([plan])]
-        require_consent(work, yes=flags.yes, quiet=flags.as_json)
-        space = read_search_space(plan, options.search, smoothing=options.smoothing)
-        with Progress("trials", trials, quiet=flags.as_json) as bar, interruptible():
-
-            def watch(trial: Trial, done: int, planned: int) -> None:
-                bar.advance(1, f"trial {trial.number}")
-                flags.print_text(trial.describe())
-
-            try:
-                result = tune_preset(plan, flags.out, flags, space, trials, progress=watch)
-            except Interrupted as error:
-                print_error(f"{error}; the trials so far are in {flags.out}: run the same command again to go on")
-                flags.print_json({"preset": None, "stopped": str(error)})
-                raise typer.Exit(Exit.RESUMABLE) from error
-        flags.print_json({**result.record(), "stopped": None})
-        flags.print_text(typed(result.describe()))
+        flags, study = _study("tuning", given, how)
+        raise typer.Exit(_tune(study, flags))
 
 
-@with_options(
-    *(SPEC, FLAGS, "fringe.cli._runs:ReproduceOptions"),
-    skip=UNTYPED,
-    notes={"metrics": UNUSED["metrics"], "limits": UNUSED["limits"], "n": "default: 1000"},
-)
-def reproduce(given: Given, how: Given, what: Given) -> None:
-    """Run all studies of the paper, and set its numbers beside ours.
+@with_options(STUDY_SPEC, FLAGS, only={STUDY_SPEC: TYPED}, notes=NOTES)
+def reproduce(
+    given: dict[str, Any],
+    how: dict[str, Any],
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Compute nothing: estimate passes and time of what is missing.")
+    ] = False,
+) -> None:
+    """Run a study of the paper.
 
-    An interrupted run is resumed. By default the paper's six networks and eight methods on 1000 images; 64 for the cap,
-    max_sensitivity, the sweep of settings, and run times.
+    ablation: FRInGe with parts taken out, and their paths. cap: the paths with and without the limit on the length of
+    a step. sweep: one setting varied at a time. tuning: a search, as by "fringe tune". runtime: times of maps.
+    tables: the numbers of the paper's tables beside ours, on its six networks. all: the tables and the sweep.
+
+    Each study is a file of the package, fringe/paper/studies/STUDY.toml. The file of --config replaces keys of it, and
+    flags replace both. An interrupted run is resumed by the same command; run times alone are measured again.
     """
-    with resumable("bench"):
-        from fringe.cli._runs import ReproduceOptions
-        from fringe.experiments import ExperimentSpec
-        from fringe.paper import check_studies, paper_models, reproduction_plan
-
-        flags, options = _flags(how), ReproduceOptions(**what)
-        spec, studies = flags.spec(given), check_studies(names_of(options.studies))
-        if options.imagenet is not None and spec.data:
-            raise InputError("--data names images, too; give one of them", argument="imagenet")
-        if options.models is not None and spec.model:
-            raise InputError("--model names networks, too; give one of them", argument="models")
-        chosen: dict[str, Any] = {} if options.imagenet is None else {"data": str(options.imagenet)}
-        chosen |= {"model": paper_models(names_of(options.models))} if options.models else {}
-        plan = reproduction_plan(ExperimentSpec(**chosen).over(spec))
-        work = _estimate if options.dry_run else _reproduce
-        raise typer.Exit(work(plan, studies, flags, options))
+    with resumable("bench", *(("tune",) if study == "tuning" else ())):
+        flags, planned = _study(study, given, how)
+        run = {"tuning": _tune, "runtime": _time, "tables": _reproduce, "all": _reproduce}.get(study, _score)
+        raise typer.Exit((_estimate if dry_run else run)(planned, flags))
 
 
-def _reproduce(base: "Plan", studies: Sequence[str], flags: "RunFlags", options: "ReproduceOptions") -> Exit:
+def _study(name: str, given: Mapping[str, Any], how: Mapping[str, Any]) -> "tuple[RunFlags, PaperStudy]":
+    from fringe.cli._runs import RunFlags
+    from fringe.paper import StudySpec, paper_study
+
+    if name == "runtime" and (unused := [option for option in NOT_TIMED if option in how]):
+        message = "run times are measured in this process, and not stored"
+        raise InputError(message, argument=unused[0], hint=f"leave out {', '.join(unused)}")
+    flags = RunFlags(**how).resolve()
+    require_local("out", flags.out)
+    return flags, paper_study(name, flags.spec(given, StudySpec))
+
+
+def _score(study: "PaperStudy", flags: "RunFlags") -> Exit:
+    """Run the plan of a study, report and draw it."""
+    from fringe.cli._runs import run_and_report
+    from fringe.paper import draw_study
+    from fringe.report import report_folder
+
+    folder = report_folder(flags.out, study.plan.name)
+    same: dict[str, Any] = {"images": study.spec.figures, "device": flags.device}
+    draw = partial(draw_study, study, flags.out, folder, **same)
+    return run_and_report(study.plan, flags, report=study.spec.report, draw=lambda plan: draw(resolved=plan))
+
+
+def _time(study: "PaperStudy", flags: "RunFlags") -> Exit:
+    from fringe.experiments import Store, planned_work_of, resolve
+    from fringe.paper import describe_timings, measure_runtimes, timing_records, write_timings
+    from fringe.report import report_folder
+
+    plan = study.plan
+    require_consent(planned_work_of([plan, plan]), yes=flags.yes, quiet=flags.as_json)
+    path = report_folder(Store(flags.out).root, "runtime") / "runtime.json"
+    try:
+        with interruptible():
+            timings = measure_runtimes(resolve(plan), device=flags.device, batch_size=flags.batch_size)
+    except Interrupted as error:
+        print_error(f"{error}; run times are measured in one go: nothing is stored")
+        return Exit.INTERRUPTED
+    write_timings(path, timings)
+    lost = plan.n - min(timing.n for timing in timings)
+    if lost:
+        warn(f"{lost} of {plan.n} images cannot be explained, and are left out")
+    flags.print_json({"timings": timing_records(timings)})
+    flags.print_text("\n".join([*describe_timings(timings), f"timings: {path}"]))
+    return Exit.DONE
+
+
+def _tune(study: "PaperStudy", flags: "RunFlags") -> Exit:
+    from fringe.experiments import planned_work_of
+    from fringe.paper import read_search_space, tune_preset
+    from fringe.tuning import Trial
+
+    plan, spec = study.plan, study.spec
+    work = [(name, passes, count * spec.trials) for name, passes, count in planned_work_of([plan])]
+    require_consent(work, yes=flags.yes, quiet=flags.as_json)
+    space = read_search_space(plan, spec.search, smoothing=spec.smoothing)
+    with Progress("trials", spec.trials, quiet=flags.as_json) as bar, interruptible():
+
+        def watch(trial: Trial, done: int, planned: int) -> None:
+            bar.advance(1, f"trial {trial.number}")
+            flags.print_text(trial.describe())
+
+        try:
+            result = tune_preset(plan, flags.out, flags, space, spec.trials, progress=watch)
+        except Interrupted as error:
+            print_error(f"{error}; the trials so far are in {flags.out}: run the same command again to go on")
+            flags.print_json({"preset": None, "stopped": str(error)})
+            return Exit.RESUMABLE
+    flags.print_json({**result.record(), "stopped": None})
+    flags.print_text(typed(result.describe()))
+    return Exit.DONE
+
+
+def _reproduce(study: "PaperStudy", flags: "RunFlags") -> Exit:
     from fringe.cli._runs import FINISHED, report_plan, run_plans
     from fringe.experiments import Store, run_record
     from fringe.paper import Timing, study_plans, timing_records, write_reproduction
     from fringe.report import report_folder
 
+    base, studies = study.base, study.spec.studies
     plans, timings, paths = study_plans(base, studies), list[Timing](), list[str]()
     Store(flags.out)  # also where only run times are measured
     code, results = run_plans(list(plans.values()), flags)
@@ -192,7 +156,7 @@ def _reproduce(base: "Plan", studies: Sequence[str], flags: "RunFlags", options:
                 written = (path for name in plans if name != "sweep" for path in report_plan(flags, resolved[name]))
                 reports = [path for path in written if path.endswith(".html")]
                 out, same = report_folder(flags.out, "benchmark"), flags.model_dump(include={"device", "batch_size"})
-                kwargs: dict[str, Any] = {**same, "images": options.figures}
+                kwargs: dict[str, Any] = {**same, "images": study.spec.figures}
                 files = write_reproduction(
                     base, flags.out, out, studies=studies, resolved=resolved, on_timings=timings.extend, **kwargs
                 )
@@ -207,14 +171,21 @@ def _reproduce(base: "Plan", studies: Sequence[str], flags: "RunFlags", options:
     return code
 
 
-def _estimate(base: "Plan", studies: Sequence[str], flags: "RunFlags", options: "ReproduceOptions") -> Exit:
-    """Show what a reproduction lacks, how many passes that takes, and how long, one map after the other."""
-    from fringe.experiments import MethodCost
+def _estimate(study: "PaperStudy", flags: "RunFlags") -> Exit:
+    """Show what a study lacks, how many passes that takes, and how long, one map after the other."""
+    from fringe.experiments import MethodCost, estimate_run
     from fringe.paper import estimate_reproduction
 
+    same: dict[str, Any] = {"device": flags.device, "retry": flags.retry, "seconds": study.spec.probe}
+    if not study.spec.studies:
+        if study.plan.name in ("tune", "runtime"):
+            raise InputError("only stored scores are estimated", argument="dry_run", hint="leave it out")
+        known = estimate_run(study.plan, flags.out, executor=flags.executor, batch_size=flags.batch_size, **same)
+        flags.print_json(known.record())
+        flags.print_text(typed(known.describe()))
+        return Exit.DONE
     costs, shown = list[MethodCost](), ""
-    same: dict[str, Any] = {"device": flags.device, "retry": flags.retry, "seconds": options.probe}
-    for part in estimate_reproduction(base, flags.out, studies=studies, **same):
+    for part in estimate_reproduction(study.base, flags.out, studies=study.spec.studies, **same):
         heading = [f"{part.study}: {part.images} images"] if part.study != shown else []
         costs, shown = [*costs, *part.costs], part.study
         flags.print_text("\n".join([*heading, *(f"  {line}" for line in part.lines())]))

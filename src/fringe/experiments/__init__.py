@@ -20,7 +20,6 @@ from fringe.experiments._options import RunOptions, make_executor
 from fringe.experiments._plan import Plan, build_plan, configured, planned_work, planned_work_of
 from fringe.experiments._probe import ProbeOptions
 from fringe.experiments._ray import RayExecutor
-from fringe.experiments._reliability import MARGIN, ReliabilityBin
 from fringe.experiments._results import Results, read_results, results_from, results_of
 from fringe.experiments._run import (
     Interrupted,
@@ -35,7 +34,7 @@ from fringe.experiments._run import (
     run_record,
 )
 from fringe.experiments._runner import TaskRunner
-from fringe.experiments._spec import PAPER_METHODS, ExperimentSpec
+from fringe.experiments._spec import ExperimentSpec
 from fringe.experiments._status import TRIAL, describe_failures, read_status
 from fringe.experiments._store import Store, StoreFull
 from fringe.experiments._tasks import (
@@ -48,8 +47,6 @@ from fringe.experiments._tasks import (
     pending_tasks,
     required_keys,
 )
-from fringe.experiments._verdict_judgement import judge_verdicts
-from fringe.experiments._verdict_record import ReliabilityFit, VerdictReliability, read_reliability, reliability_for
 
 __all__ = [  # noqa: RUF022 - by topic
     "ExperimentSpec",
@@ -62,6 +59,4 @@ __all__ = [  # noqa: RUF022 - by topic
     "Executor",
     "ProcessExecutor",
     "RayExecutor",
-    "judge_verdicts",
-    "read_reliability",
 ]

@@ -41,10 +41,6 @@ QUICK_METHODS: Mapping[str, str] = {
     "agi": "agi:paper",
     **{name: f"{name}:quick" for name in ("ig2", "ggig", "geoig_svi")},
 }
-#: The same with the presets for comparisons with the paper; their classes say where the numbers are from.
-PAPER_METHODS: Mapping[str, str] = {
-    name: "fringe:auto" if name == "fringe" else f"{name}:paper" for name in QUICK_METHODS
-}
 
 
 def _texts(value: Any, argument: str) -> tuple[str, ...]:
@@ -305,7 +301,7 @@ class ExperimentSpec(Options):
             unknown = not content.keys() <= cls.model_fields.keys()
             raise InputError(text, argument=argument, hint=error.hint or (_TYPED_HINT if unknown else None)) from error
 
-    def over(self, other: "ExperimentSpec") -> "ExperimentSpec":
+    def over(self, other: "ExperimentSpec") -> Self:
         """Combine two specifications.
 
         Args:
@@ -322,21 +318,9 @@ class ExperimentSpec(Options):
         }
         for label, settings in self.set.items():
             result[label] = {**result.get(label, {}), **settings}
-        return ExperimentSpec(**{**merged, **({"set": result} if "set" in merged else {})})
+        return type(self)(**{**merged, **({"set": result} if "set" in merged else {})})
 
-    def with_defaults(self, **values: Any) -> "ExperimentSpec":
-        """Give unset fields other defaults.
-
-        Args:
-            **values: Fields and values, as the constructor takes them.
-
-        Returns:
-            The specification; ``model_fields_set`` is unchanged, so a default and a choice stay different.
-        """
-        defaults = _given(ExperimentSpec(**values))
-        return ExperimentSpec.model_construct(self.model_fields_set, **{**dict(self), **defaults, **_given(self)})
-
-    def without(self, *fields: str) -> "ExperimentSpec":
+    def without(self, *fields: str) -> Self:
         """Reset fields to their defaults.
 
         Args:
@@ -345,7 +329,7 @@ class ExperimentSpec(Options):
         Returns:
             The specification with these fields unset.
         """
-        return ExperimentSpec(**{name: value for name, value in _given(self).items() if name not in fields})
+        return type(self)(**{name: value for name, value in _given(self).items() if name not in fields})
 
 
 def _given(spec: ExperimentSpec) -> dict[str, Any]:

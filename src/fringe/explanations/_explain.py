@@ -21,7 +21,7 @@ from fringe._text import plain
 from fringe.attribution import Attribution, attribute, preset_label
 from fringe.data import ImageRef
 from fringe.errors import InputError
-from fringe.experiments import StoreFull, changes, describe_changes, disk_error, reliability_for
+from fringe.experiments import StoreFull, changes, describe_changes, disk_error
 from fringe.explanations._base import (
     Explanation,
     Failure,
@@ -54,8 +54,6 @@ TOLERANCE, OTHER_TOLERANCE = 1e-4, 5e-2
 
 _SCORES = ("score", "endpoint_score", "completeness_gap", "completeness_residual")
 _ENTRY = ("id", "source", "label", "prediction", "target", "verdict", "advice", *_SCORES, "steps", "seconds")
-#: The probability that the map is right.
-_RIGHT = "probability_right"
 
 
 def explain_images(
@@ -102,7 +100,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     Attributes:
         method: The configured method.
-        reliability: What its verdict is worth, where that is known.
         explained: The results that :meth:`results` has yielded.
     """
 
@@ -110,8 +107,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: ExplainSpec, *, overwrite: bool = False):
         self.method = configured_method(spec)
-        given = spec.reliability
-        self.reliability = None if given is None else reliability_for(self.method.record(), spec.score, given)
         if spec.figures:  # a missing package is reported now, not when the first map is drawn
             importlib.import_module("fringe.explanations._pages")
         super().__init__(inputs, out, spec, overwrite=overwrite)
@@ -147,8 +142,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             self._entries.append(result.entry())
         else:
             self.explained.append(result)
-            names = [*_ENTRY, *((_RIGHT,) if self.reliability is not None else ())]
-            self._entries.append({**{name: result.record[name] for name in names}, "folder": result.folder.name})
+            self._entries.append({**{name: result.record[name] for name in _ENTRY}, "folder": result.folder.name})
         return result
 
     def describe(self) -> Sequence[str | TextTable]:
@@ -183,7 +177,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "score": spec.score,
             "seed": spec.seed,
             "dtype": "float32",
-            **({} if self.reliability is None else {"reliability": self.reliability.digest}),
         }
 
     def _check(self) -> None:
@@ -296,7 +289,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             ids=[item.ref.id for item in group],
         )
         result = dataclasses.replace(result, values=result.values.cpu(), context=context)
-        result = result if self.reliability is None else self.reliability.annotate(result)
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]
 
@@ -322,7 +314,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             **self.image_entry(item.ref, logits, result.target[row]),
             "verdict": result.verdict[row],
             "advice": result.advice[row],
-            **({} if self.reliability is None else {_RIGHT: plain(float(self.reliability.probability(result)[row]))}),
             **{name: plain(getattr(result, name)[row]) for name in _SCORES},
             "steps": None if steps is None else int(steps[row]),
             "seconds": round(seconds / images, 3),

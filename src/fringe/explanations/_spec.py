@@ -73,7 +73,6 @@ class ExplainSpec(ImageOptions):
     preset: str | None = Field(None, description="Preset name, or a tuned preset file.")
     variant: str | None = Field(None, description="Ablation variant of fringe.")
     set: tuple[str, ...] = Field((), description="Setting of the method, KEY=VALUE; may be repeated.")
-    reliability: Path | None = Field(None, description="reliability.json of a report: tells how often a map is right.")
     figures: bool = Field(True, description="Draw pictures and write pages.")
     top: PositiveInt = Field(5, description="Number of classes on the page, the most probable ones.")
 

@@ -18,14 +18,10 @@ _STYLE = {"checked": "cyan", "fair": "yellow", "bad": "red", "plain": ""}
 def describe_explanations(document: Mapping[str, Any]) -> list[str | TextTable]:
     """A table with one row per image."""
     entries, reused = document["inputs"], document["counts"]["reused"]
-    judged = any("probability_right" in entry for entry in entries)
     others = any("error" not in e and e["target"]["class"] != e["prediction"]["class"] for e in entries)
     chance = "p(prediction)" if others else "p"  # whatever is explained
-    numbers = (*(("P(right)",) if judged else ()), chance, "residual", "steps", "seconds")
+    numbers = (chance, "residual", "steps", "seconds")
     rows = [_image_row(entry) for entry in entries[:SHOWN_IMAGES]]
-    if judged:
-        known = [entry.get("probability_right") for entry in entries[:SHOWN_IMAGES]]
-        rows = [[*row[:3], "—" if p is None else f"{p:.0%}", *row[3:]] for row, p in zip(rows, known, strict=True)]
     names = ("id~", "prediction~", "verdict~", *numbers)
     if others:
         explained = ["" if "error" in entry else _class(entry["target"]) for entry in entries]

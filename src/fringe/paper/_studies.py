@@ -2,17 +2,22 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
 from fringe.errors import InputError, check_known, require_choice
-from fringe.experiments import PAPER_METHODS, Arm, ExperimentSpec, Plan, build_plan
+from fringe.experiments import Arm, ExperimentSpec, Plan, build_plan
 from fringe.metrics import Metric, get_metric
 from fringe.paper._tables import METRICS, MODELS
 from fringe.settings import settings_of
 from fringe.tuning import SearchSpace, one_at_a_time, paper_space, space_of
 
+#: What :func:`paper_study` plans, and the parts of ``tables`` and ``all``.
+PAPER_STUDIES = ("ablation", "cap", "sweep", "tuning", "runtime", "tables", "all")
 STUDIES = ("comparison", "ablation", "cap", "max_sensitivity", "sweep", "runtime")
 #: Full FRInGe, the two ablations of the paper's table, and the three of its figures.
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
@@ -20,6 +25,8 @@ VARIANTS: tuple[Variant, ...] = get_args(Variant)
 CAPPED, UNCAPPED = "cap", "no_cap"
 #: Metrics of the study of the Euclidean cap (appendix "Quantitative Effect of the Euclidean Trust-Region Cap").
 DIAGNOSTICS = ("completeness_residual", "endpoint_kl", "tracking_error_mean", "tracking_error_max")
+#: Options of scores, which a study with metrics of its own does not use.
+SCORING = ("metrics", "limits", "controls")
 #: Metrics of the paper's tuning objective.
 OBJECTIVE = ("insertion", "deletion", "infidelity")
 #: The paper's networks; V1 weights are the only ones that all six have.
@@ -31,73 +38,128 @@ WITH_DEFAULT = ("comparison", "max_sensitivity", "runtime")
 SMALL = 64
 
 
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+
+
+class StudySpec(ExperimentSpec):
+    """A study of the paper: an experiment, with what the study itself takes. The fields are the keys of its file.
+
+    Attributes:
+        studies: Parts of the studies ``tables`` and ``all``, some of :data:`STUDIES`.
+        factor: Of a sweep: settings with their values, such as ``"tau=1e-3,1e-2"``; none stands for the paper's.
+        trials: Of a search: number of settings that are scored; the given one is the first.
+        search: Of a search: settings, with their ranges or without, such as ``"tau=1e-3,1e-2"``; none stands for the
+            paper's.
+        smoothing: Of a search of the paper's settings: whether its two gammas are among them.
+        figures: Images whose paths are drawn.
+        report: Whether a report is written at the end.
+        probe: Longest time of one map, in seconds, where the time of a study is estimated.
+    """
+
+    if TYPE_CHECKING:  # the fields are converted from more than their types
+
+        def __init__(self, **values: Any): ...
+
+    studies: Texts = Field((), description="Parts of the study.")
+    factor: Texts = Field((), description="Settings of a sweep and their values.")
+    trials: PositiveInt = Field(100, description="Number of settings to score; the given one is the first.")
+    search: Texts = Field((), description="Setting to search, and its range; may be repeated. Default: the paper's.")
+    smoothing: bool = Field(True, description="Also search gamma_step and gamma_prior.")
+    figures: NonNegativeInt = Field(2, description="Images whose paths are drawn.")
+    report: bool = Field(True, description="Write the report at the end.")
+    probe: float = Field(2.0, ge=0.1, description="Longest time of one map of an estimate.")
+
+
 @dataclass(frozen=True)
 class PaperStudy:
-    """A study that is run and drawn: the plan that bears its name, the ``base`` that this was made from, and values of
-    a sweep by setting; None for the default ones."""
+    """A study: its ``plan``, the ``base`` that this was made from, and values of a sweep by setting (None for the
+    default ones), with the merged specification."""
 
     plan: Plan
     base: Plan
     factors: Mapping[str, Sequence[Any]] | None = None
+    spec: StudySpec = field(default_factory=lambda: StudySpec())
 
 
-def ablation_study(spec: ExperimentSpec) -> PaperStudy:
-    """Plan the scores and paths of FRInGe with parts removed, by default on 100 images.
+def paper_study(study: str, spec: ExperimentSpec) -> PaperStudy:
+    """Plan a study of the paper.
 
-    The first method of each model is varied, by default fringe; InputError is raised if it is another. A model whose
-    setting is one of the paper's has the variants that the paper tuned for it.
+    Args:
+        study: ``"ablation"``, ``"cap"``, ``"sweep"`` or ``"tuning"``, of which each varies the first method of a model;
+            ``"runtime"``, whose maps are timed; ``"tables"`` or ``"all"``, whose plan is the one that
+            :func:`study_plans` and :func:`timed_plan` start from.
+        spec: What is set here replaces the study's own file, ``fringe/paper/studies/STUDY.toml``. The name of one of
+            the paper's networks stands for its weights. A warning names what the study does not use.
+
+    Returns:
+        The study with its plan.
+
+    Raises:
+        InputError: For an unknown study, and for a specification that does not fit: another first method than fringe
+            for an ablation or the cap, several models or scenes for a search, no images for the tables.
     """
-    base = _plan_of(spec, "ablation")
-    return PaperStudy(ablation_plan(base), base)
+    require_choice("study", study, PAPER_STUDIES)
+    merged = _complete(study, spec)
+    if study in ("tables", "all"):
+        merged = merged.model_copy(update={"studies": tuple(check_studies(merged.studies))})
+        plan = _reproduction_plan(merged)
+        return PaperStudy(plan, plan, spec=merged)
+    base = build_plan(merged)
+    base = base if study == "runtime" else _of_first_method(base, also=("ig",) if study == "cap" else ())
+    factors = read_factors(base_method(base.arms[0]), merged.factor) if study == "sweep" else None
+    makers: dict[str, Callable[[], Plan]] = {
+        "ablation": lambda: ablation_plan(base),
+        "cap": lambda: cap_plan(base),
+        "sweep": lambda: sweep_plan(base, factors),
+        "tuning": lambda: tuning_plan(base),
+        "runtime": lambda: base,
+    }
+    return PaperStudy(makers[study](), base, factors, merged)
 
 
-def cap_study(spec: ExperimentSpec) -> PaperStudy:
-    """Plan the path diagnostics of FRInGe with and without its Euclidean cap, and of IG, by default on 100 images.
-
-    The first method of each model is varied, by default fringe. Raises InputError if it is another, or has no cap.
-    """
-    base = _plan_of(spec, "cap", metrics=DIAGNOSTICS, also=("ig",))
-    return PaperStudy(cap_plan(base), base)
-
-
-def sweep_study(spec: ExperimentSpec, factors: Sequence[str] = ()) -> PaperStudy:
-    """Plan the tuning objective along one setting of each model's first method, by default fringe, at a time; by
-    default on 100 images.
-
-    ``factors`` are ``KEY=VALUE,VALUE,...`` texts, such as ``tau=1e-3,1e-2``; without any, the paper's five settings for
-    FRInGe, all with a range for another method. Raises InputError for a text of another form, an unknown setting or a
-    value that it does not take.
-    """
-    base = _plan_of(spec, "sweep", metrics=OBJECTIVE)
-    values = read_factors(base_method(base.arms[0]), factors)
-    return PaperStudy(sweep_plan(base, values), base, values)
+def _complete(study: str, spec: ExperimentSpec) -> StudySpec:
+    """The given fields over those of the study's file. What the study does not use is named in a warning: a file may
+    hold it for another study."""
+    shipped = StudySpec.from_file(Path(__file__).with_name("studies") / f"{study}.toml")
+    given = StudySpec(**{name: getattr(spec, name) for name in spec.model_fields_set})
+    if study in ("tables", "all"):
+        given = _without(given, ("metrics", "limits"), "the studies have metrics of their own")
+    elif study == "runtime":
+        given = _without(given, SCORING, "run times have no scores")
+    elif shipped.metrics is not None:
+        others = set(given.metrics or ()) - set(shipped.metrics)
+        given = given.model_copy(update={"set": {label: s for label, s in given.set.items() if label not in others}})
+        given = _without(given, SCORING, f"this study is scored by {', '.join(shipped.metrics)} on all images")
+    merged = given.over(shipped)
+    models = {
+        label: SPECS.get(model, model) if isinstance(model, str) else model for label, model in merged.model.items()
+    }
+    return merged.model_copy(update={"model": models})
 
 
-def tuning_study(spec: ExperimentSpec) -> Plan:
-    """Build the plan of each trial of a search of the first method, by default of fringe on 256 images.
-
-    No other plan of the same seed uses its images. Raises InputError if there are several models, or scenes.
-    """
-    return tuning_plan(_plan_of(spec, "tune", n=256, metrics=OBJECTIVE))
-
-
-def runtime_study(spec: ExperimentSpec) -> Plan:
-    """Build the plan whose maps are timed, by default with fringe and ig on 16 images.
-
-    A warning names the options of scores, which are not used.
-    """
-    spec = _without_scoring(spec, "run times have no scores")
-    return build_plan(spec.with_defaults(name="runtime", methods="fringe,ig", n=16, controls=False))
+def _without(given: StudySpec, unused: Sequence[str], reason: str) -> StudySpec:
+    names = [name for name in unused if name in given.model_fields_set and (name != "controls" or given.controls)]
+    if names:
+        warnings.warn(f"{', '.join(names)}: not used; {reason}", stacklevel=4)
+    return given.without(*unused)
 
 
-def reproduction_plan(spec: ExperimentSpec) -> Plan:
-    """Build the plan that all studies of the paper are made from, by :func:`study_plans` and :func:`timed_plan`: by
-    default of the paper's six networks, its eight methods and 1000 images. Raises InputError if no images are named, or
-    fringe (first) and ig are not among the methods."""
-    spec = _without_scoring(spec, "the studies have metrics of their own", controls=False)
+def _of_first_method(plan: Plan, also: Sequence[str]) -> Plan:
+    """The plan of the first method of each model and of those in ``also``; others are named in a warning."""
+    arms: list[Arm] = []
+    for arm in plan.arms:
+        chosen, *rest = arm.methods
+        unused = [label for label in rest if label not in also]
+        if unused:
+            warnings.warn(f"{', '.join(unused)}: not used; this study is of {chosen}, the first method", stacklevel=3)
+        arms.append(_only(arm, [label for label in arm.methods if label not in unused]))
+    return replace(plan, arms=tuple(arms))
+
+
+def _reproduction_plan(spec: StudySpec) -> Plan:
     if not spec.data:
         raise InputError("none given", argument="data", hint="name the folder of ImageNet's validation images")
-    plan = build_plan(spec.with_defaults(name="comparison", methods=PAPER_METHODS, model=SPECS, n=1000, limits={}))
+    plan = build_plan(spec)
     for arm in plan.arms:
         if next(iter(arm.methods)) != "fringe" or "ig" not in arm.methods:
             raise InputError("the studies need fringe, first, and ig among the methods", argument="methods")
@@ -186,14 +248,13 @@ def base_fringe(arm: Arm) -> FRInGe:
     return method
 
 
-def paper_models(names: Sequence[str]) -> dict[str, str]:
-    """Return the specs of some of the paper's networks by name. Raises InputError for an unknown name."""
-    return {name: SPECS[name] for name in _known("models", names, MODELS)}
-
-
-def check_studies(names: Sequence[str]) -> list[str]:
-    """Return the given names of studies, or all if none is given. Raises InputError for an unknown name."""
-    return _known("studies", names or STUDIES, STUDIES)
+def check_studies(texts: Sequence[str]) -> list[str]:
+    """Return the names of studies in texts, where commas separate them; all studies if there is none. Raises InputError
+    for an unknown name."""
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    for name in names:
+        require_choice("studies", name, STUDIES)
+    return names or list(STUDIES)
 
 
 def read_factors(method: Attributor, texts: Sequence[str]) -> dict[str, list[Any]] | None:
@@ -241,43 +302,6 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
         return space_of(kind, names, ranges)
     except InputError as error:
         raise InputError(str(error), argument="search") from error
-
-
-def _plan_of(
-    spec: ExperimentSpec, name: str, *, n: int = 100, metrics: Sequence[str] = (), also: Sequence[str] = ()
-) -> Plan:
-    """The plan of a study of one method, by default fringe, and of those in ``also``. What the study does not use is
-    named in a warning: a file may hold it for another study."""
-    defaults: dict[str, Any] = {"name": name, "methods": "fringe", "n": n}
-    if metrics:
-        defaults |= {"metrics": list(metrics), "limits": {}}
-        others = set(spec.metrics or ()) - set(metrics)
-        spec = spec.model_copy(update={"set": {label: s for label, s in spec.set.items() if label not in others}})
-        spec = _without_scoring(spec, f"this study is scored by {', '.join(metrics)} on all images")
-    plan = build_plan(spec.with_defaults(**defaults))
-    arms: list[Arm] = []
-    for arm in plan.arms:
-        chosen, *rest = arm.methods
-        unused = [label for label in rest if label not in also]
-        if unused:
-            warnings.warn(f"{', '.join(unused)}: not used; this study is of {chosen}, the first method", stacklevel=3)
-        arms.append(_only(arm, [label for label in arm.methods if label not in unused]))
-    return replace(plan, arms=tuple(arms))
-
-
-def _without_scoring(spec: ExperimentSpec, reason: str, *, controls: bool = True) -> ExperimentSpec:
-    """The experiment without its options of scores; those that were given are named in a warning."""
-    fields = ("metrics", "limits", *(("controls",) if controls and spec.controls else ()))
-    given = [name for name in fields if name in spec.model_fields_set]
-    if given:
-        warnings.warn(f"{', '.join(given)}: not used; {reason}", stacklevel=4)
-    return spec.without(*fields)
-
-
-def _known(argument: str, names: Sequence[str], known: Sequence[str]) -> list[str]:
-    for name in names:
-        require_choice(argument, name, known)
-    return list(names)
 
 
 def _variant(base: FRInGe, name: Variant) -> FRInGe:

@@ -23,7 +23,8 @@ from fringe.inputs import content_of
 from fringe.paper._studies import OBJECTIVE, base_method, tuning_plan
 from fringe.tuning import Progress, SearchSpace, Study, Tuned, check_preset, preset_metadata, tune, write_preset
 
-JOURNAL = "tune.journal"
+#: File of the search in the run folder.
+SEARCH = "tune.db"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def tune_preset(
 ) -> TunedPreset:
     """Tune the first method of the plan of :func:`tuning_study`, and write a preset file.
 
-    The scores of every trial are stored, and the trials in a journal: a search that was killed is resumed by the same
+    The scores of every trial are stored, and the trials in ``tune.db``: a search that was killed is resumed by the same
     call, also in several processes at once. ``trials`` counts the given setting, too.
 
     Raises InputError for several models, ``renew``, a method that is not registered, or a folder that holds another
@@ -87,7 +88,7 @@ def tune_preset(
         method,
         space,
         score,
-        Study(root / JOURNAL, f"{arm.label} {method.name}", plan.seed, _search_key(resolved, arm.label)),
+        Study(root / SEARCH, f"{arm.label} {method.name}", plan.seed, _search_key(resolved, arm.label)),
         trials=trials,
         progress=progress,
     )

@@ -21,7 +21,6 @@ from fringe.plots._grid import (
 )
 from fringe.plots._maps import blend, overlay, signed_map
 from fringe.plots._profiles import PathRecord, geometric_profile, plot_profiles
-from fringe.plots._reliability import plot_reliability
 from fringe.plots._sheets import SheetItem, class_maps, contact_sheet
 from fringe.plots._style import MAX_SERIES, class_title, heading, method_title, png_of
 from fringe.plots._sweep import SweepCurve, SweepPanel, plot_sensitivity

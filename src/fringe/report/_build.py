@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fringe.errors import FringeError
-from fringe.experiments import Results, Store, VerdictReliability
+from fringe.experiments import Results, Store
 from fringe.plots import (
     MAX_SERIES,
     Contrast,
@@ -25,7 +25,6 @@ from fringe.report._examples import choose_examples, plot_examples
 from fringe.report._failures import costs, failure_chapter
 from fringe.report._maps import MapSource, load_maps
 from fringe.report._protocol import header, how_to_rerun, protocol, read_commands, settings, versions
-from fringe.report._reliability import reliability_sections
 from fringe.report._render import Chapter, Image, Report, Section, SimpleTable
 from fringe.report._table import Column, Table
 from fringe.report._truth import failed_gates, truth_chapter
@@ -46,26 +45,25 @@ _CURVES_TEXT = (
 @dataclass(frozen=True)
 class ReportInputs:
     """What a report is made of: a run with its results, a table per model, where maps come from (None for no maps),
-    verdicts on the metrics by model, and what the verdict of a method is worth, by method."""
+    and verdicts on the metrics by model."""
 
     store: Store
     results: Results
     tables: tuple[Table, ...]
     maps: MapSource | None
     validity: Mapping[str, MetricVerdicts] = field(default_factory=dict[str, MetricVerdicts])
-    reliability: Mapping[str, VerdictReliability] = field(default_factory=dict[str, VerdictReliability])
 
 
 def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
     """Build the report of a run; ``commands`` tell how the run was made."""
-    results = inputs.results
+    results, truth = inputs.results, truth_chapter(inputs.results)
     prefixes = [f"{index}-" if len(inputs.tables) > 1 else "" for index in range(1, len(inputs.tables) + 1)]
     return Report(
         title=f"Attribution methods on {', '.join(results.manifest.scenes or results.models)}",
         header=header(results),
         protocol=protocol(results),
         chapters=(
-            *_truth(inputs),
+            *(() if truth is None else (truth,)),
             *(
                 _model_chapter(inputs, table, prefix)
                 for table, prefix in zip(inputs.tables, prefixes, strict=True)
@@ -84,14 +82,6 @@ def _is_one_of_many(results: Results, model: str) -> bool:
     """Whether a scene trained several networks, of which this is one: its table pools them, and scores.csv has each."""
     scene = results.manifest.scene_of(model)
     return scene is not None and len(results.manifest.scenes[scene]["networks"]) > 1
-
-
-def _truth(inputs: ReportInputs) -> tuple[Chapter, ...]:
-    chapter = truth_chapter(inputs.results)
-    if chapter is None:
-        return ()
-    worth = [section for name, one in inputs.reliability.items() for section in reliability_sections(one, name)]
-    return (replace(chapter, sections=(*chapter.sections, *worth)),)
 
 
 def _model_chapter(inputs: ReportInputs, table: Table, prefix: str) -> Chapter:

@@ -103,12 +103,12 @@ def markdown_report(report: Report) -> str:
     return _environment(escape_markdown).get_template("report.md.j2").render(report=report)
 
 
-def latex_document(tables: Sequence[Table], simple: Sequence[SimpleTable] = ()) -> str:
+def latex_document(tables: Sequence[Table]) -> str:
     """Return tables as LaTeX that a paper reads with ``\\input``, in the layout of the paper's tables of one model:
-    metrics as rows in groups, methods as columns; then simple ones."""
+    metrics as rows in groups, methods as columns."""
     marks = {"block_start_string": "<%", "block_end_string": "%>", "comment_start_string": "<#"}
     marks |= {"comment_end_string": "#>", "variable_start_string": "<<", "variable_end_string": ">>"}
-    return _environment(escape_latex, **marks).get_template("tables.tex.j2").render(tables=tables, simple=simple)
+    return _environment(escape_latex, **marks).get_template("tables.tex.j2").render(tables=tables)
 
 
 def _environment(escape: Callable[[str], str] | None = None, **marks: str) -> jinja2.Environment:

@@ -13,13 +13,12 @@ from typing import Any, Literal
 import polars as pl
 
 from fringe._files import require_inside, require_local, write_files
-from fringe._text import FORMULA, to_csv, to_json
+from fringe._text import FORMULA, to_csv
 from fringe.errors import InputError
-from fringe.experiments import Manifest, ModelSource, Resolved, Results, Store, judge_verdicts, manifests, read_results
+from fringe.experiments import Manifest, ModelSource, Resolved, Results, Store, manifests, read_results
 from fringe.models import resolve_device
 from fringe.report._build import ReportInputs, build_report
 from fringe.report._maps import MapSource, load_experiment
-from fringe.report._reliability import FILE, verdict_table
 from fringe.report._render import html_page, latex_document, markdown_report
 from fringe.report._table import Column, Table, TableCell, TableRow, build_table, half_width, reference_of
 from fringe.report._validity import MetricVerdicts, read_verdicts
@@ -82,8 +81,7 @@ def write_report(
     validity: Sequence[Path] = (),
 ) -> ReportFiles:
     """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of a
-    run. Each file is complete or absent. A run with scenes and the diagnostics of a path method also gets
-    ``reliability.json``, see :func:`fringe.experiments.judge_verdicts`.
+    run. Each file is complete or absent.
 
     A model that the run folder names is shown and never loaded, because the folder may come from a stranger. Maps that
     the run did not store are computed only for a model that ``resolve`` or ``models`` gives.
@@ -129,14 +127,11 @@ def write_report(
     require_inside(folder, store.root if within else folder)
     # first, as each method is read once for its rows here and for its costs there
     scores = write_files(folder, {"scores.csv": (text.encode() for text in scores_csv(results))})
-    reliability = judge_verdicts(results, chosen[0])
-    worth = {} if reliability is None else {chosen[0]: reliability}
-    report = build_report(ReportInputs(store, results, tables, maps, verdicts, worth), commands)
+    report = build_report(ReportInputs(store, results, tables, maps, verdicts), commands)
     files = {
         "report.html": html_page(report),
         "report.md": markdown_report(report),
-        "tables.tex": latex_document(tables, [verdict_table(one, name) for name, one in worth.items()]),
-        **({} if reliability is None else {FILE: to_json(reliability.record())}),
+        "tables.tex": latex_document(tables),
     }
     texts = {name: text.encode(errors="backslashreplace") for name, text in files.items()}  # names may not be UTF-8
     images = {f"figures/{image.name}.png": image.png for image in report.images}

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 #: further scores to store.
 Score = Callable[[Attributor], Mapping[str, Sequence[float]]]
 
-_KILLED = "its process ended twice before it was scored"
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -78,17 +76,18 @@ def tune(
     With one process, equal seeds propose equal settings, also after an interruption. Several processes together never
     run more than ``trials``, which include those of earlier calls. If ``score`` raises a FringeError or returns a
     number that is not finite, the trial fails and the search continues. Any other error ends the call, and the next
-    call repeats the trial; so does a TransientError, because a full disk says nothing about the settings.
+    call repeats the trial; so does a TransientError, because a full disk says nothing about the settings. A trial whose
+    process was killed is repeated, too, however often.
 
     A setting of ``base`` that is searched and outside the space, such as ``delta_euc="auto"``, is scored unchanged; the
     estimator gets the nearest point of the space. ``progress`` is called after each trial of this process.
 
-    Raises InputError if an argument is invalid, or the file is not a journal or has another study; FringeError if no
-    trial succeeded.
+    Raises InputError if an argument is invalid, or the file is damaged, no file of a search, or one of another search;
+    TransientError if it cannot be read or written now; FringeError if no trial succeeded.
     """
     require(type(base).name == space.method, "space", space.method, f"a space of {base.name!r}, the base's method")
     try:
-        from fringe.tuning._study import SLOT, SharedStudy
+        from fringe.tuning._study import SharedStudy, outcome_of
     except ModuleNotFoundError as error:
         raise InputError("tune needs Optuna", hint=install_hint("tune")) from error
     identity = {
@@ -99,21 +98,23 @@ def tune(
         "identity": dict(study.identity),
     }
     shared = SharedStudy(dataclasses.replace(study, identity=identity), space, space.clip(base), trials)
-    while (trial := shared.ask()) is not None:
-        slot = trial.user_attrs[SLOT]
-        try:
-            value, attributes = _attempt(base, slot, trial.params, score)
-        except BaseException:
-            with contextlib.suppress(OSError):  # the journal's disk may have failed: the first error says more
-                shared.release(trial)
-            raise
-        shared.tell(trial, value, attributes)
-        if progress is not None:
-            current = shared.trials()
-            if current[slot].state.is_finished():
-                done = sum(one.state.is_finished() for one in current.values())
-                progress(_trial(slot, current[slot], base, space), done, trials)
-    return _result(shared, base, space, study.seed)
+    with contextlib.closing(shared):
+        while (trial := shared.ask()) is not None:
+            slot = trial.user_attrs["slot"]["number"]
+            try:
+                with shared.alive(trial):
+                    value, attributes = _attempt(base, slot, trial.params, score)
+            except BaseException:
+                with contextlib.suppress(FringeError, OSError):  # the disk may have failed: the first error says more
+                    shared.release(trial)
+                raise
+            shared.tell(trial, value, attributes)
+            if progress is not None:
+                current = shared.trials()
+                if (ended := _trial(slot, current[slot], base, space)) is not None:
+                    done = sum(outcome_of(one) is not None for one in current.values())
+                    progress(ended, done, trials)
+        return _result(shared, base, space, study.seed)
 
 
 def _setting(base: Attributor, slot: int, settings: Mapping[str, Any]) -> Attributor:
@@ -141,26 +142,29 @@ def _attempt(
     return None, {"scores": stored, "problem": f"scores are not finite: {faults} of {len(stored[SCORES[0]])} images"}
 
 
-def _trial(slot: int, trial: "FrozenTrial", base: Attributor, space: SearchSpace) -> Trial:
-    stored = trial.user_attrs
-    scores: dict[str, list[float | None]] = stored.get("scores", {})
-    failed = trial.value is None
+def _trial(slot: int, trial: "FrozenTrial", base: Attributor, space: SearchSpace) -> Trial | None:
+    """The trial as it ended; None for one without an end."""
+    from fringe.tuning._study import outcome_of
+
+    outcome = outcome_of(trial)
+    if outcome is None:
+        return None
+    scores: dict[str, list[float | None]] = outcome.get("scores", {})
     return Trial(
         number=slot,
         settings={name: getattr(base, name) for name in space.dimensions} if slot == 0 else trial.params,
         value=math.nan if trial.value is None else trial.value,
         scores={name: tuple(math.nan if v is None else v for v in values) for name, values in scores.items()},
-        problem=stored.get("problem", _KILLED) if failed else "",
+        problem=outcome.get("problem", ""),
     )
 
 
 def _result(study: "SharedStudy", base: Attributor, space: SearchSpace, seed: int) -> Tuned:
     current = study.trials()
-    finished = [_trial(slot, trial, base, space) for slot, trial in current.items() if trial.state.is_finished()]
-    running = sum(trial.state.name == "RUNNING" for trial in current.values())
-    good = [trial for trial in finished if not trial.problem]
+    ended = [one for slot, trial in current.items() if (one := _trial(slot, trial, base, space)) is not None]
+    running, good = len(current) - len(ended), [trial for trial in ended if not trial.problem]
     if not good:
-        first = f"; the first: {finished[0].problem}" if finished else ""
-        raise FringeError(f"tune: none of {len(finished)} trials succeeded ({running} still running){first}")
+        first = f"; the first: {ended[0].problem}" if ended else ""
+        raise FringeError(f"tune: none of {len(ended)} trials succeeded ({running} still running){first}")
     best = max(good, key=lambda trial: (trial.value, -trial.number))
-    return Tuned(_setting(base, best.number, best.settings), best.value, tuple(finished), running, seed)
+    return Tuned(_setting(base, best.number, best.settings), best.value, tuple(ended), running, seed)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fringe._files import require_local
 from fringe.attribution import Attributor, FRInGe
-from fringe.errors import InputError, check_known, require, require_integer, require_positive
+from fringe.errors import InputError, check_known, require, require_integer
 from fringe.settings import Setting, settings_of
 
 if TYPE_CHECKING:
@@ -22,26 +22,26 @@ class Study:
     """The storage of the trials of a search, and the identity of the search.
 
     Attributes:
-        journal: File of the study, with all scores of each image.
+        path: SQLite file of the study, with all scores of each image.
         name: Name of the study in the file.
         seed: Seed of the proposals.
         identity: JSON data that the scores depend on, such as the digests of weights and images. A stored study with
             another identity, base, space, seed or objective is refused.
-        stale_after: Seconds after which an unfinished trial of another host is repeated; a trial should not take
-            longer. Trials of killed processes of this host are repeated at once.
+        grace_period: Seconds without a sign of life after which the process of a trial counts as ended, and the trial
+            is repeated.
     """
 
-    journal: Path
+    path: Path
     name: str
     seed: int
     identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    stale_after: float = 3600.0
+    grace_period: int = 60
 
     def __post_init__(self) -> None:
-        require_local("journal", self.journal)
+        require_local("path", self.path)
         require(bool(self.name), "name", self.name, "a name for the study")
         require_integer("seed", self.seed, least=0)
-        require_positive("stale_after", self.stale_after)
+        require_integer("grace_period", self.grace_period)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class NumericDistribution:
         return round(near) if self.integer else float(near)
 
     def record(self) -> dict[str, Any]:
-        """Return the range as plain data, under the keys of the journals."""
+        """Return the range as plain data."""
         return {"low": self.low, "high": self.high, "log": self.log, "whole": self.integer}
 
 
