@@ -275,20 +275,21 @@ class Network:
         return logits
 
     def _takes_one(self, x: Tensor, arguments: ForwardArguments, error: Exception) -> bool:
-        """Whether a model that failed on several images takes the first one alone, as one exported for one image.
+        """Whether a model that fails on several images, twice, takes the first one alone, as one exported for one image.
 
         With arguments that belong to images, the cause may be that they do not.
         """
         if len(x) == 1 or arguments.by_row or is_machine_error(error):
             return False
-        try:
-            with torch.no_grad():
-                output = self._run(x[:1], arguments)
+        with torch.no_grad(), contextlib.suppress(Exception):  # whatever a model raises
+            output = self._run(x[:1], arguments)
             if self.score_function is None:
                 as_logits(output, 1, self.output, check=False)
-            return True
-        except Exception:  # whatever a model raises
-            return False
+            try:
+                self._run(x, arguments)
+            except Exception:
+                return True
+        return False
 
     def _run(self, x: Tensor, arguments: ForwardArguments) -> Any:
         """Run the model on a copy of ``x``: it may work in place, on neither a leaf nor the caller's storage.

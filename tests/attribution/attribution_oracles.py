@@ -120,10 +120,10 @@ class DenseFRInGe:
         total = torch.zeros_like(x)
         until = "half" if self.m.until == "auto" and self.m.steps is None else self.m.until
         start, level, gained = self.divergence(x), math.inf, 0
-        for k in range({"arrival": self.m.max_steps, "half": 2 * steps}.get(until, steps)):  # no arrival is looked for
+        for k in range({"arrival": self.m.max_steps, "half": 5 * steps}.get(until, steps)):  # no arrival is looked for
             p = self.logits(x).softmax(-1)
             left = float((p * (p * len(p)).log()).sum())
-            if left <= 0.99 * level:
+            if left <= 0.95 * level:
                 level, gained = left, k
             if until == "half" and k >= steps and (self.divergence(x) <= start / 2 or k - gained >= steps / 2):
                 break

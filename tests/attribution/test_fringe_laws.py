@@ -159,7 +159,7 @@ def test_arrival_goes_on_until_the_reference():
 
 @pytest.mark.parametrize("classes", ["predicted", "top2"])
 def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence_gone(classes):
-    """Or where 1 % of it did not go within T / 2 steps, or after 2 T. The points are those of a path without an end."""
+    """Or where 5 % of it did not go within T / 2 steps, or after 5 T. The points are those of a path without an end."""
     model, x, ends = Smooth(), inputs(4), set()
     for cap in (1.0, 0.2, 0.12, 0.08):
         method = fringe.FRInGe(delta_euc=cap, quadrature="trapezoid", temperature=1.0)
@@ -174,25 +174,25 @@ def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence
             assert found.trajectory[i].points["reference_kl"].tolist() == pytest.approx(left[: end + 1], rel=1e-9)
             assert (found.verdict[i] in ("short", "stalled")) == (left[end] > left[0] / 2)
             ends.add("T" if end == planned and why == "half" else why)
-    assert ends == {"T", "half", "2 T"}
+    assert ends == {"T", "half", "no gain"}
 
 
 def half_end(left, planned):
     """The last step of a path with these divergences at its points, and why."""
     level, gained = left[0], 0
-    for k in range(1, 2 * planned + 1):
-        if left[k] <= 0.99 * level:
+    for k in range(1, 5 * planned + 1):
+        if left[k] <= 0.95 * level:
             level, gained = left[k], k
         if k >= planned and left[k] <= left[0] / 2:
             return k, "half"
         if k >= planned and k - gained >= planned / 2:
             return k, "no gain"
-    return 2 * planned, "2 T"
+    return 5 * planned, "5 T"
 
 
 @pytest.mark.parametrize("moves", [0, 4, 9])
 def test_half_ends_where_no_more_of_the_divergence_goes(moves):
-    """The prediction follows the image up to a point, and no further: the path of 20 steps would be one of 40."""
+    """The prediction follows the image up to a point, and no further: the path of 20 steps would be one of 100."""
 
     def model(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.pad(floor + 3 * torch.nn.functional.softplus(x[:, :1] - floor, 20.0), (0, 1))
@@ -201,7 +201,7 @@ def test_half_ends_where_no_more_of_the_divergence_goes(moves):
     floor = 2.0 - 0.02 * moves
     found = fringe.attribute(model, x, method=method, telemetry=True)
     left = found.trajectory[0].points["reference_kl"].tolist()
-    end, why = half_end(left + [left[-1]] * 40, 20)
+    end, why = half_end(left + [left[-1]] * 100, 20)
     assert why == "no gain"
     assert found.diagnostics["steps"].tolist() == [end]
     assert "the path gains nothing more" in found.advice[0] or found.verdict == ("stalled",)

@@ -143,7 +143,7 @@ def test_planned_passes_are_those_of_its_steps(settings, each):
     assert spent[9] - spent[4] == 5 * each
     assert fringe.FRInGe(until="arrival", max_steps=70, **every).planned_passes == 70 * each
     farthest = 2 * math.acos(0.0) / math.sqrt(2 * 5e-3)  # the distance between two corners of the simplex
-    assert fringe.FRInGe(tau=5e-3, **every).planned_passes == pytest.approx(2 * farthest * each)
+    assert fringe.FRInGe(tau=5e-3, **every).planned_passes == pytest.approx(5 * farthest * each)
     assert fringe.FRInGe(tau=5e-3, until="budget", **every).planned_passes == pytest.approx(farthest * each)
 
 
@@ -284,13 +284,13 @@ PLAIN = {"temperature": 1.0}
     ],
 )
 def test_verdicts_by_number(settings, path, verdict, advice):
-    """30 = 2 T steps from 2 nats to 0.2, over half of the distance, with a residual of 1 %, and what differs."""
+    """30 = 5 T steps from 2 nats to 0.2, over half of the distance, with a residual of 1 %, and what differs."""
     one = {"start": 2.0, "end": 0.2, "share": 0.5, "residual": 0.01, "steps": 30, "classes": 1} | path
     residual = torch.full((1, one["classes"]), one["residual"], dtype=torch.float64)
     outcomes = [one.get("outcome", PathStatus.COMPLETE)]
     result = SimpleNamespace(steps=[one["steps"]], outcomes=outcomes, rule_residual=residual)
     method = fringe.FRInGe(**settings)
-    limit = method.path(128).limit(15)
+    limit = method.path(128).limit(6)
     ends = PathEnds(one["start"], one["end"], 2.0, 2.0 - 2.0 * one["share"], limit)
     found = fringe_status(method.path(128), method.quadrature, result, ends, 0, one["residual"])
     assert found[0] == verdict

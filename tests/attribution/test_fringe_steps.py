@@ -96,8 +96,8 @@ def test_steps_are_the_distance_over_the_length_of_one_rounded_up():
     distance = torch.tensor(
         [0.0, 1e-6, 1.5e-6, 0.49, 0.5, 0.51, 1.0, math.nextafter(1.0, 2.0), 1.49], dtype=torch.float64
     )
-    assert path.schedule(distance) == [0, 0, 1, 1, 1, 2, 2, 3, 3]
-    assert dataclasses.replace(path, steps=7).schedule(distance) == [0, 0, 7, 7, 7, 7, 7, 7, 7]
+    assert path.schedule(distance).tolist() == [0, 0, 1, 1, 1, 2, 2, 3, 3]
+    assert dataclasses.replace(path, steps=7).schedule(distance).tolist() == [0, 0, 7, 7, 7, 7, 7, 7, 7]
 
 
 @pytest.mark.parametrize("steps", [1, 7])

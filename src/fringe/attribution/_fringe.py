@@ -195,7 +195,7 @@ class FRInGe(Attributor):
     until: Annotated[
         Literal["auto", Until],
         Doc(
-            "end after T steps (budget), after T to 2 T when half of the divergence is gone (half), or on arrival; "
+            "end after T steps (budget), after T to 5 T when half of the divergence is gone (half), or on arrival; "
             "auto: budget with steps=, else half for images, arrival for other inputs"
         ),
     ] = "auto"

@@ -50,9 +50,9 @@ Until = Literal["budget", "half", "arrival"]
 #: Share of the KL divergence to the reference that until="half" goes on to remove, and that a map needs to be ``ok``.
 ENOUGH = 0.5
 #: Most steps of until="half", in units of T. docs/results.md has the measurements.
-HALF_LIMIT = 2
+HALF_LIMIT = 5
 #: From step T on, until="half" ends where the divergence, at the path's temperature, has not fallen by this share
-LEAST_GAIN = 0.01
+LEAST_GAIN = 0.05
 #: over the last steps, in units of T.
 GAIN_WITHIN = 0.5
 #: Share of the largest entropy, log C, that temperature="auto" gives the prediction at the input. docs/results.md has
@@ -71,7 +71,7 @@ class FisherRaoTracking:
         waypoint: ``"next"`` aims at s_{k+1}, ``"current"`` at s_k as the printed algorithm does.
         steps: Number of steps, instead of T.
         until: ``"budget"`` stops after T steps. The others continue towards the last waypoint: ``"half"`` until half of
-            KL(p || reference) at the input is gone, or no more of it goes, for 2 T steps at most; ``"arrival"`` stops,
+            KL(p || reference) at the input is gone, or no more of it goes, for 5 T steps at most; ``"arrival"`` stops,
             perhaps before step T, when it falls below ``arrival_kl``.
         arrival_kl: In nats.
         max_steps: Maximum number of steps of ``"arrival"``.
