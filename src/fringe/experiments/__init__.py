@@ -8,7 +8,6 @@ from fringe.experiments._control_tests import NOT_BETTER, ControlTest, adjust_te
 from fringe.experiments._estimate import MethodCost, RunEstimate, describe_excess, estimate_run, estimate_tasks
 from fringe.experiments._evaluator import CONTROLS, Candidate, Evaluator, MethodResult, make_maps
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor
-from fringe.experiments._formats import ScoreRecord, StoredMap, disk_error
 from fringe.experiments._images import ImageEntry, choose_references, content_digest, content_of, prepare
 from fringe.experiments._jobs import RunLog, TaskReport
 from fringe.experiments._manifest import (
@@ -31,8 +30,10 @@ from fringe.experiments._plan import (
     planned_work_of,
     with_settings,
 )
+from fringe.experiments._places import disk_error
 from fringe.experiments._probe import ProbeOptions
 from fringe.experiments._ray import RayExecutor
+from fringe.experiments._records import ScoreRecord, StoredMap
 from fringe.experiments._reliability import MARGIN, ReliabilityBin
 from fringe.experiments._resampling import LEVEL, RESAMPLES
 from fringe.experiments._results import Results, read_results, results_from, results_of

@@ -23,9 +23,9 @@ from fringe.errors import (
 )
 from fringe.experiments._arms import Arm
 from fringe.experiments._evaluator import Candidate, Evaluator, MethodResult, Progress, one_by_one
-from fringe.experiments._formats import ScoreRecord, Status, StoredMap
 from fringe.experiments._images import open_entry, open_references
 from fringe.experiments._manifest import Resolved, describe, digest, first_logits, versions
+from fringe.experiments._records import ScoreRecord, Status, StoredMap
 from fringe.experiments._tasks import Task
 from fringe.metrics import EvaluationContext, Scores
 from fringe.models import LoadedModel
