@@ -142,15 +142,10 @@ def store_of(folder, known, **words):
     """The same as a run on disk."""
     about = manifest(known, **words)
     store, rows = Store(folder), records(known, about)
-    store.write_record("plans", about.name, about.record())
+    store.write_record("plan", about.name, about.record())
     for model in about.settings:
         for method in about.settings[model]:
-            record = {
-                **{"model": model, "method": method, "setting": about.settings[model][method]},
-                "setting_key": about.setting_key(model, method),
-                "metric_keys": [m["key"] for m in about.metrics.values()],
-                "images": [image["digest"] for image in about.images_of(model)],
-            }
             part = [row for row in rows.values() if (row.model, row.method) == (model, method)]
-            store.commit(digest([model, method]), part, record)
+            empty = {"metrics": {}, "versions": {}, "map_versions": []}
+            store.commit(part, {"setting": about.settings[model][method], **empty})
     return store

@@ -68,8 +68,8 @@ def seal(*parts: str | bytes | int) -> bytes:
 
 
 def to_json(data: Any) -> bytes:
-    """Write plain data as JSON, keys sorted."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":")).encode()
+    """Write plain data as JSON."""
+    return json.dumps(data, separators=(",", ":")).encode()
 
 
 def from_json(content: bytes) -> Any:

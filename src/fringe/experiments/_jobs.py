@@ -84,9 +84,12 @@ Callback = Callable[[TaskReport], None]
 def perform(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
     """Compute a task and commit it, unless another run has done so or is doing so."""
     store, began = job.store, time.perf_counter()
-    with store.claim(task.key) as claim:
-        if claim != "taken":
-            return TaskReport(task, "locked" if claim == "busy" else "cached")
+    with store.claim(task.key) as claimed:
+        if not claimed:
+            return TaskReport(task, "locked")
+        failed = store.meanwhile(task.key)  # by another run
+        if failed is not None and not (task.force and failed):
+            return TaskReport(task, "cached", failed)
         stored = None if task.force else store.load_maps(task.setting, task.images)
         result = _attempt(worker, task, stored)
         if job.save_maps and result.maps:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import time
 import warnings
 from collections.abc import Collection, Generator, Hashable
@@ -266,6 +267,11 @@ class Bucket(Folder):
                 raise InputError(f"{self.url!r}: {what} ({error})", argument="out") from error
             message = f"{self.url!r}: {what} ({name}: {error}); nothing that was computed before is lost"
             raise TransientError(message) from error
+
+
+def is_database(name: str) -> bool:
+    """Whether a file is a database of a run: it bears the time when it began, and its writer."""
+    return re.fullmatch(r"\d{20}-.*\.db", name, re.DOTALL) is not None
 
 
 def writer_of(name: str) -> str:

@@ -124,9 +124,9 @@ class StoredTask:
     place: tuple[str, int, bytes] = ("", 0, b"")
 
     @property
-    def has_failed(self) -> bool:
-        """Whether some score was computed and is not valid."""
-        return bool((self.status > OK).any())
+    def failed_images(self) -> int:
+        """Number of images of which a score was computed and is not valid."""
+        return int((self.status > OK).any(0).sum())
 
     def numbers(self) -> bytes:
         """The arrays as bytes, which :meth:`read_numbers` reads."""

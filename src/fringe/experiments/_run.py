@@ -13,6 +13,7 @@ from fringe._process import Interrupted as Interrupted
 from fringe._process import interruptible as interruptible
 from fringe._progress import log as logger
 from fringe._progress import shown
+from fringe._text import counted
 from fringe.errors import InputError, TransientError
 from fringe.experiments._executors import Executor, SerialExecutor, run_tasks
 from fringe.experiments._jobs import Job, RunLog, State, TaskReport
@@ -26,6 +27,7 @@ from fringe.experiments._manifest import (
     without_growth,
 )
 from fringe.experiments._options import RunOptions
+from fringe.experiments._places import warn
 from fringe.experiments._plan import Plan, build_plan
 from fringe.experiments._records import ScoreRecord
 from fringe.experiments._results import Results, results_from, results_of
@@ -119,7 +121,7 @@ def run_experiment(
         save_maps: Keep the maps; a later metric can then use them.
         amend: Let other settings replace those of the folder's plan of this name.
         retry: Compute failed scores and tasks that were set aside again.
-        renew: Set aside the results of a model whose logits have changed.
+        renew: Recall the results of a model whose logits have changed.
         progress: True for a progress bar, or callbacks: with the tasks at the start, and with each report.
 
     Returns:
@@ -226,9 +228,12 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, sessio
     with contextlib.ExitStack() as stack:
         if session is None:
             stack.enter_context(store)
-        _write_plan(store, resolved, amend=options.amend)
-        if session is None:
-            require_same_logits(store, resolved, renew=options.renew)
+        # of two runs that begin at once with other settings the second sees the plan of the first
+        with store.claim(f"plan-{plan.name.casefold()}", wait=True):
+            _check_compatible(store, resolved, amend=options.amend)
+            if session is None:
+                require_same_logits(store, resolved, renew=options.renew)
+            store.write_record(PLAN, plan.name, resolved.manifest.record())
         return _compute(store, resolved, options, progress, session)
 
 
@@ -265,13 +270,6 @@ def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Tas
     return [task for task in tasks if task.key not in crashes], quarantined, failed_before
 
 
-def _write_plan(store: Store, resolved: Resolved, *, amend: bool) -> None:
-    """Store the plan. Of two runs that begin at once with other settings the second sees the plan of the first."""
-    with store.waiting_claim(f"plan-{resolved.plan.name.casefold()}"):
-        _check_compatible(store, resolved, amend=amend)
-        store.write_record(PLAN, resolved.plan.name, resolved.manifest.record())
-
-
 def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
     """Raise InputError if the folder's plan of this name has other settings, beyond what growing explains, or if its
     name differs from that of another plan by case alone: on macOS and Windows their reports would be one folder."""
@@ -304,7 +302,9 @@ def require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> Non
             settings = _settings_of(store, resolved, label)
             if settings and not renew:
                 raise _other_logits(store, resolved, label, far)
-            logger.info("model %s: the results of %d settings are recalled", label, len(settings))
+            if settings:
+                under = counted(len(settings), "setting")
+                warn(f"model {label!r}: its results under {under} are recalled, and computed again")
             store.recall(settings)
             before = {}
         if not first.values.keys() <= before.keys():
@@ -320,7 +320,7 @@ def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, 
         f"model {label!r}: its logits are not those that the results in {str(store.root)!r} were computed with; the "
         f"largest difference is {far[1]:.3g}, on image {image!r}. Its weights are the same: its code changed, or a "
         f"library{cause}",
-        hint="name another folder, or use renew=True to set the results of this model aside and compute them again",
+        hint="name another folder, or use renew=True to recall the results of this model and compute them again",
     )
 
 

@@ -118,7 +118,7 @@ class _Crash(TypedDict):
 
 def plan_problem(name: str, record: Any) -> str:
     """What is wrong with the record of a plan; empty if it is one of this version."""
-    if not re.fullmatch(PLAN_NAME, name):
+    if not re.fullmatch(PLAN_NAME, name) or len(name) > 200:
         return "its name is none of a plan"  # reports are written to folders of these names
     if problem := _problem(_Manifest, record):
         return problem

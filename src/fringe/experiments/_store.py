@@ -13,7 +13,7 @@ from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from fringe._urls import url_of
 from fringe.errors import InputError
 from fringe.experiments._database import FULL, FULL_REMOTE, MAPS_SUFFIX, SUFFIX, Damaged, Reader, Writer, close_abandoned
 from fringe.experiments._manifest import digest
-from fringe.experiments._places import LEASE, Bucket, Folder, claim_bytes, is_stale, warn, writer_of
+from fringe.experiments._places import LEASE, Bucket, Folder, claim_bytes, is_database, is_stale, warn, writer_of
 from fringe.experiments._places import StoreFull as StoreFull
 from fringe.experiments._records import Details, ScoreRecord, StoredMap, StoredTask
 from fringe.experiments._shapes import crash_problem, plan_problem
@@ -36,8 +36,6 @@ FORMAT = 3
 _MARKER_CONTENT = json.dumps({"format": FORMAT}).encode()
 #: Kinds of records: what was asked for, tasks that end their process, the first logits of a model, and recalled results.
 PLAN, CRASH, LOGITS, VOID = "plan", "crash", "logits", "void"
-#: Whether a task may be computed: another process has it, or has just done it.
-Claim = Literal["taken", "busy", "done"]
 
 
 @dataclass
@@ -87,7 +85,7 @@ class Store(AbstractContextManager["Store"]):
 
     def _forget(self, seen: dict[str, _Seen]) -> None:
         self._seen, self._facts, self._newest = seen, dict[str, Any](), 0
-        self._tasks, self._since = dict[str, list[StoredTask]](), set[str]()
+        self._tasks, self._since = dict[str, list[StoredTask]](), dict[str, int]()
         self._records = dict[tuple[str, str], tuple[tuple[int, str, int], Any]]()
         self._maps = dict[str, list[tuple[str, str, tuple[str, int]]]]()
 
@@ -98,7 +96,7 @@ class Store(AbstractContextManager["Store"]):
         """The run in a folder, to be read; None if there is none."""
         url = url_of(root)
         names = (Folder(root) if url is None else Bucket(url)).names()
-        return cls(root, create=False) if any(name == MARKER or name.endswith(SUFFIX) for name in names) else None
+        return cls(root, create=False) if any(name == MARKER or is_database(name) for name in names) else None
 
     def _check_folder(self, *, create: bool) -> None:
         """Refuse a folder that is none of a run of this format; heal one whose mark is damaged."""
@@ -114,7 +112,7 @@ class Store(AbstractContextManager["Store"]):
             )
         if known == FORMAT:
             return
-        has_results = any(name.endswith(SUFFIX) for name in names)
+        has_results = any(is_database(name) for name in names)
         if MARKER in names and not has_results:
             raise InputError(f"run: {self.files.at(MARKER)!r} is damaged, and nothing beside it is of a run; is it one?")
         if not create and not has_results:
@@ -145,7 +143,7 @@ class Store(AbstractContextManager["Store"]):
             self._writers.clear()
         if not isinstance(self.files, Bucket):
             for name, state in self.files.names().items():
-                if name.endswith(SUFFIX) and state is None and fate_of(writer_of(name)) == "gone":
+                if is_database(name) and state is None and fate_of(writer_of(name)) == "gone":
                     close_abandoned(self.root / name)
 
     def clean(self) -> None:
@@ -174,7 +172,8 @@ class Store(AbstractContextManager["Store"]):
         """Write what is intact in a damaged file, and not recalled, into another."""
         with contextlib.suppress(Damaged), self._reader(name) as reader:
             for _, kind, named, created, data in reader.records():
-                self._writer(SUFFIX).record(kind, named, created, data)
+                if not _problem(kind, named, data):
+                    self._writer(SUFFIX).record(kind, named, created, data)
             for number, task in reader.tasks():
                 with contextlib.suppress(Damaged):
                     if not self._is_void(task.setting, name, number):
@@ -190,7 +189,7 @@ class Store(AbstractContextManager["Store"]):
 
     def refresh(self) -> None:
         """Read what was committed since the last time."""
-        states = {name: state for name, state in self.files.names().items() if name.endswith(SUFFIX)}
+        states = {name: state for name, state in self.files.names().items() if is_database(name)}
         if not all(name in states for name in self._seen):
             self._forget({})  # a file was set aside
         for name, state in states.items():
@@ -213,12 +212,12 @@ class Store(AbstractContextManager["Store"]):
         for number, kind, named, created, data in reader.records(seen.last.get("record", 0)):
             seen.last["record"], order = number, (created, name, number)
             if problem := _problem(kind, named, data):
-                reader.problems.append(f"the {kind} {named!r} is damaged, or of another version: {problem}")
+                reader.problems.append(f"the {kind} {named[:80]!r} is damaged, or of another version: {problem}")
             elif order > self._records.get((kind, named), ((0, "", 0), None))[0]:
                 self._records[kind, named], self._newest = (order, data), max(self._newest, created)
         for number, task in reader.tasks(seen.last.get("task", 0)):
             seen.last["task"] = number
-            self._since.add(_key(task))
+            self._since[_key(task)] = task.failed_images
             if not self._is_worker:
                 self._tasks.setdefault(name, []).append(task)
         for number, setting, image, status in reader.maps(seen.last.get("map", 0)):
@@ -273,7 +272,7 @@ class Store(AbstractContextManager["Store"]):
             task = StoredTask.of(rows, about)
             self._writer(SUFFIX).commit(task, self._now())
             if isinstance(self.files, Bucket):
-                self.files.write(f"done/{_key(task)}", b"1")
+                self.files.write(f"done/{_key(task)}", str(task.failed_images).encode())
 
     def write_record(self, kind: str, name: str, data: Any) -> None:
         """Store JSON data, unless it is there; None removes it."""
@@ -366,39 +365,33 @@ class Store(AbstractContextManager["Store"]):
     # Processes
 
     @contextlib.contextmanager
-    def claim(self, key: str) -> Generator[Claim]:
-        """Claim a task for as long as it is computed. That two processes have it is possible, and costs only time."""
+    def claim(self, key: str, *, wait: bool = False) -> Generator[bool]:
+        """Claim a task for as long as it is computed; False if another process has it, unless this is to ``wait``. That
+        two processes have it is possible, and costs only time."""
         name = f"claims/{key}"
-        is_taken = self.files.create(name, claim_bytes())
-        if not is_taken and is_stale(self.files.read(name)):
-            self.files.remove(name)
-            is_taken = self.files.create(name, claim_bytes())
-        if not is_taken:
-            yield "busy"
-            return
-        self._renew(name)
+        while not (is_taken := self.files.create(name, claim_bytes())):
+            if is_stale(self.files.read(name)):
+                self.files.remove(name)
+            elif wait:
+                time.sleep(0.05)
+            else:
+                break
+        if is_taken:
+            self._renew(name)
         try:
-            yield "done" if self._is_done(key) else "taken"
+            yield is_taken
         finally:
-            self._claims.discard(name)
-            self.files.remove(name)
+            if is_taken:
+                self._claims.discard(name)
+                self.files.remove(name)
 
-    @contextlib.contextmanager
-    def waiting_claim(self, key: str) -> Generator[None]:
-        """Claim a name, as soon as no other process has it."""
-        while True:
-            with self.claim(key) as claim:
-                if claim == "taken":
-                    yield
-                    return
-            time.sleep(0.05)
-
-    def _is_done(self, key: str) -> bool:
-        """Whether a task was committed since all tasks were last read."""
+    def meanwhile(self, key: str) -> int | None:
+        """How many images of a task failed, if it was committed since all tasks were last read; else None."""
         if isinstance(self.files, Bucket):  # where a look at all files would take long
-            return self.files.read(f"done/{key}") is not None
+            content = self.files.read(f"done/{key}")
+            return None if content is None else int(content)
         self.refresh()
-        return key in self._since
+        return self._since.get(key)
 
     def _renew(self, name: str) -> None:
         self._claims.add(name)

@@ -205,7 +205,7 @@ def failed_keys(tasks: Iterable[StoredTask], scored: KeySet, manifest: Manifest)
     failed = {
         (task.setting, task.metrics[m], task.images[i])
         for task in tasks
-        if task.has_failed
+        if task.failed_images
         for m, i in zip(*np.nonzero(task.status > OK), strict=True)
     }
     return {key for key in failed if key in required and key not in scored}
@@ -234,7 +234,7 @@ def versions_of(tasks: Iterable[StoredTask], manifest: Manifest) -> dict[str, di
     for task in tasks:
         if "versions" in task.about and required.any_of(task):
             made = [task.about["versions"], *task.about["map_versions"]]
-            numbers[frozenset(pair for one in made for pair in (one or {"fringe": "not recorded"}).items())] += 1
+            numbers[frozenset(pair for one in made for pair in one.items())] += 1
     for pairs, count in numbers.items():
         for name, version in sorted(pairs):
             result.setdefault(name, Counter())[version] += count
