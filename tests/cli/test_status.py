@@ -110,7 +110,7 @@ def test_units_that_were_set_aside_are_named(tmp_path):
     reason = "ended its process (SIGKILL), 3 times"
     store.write_record(CRASH, unit.key, {**unit.record(manifest), "reason": reason})
     (task,) = store.tasks()
-    store.write_record(VOID, unit.setting, {task.place[0]: 1})
+    store.write_record(VOID, unit.setting, {task.row[0]: 1})
     images = [image["digest"] for image in manifest.images]
     assert document(tmp_path)["set_aside"] == [{"model": "digits", "method": "ig", "images": images, "reason": reason}]
     shown = status(tmp_path)

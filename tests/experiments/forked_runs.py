@@ -10,7 +10,12 @@ from pathlib import Path
 
 from fringe.experiments import _database, _places, _store
 
-for late in ("pandas", "polars", "safetensors.numpy", "torch.fx.experimental.symbolic_shapes"):  # once, not in each fork
+for late in (
+    "pandas",
+    "polars",
+    "safetensors.numpy",
+    "torch.fx.experimental.symbolic_shapes",
+):  # once, not in each fork
     with contextlib.suppress(ImportError):
         importlib.import_module(late)
 

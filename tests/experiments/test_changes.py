@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from forked_runs import end_of, fork
-from small_plans import IG, all_rows, arms, digits_plan, done_units, small
+from PIL import Image
+from small_plans import IG, all_rows, arms, done_units, small
 from synthetic_units import expected, job, manifest, noted, table
 
 from fringe import IntegratedGradients

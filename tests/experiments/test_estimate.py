@@ -20,7 +20,6 @@ from fringe.experiments import (
     RunEstimate,
     RunOptions,
     SerialExecutor,
-    Store,
     Task,
     estimate_run,
     estimate_tasks,

@@ -141,7 +141,7 @@ def test_of_two_records_with_one_key_the_one_with_a_score_counts(tmp_path):
     first, store = run_experiment(SPEC, tmp_path), RunFolder(tmp_path)
     for task, details in list(store.details(store.tasks())):
         rows = [replace(row, score=None, status="failed", error="no memory") for row in task.rows(details, {})]
-        store.commit(rows, task.about)
+        store.commit(rows, task.shared)
     assert numbers(read_results(store)).equals(numbers(first))
 
 
@@ -216,7 +216,7 @@ def test_tables_say_of_each_score_what_its_best_record_says(scored):
         )
         records.append(record)
     results, of_map = Results(about, Parts(records)), {}
-    records = sorted(reversed(records), key=lambda record: record.status != "ok")
+    records = sorted(records[::-1], key=lambda record: record.status != "ok")
     for (model, method, metric), cell in results.cells.items():
         best, name = {}, (about.setting_key(model, method), about.metrics[metric]["key"])
         for record in records:

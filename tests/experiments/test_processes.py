@@ -61,7 +61,9 @@ def test_the_table_is_that_of_one_process(tmp_path):
     alone = job(tmp_path, asked)
     run_tasks(alone, alone.left(), RunLog(), lambda report: None, SerialExecutor())
     assert table(alone.store) == expected(asked)
-    keys = [sorted(keys_of(store)) for store in (Store(tmp_path / "1" / "run"), Store(tmp_path / "3" / "run"), alone.store)]
+    keys = [
+        sorted(keys_of(store)) for store in (Store(tmp_path / "1" / "run"), Store(tmp_path / "3" / "run"), alone.store)
+    ]
     assert keys[0] == keys[1] == keys[2]
 
 

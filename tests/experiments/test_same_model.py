@@ -237,7 +237,7 @@ def test_every_result_says_which_versions_computed_it(tmp_path):
     run_plan(small(), tmp_path, RunOptions())
     stored = Store(tmp_path).tasks()
     assert stored
-    for about in (task.about for task in stored):
+    for about in (task.shared for task in stored):
         assert about["versions"].keys() >= {"fringe", "torch", "numpy", "python"}
         loaded = {name for name in ("torchvision", "timm", "transformers") if name in sys.modules}
         assert about["versions"].keys() >= loaded

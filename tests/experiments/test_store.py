@@ -25,7 +25,8 @@ from typer.testing import CliRunner
 from fringe.cli import app
 from fringe.errors import FringeError, InputError
 from fringe.experiments import RunOptions, ScoreRecord, Store, StoredMap, pending_tasks, read_results, run_plan
-from fringe.experiments._database import Damaged, Reader, Writer, from_json, seal, to_json
+from fringe.experiments._database import Reader, Writer, seal
+from fringe.experiments._shapes import Damaged, from_json, to_json
 from fringe.experiments._store import CRASH, MARKER, PLAN
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
@@ -91,7 +92,7 @@ def test_rows_come_back_as_they_went_in(store):
     assert math.copysign(1, found[FULL.key].diagnostics[1][1]) == -1
     (task,) = store.tasks()
     assert task.status.tolist() == [[1, 5], [1, 0]]  # the other metric of the second image is missing
-    assert (task.about["model"], task.about["labels"]) == ("digits", ["insertion", "deletion"])
+    assert (task.shared["model"], task.shared["labels"]) == ("digits", ["insertion", "deletion"])
     assert task.failed_images == 1
 
 
@@ -168,7 +169,9 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
 def test_a_run_of_the_old_format_is_refused_by_name(tmp_path):
     shutil.copytree(OLD_RUN, tmp_path / "run")
     for use in (lambda: Store(tmp_path / "run"), lambda: read_results(tmp_path / "run")):
-        with pytest.raises(InputError, match="has format 2, this program reads format 3; read it with the version that"):
+        with pytest.raises(
+            InputError, match="has format 2, this program reads format 3; read it with the version that"
+        ):
             use()
     for command in ("status", "report"):
         result = CliRunner().invoke(app, [command, str(tmp_path / "run")])
@@ -331,7 +334,7 @@ def test_a_task_that_was_copied_over_another_is_found_and_computed_again(whole, 
     shutil.copytree(whole, root)
     (path,) = [path for path in root.glob("*.db") if ".maps" not in path.name and not Path(f"{path}-wal").exists()]
     known = snapshot(root)[0]
-    columns = "setting, metrics, images, about, created, numbers, notes, digest"
+    columns = "setting, metrics, images, shared, created, numbers, notes, digest"
     with closing(sqlite3.connect(path)) as database:
         database.execute(f"UPDATE task SET ({columns}) = (SELECT {columns} FROM task WHERE id = 1) WHERE id = 2")
         database.commit()
@@ -339,7 +342,9 @@ def test_a_task_that_was_copied_over_another_is_found_and_computed_again(whole, 
     assert len(read_results(root).missing()) == 2
     with pytest.warns(UserWarning, match="task 2 is damaged"):
         assert run_plan(small(n=3), root, RunOptions()).log.count("done") == 1
-    assert {k: v for k, v in snapshot(root)[0].items() if len(k) == 3} == {k: v for k, v in known.items() if len(k) == 3}
+    assert {k: v for k, v in snapshot(root)[0].items() if len(k) == 3} == {
+        k: v for k, v in known.items() if len(k) == 3
+    }
 
 
 def test_a_file_that_was_copied_over_another_or_renamed_is_found(tmp_path):
@@ -496,7 +501,9 @@ def test_a_plan_that_a_stranger_edited_ends_in_one_line(whole, tmp_path, change)
         assert isinstance(result.exception, SystemExit | None), (command, result.exception)
         assert result.exit_code == 75 if command == "status" else result.exit_code in (0, 2), result.output
         assert "Traceback" not in result.output
-    assert "the plan 'digits' is damaged, or of another version: " in CliRunner().invoke(app, ["status", str(root)]).output
+    assert (
+        "the plan 'digits' is damaged, or of another version: " in CliRunner().invoke(app, ["status", str(root)]).output
+    )
     with pytest.warns(UserWarning, match="set aside as"):
         assert run_plan(small(n=3), root, RunOptions()).stopped is None
     assert CliRunner().invoke(app, ["status", str(root)]).exit_code == 0
@@ -530,7 +537,7 @@ def test_runs_in_two_folders_are_merged_by_copying_the_files_of_one_beside_those
     tasks = pending_tasks(asked, (), 2)
     for name, unit in zip(("here", "there"), tasks, strict=True):
         with Store(tmp_path / name) as store:
-            store.commit(rows_of(unit), {**unit.about(asked), "versions": {}, "map_versions": []})
+            store.commit(rows_of(unit), {**unit.shared(asked), "versions": {}, "map_versions": []})
     for path in (tmp_path / "there").glob("*.db"):
         shutil.copy(path, tmp_path / "here")
     assert len(table(Store(tmp_path / "here"))) == 2 * 4

@@ -1,5 +1,5 @@
-"""The store as a state machine: whatever is written, recalled, killed, damaged and read in whatever order, on a disk and
-in an object store, a reader sees what was acknowledged."""
+"""The store as a state machine: whatever is written, recalled, killed, damaged and read in whatever order, on a disk
+and in an object store, a reader sees what was acknowledged."""
 
 import shutil
 import sqlite3
@@ -8,6 +8,7 @@ import warnings
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -98,7 +99,9 @@ class StoreMachine(RuleBasedStateMachine):
         stored = StoredMap(torch.full((1, 2, 2), float(self.number)), {"status": "ok" if ok else "failed"})
         self.open[who].commit_maps(KEYS[setting], {image: stored})
         known = self.maps.setdefault((KEYS[setting], image), [])
-        known.append((self.open[who]._writers[".maps.db"].name, self.open[who]._writers[".maps.db"]._ids["map"], ok, self.number))
+        known.append(
+            (self.open[who]._writers[".maps.db"].name, self.open[who]._writers[".maps.db"]._ids["map"], ok, self.number)
+        )
 
     @rule(who=st.integers(0, 1), setting=st.sampled_from(SETTINGS))
     def recall(self, who, setting):
@@ -148,7 +151,7 @@ class StoreMachine(RuleBasedStateMachine):
         newest = self.open[0]._writers.get(".db")
         saved = sorted(one for one in mine if one is not lost)
         self.tasks = [one for one in self.tasks if one[0] != path.name]
-        names = sorted({task.place for task in self.open[0].tasks()} - {one[:2] for one in self.tasks})
+        names = sorted({task.row for task in self.open[0].tasks()} - {one[:2] for one in self.tasks})
         places_now = [place for place in names if place[:2] not in {one[:2] for one in self.tasks}]
         assert len(places_now) == len(saved)
         assert newest is not None or not saved
@@ -184,5 +187,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert reader.damaged() == {}
 
 
-StoreMachine.TestCase.settings = settings(max_examples=12, stateful_step_count=14, deadline=None, derandomize=True)
-TestStore = StoreMachine.TestCase
+class TestStore(StoreMachine.TestCase):
+    settings = settings(max_examples=5, stateful_step_count=12, deadline=None, derandomize=True)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+class TestStoreAtLength(StoreMachine.TestCase):
+    settings = settings(max_examples=150, stateful_step_count=30, deadline=None)

@@ -21,6 +21,7 @@ from fringe.experiments._manifest import (
     versions,
 )
 from fringe.experiments._options import RunOptions, make_executor
+from fringe.experiments._places import disk_error
 from fringe.experiments._plan import (
     Plan,
     build_plan,
@@ -30,7 +31,6 @@ from fringe.experiments._plan import (
     planned_work_of,
     with_settings,
 )
-from fringe.experiments._places import disk_error
 from fringe.experiments._probe import ProbeOptions
 from fringe.experiments._ray import RayExecutor
 from fringe.experiments._records import ScoreRecord, StoredMap

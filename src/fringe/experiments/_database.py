@@ -7,7 +7,6 @@ changed, copied or moved is seen. The numbers of rows have no gap; a gap is dama
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import shutil
 import sqlite3
@@ -25,6 +24,7 @@ from fringe._files import RECORD_BYTES, sync_folder
 from fringe.experiments._manifest import digest
 from fringe.experiments._places import disk_error
 from fringe.experiments._records import STATUSES, Details, StoredMap, StoredTask
+from fringe.experiments._shapes import Damaged, are_notes, from_json, is_shared, to_json
 
 SUFFIX, MAPS_SUFFIX = ".db", ".maps.db"
 #: 64 MiB: the size at which a file on a disk is full, and the next one begins.
@@ -36,12 +36,9 @@ _LARGEST_MAP = 2**29
 _FORMAT, _APPLICATION = 3, 0x46524E47
 #: Rows that are looked for behind damage before the rest counts as lost.
 _TRIED = 1000
-#: JSON with less than so many bytes for each of its values, and more values than ``_FEW``, would fill the memory.
-_BYTES_OF_A_VALUE, _FEW = 12, 2**20
-
 _SCHEMA = (
     "CREATE TABLE record (id INTEGER PRIMARY KEY, kind TEXT, name TEXT, created INTEGER, content BLOB, digest BLOB)",
-    "CREATE TABLE task (id INTEGER PRIMARY KEY, setting TEXT, metrics TEXT, images TEXT, about TEXT, created INTEGER,"
+    "CREATE TABLE task (id INTEGER PRIMARY KEY, setting TEXT, metrics TEXT, images TEXT, shared TEXT, created INTEGER,"
     " numbers BLOB, notes BLOB, digest BLOB)",
     "CREATE TABLE detail (id INTEGER PRIMARY KEY, content BLOB, digest BLOB)",
     "CREATE TABLE map (id INTEGER PRIMARY KEY, setting TEXT, image TEXT, status TEXT, content BLOB, digest BLOB)",
@@ -54,10 +51,6 @@ _LIMITS = {sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10_000, sqlite3.SQLITE_LIMIT_COLUMN:
 _ODD = (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError, AttributeError)
 
 
-class Damaged(ValueError):
-    """A file, or a row of it, is not what was written."""
-
-
 def seal(*parts: str | bytes | int) -> bytes:
     """16 bytes of the SHA-256 of parts, each behind its length."""
     total = hashlib.sha256()
@@ -65,19 +58,6 @@ def seal(*parts: str | bytes | int) -> bytes:
         content = part if isinstance(part, bytes) else str(part).encode()
         total.update(len(content).to_bytes(8, "little") + content)
     return total.digest()[:16]
-
-
-def to_json(data: Any) -> bytes:
-    """Write plain data as JSON."""
-    return json.dumps(data, separators=(",", ":")).encode()
-
-
-def from_json(content: bytes) -> Any:
-    """Read JSON that does not fill the memory. Raises ValueError or RecursionError for other bytes."""
-    values = sum(map(content.count, (b",", b"[", b"{")))
-    if len(content) > RECORD_BYTES or (values > _FEW and values * _BYTES_OF_A_VALUE > len(content)):
-        raise Damaged("it would fill the memory")
-    return json.loads(content)
 
 
 def encoded(task: StoredTask) -> tuple[bytes, bytes, bytes]:
@@ -121,13 +101,13 @@ class Writer:
         """Store a task, or nothing of it. Raises StoreFull if there is no room."""
         numbers, notes, details = encoded(task)
         with self._transaction():
-            shared = [self._fact(created, one) for one in (task.metrics, task.images, task.about)]
+            shared = [self._fact(created, one) for one in (task.metrics, task.images, task.shared)]
             number = self._next("task")
             mark = seal(self.name, number, task.setting, *shared, created, numbers, notes)
             row = (number, task.setting, *shared, created, numbers, notes, mark)
             self._db.execute("INSERT INTO task VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             self._db.execute("INSERT INTO detail VALUES (?, ?, ?)", (number, details, seal(mark, details)))
-        return StoredTask(**{**vars(task), "details": None, "place": (self.name, number, mark)})
+        return StoredTask(**{**vars(task), "details": None, "row": (self.name, number, mark)})
 
     def record(self, kind: str, name: str, created: int, data: Any) -> None:
         """Store JSON data; the newest of a kind and name counts."""
@@ -140,7 +120,14 @@ class Writer:
             for image, stored in maps.items():
                 status, content = str(stored.metadata.get("status", "ok")), stored.to_bytes()
                 number = self._next("map")
-                row = (number, setting, image, status, content, seal(self.name, number, setting, image, status, content))
+                row = (
+                    number,
+                    setting,
+                    image,
+                    status,
+                    content,
+                    seal(self.name, number, setting, image, status, content),
+                )
                 self._db.execute("INSERT INTO map VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def close(self) -> None:
@@ -253,7 +240,9 @@ class Reader(AbstractContextManager["Reader"]):
 
     def records(self, after: int = 0) -> Iterator[tuple[int, str, str, int, Any]]:
         """Read number, kind, name, time and data of the intact records; facts go to ``facts``."""
-        for number, kind, name, created, content, mark in self._rows("record", "kind, name, created, content, digest", after):
+        for number, kind, name, created, content, mark in self._rows(
+            "record", "kind, name, created, content, digest", after
+        ):
             try:
                 _check(content, mark, self.name, number, kind, name, created, content)
                 if kind != "fact":
@@ -268,7 +257,7 @@ class Reader(AbstractContextManager["Reader"]):
 
     def tasks(self, after: int = 0) -> Iterator[tuple[int, StoredTask]]:
         """Read number and task of the intact tasks, without details; the records must have been read."""
-        columns = "setting, metrics, images, about, created, numbers, notes, digest"
+        columns = "setting, metrics, images, shared, created, numbers, notes, digest"
         for number, *stored in self._rows("task", columns, after):
             try:
                 yield number, self._task(number, *stored)
@@ -280,15 +269,15 @@ class Reader(AbstractContextManager["Reader"]):
         from safetensors.numpy import load
 
         try:
-            row = self._db.execute("SELECT content, digest FROM detail WHERE id = ?", (task.place[1],)).fetchone()
-            content = _check(row[0], row[1], task.place[2], row[0])
-            found = load(content)
-            for name in task.about["details"]:
-                if not {"curve", "extra", "diagnostic"} & {name.partition("/")[0]} or name not in found:
+            row = self._db.execute("SELECT content, digest FROM detail WHERE id = ?", (task.row[1],)).fetchone()
+            content = _check(row[0], row[1], task.row[2], row[0])
+            details = load(content)
+            for name in task.shared["details"]:
+                if not {"curve", "extra", "diagnostic"} & {name.partition("/")[0]} or name not in details:
                     raise Damaged(name)
-            return found
+            return details
         except Exception as error:  # whatever such bytes may be taken for
-            raise Damaged(f"details {task.place[1]} of {self.name} are damaged") from error
+            raise Damaged(f"details {task.row[1]} of {self.name} are damaged") from error
 
     def maps(self, after: int = 0) -> Iterator[tuple[int, str, str, str]]:
         """Read number, setting, image and status of the maps, which are not checked here."""
@@ -323,18 +312,17 @@ class Reader(AbstractContextManager["Reader"]):
             self.problems.append(str(error))
 
     def _task(self, number: int, *stored: Any) -> StoredTask:
-        setting, metrics, images, about, _, numbers, notes, mark = stored
+        setting, metrics, images, shared, _, numbers, notes, mark = stored
         _check(numbers, mark, self.name, number, *stored[:-1])
-        of, asked, shared = self.facts[images], self.facts[metrics], self.facts[about]
-        found, known = StoredTask.read_numbers(numbers, len(asked), len(of)), from_json(notes)
-        size = found["scores"].size
-        if not isinstance(of, tuple) or not isinstance(asked, tuple) or not _is_about(shared, len(asked)):
+        of, asked, common = self.facts[images], self.facts[metrics], self.facts[shared]
+        arrays, known = StoredTask.read_numbers(numbers, len(asked), len(of)), from_json(notes)
+        if not isinstance(of, tuple) or not isinstance(asked, tuple) or not is_shared(common, len(asked)):
             raise Damaged("its names")
-        if not _are_notes(known, size) or (found["maps"]["verdict"] > len(known["verdicts"])).any():
+        if not are_notes(known, arrays["scores"].size) or (arrays["maps"]["verdict"] > len(known["verdicts"])).any():
             raise Damaged("its notes")
-        if (found["status"] >= len(STATUSES)).any():
+        if (arrays["status"] >= len(STATUSES)).any():
             raise Damaged("a status of a newer version")
-        return StoredTask(setting, asked, of, **found, notes=known, about=shared, place=(self.name, number, mark))
+        return StoredTask(setting, asked, of, **arrays, notes=known, shared=common, row=(self.name, number, mark))
 
     def _rows(self, table: str, columns: str, after: int) -> Iterator[tuple[Any, ...]]:
         """Read the rows of a table behind ``after``, behind damage one by one; those that cannot be read are passed
@@ -343,21 +331,21 @@ class Reader(AbstractContextManager["Reader"]):
         every: Any = None
         with contextlib.suppress(sqlite3.DatabaseError):
             every = self._db.execute(f"{query} WHERE id > ? ORDER BY id", (after,))
-        is_whole = every is not None
-        if not is_whole:
+        is_scan = every is not None
+        if not is_scan:
             self.problems.append(f"{table}: it cannot be read")
         while missed < _TRIED and left >= 0:
             row: Any = None
             try:
-                row = next(every) if is_whole else self._db.execute(f"{query} WHERE id = ?", (last + 1,)).fetchone()
-                if is_whole and row[0] != last + 1:
+                row = next(every) if is_scan else self._db.execute(f"{query} WHERE id = ?", (last + 1,)).fetchone()
+                if is_scan and row[0] != last + 1:
                     raise sqlite3.DatabaseError(f"row {last + 1} is missing")
             except StopIteration:
                 return
             except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-                if is_whole:
+                if is_scan:
                     self.problems.append(f"{table}: {error}")
-                    is_whole = False
+                    is_scan = False
                     continue
             last, missed = last + 1, missed + 1 if row is None else 0
             if row is not None:
@@ -369,7 +357,10 @@ class Reader(AbstractContextManager["Reader"]):
             db = sqlite3.connect(":memory:", isolation_level=None)
             db.deserialize(source)
             return self._guarded(db), len(source)
-        files = [source, *(one for end in ("-wal", "-journal", "-shm") if os.path.lexists(one := Path(f"{source}{end}")))]
+        files = [
+            source,
+            *(one for end in ("-wal", "-journal", "-shm") if os.path.lexists(one := Path(f"{source}{end}"))),
+        ]
         for path in files:
             if not stat.S_ISREG(os.lstat(path).st_mode):
                 raise Damaged(f"{path.name} is no file")
@@ -392,8 +383,8 @@ class Reader(AbstractContextManager["Reader"]):
             for pragma in _CAUTION:
                 db.execute(f"PRAGMA {pragma}")
             marks = [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
-            found = db.execute("SELECT type, sql FROM sqlite_master LIMIT 9").fetchall()
-            if marks != [_APPLICATION, _FORMAT] or found != [("table", sql) for sql in _SCHEMA]:
+            tables = db.execute("SELECT type, sql FROM sqlite_master LIMIT 9").fetchall()
+            if marks != [_APPLICATION, _FORMAT] or tables != [("table", sql) for sql in _SCHEMA]:
                 raise Damaged(f"it has format {marks[1]}, or other tables than this program makes")
             db.execute("BEGIN")  # one state from here on: a task, and what it shares
         except BaseException:
@@ -410,23 +401,3 @@ def _check(content: Any, mark: Any, *parts: Any) -> bytes:
     if not isinstance(content, bytes) or seal(*parts) != mark:
         raise Damaged("the digest")
     return content
-
-
-def _is_about(about: Any, metrics: int) -> bool:
-    """Whether what tasks share names a model, a method, the metrics and versions, as this program writes it."""
-    lists, shared = [about["labels"], about["details"], about["map_versions"]], [about["setting"], about["metrics"]]
-    if not all(isinstance(one, list) for one in lists) or len(about["labels"]) != metrics:
-        return False
-    texts = [about["model"], about["method"], *about["labels"], *about["details"]]
-    texts += [version for one in (about["versions"], *about["map_versions"]) for pair in one.items() for version in pair]
-    return all(isinstance(one, str) for one in texts) and all(isinstance(one, dict) for one in shared)
-
-
-def _are_notes(notes: Any, size: int) -> bool:
-    """Whether the notes of a task are flags and errors of its scores."""
-    texts = [*notes["verdicts"], *(flag for flags, _, _ in notes["scores"] for flag in flags)]
-    texts += [error for _, error, _ in notes["scores"] if error is not None]
-    positions = [at for _, _, positions in notes["scores"] for at in positions]
-    return all(isinstance(one, str) for one in texts) and all(
-        type(at) is int and 0 <= at < size for at in positions
-    )

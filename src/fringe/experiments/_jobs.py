@@ -97,7 +97,7 @@ def perform(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
         part = replace(task, images=tuple(image for image in task.images if image not in result.left))
         if not part.images:
             return TaskReport(task, "left", seconds=time.perf_counter() - began, left=result.left)
-        store.commit(result.rows, {**part.about(job.resolved.manifest), **_made_by(result, stored or {})})
+        store.commit(result.rows, {**part.shared(job.resolved.manifest), **_made_by(result, stored or {})})
     if task.force:
         store.write_record(CRASH, task.key, None)
     failed = len({row.image for row in result.rows if row.status != "ok"})

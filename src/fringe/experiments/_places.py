@@ -209,8 +209,8 @@ class Bucket(Folder):
         with self._calls("it cannot be listed"), contextlib.suppress(FileNotFoundError):
             entries: list[dict[str, Any]] = self._fs.ls(self._path, detail=True)
             marks = ("size", "ETag", "etag", "LastModified", "last_modified", "updated", "created")
-            found = {e["name"].rstrip("/").rpartition("/")[2]: tuple(str(e.get(m)) for m in marks) for e in entries}
-            return {name: mark for name, mark in sorted(found.items()) if name}
+            objects = {e["name"].rstrip("/").rpartition("/")[2]: tuple(str(e.get(m)) for m in marks) for e in entries}
+            return {name: mark for name, mark in sorted(objects.items()) if name}
         return {}
 
     def database(self, name: str) -> Path | bytes:
@@ -287,7 +287,12 @@ def _link(partial: Path, path: Path) -> None:
     except FileExistsError:
         raise
     except (OSError, AttributeError, NotImplementedError) as error:  # no second names on this disk
-        if isinstance(error, OSError) and error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+        if isinstance(error, OSError) and error.errno not in (
+            errno.EPERM,
+            errno.ENOTSUP,
+            errno.EOPNOTSUPP,
+            errno.ENOSYS,
+        ):
             raise
         with path.open("xb") as file:
             file.write(partial.read_bytes())
@@ -296,5 +301,3 @@ def _link(partial: Path, path: Path) -> None:
 def warn(message: str) -> None:
     """Warn whoever called into the store."""
     warnings.warn(message, stacklevel=4)
-
-

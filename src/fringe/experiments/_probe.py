@@ -194,8 +194,8 @@ class Probe:
             seconds -= sum(timed.seconds for timed in self._timed.values())
             passes = [sum(stored.metadata[name] for stored in result.maps.values()) for name in PASSES]
         scores, began = {label: timed.seconds for label, timed in self._timed.items()}, self._clock()
-        about = {**task.about(manifest), "versions": versions(), "map_versions": []}
-        file = sum(map(len, encoded(StoredTask.of(result.rows, about)))) if result.rows else 0
+        shared = {**task.shared(manifest), "versions": versions(), "map_versions": []}
+        file = sum(map(len, encoded(StoredTask.of(result.rows, shared)))) if result.rows else 0
         stored = sum(len(one.to_bytes()) for one in (maps or result.maps).values())
         return _Sample(
             images=len(images),

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fringe.experiments._manifest import digest
+
 #: What became of an image under a method: a score, or why there is none.
 Status = Literal["ok", "diverged", "not_finite", "failed", "unreadable"]
 #: A status is stored as its place in this list, to which a new one is appended.
@@ -107,9 +109,9 @@ class StoredTask:
         maps: Records of ``MAP`` (images).
         notes: ``verdicts`` of the maps, and under ``scores`` triples of flags, error and the positions (in the
             flattened scores) that they belong to.
-        about: What many tasks share: labels, the setting in full, versions, and the names of the details.
+        shared: What many tasks share: labels, the setting in full, versions, and the names of the details.
         details: Curves, extras and diagnostics; None where they are in the store.
-        place: File and row of the task in the store, and its seal.
+        row: File and number of the task in the store, and its seal.
     """
 
     setting: str
@@ -119,14 +121,19 @@ class StoredTask:
     status: NDArray[np.uint8]
     maps: NDArray[Any]
     notes: Mapping[str, Any]
-    about: Mapping[str, Any]
+    shared: Mapping[str, Any]
     details: Details | None = None
-    place: tuple[str, int, bytes] = ("", 0, b"")
+    row: tuple[str, int, bytes] = ("", 0, b"")
 
     @property
     def failed_images(self) -> int:
         """Number of images of which a score was computed and is not valid."""
         return int((self.status > OK).any(0).sum())
+
+    @property
+    def key(self) -> str:
+        """Name of the task, that of :class:`fringe.experiments.Task`."""
+        return digest([self.setting, sorted(self.metrics), self.images])
 
     def numbers(self) -> bytes:
         """The arrays as bytes, which :meth:`read_numbers` reads."""
@@ -145,7 +152,7 @@ class StoredTask:
         }
 
     @classmethod
-    def of(cls, rows: Sequence[ScoreRecord], about: Mapping[str, Any] | None = None) -> "StoredTask":
+    def of(cls, rows: Sequence[ScoreRecord], shared: Mapping[str, Any] | None = None) -> "StoredTask":
         """Turn records of one setting into a task; a score without a record is missing."""
         metrics = {key: i for i, key in enumerate(dict.fromkeys(row.metric_key for row in rows))}
         images = {image: i for i, image in enumerate(dict.fromkeys(row.image for row in rows))}
@@ -172,32 +179,32 @@ class StoredTask:
             status,
             maps,
             {"verdicts": verdicts, "scores": [[list(flags), why, at] for (flags, why), at in notes.items()]},
-            {**(about or {}), **names, "details": list(columns)},
+            {**(shared or {}), **names, "details": list(columns)},
             {key: one for name, column in columns.items() for key, one in _ragged(name, column).items()},
         )
 
     def rows(self, details: Details, known: Mapping[str, Mapping[str, Any]]) -> Iterator[ScoreRecord]:
         """The records of the task; ``known`` are the images of the plan by digest."""
         flags, errors = dict[int, Sequence[str]](), dict[int, str | None]()
-        for named, error, positions in self.notes["scores"]:
-            flags |= dict.fromkeys(positions, named)
+        for texts, error, positions in self.notes["scores"]:
+            flags |= dict.fromkeys(positions, texts)
             errors |= dict.fromkeys(positions, error)
-        columns = {name: list(read_ragged(details, name, len(self.images))) for name in self.about["details"]}
+        columns = {name: list(read_ragged(details, name, len(self.images))) for name in self.shared["details"]}
         for m, i in zip(*map(np.ndarray.tolist, np.nonzero(self.status)), strict=True):
             made, at, image = self.maps[i], m * len(self.images) + i, self.images[i]
-            found = {"curve": list[Any](), "extra": list[Any](), "diagnostic": list[Any]()}
+            named = {"curve": list[Any](), "extra": list[Any](), "diagnostic": list[Any]()}
             for name, column in columns.items():
                 kind, key, label = name.split("/", 2)
                 if key in ("", self.metrics[m]) and (values := column[i]) is not None:
-                    found[kind].append((label, values.tolist() if kind == "curve" else float(values[0])))
+                    named[kind].append((label, values.tolist() if kind == "curve" else float(values[0])))
             score, confidence = float(self.scores[m, i]), float(made["confidence"])
             yield ScoreRecord(
                 setting=self.setting,
                 metric_key=self.metrics[m],
                 image=image,
-                model=self.about["model"],
-                method=self.about["method"],
-                metric=self.about["labels"][m],
+                model=self.shared["model"],
+                method=self.shared["method"],
+                metric=self.shared["labels"][m],
                 image_id=known[image]["id"] if image in known else "",
                 label=known[image]["label"] if image in known else None,
                 target=None if made["target"] == _NO_TARGET else int(made["target"]),
@@ -207,9 +214,9 @@ class StoredTask:
                 error=errors.get(at),
                 verdict=[None, *self.notes["verdicts"]][made["verdict"]],
                 flags=list(flags.get(at, ())),
-                diagnostics=found["diagnostic"],
-                extras=found["extra"],
-                curves=found["curve"],
+                diagnostics=named["diagnostic"],
+                extras=named["extra"],
+                curves=named["curve"],
                 **{name: float(made[name]) for name in ("forward", "jvp", "vjp", "seconds")},
                 batch=int(made["batch"]),
             )
@@ -262,5 +269,5 @@ def _ragged(name: str, column: Sequence[Sequence[float] | None]) -> dict[str, ND
     kind = _TYPES[name.partition("/")[0]]
     if (lengths == lengths[0]).all():
         return {name: np.array(column, kind)}
-    flat = [value for values in column for value in values or ()]
+    flat = [value for values in column if values is not None for value in values]
     return {name: np.array(flat, kind), f"{name}/lengths": lengths}

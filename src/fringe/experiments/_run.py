@@ -327,11 +327,11 @@ def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, 
 def _settings_of(store: Store, resolved: Resolved, label: str) -> set[str]:
     """The settings of everything that was computed with the weights of a model, whatever its label."""
     key, manifest = resolved.manifest.model_key(label), resolved.manifest
-    made = {task.setting: task.about["setting"] for task in store.tasks()}
+    made = {task.setting: task.shared["setting"] for task in store.tasks()}
     made |= {crash["setting_key"]: crash["setting"] for crash in store.records(CRASH).values()}
-    found = {setting for setting, known in made.items() if digest(known.get("model")) == key}
+    used = {setting for setting, known in made.items() if digest(known.get("model")) == key}
     asked = {manifest.setting_key(label, method) for method in manifest.settings[label]}
-    return found | {setting for setting in asked if store.images_with_maps(setting)}
+    return used | {setting for setting in asked if store.images_with_maps(setting)}
 
 
 def run_record(result: RunResult) -> dict[str, Any]:

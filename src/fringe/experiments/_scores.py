@@ -8,8 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.experiments._manifest import Manifest
-from fringe.experiments._records import MAP, MISSING, OK, STATUSES, Details, ScoreRecord, StoredTask, read_ragged
-from fringe.experiments._records import targets_of, tasks_of
+from fringe.experiments._records import (
+    MAP,
+    MISSING,
+    OK,
+    STATUSES,
+    Details,
+    ScoreRecord,
+    StoredTask,
+    read_ragged,
+    targets_of,
+    tasks_of,
+)
 
 if TYPE_CHECKING:
     import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
@@ -67,7 +77,10 @@ class ScoreArrays:
             if s is None:
                 continue
             if names not in known:
-                at = [np.array([p.get(n, -1) for n in one]) for p, one in zip(self._places[1:], (task.metrics, task.images), strict=True)]
+                at = [
+                    np.array([p.get(n, -1) for n in one])
+                    for p, one in zip(self._places[1:], (task.metrics, task.images), strict=True)
+                ]
                 known[names] = tuple(part for one in at for part in (np.flatnonzero(one >= 0), one[one >= 0]))
             from_m, to_m, from_i, to_i = known[names]
             self._add(task, (np.ix_(from_m, from_i), (s, *np.ix_(to_m, to_i))), first)
@@ -155,12 +168,12 @@ class PlanScores:
         """All that is stored of each score, None where an image was not computed."""
         at, key = self.column("task", model, method, metric), self.manifest.metrics[metric]["key"]
         images = self.manifest.images_of(model, metric)
-        known, found = {image["digest"]: image for image in images}, dict[tuple[int, str], ScoreRecord]()
+        known, records = {image["digest"]: image for image in images}, dict[tuple[int, str], ScoreRecord]()
         numbers = {id(self.arrays.tasks[number]): number for number in np.unique(at[at >= 0]).tolist()}
         for task, details in self.source.details([self.arrays.tasks[number] for number in numbers.values()]):
             rows = (row for row in task.rows(details, known) if row.metric_key == key)
-            found |= {(numbers[id(task)], row.image): row for row in rows}
-        return tuple(found.get((n, image["digest"])) for n, image in zip(at.tolist(), images, strict=True))
+            records |= {(numbers[id(task)], row.image): row for row in rows}
+        return tuple(records.get((n, image["digest"])) for n, image in zip(at.tolist(), images, strict=True))
 
     def curves(self, model: str, method: str, names: Mapping[str, str]) -> dict[str, list[NDArray[np.float64]]]:
         """Read a curve of each metric in ``names``, (N + 1,) for each image that has one."""
@@ -173,7 +186,7 @@ class PlanScores:
         for task, details in self.source.details([self.arrays.tasks[number] for number in tasks.values()]):
             for metric, name in names.items():
                 full = f"curve/{self.manifest.metrics[metric]['key']}/{name}"
-                if full not in task.about["details"]:
+                if full not in task.shared["details"]:
                     continue
                 for image, values in zip(task.images, read_ragged(details, full, len(task.images)), strict=True):
                     i = positions.get(image, len(images))
@@ -241,7 +254,9 @@ class PlanScores:
 
         empty = np.zeros(1, MAP)
         maps = np.concatenate([self.arrays.maps, empty])[at]
-        numbers = {name: np.where(at < 0, np.nan, maps[name]) for name in ("confidence", "forward", "jvp", "vjp", "seconds")}
+        numbers = {
+            name: np.where(at < 0, np.nan, maps[name]) for name in ("confidence", "forward", "jvp", "vjp", "seconds")
+        }
         columns = {name: pl.Series(values).fill_nan(None) for name, values in numbers.items()}
         target = np.where(at < 0, np.nan, targets_of(maps))
         columns["target"] = pl.Series(target).fill_nan(None).cast(pl.Int32)

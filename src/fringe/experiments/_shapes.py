@@ -3,18 +3,46 @@
 import json
 import re
 from functools import cache
-from typing import Annotated, Any, cast
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,  # that of typing does not serve pydantic before Python 3.12
+    cast,
+)
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from typing_extensions import NotRequired, TypedDict  # that of typing does not serve pydantic before Python 3.12
+from typing_extensions import TypedDict
 
-from fringe.errors import first_line
+from fringe._files import RECORD_BYTES
 from fringe.experiments._spec import PLAN_NAME
+
+#: JSON with less than so many bytes for each of its values, and more values than ``_FEW``, would fill the memory.
+_BYTES_OF_A_VALUE, _FEW = 12, 2**20
+
+#: Kinds of records: what was asked for, tasks that end their process, the first logits of a model, recalled results.
+PLAN, CRASH, LOGITS, VOID = "plan", "crash", "logits", "void"
 
 _STRICT = ConfigDict(strict=True, extra="forbid")
 _Label = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 _Names = dict[str, Any]
+
+
+class Damaged(ValueError):
+    """A file, or a row of it, is not what was written."""
+
+
+def to_json(data: Any) -> bytes:
+    """Write plain data as JSON."""
+    return json.dumps(data, separators=(",", ":")).encode()
+
+
+def from_json(content: bytes) -> Any:
+    """Read JSON that does not fill the memory. Raises ValueError or RecursionError for other bytes."""
+    values = sum(map(content.count, (b",", b"[", b"{")))
+    if len(content) > RECORD_BYTES or (values > _FEW and values * _BYTES_OF_A_VALUE > len(content)):
+        raise Damaged("it would fill the memory")
+    return json.loads(content)
 
 
 class _Image(TypedDict):
@@ -116,7 +144,16 @@ class _Crash(TypedDict):
     images: list[str]
 
 
-def plan_problem(name: str, record: Any) -> str:
+def record_problem(kind: str, name: str, record: Any) -> str:
+    """What is wrong with a record; empty if nothing is."""
+    if record is None:  # it was removed
+        return ""
+    if kind == VOID:
+        return _problem(dict[str, int], record)
+    return _plan_problem(name, record) if kind == PLAN else _problem(_Crash, record) if kind == CRASH else ""
+
+
+def _plan_problem(name: str, record: Any) -> str:
     """What is wrong with the record of a plan; empty if it is one of this version."""
     if not re.fullmatch(PLAN_NAME, name) or len(name) > 200:
         return "its name is none of a plan"  # reports are written to folders of these names
@@ -135,11 +172,6 @@ def plan_problem(name: str, record: Any) -> str:
     return "" if is_scenic else "its images are of no scene"
 
 
-def crash_problem(record: Any) -> str:
-    """What is wrong with the record of a task that ended its process; empty if it is one."""
-    return _problem(_Crash, record)
-
-
 @cache
 def _reader(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
@@ -150,5 +182,26 @@ def _problem(kind: Any, record: Any) -> str:
         _reader(kind).validate_python(record)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
-        return f"{'.'.join(map(str, first['loc']))[:80]}: {first_line(first['msg'])}"
+        return f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg']}"
     return ""
+
+
+def is_shared(shared: Any, metrics: int) -> bool:
+    """Whether what tasks share names a model, a method, the metrics and versions, as this program writes it."""
+    lists = [shared[name] for name in ("labels", "details", "map_versions")]
+    tables = [shared[name] for name in ("setting", "metrics", "versions")]
+    if not all(isinstance(one, list) for one in lists) or len(shared["labels"]) != metrics:
+        return False
+    texts = [shared["model"], shared["method"], *shared["labels"], *shared["details"]]
+    texts += [
+        version for one in (shared["versions"], *shared["map_versions"]) for pair in one.items() for version in pair
+    ]
+    return all(isinstance(one, str) for one in texts) and all(isinstance(one, dict) for one in tables)
+
+
+def are_notes(notes: Any, size: int) -> bool:
+    """Whether the notes of a task are flags and errors of its scores."""
+    texts = [*notes["verdicts"], *(flag for flags, _, _ in notes["scores"] for flag in flags)]
+    texts += [error for _, error, _ in notes["scores"] if error is not None]
+    positions = [at for _, _, positions in notes["scores"] for at in positions]
+    return all(isinstance(one, str) for one in texts) and all(type(at) is int and 0 <= at < size for at in positions)

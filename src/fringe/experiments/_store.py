@@ -1,7 +1,8 @@
 """The store of a run: the SQLite files of a folder, each with one writer, and their union for everyone who reads.
 
-Nothing is changed or deleted: of two records of one name the newer counts, of two scores the valid one, and of two valid
-ones that of the later file. A file that is full is closed, and the next one begins. See :mod:`._database` for a file.
+Nothing is changed or deleted: of two records of one name the newer counts, of two scores the valid one, and of two
+valid ones that of the later file. A file that is full is closed, and the next one begins.
+:mod:`fringe.experiments._database` reads and writes a file.
 """
 
 import contextlib
@@ -9,11 +10,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,20 +23,28 @@ from fringe._files import RECORD_BYTES, read_regular, require_local
 from fringe._process import fate_of, process_name
 from fringe._urls import url_of
 from fringe.errors import InputError
-from fringe.experiments._database import FULL, FULL_REMOTE, MAPS_SUFFIX, SUFFIX, Damaged, Reader, Writer, close_abandoned
-from fringe.experiments._manifest import digest
+from fringe.experiments._database import (
+    FULL,
+    FULL_REMOTE,
+    MAPS_SUFFIX,
+    SUFFIX,
+    Reader,
+    Writer,
+    close_abandoned,
+)
 from fringe.experiments._places import LEASE, Bucket, Folder, claim_bytes, is_database, is_stale, warn, writer_of
 from fringe.experiments._places import StoreFull as StoreFull
 from fringe.experiments._records import Details, ScoreRecord, StoredMap, StoredTask
-from fringe.experiments._shapes import crash_problem, plan_problem
+from fringe.experiments._shapes import CRASH, LOGITS, VOID, Damaged, record_problem
+from fringe.experiments._shapes import PLAN as PLAN
 
 #: What to open of a folder of results that is no run, by what made it.
 _SHOWN_BY = {"explain": "index.html", "compare": "compare.png"}
+Row, Value = TypeVar("Row"), TypeVar("Value")
+
 MARKER = "fringe-run.json"
 FORMAT = 3
 _MARKER_CONTENT = json.dumps({"format": FORMAT}).encode()
-#: Kinds of records: what was asked for, tasks that end their process, the first logits of a model, and recalled results.
-PLAN, CRASH, LOGITS, VOID = "plan", "crash", "logits", "void"
 
 
 @dataclass
@@ -114,7 +123,9 @@ class Store(AbstractContextManager["Store"]):
             return
         has_results = any(is_database(name) for name in names)
         if MARKER in names and not has_results:
-            raise InputError(f"run: {self.files.at(MARKER)!r} is damaged, and nothing beside it is of a run; is it one?")
+            raise InputError(
+                f"run: {self.files.at(MARKER)!r} is damaged, and nothing beside it is of a run; is it one?"
+            )
         if not create and not has_results:
             raise InputError(f"run: {str(self.root)!r} holds no run of this program ({self._other_content()})")
         if has_results:
@@ -123,7 +134,9 @@ class Store(AbstractContextManager["Store"]):
             if MARKER in names:
                 self.files.set_aside(MARKER)
             if not has_results:
-                self.files.begin((MARKER, "claims", "done", "aside"))  # the mark, too: another may have begun here just now
+                self.files.begin(
+                    (MARKER, "claims", "done", "aside")
+                )  # the mark, too: another may have begun here just now
             self.files.write(MARKER, _MARKER_CONTENT)
 
     def _other_content(self) -> str:
@@ -172,13 +185,13 @@ class Store(AbstractContextManager["Store"]):
         """Write what is intact in a damaged file, and not recalled, into another."""
         with contextlib.suppress(Damaged), self._reader(name) as reader:
             for _, kind, named, created, data in reader.records():
-                if not _problem(kind, named, data):
+                if not record_problem(kind, named, data):
                     self._writer(SUFFIX).record(kind, named, created, data)
             for number, task in reader.tasks():
                 with contextlib.suppress(Damaged):
                     if not self._is_void(task.setting, name, number):
-                        whole = StoredTask(**{**vars(task), "details": reader.details(task)})
-                        self._writer(SUFFIX).commit(whole, self._now())
+                        complete = replace(task, details=reader.details(task))
+                        self._writer(SUFFIX).commit(complete, self._now())
             for number, *_ in reader.maps():
                 with contextlib.suppress(Damaged):
                     setting, image, stored = reader.map(number)
@@ -211,13 +224,13 @@ class Store(AbstractContextManager["Store"]):
         self._newest = max(self._newest, int(stamp) if stamp.isdecimal() and len(stamp) == 20 else 0)
         for number, kind, named, created, data in reader.records(seen.last.get("record", 0)):
             seen.last["record"], order = number, (created, name, number)
-            if problem := _problem(kind, named, data):
+            if problem := record_problem(kind, named, data):
                 reader.problems.append(f"the {kind} {named[:80]!r} is damaged, or of another version: {problem}")
             elif order > self._records.get((kind, named), ((0, "", 0), None))[0]:
                 self._records[kind, named], self._newest = (order, data), max(self._newest, created)
         for number, task in reader.tasks(seen.last.get("task", 0)):
             seen.last["task"] = number
-            self._since[_key(task)] = task.failed_images
+            self._since[task.key] = task.failed_images
             if not self._is_worker:
                 self._tasks.setdefault(name, []).append(task)
         for number, setting, image, status in reader.maps(seen.last.get("map", 0)):
@@ -229,29 +242,35 @@ class Store(AbstractContextManager["Store"]):
         self.refresh()
         self._since.clear()
         every = (task for name in sorted(self._tasks) for task in self._tasks[name])
-        return [task for task in every if not self._is_void(task.setting, *task.place[:2])]
+        return [task for task in every if not self._is_void(task.setting, *task.row[:2])]
 
     def details(self, tasks: Sequence[StoredTask]) -> Iterator[tuple[StoredTask, Details]]:
         """Read the details of tasks, file by file; those that are damaged are left out, with a warning."""
-        by_file = dict[str, list[StoredTask]]()
-        for task in tasks:
-            by_file.setdefault(task.place[0], []).append(task)
+        rows = ((task.row[0], task) for task in tasks)
+        return self._each(rows, Reader.details, "its scores are computed again by the next run")
+
+    def _each(
+        self, rows: Iterable[tuple[str, Row]], read: Callable[[Reader, Row], Value], then: str
+    ) -> Iterator[tuple[Row, Value]]:
+        """Read rows, given with their files, file by file; those that are damaged are left out, with a warning."""
+        by_file = dict[str, list[Row]]()
+        for name, row in rows:
+            by_file.setdefault(name, []).append(row)
         for name, of_file in by_file.items():
             try:
                 with self._reader(name) as reader:
-                    for task in of_file:
+                    for row in of_file:
                         try:
-                            yield task, reader.details(task)
+                            yield row, read(reader, row)
                         except Damaged as error:
-                            warn(f"{error}; its scores are computed again by the next run")
+                            warn(f"{error}; {then}")
             except Damaged as error:
-                warn(f"{self.files.at(name)!r} is damaged ({error})")
+                warn(f"{self.files.at(name)!r} is damaged ({error}); {then}")
 
     def damaged(self) -> dict[str, str]:
         """What is wrong with damaged files, by path. Details and maps are not read for it."""
         self.refresh()
-        problems = {self.files.at(name): "; ".join(seen.problems) for name, seen in self._seen.items() if seen.problems}
-        return problems
+        return {self.files.at(name): "; ".join(seen.problems) for name, seen in self._seen.items() if seen.problems}
 
     def records(self, kind: str) -> dict[str, Any]:
         """The newest records of a kind by name, without those that were removed."""
@@ -265,14 +284,14 @@ class Store(AbstractContextManager["Store"]):
 
     # What is written
 
-    def commit(self, rows: Sequence[ScoreRecord], about: Mapping[str, Any]) -> None:
+    def commit(self, rows: Sequence[ScoreRecord], shared: Mapping[str, Any]) -> None:
         """Store the records of a task, and JSON data about it, or nothing of it. Raises StoreFull if there is no
         space."""
         with self._mutex:
-            task = StoredTask.of(rows, about)
+            task = StoredTask.of(rows, shared)
             self._writer(SUFFIX).commit(task, self._now())
             if isinstance(self.files, Bucket):
-                self.files.write(f"done/{_key(task)}", str(task.failed_images).encode())
+                self.files.write(f"done/{task.key}", str(task.failed_images).encode())
 
     def write_record(self, kind: str, name: str, data: Any) -> None:
         """Store JSON data, unless it is there; None removes it."""
@@ -317,35 +336,20 @@ class Store(AbstractContextManager["Store"]):
     def load_maps(self, setting: str, images: Iterable[str]) -> dict[str, StoredMap]:
         """Read stored maps of a setting by image digest, of two of one image the valid one; those that are absent or
         damaged are left out."""
-        places, result = self._places_of_maps(setting), dict[str, StoredMap]()
-        by_file = dict[str, list[tuple[str, int]]]()
-        for image in images:
-            if image in places:
-                by_file.setdefault(places[image][0], []).append((image, places[image][1]))
-        for name, numbers in by_file.items():
-            try:
-                with self._reader(name) as reader:
-                    for image, number in numbers:
-                        try:
-                            found = reader.map(number)
-                            if found[:2] == (setting, image):
-                                result[image] = found[2]
-                        except Damaged as error:
-                            warn(f"{error}; it is made again")
-            except Damaged as error:
-                warn(f"{self.files.at(name)!r} is damaged ({error}); its maps are made again")
-        return result
+        known = self._rows_of_maps(setting)
+        rows = ((known[image][0], (image, known[image][1])) for image in images if image in known)
+        read = self._each(rows, lambda reader, row: reader.map(row[1]), "it is made again")
+        return {row[0]: stored for row, (of, image, stored) in read if (of, image) == (setting, row[0])}
 
     def images_with_maps(self, setting: str) -> frozenset[str]:
         """The images of which maps of a setting are stored."""
-        return frozenset(self._places_of_maps(setting))
+        return frozenset(self._rows_of_maps(setting))
 
-    def _places_of_maps(self, setting: str) -> dict[str, tuple[str, int]]:
+    def _rows_of_maps(self, setting: str) -> dict[str, tuple[str, int]]:
         self.refresh()
-        known = [one for one in sorted(self._maps.get(setting, ()), key=lambda one: one[2])]
-        known = [one for one in known if not self._is_void(setting, *one[2])]
+        known = sorted(self._maps.get(setting, ()), key=lambda one: one[2])
         valid_last = sorted(known, key=lambda one: one[1] == "ok")
-        return {image: place for image, _, place in valid_last}
+        return {image: row for image, _, row in valid_last if not self._is_void(setting, *row)}
 
     def commit_logits(self, model: str, logits: Mapping[str, Tensor]) -> None:
         """Store the logits (C,) of a few images by digest, under the digest of the model."""
@@ -405,18 +409,3 @@ class Store(AbstractContextManager["Store"]):
             for name in list(self._claims):
                 with contextlib.suppress(Exception):  # the next write says what is wrong
                     self.files.write(name, claim_bytes())
-
-
-def _key(task: StoredTask) -> str:
-    """The name of a task, as :attr:`fringe.experiments.Task.key`."""
-    return digest([task.setting, sorted(task.metrics), task.images])
-
-
-def _problem(kind: str, name: str, data: Any) -> str:
-    """What is wrong with a record; empty if nothing is."""
-    if data is None:
-        return ""
-    if kind == VOID:
-        is_fine = isinstance(data, dict) and all(isinstance(number, int) for number in data.values())
-        return "" if is_fine else "it names no rows"
-    return plan_problem(name, data) if kind == PLAN else crash_problem(data) if kind == CRASH else ""

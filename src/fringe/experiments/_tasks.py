@@ -46,9 +46,9 @@ class Task:
     def record(self, manifest: Manifest) -> dict[str, Any]:
         """What names the task and its scores, as JSON data: the record of one that ended its process."""
         names = {"model": self.model, "method": self.method, "setting_key": self.setting}
-        return {**names, "metric_keys": list(self.metric_keys), "images": list(self.images), **self.about(manifest)}
+        return {**names, "metric_keys": list(self.metric_keys), "images": list(self.images), **self.shared(manifest)}
 
-    def about(self, manifest: Manifest) -> dict[str, Any]:
+    def shared(self, manifest: Manifest) -> dict[str, Any]:
         """What is stored with its records: enough to say later why it is no longer required."""
         metrics = {label: manifest.metrics[label]["settings"] for label in self.metrics}
         return {"setting": manifest.settings[self.model][self.method], "metrics": metrics}
@@ -232,8 +232,8 @@ def versions_of(tasks: Iterable[StoredTask], manifest: Manifest) -> dict[str, di
     """By library, how many tasks of a plan each of its versions computed, or made the stored maps of."""
     required, numbers, result = Requirements(manifest), Counter[frozenset[tuple[str, str]]](), dict[str, Counter[str]]()
     for task in tasks:
-        if "versions" in task.about and required.any_of(task):
-            made = [task.about["versions"], *task.about["map_versions"]]
+        if "versions" in task.shared and required.any_of(task):
+            made = [task.shared["versions"], *task.shared["map_versions"]]
             numbers[frozenset(pair for one in made for pair in one.items())] += 1
     for pairs, count in numbers.items():
         for name, version in sorted(pairs):
@@ -255,21 +255,21 @@ def orphaned(tasks: Iterable[StoredTask], plans: Iterable[Manifest]) -> list[Orp
     current = list(plans)
     required = [Requirements(manifest) for manifest in current]
     return [
-        OrphanedTask(task.about["model"], task.about["method"], len(task.images), _reason(task, current))
+        OrphanedTask(task.shared["model"], task.shared["method"], len(task.images), _reason(task, current))
         for task in tasks
         if not any(one.any_of(task) for one in required)
     ]
 
 
 def _reason(task: StoredTask, plans: list[Manifest]) -> str:
-    model, method = task.about["model"], task.about["method"]
+    model, method = task.shared["model"], task.shared["method"]
     current = [m.settings[model] for m in plans if model in m.settings]
     if not current:
         return f"no plan has the model {model!r}"
     same = [settings[method] for settings in current if method in settings]
     if not same:
         return f"no plan has the method {method!r}"
-    differences = min((changes(task.about["setting"], setting) for setting in same), key=len)
+    differences = min((changes(task.shared["setting"], setting) for setting in same), key=len)
     if differences:
         return "; ".join(differences)
     images = {image["digest"] for manifest in plans for image in manifest.images}
