@@ -216,7 +216,8 @@ def test_tables_say_of_each_score_what_its_best_record_says(scored):
         )
         records.append(record)
     results, of_map = Results(about, Parts(records)), {}
-    records = sorted(records[::-1], key=lambda record: record.status != "ok")
+    records.reverse()
+    records.sort(key=lambda record: record.status != "ok")
     for (model, method, metric), cell in results.cells.items():
         best, name = {}, (about.setting_key(model, method), about.metrics[metric]["key"])
         for record in records:

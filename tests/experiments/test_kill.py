@@ -301,13 +301,13 @@ def test_a_claim_of_a_dead_process_is_free_and_that_of_a_living_one_is_not(place
 
 
 def _claim():
-    from fringe.experiments._places import claim_bytes
+    from fringe.experiments._claims import _content
 
-    return claim_bytes()
+    return _content("token")
 
 
 def test_a_thread_renews_what_is_claimed(tmp_path, monkeypatch):
-    monkeypatch.setattr("fringe.experiments._store.LEASE", 0.04)
+    monkeypatch.setattr("fringe.experiments._claims.LEASE", 0.04)
     store = Store(tmp_path)
     with store.claim("unit"):
         before = (tmp_path / "claims" / "unit").read_bytes()

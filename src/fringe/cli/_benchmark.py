@@ -54,7 +54,7 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
 
     Scores, failures with their reasons, and results that no plan asks for.
 
-    Exit codes: 0 all scored, 2 no run there, 3 some scores failed, 75 some are not computed yet, or something of the run
+    Exit codes: 0 all scored, 2 no run there, 3 some scores failed, 75 some are not computed yet, or a part of the run
     is damaged or gone.
     """
     with exit_on_error("bench"):

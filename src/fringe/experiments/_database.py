@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ class Writer:
             row = (number, task.setting, *shared, created, numbers, notes, mark)
             self._db.execute("INSERT INTO task VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             self._db.execute("INSERT INTO detail VALUES (?, ?, ?)", (number, details, seal(mark, details)))
-        return StoredTask(**{**vars(task), "details": None, "row": (self.name, number, mark)})
+        return replace(task, details=None, row=(self.name, number, mark))
 
     def record(self, kind: str, name: str, created: int, data: Any) -> None:
         """Store JSON data; the newest of a kind and name counts."""
@@ -198,7 +199,11 @@ def _system_errors(folder: Path) -> Generator[None]:
     except OSError as error:
         raise disk_error(error, folder) from error
     except sqlite3.Error as error:
-        cause = OSError(errno.ENOSPC, "no space left") if _name_of(error) == "SQLITE_FULL" else _cause(folder, error)
+        cause = (
+            OSError(errno.ENOSPC, "no space left")
+            if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
+            else _cause(folder, error)
+        )
         raise disk_error(cause, folder) from error
 
 
@@ -210,10 +215,6 @@ def _cause(folder: Path, error: sqlite3.Error) -> OSError:
     except OSError as cause:
         return cause
     return OSError(errno.EIO, str(error))
-
-
-def _name_of(error: sqlite3.Error) -> str:
-    return str(getattr(error, "sqlite_errorname", ""))
 
 
 class Reader(AbstractContextManager["Reader"]):
@@ -322,7 +323,7 @@ class Reader(AbstractContextManager["Reader"]):
             raise Damaged("its notes")
         if (arrays["status"] >= len(STATUSES)).any():
             raise Damaged("a status of a newer version")
-        return StoredTask(setting, asked, of, **arrays, notes=known, shared=common, row=(self.name, number, mark))
+        return StoredTask(setting, asked, of, *arrays.values(), known, common, None, (self.name, number, mark))
 
     def _rows(self, table: str, columns: str, after: int) -> Iterator[tuple[Any, ...]]:
         """Read the rows of a table behind ``after``, behind damage one by one; those that cannot be read are passed

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import json
 import os
 import re
 import time
@@ -29,8 +28,6 @@ from fringe.errors import FringeError, InputError, TransientError
 #: Errors that only a person can fix; all others may pass.
 REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
 _ABSENT = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
-#: Seconds after which a claim that nobody renewed belongs to no living process.
-LEASE = 120.0
 #: Seconds after which a file half written belongs to no living process, wherever that ran.
 ABANDONED = 24 * 3600.0
 
@@ -53,21 +50,6 @@ def disk_error(error: OSError, root: Path, needed: int = 0, *, what: str = "a re
     return TransientError(
         f"{str(root)!r}: {what} ({error.strerror or error}); nothing that was computed before is lost"
     )
-
-
-def claim_bytes() -> bytes:
-    """What a claim of this process holds."""
-    return json.dumps({"process": process_name(), "time": time.time()}).encode()
-
-
-def is_stale(claim: bytes | None) -> bool:
-    """Whether a claim belongs to no living process; False if it is gone."""
-    try:
-        holder = json.loads(claim or b"")
-        fate, age = fate_of(holder["process"]), time.time() - holder["time"]
-        return fate == "gone" or (fate == "unknown" and age > LEASE)
-    except (ValueError, KeyError, TypeError, RecursionError):  # not written by this program
-        return claim is not None
 
 
 class Folder:

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from fringe._files import RECORD_BYTES, read_regular, require_local
 from fringe._process import fate_of, process_name
 from fringe._urls import url_of
 from fringe.errors import InputError
+from fringe.experiments._claims import Claims
 from fringe.experiments._database import (
     FULL,
     FULL_REMOTE,
@@ -32,7 +33,13 @@ from fringe.experiments._database import (
     Writer,
     close_abandoned,
 )
-from fringe.experiments._places import LEASE, Bucket, Folder, claim_bytes, is_database, is_stale, warn, writer_of
+from fringe.experiments._places import (
+    Bucket,
+    Folder,
+    is_database,
+    warn,
+    writer_of,
+)
 from fringe.experiments._places import StoreFull as StoreFull
 from fringe.experiments._records import Details, ScoreRecord, StoredMap, StoredTask
 from fringe.experiments._shapes import CRASH, LOGITS, VOID, Damaged, record_problem
@@ -40,7 +47,8 @@ from fringe.experiments._shapes import PLAN as PLAN
 
 #: What to open of a folder of results that is no run, by what made it.
 _SHOWN_BY = {"explain": "index.html", "compare": "compare.png"}
-Row, Value = TypeVar("Row"), TypeVar("Value")
+R = TypeVar("R")
+V = TypeVar("V")
 
 MARKER = "fringe-run.json"
 FORMAT = 3
@@ -88,8 +96,7 @@ class Store(AbstractContextManager["Store"]):
 
     def _start(self, seen: dict[str, _Seen], *, is_worker: bool) -> None:
         self._is_worker, self._mutex, self._writers = is_worker, threading.RLock(), dict[str, Writer]()
-        self._claims, self._stopped = set[str](), threading.Event()
-        self._renewing: threading.Thread | None = None
+        self._claims = Claims(self.files)
         self._forget(seen)
 
     def _forget(self, seen: dict[str, _Seen]) -> None:
@@ -149,7 +156,7 @@ class Store(AbstractContextManager["Store"]):
 
     def close(self) -> None:
         """Make the files of this process, and of processes that died, plain ones."""
-        self._stopped.set()
+        self._claims.stop()
         with self._mutex:
             for writer in self._writers.values():
                 writer.close()
@@ -249,11 +256,9 @@ class Store(AbstractContextManager["Store"]):
         rows = ((task.row[0], task) for task in tasks)
         return self._each(rows, Reader.details, "its scores are computed again by the next run")
 
-    def _each(
-        self, rows: Iterable[tuple[str, Row]], read: Callable[[Reader, Row], Value], then: str
-    ) -> Iterator[tuple[Row, Value]]:
+    def _each(self, rows: Iterable[tuple[str, R]], read: Callable[[Reader, R], V], then: str) -> Iterator[tuple[R, V]]:
         """Read rows, given with their files, file by file; those that are damaged are left out, with a warning."""
-        by_file = dict[str, list[Row]]()
+        by_file = dict[str, list[R]]()
         for name, row in rows:
             by_file.setdefault(name, []).append(row)
         for name, of_file in by_file.items():
@@ -338,7 +343,7 @@ class Store(AbstractContextManager["Store"]):
         damaged are left out."""
         known = self._rows_of_maps(setting)
         rows = ((known[image][0], (image, known[image][1])) for image in images if image in known)
-        read = self._each(rows, lambda reader, row: reader.map(row[1]), "it is made again")
+        read = self._each(rows, _read_map, "it is made again")
         return {row[0]: stored for row, (of, image, stored) in read if (of, image) == (setting, row[0])}
 
     def images_with_maps(self, setting: str) -> frozenset[str]:
@@ -368,26 +373,9 @@ class Store(AbstractContextManager["Store"]):
 
     # Processes
 
-    @contextlib.contextmanager
-    def claim(self, key: str, *, wait: bool = False) -> Generator[bool]:
-        """Claim a task for as long as it is computed; False if another process has it, unless this is to ``wait``. That
-        two processes have it is possible, and costs only time."""
-        name = f"claims/{key}"
-        while not (is_taken := self.files.create(name, claim_bytes())):
-            if is_stale(self.files.read(name)):
-                self.files.remove(name)
-            elif wait:
-                time.sleep(0.05)
-            else:
-                break
-        if is_taken:
-            self._renew(name)
-        try:
-            yield is_taken
-        finally:
-            if is_taken:
-                self._claims.discard(name)
-                self.files.remove(name)
+    def claim(self, key: str, *, wait: bool = False) -> AbstractContextManager[bool]:
+        """Claim a task for as long as it is computed; False if another process has it, unless this is to ``wait``."""
+        return self._claims.claim(key, wait=wait)
 
     def meanwhile(self, key: str) -> int | None:
         """How many images of a task failed, if it was committed since all tasks were last read; else None."""
@@ -397,15 +385,6 @@ class Store(AbstractContextManager["Store"]):
         self.refresh()
         return self._since.get(key)
 
-    def _renew(self, name: str) -> None:
-        self._claims.add(name)
-        if self._renewing is None or not self._renewing.is_alive():
-            self._stopped.clear()
-            self._renewing = threading.Thread(target=self._renew_all, daemon=True)
-            self._renewing.start()
 
-    def _renew_all(self) -> None:
-        while not self._stopped.wait(LEASE / 4):
-            for name in list(self._claims):
-                with contextlib.suppress(Exception):  # the next write says what is wrong
-                    self.files.write(name, claim_bytes())
+def _read_map(reader: Reader, row: tuple[str, int]) -> tuple[str, str, StoredMap]:
+    return reader.map(row[1])
