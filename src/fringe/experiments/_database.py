@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,9 @@ def encoded(task: StoredTask) -> tuple[bytes, bytes, bytes]:
 
     details = {name: np.ascontiguousarray(values) for name, values in (task.details or {}).items()}
     return task.numbers(), to_json(task.notes), save(details)
+
+
+_connected = partial(sqlite3.connect, isolation_level=None, check_same_thread=False)
 
 
 class Writer:
@@ -187,10 +191,6 @@ def _close(db: sqlite3.Connection) -> None:
     db.close()
 
 
-def _connected(name: str) -> sqlite3.Connection:
-    return sqlite3.connect(name, isolation_level=None, check_same_thread=False)
-
-
 @contextlib.contextmanager
 def _system_errors(folder: Path) -> Generator[None]:
     """Turn errors of SQLite and of the system into ours."""
@@ -199,11 +199,8 @@ def _system_errors(folder: Path) -> Generator[None]:
     except OSError as error:
         raise disk_error(error, folder) from error
     except sqlite3.Error as error:
-        cause = (
-            OSError(errno.ENOSPC, "no space left")
-            if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
-            else _cause(folder, error)
-        )
+        is_full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
+        cause = OSError(errno.ENOSPC, "no space left") if is_full else _cause(folder, error)
         raise disk_error(cause, folder) from error
 
 
@@ -228,12 +225,9 @@ class Reader(AbstractContextManager["Reader"]):
         self.name, self.facts, self.problems, self._copy = name, facts, list[str](), contextlib.ExitStack()
         try:
             self._db, self._size = self._open(source)
-        except (sqlite3.Error, OSError, OverflowError) as error:
+        except (sqlite3.Error, OSError, OverflowError, Damaged) as error:
             self._copy.close()
             raise Damaged(str(error)) from error
-        except Damaged:
-            self._copy.close()
-            raise
 
     def __exit__(self, *_: object) -> None:
         self._db.close()
