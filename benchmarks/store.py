@@ -17,7 +17,6 @@ model (IG and two metrics on two digits), from the first report to the last: the
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys

@@ -7,6 +7,7 @@ changed, copied or moved is seen. The numbers of rows have no gap; a gap is dama
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import shutil
 import sqlite3
@@ -141,8 +142,8 @@ class Writer:
             _close(self._db)
 
     def _create(self) -> None:
-        marks = f"PRAGMA application_id = {_APPLICATION}", f"PRAGMA user_version = {_FORMAT}"
-        self._db.executescript(";".join(("BEGIN", *marks, *_SCHEMA, "COMMIT")))
+        marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_FORMAT}"
+        self._db.executescript(";".join(("BEGIN", marks, *_SCHEMA, "COMMIT")))
 
     @contextlib.contextmanager
     def _transaction(self) -> Generator[None]:
@@ -223,6 +224,7 @@ class Reader(AbstractContextManager["Reader"]):
 
     def __init__(self, source: Path | bytes, name: str, facts: dict[str, Any]):
         self.name, self.facts, self.problems, self._copy = name, facts, list[str](), contextlib.ExitStack()
+        self._checked = set[tuple[str, int]]()
         try:
             self._db, self._size = self._open(source)
         except (sqlite3.Error, OSError, OverflowError, Damaged) as error:
@@ -292,27 +294,22 @@ class Reader(AbstractContextManager["Reader"]):
 
     def check(self) -> None:
         """Read what is otherwise read only where it is asked for: details and maps."""
-        for _, task in self.tasks():
-            with self._noting():
-                self.details(task)
-        for number, *_ in self.maps():
-            with self._noting():
-                self.map(number)
-
-    @contextlib.contextmanager
-    def _noting(self) -> Generator[None]:
-        try:
-            yield
-        except Damaged as error:
-            self.problems.append(str(error))
+        tasks, maps = (partial(self.details, task) for _, task in self.tasks()), self.maps()
+        for read in itertools.chain(tasks, (partial(self.map, number) for number, *_ in maps)):
+            try:
+                read()
+            except Damaged as error:
+                self.problems.append(str(error))
 
     def _task(self, number: int, *stored: Any) -> StoredTask:
         setting, metrics, images, shared, _, numbers, notes, mark = stored
         _check(numbers, mark, self.name, number, *stored[:-1])
         of, asked, common = self.facts[images], self.facts[metrics], self.facts[shared]
         arrays, known = StoredTask.read_numbers(numbers, len(asked), len(of)), from_json(notes)
-        if not isinstance(of, tuple) or not isinstance(asked, tuple) or not is_shared(common, len(asked)):
+        is_known = (shared, len(asked)) in self._checked or is_shared(common, len(asked))
+        if not isinstance(of, tuple) or not isinstance(asked, tuple) or not is_known:
             raise Damaged("its names")
+        self._checked.add((shared, len(asked)))
         if not are_notes(known, arrays["scores"].size) or (arrays["maps"]["verdict"] > len(known["verdicts"])).any():
             raise Damaged("its notes")
         if (arrays["status"] >= len(STATUSES)).any():

@@ -58,8 +58,7 @@ class ScoreArrays:
         score: Scores, NaN where there is none.
         status: Places in ``STATUSES``.
         note: Places in ``notes``: flags and error of each score.
-        task: Places in ``tasks``, -1 where the score is missing.
-        map: Places in ``maps``, the records of ``MAP`` of all tasks.
+        map: Places in ``maps``, the records of ``MAP`` of all ``tasks``; -1 where the score is missing.
     """
 
     def __init__(self, manifest: Manifest, tasks: Iterable[StoredTask]):
@@ -69,41 +68,54 @@ class ScoreArrays:
         shape = tuple(map(len, self._places))
         self.score, self.status = np.full(shape, np.nan), np.zeros(shape, np.uint8)
         self.note, self.notes = np.zeros(shape, np.int32), {((), None): 0}
-        self.map, self.task = np.full(shape, -1, np.int32), np.full(shape, -1, np.int32)
-        self.tasks, maps, verdicts, first = list[StoredTask](), list[NDArray[Any]](), {"": 0}, 0
-        known = dict[tuple[int, int], tuple[NDArray[np.intp], ...]]()  # many tasks share their names
+        self.map, self.tasks, self._first = np.full(shape, -1, np.int32), list[StoredTask](), [0]
+        maps, verdicts = list[bytes](), {"": 0}
+        known = dict[tuple[int, int], tuple[Any, Any]]()  # many tasks share their names
         for task in tasks:
             s, names = self._places[0].get(task.setting), (id(task.metrics), id(task.images))
             if s is None:
                 continue
             if names not in known:
-                at = [
-                    np.array([p.get(n, -1) for n in one])
-                    for p, one in zip(self._places[1:], (task.metrics, task.images), strict=True)
-                ]
-                known[names] = tuple(part for one in at for part in (np.flatnonzero(one >= 0), one[one >= 0]))
-            from_m, to_m, from_i, to_i = known[names]
-            self._add(task, (np.ix_(from_m, from_i), (s, *np.ix_(to_m, to_i))), first)
-            made = task.maps.copy()
+                known[names] = self._where(task)
+            self._add(task, s, *known[names])
             words = [verdicts.setdefault(word, len(verdicts)) for word in ("", *task.notes["verdicts"])]
-            made["verdict"] = np.array(words, np.uint8)[task.maps["verdict"]]
-            maps.append(made)
-            first += len(made)
-        self.maps, self.verdicts = np.concatenate(maps) if maps else np.zeros(0, MAP), [None, *list(verdicts)[1:]]
+            made = task.maps
+            if words != list(range(len(words))):
+                made = made.copy()
+                made["verdict"] = np.array(words, np.uint8)[task.maps["verdict"]]
+            maps.append(made.tobytes())
+        self.maps, self.verdicts = np.frombuffer(b"".join(maps), MAP), [None, *list(verdicts)[1:]]
 
-    def _add(self, task: StoredTask, where: tuple[Any, Any], first: int) -> None:
-        source, target = where
-        status, before = task.status[source], self.status[target]
+    def _where(self, task: StoredTask) -> tuple[Any, Any]:
+        """Which scores of a task are asked for, and where they belong."""
+        at = [
+            np.array([p.get(n, -1) for n in names])
+            for p, names in zip(self._places[1:], (task.metrics, task.images), strict=True)
+        ]
+        source, target = [np.flatnonzero(one >= 0) for one in at], [one[one >= 0] for one in at]
+        if all(len(one) and (np.diff(one) == 1).all() for one in (*source, *target)):  # views are faster than copies
+            slices = [slice(int(one[0]), int(one[-1]) + 1) for one in (*source, *target)]
+            return tuple(slices[:2]), tuple(slices[2:])
+        return np.ix_(*source), np.ix_(*target)
+
+    def _add(self, task: StoredTask, s: int, source: Any, target: Any) -> None:
+        status, before = task.status[source], self.status[s][target]
+        rows = np.broadcast_to(np.arange(len(task.images), dtype=np.int32) + self._first[-1], task.status.shape)
+        values = [(self.score, task.scores[source]), (self.status, status), (self.map, rows[source])]
+        if task.notes["scores"] or before.any():
+            notes = np.zeros(task.status.size, np.int32)
+            for flags, error, positions in task.notes["scores"]:
+                notes[positions] = self.notes.setdefault((tuple(flags), error), len(self.notes))
+            values.append((self.note, notes.reshape(task.status.shape)[source]))
         is_better = (status != MISSING) & ((status == OK) | (before != OK))
-        notes = np.zeros(task.status.size, np.int32)
-        for flags, error, positions in task.notes["scores"]:
-            notes[positions] = self.notes.setdefault((tuple(flags), error), len(self.notes))
-        rows = np.broadcast_to(np.arange(len(task.images)) + first, task.status.shape)
+        for array, value in values:
+            array[s][target] = value if is_better.all() else np.where(is_better, value, array[s][target])
         self.tasks.append(task)
-        values = task.scores[source], status, notes.reshape(task.status.shape)[source], rows[source]
-        for array, value in zip((self.score, self.status, self.note, self.map), values, strict=True):
-            array[target] = np.where(is_better, value, array[target])
-        self.task[target] = np.where(is_better, len(self.tasks) - 1, self.task[target])
+        self._first.append(self._first[-1] + len(task.images))
+
+    def tasks_at(self, rows: NDArray[Any]) -> NDArray[np.intp]:
+        """Places in ``tasks`` of rows of ``maps``, -1 for none."""
+        return np.where(rows < 0, -1, np.searchsorted(self._first, rows, "right") - 1)
 
     def column(self, name: str, setting: str, metric_key: str) -> NDArray[Any]:
         """A part (images,) of the array of a name."""
@@ -166,7 +178,8 @@ class PlanScores:
 
     def rows(self, model: str, method: str, metric: str) -> tuple[ScoreRecord | None, ...]:
         """All that is stored of each score, None where an image was not computed."""
-        at, key = self.column("task", model, method, metric), self.manifest.metrics[metric]["key"]
+        at = self.arrays.tasks_at(self.column("map", model, method, metric))
+        key = self.manifest.metrics[metric]["key"]
         images = self.manifest.images_of(model, metric)
         known, records = {image["digest"]: image for image in images}, dict[tuple[int, str], ScoreRecord]()
         numbers = {id(self.arrays.tasks[number]): number for number in np.unique(at[at >= 0]).tolist()}
@@ -177,7 +190,7 @@ class PlanScores:
 
     def curves(self, model: str, method: str, names: Mapping[str, str]) -> dict[str, list[NDArray[np.float64]]]:
         """Read a curve of each metric in ``names``, (N + 1,) for each image that has one."""
-        columns = {metric: self.column("task", model, method, metric) for metric in names}
+        columns = {metric: self.arrays.tasks_at(self.column("map", model, method, metric)) for metric in names}
         images = [image["digest"] for image in self.manifest.images_of(model)]
         numbers = np.unique(np.concatenate(list(columns.values()))) if columns else np.empty(0, np.int32)
         tasks = {id(self.arrays.tasks[n]): n for n in numbers[numbers >= 0].tolist()}
