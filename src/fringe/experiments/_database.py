@@ -7,7 +7,6 @@ changed, copied or moved is seen. The numbers of rows have no gap; a gap is dama
 import contextlib
 import errno
 import hashlib
-import itertools
 import os
 import shutil
 import sqlite3
@@ -294,10 +293,16 @@ class Reader(AbstractContextManager["Reader"]):
 
     def check(self) -> None:
         """Read what is otherwise read only where it is asked for: details and maps."""
-        tasks, maps = (partial(self.details, task) for _, task in self.tasks()), self.maps()
-        for read in itertools.chain(tasks, (partial(self.map, number) for number, *_ in maps)):
+        query = "SELECT task.id, content, detail.digest, task.digest FROM task LEFT JOIN detail USING (id)"
+        try:
+            for number, content, mark, owner in self._db.execute(query):
+                if not isinstance(content, bytes) or seal(owner, content) != mark:
+                    self.problems.append(f"details {number} are damaged")
+        except sqlite3.Error as error:
+            self.problems.append(f"detail: {error}")
+        for number, *_ in self.maps():
             try:
-                read()
+                self.map(number)
             except Damaged as error:
                 self.problems.append(str(error))
 

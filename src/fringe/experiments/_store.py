@@ -184,7 +184,6 @@ class Store(AbstractContextManager["Store"]):
 
     def _damaged_details(self, name: str) -> str:
         with self._reader(name) as reader:
-            list(reader.records())
             reader.check()
             return "; ".join(reader.problems[:3])
 
