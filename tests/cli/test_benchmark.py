@@ -342,11 +342,11 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, monke
     monkeypatch.setattr("fringe.experiments._run.committed_keys", absent)
     result = benchmark(tmp_path / "run", "--n", 1, *IG)
     assert result.exit_code == 2
-    assert result.stderr == "error: this command needs pyarrow, which is not installed; install fringe[bench]\n"
+    assert result.stderr == "error: this command needs polars, which is not installed; install fringe[bench]\n"
 
 
 def absent(*_, **__):
-    raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+    raise ModuleNotFoundError("No module named 'polars'", name="polars")
 
 
 SOFTMAX = """
