@@ -188,7 +188,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 class TestStore(StoreMachine.TestCase):
-    settings = settings(max_examples=8, stateful_step_count=18, deadline=None, derandomize=True)
+    settings = settings(max_examples=5, stateful_step_count=12, deadline=None, derandomize=True)
 
 
 @pytest.mark.thorough
