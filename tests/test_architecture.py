@@ -43,7 +43,6 @@ HEAVY = {  # package: the only rooms that may import it
     "transformers": {"models"},
     "sklearn": {"paths"},
     "scipy": {"paths", "evaluation", "metrics"},  # metrics interpolate between scattered pixels
-    "pyarrow": {"experiments"},
     "yaml": {"cli", "experiments"},
     "polars": {"experiments", "report"},
     "pebble": {"experiments"},

@@ -275,7 +275,7 @@ class Network:
         return logits
 
     def _takes_one(self, x: Tensor, arguments: ForwardArguments, error: Exception) -> bool:
-        """Whether a model that fails on several images, twice, takes the first one alone, as one exported for one image.
+        """Whether a model that fails on several images, twice, takes the first one alone.
 
         With arguments that belong to images, the cause may be that they do not.
         """

@@ -94,10 +94,10 @@ def test_the_scores_are_those_of_compare_on_the_same_images(tmp_path):
 
 def test_the_same_command_computes_nothing_twice_and_growing_computes_the_rest(tmp_path):
     assert account(sparse(tmp_path, "--json"))["units"]["done"] == 1
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "units").iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.db")}
     again = sparse(tmp_path, "--json")
     assert (again.exit_code, account(again)["units"]) == (0, {"done": 0, "there": 0, "crashed": 0})
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "units").iterdir()} == before
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.db")} == before
     first = [i["digest"] for i in read_results(Store(tmp_path)).manifest.images]
 
     assert "benchmark: 4 images; 2 maps made now" in sparse(tmp_path, n=4).stdout
@@ -127,7 +127,7 @@ def test_other_settings_are_refused_with_the_difference_and_amended_on_request(t
     assert "--amend" in refused.stderr
     seed = sparse(tmp_path, "--seed", 1)
     assert "seed: 0, now 1" in seed.stderr
-    assert len(list((tmp_path / "units").iterdir())) == 1
+    assert len(Store(tmp_path).tasks()) == 1
     assert "2 maps made now" in sparse(tmp_path, *other, "--amend").stdout
     assert run("status", tmp_path).exit_code == 0
     assert "0 maps made now" in sparse(tmp_path, "--amend").stdout  # the first setting's scores were kept
@@ -358,11 +358,11 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, monke
     result = benchmark(tmp_path / "run", "--n", 1, *IG)
     assert result.exit_code == 2
     hint = 'run pip install -e ".[bench]" in the checkout'
-    assert result.stderr == f"error: this command needs pyarrow, which is not installed; {hint}\n"
+    assert result.stderr == f"error: this command needs polars, which is not installed; {hint}\n"
 
 
 def absent(*_, **__):
-    raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+    raise ModuleNotFoundError("No module named 'polars'", name="polars")
 
 
 SOFTMAX = """

@@ -2,7 +2,6 @@
 codes, what is said, and that the same command goes on."""
 
 import errno
-import fcntl
 import json
 import os
 import signal
@@ -16,7 +15,8 @@ from typer.testing import CliRunner
 
 import fringe
 from fringe.cli import app
-from fringe.experiments import RunOptions, Store, read_results, run_plan
+from fringe.experiments import RunOptions, Store, disk_error, read_results, run_plan
+from fringe.experiments._database import Writer
 from fringe.report import write_report
 from fringe.tuning import write_preset
 
@@ -160,14 +160,16 @@ def test_a_disk_that_fails_is_exit_code_75_and_the_same_command_goes_on(tmp_path
     def fails(*_):
         raise OSError(code, os.strerror(code))
 
+    def fails_as(error):
+        raise error
+
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fails)
         first = benchmark(out)
     assert first.exit_code == 75, first.output
     assert "Traceback" not in first.stderr
-    real = os.replace
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", lambda a, b: fails() if "units" in str(b) else real(a, b))
+        patch.setattr(Writer, "commit", lambda *_: fails_as(disk_error(OSError(code, os.strerror(code)), out)))
         second = benchmark(out)
     assert second.exit_code == 75, second.output
     assert f"what is computed is in {out}: run the same command again to go on" in second.stderr
@@ -175,7 +177,7 @@ def test_a_disk_that_fails_is_exit_code_75_and_the_same_command_goes_on(tmp_path
     assert (third.exit_code, json.loads(third.stdout)["units"]["done"]) == (0, 1)
     with monkeypatch.context() as patch:
         # what is there is not computed again because it cannot be read
-        patch.setattr("fringe.experiments._disk.read_regular", fails)
+        patch.setattr(os, "scandir", fails)
         fourth = benchmark(out)
         assert fourth.exit_code == 75, fourth.output
     assert json.loads(benchmark(out, "--json").stdout)["units"]["done"] == 0
@@ -194,18 +196,6 @@ def test_a_disk_that_fails_while_the_report_is_drawn_is_exit_code_75(tmp_path, m
 
 
 @linux
-def test_a_file_system_without_locks_is_said_and_is_no_reason_to_stop(tmp_path, monkeypatch):
-    def flock(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    result = benchmark(tmp_path)
-    assert result.exit_code == 0, result.output
-    assert "warning: " in result.stderr
-    assert "the file system has no locks" in result.stderr
-    assert all(np.isfinite(scores(tmp_path)))
-
-
 def test_images_that_cannot_be_read_now_are_exit_code_75_and_no_score_is_lost(tmp_path, monkeypatch):
     folder, away = pictures(tmp_path / "images"), tmp_path / "away"
     out, data = tmp_path / "run", ("--model", "digits=embedded:digits", "--data", folder)
@@ -230,44 +220,28 @@ def test_images_that_cannot_be_read_now_are_exit_code_75_and_no_score_is_lost(tm
 # A damaged folder
 
 
-def test_damaged_records_are_named_set_aside_and_made_again(tmp_path):
+def test_a_damaged_file_is_named_set_aside_and_made_again(tmp_path):
     out = tmp_path / "run"
     assert benchmark(out, "--save-maps").exit_code == 0
-    before = scores(out)
-    (unit,) = (out / "units").iterdir()
-    damage = {
-        f"units/{unit.name}": "is a folder where a file belongs",
-        "units/other.parquet": "is empty",
-        "plans/benchmark.json": "is damaged",
-        "crashes/some.json": "is damaged",
-        "claims/some.lock": "is a folder where a file belongs",
-        str(next((out / "maps").glob("*/*")).relative_to(out)): "is empty",
-    }
-    for name, problem in damage.items():
-        path = out / name
-        path.unlink(missing_ok=True)
-        if "folder" in problem:
-            path.mkdir()
-        else:
-            path.write_text("{}" if problem == "is damaged" else "")
+    before, files = scores(out), sorted(out.glob("*.db"))
+    for path in files:
+        path.write_bytes(path.read_bytes()[:5000])
     (out / "fringe-run.json").write_text("")
-
     shown = run("status", out)
-    assert shown.exit_code == 0  # no plan is left that could lack something
-    assert "fringe-run.json' is damaged; the next run writes it again" in shown.stderr
-    for name, problem in damage.items():
-        assert f"damaged: {out / name} {problem}; the next run sets it aside and makes it again" in shown.stdout
-    assert json.loads(run("status", out, "--json").stdout)["damaged"] == {
-        str(out / name): problem for name, problem in damage.items()
-    }
+    assert (shown.exit_code, "no plan yet" in shown.stdout) == (75, True)
+    assert "fringe-run.json' is damaged or gone; the next run writes it again" in shown.stderr
+    for path in files:
+        assert f"damaged: {path} " in shown.stdout
+    assert json.loads(run("status", out, "--json").stdout)["damaged"].keys() == {str(path) for path in files}
     assert not (out / "aside").exists()
 
     healed = benchmark(out)
     assert healed.exit_code == 0, healed.output
-    for name, problem in {**damage, "fringe-run.json": "is damaged"}.items():
-        assert f"warning: '{out / name}' {problem}: set aside as '{out / 'aside'}/" in healed.stderr
+    for path in files:
+        assert f"warning: '{path}' is damaged (" in healed.stderr
+        assert f"set aside as '{out / 'aside' / path.name}." in healed.stderr
     assert "Traceback" not in healed.stderr
-    assert len(list((out / "aside").iterdir())) == len(damage) + 1
+    assert len(list((out / "aside").iterdir())) == len(files) + 1
     assert scores(out) == before
     again = run("status", out)
     assert (again.exit_code, "damaged" in again.output) == (0, False)
@@ -303,4 +277,4 @@ def test_a_changed_forward_pass_is_exit_code_2_and_renewed_on_request(tmp_path):
     assert "--renew" in refused.stderr
     renewed = benchmark(out, *arguments, "--renew")
     assert (renewed.exit_code, "2 maps made now" in renewed.stdout) == (0, True)
-    assert "files of results are set aside" in renewed.stderr
+    assert "model 'net': its results under 1 setting are recalled, and computed again" in renewed.stderr

@@ -1,5 +1,6 @@
 """``fringe status``: what is there, what failed and why, what fits no more; as a table and as JSON."""
 
+import copy
 import json
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 from fringe import FRInGe, IntegratedGradients
 from fringe.cli import app
 from fringe.experiments import TRIAL, Arm, ModelSource, Plan, RunOptions, Store, describe_failures, run_plan
-from fringe.experiments._store import CRASHES, PLANS
+from fringe.experiments._store import CRASH, PLAN, VOID
 from fringe.experiments._tasks import pending_tasks
 from fringe.metrics import Sparseness
 from fringe.paper import _tuning
@@ -78,10 +79,11 @@ def test_failures_are_counted_with_their_reason_and_the_methods_that_they_befell
 def test_what_is_missing_is_exit_code_75_whatever_failed(tmp_path):
     run_plan(only(small(), ig=IntegratedGradients(steps=2)), tmp_path, RunOptions())
     store = Store(tmp_path)
-    record = store.records(PLANS)["benchmark"]
+    record = copy.deepcopy(store.records(PLAN)["benchmark"])
     settings = record["settings"]["digits"]
     settings["other"] = {**settings["ig"], "seed": 7}  # asked for, and nothing of it is there
-    store.write_record(PLANS, "benchmark", record)
+    record["plan"]["methods"]["digits"]["other"] = {}
+    store.write_record(PLAN, "benchmark", record)
     shown = status(tmp_path)
     assert shown.exit_code == 75
     assert "digits other 0/2 2 0%" in [" ".join(line.split()) for line in shown.stdout.splitlines()]
@@ -106,8 +108,9 @@ def test_units_that_were_set_aside_are_named(tmp_path):
     manifest, store = finished.resolved.manifest, Store(tmp_path)
     (unit,) = pending_tasks(manifest, (), 16)
     reason = "ended its process (SIGKILL), 3 times"
-    store.write_record(CRASHES, unit.key, {**unit.record(manifest), "reason": reason})
-    (tmp_path / "units" / f"{unit.key}.parquet").unlink()
+    store.write_record(CRASH, unit.key, {**unit.record(manifest), "reason": reason})
+    (task,) = store.tasks()
+    store.write_record(VOID, unit.setting, {task.row[0]: 1})
     images = [image["digest"] for image in manifest.images]
     assert document(tmp_path)["set_aside"] == [{"model": "digits", "method": "ig", "images": images, "reason": reason}]
     shown = status(tmp_path)
@@ -132,7 +135,7 @@ def test_a_folder_that_is_no_run_is_exit_code_2(tmp_path):
         assert "Traceback" not in result.stderr
     Store(tmp_path)
     empty = status(tmp_path)
-    assert (empty.exit_code, "no plan yet" in empty.stdout, document(tmp_path)["plans"]) == (0, True, {})
+    assert (empty.exit_code, "no plan yet" in empty.stdout, document(tmp_path)["plans"]) == (75, True, {})
 
 
 def test_reasons_for_people_are_few_and_the_most_frequent_first():

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from pyarrow import parquet
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fringe
 from fringe.cli import app
-from fringe.experiments import digest
+from fringe.experiments import Store, digest
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
 RELATIVE, ABSOLUTE = 3e-5, 5e-6
@@ -92,23 +91,29 @@ def report_cells(out):
 
 def stored_keys(out):
     """The setting's and the metric's key of every stored score."""
-    for unit in (out / "units").iterdir():
-        for row in parquet.read_table(unit).to_pylist():
-            yield {name: row[name] for name in ("method", "metric", "setting", "metric_key")}
+    for task in Store(out, create=False).tasks():
+        for label, key in zip(task.shared["labels"], task.metrics, strict=True):
+            yield {"method": task.shared["method"], "metric": label, "setting": task.setting, "metric_key": key}
 
 
-def stored_files(out):
-    """The names of the files of scores and of maps, which a later run looks for."""
-    return {"units": sorted(f.stem for f in (out / "units").iterdir()), "maps": sorted(map_files(out))}
+def stored_names(out):
+    """The names of the stored tasks and of their maps, which a later run looks for."""
+    tasks = Store(out, create=False).tasks()
+    units = sorted({digest([task.setting, sorted(task.metrics), task.images]) for task in tasks})
+    return {"units": units, "maps": sorted(stored_maps(out))}
 
 
-def map_files(out):
-    return {f"{file.parent.name}-{file.stem}": file for file in (out / "maps").glob("*/*")}
+def stored_maps(out):
+    store = Store(out, create=False)
+    return {
+        f"{task.setting}-{digest(sorted(task.images))}": store.load_maps(task.setting, task.images)
+        for task in store.tasks()
+    }
 
 
 def setting_records(out):
     """All that shapes a method's map, as plain data, by method."""
-    return read_json(out / "plans" / "benchmark.json")["settings"]["digits"]
+    return Store(out, create=False).records("plan")["benchmark"]["settings"]["digits"]
 
 
 def compare_rows(out):
@@ -277,9 +282,9 @@ def benchmark_table():
 
 def benchmark_maps():
     """Sum and sum of squares of the stored maps by the name of their file and the digest of their image."""
-    stored = {name: load_file(file) for name, file in map_files(benchmarked()).items()}
-    maps = {name: {image: sums(values) for image, values in found.items()} for name, found in stored.items()}
-    return {"near": maps, "exact": stored_files(benchmarked())}
+    stored = stored_maps(benchmarked()).items()
+    maps = {name: {image: sums(one.values) for image, one in found.items()} for name, found in stored}
+    return {"near": maps, "exact": stored_names(benchmarked())}
 
 
 def benchmark_keys():

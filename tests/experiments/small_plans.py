@@ -38,4 +38,4 @@ def done_units(finished):
 
 def all_rows(store):
     """Every committed row by its name."""
-    return {row.key: row for key in store.tasks() for row in store.read(key)[0]}
+    return {row.key: row for task, details in store.details(store.tasks()) for row in task.rows(details, {})}

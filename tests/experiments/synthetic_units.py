@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._jobs import Job
 from fringe.experiments._manifest import Manifest, Resolved, digest
+from fringe.experiments._records import ScoreRecord
 from fringe.experiments._runner import TaskResult
 from fringe.experiments._store import Store
 from fringe.experiments._tasks import committed_keys, pending_tasks
@@ -23,9 +23,18 @@ TIRES_AFTER = 3
 def manifest(methods=("fine",), images=2, metrics=("a", "b")):
     """A plan of one model; each metric on all images."""
     pictures = tuple({"digest": digest(i), "id": f"image-{i}", "source": f"{i}.png", "label": i} for i in range(images))
-    known = {name: {"settings": {"metric": name}, "key": digest({"metric": name}), "limit": images} for name in metrics}
+    words = {"title": "", "direction": "higher", "unit": "", "space": "", "source": "", "summary": "mean"}
+    known = {
+        name: {**words, "settings": {"metric": name}, "key": digest({"metric": name}), "limit": images}
+        for name in metrics
+    }
     settings = {"model": {name: {"model": {"weights": "w"}, "method": {"method": name}} for name in methods}}
-    return Manifest({"name": "synthetic", "n": images}, pictures, (), settings, known, {}, {})
+    plan = {
+        **{"name": "synthetic", "data": [], "models": {}, "preprocessing": {}, "methods": {"model": {}}, "metrics": {}},
+        **{"limits": {}, "n": images, "seed": 0, "target": "predicted", "score": "logit", "exif": "ignore"},
+        "references": None,
+    }
+    return Manifest(plan, pictures, (), settings, known, {"model": {}}, {})
 
 
 def rows_of(unit):
@@ -38,8 +47,8 @@ def rows_of(unit):
             model=unit.model,
             method=unit.method,
             metric=metric,
-            image_id=image[:4],
-            label=3,
+            image_id="",
+            label=None,
             target=1,
             confidence=0.5,
             score=int(digest([unit.setting, key, image])[:8], 16) / 7,
@@ -140,15 +149,23 @@ def job(base, asked, url=None):
     return SyntheticJob(Resolved(None, asked, {}, ()), Store(Path(url) if url else base / "run"), base=base)
 
 
+def stored_rows(store):
+    """Every committed row, the names of its image left out."""
+    return [row for task, details in store.details(store.tasks()) for row in task.rows(details, {})]
+
+
 def table(store):
     """Every committed row by its name, without the time it took."""
     found = {}
-    for key in store.tasks():
-        rows, _ = store.read(key)
-        for row in rows:
-            assert row.key not in found, "a score was computed twice"
-            found[row.key] = replace(row, seconds=0.0, forward=0.0, jvp=0.0, vjp=0.0)
+    for row in stored_rows(store):
+        assert row.key not in found, "a score was computed twice"
+        found[row.key] = replace(row, seconds=0.0, forward=0.0, jvp=0.0, vjp=0.0)
     return found
+
+
+def keys_of(store):
+    """The names of the committed tasks."""
+    return [digest([task.setting, sorted(task.metrics), task.images]) for task in store.tasks()]
 
 
 def expected(asked, shard=SHARD):
@@ -158,4 +175,4 @@ def expected(asked, shard=SHARD):
 
 
 def leftovers(root):
-    return sorted(path.relative_to(root).as_posix() for path in root.rglob(".partial-*"))
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob(".*"))

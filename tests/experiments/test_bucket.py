@@ -2,23 +2,18 @@
 
 import importlib
 import logging
-import os
-import random
-import signal
 import sys
-import time
 from pathlib import Path, PureWindowsPath
 
-import forked_runs
 import pytest
 from small_plans import small
-from synthetic_units import expected, manifest, noted, rows_of, table
+from synthetic_units import expected, manifest, rows_of, table
 
 from fringe._urls import url_of
 from fringe.data import ImageError, find_inputs
 from fringe.errors import FringeError, InputError, TransientError
-from fringe.experiments import RunOptions, _executors, _store, pending_tasks, read_results, read_status, run_plan
-from fringe.experiments._bucket import Bucket
+from fringe.experiments import RunOptions, pending_tasks, read_results, read_status, run_plan
+from fringe.experiments._places import Bucket
 from fringe.experiments._store import Store
 
 
@@ -60,9 +55,7 @@ def test_the_url_of_a_path_has_both_slashes():
 
 
 @pytest.mark.timeout(300)
-def test_a_run_in_a_bucket_is_resumed_packed_and_read(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr(_store, "PACKED_FROM", 4)
-    monkeypatch.setattr(_executors, "COMPACT_EVERY", 1)
+def test_a_run_in_a_bucket_is_resumed_and_read(bucket, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = run_plan(small(n=3), Path(bucket), RunOptions(save_maps=True))
     assert (first.stopped, first.log.count("done")) == (None, 3)
@@ -76,41 +69,42 @@ def test_a_run_in_a_bucket_is_resumed_packed_and_read(bucket, tmp_path, monkeypa
     there, local = (read_results(one) for one in (store, tmp_path / "here"))
     assert there.scores("digits", "ig", "insertion").tolist() == local.scores("digits", "ig", "insertion").tolist()
     assert {cell["missing"] for cell in read_status(Path(bucket))["plans"]["digits"]["cells"]} == {0}
-    assert (len(store.loose()), len(store.packs.names())) == (2, 1)
-    assert store.files.names("claims") == []
+    setting = first.resolved.manifest.setting_key("digits", "ig")
+    assert len(store.load_maps(setting, store.images_with_maps(setting))) == 3
+    assert "claims" not in store.files.names()
     assert [path.name for path in tmp_path.iterdir()] == ["here"]  # no folder named s3:
 
 
 @pytest.mark.timeout(300)
-def test_a_damaged_object_is_set_aside_and_computed_again(bucket):
-    asked, store = manifest(("fine",), 8), Store(Path(bucket))
+def test_a_damaged_object_is_set_aside_and_what_it_lost_is_computed_again(bucket):
+    asked = manifest(("fine",), 8)
     units = pending_tasks(asked, (), 2)
-    for unit in units:
-        store.commit(unit.key, rows_of(unit), unit.record(asked))
-    name = f"units/{units[0].key}.parquet"
-    content = store.files.read(name)
-    store.files.write(name, content[:500] + b"x" + content[501:])
-    assert store.read(units[0].key) is None
-    with pytest.warns(UserWarning, match=r"s3://bucket/.*is damaged: set aside as .*aside/units~"):
-        store.quarantine_damaged()
-    assert store.tasks() == sorted(unit.key for unit in units[1:])
-    store.commit(units[0].key, rows_of(units[0]), units[0].record(asked))
-    assert table(store) == expected(asked)
+    with Store(Path(bucket), full=1) as store:
+        for unit in units:
+            store.commit(rows_of(unit), {**unit.shared(asked), "versions": {}, "map_versions": []})
+    first, *_ = store.files.names()
+    content = store.files.read(first)
+    at = content.index(b'"verdicts"')
+    store.files.write(first, content[:at] + b"x" + content[at + 1 :])
+    with Store(Path(bucket)) as store:
+        with pytest.warns(UserWarning, match=r"s3://bucket/.*is damaged .* set aside as .*aside/"):
+            store.clean()
+        assert len(store.tasks()) == len(units) - 1
+        store.commit(rows_of(units[0]), {**units[0].shared(asked), "versions": {}, "map_versions": []})
+        assert table(store) == expected(asked)
+    assert not Store(Path(bucket)).damaged()
 
 
-def test_a_lock_is_put_if_it_is_absent(bucket, monkeypatch):
-    one, other = Store(Path(bucket)), Store(Path(bucket))
-    with one.lock("unit") as mine, other.lock("unit") as theirs, other.lock("another") as free:
-        assert (mine, theirs, free) == (True, False, True)
-    with other.lock("unit") as mine:
-        assert mine
-    assert one.files.write_new("claims/unit.lock", b'{"process": "elsewhere-1-1", "time": 0}')  # a machine that died
-    with other.lock("unit") as mine:
-        assert mine
-    assert one.files.write_new("claims/unit.lock", f'{{"process": "elsewhere-1-1", "time": {time.time()}}}'.encode())
-    with other.lock("unit") as mine:
-        assert not mine
-    assert one.files.names("claims") == ["unit.lock"]  # who did not have it does not take it away
+def test_a_claim_is_put_if_it_is_absent_and_who_comes_later_sees_that_a_task_is_done(bucket):
+    asked, one, other = manifest(("fine",), 2), Store(Path(bucket)), Store(Path(bucket))
+    (unit,) = pending_tasks(asked, (), 2)
+    with one.claim(unit.key) as mine, other.claim(unit.key) as theirs:
+        assert (mine, theirs, other.meanwhile(unit.key)) == (True, False, None)
+        one.commit(rows_of(unit), {**unit.shared(asked), "versions": {}, "map_versions": []})
+    with other.claim(unit.key) as mine:
+        assert (mine, other.meanwhile(unit.key)) == (True, 0)
+    other.clean()  # as the next run does, which reads all tasks
+    assert (other.meanwhile(unit.key), len(other.tasks())) == (None, 1)
 
 
 def test_other_objects_and_absent_buckets_are_refused(bucket):
@@ -131,34 +125,10 @@ def test_a_store_that_does_not_answer_is_no_missing_result(bucket, monkeypatch):
 
     for name in ("cat_file", "pipe_file", "ls", "info"):
         monkeypatch.setattr(store.files._fs, name, fails)
-    looks = (lambda: store.read("u"), store.tasks, lambda: store.write_record("plans", "p", {}), store.metadata)
+    looks = (store.tasks, lambda: store.write_record("note", "p", {}), lambda: store.claim("u").__enter__())
     for look in looks:
         with pytest.raises(TransientError, match=r"s3://bucket/.*OSError: .*nothing that was computed before is lost"):
             look()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
-@pytest.mark.timeout(600)
-@pytest.mark.thorough
-def test_killed_at_any_time_in_a_bucket(bucket, tmp_path):
-    """Two runs at once, killed now and then, none after its end: what is there is whole, and the table comes out the
-    same."""
-    asked, chance, done = manifest(("tires",), 40), random.Random(4), set()
-    known = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    order = {"methods": ("tires",), "images": 40, "packed": 4, "url": bucket, "environment": known}
-    for _ in range(3):
-        ends = forked_runs.nursery().run(tmp_path, runs=2, since="reported", after=chance.uniform(0, 1), **order)
-        assert ends == [-signal.SIGKILL] * 2
-        store = Store(Path(bucket))
-        assert set(table_of(store)) <= set(expected(asked))
-        assert done <= set(store.tasks())
-        done = set(store.tasks())
-    assert done
-    before = len(noted(tmp_path / "log"))
-    (tmp_path / "behave").touch()
-    assert forked_runs.nursery().run(tmp_path, **order) == [0]
-    assert table_of(Store(Path(bucket))) == expected(asked)
-    assert not set(noted(tmp_path / "log")[before:]) & done
 
 
 def implementations():
@@ -185,18 +155,15 @@ def memory(request, tmp_path, monkeypatch):
 
 def test_other_schemes_take_the_same_path(memory, tmp_path, monkeypatch):
     """What a package for ``gs`` or ``abfs`` has to do beside is to put an object only if it is absent."""
-    monkeypatch.setattr(_store, "PACKED_FROM", 4)
-    monkeypatch.setattr(_executors, "COMPACT_EVERY", 1)
     monkeypatch.chdir(tmp_path)
     assert run_plan(small(n=6), Path(memory), RunOptions(save_maps=True)).log.count("done") == 6
     assert run_plan(small(n=6), Path(memory), RunOptions()).log.reports == []
     here = run_plan(small(n=6), tmp_path / "here", RunOptions())
     store = Store(Path(memory), create=False)
-    assert (here.stopped, len(store.packs.names()) > 0) == (None, True)
+    assert here.stopped is None
     assert table(store) == table(Store(tmp_path / "here"))
-    with store.lock("unit") as mine, Store(Path(memory)).lock("unit") as theirs:
+    with store.claim("unit") as mine, Store(Path(memory)).claim("unit") as theirs:
         assert (mine, theirs) == (True, False)
-    assert store.files.names("claims") == []
     assert store.files.url == memory
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
 
@@ -299,11 +266,3 @@ def test_an_image_that_changes_in_a_bucket_is_left_to_the_next_run(photos, serve
     assert "3_a.png': does not exist" in absent
     assert "d.png' changed since the run began; run it again" in changed
     assert first.log.failed == 0
-
-
-def table_of(store):
-    """Every committed row by its name, whichever of equal ones."""
-    from dataclasses import replace
-
-    rows = [row for key in store.tasks() for row in store.read(key)[0]]
-    return {row.key: replace(row, seconds=0.0) for row in rows}

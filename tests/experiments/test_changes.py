@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import forked_runs
 import pytest
+from forked_runs import end_of, fork
 from PIL import Image
-from small_plans import IG, all_rows, arms, digits_plan, done_units, small
+from small_plans import IG, all_rows, arms, done_units, small
 from synthetic_units import expected, job, manifest, noted, table
 
 from fringe import IntegratedGradients
@@ -20,40 +20,38 @@ from fringe.experiments._manifest import LISTED
 from fringe.experiments._plan import Arm, ModelSource
 from fringe.experiments._results import read_results, results_of
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import committed_keys, orphaned, pending_tasks
+from fringe.experiments._tasks import committed_keys, manifests, orphaned, pending_tasks
 from fringe.inputs import content_digest
 from fringe.metrics import Insertion, Sparseness
+
+
+def stale(out):
+    """The tasks of a run that no plan asks for."""
+    store = Store(out)
+    return orphaned(store.tasks(), manifests(store).values())
+
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 
 # Two runs in one folder
 
 
+def run_synthetic(base):
+    work = job(base, manifest(("fine", "too"), 20))
+    run_tasks(work, work.left(), RunLog(), lambda report: None, SerialExecutor())
+
+
 @linux
 @pytest.mark.thorough
 def test_runs_that_begin_together_compute_each_unit_once(tmp_path):
-    asked = manifest(("fine", "too"), 20)
     for trial in range(5):
         base = tmp_path / f"{trial}"
-        assert forked_runs.nursery().run(base, methods=("fine", "too"), images=20, runs=3) == [0, 0, 0]
+        base.mkdir()
+        children = [fork(run_synthetic, base) for _ in range(3)]
+        assert [end_of(child) for child in children] == [0, 0, 0]
         performed = noted(base / "log")
         assert len(performed) == len(set(performed)) == 20
-        assert table(Store(base / "run")) == expected(asked)
-        assert len(noted(base / "processes")) == 20
-
-
-@linux
-@pytest.mark.thorough
-def test_two_runs_of_the_real_benchmark_share_it(tmp_path):
-    run_plan(digits_plan(), tmp_path / "whole", RunOptions())
-    whole = table(Store(tmp_path / "whole"))
-    assert forked_runs.nursery().run(tmp_path, kind="digits", runs=2) == [0, 0]
-    fates = Counter(line.split()[0] for line in noted(tmp_path / "reported"))
-    assert fates["done"] == 10
-    assert len(set(noted(tmp_path / "reported"))) >= 10
-    assert {key: row.score for key, row in table(Store(tmp_path / "run")).items()} == pytest.approx(
-        {key: row.score for key, row in whole.items()}, abs=1e-4
-    )
+        assert table(Store(base / "run")) == expected(manifest(("fine", "too"), 20))
 
 
 def test_units_that_overlap_count_once(tmp_path):
@@ -101,7 +99,7 @@ def test_names_of_plans_differ_by_more_than_case(tmp_path, amend):
     with pytest.raises(InputError, match=r"^name: got 'Sweep', and .* holds a plan 'sweep'; give it a name"):
         run_plan(small(name="Sweep", n=1), tmp_path, RunOptions(amend=amend))
     assert run_plan(small(name="sweep-2"), tmp_path, RunOptions()).stopped is None
-    assert sorted(Store(tmp_path).records("plans")) == ["sweep", "sweep-2"]
+    assert sorted(Store(tmp_path).records("plan")) == ["sweep", "sweep-2"]
 
 
 def test_a_refusal_lists_the_first_of_many_differences(tmp_path):
@@ -132,7 +130,7 @@ def test_a_plan_that_grows_computes_what_is_new(tmp_path):
     assert grown.log.reports == []  # another name for the same maps: they are there
     store = Store(tmp_path)
     assert all(cell.scored == cell.required == 3 for cell in results_of(store, grown.resolved.manifest).coverage())
-    assert orphaned(store) == []
+    assert stale(tmp_path) == []
     assert read_results(store).missing() == []
 
 
@@ -164,7 +162,7 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     out = tmp_path / "run"
 
     def reasons():
-        return Counter((unit.method, unit.reason) for unit in orphaned(Store(out)))
+        return Counter((unit.method, unit.reason) for unit in stale(out))
 
     assert not run_plan(plan, out, RunOptions()).partial
     assert reasons() == {}
@@ -209,7 +207,7 @@ def test_a_label_that_is_corrected_is_explained_anew(tmp_path):
         frame = results_of(Store(out), run.resolved.manifest).frame
         assert sorted(frame.select("image_id", "target").iter_rows()) == list(targets)
         assert frame["label"].to_list() == frame["target"].to_list()
-    assert [unit.reason for unit in orphaned(Store(out))] == ["1 of its images changed or are not drawn any more"]
+    assert [unit.reason for unit in stale(out)] == ["1 of its images changed or are not drawn any more"]
     entries = after.resolved.pictures.values()
     assert {entry.digest.partition("-")[0] for entry in entries} == {content_digest(entry.ref) for entry in entries}
 

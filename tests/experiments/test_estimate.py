@@ -21,7 +21,6 @@ from fringe.experiments import (
     RunEstimate,
     RunOptions,
     SerialExecutor,
-    Store,
     Task,
     estimate_run,
     estimate_tasks,
@@ -134,17 +133,6 @@ def test_the_bytes_are_those_of_the_run(tmp_path):
         run_plan(plan, root, RunOptions(save_maps=save_maps))
         size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
         assert expected == pytest.approx(size, rel=0.1)
-
-
-def test_packed_scores_take_what_packs_take(tmp_path, monkeypatch):
-    for module in ("_store", "_estimate"):
-        monkeypatch.setattr(f"fringe.experiments.{module}.PACKED_FROM", 8)
-    plan = digits_plan(n=12, shard=3)
-    known = estimate_run(plan, tmp_path / "run", seconds=600)
-    run_plan(plan, tmp_path / "run", RunOptions())
-    Store(tmp_path / "run").compact()
-    size = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
-    assert known.bytes == pytest.approx(size, rel=0.3)
 
 
 def test_processes_share_the_tasks(monkeypatch):

@@ -27,12 +27,14 @@ from fringe.experiments import (
     run_experiment,
 )
 from fringe.experiments import Store as RunFolder
+from fringe.experiments._records import tasks_of
 from fringe.experiments._results import results_from
-from fringe.experiments._scores import COLUMNS, Records
+from fringe.experiments._scores import Records
 
 SPEC = ExperimentSpec(
     model="embedded:digits", methods={"ig": IG, "sg": SmoothGrad(samples=2)}, metrics=["insertion", "sparseness"], n=4
 )
+COLUMNS = ("target", "confidence", "score", "status", "error", "verdict", "flags", "forward", "jvp", "vjp", "seconds")
 TIMES = ("seconds", "forward", "jvp", "vjp")
 
 
@@ -137,12 +139,9 @@ def test_an_unknown_executor_is_refused(tmp_path):
 
 def test_of_two_records_with_one_key_the_one_with_a_score_counts(tmp_path):
     first, store = run_experiment(SPEC, tmp_path), RunFolder(tmp_path)
-    for key in store.tasks():
-        rows, metadata = store.read(key)
-        failed = [replace(row, score=None, status="failed", error="no memory") for row in rows]
-        for name in (f"0{key[1:]}", f"f{key[1:]}"):  # read before and after the task itself
-            if name != key:
-                store.commit(name, failed, metadata)
+    for task, details in list(store.details(store.tasks())):
+        rows = [replace(row, score=None, status="failed", error="no memory") for row in task.rows(details, {})]
+        store.commit(rows, task.shared)
     assert numbers(read_results(store)).equals(numbers(first))
 
 
@@ -167,14 +166,16 @@ def test_curves_are_those_of_the_images_of_the_metric(tmp_path):
 
 
 class Parts:
-    """Records in tables of a few rows each, as packs of several runs hold them."""
+    """Records in tasks of their own, as those of several runs are."""
 
     def __init__(self, records):
-        self.parts = [Records(records[i : i + 200]) for i in range(0, len(records), 200)]
+        self.parts = [task for record in records for task in tasks_of([record])]
 
-    def tables(self, columns, settings=None):
-        for part in self.parts:
-            yield from part.tables(columns, settings)
+    def tasks(self):
+        return self.parts
+
+    def details(self, tasks):
+        return ((task, task.details) for task in tasks)
 
 
 @pytest.mark.parametrize("scored", [["ok"], []])
@@ -215,6 +216,7 @@ def test_tables_say_of_each_score_what_its_best_record_says(scored):
         )
         records.append(record)
     results, of_map = Results(about, Parts(records)), {}
+    records.reverse()
     records.sort(key=lambda record: record.status != "ok")
     for (model, method, metric), cell in results.cells.items():
         best, name = {}, (about.setting_key(model, method), about.metrics[metric]["key"])
@@ -222,6 +224,7 @@ def test_tables_say_of_each_score_what_its_best_record_says(scored):
             if (record.setting, record.metric_key) == name:
                 best.setdefault(record.image, record)
         rows = [best.get(f"i{i}") for i in range(about.metrics[metric]["limit"])]
+        rows = [row and replace(row, image_id=f"{i}.png", label=i or None) for i, row in enumerate(rows)]
         known = [row for row in rows if row]
         assert list(cell.rows) == rows
         expected = [

@@ -1,6 +1,8 @@
 """A metric that is added later scores the maps that were kept: the same rows, and no map made again."""
 
+import sqlite3
 import sys
+from contextlib import closing
 from dataclasses import fields, replace
 
 import pytest
@@ -119,10 +121,12 @@ def test_without_kept_maps_they_are_made_again(tmp_path, made):
 def test_a_damaged_map_is_made_again(tmp_path, made):
     """A bit among the numbers, where safetensors itself sees nothing."""
     run_plan(asked(FIRST, controls=False, shard=4), tmp_path, RunOptions(save_maps=True))
-    for path in (tmp_path / "maps").rglob("*.safetensors"):
-        content = bytearray(path.read_bytes())
-        content[-2] ^= 64
-        path.write_bytes(bytes(content))
+    (path,) = tmp_path.glob("*.maps.db")
+    with closing(sqlite3.connect(path)) as database:
+        for number, content in database.execute("SELECT id, content FROM map").fetchall():
+            damaged = content[:-2] + bytes([content[-2] ^ 64]) + content[-1:]
+            database.execute("UPDATE map SET content = ? WHERE id = ?", (damaged, number))
+        database.commit()
     made.clear()
     run_plan(asked(LATER, controls=False, shard=4), tmp_path, RunOptions(amend=True))
     assert len(made) == 4 * (1 + 2)

@@ -1,254 +1,332 @@
-"""``kill -9`` and the power cut at every step of a run and at any time: nothing half done is ever seen, nothing that
-was committed is computed again, and the table comes out the same."""
+"""``kill -9``, signals and full disks at every step of commit, rotation and copy: nothing that was acknowledged is
+lost, nothing is doubled, and the next run ends with the same table."""
 
-import json
+import multiprocessing
 import os
-import random
 import signal
+import sqlite3
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
-import forked_runs
 import pytest
-from synthetic_units import SHARD, expected, job, leftovers, manifest, noted, rows_of, table
+from forked_runs import Steps, end_of, fork, spawn_quickly
+from poison_methods import Signalled
+from small_plans import IG, arms, digits_plan, done_units, small
+from synthetic_units import SyntheticJob, expected, keys_of, leftovers, manifest, note, noted, table
 
-import fringe
-from fringe.experiments import read_results
-from fringe.experiments._store import MARKER, Store
-from fringe.experiments._tasks import pending_tasks
+from fringe import IntegratedGradients
+from fringe.errors import FringeError, InputError, TransientError
+from fringe.experiments import Progress, RunLog, RunOptions, Store, StoreFull, _run, run_plan
+from fringe.experiments._executors import ProcessExecutor, SerialExecutor, run_tasks
+from fringe.experiments._manifest import Resolved
+from fringe.experiments._run import Interrupted, interruptible
 
-HERE = Path(__file__).parent
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
-KILLED, WHOLE = [-signal.SIGKILL], [0]
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
+ASKED = manifest(images=8)
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def place(request, monkeypatch, tmp_path):
+    """Where a run is stored; a folder stands for the object store, so that it outlives a process."""
+    if request.param == "disk":
+        return tmp_path / "run"
+    from fsspec.implementations.local import LocalFileSystem
+
+    class Stored(LocalFileSystem):
+        cachable = False
+
+    (tmp_path / "bucket").mkdir()
+    path = str(tmp_path / "bucket" / "run")
+    monkeypatch.setattr("fringe.experiments._places.open_store", lambda url, argument: (Stored(auto_mkdir=True), path))
+    return Path("gs://bucket/run")
+
+
+def run_synthetic(base, place):
+    """Four tasks in files of one or two tasks each; what was committed is noted."""
+    with Store(place, full=40_000) as store:
+        store.clean()
+        work = SyntheticJob(Resolved(None, ASKED, {}, ()), store, base=base)
+        store.write_record("plan", ASKED.name, ASKED.record())
+        run_tasks(
+            work, work.left(), RunLog(), lambda report: note(base / "reported", report.task.key), SerialExecutor()
+        )
+
+
+def struck(base, place, chosen):
+    with Steps(chosen, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        run_synthetic(base, place)
+
+
+def counted_steps(base, place):
+    with Steps() as steps:
+        run_synthetic(base, place)
+    return steps.count
+
+
+def kill_at(base, place, chosen, total):
+    assert end_of(fork(struck, base, place, chosen)) == -signal.SIGKILL, (chosen, total)
+    reported = noted(base / "reported")
+    stored = Store(place, create=False) if Store.existing(place) else None
+    known = set() if stored is None else set(keys_of(stored))
+    assert set(reported) <= known
+    assert stored is None or not stored.damaged()
+    assert stored is None or table(stored).items() <= expected(ASKED).items()
+    before = len(noted(base / "log"))
+    run_synthetic(base, place)
+    assert not set(noted(base / "log")[before:]) & known
+    assert table(Store(place)) == expected(ASKED)
+    assert leftovers(base / "run") == [] == list((base / "run").glob("*-wal"))
+
+
+def clear(base, place):
+    for path in sorted(base.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+@linux
+def test_killed_at_some_steps(place, tmp_path):
+    total = counted_steps(tmp_path, place)
+    for chosen in range(40, total, total // 7):
+        clear(tmp_path, place)
+        kill_at(tmp_path, place, chosen, total)
+
+
+@linux
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_killed_at_every_step(place, tmp_path):
+    total = counted_steps(tmp_path, place)
+    for chosen in range(1, total, 3):
+        clear(tmp_path, place)
+        kill_at(tmp_path, place, chosen, total)
+
+
+@linux
+def test_a_signal_at_some_steps_of_a_commit_leaves_no_claim(place, tmp_path):
+    total = counted_steps(tmp_path, place)
+    for chosen in range(total // 3, total, total // 7):
+        clear(tmp_path, place)
+        stop = Steps(chosen, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(Interrupted, match="SIGTERM"), interruptible(), stop:
+            run_synthetic(tmp_path, place)
+        run_synthetic(tmp_path, place)  # this process holds no claim any more, or this would wait for ever
+        assert table(Store(place)) == expected(ASKED)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_amid_a_method_ends_the_run_and_is_no_failure_of_it(tmp_path, number):
+    before = [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)]
+    signalled = Signalled(int(number), str(tmp_path / "cure"))
+    plan = small(arms=arms(ig=IG, signalled=signalled, last=IntegratedGradients(steps=4)))
+    first = run_plan(plan, tmp_path / "run", RunOptions())
+    assert first.stopped == f"interrupted ({number.name})"
+    assert done_units(first) == {("ig", ("sparseness", "insertion"), 1): 1}
+    assert {row.status for row in table(Store(tmp_path / "run")).values()} == {"ok"}
+    assert [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)] == before
+    (tmp_path / "cure").touch()
+    second = run_plan(plan, tmp_path / "run", RunOptions())
+    assert (second.stopped, second.partial, second.log.count("done")) == (None, False, 5)
+
+
+def test_a_signal_with_processes_ends_them(tmp_path, monkeypatch):
+    spawn_quickly(monkeypatch)
+    told = Progress(ended=lambda report: os.kill(os.getpid(), signal.SIGINT))
+    first = run_plan(small(n=4), tmp_path, RunOptions(executor=ProcessExecutor(2)), told)
+    assert first.stopped == "interrupted (SIGINT)"
+    assert 0 < first.log.count("done") < 4
+    assert multiprocessing.active_children() == []
+    assert run_plan(small(n=4), tmp_path, RunOptions()).stopped is None
+    assert len(table(Store(tmp_path))) == 4 * 2
+    assert leftovers(tmp_path) == []
+
+
+def test_of_two_runs_with_other_settings_that_begin_at_once_one_is_refused_before_it_computes(tmp_path, monkeypatch):
+    check, refusals, others = _run._check_compatible, [], []
+
+    def other():
+        try:
+            run_plan(small(seed=2), tmp_path, RunOptions())
+        except InputError as error:
+            refusals.append(str(error))
+
+    def checked(*given, **named):
+        check(*given, **named)
+        if not others:  # the other run begins after this one saw that there is no plan
+            others.append(threading.Thread(target=other))
+            others[0].start()
+            time.sleep(0.5)
+
+    monkeypatch.setattr(_run, "_check_compatible", checked)
+    assert run_plan(small(seed=1), tmp_path, RunOptions()).log.count("done") == 2
+    others[0].join()
+    assert len(refusals) == 1
+    assert "holds a digits with other settings (seed: 1, now 2)" in refusals[0]
+    assert len(Store(tmp_path).tasks()) == 2
+
+
+# The disk
 
 
 @pytest.fixture
-def nursery():
-    return forked_runs.nursery()
+def mounted(tmp_path):
+    """A file system of two megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=40", "tmpfs", place], capture_output=True)
+    if made.returncode:
+        pytest.skip(f"cannot mount a file system here: {made.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
 
 
-def committed(base, asked):
-    """The units in the store after a crash: each readable, and with the rows that it should have."""
-    if not (base / "run" / MARKER).exists():
-        return set()
-    store, units = Store(base / "run"), {unit.key: unit for unit in pending_tasks(asked, (), SHARD)}
-    found = set(store.tasks())
-    assert found <= set(units)
-    for key in found:
-        assert store.read(key) is not None
-        rows, about = store.read(key)
-        assert [row.key for row in rows] == [row.key for row in rows_of(units[key])]
-        assert about.pop("versions")["fringe"] == fringe.__version__
-        assert about == {**units[key].record(asked), "failed": [], "map_versions": []}
-    assert set(store.metadata()) == found
-    return found
+def fill(place, left):
+    room = os.statvfs(place)
+    (place / "ballast").write_bytes(b"x" * (room.f_bavail * room.f_frsize - left))
 
 
-def finish(nursery, base, methods, images):
-    """Run to the end; what the run left. ``again`` are the units that it computed though they were there."""
-    asked = manifest(methods, images)
-    before, performed = committed(base, asked), len(noted(base / "log"))
-    assert nursery.run(base, methods=methods, images=images) == WHOLE
-    again = set(noted(base / "log")[performed:]) & before
-    assert again == set()
-    assert leftovers(base / "run") == []
-    assert table(Store(base / "run")) == expected(asked)
+def many_files(place, left):
+    for number in range(os.statvfs(place).f_ffree - left):
+        (place / f"ballast-{number}").touch()
 
 
-def steps(nursery, base, methods, images):
-    """What a run does to the disk, in order, and how many steps it has."""
-    assert nursery.run(base, methods=methods, images=images, step=-1) == WHOLE
-    return [json.loads(line) for line in noted(base / "steps")]
+@linux
+@pytest.mark.parametrize(("take", "left"), [(fill, 150_000), (fill, 0), (many_files, 6), (many_files, 1)])
+def test_a_full_disk_stops_the_run_until_there_is_room(mounted, tmp_path, take, left):
+    plan, out = digits_plan(shard=1), mounted / "run"
+    take(mounted, left)
+    done, said = 0, ""
+    try:
+        first = run_plan(plan, out, RunOptions())
+        done, said = first.log.count("done"), first.stopped
+    except FringeError as error:  # a run that cannot begin
+        said = str(error)
+    assert "no space left" in said.lower()
+    assert done < 20
+    for path in mounted.glob("ballast*"):
+        path.unlink()
+    second = run_plan(plan, out, RunOptions())
+    assert (second.stopped, second.log.count("done")) == (None, 20 - done)
+    run_plan(plan, tmp_path / "whole", RunOptions())
+    assert table(Store(out)) == table(Store(tmp_path / "whole"))
 
 
-def test_a_commit_is_flushed_before_it_is_named_and_its_folder_after(nursery, tmp_path):
-    done = steps(nursery, tmp_path, ("fine",), 2)
-    (key,) = Store(tmp_path / "run").tasks()
-    folder = tmp_path / "run" / "units"
-    at = next(i for i, step in enumerate(done) if step[-1] == str(folder / f"{key}.parquet"))
-    partial = done[at][1]
-    assert done[at - 2 : at + 2] == [
-        ["write", partial],
-        ["fsync", partial],
-        ["replace", partial, str(folder / f"{key}.parquet")],
-        ["fsync", str(folder)],
-    ]
-    assert Path(partial).name.startswith(".partial-")
-    assert ["fsync", str(tmp_path)] in done  # the run's own folder outlasts a power cut
+@linux
+def test_a_read_only_file_system(mounted):
+    run_plan(small(n=1), mounted / "run", RunOptions())
+    subprocess.run(["mount", "-o", "remount,ro", mounted], check=True)
+    for out in (mounted / "run", mounted / "new"):
+        with pytest.raises(InputError, match=rf"^out: .*{out.name}.*Read-only file system"):
+            run_plan(small(), out, RunOptions())
+    assert len(Store(mounted / "run", create=False).tasks()) == 1  # reading needs no right to write
 
 
-def deadly_steps(nursery, base):
-    """The numbers of all steps of a run of three units in a new folder."""
-    done = steps(nursery, base, ("fine",), 6)
-    kinds = {"write": 3, "fsync": 2, "replace": 2, "mkdir": 1}  # open and the middle of a write count as steps, too
-    return range(sum(kinds[step[0]] for step in done))
+@pytest.mark.parametrize(
+    ("code", "kind", "told"),
+    [
+        (28, StoreFull, "no space left"),
+        (122, StoreFull, "no space left"),
+        (30, InputError, r"^out: .* cannot be written \(Read-only file system\)"),
+        (5, TransientError, r"a result cannot be written \(Input/output error\); nothing that was computed before"),
+        (None, TransientError, r"a result cannot be written \(attempt to write a readonly database\)"),
+    ],
+)
+def test_what_the_system_says_of_a_commit_that_fails(tmp_path, monkeypatch, code, kind, told):
+    work = SyntheticJob(Resolved(None, ASKED, {}, ()), Store(tmp_path / "run"), base=tmp_path)
+    tasks = work.left()
+    run_tasks(work, tasks[:1], RunLog(), lambda report: None, SerialExecutor())
+    writer = work.store._writers[".db"]
+    writer._db.execute("PRAGMA query_only = ON")
+
+    def fails(*given, **named):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        if code is not None:
+            patch.setattr(tempfile, "TemporaryFile", fails)
+        with pytest.raises(kind, match=told):
+            run_tasks(work, tasks[1:], RunLog(), lambda report: None, SerialExecutor())
+    writer._db.execute("PRAGMA query_only = OFF")
+    run_tasks(work, tasks[1:], RunLog(), lambda report: None, SerialExecutor())
+    assert table(work.store) == expected(ASKED)
 
 
-@pytest.mark.thorough
-def test_killed_at_every_step(nursery, tmp_path):
-    trials = deadly_steps(nursery, tmp_path / "steps")
-    assert len(trials) >= 30
-    for step in trials:
-        base = tmp_path / f"{step}"
-        assert nursery.run(base, step=step) == KILLED
-        performed, there = noted(base / "log"), committed(base, manifest(images=6))
-        assert len(set(performed) - there) <= 1
-        assert len(leftovers(base / "run")) <= 1
-        finish(nursery, base, ("fine",), 6)
-        assert len(noted(base / "log")) <= 3 + 1
-    assert nursery.run(tmp_path / "beyond", step=len(trials)) == WHOLE
+def test_a_file_that_has_room_for_no_page_more_is_a_full_disk(tmp_path):
+    store = Store(tmp_path)
+    store.write_record("note", "a", 1)
+    store._writers[".db"]._db.execute("PRAGMA max_page_count = 6")
+    with pytest.raises(StoreFull, match="no space left"):
+        store.write_record("note", "b", "x" * 100_000)
+    store.write_record("note", "c", 3)
+    assert Store(tmp_path, create=False).records("note") == {"a": 1, "c": 3}
 
 
-def cut_power(base):
-    """What a disk may hold after a power cut: a file without its bytes where they were not flushed, no file where its
-    folder was not."""
-    flushed, doubtful = set(), {}
-    for line in noted(base / "steps"):
-        kind, *paths = json.loads(line)
-        if kind == "fsync":
-            flushed.add(paths[0])
-            doubtful = {target: torn for target, torn in doubtful.items() if str(Path(target).parent) != paths[0]}
-            for target in [t for t, torn in doubtful.items() if torn]:
-                Path(target).write_bytes(b"")
-        elif kind == "write":
-            flushed.discard(paths[0])
-        elif kind == "replace":
-            source, target = paths
-            doubtful[target] = source not in flushed
-            if source not in flushed:
-                Path(target).write_bytes(b"")
-    for target in doubtful:
-        Path(target).unlink()
+def test_a_disk_that_cannot_be_read_is_no_missing_result(tmp_path, monkeypatch):
+    run_plan(small(), tmp_path, RunOptions())
+
+    def fails(*given):
+        raise OSError(5, os.strerror(5))
+
+    monkeypatch.setattr(os, "scandir", fails)
+    with pytest.raises(TransientError, match="cannot be read"):
+        Store(tmp_path)
+    monkeypatch.undo()
+    assert run_plan(small(), tmp_path, RunOptions()).log.reports == []
 
 
-@pytest.mark.thorough
-def test_power_cut_at_every_step(nursery, tmp_path):
-    """Every unit that the run reported outlasts the cut, and the run goes on."""
-    reported = 0
-    for step in deadly_steps(nursery, tmp_path / "steps"):
-        base = tmp_path / f"{step}"
-        assert nursery.run(base, step=step) == KILLED
-        cut_power(base)
-        done = {line.split()[1] for line in noted(base / "reported")}
-        assert done <= committed(base, manifest(images=6))
-        reported += len(done)
-        finish(nursery, base, ("fine",), 6)
-    assert reported > 20
-
-
-@pytest.mark.thorough
-def test_killed_at_any_time(nursery, tmp_path):
-    """60 kills out of the blue in runs of 20 units, each of which goes on where the last was killed."""
-    methods, images, chance = ("fine", "too"), 20, random.Random(0)
-    asked, kills, chain = manifest(methods, images), 0, 0
-    began = time.monotonic()
-    assert nursery.run(tmp_path / "whole", methods=methods, images=images) == WHOLE
-    length = time.monotonic() - began
-    assert table(Store(tmp_path / "whole" / "run")) == expected(asked)
-    while kills < 60:
-        base, there, wasted = tmp_path / f"chain-{chain}", set(), 0
-        for _ in range(8):
-            before = len(noted(base / "log"))
-            how = nursery.run(base, methods=methods, images=images, after=chance.uniform(0, length / 3))
-            performed, left = noted(base / "log")[before:], committed(base, asked)
-            assert there <= left
-            assert there.isdisjoint(performed)  # nothing that was committed is computed again
-            assert len(performed) == len(set(performed))
-            assert len(set(performed) - left) <= 1  # one worker loses one unit
-            assert len(leftovers(base / "run")) <= 1
-            there = left
-            if how == WHOLE:
-                break
-            assert how == KILLED
-            kills, wasted = kills + 1, wasted + len(set(performed) - left)
-        finish(nursery, base, methods, images)
-        assert len(noted(base / "log")) == len(expected(asked)) // (2 * SHARD) + wasted
-        chain += 1
-
-
-@pytest.mark.thorough
-def test_killed_while_two_runs_share_the_folder(nursery, tmp_path):
-    """Each of two runs loses at most the unit it is at."""
-    chance, asked = random.Random(1), manifest(("fine", "too"), 20)
-    for trial in range(8):
-        base = tmp_path / f"{trial}"
-        nursery.run(base, methods=("fine", "too"), images=20, runs=2, after=chance.uniform(0.01, 0.2))
-        performed = noted(base / "log")
-        assert len(performed) == len(set(performed))
-        assert len(set(performed) - committed(base, asked)) <= 2
-        finish(nursery, base, ("fine", "too"), 20)
-
-
-@pytest.mark.thorough
-def test_the_real_benchmark_killed_now_and_then(nursery, tmp_path):
-    chance = random.Random(2)
-    assert nursery.run(tmp_path / "whole", kind="digits") == WHOLE
-    whole = table(Store(tmp_path / "whole" / "run"))
-    assert len(whole) == 5 * 2 * 4  # IG and four controls, two metrics, four images
-    base, there = tmp_path / "killed", set()
-    for _ in range(5):
-        assert nursery.run(base, kind="digits", step=chance.randrange(20, 45)) == KILLED
-        if (base / "run" / MARKER).exists():
-            store = Store(base / "run")
-            assert all(store.read(key) for key in store.tasks())
-            assert there <= set(store.metadata())
-            there = set(store.metadata())
-    done = len(noted(base / "reported"))
-    assert done > 2
-    assert nursery.run(base, kind="digits") == WHOLE
-    assert not set(noted(base / "reported")[done:]) & {f"done {key}" for key in there}
-    assert table(Store(base / "run")) == whole
-    assert leftovers(base / "run") == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_real_process_killed_at_any_time(tmp_path, workers):
-    """Whole processes from the first import on; with workers, they finish the unit in hand and end by themselves."""
-    command = [sys.executable, str(HERE / "killed_program.py")]
-
-    def start(base):
-        return subprocess.Popen([*command, str(base), str(workers)], cwd=HERE)
-
-    began = time.monotonic()
-    assert start(tmp_path / "whole").wait() == 0
-    length, chance = time.monotonic() - began, random.Random(workers)
-    for _ in range(4):
-        process = start(tmp_path / "killed")
-        time.sleep(chance.uniform(length / 3, length))
-        process.kill()
-        process.wait()
-    assert start(tmp_path / "killed").wait() == 0
-    assert table(Store(tmp_path / "killed")) == table(Store(tmp_path / "whole"))
-    assert leftovers(tmp_path / "killed") == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_a_command_killed_a_hundred_times_gives_the_same_table(tmp_path):
-    """A thousand tasks, and a script that knows the command line alone."""
-    config = tmp_path / "plan.toml"
-    config.write_text('data = "embedded:digits"\nmethods = "ig"\nmetrics = "sparseness"\nn = 200\nshard = 1\n')
-    command = [sys.executable, "-m", "fringe", "benchmark", "--config", str(config), "--set", "ig.steps=2"]
-    whole, killed = ([*command, "--no-report", "--out", str(tmp_path / name)] for name in ("whole", "killed"))
-    assert subprocess.run(whole, capture_output=True).returncode == 0
-    times = os.environ.get("FRINGE_KILLS", "100")
-    script = [str(HERE / "kill_again_and_again.sh"), times, str(tmp_path / "killed"), *killed]
-    done = subprocess.run(script, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= int(times) // 4
-    frames = [read_results(tmp_path / name).frame.drop("seconds") for name in ("whole", "killed")]
-    assert frames[0].equals(frames[1])
-    assert len(frames[0]) == 1000
-    print(f"{done.stdout.strip()} kills")
-
-
-def test_a_claim_ends_with_its_process(nursery, tmp_path):
-    """The lock of a killed run stays as a file and holds nobody up."""
-    assert nursery.run(tmp_path, methods=("hangs",), images=2, since="log", after=0) == KILLED
-    (key,) = noted(tmp_path / "log")
-    assert len(list((tmp_path / "run" / "claims").iterdir())) == 1
-    with job(tmp_path, manifest(("hangs",), 2)).store.lock(key) as mine:
+@linux
+def test_a_claim_of_a_dead_process_is_free_and_that_of_a_living_one_is_not(place, tmp_path):
+    store, other = Store(place), Store(place)
+    with store.claim("unit") as mine, other.claim("unit") as theirs, other.claim("another") as free:
+        assert (mine, theirs, free) == (True, False, True)
+    with other.claim("unit") as mine:
         assert mine
+    name = "claims/unit"
+    dead = fork(lambda: store.files.create(name, _claim()))
+    assert end_of(dead) == 0
+    with store.claim("unit") as mine:
+        assert mine
+    for age, is_free in ((10, False), (1000, True)):  # of another machine
+        store.files.write(name, f'{{"process": "elsewhere-1-1", "time": {time.time() - age}}}'.encode())
+        with store.claim("unit") as mine:
+            assert mine == is_free
+    store.files.remove(name)
+    for damaged in (b"", b"[", b"{}", b"null"):
+        store.files.write(name, damaged)
+        with store.claim("unit") as mine:
+            assert mine
+
+
+def _claim():
+    from fringe.experiments._claims import _content
+
+    return _content("token")
+
+
+def test_a_thread_renews_what_is_claimed(tmp_path, monkeypatch):
+    monkeypatch.setattr("fringe.experiments._claims.LEASE", 0.04)
+    store = Store(tmp_path)
+    with store.claim("unit"):
+        before = (tmp_path / "claims" / "unit").read_bytes()
+        deadline = time.monotonic() + 10
+        while (tmp_path / "claims" / "unit").read_bytes() == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (tmp_path / "claims" / "unit").read_bytes() != before
+    store.close()
+    time.sleep(0.1)
+    assert not (tmp_path / "claims" / "unit").exists()
+
+
+def test_readers_do_not_stop_a_writer_that_closes(tmp_path):
+    store = Store(tmp_path)
+    store.write_record("note", "a", 1)
+    (path,) = tmp_path.glob("*.db")
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM record").fetchall()
+    store.close()
+    reader.close()
+    assert Store(tmp_path, create=False).records("note") == {"a": 1}

@@ -16,7 +16,7 @@ import pytest
 from forked_runs import spawn_quickly
 from poison_methods import Poison
 from small_plans import IG, arms, digits_plan
-from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, manifest, noted, table, when_noted
+from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, keys_of, manifest, noted, table, when_noted
 
 from fringe.cards import read_target
 from fringe.errors import FringeError, InputError
@@ -24,7 +24,7 @@ from fringe.experiments import RunLog, RunOptions, run_plan
 from fringe.experiments._executors import POLL_INTERVAL, ProcessExecutor, SerialExecutor, run_tasks
 from fringe.experiments._jobs import perform_or_exit
 from fringe.experiments._results import results_of
-from fringe.experiments._store import CRASHES, Store
+from fringe.experiments._store import CRASH, Store
 from fringe.experiments._tasks import crashes
 
 HERE = Path(__file__).parent
@@ -61,7 +61,10 @@ def test_the_table_is_that_of_one_process(tmp_path):
     alone = job(tmp_path, asked)
     run_tasks(alone, alone.left(), RunLog(), lambda report: None, SerialExecutor())
     assert table(alone.store) == expected(asked)
-    assert Store(tmp_path / "1" / "run").tasks() == Store(tmp_path / "3" / "run").tasks() == alone.store.tasks()
+    keys = [
+        sorted(keys_of(store)) for store in (Store(tmp_path / "1" / "run"), Store(tmp_path / "3" / "run"), alone.store)
+    ]
+    assert keys[0] == keys[1] == keys[2]
 
 
 def test_units_that_end_their_process_are_set_aside(tmp_path):
@@ -182,7 +185,7 @@ def test_processes_that_never_begin_blame_no_unit(tmp_path):
     with pytest.raises(FringeError, match=r"workers: 3 processes in turn ended its process \(exit code 3\) before"):
         run_tasks(unborn, unborn.left(), RunLog(), lambda report: None, ProcessExecutor(2))
     assert multiprocessing.active_children() == []
-    assert made.store.records(CRASHES) == {}
+    assert made.store.records(CRASH) == {}
 
 
 class Refuses(SyntheticWorker):
@@ -211,7 +214,7 @@ def test_units_that_another_run_has_locked_are_looked_at_now_and_then(tmp_path, 
     units = work.left()
     claims = contextlib.ExitStack()
     for unit in units[:3]:
-        assert claims.enter_context(work.store.lock(unit.key))
+        assert claims.enter_context(work.store.claim(unit.key))
 
     def on_first(report):
         threading.Timer(1.0, claims.close).start()

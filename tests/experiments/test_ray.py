@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 from synthetic_units import expected, job, manifest, noted, table, when_noted
 
-from fringe.errors import FringeError, InputError
-from fringe.experiments import RunLog, make_executor
+from fringe.errors import FringeError, InputError, TransientError
+from fringe.experiments import RunLog, _ray, make_executor
 from fringe.experiments._executors import run_tasks
 from fringe.experiments._ray import _cause, _machine_lost
 from fringe.experiments._tasks import crashes
@@ -165,7 +166,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from synthetic_units import job, manifest
-from fringe.experiments import RunLog, make_executor
+from fringe.experiments import RunLog, _ray, make_executor
 from fringe.experiments._executors import run_tasks
 work = job(Path(sys.argv[1]), manifest(("lasts", "fine"), 8))
 run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:" + sys.argv[2], 2))
@@ -189,7 +190,7 @@ import sys
 from pathlib import Path
 import ray
 from synthetic_units import job, manifest
-from fringe.experiments import RunLog, make_executor
+from fringe.experiments import RunLog, _ray, make_executor
 from fringe.experiments._executors import run_tasks
 work, log = job(Path(sys.argv[1]), manifest(("fine", "unmounted"), 6)), RunLog()
 run_tasks(work, work.left(), log, lambda report: None, make_executor("ray", 1))
@@ -243,3 +244,45 @@ def test_no_cluster_at_the_address(tmp_path):
     work = job(tmp_path, manifest())
     with pytest.raises(FringeError, match=r"executor: no Ray cluster answers at '127.0.0.1:1'"):
         run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:127.0.0.1:1"))
+
+
+STRUCK = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from small_plans import digits_plan
+from fringe.experiments import Progress, RayExecutor, RunOptions, run_plan
+
+def ended(report):
+    if sys.argv[2] == "driver":
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        subprocess.run(["pkill", "-9", "-P", str(os.getpid()), "-f", sys.argv[2]])
+
+options = RunOptions(executor=RayExecutor(workers=1))
+print("stopped:", run_plan(digits_plan(n=40, shard=1), Path(sys.argv[1]), options, Progress(ended=ended)).stopped)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("victim", "said"),
+    [
+        ("driver", "stopped: interrupted (SIGTERM)"),
+        ("raylet/raylet", "stopped: a part of the Ray cluster was killed (raylet)"),
+        ("gcs_server", "stopped: a part of the Ray cluster was killed (gcs_server)"),
+    ],
+)
+def test_a_signal_or_a_killed_part_of_a_cluster_stops_the_run_and_says_so(monkeypatch, tmp_path, victim, said):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    command = [sys.executable, "-c", STRUCK, str(tmp_path / "run"), victim]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=Path(__file__).parent)
+    assert (ended.returncode, said in ended.stdout) == (0, True), ended.stderr
+
+
+def test_a_call_that_ray_does_not_answer_ends_the_run():
+    with pytest.raises(TransientError, match="the Ray cluster has not answered for 0 s"):
+        _ray._answered(lambda: time.sleep(5), 0.05)
+    assert _ray._answered(lambda: 3, 5) == 3
+    with pytest.raises(InputError, match="no"):
+        _ray._answered(lambda: (_ for _ in ()).throw(InputError("no")), 5)

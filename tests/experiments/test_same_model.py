@@ -22,7 +22,7 @@ from fringe.experiments._manifest import FirstLogits, resolve
 from fringe.experiments._plan import Arm, ModelSource
 from fringe.experiments._results import read_results
 from fringe.experiments._runner import TaskRunner
-from fringe.experiments._store import CRASHES, Store
+from fringe.experiments._store import CRASH, Store
 from fringe.experiments._tasks import mixed, pending_tasks
 from fringe.metrics import Insertion, Sparseness
 from fringe.paper import tune_preset
@@ -119,17 +119,12 @@ def test_the_results_of_a_changed_model_are_set_aside_on_request_and_computed_ag
     finished = run_plan(plan, out, RunOptions(save_maps=True))
     store, before = Store(out), {row.model: row for row in table(Store(out)).values()}
     unit = next(unit for unit in pending_tasks(finished.resolved.manifest, (), 1) if unit.model == "net")
-    store.write_record(CRASHES, "crash", {**unit.record(finished.resolved.manifest), "reason": "died"})
+    store.write_record(CRASH, "crash", {**unit.record(finished.resolved.manifest), "reason": "died"})
     write(tmp_path, CHANGED)
-    # 3 units; 3 maps and the crash
-    with (
-        pytest.warns(UserWarning, match="3 files of results are set aside"),
-        pytest.warns(UserWarning, match="4 files of results are set aside"),
-    ):
+    with pytest.warns(UserWarning, match="model 'net': its results under 1 setting are recalled, and computed again"):
         renewed = run_plan(plan, out, RunOptions(renew=True))
     assert [(report.task.model, report.state) for report in renewed.log.reports] == [("net", "done")] * 3
-    assert len(list((out / "aside").iterdir())) == 7
-    assert store.records(CRASHES) == {}
+    assert store.records(CRASH) == {}
     fresh = run_plan(plan, tmp_path / "fresh", RunOptions())
     assert not fresh.partial
     assert scores(out) == pytest.approx(scores(tmp_path / "fresh"), abs=1e-6)
@@ -186,7 +181,7 @@ def test_a_report_neither_shows_nor_keeps_maps_of_another_model(tmp_path, plan):
 
     def report(name):
         write_report(Store(out), tmp_path / name, resolve=lambda: resolve(plan))
-        return (tmp_path / name / "report.md").read_text(), len(list((out / "maps").iterdir()))
+        return (tmp_path / name / "report.md").read_text(), len(list(out.glob("*.maps.db")))
 
     write(tmp_path, CHANGED)
     page, maps = report("changed")
@@ -240,9 +235,9 @@ def reported(out):
 
 def test_every_result_says_which_versions_computed_it(tmp_path):
     run_plan(small(), tmp_path, RunOptions())
-    stored = Store(tmp_path).metadata()
+    stored = Store(tmp_path).tasks()
     assert stored
-    for about in stored.values():
+    for about in (task.shared for task in stored):
         assert about["versions"].keys() >= {"fringe", "torch", "numpy", "python"}
         loaded = {name for name in ("torchvision", "timm", "transformers") if name in sys.modules}
         assert about["versions"].keys() >= loaded
@@ -274,16 +269,6 @@ def test_a_kept_map_of_another_version_is_a_mix(tmp_path, monkeypatch):
     second = run_as(monkeypatch, "0.0.2", only, tmp_path, amend=True)
     assert sum(report.reused for report in second.log.reports) == 4
     assert "mixed: fringe: 0.0.1 (2 units), 0.0.2 (2 units)" in status(tmp_path)
-
-
-def test_results_from_before_versions_were_recorded_are_called_so(tmp_path):
-    run_plan(small(), tmp_path, RunOptions())
-    store = Store(tmp_path)
-    key = store.tasks()[0]
-    rows, about = store.read(key)
-    del about["versions"], about["map_versions"]
-    store.commit(key, rows, about)
-    assert f"fringe: {fringe.__version__} (1 unit), not recorded (1 unit)" in status(tmp_path)
 
 
 def test_who_only_looks_at_a_plan_runs_no_model():

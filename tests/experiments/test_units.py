@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fringe.experiments._manifest import Manifest, digest
-from fringe.experiments._tasks import KeySet, Requirements, pending_tasks, required_keys, stored_keys
+from fringe.experiments._tasks import KeySet, Requirements, pending_tasks, required_keys
 
 
 def manifest(images=5, methods=("ig", "fringe"), limits=None, models=("a",)):
@@ -130,7 +130,7 @@ def test_what_is_kept_beside_a_unit_gives_back_its_scores():
     plan = manifest(5, ("ig",), {"insertion": 5, "costly": 3})
     for unit in pending_tasks(plan, (), 2):
         about = unit.record(plan)
-        assert set(stored_keys(about)) == set(keys_of(unit))
+        assert (about["setting_key"], tuple(about["metric_keys"])) == (unit.setting, unit.metric_keys)
         assert about["setting"] == plan.settings["a"]["ig"]
         assert about["metrics"] == {name: {"metric": name} for name in unit.metrics}
 

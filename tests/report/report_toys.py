@@ -114,19 +114,12 @@ def results(about, scores, **more):
 def store_of(folder, about, scores, **more):
     """A run on disk with these scores."""
     store = Store(folder)
-    store.write_record("plans", about.name, about.record())
+    store.write_record("plan", about.name, about.record())
     known = rows(about, scores, **more)
     for model in about.settings:
         for method in about.settings[model]:
             mine = [row for row in known.values() if (row.model, row.method) == (model, method)]
             if mine:
-                record = {
-                    "model": model,
-                    "method": method,
-                    "setting": about.settings[model][method],
-                    "setting_key": about.setting_key(model, method),
-                    "metric_keys": [m["key"] for m in about.metrics.values()],
-                    "images": [image["digest"] for image in about.images],
-                }
-                store.commit(digest([model, method]), mine, record)
+                empty = {"metrics": {}, "versions": {}, "map_versions": []}
+                store.commit(mine, {"setting": about.settings[model][method], **empty})
     return store

@@ -174,8 +174,8 @@ def test_only_units_of_this_plan_count_as_set_aside(tmp_path):
         "images": ["a", "b"],
         "reason": "ended its process (SIGKILL), 3 times",
     }
-    store.write_record("crashes", "one", {**unit, "setting": about.settings["net"]["fringe"]})
-    store.write_record("crashes", "two", {**unit, "setting": {"another": "setting"}})
+    store.write_record("crash", "one", {**unit, "setting": about.settings["net"]["fringe"]})
+    store.write_record("crash", "two", {**unit, "setting": {"another": "setting"}})
     found = quarantined(store, runs.results(about, {}))
     assert found == [f"set aside: net, fringe, 2 images: {unit['reason']}"]
 

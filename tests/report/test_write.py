@@ -85,7 +85,7 @@ def test_what_is_not_there_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match=r"out: cannot write in .*file"):
         write_report(store, tmp_path / "file")
     empty = Store(tmp_path / "empty")
-    empty.write_record("plans", "benchmark", runs.manifest(("ig",), ("insertion",), 2).record())
+    empty.write_record("plan", "benchmark", runs.manifest(("ig",), ("insertion",), 2).record())
     with pytest.raises(InputError, match=r"nothing of the plan benchmark is computed yet"):
         write_report(empty, allow_partial=True)
 

@@ -54,7 +54,8 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
 
     Scores, failures with their reasons, and results that no plan asks for.
 
-    Exit codes: 0 all scored, 2 no run there, 3 some scores failed, 75 some are not computed yet.
+    Exit codes: 0 all scored, 2 no run there, 3 some scores failed, 75 some are not computed yet, or a part of the run
+    is damaged or gone.
     """
     with exit_on_error("bench"):
         from fringe.experiments import read_status
@@ -67,7 +68,7 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
             parts = describe_status(document)
             show(p.replace("retry=True", "--retry-failed") if isinstance(p, str) else p for p in parts)
     cells = [cell for plan in document["plans"].values() for cell in plan["cells"]]
-    if any(cell["missing"] for cell in cells):
+    if document["damaged"] or not document["plans"] or any(cell["missing"] for cell in cells):
         raise typer.Exit(Exit.RESUMABLE)
     raise typer.Exit(Exit.SOME_FAILED if any(cell["failed"] for cell in cells) else Exit.DONE)
 

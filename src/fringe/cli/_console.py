@@ -54,7 +54,7 @@ _MORE = {"model": "see 'fringe models'"}
 #: Packages that some commands need, by the extra that installs them.
 _EXTRAS = {
     "app": ("gradio",),
-    "bench": ("filelock", "pebble", "polars", "pyarrow", "yaml"),
+    "bench": ("pebble", "polars", "yaml"),
     "ray": ("ray",),
     "graph": ("sklearn",),
     "tune": ("filelock", "optuna"),

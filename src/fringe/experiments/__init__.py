@@ -4,7 +4,6 @@ from fringe._urls import url_of
 from fringe.experiments._arms import Arm, ModelSource
 from fringe.experiments._estimate import MethodCost, RunEstimate, describe_excess, estimate_run, estimate_tasks
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor
-from fringe.experiments._formats import ScoreRecord, StoredMap, disk_error
 from fringe.experiments._jobs import RunLog, TaskReport
 from fringe.experiments._manifest import (
     FirstLogits,
@@ -17,9 +16,11 @@ from fringe.experiments._manifest import (
     versions,
 )
 from fringe.experiments._options import RunOptions, make_executor
+from fringe.experiments._places import disk_error
 from fringe.experiments._plan import Plan, build_plan, configured, planned_work, planned_work_of
 from fringe.experiments._probe import ProbeOptions
 from fringe.experiments._ray import RayExecutor
+from fringe.experiments._records import ScoreRecord, StoredMap
 from fringe.experiments._results import Results, read_results, results_from, results_of
 from fringe.experiments._run import (
     Interrupted,

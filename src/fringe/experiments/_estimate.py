@@ -2,7 +2,6 @@
 
 import contextlib
 import heapq
-import json
 import os
 import time
 from collections import Counter
@@ -13,16 +12,15 @@ from typing import Any, Literal
 
 import torch
 
+from fringe.experiments._database import to_json
 from fringe.experiments._executors import Executor, ProcessExecutor
-from fringe.experiments._formats import StoredMap, to_bytes
 from fringe.experiments._manifest import Resolved, resolve
 from fringe.experiments._options import make_executor
-from fringe.experiments._packs import pack_bytes
 from fringe.experiments._plan import Plan, build_plan
 from fringe.experiments._probe import Probe, ProbeOptions, clock_of
 from fringe.experiments._ray import RayExecutor
 from fringe.experiments._spec import ExperimentSpec
-from fringe.experiments._store import PACKED_FROM, Store
+from fringe.experiments._store import Store
 from fringe.experiments._tasks import KeySet, Task, committed_keys, pending_tasks
 
 #: Passes of one map or one score of an image that are not many: a quarter of an hour at a millisecond a pass. The
@@ -206,13 +204,13 @@ def estimate_run(
     workers, threads, share = _workers(executor, device)
     options = ProbeOptions(device, batch_size, seconds, workers, threads, share)
     known = estimate_tasks(resolved, tasks, options, store)
-    files = [json.dumps(resolved.manifest.record(), indent=1).encode()]
-    files += [to_bytes({i: StoredMap(v, {}) for i, v in one.values.items()}, "") for one in resolved.logits.values()]
+    records = [{i: v.tolist() for i, v in one.values.items()} for one in resolved.logits.values()]
+    size = sum(len(to_json(one)) for one in (resolved.manifest.record(), *records))
     return replace(
         known,
         seconds=known.seconds + start[0],
         cpu_seconds=known.cpu_seconds + start[1],
-        bytes=known.bytes + (sum(map(len, files)) if store is None else 0),
+        bytes=known.bytes + (size if store is None else 0),
     )
 
 
@@ -246,10 +244,6 @@ def estimate_tasks(
     # the processor time of Windows moves in steps of 16 ms, and where nothing is left to do it stands still
     slower, busy = (max(1.0, elapsed / cpu) if cpu else 1.0, 1.0) if is_cpu else (1.0, cpu / elapsed)
     durations = [seconds for _, seconds in sorted(total.durations.items())]
-    size, tables = total.bytes, {key: table for key, table in total.tables.items() if len(table[0])}
-    loose = len(tasks) + (0 if store is None else len(store.loose()))
-    if loose >= PACKED_FROM and tables:
-        size = _bytes_of_score(tables) * sum(len(task.images) * len(task.metrics) for task in tasks)
     return RunEstimate(
         study=resolved.plan.name,
         images=len(resolved.manifest.images),
@@ -258,7 +252,7 @@ def estimate_tasks(
         metrics=dict(+total.metrics),
         seconds=slower * (total.load + _makespan([options.share * one for one in durations], options.workers)),
         cpu_seconds=busy * (total.load + sum(durations)),
-        bytes=round(size),
+        bytes=round(total.bytes),
         map_bytes=round(total.map_bytes),
         workers=options.workers,
         device=options.device,
@@ -273,7 +267,6 @@ class _Total:
     durations: dict[int, float] = field(default_factory=dict[int, float])
     costs: list[MethodCost] = field(default_factory=list[MethodCost])
     metrics: Counter[str] = field(default_factory=Counter[str])
-    tables: dict[str, tuple[Any, Mapping[str, Any]]] = field(default_factory=dict[str, tuple[Any, Mapping[str, Any]]])
     bytes: float = 0.0
     map_bytes: float = 0.0
 
@@ -311,7 +304,6 @@ def _add_method(total: _Total, plan: str, probe: Probe, tasks: Sequence[tuple[in
         total.bytes += cost.file_bytes(images)
         maps, spent = maps + made, spent + seconds
     total.map_bytes += maps * cost.map_bytes
-    total.tables[task.key] = cost.table
     forward, jvp, vjp = (maps * passes for passes in cost.passes)
     names = plan, task.model, task.method
     total.costs.append(MethodCost(*names, len(tasks), maps, forward, jvp, vjp, spent, cost.fraction))
@@ -323,12 +315,6 @@ def _makespan(durations: Sequence[float], workers: int) -> float:
     for seconds in durations:
         heapq.heapreplace(free, free[0] + seconds)
     return max(free)
-
-
-def _bytes_of_score(tables: Mapping[str, tuple[Any, Mapping[str, Any]]]) -> float:
-    """Bytes of a score in a pack."""
-    _, scores, details = pack_bytes(tables)
-    return (len(scores) + len(details)) / sum(len(table) for table, _ in tables.values())
 
 
 @contextlib.contextmanager

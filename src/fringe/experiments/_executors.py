@@ -16,13 +16,11 @@ from fringe._progress import log
 from fringe.errors import FringeError, InputError, first_line
 from fringe.experiments._jobs import Callback, Job, RunLog, TaskReport, perform, perform_or_exit
 from fringe.experiments._runner import TaskRunner
-from fringe.experiments._store import CRASHES
+from fringe.experiments._store import CRASH
 from fringe.experiments._tasks import Task
 
 #: Times that a task is tried before it is set aside, if its process dies or is late.
 MAX_TRIES = 3
-#: Number of reports after which the files of tasks are packed, if they are many.
-COMPACT_EVERY = 64
 #: Seconds between two looks at a task that another run has locked.
 POLL_INTERVAL = 0.5
 
@@ -111,8 +109,6 @@ def run_tasks(job: Job, tasks: Sequence[Task], log: RunLog, callback: Callback, 
                     log.reports.append(report)
                     callback(report)
                     check_interrupt()
-                    if len(log.reports) % COMPACT_EVERY == 0:
-                        job.store.compact()
                 elif task is not None:
                     policy.pending.append(task)
             if not results and not running:  # all tasks are locked, or no process is ready
@@ -161,7 +157,7 @@ class _Policy:
             log.warning("%s on %s %s; it is tried again", task.method, task.model, result.reason)
             return None
         record = {**task.record(self.job.resolved.manifest), "reason": f"{result.reason}, {MAX_TRIES} times"}
-        self.job.store.write_record(CRASHES, task.key, record)
+        self.job.store.write_record(CRASH, task.key, record)
         return TaskReport(task, "crashed")
 
 

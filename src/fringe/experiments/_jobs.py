@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fringe.errors import FringeError, is_transient
-from fringe.experiments._formats import StoredMap
 from fringe.experiments._manifest import Resolved, versions
+from fringe.experiments._records import StoredMap
 from fringe.experiments._runner import TaskResult, TaskRunner
-from fringe.experiments._store import Store
+from fringe.experiments._store import CRASH, Store
 from fringe.experiments._tasks import Task
 
 
@@ -84,29 +84,23 @@ Callback = Callable[[TaskReport], None]
 def perform(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
     """Compute a task and commit it, unless another run has done so or is doing so."""
     store, began = job.store, time.perf_counter()
-    with store.lock(task.key) as locked:
-        if not locked:
+    with store.claim(task.key) as claimed:
+        if not claimed:
             return TaskReport(task, "locked")
-        committed = store.read(task.key)  # by another run, meanwhile
-        failed = {image for _, image in committed[1].get("failed", ())} if committed is not None else set[str]()
-        if committed is not None and not (task.force and failed):
-            return TaskReport(task, "cached", len(failed))
+        failed = store.meanwhile(task.key)  # by another run
+        if failed is not None and not (task.force and failed):
+            return TaskReport(task, "cached", failed)
         stored = None if task.force else store.load_maps(task.setting, task.images)
         result = _attempt(worker, task, stored)
         if job.save_maps and result.maps:
             store.commit_maps(task.setting, result.maps)
-        failures = {(row.metric_key, row.image) for row in result.rows if row.status != "ok"}
         part = replace(task, images=tuple(image for image in task.images if image not in result.left))
         if not part.images:
             return TaskReport(task, "left", seconds=time.perf_counter() - began, left=result.left)
-        metadata = {
-            **part.record(job.resolved.manifest),
-            "failed": sorted(failures),
-            **_made_by(result, stored or {}),
-        }
-        store.commit(part.key, result.rows, metadata)
-    store.forget_crash(task.key)
-    failed = len({image for _, image in failures})
+        store.commit(result.rows, {**part.shared(job.resolved.manifest), **_made_by(result, stored or {})})
+    if task.force:
+        store.write_record(CRASH, task.key, None)
+    failed = len({row.image for row in result.rows if row.status != "ok"})
     reused = len({row.image for row in result.rows if row.status == "ok"} - result.maps.keys())
     return TaskReport(task, "done", failed, time.perf_counter() - began, reused, result.left)
 

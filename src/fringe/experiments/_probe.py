@@ -10,10 +10,10 @@ import torch
 
 from fringe.errors import FringeError
 from fringe.evaluation import CONTROLS
-from fringe.experiments._formats import BLANK, StoredMap, to_bytes, to_table
+from fringe.experiments._database import encoded
 from fringe.experiments._manifest import Resolved, versions
+from fringe.experiments._records import StoredMap, StoredTask
 from fringe.experiments._runner import TaskResult, TaskRunner
-from fringe.experiments._store import task_bytes
 from fringe.experiments._tasks import Task
 from fringe.metrics import EvaluatedMaps, EvaluationContext, Metric, Scores
 
@@ -85,7 +85,6 @@ class _Sample:
     fraction: float
     file_bytes: int
     map_bytes: int
-    table: tuple[Any, Mapping[str, Any]]
 
 
 class TaskCost:
@@ -93,7 +92,7 @@ class TaskCost:
 
     def __init__(self, samples: Sequence[_Sample], metrics: Mapping[str, Metric], chunk: int):
         self._samples, self._metrics, self._chunk, last = samples, metrics, chunk, samples[-1]
-        self.passes, self.fraction, self.table = [n / last.images for n in last.passes], last.fraction, last.table
+        self.passes, self.fraction = [n / last.images for n in last.passes], last.fraction
         self.map_bytes = last.map_bytes / last.images
 
     def maps(self, images: int) -> float:
@@ -195,8 +194,9 @@ class Probe:
             seconds -= sum(timed.seconds for timed in self._timed.values())
             passes = [sum(stored.metadata[name] for stored in result.maps.values()) for name in PASSES]
         scores, began = {label: timed.seconds for label, timed in self._timed.items()}, self._clock()
-        metadata = {**task.record(manifest), "failed": [], "versions": versions(), "map_versions": []}
-        file, stored = task_bytes(result.rows, metadata), to_bytes(maps or result.maps, BLANK.decode())
+        shared = {**task.shared(manifest), "versions": versions(), "map_versions": []}
+        file = sum(map(len, encoded(StoredTask.of(result.rows, shared)))) if result.rows else 0
+        stored = sum(len(one.to_bytes()) for one in (maps or result.maps).values())
         return _Sample(
             images=len(images),
             maps=seconds,
@@ -204,9 +204,8 @@ class Probe:
             file=self._clock() - began,
             passes=passes,
             fraction=self._fraction,
-            file_bytes=len(file),
-            map_bytes=len(stored),
-            table=(to_table(result.rows), metadata),
+            file_bytes=file,
+            map_bytes=stored,
         )
 
     def _perform(self, task: Task, maps: Mapping[str, StoredMap] | None = None) -> tuple[TaskResult, float]:

@@ -3,14 +3,17 @@
 import logging
 import math
 import os
+import signal
 import socket
+import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from fringe._packages import install_hint
-from fringe.errors import FringeError, InputError, first_line
+from fringe.errors import FringeError, InputError, TransientError, first_line
 from fringe.experiments._executors import Executor, TaskFailure
 from fringe.experiments._jobs import Job, TaskReport, perform_or_exit
 from fringe.experiments._tasks import Task
@@ -23,8 +26,11 @@ PATIENCE = 30.0
 ANSWER = 10.0
 #: Seconds in which the cluster notices that a machine is lost: it looks every few seconds, and several times.
 NOTICE = 30.0
+#: Seconds without an answer of Ray after which the run ends: more than Ray takes to see that machines are lost.
+SILENCE = 120.0
 
 _log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -95,9 +101,10 @@ class RayExecutor(Executor):
         return max(1, min(MAX_BLOCK, self._remaining // (2 * max(1, len(self._slots)))))
 
     def start(self, job: Job, tasks: int) -> None:
-        if not tasks:
-            return
-        ray = _import_ray()
+        if tasks:
+            self._start(_import_ray(), job, tasks)
+
+    def _start(self, ray: Any, job: Job, tasks: int) -> None:
         if not ray.is_initialized():
             self._connect(ray)
         device_gpus = 1.0 if job.device.startswith("cuda") else 0.0
@@ -118,7 +125,10 @@ class RayExecutor(Executor):
         slot.queue.append((task, slot.actor.perform.remote(task)))
 
     def completed(self, timeout: float) -> list[tuple[Task | None, TaskReport | TaskFailure]]:
-        ray = _import_ray()
+        return _answered(lambda: self._completed(_import_ray(), timeout), timeout + SILENCE)
+
+    def _completed(self, ray: Any, timeout: float) -> list[tuple[Task | None, TaskReport | TaskFailure]]:
+        _require_alive(ray)
         pending = [slot.pending for slot in self._slots if slot.pending is not None]
         if pending:
             ray.wait(pending, num_returns=1, timeout=timeout)
@@ -135,13 +145,19 @@ class RayExecutor(Executor):
     def stop(self) -> None:
         if not self._slots and not self._connected:
             return
-        ray = _import_ray()
-        for slot in self._slots:
-            ray.kill(slot.actor)
-        self._slots = []
-        if self._connected:
-            ray.shutdown()
-            self._connected = False
+        slots, connected, self._slots, self._connected = self._slots, self._connected, list[_Slot](), False
+
+        def end() -> None:
+            ray = _import_ray()
+            for slot in slots:
+                ray.kill(slot.actor)
+            if connected:
+                ray.shutdown()
+
+        try:
+            _answered(end, ANSWER)
+        except TransientError as error:  # the run has ended, and its results are stored
+            _log.warning("%s", error)
 
     def _connect(self, ray: Any) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -151,8 +167,12 @@ class RayExecutor(Executor):
         # cluster on this machine, and as 127.0.0.1 it could not use it: its actors would end before they begin.
         alone = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         more = alone if local else {"address": self.address}
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **more)
+            for number, handler in handlers.items():  # Ray's own would end this process amid a commit
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(number, handler)
         except (ConnectionError, ValueError, RuntimeError) as error:
             first = first_line(error)
             raise InputError(f"cannot connect to Ray ({first})", argument="executor") from error
@@ -223,6 +243,36 @@ class _Actor:
 
     def perform(self, task: Task) -> TaskReport:
         return perform_or_exit(self._job, self._runner, task)
+
+
+def _require_alive(ray: Any) -> None:
+    """Raise TransientError if a process of a cluster that this one started was killed: Ray would wait, and then end
+    this process with exit code 1."""
+    node = getattr(ray._private.worker, "_global_node", None)
+    if node is not None and (dead := [kind for kind, _ in node.dead_processes()]):
+        raise TransientError(f"a part of the Ray cluster was killed ({', '.join(dead)})")
+
+
+def _answered(call: Callable[[], Answer], seconds: float) -> Answer:
+    """Call into Ray. Raises TransientError if the cluster does not answer: where a part of it was killed, Ray may wait
+    for ever."""
+    result = list[Answer]()
+    errors = list[BaseException]()
+
+    def run() -> None:
+        try:
+            result.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not result:
+        raise TransientError(f"the Ray cluster has not answered for {seconds:.0f} s; is a part of it killed?")
+    return result[0]
 
 
 def _require_answer(address: str | None) -> None:

@@ -2,8 +2,8 @@
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from fringe.errors import InputError
 from fringe.evaluation import estimate
-from fringe.experiments._formats import ScoreRecord, from_table
 from fringe.experiments._manifest import Manifest
-from fringe.experiments._scores import PlanScores, Records, Source, StoredRecords, curves_of
+from fringe.experiments._records import ScoreRecord, StoredTask
+from fringe.experiments._scores import PlanScores, Records, Source
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import Key, Metadata, manifests, versions_of
+from fringe.experiments._tasks import Key, manifests, versions_of
 
 if TYPE_CHECKING:
     import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
@@ -81,27 +81,11 @@ class Cell:
     @property
     def rows(self) -> tuple[ScoreRecord | None, ...]:
         """All that is stored of each score (n), None where an image was not computed."""
-        model, method, metric = self._name
-        manifest = self._scores.manifest
-        name = manifest.setting_key(model, method), manifest.metrics[metric]["key"]
-        best = dict[str, ScoreRecord]()
-        for table in self._scores.source.tables([field.name for field in fields(ScoreRecord)], {name[0]}):
-            for row in from_table(table):
-                known = best.get(row.image)
-                is_better = known is None or (known.status != "ok" and row.status == "ok")
-                if is_better and (row.setting, row.metric_key) == name:
-                    best[row.image] = row
-        return tuple(best.get(image["digest"]) for image in manifest.images_of(model, metric))
+        return self._scores.rows(*self._name)
 
     def flags(self) -> dict[str, int]:
         """Count how often each flag of the metric is set."""
-        words = self._scores.arrays.words("flags")
-        codes = self._scores.column("flags", *self._name)
-        numbers, first, counts = np.unique(codes[codes >= 0], return_index=True, return_counts=True)
-        total = Counter[str]()
-        for index in np.argsort(first):
-            total.update(dict.fromkeys(filter(None, words[numbers[index]].split("\n")), int(counts[index])))
-        return dict(total)
+        return self._scores.flags(*self._name)
 
 
 class Results:
@@ -116,15 +100,15 @@ class Results:
             its map: ``forward``, ``jvp``, ``vjp`` (passes) and ``seconds``.
     """
 
-    def __init__(
-        self, manifest: Manifest, source: Source, versions: Callable[[], Mapping[str, Mapping[str, int]]] = dict
-    ):
-        self.manifest, self._read_versions = manifest, versions
-        self._scores = PlanScores(manifest, source)
+    def __init__(self, manifest: Manifest, source: Source, tasks: Sequence[StoredTask] | None = None):
+        self.manifest, self._tasks = manifest, tasks
+        self._source = source
+        self._scores = PlanScores(manifest, source, self._read)
 
-    def load_scores(self) -> None:
-        """Read all scores and flags now; later calls that need only states use them."""
-        _ = self._scores.arrays
+    def _read(self) -> Sequence[StoredTask]:
+        """The tasks, read once."""
+        self._tasks = self._source.tasks() if self._tasks is None else self._tasks
+        return self._tasks
 
     @cached_property
     def frame(self) -> "pl.DataFrame":
@@ -169,19 +153,12 @@ class Results:
         Returns:
             By metric, the curves of its images that have one, (N + 1,) each, in the order of the images.
         """
-        images = {image["digest"]: index for index, image in enumerate(self.manifest.images_of(model))}
-        metadata = {metric: self.manifest.metrics[metric] for metric in names}
-        keys = {metadata[metric]["key"]: name for metric, name in names.items()}
-        by_key = curves_of(self._scores.source, self.manifest.setting_key(model, method), keys, images)
-        return {  # an earlier plan may have asked for more images
-            metric: [line for image, line in by_key[one["key"]].items() if image < one["limit"]]
-            for metric, one in metadata.items()
-        }
+        return self._scores.curves(model, method, names)
 
     @cached_property
     def versions(self) -> Mapping[str, Mapping[str, int]]:
         """By library, how many tasks each of its versions computed."""
-        return self._read_versions()
+        return versions_of(self._read(), self.manifest)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -359,14 +336,10 @@ def read_results(run: Store | str | Path, name: str | None = None) -> Results:
     return results_of(store, plans[chosen])
 
 
-def results_of(store: Store, manifest: Manifest, metadata: Metadata | None = None) -> Results:
-    """Read the results of a manifest, which may no longer be the folder's. ``metadata`` is what was read of the
-    store."""
-    return Results(
-        manifest,
-        StoredRecords(store),
-        lambda: versions_of((store.metadata() if metadata is None else metadata).values(), manifest),
-    )
+def results_of(store: Store, manifest: Manifest, tasks: Sequence[StoredTask] | None = None) -> Results:
+    """Read the results of a manifest, which may no longer be the folder's. ``tasks`` are those of the store, if they
+    were read."""
+    return Results(manifest, store, tasks)
 
 
 def results_from(manifest: Manifest, records: Mapping[Key, ScoreRecord]) -> Results:

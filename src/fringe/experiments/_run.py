@@ -15,9 +15,9 @@ from fringe._process import Interrupted as Interrupted
 from fringe._process import interruptible as interruptible
 from fringe._progress import log as logger
 from fringe._progress import shown
+from fringe._text import counted
 from fringe.errors import InputError, TransientError
 from fringe.experiments._executors import Executor, SerialExecutor, run_tasks
-from fringe.experiments._formats import ScoreRecord
 from fringe.experiments._jobs import Job, RunLog, State, TaskReport
 from fringe.experiments._manifest import (
     Resolved,
@@ -29,12 +29,14 @@ from fringe.experiments._manifest import (
     without_growth,
 )
 from fringe.experiments._options import RunOptions
+from fringe.experiments._places import warn
 from fringe.experiments._plan import Plan, build_plan
+from fringe.experiments._records import ScoreRecord
 from fringe.experiments._results import Results, results_from, results_of
 from fringe.experiments._runner import TaskRunner
 from fringe.experiments._spec import ExperimentSpec
 from fringe.experiments._status import describe_failures
-from fringe.experiments._store import CRASHES, MAPS, PLANS, Store
+from fringe.experiments._store import CRASH, PLAN, Store
 from fringe.experiments._tasks import (
     Key,
     Requirements,
@@ -121,7 +123,7 @@ def run_experiment(
         save_maps: Keep the maps; a later metric can then use them.
         amend: Let other settings replace those of the folder's plan of this name.
         retry: Compute failed scores and tasks that were set aside again.
-        renew: Set aside the results of a model whose logits have changed.
+        renew: Recall the results of a model whose logits have changed.
         progress: True for a progress bar, or callbacks: with the tasks at the start, and with each report.
 
     Returns:
@@ -203,8 +205,7 @@ def open_session(plan: Plan, root: Path) -> Session:
 def _open(plan: Plan, root: Path) -> tuple[Store, Resolved]:
     """Open a run folder, without what is damaged, and find what a plan stands for."""
     store = Store(root)
-    store.remove_stale_files()
-    store.quarantine_damaged()
+    store.clean()
     return store, resolve(plan, logits=True, known=store.images_with_logits())
 
 
@@ -226,15 +227,26 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, sessio
         store, resolved = _open(plan, root)
     else:
         store, resolved = session.store, with_methods(session.resolved, plan)
-    store.compact()
-    _check_compatible(store, resolved, amend=options.amend)
-    if session is None:
-        require_same_logits(store, resolved, renew=options.renew)
+    with contextlib.ExitStack() as stack:
+        if session is None:
+            stack.enter_context(store)
+        # of two runs that begin at once with other settings the second sees the plan of the first
+        with store.claim(f"plan-{plan.name.casefold()}", wait=True):
+            _check_compatible(store, resolved, amend=options.amend)
+            if session is None:
+                require_same_logits(store, resolved, renew=options.renew)
+            store.write_record(PLAN, plan.name, resolved.manifest.record())
+        return _compute(store, resolved, options, progress, session)
+
+
+def _compute(
+    store: Store, resolved: Resolved, options: RunOptions, progress: Progress, session: Session | None
+) -> RunResult:
     log, cause, quarantined, failed_before = RunLog(), None, (), 0
+    plan = resolved.plan
     try:
-        store.write_record(PLANS, plan.name, resolved.manifest.record())
         tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
-        logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), root)
+        logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), store.root)
         progress.began(resolved, tasks)
         job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
         executor = options.executor or SerialExecutor()
@@ -250,20 +262,20 @@ def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, sessio
 def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
     """The missing tasks, the records of those that were set aside, and the number of scores that failed before and are
     not tried again."""
-    manifest, metadata = resolved.manifest, store.metadata()
-    scored = committed_keys(store, failures=False, metadata=metadata)
-    done = scored if retry else committed_keys(store, metadata=metadata)
+    manifest, stored = resolved.manifest, store.tasks()
+    scored = committed_keys(store, failures=False, tasks=stored)
+    done = scored if retry else committed_keys(store, tasks=stored)
     tasks = pending_tasks(manifest, done, resolved.plan.shard, force=retry)
-    crashes = {} if retry else store.records(CRASHES)
+    crashes = {} if retry else store.records(CRASH)
     quarantined = tuple(crashes[task.key] for task in tasks if task.key in crashes)
-    failed_before = 0 if retry else len(failed_keys(metadata, scored, manifest))
+    failed_before = 0 if retry else len(failed_keys(stored, scored, manifest))
     return [task for task in tasks if task.key not in crashes], quarantined, failed_before
 
 
 def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
     """Raise InputError if the folder's plan of this name has other settings, beyond what growing explains, or if its
-    name differs from that of another plan by case alone: on macOS and Windows they would be one file."""
-    plan, known = resolved.plan, store.records(PLANS)
+    name differs from that of another plan by case alone: on macOS and Windows their reports would be one folder."""
+    plan, known = resolved.plan, store.records(PLAN)
     alike = [name for name in known if name.casefold() == plan.name.casefold()]
     if alike and plan.name not in alike:
         message = f"got {plan.name!r}, and {str(store.root)!r} holds a plan {alike[0]!r}"
@@ -289,12 +301,13 @@ def require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> Non
         before = store.logits(key)
         far = first.differing(before)
         if far is not None:
-            tasks, others = _results_of(store, resolved, label)
-            if (tasks or others) and not renew:
+            settings = _settings_of(store, resolved, label)
+            if settings and not renew:
                 raise _other_logits(store, resolved, label, far)
-            logger.info("model %s: %d results of other logits are set aside", label, len(tasks) + len(others))
-            store.quarantine_tasks(tasks)
-            store.quarantine(others)
+            if settings:
+                under = counted(len(settings), "setting")
+                warn(f"model {label!r}: its results under {under} are recalled, and computed again")
+            store.recall(settings)
             before = {}
         if not first.values.keys() <= before.keys():
             store.commit_logits(key, {**before, **first.values})
@@ -302,29 +315,25 @@ def require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> Non
 
 def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, float]) -> InputError:
     image = next(image["id"] for image in resolved.manifest.images if image["digest"] == far[0])
-    plans = [record["versions"] for record in store.records(PLANS).values()]
+    plans = [record["versions"] for record in store.records(PLAN).values()]
     versions = changes(plans[0], resolved.manifest.versions) if plans else []
     cause = f" ({'; '.join(versions)})" if versions else ""
     return InputError(
         f"model {label!r}: its logits are not those that the results in {str(store.root)!r} were computed with; the "
         f"largest difference is {far[1]:.3g}, on image {image!r}. Its weights are the same: its code changed, or a "
         f"library{cause}",
-        hint="name another folder, or use renew=True to set the results of this model aside and compute them again",
+        hint="name another folder, or use renew=True to recall the results of this model and compute them again",
     )
 
 
-def _results_of(store: Store, resolved: Resolved, label: str) -> tuple[list[str], list[tuple[str, str]]]:
-    """Everything that was computed with the weights of a model, whatever its label: names of tasks, and folder and file
-    of the rest."""
+def _settings_of(store: Store, resolved: Resolved, label: str) -> set[str]:
+    """The settings of everything that was computed with the weights of a model, whatever its label."""
     key, manifest = resolved.manifest.model_key(label), resolved.manifest
-    tasks = {
-        name: metadata for name, metadata in store.metadata().items() if digest(metadata["setting"]["model"]) == key
-    }
-    crashed = {name: one for name, one in store.records(CRASHES).items() if digest(one["setting"]["model"]) == key}
-    settings = {metadata["setting_key"] for metadata in tasks.values()}
-    settings |= {manifest.setting_key(label, method) for method in manifest.settings[label]}
-    maps = [(MAPS, name.partition("/")[2]) for setting in sorted(settings) for name in store.map_files(setting)]
-    return list(tasks), [*((CRASHES, f"{name}.json") for name in crashed), *maps]
+    made = {task.setting: task.shared["setting"] for task in store.tasks()}
+    made |= {crash["setting_key"]: crash["setting"] for crash in store.records(CRASH).values()}
+    used = {setting for setting, known in made.items() if digest(known.get("model")) == key}
+    asked = {manifest.setting_key(label, method) for method in manifest.settings[label]}
+    return used | {setting for setting in asked if store.images_with_maps(setting)}
 
 
 def run_record(result: RunResult) -> dict[str, Any]:
@@ -366,10 +375,10 @@ def describe_run(result: RunResult, store: Store) -> list[tuple[Level, str]]:
     lines.append(("info", f"{manifest.name}: {len(manifest.images)} images; {computed} maps made now{stored}"))
     if result.log.failed or result.failed_before or result.set_aside:
         crashed = {report.task.key for report in reports if report.state == "crashed"}
-        crashes = [record for key, record in store.records(CRASHES).items() if key in crashed]
+        crashes = [record for key, record in store.records(CRASH).items() if key in crashed]
         failures = results_of(store, manifest).failures().to_dicts()
         lines.extend(("error", line) for line in describe_failures(failures, [*result.set_aside, *crashes], SHOWN))
-    versions = mixed(versions_of(store.metadata().values(), manifest))
+    versions = mixed(versions_of(store.tasks(), manifest))
     lines.extend(("warning", f"results of several versions are mixed: {line}") for line in versions)
     for task in result.left[:SHOWN]:
         text = f"left: {task['method']} on {task['model']}, {task['images']} images: {task['reason']}"

@@ -24,8 +24,8 @@ from fringe.errors import (
 from fringe.evaluation import Candidate, Evaluator, MethodResult, Progress, one_by_one
 from fringe.experiments._arms import Arm
 from fringe.experiments._examples import ExampleEntry, open_entry
-from fringe.experiments._formats import ScoreRecord, Status, StoredMap
 from fringe.experiments._manifest import Resolved, describe, digest, first_logits, versions
+from fringe.experiments._records import ScoreRecord, Status, StoredMap
 from fringe.experiments._tasks import Task
 from fringe.inputs import open_references
 from fringe.metrics import EvaluationContext, Scores

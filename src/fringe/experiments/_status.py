@@ -7,9 +7,10 @@ from typing import Any
 
 from fringe._text import counted
 from fringe.experiments._manifest import Manifest
+from fringe.experiments._records import StoredTask
 from fringe.experiments._results import results_of
 from fringe.experiments._store import Store
-from fringe.experiments._tasks import Metadata, crashes, manifests, orphaned, versions_of
+from fringe.experiments._tasks import crashes, manifests, orphaned, versions_of
 
 #: Name of the method that a search scores.
 TRIAL = "trial"
@@ -23,27 +24,27 @@ def read_status(run: Path) -> dict[str, Any]:
     ``damaged`` files; and the number of stored ``trials`` of a search.
     """
     store = Store(run, create=False)
-    metadata, plans = store.metadata(), manifests(store)
-    unused = [asdict(task) for task in orphaned(store, metadata, plans.values())]
-    quarantined = crashes(store, metadata)
+    tasks, plans = store.tasks(), manifests(store)
+    unused = [asdict(task) for task in orphaned(tasks, plans.values())]
+    quarantined = crashes(store, tasks)
     return {
         "run": str(run),
-        "plans": {name: _plan_status(store, manifest, metadata) for name, manifest in plans.items()},
+        "plans": {name: _plan_status(store, manifest, tasks) for name, manifest in plans.items()},
         "set_aside": [{name: c[name] for name in ("model", "method", "images", "reason")} for c in quarantined],
         "invalidated": [task for task in unused if task["method"] != TRIAL],
-        "damaged": {str(path): problem for path, problem in store.damaged().items()},
+        "damaged": store.damaged(),
         "trials": sum(task["method"] == TRIAL for task in unused),
     }
 
 
-def _plan_status(store: Store, manifest: Manifest, metadata: Metadata) -> dict[str, Any]:
-    results = results_of(store, manifest, metadata)
+def _plan_status(store: Store, manifest: Manifest, tasks: Sequence[StoredTask]) -> dict[str, Any]:
+    results = results_of(store, manifest, tasks)
     return {
         "images": len(manifest.images),
         "not_read": list(manifest.missing),
         "cells": [{**asdict(cell), "missing": cell.missing} for cell in results.coverage()],
         "failures": results.failures().drop("images").to_dicts(),
-        "versions": versions_of(metadata.values(), manifest),
+        "versions": versions_of(tasks, manifest),
     }
 
 

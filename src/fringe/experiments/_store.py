@@ -1,59 +1,70 @@
-"""The run folder: what is committed is complete and stays, whenever the process dies.
+"""The store of a run: the SQLite files of a folder, each with one writer, and their union for everyone who reads.
 
-A task is one Parquet file, written under a temporary name, flushed to the disk, and renamed: the rename is the commit.
-Its name is a digest of what it holds, so that two processes that compute the same task write the same file. Locks only
-keep them from doing so at the same time. A file bears a seal, the digest of its own bytes: one that was damaged later
-counts as not there, is set aside by the next run, and computed again.
-
-When there are many, the files of tasks are packed into a few (:mod:`fringe.experiments._packs`): first the pack is
-written, then the files that it replaces are removed. No file of a task or pack is ever changed, so that a process that
-dies in between leaves a task twice, and nothing worse.
+Nothing is changed or deleted: of two records of one name the newer counts, of two scores the valid one, and of two
+valid ones that of the later file. A file that is full is closed, and the next one begins.
+:mod:`fringe.experiments._database` reads and writes a file.
 """
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
-from fringe._files import MAPS_BYTES, RECORD_BYTES, read_regular, require_local
+from fringe._files import RECORD_BYTES, read_regular, require_local
+from fringe._process import fate_of, process_name
 from fringe._urls import url_of
 from fringe.errors import InputError
-from fringe.experiments._bucket import Bucket
-from fringe.experiments._disk import QUARANTINE, Disk, warn
-from fringe.experiments._formats import (
-    BLANK,
-    ScoreRecord,
-    StoredMap,
-    from_bytes,
-    from_table,
-    is_intact,
-    is_task_file,
-    read_record,
-    to_bytes,
-    to_table,
-    with_checksum,
+from fringe.experiments._claims import Claims
+from fringe.experiments._database import (
+    FULL,
+    FULL_REMOTE,
+    MAPS_SUFFIX,
+    SUFFIX,
+    Reader,
+    Writer,
+    close_abandoned,
 )
-from fringe.experiments._formats import StoreFull as StoreFull
-from fringe.experiments._manifest import digest
-from fringe.experiments._packs import BY_TASK, PACKS, SCORES, Packs, Tasks
-from fringe.experiments._sealed import Damaged
+from fringe.experiments._places import (
+    Bucket,
+    Folder,
+    is_database,
+    warn,
+    writer_of,
+)
+from fringe.experiments._places import StoreFull as StoreFull
+from fringe.experiments._records import Details, ScoreRecord, StoredMap, StoredTask
+from fringe.experiments._shapes import CRASH, LOGITS, VOID, Damaged, record_problem
+from fringe.experiments._shapes import PLAN as PLAN
 
 #: What to open of a folder of results that is no run, by what made it.
 _SHOWN_BY = {"explain": "index.html", "compare": "compare.png"}
-UNITS, MAPS, CLAIMS, CRASHES, PLANS, LOGITS = "units", "maps", "claims", "crashes", "plans", "logits"
-FOLDERS = (UNITS, PACKS, MAPS, CLAIMS, CRASHES, PLANS, LOGITS)
+R = TypeVar("R")
+V = TypeVar("V")
+
 MARKER = "fringe-run.json"
-FORMAT = 2
+FORMAT = 3
 _MARKER_CONTENT = json.dumps({"format": FORMAT}).encode()
-#: Number of files of tasks from which on they are packed.
-PACKED_FROM = 256
 
 
-class Store:
+@dataclass
+class _Seen:
+    """What was read of a file: its state then, the last number of each table, and what is wrong with it."""
+
+    state: Hashable = None
+    last: dict[str, int] = field(default_factory=dict[str, int])
+    problems: list[str] = field(default_factory=list[str])
+
+
+class Store(AbstractContextManager["Store"]):
     """A run folder, or the URL of one in an object store, such as ``s3://bucket/run``. Without ``create`` nothing is
     written.
 
@@ -61,25 +72,79 @@ class Store:
     kind; TransientError for trouble of the disk that may pass.
     """
 
-    def __init__(self, root: Path | str, *, create: bool = True):
+    def __init__(self, root: Path | str, *, create: bool = True, full: int | None = None):
         root = Path(root)
         url = url_of(root)
         if url is None:
             require_local("out" if create else "run", root)
         self.root = root
-        self.files = Disk(root) if url is None else Bucket(url)
-        self.packs = Packs(self.files)
-        self._maps = dict[str, frozenset[str]]()
-        if self.files.exists(MARKER):
-            self._check_format(create=create)
-        elif not create:
+        self.files = Folder(root) if url is None else Bucket(url)
+        self._full = full or (FULL if url is None else FULL_REMOTE)
+        self._start({}, is_worker=False)
+        self._check_folder(create=create)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be read again: a store is sent to every process."""
+        return {"root": self.root, "files": self.files, "_full": self._full, "_seen": self._seen}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self._start(state["_seen"], is_worker=True)
+
+    def _start(self, seen: dict[str, _Seen], *, is_worker: bool) -> None:
+        self._is_worker, self._mutex, self._writers = is_worker, threading.RLock(), dict[str, Writer]()
+        self._claims = Claims(self.files)
+        self._forget(seen)
+
+    def _forget(self, seen: dict[str, _Seen]) -> None:
+        self._seen, self._facts, self._newest = seen, dict[str, Any](), 0
+        self._tasks, self._since = dict[str, list[StoredTask]](), dict[str, int]()
+        self._records = dict[tuple[str, str], tuple[tuple[int, str, int], Any]]()
+        self._maps = dict[str, list[tuple[str, str, tuple[str, int]]]]()
+
+    # The folder
+
+    @classmethod
+    def existing(cls, root: Path) -> "Store | None":
+        """The run in a folder, to be read; None if there is none."""
+        url = url_of(root)
+        names = (Folder(root) if url is None else Bucket(url)).names()
+        return cls(root, create=False) if any(name == MARKER or is_database(name) for name in names) else None
+
+    def _check_folder(self, *, create: bool) -> None:
+        """Refuse a folder that is none of a run of this format; heal one whose mark is damaged."""
+        names = self.files.names()
+        content = self.files.read(MARKER) if MARKER in names else None
+        known: Any = None
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            known = json.loads(content or b"")["format"]
+        if known not in (None, FORMAT):
+            raise InputError(
+                f"run: {str(self.root)!r} has format {known}, this program reads format {FORMAT}; read it with the "
+                "version that made it, or name another folder"
+            )
+        if known == FORMAT:
+            return
+        has_results = any(is_database(name) for name in names)
+        if MARKER in names and not has_results:
+            raise InputError(
+                f"run: {self.files.at(MARKER)!r} is damaged, and nothing beside it is of a run; is it one?"
+            )
+        if not create and not has_results:
             raise InputError(f"run: {str(self.root)!r} holds no run of this program ({self._other_content()})")
-        else:
-            self.files.begin((*FOLDERS, MARKER))  # the mark, too: another process may have begun here just now
-            self.files.make_folders(FOLDERS)
-            self.files.write(MARKER, _MARKER_CONTENT)
+        if has_results:
+            warn(f"{self.files.at(MARKER)!r} is damaged or gone" + ("" if create else "; the next run writes it again"))
         if create:
-            self.files.make_folders(FOLDERS)
+            if MARKER in names:
+                self.files.set_aside(MARKER)
+            if not has_results:
+                self.files.begin(
+                    (MARKER, "claims", "done", "aside")
+                )  # the mark, too: another may have begun here just now
+            self.files.write(MARKER, _MARKER_CONTENT)
 
     def _other_content(self) -> str:
         """What a folder without a run is, as far as that is known."""
@@ -89,283 +154,236 @@ class Store:
                 return f"it is a folder of {made_by}: open {self.root / _SHOWN_BY[made_by]}"
         return f"{MARKER} is missing"
 
-    @classmethod
-    def existing(cls, root: Path) -> "Store | None":
-        """The run in a folder, to be read; None if there is none."""
-        url = url_of(root)
-        is_run = (Disk(root) if url is None else Bucket(url)).exists(MARKER)
-        return cls(root, create=False) if is_run else None
+    def close(self) -> None:
+        """Make the files of this process, and of processes that died, plain ones."""
+        self._claims.stop()
+        with self._mutex:
+            for writer in self._writers.values():
+                writer.close()
+            self._writers.clear()
+        if not isinstance(self.files, Bucket):
+            for name, state in self.files.names().items():
+                if is_database(name) and state is None and fate_of(writer_of(name)) == "gone":
+                    close_abandoned(self.root / name)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what can be read again: a store is sent to every process."""
-        return {**vars(self), "_maps": {}}
+    def clean(self) -> None:
+        """Remove what dead processes were writing, and set damaged files aside: what is intact in them is written
+        again, the rest is computed again. A run does so before it begins."""
+        self.files.remove_partial_files()
+        self.refresh()
+        for name, seen in list(self._seen.items()):
+            if seen.state is None and fate_of(writer_of(name)) != "gone":
+                continue  # it is being written
+            problem = "; ".join(seen.problems[:3]) or self._damaged_details(name)
+            if problem:
+                self._rescue(name)
+                target = self.files.at(self.files.set_aside(name))
+                warn(f"{self.files.at(name)!r} is damaged ({problem}): set aside as {target!r}, and made again")
+        if not all(name in self.files.names() for name in self._seen):
+            self._forget({})
 
-    def _check_format(self, *, create: bool) -> None:
-        """Refuse a run of another format; heal one whose mark is damaged."""
-        path = str(self.root / MARKER)
-        content, problem = self.files.read(MARKER), None
-        try:
-            known = json.loads(content or b"")["format"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            is_file = content is not None or self.files.problem(MARKER) in ("is damaged", "is empty")
-            known, problem = FORMAT, "is damaged" if is_file else "is no file"
-        if known != FORMAT:
-            raise InputError(f"run: {str(self.root)!r} has format {known}, this program reads format {FORMAT}")
-        if problem is None:
-            return
-        if not all(self.files.has_folder(name) for name in (UNITS, PLANS)):
-            raise InputError(f"run: {path!r} {problem}, and nothing beside it is of a run; is it one?")
-        if not create:
-            warn(f"{path!r} {problem}; the next run writes it again")
-            return
-        self.files.set_aside(MARKER, problem)
-        self.files.write(MARKER, _MARKER_CONTENT)
+    def _damaged_details(self, name: str) -> str:
+        with self._reader(name) as reader:
+            reader.check()
+            return "; ".join(reader.problems[:3])
 
-    # Tasks
-
-    def commit(self, key: str, rows: Sequence[ScoreRecord], metadata: Mapping[str, Any]) -> None:
-        """Store the records of a task and JSON data about it in one file, which is complete or does not exist. Raises
-        StoreFull if there is no space, and InputError if the records are more than can be read back."""
-        self.files.write(_task_file(key), task_bytes(rows, metadata))
-
-    def tasks(self) -> list[str]:
-        """List the names of committed tasks, damaged ones among them."""
-        loose = self.loose()  # before the packs: what is packed meanwhile is then in one of them
-        return sorted({*loose, *(key for pack in self.packs.list() for key in pack.tasks)})
-
-    def read(self, key: str) -> tuple[list[ScoreRecord], dict[str, Any]] | None:
-        """Read the records of a task and its metadata; None where the file is damaged: it will be computed again."""
-        loose = self.read_loose(key)
-        if loose is not None:
-            return from_table(loose[0]), loose[1]
-        for pack in self.packs.list():
-            if key in pack.tasks:
+    def _rescue(self, name: str) -> None:
+        """Write what is intact in a damaged file, and not recalled, into another."""
+        with contextlib.suppress(Damaged), self._reader(name) as reader:
+            for _, kind, named, created, data in reader.records():
+                if not record_problem(kind, named, data):
+                    self._writer(SUFFIX).record(kind, named, created, data)
+            for number, task in reader.tasks():
                 with contextlib.suppress(Damaged):
-                    return from_table(pack.task_table(pack.tasks[key])), dict(pack.tasks[key].metadata)
-        return None
+                    if not self._is_void(task.setting, name, number):
+                        complete = replace(task, details=reader.details(task))
+                        self._writer(SUFFIX).commit(complete, self._now())
+            for number, *_ in reader.maps():
+                with contextlib.suppress(Damaged):
+                    setting, image, stored = reader.map(number)
+                    if not self._is_void(setting, name, number):
+                        self._writer(MAPS_SUFFIX).maps(setting, {image: stored})
 
-    def metadata(self) -> dict[str, dict[str, Any]]:
-        """Read the metadata of every intact task, without its records."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    # What is there
 
-        result, shared = dict[str, dict[str, Any]](), dict[str, dict[str, Any]]()
-        for key in self.loose():  # before the packs: what is packed meanwhile is then in one of them
-            content = self._content(key)
-            if content is not None:
-                metadata = json.loads(pq.read_schema(pa.BufferReader(content)).metadata[b"fringe"])
-                by_task = {name: metadata.pop(name) for name in BY_TASK if name in metadata}
-                result[key] = {**shared.setdefault(json.dumps(metadata), metadata), **by_task}  # equal parts only once
-        packed = [(key, task.metadata) for pack in self.packs.list() for key, task in pack.tasks.items()]
-        return {**dict(reversed(packed)), **result}
+    def refresh(self) -> None:
+        """Read what was committed since the last time."""
+        states = {name: state for name, state in self.files.names().items() if is_database(name)}
+        if not all(name in states for name in self._seen):
+            self._forget({})  # a file was set aside
+        for name, state in states.items():
+            seen = self._seen.setdefault(name, _Seen())
+            if state is None or seen.state != state:
+                try:
+                    with self._reader(name) as reader:
+                        self._read(name, seen, reader)
+                        seen.problems += reader.problems
+                except Damaged as error:
+                    seen.problems = [str(error)]
+                seen.state = state
 
-    def compact(self) -> None:
-        """Pack the files of tasks if there are at least ``PACKED_FROM`` of them and no other process is at it."""
-        if len(self.loose()) < PACKED_FROM:
-            return
-        with self.lock("packs") as locked:
-            for tasks in self.loose_tasks() if locked else ():
-                self.packs.write(tasks)
-                for key, (_, metadata) in tasks.items():
-                    if metadata.get("failed"):  # another run may have computed it again meanwhile, or be at it
-                        self._remove_unless_newer(key, metadata)
-                    else:
-                        self.files.remove(_task_file(key))
+    def _reader(self, name: str) -> Reader:
+        return Reader(self.files.database(name), name, self._facts)
 
-    def _remove_unless_newer(self, key: str, metadata: Mapping[str, Any]) -> None:
-        with self.lock(key) as locked:
-            now = self.read_loose(key) if locked else None
-            if now is not None and now[1] == metadata:
-                self.files.remove(_task_file(key))
+    def _read(self, name: str, seen: _Seen, reader: Reader) -> None:
+        stamp = name.partition("-")[0]
+        self._newest = max(self._newest, int(stamp) if stamp.isdecimal() and len(stamp) == 20 else 0)
+        for number, kind, named, created, data in reader.records(seen.last.get("record", 0)):
+            seen.last["record"], order = number, (created, name, number)
+            if problem := record_problem(kind, named, data):
+                reader.problems.append(f"the {kind} {named[:80]!r} is damaged, or of another version: {problem}")
+            elif order > self._records.get((kind, named), ((0, "", 0), None))[0]:
+                self._records[kind, named], self._newest = (order, data), max(self._newest, created)
+        for number, task in reader.tasks(seen.last.get("task", 0)):
+            seen.last["task"] = number
+            self._since[task.key] = task.failed_images
+            if not self._is_worker:
+                self._tasks.setdefault(name, []).append(task)
+        for number, setting, image, status in reader.maps(seen.last.get("map", 0)):
+            seen.last["map"] = number
+            self._maps.setdefault(setting, []).append((image, status, (name, number)))
 
-    def loose(self) -> list[str]:
-        """List the tasks that are files of their own."""
-        return [name.removesuffix(".parquet") for name in self.files.names(UNITS, ".parquet")]
+    def tasks(self) -> list[StoredTask]:
+        """The tasks that are intact and not recalled, those of the oldest file first, without their details."""
+        self.refresh()
+        self._since.clear()
+        every = (task for name in sorted(self._tasks) for task in self._tasks[name])
+        return [task for task in every if not self._is_void(task.setting, *task.row[:2])]
 
-    def loose_tasks(self) -> Iterator[Tasks]:
-        """Read the tasks that are files of their own, as many at a time as a pack holds."""
-        names = self.loose()
-        for start in range(0, len(names), PACKED_FROM):
-            read = {key: self.read_loose(key) for key in names[start : start + PACKED_FROM]}
-            yield {key: task for key, task in read.items() if task is not None}
+    def details(self, tasks: Sequence[StoredTask]) -> Iterator[tuple[StoredTask, Details]]:
+        """Read the details of tasks, file by file; those that are damaged are left out, with a warning."""
+        rows = ((task.row[0], task) for task in tasks)
+        return self._each(rows, Reader.details, "its scores are computed again by the next run")
 
-    def read_loose(self, key: str) -> tuple[Any, dict[str, Any]] | None:
-        """The table and the metadata of a task that is a file of its own; None if there is none, or it is damaged."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+    def _each(self, rows: Iterable[tuple[str, R]], read: Callable[[Reader, R], V], then: str) -> Iterator[tuple[R, V]]:
+        """Read rows, given with their files, file by file; those that are damaged are left out, with a warning."""
+        by_file = dict[str, list[R]]()
+        for name, row in rows:
+            by_file.setdefault(name, []).append(row)
+        for name, of_file in by_file.items():
+            try:
+                with self._reader(name) as reader:
+                    for row in of_file:
+                        try:
+                            yield row, read(reader, row)
+                        except Damaged as error:
+                            warn(f"{error}; {then}")
+            except Damaged as error:
+                warn(f"{self.files.at(name)!r} is damaged ({error}); {then}")
 
-        content = self._content(key)
-        if content is None:
-            return None
-        table = pq.ParquetFile(pa.BufferReader(content)).read()  # read_table imports pandas: a second
-        return table, json.loads(table.schema.metadata[b"fringe"])
+    def damaged(self) -> dict[str, str]:
+        """What is wrong with damaged files, by path. Details and maps are not read for it."""
+        self.refresh()
+        return {self.files.at(name): "; ".join(seen.problems) for name, seen in self._seen.items() if seen.problems}
 
-    # Damage
+    def records(self, kind: str) -> dict[str, Any]:
+        """The newest records of a kind by name, without those that were removed."""
+        self.refresh()
+        named = {name: data for (one, name), (_, data) in self._records.items() if one == kind}
+        return {name: data for name, data in named.items() if data is not None}
 
-    def damaged(self) -> dict[Path, str]:
-        """What is wrong with damaged files, by path. Of the maps only empty files are found, as reading all of them
-        takes long."""
-        return {self.root / name: problem for name, problem in self._damaged(everything=False)}
+    def _is_void(self, setting: str, name: str, number: int) -> bool:
+        recalled = self._records.get((VOID, setting))
+        return recalled is not None and number <= recalled[1].get(name, 0)
 
-    def quarantine_damaged(self) -> None:
-        """Move damaged files to the quarantine folder, with a warning: they are made again when needed."""
-        for name, problem in self._damaged(everything=True):
-            folder, _, file = name.partition("/")
-            if folder == PACKS:
-                self.packs.replace(file.removesuffix(SCORES), problem=problem)
-                continue
-            aside = self.files.set_aside(name)
-            if aside is not None and folder == UNITS and is_task_file(self.files.read(aside) or b""):
-                self.files.move(aside, name)  # another process has just computed it again
-            elif aside is not None:
-                self.files.warn(name, problem, aside)
+    # What is written
 
-    def quarantine_tasks(self, keys: Iterable[str]) -> None:
-        """Set intact tasks that are no longer true aside."""
-        dropped = set(keys)
-        for pack in self.packs.list():
-            if not dropped.isdisjoint(pack.tasks):
-                self.packs.replace(pack.name, without=dropped)
-        self.quarantine((UNITS, f"{key}.parquet") for key in sorted(dropped.intersection(self.loose())))
+    def commit(self, rows: Sequence[ScoreRecord], shared: Mapping[str, Any]) -> None:
+        """Store the records of a task, and JSON data about it, or nothing of it. Raises StoreFull if there is no
+        space."""
+        with self._mutex:
+            task = StoredTask.of(rows, shared)
+            self._writer(SUFFIX).commit(task, self._now())
+            if isinstance(self.files, Bucket):
+                self.files.write(f"done/{task.key}", str(task.failed_images).encode())
 
-    def quarantine(self, names: Iterable[tuple[str, str]]) -> None:
-        """Move intact files that are no longer true to the quarantine folder, by folder and file name."""
-        paths = [f"{folder}/{name}" for folder, name in names]
-        moved = sum(self.files.exists(path) and self.files.set_aside(path) is not None for path in paths)
-        if moved:
-            warn(f"{moved} files of results are set aside in {str(self.root / QUARANTINE)!r}")
+    def write_record(self, kind: str, name: str, data: Any) -> None:
+        """Store JSON data, unless it is there; None removes it."""
+        with self._mutex:
+            known = self.records(kind).get(name)
+            if known != (None if data is None else json.loads(json.dumps(data))):
+                self._writer(SUFFIX).record(kind, name, self._now(), data)
 
-    def _damaged(self, *, everything: bool) -> Iterator[tuple[str, str]]:
-        for key in self.loose():
-            if self._content(key) is None and self.files.exists(_task_file(key)):
-                yield _task_file(key), self.files.problem(_task_file(key))
-        for name in self.packs.names():
-            if self.packs.is_damaged(name, everything=everything):
-                yield f"{PACKS}/{name}{SCORES}", "is damaged"
-        for folder in (PLANS, CRASHES):
-            for name in self.files.names(folder, ".json"):
-                if self._record(folder, name) is None:
-                    yield f"{folder}/{name}", self.files.problem(f"{folder}/{name}")
-        for folder in (CLAIMS, LOGITS, *self._map_folders()):
-            for name in self.files.oddities(folder, empty=folder == CLAIMS):
-                yield f"{folder}/{name}", self.files.problem(f"{folder}/{name}")
+    def recall(self, settings: Iterable[str]) -> None:
+        """Let all that was computed under settings count as not there."""
+        self.refresh()
+        upto = {name: max(seen.last.get("task", 0), seen.last.get("map", 0)) for name, seen in self._seen.items()}
+        crashes = self.records(CRASH)
+        for setting in settings:
+            self.write_record(VOID, setting, upto)
+            for name in [name for name, crash in crashes.items() if crash["setting_key"] == setting]:
+                self.write_record(CRASH, name, None)
 
-    # Maps
+    def _writer(self, suffix: str) -> Writer:
+        with self._mutex:
+            writer = self._writers.get(suffix)
+            if writer is None or writer.process != os.getpid() or writer.size >= self._full:
+                name = f"{self._now():020d}-{process_name()}-{os.urandom(4).hex()}{suffix}"
+                put = self.files.write if isinstance(self.files, Bucket) else None
+                self._writers[suffix] = Writer(self.root, name, put)  # there may be no room for another
+                if writer is not None:
+                    writer.close()
+            return self._writers[suffix]
+
+    def _now(self) -> int:
+        """Nanoseconds, later than all that was read, whatever the clock says."""
+        self._newest = max(time.time_ns(), self._newest + 1)
+        return self._newest
+
+    # Maps and logits
 
     def commit_maps(self, setting: str, maps: Mapping[str, StoredMap]) -> None:
         """Store maps of a setting by image digest. Raises :class:`StoreFull` if there is no space."""
-        self.files.make_folders([f"{MAPS}/{setting}"])
-        name = f"{MAPS}/{setting}/{digest(sorted(maps))}.safetensors"
-        self.files.write(name, with_checksum(to_bytes(maps, BLANK.decode())))
+        with self._mutex:
+            self._writer(MAPS_SUFFIX).maps(setting, maps)
 
     def load_maps(self, setting: str, images: Iterable[str]) -> dict[str, StoredMap]:
         """Read stored maps of a setting by image digest, of two of one image the valid one; those that are absent or
         damaged are left out."""
-        required, result = set(images), dict[str, StoredMap]()
-        for name in self.map_files(setting):
-            matching = required.intersection(self._images_of(name))
-            content = self.files.read(name, MAPS_BYTES) if matching else None
-            if content is not None and is_intact(content):
-                stored = from_bytes(content)
-                result |= {image: stored[image] for image in matching}
-                required -= {image for image in matching if stored[image].metadata.get("status", "ok") == "ok"}
-            elif matching:
-                warn(f"{self.files.at(name)} is damaged; its maps are made again")
-        return result
+        known = self._rows_of_maps(setting)
+        rows = ((known[image][0], (image, known[image][1])) for image in images if image in known)
+        read = self._each(rows, _read_map, "it is made again")
+        return {row[0]: stored for row, (of, image, stored) in read if (of, image) == (setting, row[0])}
 
     def images_with_maps(self, setting: str) -> frozenset[str]:
         """The images of which maps of a setting are stored."""
-        return frozenset[str]().union(*(self._images_of(name) for name in self.map_files(setting)))
+        return frozenset(self._rows_of_maps(setting))
 
-    def map_files(self, setting: str) -> list[str]:
-        """List the files that hold maps of a setting."""
-        return [f"{MAPS}/{setting}/{name}" for name in self.files.names(f"{MAPS}/{setting}", ".safetensors")]
-
-    def _map_folders(self) -> list[str]:
-        return [f"{MAPS}/{name}" for name in self.files.names(MAPS) if self.files.has_folder(f"{MAPS}/{name}")]
-
-    def _images_of(self, name: str) -> frozenset[str]:
-        """The images of a file of maps. Its header is read once, as no such file is changed."""
-        if name not in self._maps:
-            opened = self.files.open(name)
-            if opened is None:
-                return frozenset()
-            with opened[0] as file, contextlib.suppress(ValueError, TypeError, RecursionError):
-                length = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(min(length, RECORD_BYTES)))
-                self._maps[name] = frozenset(header) - {"__metadata__"}
-        return self._maps.get(name, frozenset())
-
-    # Logits
+    def _rows_of_maps(self, setting: str) -> dict[str, tuple[str, int]]:
+        self.refresh()
+        known = sorted(self._maps.get(setting, ()), key=lambda one: one[2])
+        valid_last = sorted(known, key=lambda one: one[1] == "ok")
+        return {image: row for image, _, row in valid_last if not self._is_void(setting, *row)}
 
     def commit_logits(self, model: str, logits: Mapping[str, Tensor]) -> None:
         """Store the logits (C,) of a few images by digest, under the digest of the model."""
-        stored = {image: StoredMap(values, {}) for image, values in logits.items()}
-        self.files.write(f"{LOGITS}/{model}.safetensors", with_checksum(to_bytes(stored, BLANK.decode())))
+        self.write_record(LOGITS, model, {image: values.float().tolist() for image, values in logits.items()})
 
     def logits(self, model: str) -> dict[str, Tensor]:
-        """Read the stored logits of a model; none where the file is absent or damaged."""
-        content = self.files.read(f"{LOGITS}/{model}.safetensors")
-        if content is None or not is_intact(content):
+        """Read the stored logits of a model."""
+        try:
+            return {image: torch.tensor(values) for image, values in self.records(LOGITS).get(model, {}).items()}
+        except (TypeError, ValueError, RuntimeError, AttributeError):  # of a stranger
             return {}
-        return {image: stored.values for image, stored in from_bytes(content).items()}
 
     def images_with_logits(self) -> frozenset[str]:
         """The images of which logits of a model are stored."""
-        names = (f"{LOGITS}/{name}" for name in self.files.names(LOGITS, ".safetensors"))
-        return frozenset[str]().union(*map(self._images_of, names))
-
-    # Plans and crashes
-
-    def write_record(self, folder: str, name: str, record: Mapping[str, Any]) -> None:
-        """Store a JSON document in ``plans`` or ``crashes``."""
-        self.files.write(f"{folder}/{name}.json", json.dumps(record, indent=1).encode())
-
-    def records(self, folder: str) -> dict[str, dict[str, Any]]:
-        """Read the JSON documents of a folder by name; damaged ones are left out."""
-        names = self.files.names(folder, ".json")
-        result = {name.removesuffix(".json"): self._record(folder, name) for name in names}
-        return {name: record for name, record in result.items() if record is not None}
-
-    def forget_crash(self, key: str) -> None:
-        self.files.remove(f"{CRASHES}/{key}.json")
+        return frozenset(image for model in self.records(LOGITS) for image in self.logits(model))
 
     # Processes
 
-    def lock(self, key: str) -> AbstractContextManager[bool]:
-        """Lock a task; False if another process holds it. The system frees the lock of a process that dies."""
-        return self.files.lock(CLAIMS, key)
+    def claim(self, key: str, *, wait: bool = False) -> AbstractContextManager[bool]:
+        """Claim a task for as long as it is computed; False if another process has it, unless this is to ``wait``."""
+        return self._claims.claim(key, wait=wait)
 
-    def remove_stale_files(self) -> None:
-        """Remove what dead processes were writing."""
-        self.files.remove_partial_files((*FOLDERS, *self._map_folders(), ""))
-
-    # Private
-
-    def _content(self, key: str) -> bytes | None:
-        """The bytes of a task's file; None if it is absent or incomplete."""
-        content = self.files.read(_task_file(key))
-        return content if content is not None and is_task_file(content) else None
-
-    def _record(self, folder: str, name: str) -> dict[str, Any] | None:
-        """The JSON document of a file, None unless it holds what a record of its folder holds."""
-        content = self.files.read(f"{folder}/{name}")
-        return None if content is None else read_record(folder, content)
+    def meanwhile(self, key: str) -> int | None:
+        """How many images of a task failed, if it was committed since all tasks were last read; else None."""
+        if isinstance(self.files, Bucket):  # where a look at all files would take long
+            content = self.files.read(f"done/{key}")
+            return None if content is None else int(content)
+        self.refresh()
+        return self._since.get(key)
 
 
-def task_bytes(rows: Sequence[ScoreRecord], metadata: Mapping[str, Any]) -> bytes:
-    """The file of a task. Raises InputError if the records are more than can be read back."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = to_table(rows).replace_schema_metadata({"fringe": json.dumps(metadata), "seal": BLANK.decode()})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
-    content = with_checksum(sink.getvalue().to_pybytes())
-    if len(content) > RECORD_BYTES or not is_task_file(content):
-        raise InputError("shard: the scores of one unit are more than can be read back; make units of fewer images")
-    return content
-
-
-def _task_file(key: str) -> str:
-    return f"{UNITS}/{key}.parquet"
+def _read_map(reader: Reader, row: tuple[str, int]) -> tuple[str, str, StoredMap]:
+    return reader.map(row[1])

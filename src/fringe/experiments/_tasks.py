@@ -1,15 +1,17 @@
 """Tasks: what of a plan is stored, missing, or no longer required."""
 
-import re
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
+
 from fringe._text import counted
 from fringe.experiments._manifest import Manifest, changes, digest
-from fringe.experiments._spec import PLAN_NAME
-from fringe.experiments._store import CRASHES, PLANS, Store
+from fringe.experiments._records import MISSING, OK, StoredTask
+from fringe.experiments._store import CRASH, PLAN, Store
 
 #: Digests of setting, metric and image: the name of one score.
 Key = tuple[str, str, str]
@@ -42,16 +44,14 @@ class Task:
         return digest([self.setting, sorted(self.metric_keys), self.images])
 
     def record(self, manifest: Manifest) -> dict[str, Any]:
-        """The metadata stored with its records: enough to say later why it is no longer required."""
-        return {
-            "model": self.model,
-            "method": self.method,
-            "setting": manifest.settings[self.model][self.method],
-            "metrics": {label: manifest.metrics[label]["settings"] for label in self.metrics},
-            "setting_key": self.setting,
-            "metric_keys": list(self.metric_keys),
-            "images": list(self.images),
-        }
+        """What names the task and its scores, as JSON data: the record of one that ended its process."""
+        names = {"model": self.model, "method": self.method, "setting_key": self.setting}
+        return {**names, "metric_keys": list(self.metric_keys), "images": list(self.images), **self.shared(manifest)}
+
+    def shared(self, manifest: Manifest) -> dict[str, Any]:
+        """What is stored with its records: enough to say later why it is no longer required."""
+        metrics = {label: manifest.metrics[label]["settings"] for label in self.metrics}
+        return {"setting": manifest.settings[self.model][self.method], "metrics": metrics}
 
 
 class KeySet(Collection[Key]):
@@ -116,14 +116,14 @@ class Requirements:
         last = self._limits.get(metric, 0)
         return self._positions.get(setting, {}).get(image, last) < last
 
-    def any_of(self, metadata: Mapping[str, Any]) -> bool:
+    def any_of(self, task: StoredTask) -> bool:
         """Whether any score of a committed task is required."""
-        metrics = tuple(metadata["metric_keys"])
+        metrics = task.metrics
         if metrics not in self._last:
             self._last[metrics] = max((self._limits.get(metric, 0) for metric in metrics), default=0)
         last = self._last[metrics]
-        positions = self._positions.get(metadata["setting_key"], {})
-        for image in metadata["images"]:  # noqa: SIM110 - called for every task, of which the first image decides
+        positions = self._positions.get(task.setting, {})
+        for image in task.images:  # noqa: SIM110 - called for every task, of which the first image decides
             if positions.get(image, last) < last:
                 return True
         return False
@@ -136,13 +136,6 @@ def required_keys(manifest: Manifest) -> Iterator[Key]:
             setting = manifest.setting_key(model, method)
             for metric, metadata in manifest.metrics.items():
                 yield from ((setting, metadata["key"], image["digest"]) for image in manifest.images_of(model, metric))
-
-
-def stored_keys(metadata: Mapping[str, Any]) -> Iterator[Key]:
-    """Keys of the scores of a committed task, from its metadata."""
-    return (
-        (metadata["setting_key"], metric, image) for metric in metadata["metric_keys"] for image in metadata["images"]
-    )
 
 
 def pending_tasks(manifest: Manifest, done: Iterable[Key], shard: int, *, force: bool = False) -> list[Task]:
@@ -186,63 +179,63 @@ def _by_lacking(
 class OrphanedTask:
     """A committed task that no plan of the folder requires, and why."""
 
-    task: str
     model: str
     method: str
     images: int
     reason: str
 
 
-#: Metadata of the committed tasks by name, as :meth:`fringe.experiments.Store.metadata` returns it.
-Metadata = Mapping[str, Mapping[str, Any]]
-
-
-def committed_keys(store: Store, *, failures: bool = True, metadata: Metadata | None = None) -> KeySet:
-    """Keys of all committed scores; without those that failed unless ``failures``. ``metadata`` is what was read of the
-    store."""
+def committed_keys(store: Store, *, failures: bool = True, tasks: Iterable[StoredTask] | None = None) -> KeySet:
+    """Keys of all committed scores; without those that failed unless ``failures``. ``tasks`` are those of the store, if
+    they were read."""
     result = KeySet()
-    for task in (store.metadata() if metadata is None else metadata).values():
-        failed = set() if failures else {(metric, image) for metric, image in task.get("failed", ())}
-        if not failed:
-            result.add(task["setting_key"], task["metric_keys"], task["images"])
+    for task in store.tasks() if tasks is None else tasks:
+        present = task.status == OK if not failures else task.status != MISSING
+        if present.all():
+            result.add(task.setting, task.metrics, task.images)
             continue
-        for image in task["images"]:
-            valid = [metric for metric in task["metric_keys"] if (metric, image) not in failed]
-            result.add(task["setting_key"], valid, [image])
+        for i, image in enumerate(task.images):
+            result.add(task.setting, [metric for m, metric in enumerate(task.metrics) if present[m, i]], [image])
     return result
 
 
-def failed_keys(metadata: Metadata, scored: KeySet, manifest: Manifest) -> set[Key]:
+def failed_keys(tasks: Iterable[StoredTask], scored: KeySet, manifest: Manifest) -> set[Key]:
     """Keys of required scores that failed, and are not in ``scored``."""
     required = Requirements(manifest)
     failed = {
-        (task["setting_key"], metric, image) for task in metadata.values() for metric, image in task.get("failed", ())
+        (task.setting, task.metrics[m], task.images[i])
+        for task in tasks
+        if task.failed_images
+        for m, i in zip(*np.nonzero(task.status > OK), strict=True)
     }
     return {key for key in failed if key in required and key not in scored}
 
 
 def manifests(store: Store) -> dict[str, Manifest]:
-    """The plans of a folder by name. A record whose name is none of a plan, such as ``..``, is passed over: reports are
-    written to folders of these names."""
-    result = store.records(PLANS).items()
-    return {name: Manifest.from_record(record) for name, record in result if re.fullmatch(PLAN_NAME, name)}
+    """The plans of a folder by name."""
+    return {name: Manifest.from_record(record) for name, record in store.records(PLAN).items()}
 
 
-def crashes(store: Store, metadata: Metadata | None = None) -> list[Mapping[str, Any]]:
+def crashes(store: Store, tasks: Iterable[StoredTask] | None = None) -> list[Mapping[str, Any]]:
     """The records of tasks that were set aside and whose scores are still missing."""
-    records = store.records(CRASHES)
-    done = committed_keys(store, metadata=metadata) if records else KeySet()
-    return [record for record in records.values() if not all(key in done for key in stored_keys(record))]
+    records = store.records(CRASH)
+    done = committed_keys(store, tasks=tasks) if records else KeySet()
+
+    def is_done(crash: Mapping[str, Any]) -> bool:
+        pairs = itertools.product(crash["metric_keys"], crash["images"])
+        return all((crash["setting_key"], metric, image) in done for metric, image in pairs)
+
+    return [record for record in records.values() if not is_done(record)]
 
 
-def versions_of(records: Iterable[Mapping[str, Any]], manifest: Manifest) -> dict[str, dict[str, int]]:
+def versions_of(tasks: Iterable[StoredTask], manifest: Manifest) -> dict[str, dict[str, int]]:
     """By library, how many tasks of a plan each of its versions computed, or made the stored maps of."""
-    required, tasks, result = Requirements(manifest), Counter[frozenset[tuple[str, str]]](), dict[str, Counter[str]]()
-    for metadata in records:
-        if required.any_of(metadata):
-            made = [metadata.get("versions"), *metadata.get("map_versions", ())]
-            tasks[frozenset(pair for one in made for pair in (one or {"fringe": "not recorded"}).items())] += 1
-    for pairs, count in tasks.items():
+    required, numbers, result = Requirements(manifest), Counter[frozenset[tuple[str, str]]](), dict[str, Counter[str]]()
+    for task in tasks:
+        if "versions" in task.shared and required.any_of(task):
+            made = [task.shared["versions"], *task.shared["map_versions"]]
+            numbers[frozenset(pair for one in made for pair in one.items())] += 1
+    for pairs, count in numbers.items():
         for name, version in sorted(pairs):
             result.setdefault(name, Counter())[version] += count
     return {name: dict(sorted(counts.items())) for name, counts in result.items()}
@@ -257,32 +250,30 @@ def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
     ]
 
 
-def orphaned(
-    store: Store, metadata: Metadata | None = None, plans: Iterable[Manifest] | None = None
-) -> list[OrphanedTask]:
-    """Committed tasks that no plan requires, each with the difference to what the plans require now. What was read of
-    the store need not be read again."""
-    current = list(manifests(store).values() if plans is None else plans)
+def orphaned(tasks: Iterable[StoredTask], plans: Iterable[Manifest]) -> list[OrphanedTask]:
+    """Committed tasks that no plan requires, each with the difference to what the plans require now."""
+    current = list(plans)
     required = [Requirements(manifest) for manifest in current]
     return [
-        OrphanedTask(name, task["model"], task["method"], len(task["images"]), _reason(task, current))
-        for name, task in (store.metadata() if metadata is None else metadata).items()
+        OrphanedTask(task.shared["model"], task.shared["method"], len(task.images), _reason(task, current))
+        for task in tasks
         if not any(one.any_of(task) for one in required)
     ]
 
 
-def _reason(metadata: Mapping[str, Any], plans: list[Manifest]) -> str:
-    current = [m.settings[metadata["model"]] for m in plans if metadata["model"] in m.settings]
+def _reason(task: StoredTask, plans: list[Manifest]) -> str:
+    model, method = task.shared["model"], task.shared["method"]
+    current = [m.settings[model] for m in plans if model in m.settings]
     if not current:
-        return f"no plan has the model {metadata['model']!r}"
-    same = [settings[metadata["method"]] for settings in current if metadata["method"] in settings]
+        return f"no plan has the model {model!r}"
+    same = [settings[method] for settings in current if method in settings]
     if not same:
-        return f"no plan has the method {metadata['method']!r}"
-    differences = min((changes(metadata["setting"], setting) for setting in same), key=len)
+        return f"no plan has the method {method!r}"
+    differences = min((changes(task.shared["setting"], setting) for setting in same), key=len)
     if differences:
         return "; ".join(differences)
     images = {image["digest"] for manifest in plans for image in manifest.images}
-    missing = sum(image not in images for image in metadata["images"])
+    missing = sum(image not in images for image in task.images)
     return (
         f"{missing} of its images changed or are not drawn any more"
         if missing

@@ -112,7 +112,6 @@ def write_report(
     store = run if isinstance(run, Store) else Store(run, create=False)
     results = read_results(store, plan)
     chosen = [reference_of(results, model, reference) for model in results.models]
-    results.load_scores()  # all at once, and not first what tells whether they are complete
     _check_complete(results, allow_partial=allow_partial)
     verdicts = _verdicts(results, validity)
     tables = tuple(

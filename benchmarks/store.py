@@ -1,15 +1,15 @@
 """How the store grows: the first table of docs/store.md.
 
-    python benchmarks/growth.py                                   # 1333 and 4000 images: a few minutes
-    python benchmarks/growth.py --images 1333 4000 13333 50000    # 50000 images take some minutes to write
+    python benchmarks/store.py                                   # 1333 and 4000 images: a few minutes
+    python benchmarks/store.py --images 1333 4000 13333 50000     # 50000 images take some minutes to write
 
 Synthetic scores of 12 methods (4 of them controls) under 11 metrics go through the real store, 16 images a task; four
-of the metrics have two curves of 65 points. All but the last 252 tasks are packed, as a run packs them. Then each step
+of the metrics have two curves of 65 points. Then each step
 of the library is measured in a process of its own, the imports included: what a resumed run does before its first task
 (``resume``), ``fringe status`` and ``fringe report``. ``CPU`` is the processor time of that process, which does not
 depend on what else the machine does, and ``peak`` its largest resident memory.
 
-    python benchmarks/growth.py --overhead 200                    # what each executor adds to a task
+    python benchmarks/store.py --overhead 200                    # what each executor adds to a task
 
 The second table: milliseconds from one task to the next with one worker, of tasks that compute nothing and of a small
 model (IG and two metrics on two digits), from the first report to the last: the start of processes does not count.
@@ -17,7 +17,6 @@ model (IG and two metrics on two digits), from the first report to the last: the
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -76,82 +75,47 @@ def manifest(images: int) -> Any:
     )
 
 
-def write(root: Path, images: int) -> None:
-    """Write all scores: most of them packed, as a run packs them after a while, the last as files of tasks."""
+def write(root: Path, images: int) -> str:
+    """Write all scores; each commit waits for the disk."""
     import numpy as np
 
     from fringe.experiments import Store, pending_tasks
-    from fringe.experiments._formats import from_table
 
-    os.fsync = lambda descriptor: None
-    asked, rng = manifest(images), np.random.default_rng(0)
-    known = {image["digest"]: image for image in asked.images}
-    store = Store(root)
-    store.write_record("plans", asked.name, asked.record())
-    every = pending_tasks(asked, (), SHARD)
-    for start in range(0, len(every), 252):
-        tasks = {task.key: (rows(task, known, rng), metadata(task, asked)) for task in every[start : start + 252]}
-        if start + 252 < len(every):
-            store.packs.write(tasks)
-            continue
-        for key, (table, record) in tasks.items():
-            store.commit(key, from_table(table), record)
-
-
-def metadata(task: Any, asked: Any) -> dict[str, Any]:
-    return {**task.record(asked), "failed": [], "versions": asked.versions}
+    asked, rng, times = manifest(images), np.random.default_rng(0), list[float]()
+    with Store(root) as store:
+        store.write_record("plan", asked.name, asked.record())
+        for task in pending_tasks(asked, (), SHARD):
+            made = stored_task(task, asked, rng)
+            began = time.perf_counter()
+            writer = store._writer(".db")  # pyright: ignore[reportPrivateUsage]
+            writer.commit(made, store._now())  # pyright: ignore[reportPrivateUsage]
+            times.append(1000 * (time.perf_counter() - began))
+    size, files = sum(path.stat().st_size for path in root.glob("*.db")), len(list(root.glob("*.db")))
+    spent = ", ".join(f"{np.quantile(times, q):.1f}" for q in (0.5, 0.99, 1))
+    each = size / images / len(METHODS) / len(METRICS)
+    return f"a commit took {spent} ms (median, 99 %, most); {each:.0f} bytes a score in {files} files"
 
 
-def rows(task: Any, known: dict[str, Any], rng: Any) -> Any:
-    """The table of a task, metric by metric."""
+def stored_task(task: Any, asked: Any, rng: Any) -> Any:
+    """The arrays of a task: two curves of four metrics, two diagnostics, and random scores."""
     import numpy as np
-    import pyarrow as pa
 
-    from fringe.experiments._formats import schema
+    from fringe.experiments._records import MAP, OK, StoredTask
 
-    size, metrics = len(task.images), len(task.metrics)
-    count = size * metrics
-    labels = pa.array([known[image]["label"] for image in task.images], pa.int32())
-    of_image = pa.array(np.tile(np.arange(size), metrics))
-    of_metric = pa.array(np.repeat(np.arange(metrics), size))
-    numbers = rng.random((4, size))
-    curved = np.repeat([name in CURVED for name in task.metrics], size)
-    lines = pa.ListArray.from_arrays(
-        pa.array(np.arange(0, 2 * curved.sum() * POINTS + 1, POINTS), pa.int32()),
-        pa.array(rng.random(2 * curved.sum() * POINTS, dtype=np.float32)),
-    )
-    no_extras, two = np.zeros(count + 1, np.int32), np.arange(0, 2 * count + 1, 2)
-    diagnostics = np.column_stack([np.tile(numbers[1], metrics), np.tile(numbers[2], metrics)]).ravel()
-    columns = {
-        **{"metric_key": pa.array(task.metric_keys).take(of_metric), "image": pa.array(task.images).take(of_image)},
-        "metric": pa.array(task.metrics).take(of_metric),
-        "image_id": pa.array([known[image]["id"] for image in task.images]).take(of_image),
-        **{"label": labels.take(of_image), "target": labels.take(of_image)},
-        "confidence": pa.array(np.tile(numbers[0], metrics)),
-        "score": pa.array(rng.random(count)),
-        "flags": pa.ListArray.from_arrays(pa.array(no_extras), pa.array([], pa.string())),
-        "diagnostics": pa.MapArray.from_arrays(
-            pa.array(two, pa.int32()),
-            pa.array(["completeness_residual", "endpoint_score"] * count),
-            pa.array(diagnostics),
-        ),
-        "extras": pa.MapArray.from_arrays(pa.array(no_extras), pa.array([], pa.string()), pa.array([], pa.float64())),
-        "curves": pa.MapArray.from_arrays(
-            pa.array(np.append(0, 2 * np.cumsum(curved)), pa.int32()),
-            pa.array(["raw", "normalised"] * curved.sum()),
-            lines,
-        ),
-        "seconds": pa.array(np.tile(numbers[3], metrics)),
-    }
-    same = {
-        **{"setting": task.setting, "model": task.model, "method": task.method, "status": "ok", "error": None},
-        **{"verdict": "ok", "forward": 100.0, "jvp": 0.0, "vjp": 50.0, "batch": SHARD},
-    }
-    arrays = [
-        columns[f.name].cast(f.type) if f.name in columns else pa.repeat(pa.scalar(same[f.name], f.type), count)
-        for f in schema()
-    ]
-    return pa.table(arrays, schema=schema())
+    size = len(task.images)
+    shape, maps = (len(task.metrics), size), np.zeros(size, MAP)
+    maps["target"], maps["batch"], maps["verdict"], maps["forward"], maps["vjp"] = np.arange(size), SHARD, 1, 100, 50
+    maps["confidence"], maps["seconds"], *diagnostics = rng.random((4, size))
+    names = ("completeness_residual", "endpoint_score")
+    details = {f"diagnostic//{name}": column[:, None] for name, column in zip(names, diagnostics, strict=True)}
+    for metric, key in zip(task.metrics, task.metric_keys, strict=True):
+        curves = ("raw", "normalised") if metric in CURVED else ()
+        details |= {f"curve/{key}/{name}": rng.random((size, POINTS), dtype=np.float32) for name in curves}
+    shared = {**task.shared(asked), "versions": asked.versions, "map_versions": [], "details": list(details)}
+    shared |= {"model": task.model, "method": task.method, "labels": list(task.metrics)}
+    ok, notes = np.full(shape, OK, np.uint8), {"verdicts": ["ok"], "scores": []}
+    arrays = rng.random(shape), ok, maps
+    return StoredTask(task.setting, task.metric_keys, task.images, *arrays, notes, shared, details)
 
 
 def resume(root: Path) -> str:
@@ -159,8 +123,7 @@ def resume(root: Path) -> str:
     from fringe.experiments._run import _pending  # pyright: ignore[reportPrivateUsage]
 
     store = Store(root)
-    store.remove_stale_files()
-    store.quarantine_damaged()
+    store.clean()
     plan: Any = SimpleNamespace(shard=SHARD)
     tasks, *_ = _pending(store, Resolved(plan, manifests(store)["benchmark"], {}, ()), retry=False)
     return f"{len(tasks)} tasks missing"
@@ -242,7 +205,7 @@ def measured(step: str, root: Path, images: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, nargs="+", default=[1333, 4000])
-    parser.add_argument("--root", type=Path, default=Path("out/growth"))
+    parser.add_argument("--root", type=Path, default=Path("out/store"))
     parser.add_argument("--step", choices=("write", *STEPS), help="do this one step in --root, and say what it took")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="what is measured")
     parser.add_argument("--overhead", type=int, metavar="TASKS", help="measure the executors, by so many tasks")
