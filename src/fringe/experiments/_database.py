@@ -320,8 +320,8 @@ class Reader(AbstractContextManager["Reader"]):
         if (arrays["status"] >= len(STATUSES)).any():
             raise Damaged("a status of a newer version")
         row = (self.name, number, mark)
-        found = arrays["scores"], arrays["status"], arrays["maps"]
-        return StoredTask(setting, asked, of, *found, known, common, row=row)
+        columns = arrays["scores"], arrays["status"], arrays["maps"]
+        return StoredTask(setting, asked, of, *columns, known, common, row=row)
 
     def _rows(self, table: str, columns: str, after: int) -> Iterator[tuple[Any, ...]]:
         """Read the rows of a table behind ``after``, behind damage one by one; those that cannot be read are passed
