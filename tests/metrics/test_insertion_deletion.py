@@ -100,14 +100,6 @@ def test_descending_insertion_is_ascending_deletion_backwards():
     )
 
 
-def test_only_the_order_of_the_pixels_matters():
-    context = context_of(TanhMLP(84), X)
-    expected = evaluate(context, MAPS, ["insertion", "deletion"])
-    for other in (MAPS * 1e-30, -3.0 * MAPS, MAPS**3):
-        for name, scores in evaluate(context, other, ["insertion", "deletion"]).items():
-            assert scores.values.equal(expected[name].values)
-
-
 def test_a_constant_network_gives_flat_curves():
     model = Affine(84)
     model.weight.zero_()
@@ -115,14 +107,6 @@ def test_a_constant_network_gives_flat_curves():
     for scores in result.values():
         torch.testing.assert_close(scores.curves["raw"], scores.values[:, None].expand(3, 8), rtol=1e-14, atol=0)
         assert scores.flags["blur_more_confident"].all()
-
-
-def test_degenerate_maps_are_flagged():
-    maps = torch.stack([torch.zeros(2, 7, 6), torch.ones(2, 7, 6), MAPS[2]]).double()
-    result = evaluate(context_of(TanhMLP(84), X), maps, ["insertion"])["insertion"]
-    assert result.flags["zero_map"].tolist() == [True, False, False]
-    assert result.flags["constant_map"].tolist() == [True, True, False]
-    assert result.details["ties"].tolist() == [1.0, 1.0, 0.0]
 
 
 def test_presets_are_what_their_authors_did():
