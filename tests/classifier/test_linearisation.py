@@ -28,31 +28,21 @@ def case(request):
 
 @pytest.mark.parametrize("frozen", [False, True])
 class TestProducts:
-    def test_are_those_of_the_dense_jacobian(self, case, frozen):
+    @pytest.mark.parametrize("mode", ["double_backward", "forward"])
+    def test_are_those_of_the_dense_jacobian(self, case, frozen, mode):
         case.model.requires_grad_(not frozen)
         classifier = Classifier(case.model)
+        if mode == "forward":
+            classifier.jvp_mode = mode
         point = classifier.linearise(case.x)
         assert torch.allclose(point.value, case.model(case.x), rtol=1e-12, atol=1e-12)
         for seed in range(3):
             u, v = normal(3, CLASSES, seed=seed), normal(*case.x.shape, seed=seed)
             assert torch.allclose(point.vjp(u), vjp(case.jacobian, u), rtol=1e-10, atol=1e-12)
             assert torch.allclose(point.jvp(v), jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
-        assert classifier.jvp_mode == "double_backward"
-
-    def test_a_jvp_may_come_first(self, case, frozen):
-        case.model.requires_grad_(not frozen)
-        v = normal(*case.x.shape, seed=7)
-        product = Classifier(case.model).linearise(case.x).jvp(v)
-        assert torch.allclose(product, jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
-
-    def test_forward_mode_gives_the_same(self, case, frozen):
-        case.model.requires_grad_(not frozen)
-        classifier = Classifier(case.model)
-        classifier.jvp_mode = "forward"
-        u, v = normal(3, CLASSES), normal(*case.x.shape)
-        point = classifier.linearise(case.x)
-        assert torch.allclose(point.vjp(u), vjp(case.jacobian, u), rtol=1e-10, atol=1e-12)
-        assert torch.allclose(point.jvp(v), jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
+            first = classifier.linearise(case.x).jvp(v)  # also if it comes first
+            assert torch.allclose(first, jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
+        assert classifier.jvp_mode == mode
 
     def test_are_adjoint_in_float32(self, case, frozen):
         model = network(case.name, torch.float32).requires_grad_(not frozen)
@@ -160,22 +150,8 @@ class TestScores:
             assert single.dtype == torch.float32
             assert torch.allclose(single.double(), double, rtol=1e-7, atol=0)
 
-    def test_an_image_does_not_depend_on_its_batch(self, kind):
-        classifier = Classifier(network("attention"), score=kind, batch_size=2)
-        x, target = normal(5, 4, 8), torch.arange(5)
-        values, gradients = classifier.score_gradient(x, target)
-        for i in range(5):
-            value, gradient = classifier.score_gradient(x[i : i + 1], target[i : i + 1])
-            assert torch.allclose(value[0], values[i], rtol=1e-12)
-            assert torch.allclose(gradient[0], gradients[i], rtol=1e-10, atol=1e-14)
 
-
-def test_an_unknown_score_names_the_three():
-    with pytest.raises(ValueError, match="score: got 'margin', expected one of logit, log_probability, probability"):
-        Classifier(nn.Identity(), score="margin")
-
-
-@pytest.mark.parametrize("argument", ["mode", "output"])
+@pytest.mark.parametrize("argument", ["mode", "output", "score"])
 def test_unknown_words_are_refused(argument):
     with pytest.raises(ValueError, match=f"{argument}: got 'train', expected one of"):
         Classifier(nn.Identity(), **{argument: "train"})

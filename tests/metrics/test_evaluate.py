@@ -27,7 +27,6 @@ from toys import Affine, TanhMLP, context_of, normal
 X, MAPS = normal(5, 2, 7, 6), normal(5, 2, 7, 6, seed=2)
 EVERY = sorted(name for name, kind in METRICS.items() if not (kind.requires_truth or kind.compares_models))
 PERTURBATION = ["insertion", "deletion", "mas_insertion", "mas_deletion"]
-SETTINGS_OF_INFILL = [*PERTURBATION, "signed_insertion", "cpd", "cpp", "saco"]
 PRESETS = [f"{name}:{preset}" for name in EVERY for preset in METRICS[name].presets]
 
 
