@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from compare_networks import Breaking, Noisy, Picky, Refusing, Soft, images
+from compare_networks import Breaking, Noisy, Picky, Refusing
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -18,11 +18,12 @@ from fringe.experiments import ExperimentSpec, run_experiment
 from fringe.metrics import EvaluationContext, Insertion, MaxSensitivity, Scores, Sparseness, evaluate
 from fringe.models import load_model
 from fringe.paths import Problem
+from toys import TanhMLP, normal
 
 QUICK = FRInGe(steps=3, cg_iterations=3)
 METRICS = ["insertion", "mas_deletion", "infidelity", "sparseness", "completeness_residual"]
 IDS = ["a", "b", "c", "d"]
-MODEL, X = Soft(), images(4)
+MODEL, X = TanhMLP(162), normal(4, 2, 9, 9)
 
 
 def by_label(found):
@@ -265,8 +266,8 @@ def test_progress_runs_from_nothing_to_every_map():
         ((["ig"], "insertion"), r"expected a list such as \['insertion'\]"),
         ((IntegratedGradients(), ["insertion"]), r"expected a list such as \[IntegratedGradients\("),
         (
-            ([images], ["insertion"]),
-            "method: got <function images .*, expected a name .*; fringe.cards.read_target",
+            ([normal], ["insertion"]),
+            "method: got <function normal .*, expected a name .*; fringe.cards.read_target",
         ),
         ((["ig"], Insertion()), r"expected a list such as \[Insertion\("),
         ((["ig"], [5]), "metric: got 5, expected a name or a configured metric"),
@@ -326,7 +327,7 @@ class Reentrant(nn.Module):
 @pytest.mark.filterwarnings("ignore:None of the inputs", "ignore:the model's Jacobian-vector products")
 def test_the_control_that_needs_jvps_is_refused_where_fringe_does_without_them():
     """On a model whose products are wrong, and not missing, its steps would have a wrong length in silence."""
-    model = Reentrant(Soft()).eval()
+    model = Reentrant(MODEL).eval()
     with pytest.raises(NotDifferentiableError, match=r"the control diffusion \(controls=False\)"):
         compare(model, X, ["fringe"], ["sparseness"])
     rows = compare(model, X, ["fringe"], ["sparseness"], controls=False).rows
