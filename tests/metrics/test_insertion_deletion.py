@@ -84,22 +84,6 @@ def test_curve_is_the_literal_loop(metric, settings):
         assert bool(result.flags["blur_more_confident"][i]) == (p_input <= p_reference) == (i == len(X) - 1)
 
 
-def test_ends_are_the_input_and_the_reference():
-    both = evaluate(context_of(TanhMLP(84), X), MAPS, ["insertion", "deletion"])
-    ends = torch.stack([both["insertion"].details[name] for name in ("p_reference", "p_input")], 1)
-    assert both["insertion"].curves["raw"][:, [0, -1]].equal(ends)
-    assert both["deletion"].curves["raw"][:, [-1, 0]].equal(ends)
-
-
-def test_descending_insertion_is_ascending_deletion_backwards():
-    a = torch.arange(1, 43, dtype=torch.float64).view(1, 1, 7, 6).expand_as(X)
-    scores = evaluate(context_of(TanhMLP(84), X), a, [Insertion(steps=14)])
-    mirrored = evaluate(context_of(TanhMLP(84), X), 43 - a, [Deletion(steps=14)])
-    torch.testing.assert_close(
-        scores["insertion"].curves["raw"], mirrored["deletion"].curves["raw"].flip(1), rtol=1e-13, atol=0
-    )
-
-
 def test_a_constant_network_gives_flat_curves():
     model = Affine(84)
     model.weight.zero_()

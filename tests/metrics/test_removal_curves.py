@@ -47,16 +47,6 @@ def test_diffid_is_the_authors_loop(soft):
     assert [DiffID.preset(name).soft for name in ("paper", "2026", "accuracy")] == [True, True, False]
 
 
-def test_diffid_ranks_entries_and_not_pixels():
-    a = MAPS.clone()
-    a[:, 1] = 1e-9 * a[:, 1]  # one channel alone counts: the same order of pixels, another one of entries
-    context = context_of(TanhMLP(120), X)
-    both = torch.stack([a[:, 0], a[:, 0]], 1)
-    assert not evaluate(context, a, ["diffid"])["diffid"].values.equal(
-        evaluate(context, both, ["diffid"])["diffid"].values
-    )
-
-
 def literal_change(model, x, order, total, steps):
     """The authors' loop over removals, with several pixels a step."""
     image, before, result = x.clone(), model(x[None]).softmax(1)[0], 0.0
