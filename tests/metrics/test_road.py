@@ -78,6 +78,17 @@ def test_imputation_of_series_and_volumes_solves_the_dense_system(shape):
         assert result[i].flatten(1)[:, ~gone].equal(x[i].float().flatten(1)[:, ~gone])
 
 
+def test_a_ramp_is_restored_inside_and_a_colour_everywhere():
+    """Linear functions are harmonic, so that the weighted mean of the neighbours is the pixel itself."""
+    ramp = (torch.arange(12.0)[:, None] * 2 + torch.arange(15.0)).expand(1, 1, 12, 15)
+    inside = torch.zeros(1, 1, 12, 15, dtype=torch.bool)
+    inside[..., 2:9, 3:12] = True
+    torch.testing.assert_close(impute(ramp, inside, 1e-5)[0], ramp, atol=1e-3, rtol=0)
+    flat = torch.full((1, 2, 12, 15), 3.25)
+    for missing in holes((12, 15)):
+        torch.testing.assert_close(impute(flat, missing.expand(1, 1, 12, 15), 1e-3)[0], flat, atol=1e-6, rtol=0)
+
+
 X, MAPS = normal(3, 2, 8, 9), normal(3, 2, 8, 9, seed=2)
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
 
