@@ -8,8 +8,8 @@ from torch import nn
 from fringe import Classifier
 
 
-class Spy(nn.Module):
-    """Counts the rows that pass through it."""
+class CountingCalls(nn.Module):
+    """Counts the calls, and the rows that pass through it."""
 
     def __init__(self, model):
         super().__init__()
@@ -53,55 +53,40 @@ class TestProducts:
 
 
 class TestPasses:
-    def count(self, classifier, spy):
-        passes = classifier.passes
-        return (passes.forward, passes.jvp, passes.vjp), (spy.calls, spy.rows)
-
-    def linearised(self):
-        spy = Spy(network("reused module")).eval()
+    @pytest.mark.parametrize(
+        ("mode", "products", "counted", "calls"),
+        [
+            ("double_backward", "ujjjjj", (3, 15, 3), 1),  # one forward pass serves all
+            ("double_backward", "jj", (3, 6, 3), 1),  # a JVP that comes first costs one VJP, once
+            ("forward", "ujjjjj", (18, 15, 3), 6),  # a forward pass each
+        ],
+    )
+    def test_of_products(self, mode, products, counted, calls):
+        spy = CountingCalls(network("reused module")).eval()
         classifier = Classifier(spy)
-        return spy, classifier, classifier.linearise(normal(3, 3, 6, 6))
-
-    def test_one_forward_serves_a_vjp_and_five_jvps(self):
-        spy, classifier, point = self.linearised()
-        point.vjp(normal(3, CLASSES))
-        for seed in range(5):
-            point.jvp(normal(3, 3, 6, 6, seed=seed))
-        assert self.count(classifier, spy) == ((3, 15, 3), (1, 3))
-
-    def test_a_jvp_that_comes_first_costs_one_vjp_once(self):
-        spy, classifier, point = self.linearised()
-        point.jvp(normal(3, 3, 6, 6))
-        point.jvp(normal(3, 3, 6, 6))
-        assert self.count(classifier, spy) == ((3, 6, 3), (1, 3))
-
-    def test_forward_mode_costs_a_forward_each(self):
-        spy = Spy(network("reused module")).eval()
-        classifier = Classifier(spy)
-        classifier.jvp_mode = "forward"
+        classifier.jvp_mode = mode
         point = classifier.linearise(normal(3, 3, 6, 6))
-        point.vjp(normal(3, CLASSES))
-        for seed in range(5):
-            point.jvp(normal(3, 3, 6, 6, seed=seed))
-        assert self.count(classifier, spy) == ((18, 15, 3), (6, 18))
+        for seed, product in enumerate(products):
+            point.vjp(normal(3, CLASSES)) if product == "u" else point.jvp(normal(3, 3, 6, 6, seed=seed))
+        passes = classifier.passes
+        assert (passes.forward, passes.jvp, passes.vjp) == counted
+        assert (spy.calls, spy.rows) == (calls, 3 * calls)
 
-    @pytest.mark.parametrize("batch_size", [1, 2, 7, "auto"])
-    def test_a_score_gradient_costs_one_forward_and_one_vjp_an_image(self, batch_size):
-        spy = Spy(network("reused module")).eval()
+    @pytest.mark.parametrize(("batch_size", "calls"), [(1, 7), (2, 4), (7, 1), ("auto", 1)])
+    def test_a_score_gradient_costs_one_forward_and_one_vjp_an_image(self, batch_size, calls):
+        spy = CountingCalls(network("reused module")).eval()
         classifier = Classifier(spy, batch_size=batch_size)
         classifier.score_gradient(normal(7, 3, 6, 6), torch.arange(7) % CLASSES)
-        calls = {1: 7, 2: 4, 7: 1, "auto": 1}[batch_size]
-        assert self.count(classifier, spy) == ((7, 0, 7), (calls, 7))
+        assert vars(classifier.passes) == {"forward": 7, "jvp": 0, "vjp": 7}
+        assert (spy.calls, spy.rows) == (calls, 7)
 
     def test_logits_cost_a_forward_an_image_and_since_subtracts(self):
-        spy = Spy(network("reused module")).eval()
-        classifier = Classifier(spy)
+        classifier = Classifier(network("reused module"))
         classifier.logits(normal(4, 3, 6, 6))
         before = type(classifier.passes)(**vars(classifier.passes))
+        assert vars(before) == {"forward": 4, "jvp": 0, "vjp": 0}
         classifier.score_gradient(normal(2, 3, 6, 6), torch.tensor([0, 1]))
-        spent = classifier.passes.since(before)
-        assert (spent.forward, spent.jvp, spent.vjp) == (2, 0, 2)
-        assert spy.rows == 6
+        assert vars(classifier.passes.since(before)) == {"forward": 2, "jvp": 0, "vjp": 2}
 
 
 SCORES = {
