@@ -5,7 +5,7 @@ import torch
 from classifier_toys import normal
 from torch import nn
 
-from fringe import BinaryClassifier, Classifier, TargetError
+from fringe import Classifier, TargetError
 
 LOGITS = normal(3, 5)
 
@@ -43,6 +43,10 @@ BAD = {
     "word": ("cat", r"got 'cat', expected 'predicted', 'top5', a class"),
     "more than there are": ("top9", r"got 'top9', expected .*the model has 5 classes"),
     "none of the top": ("top0", r"got 'top0', expected"),
+    "words": (["cat", "dog", "cat"], ""),
+    "none": (None, ""),
+    "mapping": ({0: 1}, ""),
+    "beyond int64": (2**70, ""),
 }
 
 #: Of two images and three classes, or two.
@@ -76,9 +80,6 @@ def test_several_targets_may_be_all_classes_and_have_the_same_contrast():
     assert identity.resolve_target([[0, 1], [1, 0]], logits[:, :2], "contrast").tolist() == [[0, 1], [1, 0]]
 
 
-NOT_NUMBERS = {"words": ["cat", "dog", "cat"], "none": None, "mapping": {0: 1}, "beyond int64": 2**70}
-
-
 def resolve(target):
     return Classifier(nn.Identity()).resolve_target(target, LOGITS)
 
@@ -98,27 +99,7 @@ def test_errors_name_what_came(name):
         resolve(target)
 
 
-@pytest.mark.parametrize("name", NOT_NUMBERS)
-def test_what_is_no_number_is_a_target_error_too(name):
-    with pytest.raises(TargetError, match=r"^target: "):
-        resolve(NOT_NUMBERS[name])
-
-
 def test_the_caller_keeps_his_tensor():
     target = torch.tensor([4, 0, 1])
     resolve(target).fill_(0)
     assert target.tolist() == [4, 0, 1]
-
-
-@pytest.mark.parametrize("output", ["logit", "probability"])
-def test_two_class_reads_logits_and_probabilities(output):
-    """Either way softmax gives (1 - sigmoid z, sigmoid z)."""
-    z = torch.linspace(-4, 4, 9, dtype=torch.float64)[:, None]
-    head = (lambda x: x) if output == "logit" else torch.sigmoid
-    p = BinaryClassifier(head, output)(z).softmax(1)
-    torch.testing.assert_close(p, torch.cat([1 - z.sigmoid(), z.sigmoid()], 1), rtol=1e-12, atol=0)
-
-
-def test_two_class_refuses_another_reading():
-    with pytest.raises(ValueError, match="output: got 'odds', expected 'logit' or 'probability'"):
-        BinaryClassifier(nn.Identity(), "odds")

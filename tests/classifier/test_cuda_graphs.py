@@ -133,7 +133,7 @@ def test_a_point_that_is_left_is_visited_again(device):
         assert graphs.passes.vjp == count
 
 
-@pytest.mark.parametrize("method", ["fringe", "ig", "fringe:full_metric", "guided_ig"])
+@pytest.mark.parametrize("method", ["fringe", "ig", "fringe:full_metric", fringe.GuidedIG(steps=10)])
 def test_maps_and_counts_are_those_without_graphs(device, method):
     model, x = network(device), images(5, device)
     expected, found = (

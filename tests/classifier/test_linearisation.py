@@ -8,8 +8,8 @@ from torch import nn
 from fringe import Classifier
 
 
-class Spy(nn.Module):
-    """Counts the rows that pass through it."""
+class CountingCalls(nn.Module):
+    """Counts the calls, and the rows that pass through it."""
 
     def __init__(self, model):
         super().__init__()
@@ -28,31 +28,21 @@ def case(request):
 
 @pytest.mark.parametrize("frozen", [False, True])
 class TestProducts:
-    def test_are_those_of_the_dense_jacobian(self, case, frozen):
+    @pytest.mark.parametrize("mode", ["double_backward", "forward"])
+    def test_are_those_of_the_dense_jacobian(self, case, frozen, mode):
         case.model.requires_grad_(not frozen)
         classifier = Classifier(case.model)
+        if mode == "forward":
+            classifier.jvp_mode = mode
         point = classifier.linearise(case.x)
         assert torch.allclose(point.value, case.model(case.x), rtol=1e-12, atol=1e-12)
         for seed in range(3):
             u, v = normal(3, CLASSES, seed=seed), normal(*case.x.shape, seed=seed)
             assert torch.allclose(point.vjp(u), vjp(case.jacobian, u), rtol=1e-10, atol=1e-12)
             assert torch.allclose(point.jvp(v), jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
-        assert classifier.jvp_mode == "double_backward"
-
-    def test_a_jvp_may_come_first(self, case, frozen):
-        case.model.requires_grad_(not frozen)
-        v = normal(*case.x.shape, seed=7)
-        product = Classifier(case.model).linearise(case.x).jvp(v)
-        assert torch.allclose(product, jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
-
-    def test_forward_mode_gives_the_same(self, case, frozen):
-        case.model.requires_grad_(not frozen)
-        classifier = Classifier(case.model)
-        classifier.jvp_mode = "forward"
-        u, v = normal(3, CLASSES), normal(*case.x.shape)
-        point = classifier.linearise(case.x)
-        assert torch.allclose(point.vjp(u), vjp(case.jacobian, u), rtol=1e-10, atol=1e-12)
-        assert torch.allclose(point.jvp(v), jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
+            first = classifier.linearise(case.x).jvp(v)  # also if it comes first
+            assert torch.allclose(first, jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
+        assert classifier.jvp_mode == mode
 
     def test_are_adjoint_in_float32(self, case, frozen):
         model = network(case.name, torch.float32).requires_grad_(not frozen)
@@ -63,55 +53,40 @@ class TestProducts:
 
 
 class TestPasses:
-    def count(self, classifier, spy):
-        passes = classifier.passes
-        return (passes.forward, passes.jvp, passes.vjp), (spy.calls, spy.rows)
-
-    def linearised(self):
-        spy = Spy(network("reused module")).eval()
+    @pytest.mark.parametrize(
+        ("mode", "products", "counted", "calls"),
+        [
+            ("double_backward", "ujjjjj", (3, 15, 3), 1),  # one forward pass serves all
+            ("double_backward", "jj", (3, 6, 3), 1),  # a JVP that comes first costs one VJP, once
+            ("forward", "ujjjjj", (18, 15, 3), 6),  # a forward pass each
+        ],
+    )
+    def test_of_products(self, mode, products, counted, calls):
+        spy = CountingCalls(network("reused module")).eval()
         classifier = Classifier(spy)
-        return spy, classifier, classifier.linearise(normal(3, 3, 6, 6))
-
-    def test_one_forward_serves_a_vjp_and_five_jvps(self):
-        spy, classifier, point = self.linearised()
-        point.vjp(normal(3, CLASSES))
-        for seed in range(5):
-            point.jvp(normal(3, 3, 6, 6, seed=seed))
-        assert self.count(classifier, spy) == ((3, 15, 3), (1, 3))
-
-    def test_a_jvp_that_comes_first_costs_one_vjp_once(self):
-        spy, classifier, point = self.linearised()
-        point.jvp(normal(3, 3, 6, 6))
-        point.jvp(normal(3, 3, 6, 6))
-        assert self.count(classifier, spy) == ((3, 6, 3), (1, 3))
-
-    def test_forward_mode_costs_a_forward_each(self):
-        spy = Spy(network("reused module")).eval()
-        classifier = Classifier(spy)
-        classifier.jvp_mode = "forward"
+        classifier.jvp_mode = mode
         point = classifier.linearise(normal(3, 3, 6, 6))
-        point.vjp(normal(3, CLASSES))
-        for seed in range(5):
-            point.jvp(normal(3, 3, 6, 6, seed=seed))
-        assert self.count(classifier, spy) == ((18, 15, 3), (6, 18))
+        for seed, product in enumerate(products):
+            point.vjp(normal(3, CLASSES)) if product == "u" else point.jvp(normal(3, 3, 6, 6, seed=seed))
+        passes = classifier.passes
+        assert (passes.forward, passes.jvp, passes.vjp) == counted
+        assert (spy.calls, spy.rows) == (calls, 3 * calls)
 
-    @pytest.mark.parametrize("batch_size", [1, 2, 7, "auto"])
-    def test_a_score_gradient_costs_one_forward_and_one_vjp_an_image(self, batch_size):
-        spy = Spy(network("reused module")).eval()
+    @pytest.mark.parametrize(("batch_size", "calls"), [(1, 7), (2, 4), (7, 1), ("auto", 1)])
+    def test_a_score_gradient_costs_one_forward_and_one_vjp_an_image(self, batch_size, calls):
+        spy = CountingCalls(network("reused module")).eval()
         classifier = Classifier(spy, batch_size=batch_size)
         classifier.score_gradient(normal(7, 3, 6, 6), torch.arange(7) % CLASSES)
-        calls = {1: 7, 2: 4, 7: 1, "auto": 1}[batch_size]
-        assert self.count(classifier, spy) == ((7, 0, 7), (calls, 7))
+        assert vars(classifier.passes) == {"forward": 7, "jvp": 0, "vjp": 7}
+        assert (spy.calls, spy.rows) == (calls, 7)
 
     def test_logits_cost_a_forward_an_image_and_since_subtracts(self):
-        spy = Spy(network("reused module")).eval()
-        classifier = Classifier(spy)
+        classifier = Classifier(network("reused module"))
         classifier.logits(normal(4, 3, 6, 6))
         before = type(classifier.passes)(**vars(classifier.passes))
+        assert vars(before) == {"forward": 4, "jvp": 0, "vjp": 0}
         classifier.score_gradient(normal(2, 3, 6, 6), torch.tensor([0, 1]))
-        spent = classifier.passes.since(before)
-        assert (spent.forward, spent.jvp, spent.vjp) == (2, 0, 2)
-        assert spy.rows == 6
+        assert vars(classifier.passes.since(before)) == {"forward": 2, "jvp": 0, "vjp": 2}
 
 
 SCORES = {
@@ -160,22 +135,8 @@ class TestScores:
             assert single.dtype == torch.float32
             assert torch.allclose(single.double(), double, rtol=1e-7, atol=0)
 
-    def test_an_image_does_not_depend_on_its_batch(self, kind):
-        classifier = Classifier(network("attention"), score=kind, batch_size=2)
-        x, target = normal(5, 4, 8), torch.arange(5)
-        values, gradients = classifier.score_gradient(x, target)
-        for i in range(5):
-            value, gradient = classifier.score_gradient(x[i : i + 1], target[i : i + 1])
-            assert torch.allclose(value[0], values[i], rtol=1e-12)
-            assert torch.allclose(gradient[0], gradients[i], rtol=1e-10, atol=1e-14)
 
-
-def test_an_unknown_score_names_the_three():
-    with pytest.raises(ValueError, match="score: got 'margin', expected one of logit, log_probability, probability"):
-        Classifier(nn.Identity(), score="margin")
-
-
-@pytest.mark.parametrize("argument", ["mode", "output"])
+@pytest.mark.parametrize("argument", ["mode", "output", "score"])
 def test_unknown_words_are_refused(argument):
     with pytest.raises(ValueError, match=f"{argument}: got 'train', expected one of"):
         Classifier(nn.Identity(), **{argument: "train"})

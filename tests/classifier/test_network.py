@@ -25,7 +25,7 @@ def answers(model, dtype=torch.float64, x=None):
     """Logits, score gradient, both products: each called on its own, as a user would."""
     x = normal(2, 3, 8, 8, dtype=dtype) if x is None else x
     classifier = Classifier(model)
-    u, v = normal(2, CLASSES, seed=1, dtype=dtype), normal(2, 3, 8, 8, seed=2, dtype=dtype)
+    u, v = normal(2, CLASSES, seed=1, dtype=dtype), normal(*x.shape, seed=2, dtype=dtype)
     point = classifier.linearise(x)
     return classifier.logits(x), classifier.score_gradient(x, TARGET)[1], point.value, point.vjp(u), point.jvp(v)
 
@@ -44,37 +44,15 @@ CONTEXTS = {
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 class TestModes:
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "no_grad",
-            "detect_anomaly",
-            "inference_mode",
-            "autocast",
-        ],
-    )
+    @pytest.mark.parametrize("session", [False, True])
+    @pytest.mark.parametrize("name", CONTEXTS)
     @pytest.mark.parametrize("kind", [NAME, "transformer"])
-    def test_do_not_reach_single_calls(self, name, kind):
+    def test_reach_neither_single_calls_nor_a_session(self, name, kind, session):
         model = network(kind, torch.float32)
         x = normal(2, *((3, 8, 8) if kind == NAME else (4, 8)), dtype=torch.float32)
-        u, v = normal(2, CLASSES, seed=1, dtype=torch.float32), normal(*x.shape, seed=2, dtype=torch.float32)
-
-        def calls():
-            classifier = Classifier(model)
-            point = classifier.linearise(x)
-            return classifier.logits(x), classifier.score_gradient(x, TARGET)[1], point.vjp(u), point.jvp(v)
-
-        expected = calls()
-        with CONTEXTS[name]():
-            found = calls()
-        assert largest_difference(found, expected) == 0
-
-    @pytest.mark.parametrize("name", CONTEXTS)
-    def test_do_not_reach_a_session(self, name):
-        model, x = network(NAME, torch.float32), normal(2, 3, 8, 8, dtype=torch.float32)
-        expected = answers(model, torch.float32)
-        with CONTEXTS[name](), Classifier(model).session(x.device):
-            found = answers(model, torch.float32)
+        expected = answers(model, torch.float32, x)
+        with CONTEXTS[name](), Classifier(model).session(x.device) if session else contextlib.nullcontext():
+            found = answers(model, torch.float32, x)
         assert largest_difference(found, expected) == 0
 
     def test_inputs_made_in_inference_mode(self):
@@ -131,13 +109,10 @@ class TestWrappers:
         model = network(NAME)
         expected = answers(model)
         compiled = torch.compile(model, backend="eager")
-        for wrapped in (nn.DataParallel(model), compiled, nn.DataParallel(compiled)):
+        compiled_parallel = torch.compile(nn.DataParallel(model), backend="eager")
+        for wrapped in (nn.DataParallel(model), compiled, nn.DataParallel(compiled), compiled_parallel):
             assert Classifier(wrapped).model is model
             assert largest_difference(answers(wrapped), expected) == 0
-
-    def test_in_any_order(self):
-        model = network(NAME)
-        assert Classifier(torch.compile(nn.DataParallel(model), backend="eager")).model is model
 
     @pytest.mark.thorough
     def test_a_compiled_function_is_explained_as_it_was_written(self):

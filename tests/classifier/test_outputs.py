@@ -155,11 +155,6 @@ class TestProbabilities:
         p = LOGITS.softmax(1)
         assert as_logits(p, 3, "logits") is p
 
-    def test_must_fill_every_row_to_be_suspected(self):
-        mixed = torch.cat([LOGITS.softmax(1), LOGITS])
-        assert as_logits(mixed, 6, "auto") is mixed
-        assert torch.equal(as_logits(LOGITS.log_softmax(1), 3, "auto"), LOGITS.log_softmax(1))
-
     def test_are_suspected_by_their_sum_and_by_their_signs(self):
         """A row that sums to one with a negative entry, or has none and sums to 1.5 or 1 + 2e-5, is one of logits."""
         one_hot, unknown = torch.tensor([0.0, 1.0, 0.0]), torch.full((3,), torch.nan)

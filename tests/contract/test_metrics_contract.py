@@ -5,6 +5,7 @@ import torch
 
 from fringe import METRICS, InputError
 from fringe.metrics import KINDS, get_metric
+from fringe.settings import settings_of
 from fringe.testing import METRIC_CHECKS, check_metric
 from fringe.testing._metrics import MetricUnderTest
 
@@ -60,6 +61,16 @@ def test_its_presets_rank_maps_in_the_declared_direction(name):
     expected = {"ranking": CANNOT_RANK[name]} if name in CANNOT_RANK else {}
     checks = {"shape_and_dtype", "ranking", "settings_recorded"}
     assert len(check_metric(name, skip=set(METRIC_CHECKS) - checks, expected_failures=expected)) == 3
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_its_default_is_the_papers_setting_and_no_setting_takes_what_it_cannot_mean(name):
+    kind = METRICS[name]
+    assert kind() == kind.preset("paper")
+    for setting in settings_of(kind):
+        for wrong in ("no such value", float("nan"), -1):
+            with pytest.raises(InputError, match=f"{setting}: got {wrong!r}"):
+                kind(**{setting: wrong})
 
 
 @pytest.mark.parametrize("name", METRICS)

@@ -309,15 +309,20 @@ def test_a_pipe_that_takes_a_file_s_place_while_it_is_opened_is_refused(tmp_path
     assert "is not a regular file" in message(path)
 
 
+def tiff(path, entries, *data):
+    """A file of these entries (tag, kind, count, value), and what follows its table."""
+    fields = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    head = b"II*\0" + struct.pack("<IH", 8, len(entries))
+    path.write_bytes(head + fields + struct.pack("<I", 0) + b"".join(data))
+    return path
+
+
 def tiled_tiff(path, side):
     """A grey image of 16 x 16 pixels, stored as one black tile of ``side`` x ``side``."""
     data = zlib.compress(bytes(side * side), 9)
     entries = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 277: 1, 322: side, 323: side, 324: 0, 325: len(data)}
     entries[324] = 8 + 2 + 12 * len(entries) + 4
-    fields = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries.items())
-    head = b"II*\0" + struct.pack("<IH", 8, len(entries))
-    path.write_bytes(head + fields + struct.pack("<I", 0) + data)
-    return path
+    return tiff(path, [(tag, 4, 1, value) for tag, value in entries.items()], data)
 
 
 def planar_tiff(path, depth, compression=1):
@@ -331,11 +336,8 @@ def planar_tiff(path, depth, compression=1):
     places = [first, first + len(planes[0]), first + len(planes[0]) + len(planes[1])]
     entries = [(256, 4, 1, 2), (257, 4, 1, 2), (258, 3, 3, bits), (259, 3, 1, compression), (262, 3, 1, 2)]
     entries += [(273, 4, 3, offsets), (277, 3, 1, 3), (278, 4, 1, 2), (279, 4, 3, counts), (284, 3, 1, 2)]
-    fields = b"".join(struct.pack("<HHII", *entry) for entry in entries)
     tables = struct.pack("<3H3I3I", depth, depth, depth, *places, *map(len, planes))
-    head = b"II*\0" + struct.pack("<IH", 8, len(entries))
-    path.write_bytes(head + fields + struct.pack("<I", 0) + tables + b"".join(planes))
-    return path
+    return tiff(path, entries, tables, *planes)
 
 
 def test_sixteen_bit_channels_one_after_the_other_are_refused(tmp_path):

@@ -1,33 +1,13 @@
-"""A network and methods small enough that a comparison is known by heart."""
+"""Methods small enough that a comparison of them is known by heart."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import nn
 
 from fringe import InputError
 from fringe.attribution import Attributor
 from fringe.attribution._diagnostics import gradient_attribution
-
-
-class Soft(nn.Module):
-    """A convolutional softplus classifier of (N, 2, 9, 9) images, in float64."""
-
-    def __init__(self, classes=4, seed=0):
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        self.conv, self.head = nn.Conv2d(2, 4, 3, padding=1).double(), nn.Linear(4 * 9, classes).double()
-        for parameter in self.parameters():
-            parameter.data = 0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        self.eval().requires_grad_(False)
-
-    def forward(self, x):
-        return self.head(nn.functional.avg_pool2d(nn.functional.softplus(self.conv(x)), 3).flatten(1))
-
-
-def images(count, seed=1):
-    return torch.randn(count, 2, 9, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @dataclass(frozen=True)

@@ -305,11 +305,6 @@ def test_agreement_needs_three_methods_and_two_metrics_and_not_all_draws_at_once
     assert ranked(RANKED, scored("ab")) is None
 
 
-def test_two_methods_have_no_order_to_compare():
-    comparison = compare(build(), X[:2], {k: METHODS[k] for k in ("ig", "sg")}, ["insertion", "deletion"])
-    assert validate_metrics(comparison).agreement is None
-
-
 def test_a_broken_map_and_a_comparison_without_maps():
     comparison = compare(build(), X, METHODS, ["insertion"])
     faulty = [dataclasses.replace(comparison.rows[0], faults=("", "diverged", "", "", "", "")), *comparison.rows[1:]]

@@ -1,15 +1,12 @@
 """What holds of every metric: scores belong to images, passes are counted and shared, inputs come back untouched."""
 
-import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from metrics_toys import additive, doubtful
 
-import fringe
 from fringe import InputError
 from fringe.metrics import (
     METRICS,
@@ -27,9 +24,6 @@ from toys import Affine, TanhMLP, context_of, normal
 X, MAPS = normal(5, 2, 7, 6), normal(5, 2, 7, 6, seed=2)
 EVERY = sorted(name for name, kind in METRICS.items() if not (kind.requires_truth or kind.compares_models))
 PERTURBATION = ["insertion", "deletion", "mas_insertion", "mas_deletion"]
-SETTINGS_OF_INFILL = [*PERTURBATION, "signed_insertion", "cpd", "cpp", "saco"]
-SPACE = ["road", "pic"]
-"""Those that need neighbours."""
 PRESETS = [f"{name}:{preset}" for name in EVERY for preset in METRICS[name].presets]
 
 
@@ -78,37 +72,14 @@ def test_a_benchmark_computes_the_papers_metrics_unless_it_is_asked_for_others()
     ]
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_metric_says_what_it_is(name):
-    cls = METRICS[name]
-    assert issubclass(cls, Metric)
-    assert cls.direction in ("higher", "lower", "none")
-    assert cls.title
-    assert cls.space
-    assert cls.source
-    assert cls.preset("paper") == cls()
-    assert cls(**{key: value for key, value in cls().record().items() if key != "metric"}) == cls()
-
-
-def test_batch_of_n_is_n_batches_of_one():
+def test_flags_details_and_curves_belong_to_the_image_as_scores_do():
+    """The contract says so of the scores; also of a class that the reference shows better than the image."""
     model = TanhMLP(84)
     targets = doubtful(model, X)
     together = scored(context_of(model, X, targets), MAPS)
-    for i in range(len(X)):
-        row = slice(i, i + 1)
-        same(scored(context_of(model, X[row], targets[row]), MAPS[row]), together, row)
-
-
-def test_order_changes_nothing():
-    model, order = TanhMLP(84), [3, 0, 4, 1, 2]
-    expected = scored(context_of(model, X), MAPS)
-    same(scored(context_of(model, X[order]), MAPS[order]), expected, order)
-
-
-@pytest.mark.parametrize("size", [1, 3, 16])
-def test_batch_size_changes_nothing(size):
-    model = TanhMLP(84)
-    same(scored(context_of(model, X, batch_size=size), MAPS), scored(context_of(model, X, batch_size=64), MAPS))
+    for rows in ([4], [3, 0]):
+        part = context_of(model, X[rows], [targets[i] for i in rows], batch_size=3)
+        same(scored(part, MAPS[rows]), together, rows)
 
 
 class Limited(torch.nn.Module):
@@ -134,13 +105,6 @@ def test_the_end_of_memory_halves_the_batch():
     same(scored(context, MAPS), expected)
     assert limited.largest <= 3
     assert context.problem.model.batch_size.on(X.device) == 2
-
-
-def test_memory_does_not_grow_with_steps_or_draws():
-    limited = Limited(8)
-    context = context_of(limited, X, batch_size=8)
-    evaluate(context, MAPS, [Insertion(steps=42), Infidelity(samples=100)])
-    assert limited.largest == 8
 
 
 def passes(context: EvaluationContext, metrics, values=MAPS) -> float:
@@ -214,20 +178,10 @@ def test_single_precision_agrees_with_double(name):
     torch.testing.assert_close(result, expected, rtol=tolerance, atol=1e-5, equal_nan=True)
 
 
-def test_nothing_of_the_caller_is_touched():
-    model, x, maps = TanhMLP(84), X.clone().requires_grad_(), MAPS.clone().requires_grad_()
-    context, state = context_of(model, x.detach()), torch.get_rng_state()
-    result = scored(context, maps)
-    assert torch.get_rng_state().equal(state)
-    assert x.detach().equal(X)
-    assert maps.detach().equal(MAPS)
-    assert maps.grad is None
-    assert not any(scores.values.requires_grad for scores in result.values())
-
-
 AS_ROWS = {
     **{name: METRICS[name](padding="reflect") for name in (*PERTURBATION, "signed_insertion")},
     **{name: METRICS[name]() for name in EVERY if name not in (*PERTURBATION, "signed_insertion")},
+    "pic": METRICS["pic"](least=0.0),
 }
 """Metrics of which a series is scored as an image of one row: a blur that counts zeros beyond the edge does not."""
 
@@ -241,6 +195,52 @@ def test_a_series_is_scored_as_an_image_of_one_row():
         for shape in ((3, 2, 30), (3, 2, 1, 30))
     )
     same(series, image)
+
+
+def test_a_table_is_shown_feature_by_feature():
+    model, x, maps = TanhMLP(6), normal(1, 6), normal(1, 6, seed=2)
+    image, target, curve = x.mean(1, keepdim=True).expand(1, 6).clone(), int(model(x).argmax()), []
+    for shown in ([], *maps.abs().argsort(1, descending=True).T.tolist()):
+        image[:, shown] = x[:, shown]
+        curve.append(float(model(image).softmax(1)[0, target]))
+    found = evaluate(context_of(model, x), maps, [Insertion(reference="mean")])["insertion"]
+    assert found.curves["raw"][0].tolist() == pytest.approx(curve, rel=1e-12)
+
+
+#: Metrics that see no more of a map than its order, its size up to a factor, or that turn with its sign.
+BY_ORDER = ("insertion", "deletion", "road", "cpd", "cpp", "diffid")
+WITHOUT_SCALE = (*BY_ORDER, "mas_insertion", "mas_deletion", "infidelity:scale_free", "single_deletion", "saco")
+WITHOUT_SCALE += ("signed_insertion", "sparseness")
+TURNING = ("signed_insertion", "single_deletion")
+
+
+@pytest.mark.parametrize("name", WITHOUT_SCALE)
+def test_a_scale_changes_no_score_nor_does_what_keeps_the_order_if_that_is_all_that_counts(name):
+    context = context_of(TanhMLP(84), X)
+    (expected,) = scored(context, MAPS, [name]).values()
+    others = [1e-20 * MAPS, 1e10 * MAPS, *([-MAPS, MAPS**3] if name in BY_ORDER else [])]
+    for other in others:
+        (found,) = scored(context, other, [name]).values()
+        torch.testing.assert_close(found.values, expected.values, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["road", "diffid", *TURNING])
+def test_a_map_back_to_front_has_the_negative_score(name):
+    """Of metrics that read no sign, one that puts the least important pixel first."""
+    context = context_of(TanhMLP(84), X)
+    maps = torch.arange(1.0, 85.0, dtype=torch.float64).view(1, 2, 7, 6).expand_as(X)
+    maps, turned = (MAPS, -MAPS) if name in TURNING else (maps, 85.0 - maps)
+    (first,), (second,) = (scored(context, one, [name]).values() for one in (maps, turned))
+    torch.testing.assert_close(first.values, -second.values, rtol=1e-9, atol=1e-12)
+    assert bool((first.values.abs() > 1e-6).all())
+
+
+@pytest.mark.parametrize("name", ["insertion", "deletion", "diffid", "cpd", "cpp", "signed_insertion"])
+def test_maps_without_an_order_are_flagged(name):
+    maps = torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0]), *MAPS[2:]])
+    (found,) = scored(context_of(TanhMLP(84), X), maps, [name]).values()
+    assert found.flags["zero_map"].tolist() == [True, False, False, False, False]
+    assert found.flags["constant_map"].tolist() == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize("shape", [(1, 12), (1, 2, 3, 2)])
@@ -271,77 +271,19 @@ def test_signed_insertion_of_a_linear_logit_is_the_sum_of_the_evidence(shape):
         torch.testing.assert_close(found.curves[name][0], curve, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("shape", [(6,), (3, 10), (2, 4, 3, 5)])
-def test_other_inputs_than_images(shape):
-    size = torch.Size(shape).numel()
-    x, maps = normal(2, *shape), normal(2, *shape, seed=2)
-    settings = {"reference": "mean"}
-    chosen = [METRICS[name](**settings) if name in SETTINGS_OF_INFILL else name for name in EVERY if name not in SPACE]
-    result = evaluate(context_of(TanhMLP(size), x), Reported(maps), chosen, shifted)
-    assert all(bool(torch.isfinite(result[name].values).all()) for name in SETTINGS_OF_INFILL)
-    steps = shape[0] if len(shape) == 1 else shape[1]
-    for name in PERTURBATION:
-        assert all(curve.shape == (2, steps + 1) for curve in result[name].curves.values())
-        assert bool(torch.isfinite(result[name].values).all())
-    order = maps.abs().sort(1, descending=True).indices[0] if len(shape) == 1 else None
-    if order is not None:  # one feature after the other
-        image, c = x.mean(1, keepdim=True).expand(2, 6)[0].clone(), []
-        target = int(TanhMLP(6)(x)[0].argmax())
-        for k in (None, *order.tolist()):
-            image[slice(0) if k is None else k] = x[0][slice(0) if k is None else k]
-            c.append(float(TanhMLP(6)(image[None]).softmax(1)[0, target]))
-        assert result["insertion"].curves["raw"][0].tolist() == pytest.approx(c, rel=1e-12)
-
-
-WEIGHT = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0, 0.5, 0.3, 0.1, 0.05], dtype=torch.float64).view(1, 1, 3, 3)
-TRUTH = WEIGHT / WEIGHT.sum()
-
-
-@pytest.mark.parametrize("name", [*PERTURBATION, "infidelity"])
-def test_the_truth_beats_chance_and_chance_its_inverse(name):
-    """A probability that is the sum of known weights: the weights, maps at random, and the weights back to front."""
-    metric = METRICS[name](reference="zeros") if name in PERTURBATION else Infidelity()
-    context = context_of(additive(TRUTH), torch.ones(1, 1, 3, 3, dtype=torch.float64), 1, score="probability")
-    inverted = -TRUTH if name == "infidelity" else TRUTH.flip((2, 3))
-    truth, wrong = (float(evaluate(context, a, [metric])[name].values) for a in (TRUTH, inverted))
-    draws = [normal(1, 1, 3, 3, seed=s) * TRUTH.norm() / 3 for s in range(30)]
-    random = [float(evaluate(context, a, [metric])[name].values) for a in draws]
-    chance = sum(random) / len(random)
-    if metric.direction == "higher":
-        assert truth > max(random)
-        assert chance > wrong
-    else:
-        assert truth < min(random)
-        assert chance < wrong
-
-
-def test_a_stable_method_beats_a_wild_one():
-    context = context_of(Affine(84), X)
-
-    def at(speed):
-        def explain(problem):
-            return (speed * problem.inputs).sin()
-
-        return evaluate(context, explain(context.problem), ["max_sensitivity"], explain)["max_sensitivity"].values
-
-    assert bool((at(0.1) < at(10)).all())
-
-
 @pytest.mark.parametrize(
-    ("maps", "metrics", "message"),
+    ("metrics", "message"),
     [
-        (MAPS[:2], ["insertion"], r"maps: got shape \(2, 2, 7, 6\), expected \(5, 2, 7, 6\)"),
-        (MAPS.log(), ["insertion"], r"maps: those of images \[0, 1, 2, 3, 4\] hold NaN or infinity"),
-        (MAPS, ["insertions"], "metric: got 'insertions'; did you mean 'insertion'"),
-        (MAPS, ["irof"], r"metric: got 'irof'; did you mean 'quantus:irof'\?"),
-        (MAPS, ["MAS Insert"], "metric: got 'MAS Insert'; did you mean 'mas_insertion'"),
-        (MAPS, ["insertion:walker"], r"metric: insertion has no 'walker'.* Known: paper, raw, fast, zero, rise"),
-        (MAPS, ["insertion", Insertion(steps=3)], "metrics: insertion given twice"),
+        (["insertions"], "metric: got 'insertions'; did you mean 'insertion'"),
+        (["irof"], r"metric: got 'irof'; did you mean 'quantus:irof'\?"),
+        (["MAS Insert"], "metric: got 'MAS Insert'; did you mean 'mas_insertion'"),
+        (["insertion:walker"], r"metric: insertion has no 'walker'.* Known: paper, raw, fast, zero, rise"),
+        (["insertion", Insertion(steps=3)], "metrics: insertion given twice"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(maps, metrics, message):
+def test_what_cannot_be_scored_is_refused(metrics, message):
     with pytest.raises(InputError, match=message):
-        evaluate(context_of(TanhMLP(84), X), maps, metrics)
+        evaluate(context_of(TanhMLP(84), X), MAPS, metrics)
 
 
 @dataclass(frozen=True)
@@ -375,21 +317,6 @@ SUM = MAPS.flatten(1).sum(1)
 def test_what_a_metric_returns_has_a_number_for_each_map(scores, message):
     with pytest.raises(InputError, match=message):
         evaluate(context_of(TanhMLP(84), X), MAPS, [Given(scores)])
-
-
-@pytest.mark.shared
-@pytest.mark.usefixtures("shared")
-def test_on_a_trained_network_gradients_beat_chance():
-    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-    import shared_models
-
-    model, x = shared_models.model("mobilenet_v1_025"), shared_models.images("mobilenet_v1_025", 4)
-    context, chosen = context_of(model, x), [METRICS[name](steps=16) for name in PERTURBATION]
-    good = fringe.attribute(model, x, method=fringe.IntegratedGradients(steps=10))
-    ours, theirs = evaluate(context, good, chosen), evaluate(context, normal(*x.shape).float(), chosen)
-    for metric in chosen:
-        gain = (ours[metric.name].values - theirs[metric.name].values).mean()
-        assert (gain > 0) == (metric.direction == "higher"), metric.name
 
 
 STEPPED = (*PERTURBATION, "signed_insertion")

@@ -4,7 +4,6 @@ import captum.metrics
 import pytest
 import torch
 
-from fringe import InputError
 from fringe.metrics import Infidelity, evaluate
 from toys import Affine, TanhMLP, context_of, normal
 
@@ -112,26 +111,6 @@ def test_scale_free_ignores_the_scale_and_never_exceeds_the_zero_map():
     assert zero.values.equal(zero.details["zero_map"])
 
 
-def test_draws_belong_to_the_seed_and_the_image():
-    first, again, other = (evaluate(context_of(TanhMLP(84), X, seed=s), MAPS, ["infidelity"]) for s in (0, 0, 1))
-    assert first["infidelity"].values.equal(again["infidelity"].values)
-    assert not first["infidelity"].values.equal(other["infidelity"].values)
-    twins = evaluate(context_of(TanhMLP(84), X[[0, 0]]), MAPS[[0, 0]], ["infidelity"])["infidelity"].values
-    assert float(twins[0]) == pytest.approx(float(twins[1]), rel=1e-12)
-
-
 def test_presets():
     assert Infidelity.preset("captum") == Infidelity(samples=10)
     assert Infidelity.preset("paper") == Infidelity(samples=50, sigma=0.02, normalise=False)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"samples": 0}, "samples: got 0, expected a positive whole number"),
-        ({"sigma": -1.0}, "sigma: got -1.0, expected a positive number"),
-    ],
-)
-def test_settings_are_checked_when_they_are_made(settings, message):
-    with pytest.raises(InputError, match=message):
-        Infidelity(**settings)

@@ -4,8 +4,6 @@ import pytest
 import torch
 from scipy import ndimage
 
-from fringe import InputError
-from fringe.metrics import Insertion, evaluate
 from fringe.metrics._perturbation import Infill, box_size, folded_gaussian_kernel
 from toys import Affine, context_of, normal
 
@@ -78,33 +76,3 @@ def test_series_and_volumes_are_blurred_along_their_axes(shape):
     result = made(x, kind="gaussian", size=9, sigma=2.0, padding="reflect")
     torch.testing.assert_close(result, torch.from_numpy(gaussian), rtol=1e-12, atol=1e-14)
     assert (box_size(200), box_size(64, 40, 50)) == (21, 5)
-
-
-def test_a_blur_needs_axes_of_space():
-    table = normal(2, 6)
-    message = (
-        r"metric insertion: the blur 'box' needs neighbours, and inputs of shape \(2, 6\) have none; use reference="
-    )
-    with pytest.raises(InputError, match=message):
-        evaluate(context_of(Affine(6), table), table, ["insertion"])
-    assert evaluate(context_of(Affine(6), table), table, [Insertion(reference="mean")])["insertion"].values.shape == (
-        2,
-    )
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"reference": "blur"}, "reference: got 'blur', expected one of box, gaussian, folded, zeros, mean"),
-        ({"size": 4}, "size: got 4, expected a positive odd whole number or none"),
-        ({"size": True}, "size: got True"),
-        ({"sigma": 0.0}, "sigma: got 0.0, expected a positive number"),
-        ({"padding": "wrap"}, "padding: got 'wrap', expected one of zeros, reflect, replicate, exclude"),
-        ({"steps": 0}, "steps: got 0, expected a positive whole number or none"),
-        ({"steps": 2.5}, "steps: got 2.5"),
-        ({"reduction": "mean"}, "reduction: got 'mean', expected one of max, abs_sum, sum_abs, l2"),
-    ],
-)
-def test_settings_are_checked_when_they_are_made(settings, message):
-    with pytest.raises(InputError, match=message):
-        Insertion(**settings)

@@ -13,7 +13,7 @@ from fringe.baselines import InputSpace
 from fringe.metrics import EvaluationContext, PerformanceInformationCurve, evaluate
 from fringe.metrics._information_curves import _as_bytes, image_information, information_curve, interpolate
 from fringe.paths import Problem
-from toys import TanhMLP, context_of, normal
+from toys import TanhMLP, normal
 
 SIDE, IMAGES = 24, 4
 
@@ -82,19 +82,6 @@ def test_areas_are_those_of_the_authors_package(channels, preset, monkeypatch):
     assert not bool(result.flags["skipped"].all())
 
 
-def test_a_better_map_has_a_larger_area():
-    x = pictures(3)
-    evaluated = context(x)
-    bright = torch.zeros_like(x)
-    for k in range(IMAGES):
-        bright[k] = (x[k] > 0.5) * x[k] ** 2
-    good, random, bad = (
-        evaluate(evaluated, maps, ["pic"])["pic"].values.nanmedian()
-        for maps in (bright, normal(*x.shape), 1.0 - bright)
-    )
-    assert good > random > bad
-
-
 def test_a_constant_map_shows_all_at_once_and_is_flagged():
     x = pictures(3)
     for value in (0.0, 1.0):
@@ -148,16 +135,6 @@ def test_a_normalised_picture_has_the_curve_of_the_picture():
     assert shifted.values.dtype == torch.float64
 
 
-def test_methods_are_given_the_same_first_image_once():
-    evaluated = context(pictures(3))
-    before = evaluated.problem.model.passes.forward
-    evaluate(evaluated, normal(IMAGES, 3, SIDE, SIDE), ["pic"])
-    first = evaluated.problem.model.passes.forward - before
-    evaluate(evaluated, normal(IMAGES, 3, SIDE, SIDE, seed=2), ["pic", "pic:aic"])
-    assert first == 14 * IMAGES
-    assert evaluated.problem.model.passes.forward - before == (14 + 2 * 13) * IMAGES
-
-
 def test_a_curve_runs_from_zero_to_one_and_only_rises():
     information, prediction = np.array([0.1, 0.3, 0.3, 0.8]), np.array([0.2, 0.7, 0.5, 0.6])
     curve = information_curve(information, prediction, monotone=True)
@@ -194,11 +171,6 @@ def test_settings_that_make_no_curve(settings, message):
         PerformanceInformationCurve(**settings)
 
 
-def test_tables_have_nothing_to_interpolate():
-    with pytest.raises(InputError, match=r"metric pic: interpolation needs neighbours, and inputs of shape \(2, 6\)"):
-        evaluate(context_of(TanhMLP(6), normal(2, 6)), normal(2, 6), ["pic"])
-
-
 @pytest.mark.parametrize("shape", [(9,), (1, 9), (6, 5), (4, 5, 6)])
 def test_what_is_not_shown_is_interpolated_linearly(shape):
     """A linear function of the place is restored from the corners and any other entries."""
@@ -213,18 +185,6 @@ def test_what_is_not_shown_is_interpolated_linearly(shape):
     corners[np.ix_(*[(0, -1)] * len(shape))] = True
     found = interpolate(np.where(corners, image, bent), mask)
     np.testing.assert_allclose(found, image, atol=1e-9)
-
-
-@pytest.mark.parametrize("channels", [1, 2, 3])
-def test_a_series_is_an_image_of_one_row(channels):
-    x = pictures(channels).flatten(2)[..., 100:400]
-    maps, model = normal(*x.shape), nn.Sequential(nn.Flatten(), TanhMLP(x[0].numel()))
-    pic = PerformanceInformationCurve(least=0.0)
-    series = evaluate(context(x, model), maps, [pic])["pic"]
-    image = evaluate(context(x[:, :, None], model), maps[:, :, None], [pic])["pic"]
-    assert series.curves["pic"].isfinite().any()
-    torch.testing.assert_close(series.values, image.values, rtol=1e-12, atol=0, equal_nan=True)
-    torch.testing.assert_close(series.curves["pic"], image.curves["pic"], rtol=1e-12, atol=0, equal_nan=True)
 
 
 def test_what_is_longer_than_a_webp_file_may_be_is_stored_in_several():

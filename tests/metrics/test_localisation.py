@@ -135,12 +135,6 @@ def test_the_rank_accuracy_of_a_single_pixel_is_its_hit():
     assert scored["rank_accuracy"].values.tolist() == scored["expected_hit"].values.tolist() == [1, 1, 0, 0, 0]
 
 
-def test_a_scale_changes_no_score():
-    maps = normal(*SHAPE)
-    for name in NAMES:
-        torch.testing.assert_close(values(7.0 * maps, name), values(maps, name), rtol=1e-12, atol=0)
-
-
 def test_a_truth_that_is_absent_or_of_another_size_is_refused():
     with pytest.raises(InputError, match="it needs images of a scene"):
         score(normal(*SHAPE), "mass_inside", truth=None)

@@ -94,13 +94,6 @@ def test_a_map_that_stays_does_not_move():
     assert not result.flags["zero_map"].any()
 
 
-def test_the_scale_of_the_maps_does_not_matter():
-    _, expected = scored()
-    for factor in (1e-30, 1e10):
-        _, result = scored(explain=lambda x, rows, f=factor: f * sine_map(x, rows))
-        torch.testing.assert_close(result.values, expected.values, rtol=1e-12, atol=0)
-
-
 def turned(angle: float):
     """Maps (1, 0) at the image and (cos, sin) of the angle elsewhere, in the plane of the first two entries."""
 
@@ -154,21 +147,6 @@ def test_broken_maps_have_no_score():
     assert result.values.isnan().tolist() == result.flags["undefined"].tolist() == [False, True, False]
 
 
-def test_rows_name_the_images_and_chunks_stay_within_the_batch_size():
-    requested, largest = [], []
-
-    def explain(x, rows):
-        requested.extend(rows)
-        largest.append(len(x))
-        return sine_map(x, rows)
-
-    context = context_of(TanhMLP(84), X, batch_size=4)
-    evaluate(context, sine_map(X, [0, 1, 2]), [MaxSensitivity(samples=5)], of_inputs(explain))
-    assert requested == [0] * 5 + [1] * 5 + [2] * 5
-    assert max(largest) == 4
-    assert context.problem.model.passes.forward == 15
-
-
 def test_it_needs_the_method():
     context = context_of(TanhMLP(84), X)
     with pytest.raises(InputError, match="metric max_sensitivity: it needs the method that made the maps"):
@@ -177,5 +155,3 @@ def test_it_needs_the_method():
         evaluate(
             context_of(TanhMLP(84), X, batch_size=4), X, ["max_sensitivity"], lambda problem: problem.inputs.flatten(1)
         )
-    with pytest.raises(InputError, match="radius: got 0, expected a positive number"):
-        MaxSensitivity(radius=0)

@@ -14,7 +14,7 @@ from fringe import BinaryClassifier, Classifier, InputError
 from fringe.experiments import ExperimentSpec, build_plan, planned_work, planned_work_of
 from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, RandomLogit, evaluate
 from fringe.metrics._random_networks import RandomNetworks
-from fringe.metrics._similarity import average_ranks, entropy, similarity
+from fringe.metrics._similarity import entropy, similarity
 from fringe.paths import Problem
 from toys import build, context_of, images, mlp, normal
 
@@ -77,12 +77,6 @@ class Tied(nn.Module):
 
 
 # Similarity and entropy
-
-
-def test_ranks_are_scipys_with_ties():
-    values = torch.tensor([[3.0, 1.0, 3.0, 2.0], [0.0, 0.0, 0.0, -1.0]], dtype=torch.float64)
-    expected = scipy.stats.rankdata(values.numpy(), axis=1)
-    np.testing.assert_array_equal(average_ranks(values).numpy(), expected)
 
 
 @pytest.mark.parametrize("signed", [True, False])

@@ -78,11 +78,6 @@ def test_imputation_of_series_and_volumes_solves_the_dense_system(shape):
         assert result[i].flatten(1)[:, ~gone].equal(x[i].float().flatten(1)[:, ~gone])
 
 
-def test_a_table_has_no_neighbours():
-    with pytest.raises(InputError, match=r"metric road: imputation needs neighbours, and inputs of shape \(3, 6\)"):
-        evaluate(context_of(TanhMLP(6), normal(3, 6)), normal(3, 6), ["road"])
-
-
 def test_a_ramp_is_restored_inside_and_a_colour_everywhere():
     """Linear functions are harmonic, so that the weighted mean of the neighbours is the pixel itself."""
     ramp = (torch.arange(12.0)[:, None] * 2 + torch.arange(15.0)).expand(1, 1, 12, 15)
@@ -92,14 +87,6 @@ def test_a_ramp_is_restored_inside_and_a_colour_everywhere():
     flat = torch.full((1, 2, 12, 15), 3.25)
     for missing in holes((12, 15)):
         torch.testing.assert_close(impute(flat, missing.expand(1, 1, 12, 15), 1e-3)[0], flat, atol=1e-6, rtol=0)
-
-
-def test_each_image_is_imputed_as_if_alone():
-    x = normal(5, 3, 9, 8).float()
-    missing = (normal(5, 1, 9, 8, seed=3) < 0.4).contiguous()
-    together, _ = impute(x, missing, 1e-3)
-    for i in range(5):
-        assert impute(x[i : i + 1], missing[i : i + 1], 1e-3)[0].equal(together[i : i + 1])
 
 
 X, MAPS = normal(3, 2, 8, 9), normal(3, 2, 8, 9, seed=2)
@@ -130,21 +117,6 @@ def test_curves_are_the_literal_loop(preset):
         gap = np.mean(expected["lerf"]) - np.mean(expected["morf"])
         assert float(result.values[i]) == pytest.approx(gap, abs=1e-3)
     assert not bool(result.flags["not_converged"].any())
-
-
-def test_an_inverted_map_has_the_negative_gap_and_other_maps_the_same_noise():
-    context = context_of(TanhMLP(144), X)
-    a = torch.arange(1.0, 73.0, dtype=torch.float64).view(1, 1, 8, 9).expand_as(X)
-    first, second = (evaluate(context, maps, ["road"])["road"] for maps in (a, 73.0 - a))
-    torch.testing.assert_close(first.values, -second.values, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(first.curves["morf"], second.curves["lerf"], rtol=1e-12, atol=1e-12)
-
-
-def test_only_the_order_of_the_pixels_matters():
-    context = context_of(TanhMLP(144), X)
-    expected = evaluate(context, MAPS, ["road"])["road"].values
-    for other in (-MAPS, 1e-20 * MAPS, MAPS**3):
-        assert evaluate(context, other, ["road"])["road"].values.equal(expected)
 
 
 def test_an_imputation_that_does_not_converge_is_flagged(monkeypatch):

@@ -38,6 +38,7 @@ def picture(height=300, width=260):
     return Image.fromarray(np.uint8(127.5 + 127 * np.stack(waves, -1)))
 
 
+@pytest.mark.thorough
 def test_import_declares_operators_only_where_they_are_missing():
     code = (
         "import torch, fringe.models._torchvision as v\n"

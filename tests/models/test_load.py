@@ -103,17 +103,12 @@ def test_class_names_preprocessing_and_device_replace_the_sources():
     assert model.class_names == tuple(names)
 
 
-def test_a_device_that_is_not_there():
-    assert message("embedded:digits", device="cuda:99").startswith("device: 'cuda:99' cannot be used here: ")
-    assert message("embedded:digits", device="gpu").startswith("device: 'gpu' cannot be used here: ")
-
-
 def test_a_device_that_is_no_name():
     with pytest.raises(fringe.InputError, match=r"^device: got None, expected auto, cpu"):
         fringe.explain("embedded:digits", "embedded:digits:5", device=None)
 
 
-@pytest.mark.parametrize("device", ["mps", "cuda:99", "hpu", "meta", "abacus"])
+@pytest.mark.parametrize("device", ["mps", "cuda:99", "hpu", "meta", "abacus", "gpu"])
 def test_the_devices_that_there_are_stand_beside_one_that_is_not(device):
     if device == "mps" and torch.backends.mps.is_available():
         pytest.skip("it is here")
@@ -123,17 +118,13 @@ def test_the_devices_that_there_are_stand_beside_one_that_is_not(device):
     assert len(text) < 200
 
 
-def test_a_python_file_needs_trust_before_anything_else(code):
-    text = message(f"{code}:small")
-    assert "runs the Python code in" in text
-    assert text.endswith("pass trust_code=True only if you trust its author")
-
-
 def test_a_python_file_is_not_run_without_trust(tmp_path):
     mark, path = tmp_path / "ran", tmp_path / "evil.py"
     path.write_text(f"open({str(mark)!r}, 'w')\ndef f(): ...\n")
-    message(f"{path}:f", preprocessing=UNIT)
-    message(f"{path}:f")
+    for options in ({"preprocessing": UNIT}, {}):
+        text = message(f"{path}:f", **options)
+        assert "runs the Python code in" in text
+        assert text.endswith("pass trust_code=True only if you trust its author")
     assert not mark.exists()
 
 
@@ -272,12 +263,11 @@ def test_weights_without_numbers_are_named(network, tmp_path):
     assert expected in message(f"{file}:made", trust_code=True, preprocessing=UNIT)
 
 
-def test_a_python_file_that_fails_or_is_missing(tmp_path):
+def test_a_python_file_that_fails(tmp_path):
     bad = tmp_path / "bad.py"
     bad.write_text("import surely_not_installed\n")
     options = {"trust_code": True, "preprocessing": UNIT}
     assert "failed while it was run (ModuleNotFoundError: No module named" in message(f"{bad}:f", **options)
-    assert message("gone.py:f", **options) == "Python file 'gone.py' does not exist"
     (tmp_path / "surely_not_installed.py").touch()
     with pytest.raises(ModelError) as caught:
         load_model(f"{bad}:f", **options)
@@ -295,9 +285,7 @@ def test_a_file_that_is_missing_is_what_is_missing(options, tmp_path):
     assert message(f"{tmp_path}/folder.py:f", **options).endswith("is no file")
 
 
-def test_a_function_that_is_missing_is_missing_in_its_file(code):
-    text = message(f"{code}:larg", trust_code=True, preprocessing=UNIT)
-    assert text == f"'{code}:larg': {code} has no 'larg'"
+def test_a_function_that_is_missing_in_a_module_is_named():
     text = message("torch.nn:Lineer", trust_code=True, preprocessing=UNIT)
     assert text.startswith("'torch.nn:Lineer': torch.nn has no 'Lineer'; did you mean 'Linear")
 
@@ -406,7 +394,6 @@ def test_an_exported_program_that_cannot_be_explained(tmp_path):
     assert "was exported in training mode (dropout)" in message(tmp_path / "noisy.pt2", **options)
     export(Tiny().train(), tmp_path / "pieces.pt2", decomposed=True)
     assert "was exported in training mode (native_dropout" in message(tmp_path / "pieces.pt2", **options)
-    assert "does not exist" in message(tmp_path / "gone.pt2", **options)
 
 
 def test_why_exported_programs_need_trust(tmp_path):

@@ -225,21 +225,6 @@ class TestPage:
         assert document["maps"]["shape"] == [len(document["snapshots"]), 5, 112, 112]
         assert len(page.encode()) <= 2_000_000
 
-    @pytest.mark.shared
-    def test_a_real_photograph_takes_at_most_2_mb(self, shared):
-        result = fringe.explain(
-            f"{shared}/models/zoo.py:mobilenet_v2",
-            shared / "images" / "imagenet" / "0018_magpie.jpg",
-            method=fringe.FRInGe(steps=3),
-            target="top5",
-            preprocessing="resize=256,crop=224,mean=0.5,std=0.5",
-            trust_code=True,
-            telemetry=11,
-        )
-        page = render_page(page_document(result))
-        assert data(page)["maps"]["shape"] == [4, 5, 112, 112]
-        assert len(page.encode()) / 4 * 11 <= 2_000_000  # as if it had all eleven points
-
     @pytest.mark.thorough
     def test_large_images_take_no_more(self):
         page = render_page(page_document(explained(size=(600, 500), channels=3, images=1, target="top2")))
@@ -305,16 +290,20 @@ class TestAnimation:
             frame = np.asarray(image.convert("L"), np.float64)
         assert (frame[:, -6:] > 240).all()  # nothing is cut at the edge
 
-    def test_a_map_of_one_pixel_is_seen(self, monkeypatch):
-        """A quantile of such a map is zero."""
-        result = explained(size=(24, 30), target="predicted", images=1)
-        document = page_document(result)
-        maps = np.zeros(decode_maps(document).shape)
-        maps[1:, :, 20, 4] = np.linspace(0.1, 1.0, len(maps) - 1)[:, None]
-        document["maps"] = encode_maps(maps, 1).model_dump(mode="json")
+    def drawn(self, result, maps, pool, monkeypatch):
+        """The pictures of these maps in the frames of an animation."""
+        document = {**page_document(result), "maps": encode_maps(maps, pool).model_dump(mode="json")}
         frame, drawn = _animation._frame, []
         monkeypatch.setattr(_animation, "_frame", lambda *a: drawn.append(np.asarray(a[2][1], float)) or frame(*a))
         _animation.animation(Document.of(document))
+        return drawn
+
+    def test_a_map_of_one_pixel_is_seen(self, monkeypatch):
+        """A quantile of such a map is zero."""
+        result = explained(size=(24, 30), target="predicted", images=1)
+        maps = np.zeros(decode_maps(page_document(result)).shape)
+        maps[1:, :, 20, 4] = np.linspace(0.1, 1.0, len(maps) - 1)[:, None]
+        drawn = self.drawn(result, maps, 1, monkeypatch)
         coloured = [picture.max(-1) - picture.min(-1) for picture in drawn]
         assert coloured[0].max() == 0
         assert coloured[1].max() < 0.3 * coloured[-1].max()
@@ -324,14 +313,9 @@ class TestAnimation:
     def test_the_map_lies_where_its_pixels_are(self, monkeypatch):
         """Three rows of pixels are two rows of squares: the upper one is two thirds of the image, not a half."""
         result = explained(size=(3, 113), target="predicted", images=1)
-        document = page_document(result)
-        maps = np.zeros(decode_maps(document).shape)
+        maps = np.zeros(decode_maps(page_document(result)).shape)
         maps[:, :, 0] = 1.0
-        document["maps"] = encode_maps(maps, 2).model_dump(mode="json")
-        frame, drawn = _animation._frame, []
-        monkeypatch.setattr(_animation, "_frame", lambda *a: drawn.append(a[2][1]) or frame(*a))
-        _animation.animation(Document.of(document))
-        rows = np.asarray(drawn[-1], np.float64)
+        rows = self.drawn(result, maps, 2, monkeypatch)[-1]
         assert rows.shape[:2] == (7, 256)
         coloured = (rows.max(-1) - rows.min(-1)).mean(1)
         assert coloured[4] > coloured[1]  # its middle lies above two thirds

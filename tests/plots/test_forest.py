@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
@@ -98,24 +97,7 @@ def test_every_interval_and_zero_lie_inside_the_panel():
     assert low < 0.0 < high
 
 
-def many(panels, rivals, scale=1.0):
-    rng = np.random.default_rng(0)
-    names = [f"a_method_of_a_long_name_{i}" for i in range(rivals)]
-    made = []
-    for k in range(panels):
-        values = scale * rng.normal(size=rivals)
-        contrasts = (Contrast(n, v, v - 0.3 * scale, v + 0.3 * scale, 0.03) for n, v in zip(names, values, strict=True))
-        made.append(ForestPanel(f"Metric {k}", tuple(contrasts), "lower" if k % 2 else "higher", "1 / input unit"))
-    return plot_forest(made, title="A network, and how many images of what")
-
-
 def test_names_stand_beside_the_leftmost_panels_only():
-    figure = many(5, 2)  # three and two
+    figure = plot_forest([panel()] * 5)  # three and two
     named = [any(label.get_visible() for label in axes.get_yticklabels()) for axes in figure.axes]
     assert named == [True, False, False, True, False]
-
-
-def test_nothing_to_compare_is_refused():
-    for groups in ([], [ForestPanel("m", (), "higher")]):
-        with pytest.raises(ValueError, match="nothing to compare"):
-            plot_forest(groups)

@@ -1,5 +1,6 @@
 """One law for all figures: every word can be read, also with long names, many methods, and in a reader's own figure."""
 
+import dataclasses
 import math
 
 import matplotlib as mpl
@@ -38,7 +39,9 @@ from fringe.plots import (
     plot_variants,
     series_line,
     signed_map,
+    token_html,
     token_map,
+    token_text,
     trajectory,
 )
 
@@ -129,6 +132,7 @@ PICTURES = {
     "words": lambda ax: token_map(CLASS.split() * 3, rng.normal(size=36), title="t", ax=ax),
 }
 WIDE, TALL = (20, 60), (60, 20)
+ONES = np.ones((8, 8))
 LONG_ROW = 0.1 * np.linspace(-1, 1, 51) ** 3
 FIGURES = {
     "overlay": lambda: overlay(image(), values(), title=TITLE, label=CLASS),
@@ -166,6 +170,7 @@ FIGURES = {
     "profiles": lambda: plot_profiles([record(), record(label=CLASS)], title="a title " * 9),
     "variants": lambda: plot_variants([record(label=name) for name in ("cap", "diffusion", CLASS)], title=TITLE),
     "variants of wide images": lambda: plot_variants([record(size=WIDE, steps=(0, 1))]),
+    "variant without a step": lambda: plot_variants([record(steps=(0,))]),
     "sweep of one": lambda: sweep(1, 1),
     "sweep": lambda: sweep(5, 6),
 }
@@ -177,6 +182,95 @@ def test_every_word_can_be_read(name):
     assert_legible(figure)
     if len(figure.axes) > 1 and figure.axes[-1].images:  # nothing is left blank around images
         assert figure.get_tightbbox().height > 0.9 * figure.get_figheight()
+
+
+def one_cell(content, remark=""):
+    return comparison_grid([GridRow(image((8, 8)), "a", None, (GridCell(content, remark=remark),))], ["m"])
+
+
+def without(content):
+    return dataclasses.replace(record(), attribution=np.full((3, 16, 16), content), entropy=np.full(16, content))
+
+
+ZERO, NAN = np.zeros((1, 8, 8)), np.full((1, 8, 8), np.nan)
+WITHOUT_CONTENT = {
+    "overlay, zero": (lambda: overlay(image((8, 8)), ZERO), "zero everywhere"),
+    "overlay, nan": (lambda: overlay(image((8, 8)), NAN), "not finite"),
+    "signed, zero": (lambda: signed_map(ZERO, title="t", unit="logit"), "zero everywhere"),
+    "signed, nan": (lambda: signed_map(NAN), "not finite"),
+    "cell, zero": (lambda: one_cell(ZERO), "zero"),
+    "cell, nan": (lambda: one_cell(NAN), "not finite"),
+    "cell that failed": (lambda: one_cell(None, "failed"), "failed"),
+    "cell that diverged": (lambda: one_cell(ZERO + 1, "diverged"), "diverged"),
+    "variant, zero": (lambda: plot_variants([without(0.0)]), "zero"),
+    "variant, nan": (lambda: plot_variants([without(np.nan)]), "not finite"),
+    "bars": (lambda: feature_bars(["a"], [0.0]), "zero or not finite"),
+    "line": (lambda: series_line([1.0, 2.0], [0.0, 0.0]), "zero or not finite"),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", WITHOUT_CONTENT)
+def test_a_map_without_content_says_so(name):
+    draw, said = WITHOUT_CONTENT[name]
+    figure = draw()
+    figure.canvas.draw()
+    assert any(said in text.get_text() for text in words(figure))
+
+
+def panel_of(**given):
+    return [CurvePanel("Insertion", given)]
+
+
+UNEQUAL = SweepCurve("net", (1.0, 2.0), (0.5,), (0.4,), (0.6,))
+REFUSED = {
+    "overlay": (lambda: overlay(ONES, np.ones((1, 4, 4))), r"sizes \(8, 8\) and \(4, 4\) differ"),
+    "outline": (lambda: signed_map(np.ones((1, 9, 9)), image=ONES), r"sizes \(8, 8\) and \(9, 9\) differ"),
+    "values": (lambda: signed_map(np.ones(5)), r"values: expected \(C, H, W\)"),
+    "image": (lambda: overlay(np.ones((2, 8, 8)), ONES), "image: expected"),
+    "path": (lambda: trajectory([0.1, 0.2], [0, 1], ONES[None], ONES[None]), "2 steps, 1 images and 1 maps"),
+    "variants": (lambda: plot_variants([]), "no paths"),
+    "changes": (
+        lambda: plot_variants([record(label="ig"), dataclasses.replace(record(), changes=np.ones((5, 16, 16)))]),
+        "'fringe' has 6 steps, 6 images and 5 maps.*the first at step 0",
+    ),
+    "steps": (
+        lambda: plot_variants([dataclasses.replace(record(), snapshot_steps=np.array([1, 4, 7, 10, 13, 16]))]),
+        "'fringe' has 6 steps, 6 images and 6 maps.*the first at step 0",
+    ),
+    "profiles": (lambda: plot_profiles([]), "no paths"),
+    "grid": (lambda: comparison_grid([], ["m"]), "no images"),
+    "cells": (lambda: grid(methods=1, names=["m", "n"]), "each of the 2 methods"),
+    "curves": (lambda: plot_curves([]), "no curves"),
+    "curve": (
+        lambda: plot_curves(panel_of(ig=np.zeros(9))),
+        r"Insertion: ig has curves of shape \(9,\), expected \(n, N",
+    ),
+    "forest": (lambda: plot_forest([]), "nothing to compare"),
+    "forest of none": (lambda: plot_forest([ForestPanel("m", (), "higher")]), "nothing to compare"),
+    "sweep": (lambda: plot_sensitivity([]), "no curves"),
+    "sweep of unequal parts": (lambda: plot_sensitivity([SweepPanel("tau", (UNEQUAL,))]), "'net' differ in length"),
+    "sheet": (lambda: contact_sheet([]), "no items"),
+    "labels": (lambda: class_maps(ONES, np.ones((2, 9, 9)), ["a"]), "2 maps, 1 labels and 2 probabilities"),
+    "classes": (lambda: class_maps(ONES, np.ones((0, 9, 9)), []), "0 maps"),
+    "bars": (lambda: feature_bars(["a"], [1.0, 2.0]), r"values: got shape \(2,\) for 1 names"),
+    "line": (lambda: series_line([1.0, 2.0], [1.0, 2.0, 3.0]), r"got shape \(1, 3\) for a series of shape \(1, 2\)"),
+    "words": (lambda: token_map(["a", "b"], [1.0]), r"values: got shape \(1,\) for 2 words"),
+    "html": (lambda: token_html(["a", "b"], [1.0]), r"values: got shape \(1,\) for 2 words"),
+    "text": (lambda: token_text(["a", "b"], [1.0]), r"values: got shape \(1,\) for 2 words"),
+    "agreement": (
+        lambda: plot_agreement(["a"], *[np.ones((2, 2))] * 3),
+        "got 1 names, expected matrices of as many rows",
+    ),
+    "agreement of none": (lambda: plot_agreement((), (), (), ()), "plot_agreement: got 0 names"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_drawn_is_refused(name):
+    draw, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        draw()
 
 
 @pytest.mark.thorough

@@ -72,16 +72,21 @@ def test_columns_are_named():
     assert figure.get_suptitle() == "cat"
 
 
+def test_the_profile_of_one_path_is_that_of_several():
+    figure = geometric_profile(CAPPED.fisher_rao_step, CAPPED.euclidean_step, CAPPED.entropy, CAPPED.active_bound)
+    for axes, other in zip(figure.axes, panels(plot_profiles([CAPPED]), 0), strict=True):
+        np.testing.assert_array_equal(axes.lines[0].get_xydata(), other.lines[0].get_xydata())
+        assert bands(axes) == bands(other)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [BOUNDS[b][0] for b in (1, 2)]
+    none = geometric_profile([], [], [2.3], [])
+    assert [text.get_text() for axes in none.axes for text in axes.texts] == ["no step was taken"] * 2
+
+
 def test_what_was_not_measured_is_said():
     figure = plot_profiles([replace(IG, euclidean_step=np.empty(0)), path("at", *[np.empty(0)] * 2, np.ones(1), [])])
     figure.canvas.draw()
     said = [[text.get_text() for text in axes.texts] for index in (0, 1) for axes in panels(figure, index)]
     assert said == [[], ["not measured"], [], ["no step was taken"], ["no step was taken"], []]
-
-
-def test_no_paths_are_refused():
-    with pytest.raises(ValueError, match="no paths"):
-        plot_profiles([])
 
 
 @pytest.mark.parametrize(
@@ -96,28 +101,6 @@ def test_no_paths_are_refused():
 )
 def test_runs(bounds, expected):
     assert list(runs(bounds)) == expected
-
-
-def test_bands_cover_each_step_with_the_colour_of_its_bound():
-    bounds = np.array([2.0, 2, 1, 1, 1, 0])
-    figure = geometric_profile(rng.random(6), rng.random(6), rng.random(7), bounds, title="cat")
-    figure.canvas.draw()
-    for axes in figure.axes:
-        bands = sorted((p.get_x(), p.get_x() + p.get_width(), p.get_gid()) for p in axes.patches)
-        assert bands == [(0.5, 2.5, "2"), (2.5, 5.5, "1"), (5.5, 6.5, "0")]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [BOUNDS[b][0] for b in (0, 1, 2)]
-
-
-def test_curves_start_where_their_numbers_belong():
-    figure = geometric_profile([0.1, 0.2], [3.0, 4.0], [0.0, 1.0, 2.0], [1, 1])
-    drawn = [axes.lines[0].get_xydata().tolist() for axes in figure.axes]
-    assert drawn == [[[1, 0.1], [2, 0.2]], [[1, 3.0], [2, 4.0]], [[0, 0.0], [1, 1.0], [2, 2.0]]]
-
-
-def test_a_path_without_steps_is_drawn():
-    figure = geometric_profile([], [], [2.3], [])
-    figure.canvas.draw()
-    assert [text.get_text() for axes in figure.axes for text in axes.texts] == ["no step was taken"] * 2
 
 
 def test_the_largest_entropy_is_drawn_where_the_number_of_classes_is_known():

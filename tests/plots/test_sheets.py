@@ -58,11 +58,6 @@ def test_the_caption_counts_pixels_of_the_input_where_its_image_was_made_smaller
     assert "averaged over about 10 × 10 pixels" in caption(contact_sheet([dataclasses.replace(item, pixel=4)]))
 
 
-def test_an_empty_sheet_is_refused():
-    with pytest.raises(ValueError, match="no items"):
-        contact_sheet([])
-
-
 def test_maps_of_classes_share_one_scale_and_are_named():
     values = rng.normal(size=(3, 2, 9, 9))
     values[1] *= 10.0
@@ -74,10 +69,3 @@ def test_maps_of_classes_share_one_scale_and_are_named():
     drawn = [text.get_text() for text in words(figure)]
     assert {"input", "bald eagle", "kite", "owl", "probability 70.0%", "probability 10.0%"} <= set(drawn)
     assert "Red speaks for the class above the map, blue against it." in caption(figure)
-
-
-def test_maps_of_classes_of_unequal_number_are_refused():
-    with pytest.raises(ValueError, match="2 maps, 1 labels and 2 probabilities"):
-        class_maps(np.ones((9, 9)), np.ones((2, 9, 9)), ["a"])
-    with pytest.raises(ValueError, match="0 maps"):
-        class_maps(np.ones((9, 9)), np.ones((0, 9, 9)), [])

@@ -111,10 +111,3 @@ def test_networks_keep_their_colour_and_are_told_apart_beyond_the_last():
     ]
     assert looks[0] == looks[1]
     assert len(set(looks[0].values())) == len(names)
-
-
-def test_what_cannot_be_drawn():
-    with pytest.raises(ValueError, match="no curves"):
-        plot_sensitivity([])
-    with pytest.raises(ValueError, match="'net' differ in length"):
-        plot_sensitivity([SweepPanel("tau", (SweepCurve("net", (1.0, 2.0), (0.5,), (0.4,), (0.6,)),))])

@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 from fringe.plots import token_html, token_map, token_text
 
 WORDS, VALUES = ["[CLS]", "a", "great", "<script>", "dull"], [0.0, 0.1, 2.0, -0.1, -1.0]
@@ -32,9 +30,3 @@ def test_the_terminal_shows_markup_and_control_characters_as_text():
     assert text.plain == "[red]x[/red] a\N{REPLACEMENT CHARACTER}[2Jb"
     styles = [str(span.style) for span in text.spans]
     assert all(" on #" in style for style in styles)
-
-
-@pytest.mark.parametrize("draw", [token_map, token_html, token_text])
-def test_other_numbers_of_words_are_refused(draw):
-    with pytest.raises(ValueError, match=r"values: got shape \(1,\) for 2 words"):
-        draw(["a", "b"], [1.0])

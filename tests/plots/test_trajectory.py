@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from plots_toys import caption
-from plots_toys import words as all_words
+from plots_toys import caption, words
 
 from fringe.plots import PathRecord, plot_variants, trajectory
 
@@ -48,19 +47,6 @@ def shown(axes):
     return np.asarray(axes.images[0].get_array())
 
 
-def words(figure):
-    """Every text that is drawn, with its box."""
-    around = [t for axes in figure.axes for t in (axes.title, axes._left_title, axes.xaxis.label, *axes.texts)]
-    curves = [axes for axes in figure.axes if axes.lines]
-    numbers = [
-        tick
-        for axes in curves
-        for tick, at in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True)
-        if axes.get_xlim()[0] <= at <= axes.get_xlim()[1]
-    ]
-    return {text: text.get_window_extent() for text in (*figure.texts, *around, *numbers) if text.get_text()}
-
-
 def test_size_holds_the_given_numbers():
     figure = plot_variants(six())
     for index, given in enumerate(six()):
@@ -100,33 +86,6 @@ def test_steps_share_one_axis():
     assert limits == {(-0.03 * 15, 1.03 * 15)}
 
 
-@pytest.mark.parametrize("steps", [(0,), (0, 1), (0, 1, 2)])
-def test_short_paths_are_drawn_within_the_figure(steps):
-    figure = plot_variants([variant(steps=np.array(steps), size=(8, 20))])
-    figure.canvas.draw()
-    assert sum(bool(axes.images) for axes in figure.axes) == len(steps) + 2
-    assert all(box.x1 <= figure.bbox.width and box.y0 >= 0 for box in words(figure).values())
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("value", "said"), [(0.0, "zero"), (np.nan, "not finite")])
-def test_a_map_with_nothing_to_show_says_so(value, said):
-    figure = plot_variants([variant(attribution=np.full((3, 16, 16), value), entropy=np.full(16, value))])
-    figure.canvas.draw()
-    assert [text.get_text() for text in figure.axes[-1].texts] == [said]
-
-
-@pytest.mark.parametrize("change", [{"changes": np.ones((5, 16, 16))}, {"snapshot_steps": STEPS + 1}])
-def test_variants_of_unequal_parts_are_refused(change):
-    with pytest.raises(ValueError, match=r"'fringe' has 6 steps, 6 images and \d maps.*the first at step 0"):
-        plot_variants([variant("ig"), variant(**change)])
-
-
-def test_no_variants_are_refused():
-    with pytest.raises(ValueError, match="no paths"):
-        plot_variants([])
-
-
 def a_trajectory(steps=(0, 3, 6, 9, 12, 15), size=(20, 20)):
     count = len(steps)
     images, maps = rng.random((count, *size, 3)), rng.normal(size=(count, 3, *size))
@@ -149,20 +108,13 @@ def test_all_maps_of_a_trajectory_share_the_scale_of_the_last():
     assert {axes.images[0].get_clim() for axes in figure.axes[7:]} == {(-5.0, 5.0)}
 
 
-@pytest.mark.parametrize("steps", [(0,), (0, 1), (0, 1, 2)])
-def test_short_trajectories_are_drawn(steps):
-    figure = a_trajectory(steps, (12, 30))
-    figure.canvas.draw()
-    assert sum(bool(axes.images) for axes in figure.axes) == 3 * len(steps)  # image, change and map
-
-
 def test_the_change_since_the_input_is_amplified_by_the_factor_beside_it():
     images = np.full((3, 9, 9, 3), 0.5)
     images[1, :4] += 0.02
     images[2, :4] += 0.04
     images[2, 5:] -= 0.04
     figure = trajectory([0.1, 0.2, 0.4], [0, 1, 2], images, np.ones((3, 1, 9, 9)))
-    (factor,) = [text.get_text() for text in all_words(figure) if text.get_text().startswith("change")]
+    (factor,) = [text.get_text() for text in words(figure) if text.get_text().startswith("change")]
     assert factor == "change since\nthe input\n× 10"
     for axes, image in zip(figure.axes[4:7], images, strict=True):
         np.testing.assert_allclose(shown(axes), 0.5 + 10 * (image - images[0]))
@@ -172,7 +124,7 @@ def test_the_change_since_the_input_is_amplified_by_the_factor_beside_it():
 def test_the_factor_fits_the_change(size, factor):
     images = np.stack([np.full((9, 9, 1), 0.1), np.full((9, 9, 1), 0.1 + size)])
     figure = trajectory([0.1, 0.2], [0, 1], images, np.ones((2, 1, 9, 9)))
-    (text,) = [text.get_text() for text in all_words(figure) if text.get_text().startswith("change")]
+    (text,) = [text.get_text() for text in words(figure) if text.get_text().startswith("change")]
     assert text == "change since\nthe input" + (f"\n{factor}" if factor else "")
 
 
@@ -183,8 +135,3 @@ def test_the_caption_of_a_trajectory_names_the_class_and_the_averaging():
     assert not np.allclose(shown(figure.axes[-1]), maps[-1].sum(0))
     small = a_trajectory()
     assert caption(small).endswith("Red speaks for the class, blue against it.")
-
-
-def test_a_trajectory_of_unequal_parts_is_refused():
-    with pytest.raises(ValueError, match="2 steps, 1 images and 1 maps"):
-        trajectory([0.1, 0.2], [0, 1], np.ones((1, 9, 9, 1)), np.ones((1, 1, 9, 9)))

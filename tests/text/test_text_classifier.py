@@ -87,9 +87,7 @@ def test_steps_of_a_text_are_a_quarter_of_a_token_long_and_towards_the_predictio
 @pytest.mark.thorough
 def test_special_tokens_can_be_set_free():
     free = fringe.explain(trained_model(), TEXTS, tokenizer=make_tokenizer(), special="free")
-    fixed = fringe.explain(trained_model(), TEXTS, tokenizer=make_tokenizer())
-    assert free.values[:, 0].abs().sum() > 0
-    assert fixed.values[:, 0].abs().sum() == 0
+    assert free.values[:, 0].abs().sum() > 0  # fixed, it has none: see above
 
 
 def test_a_model_in_half_precision_is_explained_through_a_copy():
