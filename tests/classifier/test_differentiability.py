@@ -232,7 +232,7 @@ def test_a_model_that_fails_on_any_number_of_images_is_not_said_to_need_the_othe
     with pytest.raises(RuntimeError, match="the service is closed") as seen:
         paths.verify(problem)
     assert seen.value is error
-    assert calls == ([1, 1] if images == 1 else [3, 1, 3])
+    assert calls[:3] == ([1, 1] if images == 1 else [3, 1, 3])  # then one image alone, which fails, too
 
 
 def test_a_tangent_of_another_shape_is_not_taken_for_a_missing_derivative():

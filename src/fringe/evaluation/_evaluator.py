@@ -254,6 +254,7 @@ class Evaluator:
             self._notify(f"{candidate.label}: scores", before + self.batch)
             diagnostics = dict[str, Tensor]()
             if attribution is not None:
+                row = dataclasses.replace(row, settings={**row.settings, **attribution.settings})  # as they were used
                 diagnostics = {**attribution.diagnostics, "completeness_residual": attribution.completeness_residual}
             return dataclasses.replace(
                 row, scores=self.score_maps(candidate, values, diagnostics, faults), faults=faults
