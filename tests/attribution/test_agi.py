@@ -90,15 +90,6 @@ def test_equals_the_literal_loop(network, method, bounded):
     assert method.classes == 1 or len(set(walked)) > 1  # walks of different lengths, or nothing is shown
 
 
-def test_one_step_of_the_official_code_is_a_path():
-    model, x = SoftplusMLP(), images(3)
-    path, official = (fringe.attribute(model, x, method=AGI(steps=1, mode=m)) for m in ("path", "official"))
-    assert path.values.abs().max() > 1e-3
-    assert torch.equal(path.values, official.values)
-    five = [fringe.attribute(model, x, method=AGI(steps=5, epsilon=0.01, mode=m)).values for m in ("path", "official")]
-    assert (five[0] - five[1]).abs().max() > 1e-3
-
-
 def test_complete_in_the_limit_of_small_steps():
     """Over the same way, the gap of the authors' rule falls as epsilon, that of the trapezoid faster."""
     model, x = SoftplusMLP(), images(2)
@@ -255,18 +246,6 @@ def test_finished_walks_are_not_evaluated_again():
     assert len(set(expected)) > 3
 
 
-def test_batch_order_and_batch_size_change_nothing():
-    model, x = SoftplusMLP(), images(5)
-    turned = torch.tensor([3, 0, 4, 2, 1])
-    for method in (AGI(), AGI(mode="official")):
-        together = fringe.attribute(model, x, method=method)
-        for size in (1, 2, 7):
-            found = fringe.attribute(model, x[turned], method=method, batch_size=size)
-            torch.testing.assert_close(found.values, together.values[turned], rtol=1e-9, atol=1e-12)
-            for name, values in found.diagnostics.items():
-                torch.testing.assert_close(values, together.diagnostics[name][turned], rtol=1e-8, atol=1e-10, msg=name)
-
-
 def test_diagnostics_are_means_over_the_classes():
     model, x, method = SoftplusMLP(), images(1), AGI(epsilon=0.02)
     found = fringe.attribute(model, x, method=method, telemetry=True)
@@ -330,32 +309,3 @@ def test_the_score_is_the_methods_own():
     assert classifier.score_kind == "logit"
     torch.testing.assert_close(found.score, model(x).softmax(1).amax(1))
     assert fringe.attribute(classifier, x, method=AGI(score="logit")).score.tolist() == model(x).amax(1).tolist()
-
-
-def test_progress_is_told_to_the_end():
-    told = []
-    fringe.attribute(
-        SoftplusMLP(),
-        images(3),
-        method=AGI(steps=7),
-        batch_size=4,
-        progress=lambda done, total: told.append((done, total)),
-    )
-    assert [total for _, total in told] == [3 * 3 * 7] * len(told)
-    assert told == sorted(told)
-    assert told[-1] == (63, 63)
-
-
-def test_settings():
-    assert AGI.preset("paper") == AGI(mode="official", classes=1, epsilon=0.05, steps=20, score="probability")
-    for change, message in [
-        ({"classes": 0}, "classes: got 0, expected a positive whole number"),
-        ({"steps": 2.5}, r"steps: got 2\.5, expected a positive whole number"),
-        ({"epsilon": 0.0}, r"epsilon: got 0\.0, expected a positive number"),
-        ({"mode": "authors"}, "mode: got 'authors', expected one of path, official"),
-        ({"score": "margin"}, "score: got 'margin', expected one of logit"),
-        ({"reduce": "max"}, "reduce: got 'max', expected one of sum, mean"),
-        ({"mode": "official", "rule": "trapezoid"}, "rule: got 'trapezoid', expected 'right' in mode 'official'"),
-    ]:
-        with pytest.raises(fringe.InputError, match=message):
-            dataclasses.replace(AGI(), **change)

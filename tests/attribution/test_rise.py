@@ -83,8 +83,3 @@ def test_its_error_falls_with_the_root_of_the_masks():
         float(fringe.attribute(Spy(), x, method=fringe.RISE(masks=n)).diagnostics["relative_error"]) for n in (50, 800)
     ]
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.15)
-
-
-def test_inputs_that_cannot_be_masked_are_refused():
-    with pytest.raises(fringe.InputError, match=r"images \(B, C, H, W\) to mask"):
-        fringe.attribute(lambda x: x[:, :3], torch.randn(2, 6), method="rise:quick")

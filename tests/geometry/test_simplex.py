@@ -28,6 +28,7 @@ from fringe.geometry import (
     sqrt_chart,
     to_tangent,
 )
+from toys import normal
 
 few = settings(max_examples=60)
 
@@ -137,10 +138,6 @@ def test_numbers_of_a_batch_are_those_of_its_rows():
             )
             for found, expected in rows:
                 assert found.item() == pytest.approx(expected.item(), rel=1e-12)
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def pair(classes, theta):
