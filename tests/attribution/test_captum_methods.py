@@ -13,6 +13,7 @@ from torch.nn import functional
 import fringe
 from fringe import CaptumMethod, InputError
 from fringe.attribution import get_method, method_of_record
+from toys import normal
 
 attr = pytest.importorskip("captum.attr")
 
@@ -24,10 +25,6 @@ PASSES = {  # forward passes and VJPs of three images at 8 x 8
     "deep_lift": (9, 6),  # each with its baseline, and the score there
     "occlusion": (3 * (1 + 8 * 8), 0),
 }
-
-
-def rand(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 class Net(nn.Module):
@@ -53,11 +50,11 @@ def net():
     model = Net().double().eval()
     with torch.no_grad():
         for i, parameter in enumerate(model.parameters()):
-            parameter.copy_(0.5 * rand(*parameter.shape, seed=i))
+            parameter.copy_(0.5 * normal(*parameter.shape, seed=i))
     return model
 
 
-X, TARGET = rand(3, 2, 8, 8, seed=7), torch.tensor([2, 0, 1])
+X, TARGET = normal(3, 2, 8, 8, seed=7), torch.tensor([2, 0, 1])
 
 
 def explained(model, name, **more):
@@ -66,7 +63,7 @@ def explained(model, name, **more):
 
 
 def test_the_maps_are_captums(net):
-    baseline = rand(3, 2, 8, 8, seed=8)
+    baseline = normal(3, 2, 8, 8, seed=8)
     x = X.clone().requires_grad_(True)
     shapes = {"sliding_window_shapes": (2, 3, 3), "strides": (2, 2, 2)}
     expected = {
@@ -92,7 +89,7 @@ class Functional(nn.Module):
         super().__init__()
         self.first, self.last, self.relu = nn.Linear(128, 20).double(), nn.Linear(20, 3).double(), relu
         for i, parameter in enumerate(self.parameters()):
-            parameter.data = 0.3 * rand(*parameter.shape, seed=20 + i)
+            parameter.data = 0.3 * normal(*parameter.shape, seed=20 + i)
         self.eval()
 
     def forward(self, x):
@@ -101,7 +98,7 @@ class Functional(nn.Module):
 
 def test_the_sum_of_deep_lift_is_checked():
     """With modules it is the change of the score; a nonlinearity that is a function is passed by unnoticed."""
-    baseline = rand(3, 2, 8, 8, seed=8)
+    baseline = normal(3, 2, 8, 8, seed=8)
     found, wrong = (explained(Functional(f), "captum:deep_lift", baseline=baseline) for f in (nn.ReLU(), torch.relu))
     rows = torch.arange(3)
     change = Functional(torch.relu)(X)[rows, TARGET] - Functional(torch.relu)(baseline)[rows, TARGET]
@@ -175,7 +172,7 @@ def test_deep_lift_keeps_an_input_and_its_baseline_within_the_batch_size(net):
 
 def test_grad_cam_of_a_series_is_scaled_up_along_it():
     model = nn.Sequential(nn.Conv1d(2, 3, 4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(6, 3)).double()
-    x = rand(2, 2, 8)
+    x = normal(2, 2, 8)
     result = fringe.attribute(model, x, method="captum:grad_cam", target=0)
     with torch.no_grad():
         z = model[1](model[0](x))
@@ -226,8 +223,8 @@ def test_kernel_shap_takes_superpixels_of_slic_where_scikit_image_is_and_says_so
 
 
 def test_gradient_shap_of_an_affine_score_is_exact_for_one_reference(net):
-    reference = rand(1, 2, 8, 8, seed=9)
-    weight = rand(3, 128)
+    reference = normal(1, 2, 8, 8, seed=9)
+    weight = normal(3, 128)
     space = fringe.InputSpace(references=reference)
     result = explained(lambda x: x.flatten(1) @ weight.T, CaptumMethod("gradient_shap", samples=3), space=space)
     torch.testing.assert_close(result.values, (X - reference) * weight[TARGET].view(3, 2, 8, 8))

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 import transcription
-from attribution_oracles import DenseFRInGe
+from attribution_oracles import assert_dense, relative
 from attribution_toys import Linear, Smooth, inputs
 
 import fringe
@@ -31,10 +31,6 @@ NATURAL = fringe.FRInGe(
 def mixed(count: int) -> torch.Tensor:
     """Images of very different confidence, so of different T."""
     return inputs(count) * torch.linspace(0.2, 2.0, count, dtype=torch.float64).view(-1, 1, 1, 1)
-
-
-def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((found - expected).norm() / expected.norm()).item()
 
 
 def test_a_path_of_a_single_step_ends_where_it_leads():
@@ -109,10 +105,8 @@ def test_after_its_last_waypoint_a_path_aims_at_the_reference(waypoint):
     method = dataclasses.replace(method, until="arrival", arrival_kl=1e-9, max_steps=13)
     found = fringe.attribute(model, x, method=method, telemetry=True)
     assert found.diagnostics["steps"].tolist() == [13, 13]
+    assert_dense(found, model, method, x)
     for i, trajectory in enumerate(found.trajectory):
-        values, end = DenseFRInGe(model, method).explain(x[i], int(found.target[i]))
-        assert relative(found.values[i], values) < 1e-8
-        assert relative(trajectory.snapshots[-1], end) < 1e-8
         error, distance = trajectory.points["tracking_error"], trajectory.points["reference_distance"]
         torch.testing.assert_close(error[planned[i] :], distance[planned[i] :], rtol=1e-9, atol=1e-12)
         assert (error[1 : planned[i]] < distance[1 : planned[i]]).all()
@@ -175,10 +169,7 @@ def test_feedback_is_bounded_by_a_factor_of_four_a_step(feedback):
     budget = torch.cat([t.steps["fisher_rao_step"][:-1].square() for t in found.trajectory]) / (2 * method.tau)
     assert budget.max() > 4
     assert budget.min() < 0.25
-    for i in range(4):
-        values, end = DenseFRInGe(model, method).explain(x[i], int(found.target[i]))
-        assert relative(found.values[i], values) < 1e-8
-        assert relative(found.trajectory[i].snapshots[-1], end) < 1e-8
+    assert_dense(found, model, method, x)
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -186,9 +177,7 @@ def test_feedback_is_learnt_from_the_image_s_own_steps(size):
     model, x = Smooth(), mixed(4)
     found = fringe.attribute(model, x, method=LONG, batch_size=size)
     assert len(set(found.diagnostics["steps"].tolist())) > 2
-    for i in range(4):
-        values, _ = DenseFRInGe(model, LONG).explain(x[i], int(found.target[i]))
-        assert relative(found.values[i], values) < 1e-8
+    assert_dense(found, model, LONG, x)
 
 
 def test_printed_waypoints_leave_nothing_to_learn_from():
