@@ -19,7 +19,7 @@ from attribution_oracles import (
     published_respacing,
     variational_path,
 )
-from attribution_toys import NETWORKS, Affine, Quadratic, ReluCNN, SoftplusMLP, images
+from attribution_toys import NETWORKS, Quadratic, ReluCNN, SoftplusMLP, images
 
 import fringe
 from fringe._rng import KeyedGenerator, content_hash
@@ -202,18 +202,6 @@ def test_the_force_is_the_mean_over_the_iterations_that_were_done(monkeypatch):
     assert (found["iterations"] < 100).all()
     rows = x[0].numel() / x.shape[-1]
     assert found["force_mean"].tolist() == pytest.approx([0.5 * rows**0.5] * 2, rel=1e-12)
-
-
-def test_an_affine_score_is_multiplied_by_the_length_of_the_path():
-    """No displacement and no division: the map is the gradient times a length."""
-    model, x = Affine(), images(2)
-    found = fringe.attribute(model, x, method=dataclasses.replace(OFFICIAL, resample=False), target=2)
-    for i in range(2):
-        path, *_ = published_path(
-            published_energy(model, 0.0), official_line(x[i], 12), 15, 2e-2, noise_of(x[i]), 25, 100
-        )
-        steps = [(b - a).norm() for a, b in itertools.pairwise(path)]
-        torch.testing.assert_close(found.values[i], model.weight[2] * (sum(steps) + steps[-1]), rtol=1e-10, atol=1e-12)
 
 
 def test_the_published_path_does_not_know_the_target():

@@ -155,20 +155,6 @@ def test_the_path_keeps_its_laws(fraction, max_dist):
     torch.testing.assert_close(before, x, rtol=0, atol=1e-9)
 
 
-def test_entries_of_small_gradient_move_first():
-    """For an affine score the order never changes: a step's entries have smaller gradients than those left behind."""
-    model, x = Affine(), images(2)
-    problem = problem_of(model, x, baseline=torch.zeros_like(x))
-    found, _ = segments(GuidedPath(6, 0.1, 1.0), problem)
-    for i in range(2):
-        slope = model.weight[problem.target[i]].abs().flatten()
-        z = found[2].stop.x[i].flatten()
-        moved, waiting = z == x[i].flatten(), z == 0
-        assert moved.sum() > 10
-        assert waiting.sum() > 10
-        assert slope[moved].max() < slope[waiting].min()
-
-
 def test_gap_of_the_left_rule_is_the_bend_of_the_score():
     """For a quadratic score the sum misses the change by exactly the half sum of D'QD; the trapezoid misses nothing."""
     model, x = Quadratic(), images(2)

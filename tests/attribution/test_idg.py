@@ -15,16 +15,6 @@ def explain(model, x, target=1, baseline=0.0, **settings):
     return fringe.attribute(model, x, method=method, target=target, baseline=baseline)
 
 
-def squared_slope(model, x, baseline, target, count=1000):
-    """The integral of (dF/da)^2 along the line, by the midpoint rule with exact slopes: (B,)."""
-    total = torch.zeros(len(x), dtype=torch.float64)
-    for a in (torch.arange(count, dtype=torch.float64) + 0.5) / count:
-        z = (baseline + a * (x - baseline)).requires_grad_(True)
-        (gradient,) = torch.autograd.grad(model(z)[:, target].sum(), z)
-        total += (gradient * (x - baseline)).flatten(1).sum(1).square() / count
-    return total
-
-
 # -- identities ---------------------------------------------------------------------------------------------------
 
 
@@ -50,14 +40,6 @@ def test_on_a_quadratic_score_the_sum_is_known():
     c = torch.einsum("ni,nij,nj->n", way.flatten(1), model.matrix[target], way.flatten(1))
     found = explain(model, x, target=target, baseline=baseline, steps=200)
     torch.testing.assert_close(found.values.flatten(1).sum(1), s * s + s * c + c * c / 3, rtol=2e-3, atol=0)
-
-
-@pytest.mark.parametrize(("steps", "rtol"), [(50, 1e-2), (400, 2e-4)])
-def test_the_sum_is_the_integral_of_the_squared_slope(steps, rtol):
-    model, x = SoftplusMLP(), images(5)
-    expected = squared_slope(model, x, torch.zeros_like(x), 1)
-    found = explain(model, x, steps=steps)
-    torch.testing.assert_close(found.values.flatten(1).sum(1), expected, rtol=rtol, atol=0)
 
 
 def test_the_map_is_the_integral_of_gradient_times_slope():

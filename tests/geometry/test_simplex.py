@@ -82,15 +82,6 @@ def test_dist_is_a_distance(points):
 
 
 @few
-@given(charts(2))
-def test_dist_is_the_arccosine_where_that_is_sound(points):
-    a, b = points
-    theta = torch.arccos((a @ b).clamp(max=1.0))
-    if theta > 0.1:  # arccos magnifies rounding by 1 / sin(theta)
-        assert abs(dist(a, b) - 2 * theta) <= 2 * UNIT / theta.sin()
-
-
-@few
 @given(charts(2), st.floats(0.0, 1.0))
 def test_geodesic_has_constant_speed_on_the_positive_sphere(points, alpha):
     a, b = points
@@ -355,23 +346,6 @@ class TestFisher:
         assert abs(v @ fisher_product(p, u) - u @ fisher_product(p, v)) <= UNIT * scale
         assert u @ fisher_product(p, u) >= -UNIT * (1 + u.abs().max()) ** 2
 
-    @few
-    @given(logits(1))
-    def test_constants_are_its_kernel(self, rows):
-        p = rows[0].softmax(-1)
-        assert fisher_product(p, torch.ones_like(p)).abs().max() <= UNIT
-
-    def test_has_rank_one_less_than_the_classes(self):
-        p = normal(6).softmax(-1)
-        values = torch.linalg.eigvalsh(torch.stack([fisher_product(p, e) for e in torch.eye(6).double()]))
-        assert values[0].abs() <= 10 * EPS
-        assert values[1] > 1e-3
-
-    @pytest.mark.parametrize("vertex", [0, 2])
-    def test_vanishes_at_a_vertex(self, vertex):
-        p = torch.eye(3, dtype=torch.float64)[vertex]
-        assert torch.equal(fisher_product(p, normal(3)), torch.zeros(3, dtype=torch.float64))
-
 
 class TestSphericalLoss:
     @few
@@ -408,13 +382,6 @@ class TestSphericalLoss:
         waypoint = sqrt_chart(log_p)
         assert spherical_loss(log_p, waypoint) == 0
         assert torch.equal(spherical_loss_gradient(log_p, waypoint), torch.zeros_like(log_p))
-
-    @few
-    @given(logits(2))
-    def test_gradient_sums_to_zero(self, rows):
-        # logits shifted together give the same prediction
-        gradient = spherical_loss_gradient(log_probabilities(rows[0]), sqrt_chart(log_probabilities(rows[1])))
-        assert abs(gradient.sum()) <= UNIT
 
 
 @pytest.mark.parametrize("gap", [0.0, 5.0, 40.0, 90.0, 300.0])
