@@ -155,7 +155,7 @@ class Bare(nn.Module):
 
 
 class Failing(nn.Module):
-    """Raises at its ``last``-th call."""
+    """Raises from its ``last``-th call on, if there is one."""
 
     def __init__(self, model: nn.Module, last: int):
         super().__init__()
@@ -165,7 +165,7 @@ class Failing(nn.Module):
     def forward(self, x):
         self.calls += 1
         logits = self.model(x)
-        if self.calls == self.last:
+        if 0 < self.last <= self.calls:
             raise RuntimeError("simulated")
         return logits
 

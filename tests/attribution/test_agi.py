@@ -96,7 +96,7 @@ def test_complete_in_the_limit_of_small_steps():
     gaps = {}
     for rule in ("right", "trapezoid"):
         for steps, epsilon in ((4, 4e-3), (16, 1e-3), (64, 2.5e-4)):
-            method = AGI(steps=steps, epsilon=epsilon, rule=rule)
+            method = AGI(classes=1, steps=steps, epsilon=epsilon, rule=rule)
             gaps[rule, steps] = fringe.attribute(model, x, method=method).completeness_gap.abs().max().item()
     for a, b in ((4, 16), (16, 64)):
         assert gaps["right", b] == pytest.approx(gaps["right", a] / 4, rel=0.2)

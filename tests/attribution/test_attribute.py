@@ -17,6 +17,8 @@ METHODS_AND_VARIANTS = {
         if name not in ("ggig", "geoig_svi", "rise", "captum", "zennit", "lxt")
     },
     "rise": fringe.RISE(masks=10, cells=3),
+    "guided_ig": fringe.GuidedIG(steps=25),
+    "ig2": fringe.IG2(steps=40, references=3),
     "captum": fringe.CaptumMethod("input_x_gradient"),
     "geoig_svi": fringe.attribution.GeoIGSVI(iterations=3, steps=10),
     "agi:official": fringe.attribution.AGI.preset("official"),
@@ -79,7 +81,7 @@ def test_inputs_at_the_door():
     with pytest.raises(fringe.InputError, match="expected a name or a configured method"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), method=3)
     with pytest.raises(fringe.InputError, match=r"images \[1\] hold NaN"):
-        fringe.attribute(model, torch.tensor([1.0, torch.nan])[:, None], method="ig")
+        fringe.attribute(model, torch.tensor([[1.0, 2.0], [torch.nan, 1.0]]), method="ig")
     with pytest.raises(fringe.InputError, match="bad_images: got 'skip'"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), bad_images="skip")
     for telemetry in (1, 2.5, "all"):
