@@ -134,7 +134,7 @@ def test_arrival_goes_on_until_the_reference():
     assert (arrival.diagnostics["steps"] > budget.diagnostics["steps"]).all()
 
 
-@pytest.mark.parametrize("classes", ["predicted", "top2"])
+@pytest.mark.parametrize("classes", ["predicted", pytest.param("top2", marks=pytest.mark.thorough)])
 def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence_gone(classes):
     """Or where 1 % of it did not go within T / 2 steps, or after 2 T. The points are those of a path without an end."""
     model, x, ends = Smooth(), inputs(4), set()
