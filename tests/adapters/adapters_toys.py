@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+from toys import normal
+
 SHAPE = (2, 6, 6)
 CLASSES = 4
 
@@ -40,4 +42,4 @@ class Scaled(nn.Module):
 
 
 def inputs(count: int, seed: int = 1) -> torch.Tensor:
-    return torch.randn(count, *SHAPE, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normal(count, *SHAPE, seed=seed)

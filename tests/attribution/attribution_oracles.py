@@ -141,6 +141,19 @@ class DenseFRInGe:
         return self.temperature * total.view(2, 8, 8), x.view(2, 8, 8)
 
 
+def relative(found: Tensor, expected: Tensor) -> float:
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+def assert_dense(found: fringe.Attribution, model, method: fringe.FRInGe, x: Tensor, **more) -> None:
+    """Maps, and ends where they were recorded, are those of explicit matrices."""
+    for i, target in enumerate(found.target.tolist()):
+        values, end = DenseFRInGe(model, method).explain(x[i], target, **more)
+        assert relative(found.values[i], values) < 1e-8
+        if found.trajectory is not None:
+            assert relative(found.trajectory[i].snapshots[-1], end) < 1e-8
+
+
 def line(x, count):
     """Evenly from ``x`` (*S) to zero: (count, *S)."""
     return torch.linspace(1, 0, count, dtype=x.dtype).view(-1, *[1] * x.dim()) * x

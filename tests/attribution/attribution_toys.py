@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 
 import fringe
+import toys
 from fringe.attribution import Quadrature, SegmentTerms, integrate
 from fringe.paths import Problem
+from toys import normal
 
 
 class Smooth(nn.Module):
@@ -32,7 +34,7 @@ class Smooth(nn.Module):
 
 
 def inputs(count: int, seed: int = 1, shape: tuple[int, ...] = (2, 8, 8)) -> torch.Tensor:
-    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normal(count, *shape, seed=seed)
 
 
 class Linear(nn.Module):
@@ -40,9 +42,8 @@ class Linear(nn.Module):
 
     def __init__(self, classes: int = 4, seed: int = 0):
         super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        self.weight = nn.Parameter(0.1 * torch.randn(classes, 128, generator=generator, dtype=torch.float64))
-        self.eval().requires_grad_(False)
+        self.weight = _frozen(0.1 * normal(classes, 128, seed=seed))
+        self.eval()
 
     def forward(self, x):
         return x.flatten(1) @ self.weight.T
@@ -58,7 +59,7 @@ central difference."""
 
 def images(count: int, seed: int = 1, shape: tuple[int, ...] = SHAPE) -> Tensor:
     """Standard normal images (count, *shape)."""
-    return _normal(seed, count, *shape)
+    return normal(count, *shape, seed=seed)
 
 
 class Affine(nn.Module):
@@ -66,7 +67,10 @@ class Affine(nn.Module):
 
     def __init__(self, seed: int = 0):
         super().__init__()
-        self.weight, self.bias = _frozen(_normal(seed, CLASSES, *SHAPE) / 4), _frozen(_normal(seed + 1, CLASSES))
+        self.weight, self.bias = (
+            _frozen(normal(CLASSES, *SHAPE, seed=seed) / 4),
+            _frozen(normal(CLASSES, seed=seed + 1)),
+        )
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,24 +81,11 @@ class Affine(nn.Module):
         return self.weight[target]
 
 
-class Quadratic(nn.Module):
-    """``F_c(x) = <x, Q_c x> / 2 + <w_c, x>`` with symmetric, indefinite ``matrix`` Q (C, n, n) and ``weight`` w."""
+class Quadratic(toys.Quadratic):
+    """The quadratic scores of :mod:`toys`, for these images and classes."""
 
     def __init__(self, seed: int = 0):
-        super().__init__()
-        square = _normal(seed, CLASSES, ENTRIES, ENTRIES) / ENTRIES**0.5
-        self.matrix = _frozen((square + square.mT) / 2)
-        self.weight = _frozen(_normal(seed + 1, CLASSES, ENTRIES) / 4)
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        flat = x.flatten(1)
-        return torch.einsum("ni,kij,nj->nk", flat, self.matrix, flat) / 2 + flat @ self.weight.T
-
-    def gradient(self, x: Tensor, target: Tensor) -> Tensor:
-        """Gradient (N, *S) of the score of ``target`` (N,): ``Q x + w``."""
-        flat = x.flatten(1)
-        return (torch.einsum("nij,nj->ni", self.matrix[target], flat) + self.weight[target]).view_as(x)
+        super().__init__(ENTRIES, CLASSES, seed)
 
 
 class SoftplusMLP(nn.Module):
@@ -102,8 +93,8 @@ class SoftplusMLP(nn.Module):
 
     def __init__(self, seed: int = 0, hidden: int = 24):
         super().__init__()
-        self.first, self.bias = _frozen(_normal(seed, hidden, ENTRIES) / 4), _frozen(_normal(seed + 1, hidden))
-        self.second = _frozen(_normal(seed + 2, CLASSES, hidden))
+        self.first, self.bias = _frozen(normal(hidden, ENTRIES, seed=seed) / 4), _frozen(normal(hidden, seed=seed + 1))
+        self.second = _frozen(normal(CLASSES, hidden, seed=seed + 2))
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -115,10 +106,10 @@ class ReluCNN(nn.Module):
 
     def __init__(self, seed: int = 0, channels: int = 6):
         super().__init__()
-        self.first = _frozen(_normal(seed, channels, SHAPE[0], 3, 3) / 3)
-        self.second = _frozen(_normal(seed + 1, channels, channels, 3, 3) / 5)
-        self.bias = _frozen(_normal(seed + 2, 2, channels) / 2)
-        self.head = _frozen(_normal(seed + 3, CLASSES, channels * 9))
+        self.first = _frozen(normal(channels, SHAPE[0], 3, 3, seed=seed) / 3)
+        self.second = _frozen(normal(channels, channels, 3, 3, seed=seed + 1) / 5)
+        self.bias = _frozen(normal(2, channels, seed=seed + 2) / 2)
+        self.head = _frozen(normal(CLASSES, channels * 9, seed=seed + 3))
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -128,10 +119,6 @@ class ReluCNN(nn.Module):
 
 
 NETWORKS = {"affine": Affine, "quadratic": Quadratic, "softplus": SoftplusMLP, "relu": ReluCNN}
-
-
-def _normal(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def _frozen(values: Tensor) -> nn.Parameter:
@@ -168,7 +155,7 @@ class Bare(nn.Module):
 
 
 class Failing(nn.Module):
-    """Raises at its ``last``-th call."""
+    """Raises from its ``last``-th call on, if there is one."""
 
     def __init__(self, model: nn.Module, last: int):
         super().__init__()
@@ -178,7 +165,7 @@ class Failing(nn.Module):
     def forward(self, x):
         self.calls += 1
         logits = self.model(x)
-        if self.calls == self.last:
+        if 0 < self.last <= self.calls:
             raise RuntimeError("simulated")
         return logits
 

@@ -17,6 +17,8 @@ METHODS_AND_VARIANTS = {
         if name not in ("ggig", "geoig_svi", "rise", "captum", "zennit", "lxt")
     },
     "rise": fringe.RISE(masks=10, cells=3),
+    "guided_ig": fringe.GuidedIG(steps=25),
+    "ig2": fringe.IG2(steps=40, references=3),
     "captum": fringe.CaptumMethod("input_x_gradient"),
     "geoig_svi": fringe.attribution.GeoIGSVI(iterations=3, steps=10),
     "agi:official": fringe.attribution.AGI.preset("official"),
@@ -78,6 +80,8 @@ def test_inputs_at_the_door():
         fringe.attribute(torch.nn.Linear(4, 3), torch.randn(1, 4, dtype=torch.float64))
     with pytest.raises(fringe.InputError, match="expected a name or a configured method"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), method=3)
+    with pytest.raises(fringe.InputError, match=r"images \[1\] hold NaN"):
+        fringe.attribute(model, torch.tensor([[1.0, 2.0], [torch.nan, 1.0]]), method="ig")
     with pytest.raises(fringe.InputError, match="bad_images: got 'skip'"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), bad_images="skip")
     for telemetry in (1, 2.5, "all"):
@@ -286,6 +290,60 @@ def test_a_file_that_cannot_be_saved_is_named_and_not_its_neighbour(tmp_path):
     with pytest.raises(OSError, match="folder") as caught:
         result.save(tmp_path / "folder")
     assert "partial" not in str(caught.value)
+
+
+PUBLISHED = [
+    (fringe.AGI, "paper", {"mode": "official", "classes": 1, "epsilon": 0.05, "steps": 20, "score": "probability"}),
+    (fringe.BlurIG, "official", {"steps": 100, "mode": "derivative"}),
+    (fringe.GGIG, "paper", {"intervals": 50, "iterations": 100, "learning_rate": 1e-2, "aggregate": "max"}),
+    (
+        fringe.GeoIGSVI,
+        "paper",
+        {"mode": "official", "steps": 50, "iterations": 500, "beta": 0.1, "learning_rate": 1e-2},
+    ),
+    (fringe.GuidedIG, "paper", {"steps": 200, "fraction": 0.25, "max_dist": 0.02, "baseline": "zero", "rule": "left"}),
+    (fringe.GuidedIG, "notebook", {"steps": 25, "fraction": 0.5, "max_dist": 1.0}),
+    (fringe.IG2, "paper", {"references": 8, "steps": 201, "eta": 0.015}),
+    (fringe.IntegratedDecisionGradients, "official", {"mode": "official"}),
+    (fringe.IntegratedGradients, "paper", {"steps": 200, "rule": "midpoint", "baseline": "zero"}),
+    (fringe.SmoothGrad, "paper", {"samples": 50, "spread": 0.15, "square": False}),
+    (fringe.SmoothGrad, "official", {"samples": 25, "square": True}),
+]
+
+
+@pytest.mark.parametrize(("kind", "preset", "settings"), PUBLISHED)
+def test_presets_hold_the_published_numbers(kind, preset, settings):
+    made = kind.preset(preset)
+    assert {name: getattr(made, name) for name in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (fringe.AGI, {"mode": "official", "rule": "trapezoid"}, "rule: got 'trapezoid', expected 'right' in mode 'off"),
+        (fringe.IntegratedDecisionGradients, {"steps": 1, "mode": "official"}, "steps: got 1, .* of at least 2"),
+        (fringe.IntegratedGradients, {"steps": 1, "rule": "trapezoid"}, "steps: got 1, .* of at least 2"),
+        (fringe.IntegratedGradients, {"baseline": "blak"}, "baseline: got 'blak'; did you mean 'black'"),
+        (fringe.SmoothGrad, {"inner": "ig", "multiply_by_input": True}, "multiply_by_input: got True, expected False"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(kind, settings, message):
+    with pytest.raises(fringe.InputError, match=message):
+        kind(**settings)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("blur_ig", r"inputs: got shape \(2, 6\), expected images \(B, C, H, W\) to blur"),
+        ("rise:quick", r"images \(B, C, H, W\) to mask"),
+        ("smooth:ig", r"expected images \(B, C, H, W\), whose maps are smoothed"),
+        ("spectral_ig", r"images \(B, C, H, W\) with a spectrum"),
+    ],
+)
+def test_methods_of_images_refuse_other_inputs(method, message):
+    with pytest.raises(fringe.InputError, match=message):
+        fringe.attribute(lambda x: x[:, :3], torch.randn(2, 6), method=method)
 
 
 def test_the_presets_for_the_paper_say_where_their_numbers_are_from():

@@ -33,36 +33,6 @@ def mixed(count: int = 7) -> torch.Tensor:
     return inputs(count) * torch.linspace(0.1, 3.0, count, dtype=torch.float64).view(-1, 1, 1, 1)
 
 
-def test_batch_of_n_is_n_batches_of_one():
-    model, x = Smooth(), mixed()
-    together = fringe.attribute(model, x, method=METHOD)
-    assert len(set(together.diagnostics["steps"].tolist())) > 2
-    for i in range(len(x)):
-        alone = fringe.attribute(model, x[i : i + 1], method=METHOD)
-        torch.testing.assert_close(together.values[i], alone.values[0], rtol=1e-7, atol=1e-10)
-        assert together.verdict[i] == alone.verdict[0]
-        for name, values in together.diagnostics.items():
-            torch.testing.assert_close(values[i], alone.diagnostics[name][0], rtol=1e-6, atol=1e-8, msg=name)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_chunk_size_changes_nothing(size):
-    model, x = Smooth(), mixed()
-    expected = fringe.attribute(model, x, method=METHOD, batch_size=7)
-    found = fringe.attribute(model, x, method=METHOD, batch_size=size)
-    torch.testing.assert_close(found.values, expected.values, rtol=1e-7, atol=1e-10)
-    assert dataclasses.replace(found.passes, forward=0).vjp >= 0
-    assert found.diagnostics["steps"].tolist() == expected.diagnostics["steps"].tolist()
-
-
-def test_order_changes_nothing():
-    model, x = Smooth(), mixed()
-    order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
-    straight = fringe.attribute(model, x, method=METHOD, batch_size=3)
-    shuffled = fringe.attribute(model, x[order], method=METHOD, batch_size=3)
-    torch.testing.assert_close(shuffled.values, straight.values[order], rtol=1e-7, atol=1e-10)
-
-
 @pytest.mark.parametrize("after", [0, 5, 20])
 def test_out_of_memory_at_any_step_costs_only_slots(after):
     x = mixed()
@@ -72,11 +42,6 @@ def test_out_of_memory_at_any_step_costs_only_slots(after):
     expected = fringe.attribute(Smooth(), x, method=METHOD)
     torch.testing.assert_close(found.values, expected.values, rtol=1e-7, atol=1e-10)
     assert classifier.batch_size.on(x.device) == 1  # 7, 3, then 1: three do not fit
-
-
-def test_out_of_memory_with_one_image_is_an_error():
-    with pytest.raises(torch.OutOfMemoryError):
-        fringe.attribute(Limited(limit=0, after=0), mixed(2), method=METHOD)
 
 
 def test_finished_images_give_their_slot_to_waiting_ones(monkeypatch):
@@ -95,22 +60,6 @@ def test_finished_images_give_their_slot_to_waiting_ones(monkeypatch):
     unfilled = sum(max(steps[i : i + 3]) for i in (0, 3, 6)) + 3  # what fixed batches of three would take
     assert len(walking) < unfilled
     assert len(walking) <= sum(steps) / 3 + max(steps) / 2 + 3
-
-
-def test_a_bad_image_leaves_the_others_alone():
-    model, x = Smooth(), mixed(4)
-    bad = x.clone()
-    bad[1, 0, 0, 0] = torch.nan
-    with pytest.raises(fringe.InputError, match=r"images \[1\] hold NaN"):
-        fringe.attribute(model, bad, method=METHOD)
-    found = fringe.attribute(model, bad, method=METHOD, bad_images="mark", telemetry=True)
-    expected = fringe.attribute(model, x[[0, 2, 3]], method=METHOD)
-    assert found.verdict[1] == "nan_input"
-    assert found.values[1].isnan().all()
-    assert found.trajectory[1] is None
-    torch.testing.assert_close(found.values[[0, 2, 3]], expected.values, rtol=1e-7, atol=1e-10)
-    everything = fringe.attribute(model, torch.full_like(x, torch.nan), method=METHOD, bad_images="mark")
-    assert everything.verdict == ("nan_input",) * 4
 
 
 def test_an_image_keeps_its_reference_where_others_are_left_out():
@@ -150,16 +99,6 @@ def test_a_dead_or_nan_gradient_in_the_first_image_is_its_own_affair():
     assert "gradient were not finite after step 0" in found.advice[0]
     assert found.diagnostics["steps"][0] == 0
     assert found.verdict[1] == "ok"
-
-
-def test_a_reference_for_each_image_follows_the_images_that_are_left():
-    model, x = Smooth(), mixed(3)
-    q = torch.full((3, 5), 0.1, dtype=torch.float64) + 0.5 * torch.eye(3, 5)
-    whole = fringe.attribute(model, x, method=dataclasses.replace(METHOD, reference=q))
-    bad = x.clone()
-    bad[1] = torch.nan
-    found = fringe.attribute(model, bad, method=dataclasses.replace(METHOD, reference=q), bad_images="mark")
-    torch.testing.assert_close(found.values[[0, 2]], whole.values[[0, 2]], rtol=1e-7, atol=1e-10)
 
 
 def test_what_waits_keeps_only_itself():

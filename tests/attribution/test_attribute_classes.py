@@ -14,21 +14,6 @@ from fringe.attribution._record import _Log
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2)
 
 
-def test_classes_of_one_path_equal_explanations_one_by_one():
-    model, x = Smooth(), inputs(3)
-    target = torch.tensor([[0, 3], [4, 1], [2, 0]])
-    found = fringe.attribute(model, x, method=METHOD, target=target, telemetry=True)
-    assert found.values.shape == (3, 2, 2, 8, 8)
-    for k in range(2):
-        one = fringe.attribute(model, x, method=METHOD, target=target[:, k], telemetry=True)
-        torch.testing.assert_close(found.values[:, k], one.values, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(found.score[:, k], one.score)
-        torch.testing.assert_close(found.completeness_residual[:, k], one.completeness_residual, rtol=1e-6, atol=1e-9)
-        for several, single in zip(found.trajectory, one.trajectory, strict=True):
-            torch.testing.assert_close(several.cumulative[:, k], single.cumulative, rtol=1e-9, atol=1e-12)
-            torch.testing.assert_close(several.points["score"][:, k], single.points["score"])
-
-
 @pytest.mark.parametrize("solve", ["geodesic", "natural", "diffusion"])
 def test_a_class_more_costs_one_product_a_point(solve):
     """And nothing where the Jacobian is known as a whole: ten classes then cost what one costs."""
@@ -45,18 +30,6 @@ def test_a_class_more_costs_one_product_a_point(solve):
         assert five.passes.vjp == one.passes.vjp + 4 * 3  # at the end points alone
 
 
-@pytest.mark.parametrize("method", ["ig", "guided_ig", "agi", "blur_ig"])
-def test_methods_with_a_path_for_each_class_repeat_images(method):
-    model, x = Smooth(), inputs(2)
-    found = fringe.attribute(model, x, method=method, target="top2")
-    assert found.target.tolist() == model(x).topk(2, 1).indices.tolist()
-    for k in range(2):
-        one = fringe.attribute(model, x, method=method, target=found.target[:, k])
-        torch.testing.assert_close(found.values[:, k], one.values, rtol=1e-9, atol=1e-12)
-        worst = [max(v, w, key=SEVERITY.index) for v, w in zip(found.verdict, one.verdict, strict=True)]
-        assert list(found.verdict) == worst
-
-
 def test_a_contrast_is_the_difference_of_two_classes():
     """The path is the same for both, and the integral linear in the gradient."""
     model, x = Smooth(), inputs(2)
@@ -65,8 +38,6 @@ def test_a_contrast_is_the_difference_of_two_classes():
     torch.testing.assert_close(contrast.values, both.values[:, 0] - both.values[:, 1], rtol=1e-9, atol=1e-12)
     many = fringe.attribute(model, x, method=METHOD, target=torch.tensor([[0, 2]] * 2), contrast=1)
     torch.testing.assert_close(many.values[:, 0], contrast.values, rtol=1e-9, atol=1e-12)
-    with pytest.raises(fringe.TargetError, match="contrast: class 2 is the target of image 0 itself"):
-        fringe.attribute(model, x, method=METHOD, target=torch.tensor([[0, 2]] * 2), contrast=2)
 
 
 @pytest.mark.parametrize(("target", "contrast"), [([0, 0], [1, 2]), ([[0, 1], [0, 1]], [[1, 2], [2, 0]])])
@@ -79,18 +50,6 @@ def test_a_contrast_is_that_of_each_image_where_some_hold_nan(target, contrast, 
     result = fringe.attribute(model, x, method="ig", bad_images="mark", **given)
     assert result.contrast.tolist() == contrast
     assert [verdict == "nan_input" for verdict in result.verdict] == [i in bad for i in range(2)]
-
-
-def test_a_bad_image_among_several_classes():
-    model, x = Smooth(), inputs(3)
-    bad = x.clone()
-    bad[1] = torch.nan
-    found = fringe.attribute(model, bad, method=METHOD, target="top2", bad_images="mark")
-    expected = fringe.attribute(model, x[[0, 2]], method=METHOD, target="top2")
-    torch.testing.assert_close(found.values[[0, 2]], expected.values, rtol=1e-9, atol=1e-12)
-    assert found.values[1].isnan().all()
-    every = fringe.attribute(model, torch.full_like(x, torch.nan), method=METHOD, target="top2", bad_images="mark")
-    assert every.values.shape == (3, 2, 2, 8, 8)
 
 
 def test_each_of_several_classes_has_the_points_that_it_needs():
@@ -163,7 +122,8 @@ class TestOneOfSeveralClasses:
         target = torch.tensor([[0, 3], [4, 1], [2, 0]])
         several = fringe.attribute(model, x, method=method, target=target, telemetry=True)
         for k in range(2):
-            one, alone = several.of_class(k), fringe.attribute(model, x, method=method, target=target[:, k])
+            one = several.of_class(k)
+            alone = fringe.attribute(model, x, method=method, target=target[:, k], telemetry=True)
             assert one.verdict == alone.verdict
             assert one.advice == alone.advice
             assert one.diagnostics.keys() == alone.diagnostics.keys()
@@ -173,6 +133,10 @@ class TestOneOfSeveralClasses:
                 )
             for name, column in alone.diagnostics.items():
                 torch.testing.assert_close(one.diagnostics[name], column, rtol=1e-6, atol=1e-9)
+            if method not in ("ig", "smoothgrad"):  # one path for all
+                for ours, single in zip(several.trajectory, alone.trajectory, strict=True):
+                    torch.testing.assert_close(ours.cumulative[:, k], single.cumulative, rtol=1e-9, atol=1e-12)
+                    torch.testing.assert_close(ours.points["score"][:, k], single.points["score"])
 
     def test_each_class_has_its_verdict_and_the_image_the_worst(self):
         """One step is too long for some classes and not for others."""
@@ -236,8 +200,6 @@ class TestStoredPoints:
             torch.testing.assert_close(path.probabilities.double(), expected, rtol=1e-5, atol=1e-7)
         several, usual = (fringe.attribute(model, x, method=method, telemetry=t) for t in (True, False))
         assert several.passes == usual.passes  # of the explanation, not of the record
-        with pytest.raises(fringe.InputError, match="telemetry: got 1, expected true, false or at least 2"):
-            fringe.attribute(model, x, method=method, telemetry=1)
 
     @pytest.mark.parametrize("last", [12, 30, 97])
     def test_those_of_a_path_that_goes_on_are_spread_over_all_of_it(self, last):

@@ -177,21 +177,6 @@ class TestContrast:
         torch.testing.assert_close(found.score, a.score - b.score, rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(found.endpoint_score, a.endpoint_score - b.endpoint_score, rtol=1e-12, atol=1e-14)
 
-    def test_of_fringe_is_the_difference_along_the_one_path(self):
-        """The path follows the prediction, whatever is explained."""
-        x, method = images(2), fringe.FRInGe(tau=2e-2, structure="none")
-        a, b = (fringe.attribute(SoftplusMLP(), x, target=t, method=method).values for t in (0, 3))
-        found = fringe.attribute(SoftplusMLP(), x, target=0, contrast=torch.tensor([3, 3]), method=method)
-        torch.testing.assert_close(found.values, a - b, rtol=1e-9, atol=1e-11)
-
-    @pytest.mark.parametrize("name", ["agi", "guided_ig", "ig2", "geoig_svi", "geoig_knn", "expected_gradients"])
-    def test_explains_the_difference_of_scores(self, name):
-        x, space = images(3), fringe.InputSpace(-4.0, 4.0, references=images(7, seed=4))
-        method = SEQUENCES[name] if name != "agi" else fringe.AGI(steps=3, classes=4, score="logit")
-        found = fringe.attribute(SoftplusMLP(), x, target=0, contrast=1, method=method, space=space)
-        logits = SoftplusMLP()(x)
-        torch.testing.assert_close(found.score, logits[:, 0] - logits[:, 1])
-
     def test_with_the_target_itself_is_refused(self):
         with pytest.raises(fringe.TargetError, match=r"contrast: class 1 is the target of image 1"):
             fringe.attribute(SoftplusMLP(), images(2), target=[0, 1], contrast=1, method="ig")

@@ -13,6 +13,7 @@ from torch.nn import functional
 import fringe
 from fringe import CaptumMethod, InputError
 from fringe.attribution import get_method, method_of_record
+from toys import normal
 
 attr = pytest.importorskip("captum.attr")
 
@@ -24,10 +25,6 @@ PASSES = {  # forward passes and VJPs of three images at 8 x 8
     "deep_lift": (9, 6),  # each with its baseline, and the score there
     "occlusion": (3 * (1 + 8 * 8), 0),
 }
-
-
-def rand(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 class Net(nn.Module):
@@ -53,11 +50,11 @@ def net():
     model = Net().double().eval()
     with torch.no_grad():
         for i, parameter in enumerate(model.parameters()):
-            parameter.copy_(0.5 * rand(*parameter.shape, seed=i))
+            parameter.copy_(0.5 * normal(*parameter.shape, seed=i))
     return model
 
 
-X, TARGET = rand(3, 2, 8, 8, seed=7), torch.tensor([2, 0, 1])
+X, TARGET = normal(3, 2, 8, 8, seed=7), torch.tensor([2, 0, 1])
 
 
 def explained(model, name, **more):
@@ -66,7 +63,7 @@ def explained(model, name, **more):
 
 
 def test_the_maps_are_captums(net):
-    baseline = rand(3, 2, 8, 8, seed=8)
+    baseline = normal(3, 2, 8, 8, seed=8)
     x = X.clone().requires_grad_(True)
     shapes = {"sliding_window_shapes": (2, 3, 3), "strides": (2, 2, 2)}
     expected = {
@@ -92,7 +89,7 @@ class Functional(nn.Module):
         super().__init__()
         self.first, self.last, self.relu = nn.Linear(128, 20).double(), nn.Linear(20, 3).double(), relu
         for i, parameter in enumerate(self.parameters()):
-            parameter.data = 0.3 * rand(*parameter.shape, seed=20 + i)
+            parameter.data = 0.3 * normal(*parameter.shape, seed=20 + i)
         self.eval()
 
     def forward(self, x):
@@ -101,7 +98,7 @@ class Functional(nn.Module):
 
 def test_the_sum_of_deep_lift_is_checked():
     """With modules it is the change of the score; a nonlinearity that is a function is passed by unnoticed."""
-    baseline = rand(3, 2, 8, 8, seed=8)
+    baseline = normal(3, 2, 8, 8, seed=8)
     found, wrong = (explained(Functional(f), "captum:deep_lift", baseline=baseline) for f in (nn.ReLU(), torch.relu))
     rows = torch.arange(3)
     change = Functional(torch.relu)(X)[rows, TARGET] - Functional(torch.relu)(baseline)[rows, TARGET]
@@ -175,7 +172,7 @@ def test_deep_lift_keeps_an_input_and_its_baseline_within_the_batch_size(net):
 
 def test_grad_cam_of_a_series_is_scaled_up_along_it():
     model = nn.Sequential(nn.Conv1d(2, 3, 4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(6, 3)).double()
-    x = rand(2, 2, 8)
+    x = normal(2, 2, 8)
     result = fringe.attribute(model, x, method="captum:grad_cam", target=0)
     with torch.no_grad():
         z = model[1](model[0](x))
@@ -226,8 +223,8 @@ def test_kernel_shap_takes_superpixels_of_slic_where_scikit_image_is_and_says_so
 
 
 def test_gradient_shap_of_an_affine_score_is_exact_for_one_reference(net):
-    reference = rand(1, 2, 8, 8, seed=9)
-    weight = rand(3, 128)
+    reference = normal(1, 2, 8, 8, seed=9)
+    weight = normal(3, 128)
     space = fringe.InputSpace(references=reference)
     result = explained(lambda x: x.flatten(1) @ weight.T, CaptumMethod("gradient_shap", samples=3), space=space)
     torch.testing.assert_close(result.values, (X - reference) * weight[TARGET].view(3, 2, 8, 8))
@@ -243,18 +240,12 @@ def test_occlusion_of_an_additive_score_is_the_mean_change_of_the_windows_over_a
     )
 
 
-def test_further_arguments_classes_and_contrasts_are_those_of_the_call(net):
+def test_further_arguments_are_those_of_the_call(net):
     scale = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     for name in ("grad_cam", "deep_lift", "guided_backprop", "input_x_gradient", "occlusion"):
         plain = explained(net, f"captum:{name}")
         scaled = explained(net, f"captum:{name}", forward_args=(scale,))
         torch.testing.assert_close(scaled.values, scale.view(3, 1, 1, 1) * plain.values, rtol=1e-5, atol=1e-6)
-        both = explained(net, f"captum:{name}", target=[[2, 1], [0, 2], [1, 0]])
-        torch.testing.assert_close(both.values[:, 0], plain.values, rtol=1e-6, atol=1e-8)
-        if name in ("input_x_gradient", "occlusion"):  # linear in the score
-            other = explained(net, f"captum:{name}", target=torch.tensor([1, 2, 0]))
-            contrast = explained(net, f"captum:{name}", contrast=[1, 2, 0])
-            torch.testing.assert_close(contrast.values, plain.values - other.values, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", PASSES)
@@ -266,14 +257,6 @@ def test_passes_of_hooks_and_of_functions_are_counted(net, name):
         get_method(f"captum:{name}").attribute(problem)
     spent = classifier.passes.since(before)
     assert (spent.forward, spent.vjp, spent.jvp) == (*PASSES[name], 0)
-
-
-def test_random_numbers_belong_to_the_image(net):
-    method = CaptumMethod("kernel_shap", samples=12, segments=16, superpixels="grid")
-    result = explained(net, method)
-    alone = fringe.attribute(net, X[1:2], method=method, target=TARGET[1:2], ids=["b"])
-    torch.testing.assert_close(result.values[1:2], alone.values)
-    assert (result.values - explained(net, method, seed=1).values).abs().max() > 1e-6
 
 
 def hooks_of(module):

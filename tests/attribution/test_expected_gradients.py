@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from attribution_toys import CHECKED, Affine, SoftplusMLP, images
+from attribution_toys import SoftplusMLP, images
 from captum.attr import GradientShap
 
 import fringe
@@ -76,15 +76,6 @@ def test_each_sample_lies_where_its_fraction_says():
     assert found.alpha.tolist() == [0.75, 1.0, 0.5]
 
 
-def test_an_affine_score_is_complete_whatever_is_drawn():
-    model, x = Affine(), images(3)
-    found = explain(model, x, target=2, samples=7)
-    assert found.completeness_gap.abs().max() <= 1e-12
-    assert found.verdict == ("ok",) * 3
-    mean = x - found.values / model.weight[2]
-    torch.testing.assert_close((model.weight[2] * mean).flatten(1).sum(1) + model.bias[2], found.endpoint_score)
-
-
 @pytest.mark.parametrize("fractions", ["uniform", "stratified"])
 def test_in_expectation_it_is_complete(fractions):
     """Over independent draws the sums average to the score minus its mean over the references."""
@@ -116,43 +107,12 @@ def test_of_one_reference_stratified_fractions_tend_to_integrated_gradients():
         assert errors[1] < {"stratified": 2e-3, "uniform": 0.1}[fractions]
 
 
-def test_one_stratified_fraction_lies_in_each_interval():
-    drawn, fractions = ExpectedGradients(samples=50, fractions="stratified")._draw(("a", "b"), 3, KeyedGenerator(1))
-    assert (fractions * 50).floor().tolist() == [list(range(50))] * 2
-    assert drawn.shape == (2, 50)
-    assert set(drawn.flatten().tolist()) == {0, 1, 2}
-
-
-@pytest.mark.parametrize("batch_size", [1, 64])
-def test_a_map_does_not_depend_on_its_batch(batch_size):
-    model, x, order = SoftplusMLP(), images(4), [2, 0, 3, 1]
-    whole = explain(model, x, samples=6)
-    found = fringe.attribute(
-        model, x[order], method=ExpectedGradients(samples=6), target=1,
-        space=InputSpace(references=REFERENCES), batch_size=batch_size,
-    )  # fmt: skip
-    torch.testing.assert_close(found.values, whole.values[order], rtol=1e-11, atol=1e-13)
-    torch.testing.assert_close(found.endpoint_score, whole.endpoint_score[order])
-
-
-def test_passes_are_those_of_the_samples_and_of_the_references_that_were_drawn():
-    found = explain(SoftplusMLP(), images(3), target=[0, 1, 2], samples=1)
-    keys = tuple(content_hash(x) for x in images(3))
-    used = len(ExpectedGradients(samples=1)._draw(keys, 4, KeyedGenerator(0))[0].unique())
-    assert used < 4
-    assert (found.passes.forward, found.passes.vjp) == (3 + CHECKED + 3 + used, 1 + 3)
-
-
 def test_it_says_what_is_missing():
     x = images(2)
     with pytest.raises(fringe.InputError, match=r"space: expected_gradients averages .*InputSpace\(references"):
         fringe.attribute(SoftplusMLP(), x, method="expected_gradients")
     with pytest.raises(fringe.InputError, match=r"space.references: got shape \(2, 6, 6\)"):
         explain(SoftplusMLP(), x, references=REFERENCES[0])
-    with pytest.raises(fringe.InputError, match="samples: got 0"):
-        ExpectedGradients(samples=0)
-    with pytest.raises(fringe.InputError, match="fractions: got 'sobol'"):
-        ExpectedGradients(fractions="sobol")
     coarse = explain(SoftplusMLP(), x, samples=2)
     assert set(coarse.verdict) == {"coarse"}
     assert "draw more samples, or stratify" in coarse.advice[0]

@@ -54,14 +54,6 @@ def test_a_constant_that_is_added_to_all_logits_changes_nothing():
     assert raised.passes == plain.passes
 
 
-def test_constant_model_has_a_zero_map():
-    found = fringe.attribute(
-        lambda x: 0.0 * x.flatten(1)[:, :4] + torch.tensor([2.0, 1.0, 0.0, 0.0]).double(), inputs(2)
-    )
-    assert torch.equal(found.values, torch.zeros_like(found.values))
-    assert found.verdict == ("stalled", "stalled")
-
-
 def test_prediction_at_the_reference_has_nothing_to_explain():
     found = fringe.attribute(lambda x: 0.0 * x.flatten(1)[:, :4], inputs(2))
     assert found.verdict == ("at_reference", "at_reference")
@@ -77,13 +69,6 @@ def test_an_undecided_prediction_that_comes_no_nearer_has_nothing_to_explain():
     assert found.diagnostics["steps"].tolist() == [1, 1]
     assert found.verdict == ("at_reference", "at_reference")
     assert found.advice[0] == "the prediction is 1.6e-05 nats from the reference: lower arrival_kl to explain it"
-
-
-def test_own_prediction_as_reference_is_at_reference():
-    model, x = Smooth(), inputs(2)
-    reference = model(x).softmax(-1)
-    found = fringe.attribute(model, x, method=fringe.FRInGe(reference=reference))
-    assert found.verdict == ("at_reference", "at_reference")
 
 
 def test_any_reference_distribution_is_approached():
@@ -110,14 +95,6 @@ def test_one_hot_prediction_in_float32_is_left(gap):
     assert found.verdict == ("ok",)
     assert found.diagnostics["endpoint_kl"].item() <= 0.05
     assert found.values.sum().item() == pytest.approx(gap - found.endpoint_score.item(), rel=1e-5)
-
-
-def test_number_of_steps_is_the_paper_s():
-    model, x = Smooth(), inputs(4)
-    found = fringe.attribute(model, x, method=FAST)
-    log_p = log_probabilities(model(x))
-    total = dist(sqrt_chart(log_p), torch.full_like(log_p, 5**-0.5))
-    assert found.diagnostics["steps"].tolist() == torch.ceil(total / math.sqrt(2 * FAST.tau)).tolist()
 
 
 def test_completeness_is_second_order_in_the_steps():
@@ -157,7 +134,7 @@ def test_arrival_goes_on_until_the_reference():
     assert (arrival.diagnostics["steps"] > budget.diagnostics["steps"]).all()
 
 
-@pytest.mark.parametrize("classes", ["predicted", "top2"])
+@pytest.mark.parametrize("classes", ["predicted", pytest.param("top2", marks=pytest.mark.thorough)])
 def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence_gone(classes):
     """Or where 5 % of it did not go within T / 2 steps, or after 5 T. The points are those of a path without an end."""
     model, x, ends = Smooth(), inputs(4), set()
@@ -286,23 +263,6 @@ def test_telemetry_agrees_with_the_points_it_kept():
     assert torch.equal(found.trajectory[0].snapshots[0], x[0])
 
 
-def test_active_bound_is_the_smallest():
-    model, x = Smooth(), inputs(1)
-    for changes, bound in (({"eta_max": 1e-3}, 0), ({"delta_euc": None, "eta_max": 1e6}, 1), ({"delta_euc": 1e-3}, 2)):
-        found = fringe.attribute(model, x, method=dataclasses.replace(FAST, **changes), telemetry=True)
-        assert set(found.trajectory[0].steps["active_bound"].tolist()) == {float(bound)}
-
-
-def test_progress_counts_every_step_of_every_image():
-    model, x = Smooth(), inputs(3)
-    seen = []
-    found = fringe.attribute(model, x, method=FAST, progress=lambda done, total: seen.append((done, total)))
-    planned = int(found.diagnostics["steps"].sum())
-    assert {total for _, total in seen} == {planned}
-    assert seen[-1][0] == planned
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-
-
 def test_sequences_and_tables():
     weight = 0.5 * torch.randn(3, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     model = lambda x: torch.tanh(x.flatten(1)) @ weight.T  # noqa: E731
@@ -315,14 +275,6 @@ def test_sequences_and_tables():
     assert torch.equal(default.values, table.values)
     with pytest.raises(ValueError, match="structure: 'image' needs inputs with at least 2 axes"):
         fringe.FRInGe().path(24).step.on(torch.zeros(24))
-
-
-def test_scores_other_than_the_logit():
-    model, x = Smooth(), inputs(2)
-    for score, value in (("probability", lambda z: z.softmax(-1)), ("log_probability", lambda z: z.log_softmax(-1))):
-        found = fringe.attribute(model, x, method=dataclasses.replace(FAST, tau=5e-4), target=1, score=score)
-        torch.testing.assert_close(found.score, value(model(x))[:, 1])
-        assert found.completeness_residual.max() < 0.05
 
 
 def test_no_graph_outlives_the_call():

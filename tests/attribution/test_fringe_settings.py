@@ -43,11 +43,6 @@ def test_every_row_of_the_table_makes_a_method():
         assert fringe.FRInGe.preset(model, variant).steps is None
 
 
-def test_unknown_preset_names_the_near_match():
-    with pytest.raises(fringe.InputError, match="did you mean 'resnet18'"):
-        fringe.FRInGe.preset("resnet-18")
-
-
 def test_variants_take_parts_out():
     m = fringe.FRInGe.preset("resnet50")
     changed = {
@@ -69,19 +64,7 @@ def test_variants_take_parts_out():
     ("changes", "message"),
     [
         ({"tau": 0.0}, "tau: got 0.0, expected a positive number"),
-        ({"damping": -1.0}, "damping: got -1.0"),
-        ({"gamma_prior": -1e-3}, "gamma_prior: got -0.001, expected a number of at least 0"),
-        ({"cg_iterations": 0}, "cg_iterations: got 0, expected a positive whole number"),
-        ({"delta_euc": 0.0}, "delta_euc: got 0.0"),
-        ({"tau": math.nan}, "tau: got nan"),
-        ({"tau": math.inf}, "tau: got inf"),
-        ({"tau": "small"}, "tau: got 'small'"),
-        ({"delta_euc": "wide"}, "delta_euc: got 'wide'"),
-        ({"cg_iterations": 2.5}, "cg_iterations: got 2.5, expected a positive whole number"),
-        ({"steps": 2.5}, "steps: got 2.5"),
         ({"blur_size": 4}, "blur_size: got 4, expected a positive odd whole number"),
-        ({"waypoint": "previous"}, "waypoint: got 'previous', expected one of"),
-        ({"preconditioner": "ilu"}, "preconditioner: got 'ilu'"),
         ({"reference": (0.5, 0.6)}, "reference: each distribution must sum to 1"),
         ({"reference": (1.5, -0.5)}, r"reference: got a smallest of -0.5 in shape \(2,\), expected positive numbers"),
         ({"reference": (1.0, 0.0)}, "reference: got a smallest of 0 .* no softmax reaches a zero"),
@@ -101,14 +84,8 @@ def test_a_reference_of_another_size_is_named():
         fringe.attribute(torch.nn.Flatten(), torch.randn(1, 1, 2, 5), method=fringe.FRInGe(reference=(0.2, 0.3, 0.5)))
 
 
-def test_settings_are_plain_data():
-    record = fringe.FRInGe(reference=torch.tensor([0.25, 0.75])).record()
-    assert record["method"] == "fringe"
-    assert record["reference"] == (0.25, 0.75)
-    assert hash(fringe.FRInGe()) == hash(fringe.FRInGe())
-
-
 def test_a_reference_is_kept_to_the_last_digit_and_sums_to_one():
+    assert fringe.FRInGe(reference=torch.tensor([0.25, 0.75])).reference == (0.25, 0.75)
     assert fringe.FRInGe(reference=(0.3, 0.7)).reference == (0.3, 0.7)
     assert fringe.FRInGe(reference=((0.3, 0.7), (0.1, 0.9))).reference == ((0.3, 0.7), (0.1, 0.9))
     assert sum(fringe.FRInGe(reference=(0.5, 0.5000005)).reference) == pytest.approx(1.0, abs=1e-15)
@@ -304,7 +281,7 @@ def test_classes_that_a_mask_rules_out_are_left_out_by_a_reference():
     def masked(x):
         return torch.cat([x @ weights.T, torch.full((len(x), 2), -1e9, dtype=x.dtype)], 1)
 
-    x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     result = fringe.attribute(masked, x, method=fringe.FRInGe(structure="none"))
     far = [
         advice for verdict, advice in zip(result.verdict, result.advice, strict=True) if verdict in ("stalled", "short")

@@ -130,12 +130,6 @@ def test_progress_of_a_path_that_ends_on_arrival_reads_the_distance_of_the_predi
     assert points["reference_kl"][-1] <= 0.05 < points["reference_kl"][-2]
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, "cold", float("nan")])
-def test_a_temperature_is_positive(bad):
-    with pytest.raises(fringe.InputError, match="temperature"):
-        fringe.FRInGe(temperature=bad)
-
-
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_a_stalled_path_is_one_whose_prediction_hardly_moves(temperature):
     method = fringe.FRInGe(steps=1, eta_max=1e-2, temperature=temperature)

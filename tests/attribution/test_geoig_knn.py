@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from attribution_toys import SHAPE, Quadratic, SoftplusMLP, images
+from attribution_toys import Quadratic, SoftplusMLP, images
 from torch import nn
 
 import fringe
@@ -164,19 +164,6 @@ def test_a_complete_euclidean_graph_is_integrated_gradients():
     assert found.diagnostics["edges"].tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-def test_an_image_s_map_is_its_own(batch_size):
-    model, x, references = SoftplusMLP(), images(5), between(images(5))[:-1]
-    together = explain(model, x, references, neighbours=2, batch_size=64)
-    assert len(set(together.target.tolist())) > 1
-    assert len(set(together.diagnostics["edges"].tolist())) > 1
-    for i in range(5):
-        alone = explain(model, x[i : i + 1], references, neighbours=2, batch_size=batch_size)
-        torch.testing.assert_close(alone.values[0], together.values[i], rtol=1e-12, atol=1e-13)
-        for name, values in together.diagnostics.items():
-            torch.testing.assert_close(alone.diagnostics[name][0], values[i], rtol=1e-9, atol=1e-12, msg=name)
-
-
 def test_the_references_graph_is_measured_once_a_class():
     """q gradients an edge: the references' edges once a class, an image's own edges, then its way."""
     model, x, references, q = SoftplusMLP(), images(5), images(12, seed=3), 3
@@ -197,19 +184,6 @@ def test_the_references_graph_is_measured_once_a_class():
         assert passes.forward == passes.vjp + 5  # and the score at each baseline
 
 
-def test_telemetry_and_progress():
-    heard = []
-    space = fringe.InputSpace(references=between(images(5))[:-1])
-    method = fringe.GeoIGKNN(neighbours=2, order=2)
-    found = fringe.attribute(
-        SoftplusMLP(), images(5), method=method, space=space, telemetry=True, progress=lambda *p: heard.append(p)
-    )
-    assert heard[-1] == (5, 5)
-    for i, trajectory in enumerate(found.trajectory):
-        assert len(trajectory.points["score"]) == 2 * found.diagnostics["edges"][i] + 2
-        torch.testing.assert_close(trajectory.cumulative[-1], found.values[i])
-
-
 # -- edges of the world -----------------------------------------------------------------------------------------------
 
 
@@ -225,24 +199,10 @@ def test_twins_and_images_among_the_references():
     assert found.completeness_residual.max() < 1e-3
 
 
-def test_a_constant_model_has_a_zero_map():
-    """All edges have length zero, and zero is a length, not the absence of an edge."""
-    constant = lambda x: 0.0 * x.sum(1, keepdim=True) + torch.tensor([1.0, 2.0]).double()  # noqa: E731
-    found = explain(constant, table(2, 1), table(5, 2), neighbours=2)
-    assert torch.equal(found.values, torch.zeros(2, 2).double())
-    assert found.diagnostics["metric_length"].tolist() == [0.0, 0.0]
-
-
 def test_one_reference_is_enough():
     found = explain(Plane().eval(), table(2, 1), table(1, 2), neighbours=10, order=12)
     assert found.completeness_residual.max() < 1e-3
     assert found.diagnostics["edges"].max() <= 2
-
-
-def test_the_baseline_itself_has_nothing_to_explain():
-    found = explain(Plane().eval(), torch.zeros(1, 2).double(), table(5, 2), neighbours=1)
-    assert found.verdict == ("at_reference",)
-    assert torch.equal(found.values, torch.zeros(1, 2).double())
 
 
 def test_where_the_model_breaks_the_map_says_so():
@@ -265,23 +225,3 @@ def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.neighbors", None)
     with pytest.raises(fringe.InputError, match=r'run pip install -e "\.\[graph\]"'):
         explain(model, x, images(4))
-
-
-def test_settings_are_checked():
-    for wrong, message in (
-        ({"neighbours": 0}, "neighbours: got 0"),
-        ({"order": 1.5}, "order: got 1.5"),
-        ({"metric": "cosine"}, "metric: got 'cosine', expected one of geodesic, euclidean"),
-        ({"baseline": "dark"}, "baseline: got 'dark'"),
-    ):
-        with pytest.raises(fringe.InputError, match=message):
-            fringe.GeoIGKNN(**wrong)
-
-
-def test_dtype_and_shape_are_kept():
-    model, x = SoftplusMLP().float(), images(2).float()
-    found = explain(model, x, images(6, seed=3), neighbours=2)
-    assert found.values.dtype == torch.float32
-    assert found.values.shape == (2, *SHAPE)
-    exact = explain(SoftplusMLP(), images(2), images(6, seed=3), neighbours=2)
-    torch.testing.assert_close(found.values.double(), exact.values, rtol=1e-4, atol=1e-5)

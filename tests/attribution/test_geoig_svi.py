@@ -19,8 +19,7 @@ from attribution_oracles import (
     published_respacing,
     variational_path,
 )
-from attribution_toys import NETWORKS, Affine, Quadratic, ReluCNN, SoftplusMLP, images
-from torch import nn
+from attribution_toys import NETWORKS, Quadratic, ReluCNN, SoftplusMLP, images
 
 import fringe
 from fringe._rng import KeyedGenerator, content_hash
@@ -90,17 +89,6 @@ def test_any_path_is_complete(objective, resample, stochastic):
     assert found.verdict == ("ok",) * 3
 
 
-def test_the_gap_of_a_smooth_score_falls_with_more_steps():
-    """Four times as many: by about 16 on one curve, and somewhat less here, where more points make another curve."""
-    method = dataclasses.replace(BENT, iterations=8)
-    few, many = (
-        fringe.attribute(SoftplusMLP(), images(3), method=dataclasses.replace(method, steps=n + 1)) for n in (12, 48)
-    )
-    assert (many.diagnostics["path_length"] > many.diagnostics["straight_length"] + 1e-2).all()
-    assert (few.completeness_gap.abs() > 1e-3).all()
-    assert (many.completeness_gap.abs() < few.completeness_gap.abs() / 5).all()
-
-
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("objective", ["points", "length"])
 def test_without_the_model_the_path_is_straight(objective, network):
@@ -136,14 +124,6 @@ def test_a_path_gets_flatter_the_more_it_is_asked_to():
         steep.append(values.view(3, -1).mean(1))
     assert (steep[1] < steep[0] - 0.01).all()
     assert (steep[2] < steep[1] - 0.01).all()
-
-
-def test_the_baseline_itself_has_nothing_to_explain():
-    x = images(2)
-    found = fringe.attribute(SoftplusMLP(), x, method=BENT, baseline=torch.stack((x[0], 0 * x[0])))
-    assert found.verdict[0] == "at_reference"
-    assert torch.equal(found.values[0], torch.zeros_like(x[0]))
-    assert found.values[1].abs().max() > 0.1
 
 
 # -- official ---------------------------------------------------------------------------------------------------------
@@ -224,18 +204,6 @@ def test_the_force_is_the_mean_over_the_iterations_that_were_done(monkeypatch):
     assert found["force_mean"].tolist() == pytest.approx([0.5 * rows**0.5] * 2, rel=1e-12)
 
 
-def test_an_affine_score_is_multiplied_by_the_length_of_the_path():
-    """No displacement and no division: the map is the gradient times a length."""
-    model, x = Affine(), images(2)
-    found = fringe.attribute(model, x, method=dataclasses.replace(OFFICIAL, resample=False), target=2)
-    for i in range(2):
-        path, *_ = published_path(
-            published_energy(model, 0.0), official_line(x[i], 12), 15, 2e-2, noise_of(x[i]), 25, 100
-        )
-        steps = [(b - a).norm() for a, b in itertools.pairwise(path)]
-        torch.testing.assert_close(found.values[i], model.weight[2] * (sum(steps) + steps[-1]), rtol=1e-10, atol=1e-12)
-
-
 def test_the_published_path_does_not_know_the_target():
     model, x = SoftplusMLP(), images(2)
     found = [fringe.attribute(model, x, method=OFFICIAL, target=t) for t in (0, 1)]
@@ -263,28 +231,6 @@ def test_where_the_published_path_has_nothing_to_follow(head):
 # -- both -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "method", [BENT, dataclasses.replace(BENT, stochastic=True), OFFICIAL], ids=["map", "svi", "official"]
-)
-@pytest.mark.parametrize("batch_size", [1, 30])
-def test_an_image_s_map_is_its_own(method, batch_size):
-    model, x, order = SoftplusMLP(), images(4), torch.tensor([2, 0, 3, 1])
-    method = dataclasses.replace(method, iterations=6)
-    together = fringe.attribute(model, x, method=method, batch_size=64, target=[0, 1, 2, 3])
-    shuffled = fringe.attribute(model, x[order], method=method, batch_size=batch_size, target=order)
-    torch.testing.assert_close(shuffled.values, together.values[order], rtol=1e-9, atol=1e-10)
-    for name, values in together.diagnostics.items():
-        torch.testing.assert_close(shuffled.diagnostics[name], values[order], rtol=1e-8, atol=1e-10, msg=name)
-
-
-@pytest.mark.parametrize("method", [dataclasses.replace(BENT, stochastic=True), OFFICIAL], ids=["svi", "official"])
-def test_noise_is_the_seed_s(method):
-    model, x = SoftplusMLP(), images(1)
-    first, again, other = (fringe.attribute(model, x, method=method, seed=s).values for s in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert (first - other).abs().max() > 1e-4
-
-
 @pytest.mark.parametrize(("method", "integral"), [(BENT, 1), (OFFICIAL, 0)], ids=["repaired", "official"])
 def test_exact_passes(method, integral):
     """N points an iteration with second derivatives, N gradients of the map, and the score at the baseline."""
@@ -296,65 +242,3 @@ def test_exact_passes(method, integral):
     points = 3 * 12 * 15
     expected = PassCounts(forward=points + 36 + 3 * integral, jvp=points, vjp=2 * points + 36)
     assert classifier.passes.since(before) == expected
-
-
-def test_out_of_memory_costs_only_time():
-    class Limited(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = SoftplusMLP()
-
-        def forward(self, x):
-            if len(x) > 5:
-                raise torch.OutOfMemoryError("simulated")
-            return self.model(x)
-
-    x = images(3)
-    for method in (BENT, OFFICIAL):
-        found = fringe.attribute(Limited().eval(), x, method=method, batch_size=64)
-        expected = fringe.attribute(SoftplusMLP(), x, method=method)
-        torch.testing.assert_close(found.values, expected.values, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("method", [BENT, OFFICIAL, dataclasses.replace(BENT, beta=0.0)])
-def test_progress_ends_when_everything_is_done(method):
-    heard = []
-    fringe.attribute(SoftplusMLP(), images(3), method=method, batch_size=24, progress=lambda *p: heard.append(p))
-    first = 2 if method.beta else 2 * 15  # an iteration of the first two images; there are none without the model
-    assert (heard[0], heard[-1]) == ((first, 3 * 16), (3 * 16, 3 * 16))
-    assert heard == sorted(heard)
-
-
-def test_telemetry_follows_the_path():
-    found = fringe.attribute(SoftplusMLP(), images(3), method=BENT, telemetry=True, batch_size=24)
-    for i, trajectory in enumerate(found.trajectory):
-        torch.testing.assert_close(trajectory.cumulative[-1], found.values[i])
-        assert len(trajectory.points["score"]) == 12 + 2
-    official = fringe.attribute(SoftplusMLP(), images(3), method=OFFICIAL, telemetry=True)
-    assert official.trajectory == (None,) * 3
-
-
-def test_tables_have_paths_too():
-    model = lambda z: torch.stack(((z**3).sum(1), torch.cos(z).sum(1), (z[:, 0] * z[:, 1])), 1)  # noqa: E731
-    x = images(2).flatten(1)[:, :3]
-    found = fringe.attribute(model, x, method=dataclasses.replace(BENT, steps=80), target=0)
-    assert found.completeness_residual.max() < 1e-3
-    official = fringe.attribute(model, x, method=OFFICIAL, target=0)
-    assert official.values.shape == (2, 3)
-
-
-def test_settings_are_checked():
-    for wrong, message in (
-        ({"mode": "published"}, "mode: got 'published', expected one of repaired, official"),
-        ({"steps": 1}, "steps: got 1, expected a whole number of at least 2"),
-        ({"iterations": 0}, "iterations: got 0"),
-        ({"learning_rate": -1.0}, "learning_rate: got -1.0"),
-        ({"beta": -0.1}, "beta: got -0.1, expected a number of at least 0"),
-        ({"objective": "energy"}, "objective: got 'energy', expected one of points, length"),
-        ({"norm_of": "probability"}, "norm_of: got 'probability'"),
-    ):
-        with pytest.raises(fringe.InputError, match=message):
-            fringe.GeoIGSVI(**wrong)
-    paper = fringe.GeoIGSVI.preset("paper")
-    assert (paper.mode, paper.steps, paper.iterations) == ("official", 50, 500)
-    assert (paper.beta, paper.learning_rate, paper.baseline) == (0.1, 0.01, "zero")

@@ -58,18 +58,6 @@ def test_one_iteration_is_integrated_gradients(network):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("aggregate", ["max", "mean"])
-def test_more_iterations_never_lower_the_map(aggregate):
-    model, x = SoftplusMLP(), images(2)
-    before = torch.full_like(x, -torch.inf)
-    for iterations in (1, 2, 4, 8):
-        method = fringe.GGIG(intervals=4, iterations=iterations, learning_rate=1.0, aggregate=aggregate)
-        values = fringe.attribute(model, x, method=method).values
-        assert (values >= before).all()
-        assert (values > before).double().mean() > 0.05
-        before = values
-
-
 @pytest.mark.parametrize("iterations", [1, 3])
 @pytest.mark.parametrize("aggregate", ["max", "mean", "trapezoid"])
 def test_an_affine_score_has_one_gradient(aggregate, iterations):
@@ -114,38 +102,8 @@ def test_no_history_is_kept(monkeypatch):
     assert len(alive) == 4 * 12
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 16])
-def test_an_image_s_map_is_its_own(batch_size):
-    model, x, method = SoftplusMLP(), images(4), fringe.GGIG(**SMALL, baseline="uniform")
-    together = fringe.attribute(model, x, method=method, batch_size=64)
-    order = torch.tensor([2, 0, 3, 1])
-    shuffled = fringe.attribute(model, x[order], method=method, batch_size=batch_size)
-    torch.testing.assert_close(shuffled.values, together.values[order], rtol=0, atol=1e-13)
-
-
-def test_progress_ends_when_everything_is_done():
-    heard = []
-    fringe.attribute(SoftplusMLP(), images(2), method=fringe.GGIG(**SMALL), progress=lambda *p: heard.append(p))
-    assert heard[-1] == (2 * 7 * 5, 2 * 7 * 5)
-    assert heard == sorted(heard)
-
-
 def test_a_climb_that_runs_away_is_called_diverged():
     steep = lambda x: (x.flatten(1)[:, :2] ** 3).sum(1, keepdim=True) * torch.tensor([[1.0, -1.0]]).double()  # noqa: E731
     method = fringe.GGIG(intervals=2, iterations=60, learning_rate=1e3)
     found = fringe.attribute(steep, images(2).abs(), method=method, target=0)
     assert found.verdict == ("diverged", "diverged")
-
-
-def test_settings_are_checked():
-    for wrong, message in (
-        ({"intervals": 0}, "intervals: got 0, expected a positive whole number"),
-        ({"iterations": 2.5}, "iterations: got 2.5"),
-        ({"learning_rate": 0}, "learning_rate: got 0, expected a positive number"),
-        ({"aggregate": "min"}, "aggregate: got 'min', expected one of max, trapezoid, mean"),
-        ({"input_factor": True}, "input_factor: got True, expected one of none, input, difference"),
-    ):
-        with pytest.raises(fringe.InputError, match=message):
-            fringe.GGIG(**wrong)
-    paper = fringe.GGIG.preset("paper")
-    assert (paper.intervals, paper.iterations, paper.learning_rate, paper.aggregate) == (50, 100, 1e-2, "max")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from attribution_toys import CHECKED, Affine, Quadratic, ReluCNN, SoftplusMLP, images
+from attribution_toys import Affine, Quadratic, ReluCNN, SoftplusMLP, images
 
 import fringe
 from fringe import IntegratedDecisionGradients
@@ -13,16 +13,6 @@ from fringe.attribution._idg import importance_sampling_nodes, reference_nodes, 
 def explain(model, x, target=1, baseline=0.0, **settings):
     method = IntegratedDecisionGradients(**settings)
     return fringe.attribute(model, x, method=method, target=target, baseline=baseline)
-
-
-def squared_slope(model, x, baseline, target, count=1000):
-    """The integral of (dF/da)^2 along the line, by the midpoint rule with exact slopes: (B,)."""
-    total = torch.zeros(len(x), dtype=torch.float64)
-    for a in (torch.arange(count, dtype=torch.float64) + 0.5) / count:
-        z = (baseline + a * (x - baseline)).requires_grad_(True)
-        (gradient,) = torch.autograd.grad(model(z)[:, target].sum(), z)
-        total += (gradient * (x - baseline)).flatten(1).sum(1).square() / count
-    return total
 
 
 # -- identities ---------------------------------------------------------------------------------------------------
@@ -50,14 +40,6 @@ def test_on_a_quadratic_score_the_sum_is_known():
     c = torch.einsum("ni,nij,nj->n", way.flatten(1), model.matrix[target], way.flatten(1))
     found = explain(model, x, target=target, baseline=baseline, steps=200)
     torch.testing.assert_close(found.values.flatten(1).sum(1), s * s + s * c + c * c / 3, rtol=2e-3, atol=0)
-
-
-@pytest.mark.parametrize(("steps", "rtol"), [(50, 1e-2), (400, 2e-4)])
-def test_the_sum_is_the_integral_of_the_squared_slope(steps, rtol):
-    model, x = SoftplusMLP(), images(5)
-    expected = squared_slope(model, x, torch.zeros_like(x), 1)
-    found = explain(model, x, steps=steps)
-    torch.testing.assert_close(found.values.flatten(1).sum(1), expected, rtol=rtol, atol=0)
 
 
 def test_the_map_is_the_integral_of_gradient_times_slope():
@@ -180,43 +162,3 @@ def test_repeated_places_and_constant_scores_have_no_slope():
 
 
 # -- account ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("mode", "scored"), [("importance", 1), ("official", 2)])
-@pytest.mark.parametrize("batch_size", [4, 64])
-def test_passes_and_the_lack_of_completeness(mode, scored, batch_size):
-    """N scores on the grid (2 N in the official mode), N gradients, one score at the baseline."""
-    x, n = images(3), 7
-    method = IntegratedDecisionGradients(steps=n, mode=mode)
-    found = fringe.attribute(SoftplusMLP(), x, method=method, batch_size=batch_size)
-    assert (found.passes.forward, found.passes.vjp) == (3 + CHECKED + scored * 3 * n + 3 * n + 3, 1 + 3 * n)
-    assert found.verdict == ("unchecked",) * 3
-    assert found.completeness_gap.isnan().all()
-    assert "squared slope" in found.advice[0]
-
-
-@pytest.mark.parametrize("mode", ["importance", "official"])
-@pytest.mark.parametrize("batch_size", [1, 64])
-def test_a_map_does_not_depend_on_its_batch(mode, batch_size):
-    model, x, order = SoftplusMLP(), images(4), [2, 0, 3, 1]
-    whole = explain(model, x, steps=9, mode=mode)
-    method = IntegratedDecisionGradients(steps=9, mode=mode)
-    found = fringe.attribute(model, x[order], method=method, target=1, batch_size=batch_size)
-    torch.testing.assert_close(found.values, whole.values[order], rtol=1e-9, atol=1e-12)
-
-
-def test_the_trajectory_adds_up_to_the_map():
-    found = fringe.attribute(
-        SoftplusMLP(), images(2), method=IntegratedDecisionGradients(steps=4), target=1, telemetry=True
-    )
-    for i, trajectory in enumerate(found.trajectory):
-        assert (trajectory.snapshot_steps == torch.arange(6)).all()
-        torch.testing.assert_close(trajectory.cumulative[-1], found.values[i], rtol=1e-12, atol=1e-13)
-
-
-def test_presets_and_wrong_settings():
-    assert IntegratedDecisionGradients.preset("official").mode == "official"
-    with pytest.raises(fringe.InputError, match="mode: got 'exact'"):
-        IntegratedDecisionGradients(mode="exact")
-    with pytest.raises(fringe.InputError, match="steps: got 1, expected a whole number of at least 2"):
-        IntegratedDecisionGradients(steps=1, mode="official")

@@ -1,6 +1,5 @@
 """IG2: closed form where features are the image, the literal loop, references, representations, hooks, and cost."""
 
-import dataclasses
 import math
 
 import pytest
@@ -281,57 +280,10 @@ def test_no_hook_stays_behind():
         assert not any(module._forward_pre_hooks for module in classifier.module.modules())
 
 
-def test_batch_order_and_batch_size_change_nothing():
-    model, x, method = Headed(), images(5), IG2(references=3, steps=10, eta=0.2)
-    together = fringe.attribute(model, x, method=method, space=SPACE)
-    turned = torch.tensor([3, 0, 4, 2, 1])
-    for size in (1, 2, 7):
-        found = fringe.attribute(model, x[turned], method=method, space=SPACE, batch_size=size)
-        torch.testing.assert_close(found.values, together.values[turned], rtol=1e-8, atol=1e-11)
-        for name, values in found.diagnostics.items():
-            torch.testing.assert_close(values, together.diagnostics[name][turned], rtol=1e-7, atol=1e-9, msg=name)
-
-
-def test_out_of_memory_costs_only_chunks():
-    class Limited(Headed):
-        def forward(self, z):
-            if len(z) > 2:
-                raise torch.OutOfMemoryError("simulated")
-            return super().forward(z)
-
-    x, method = images(3), IG2(references=3, steps=5, eta=0.2)
-    found = fringe.attribute(Limited(), x, method=method, space=SPACE, batch_size=8)
-    expected = fringe.attribute(Headed(), x, method=method, space=SPACE)
-    torch.testing.assert_close(found.values, expected.values, rtol=1e-9, atol=1e-12)
-
-
 def test_memory_does_not_grow_with_the_number_of_steps():
     model, x = Headed(), images(2)
     problem = problem_of(model, x, domain=SPACE)
     assert most_alive(CounterfactualPath((0, 1), (0, 1), "head", 40, 0.1), problem) <= 3
-
-
-def test_single_precision():
-    """The references are brought to the inputs' precision; with names for the images the draws are the same."""
-    method, found = IG2(references=2, steps=20, eta=0.1), []
-    for dtype in (torch.float32, torch.float64):
-        model, x = Headed().to(dtype), images(2).to(dtype)
-        found.append(fringe.attribute(model, x, method=method, space=SPACE, ids=("a", "b")).values)
-        assert found[-1].dtype == dtype
-    torch.testing.assert_close(found[0].double(), found[1], rtol=1e-3, atol=1e-5)
-
-
-def test_settings():
-    assert IG2.preset("paper") == IG2(references=8, steps=201, eta=0.015)
-    for change, message in [
-        ({"references": 0}, "references: got 0, expected a positive whole number"),
-        ({"steps": 0}, "steps: got 0, expected a positive whole number"),
-        ({"eta": -1.0}, r"eta: got -1\.0, expected a positive number or auto"),
-        ({"representation": "pixels"}, "representation: got 'pixels', expected one of auto, penultimate, logits"),
-        ({"rule": "left"}, "rule: got 'left', expected one of right, trapezoid, adaptive"),
-    ]:
-        with pytest.raises(fringe.InputError, match=message):
-            dataclasses.replace(IG2(), **change)
 
 
 def test_statistics_of_several_paths_are_pooled_by_hand():

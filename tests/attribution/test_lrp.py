@@ -11,17 +11,14 @@ from torch import nn
 import fringe
 from fringe import AttnLRP, InputError, ZennitMethod
 from fringe.models import import_torchvision
-
-
-def rand(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from toys import normal
 
 
 def filled(model):
     model = model.double().eval()
     with torch.no_grad():
         for i, parameter in enumerate(model.parameters()):
-            parameter.copy_(0.5 * rand(*parameter.shape, seed=i))
+            parameter.copy_(0.5 * normal(*parameter.shape, seed=i))
     return model
 
 
@@ -34,7 +31,7 @@ def convolutions():
     )  # fmt: skip
 
 
-X, TARGET = rand(3, 2, 8, 8, seed=7), torch.tensor([2, 0, 1])
+X, TARGET = normal(3, 2, 8, 8, seed=7), torch.tensor([2, 0, 1])
 
 
 class TestZennit:
@@ -103,14 +100,6 @@ class TestZennit:
         assert (contrast - plain).norm() > 1e-3 * plain.norm()
         assert contrast.shape == other.shape
 
-    def test_the_weights_are_given_back_bit_for_bit(self):
-        model = convolutions()
-        before = {name: value.clone() for name, value in model.state_dict().items()}
-        fringe.attribute(model, X, method="zennit:epsilon_plus_flat")
-        after = model.state_dict()
-        assert list(after) == list(before)
-        assert all(torch.equal(after[name], value) for name, value in before.items())
-
     def test_a_merge_that_fails_leaves_the_weights_as_they_are(self):
         """As in a DenseNet: the second normalisation is of other channels than the layer that is defined before it."""
         model = filled(Dense())
@@ -132,7 +121,7 @@ class TestZennit:
     def test_a_network_without_a_layer_that_has_a_rule_is_refused(self):
         """Its map would be the gradient times the logit."""
         bare = nn.Module()
-        bare.weight, bare.forward = nn.Parameter(rand(128, 3)), lambda x: x.flatten(1) @ bare.weight
+        bare.weight, bare.forward = nn.Parameter(normal(128, 3)), lambda x: x.flatten(1) @ bare.weight
         with pytest.raises(InputError, match=r"model: zennit has no rules for its layers; it knows torch\.nn\.Linear"):
             fringe.attribute(bare.eval(), X, method="zennit:epsilon_plus")
         with pytest.raises(InputError, match=r"model: zennit has no rule for torch\.nn\.MultiheadAttention; choose"):

@@ -1,6 +1,5 @@
 """The straight line to a method's end point, and smoothed maps: what they compute and what they are called."""
 
-import dataclasses
 import json
 
 import pytest
@@ -70,18 +69,6 @@ class TestStraight:
         assert line.vjp - own.vjp == 3 * 7
         assert explained(digits, Straight(fringe.IntegratedGradients(steps=500), steps=7)).passes.vjp < 3 * 9
 
-    def test_reports_the_steps_of_both(self, digits):
-        calls = []
-        explained(digits, Straight(FAST, steps=7), progress=lambda done, total: calls.append((done, total)))
-        assert [done for done, _ in calls] == sorted(done for done, _ in calls)
-        assert calls[-1][0] == calls[-1][1] > 21
-
-    def test_explains_several_classes(self, digits):
-        method = Straight(FAST, steps=5)
-        both = explained(digits, method, target=[[3, 1], [0, 2], [7, 4]])
-        for k, target in enumerate(([3, 0, 7], [1, 2, 4])):
-            torch.testing.assert_close(both.values[:, k], explained(digits, method, target=target).values)
-
     def test_begins_at_the_callers_baseline_where_the_method_does(self, digits):
         line = explained(digits, Straight(fringe.GuidedIG(steps=4), steps=6), baseline=0.5)
         expected = explained(digits, fringe.IntegratedGradients(steps=6), baseline=0.5)
@@ -110,28 +97,10 @@ class TestSmooth:
         torch.testing.assert_close(smooth.completeness_gap, plain.completeness_gap, rtol=1e-6, atol=1e-10)
         assert (smooth.verdict, smooth.passes) == (plain.verdict, plain.passes)
 
-    def test_promises_nothing_where_the_method_promises_nothing(self, digits):
-        result = explained(digits, "smooth(2):smoothgrad")
-        assert result.verdict == ("unchecked",) * 3
-        assert result.completeness_gap.isnan().all()
-
-    def test_of_several_classes_and_the_path(self, digits):
-        smooth = Smooth(dataclasses.replace(FAST, quadrature="trapezoid"), sigma=2)
-        both = explained(digits, smooth, target=[[3, 1], [0, 2], [7, 4]], telemetry=True)
-        for k, target in enumerate(([3, 0, 7], [1, 2, 4])):
-            single = explained(digits, smooth, target=target)
-            torch.testing.assert_close(both.values[:, k], single.values, rtol=1e-9, atol=1e-12)
-        for values, path in zip(both.values, both.trajectory, strict=True):
-            torch.testing.assert_close(path.cumulative[-1].double(), values, rtol=1e-6, atol=1e-9)
-
     def test_channels_do_not_mix(self):
         x = torch.rand(1, 2, 6, 6, dtype=torch.float64)
         result = fringe.attribute(lambda z: z[:, 0].flatten(1)[:, :3], x, method="smooth(1):ig")
         assert (result.values[0, 1] == 0).all()
-
-    def test_inputs_without_pixels_are_refused(self):
-        with pytest.raises(InputError, match=r"expected images \(B, C, H, W\), whose maps are smoothed"):
-            fringe.attribute(lambda x: x[:, :3], torch.randn(2, 6), method="smooth:ig")
 
 
 class TestNames:

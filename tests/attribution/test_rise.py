@@ -9,15 +9,10 @@ import fringe
 from fringe._rng import KeyedGenerator
 
 
-class Spy(torch.nn.Module):
-    """Records what it is asked; its score is the share of light in the upper half."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
+class Half(torch.nn.Module):
+    """Its score is the share of light in the upper half."""
 
     def forward(self, x):
-        self.seen.append(x.detach().clone())
         return torch.stack([x[:, :, : x.shape[2] // 2].mean((1, 2, 3)), x.mean((1, 2, 3))], 1)
 
 
@@ -38,7 +33,7 @@ def authors_masks(seed, key, count, s, p, size):
 
 @pytest.mark.parametrize(("size", "s", "p"), [((14, 21), 7, 0.5), ((10, 10), 3, 0.3), ((5, 9), 4, 0.8)])
 def test_masks_and_map_are_those_of_the_authors(size, s, p):
-    model, count = Spy(), 12
+    model, count = Half(), 12
     x = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1
     method = fringe.RISE(masks=count, cells=s, keep=p, score="logit")
     result = fringe.attribute(model, x, method=method, target=0, ids=["a", "b"], seed=4)
@@ -48,16 +43,6 @@ def test_masks_and_map_are_those_of_the_authors(size, s, p):
         expected = torch.einsum("n,nhw->hw", scores, masks) / count / p
         torch.testing.assert_close(values.sum(0), expected, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(values[0], values[2], rtol=0, atol=0)
-
-
-def test_the_model_sees_masks_between_zero_and_one_of_the_mean_p():
-    model, x = Spy(), torch.ones(1, 1, 16, 16, dtype=torch.float64)
-    fringe.attribute(model, x, method=fringe.RISE(masks=600, keep=0.3, score="logit"), target=0)
-    masks = torch.cat([seen for seen in model.seen if not (seen == 1).all()])[-600:]
-    assert masks.min() >= 0
-    assert masks.max() <= 1
-    assert float(masks.mean()) == pytest.approx(0.3, abs=0.02)
-    assert float((masks.mean(0) - 0.3).abs().max()) < 0.08  # everywhere
 
 
 def test_a_constant_score_is_spread_over_the_image():
@@ -72,19 +57,16 @@ def test_a_constant_score_is_spread_over_the_image():
 def test_the_probability_is_explained_unless_told_otherwise():
     x = torch.rand(1, 1, 8, 8, dtype=torch.float64)
     given = {"target": 1, "ids": ["a"]}
-    a, b = (fringe.attribute(Spy(), x, method=fringe.RISE(masks=5), score=s, **given) for s in ("logit", "probability"))
+    a, b = (
+        fringe.attribute(Half(), x, method=fringe.RISE(masks=5), score=s, **given) for s in ("logit", "probability")
+    )
     assert torch.equal(a.values, b.values)
-    assert float(a.score) == pytest.approx(float(Spy()(x).softmax(1)[0, 1]))
+    assert float(a.score) == pytest.approx(float(Half()(x).softmax(1)[0, 1]))
 
 
 def test_its_error_falls_with_the_root_of_the_masks():
     x = torch.rand(1, 1, 8, 8, dtype=torch.float64)
     errors = [
-        float(fringe.attribute(Spy(), x, method=fringe.RISE(masks=n)).diagnostics["relative_error"]) for n in (50, 800)
+        float(fringe.attribute(Half(), x, method=fringe.RISE(masks=n)).diagnostics["relative_error"]) for n in (50, 800)
     ]
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.15)
-
-
-def test_inputs_that_cannot_be_masked_are_refused():
-    with pytest.raises(fringe.InputError, match=r"images \(B, C, H, W\) to mask"):
-        fringe.attribute(lambda x: x[:, :3], torch.randn(2, 6), method="rise:quick")

@@ -21,11 +21,6 @@ def network(shape=SHAPE):
     return lambda x: torch.tanh(x.flatten(1) @ weight.T / 4) * 3 + (x.flatten(1) @ weight.T) ** 2 / 50
 
 
-def affine(shape=SHAPE):
-    weight = torch.randn(3, int(np.prod(shape)), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return (lambda x: x.flatten(1) @ weight.T), weight
-
-
 def explained(model, x, **settings):
     baseline = settings.pop("baseline_tensor", None)
     return fringe.attribute(model, x, method=fringe.SpectralIG(**settings), target=1, baseline=baseline)
@@ -109,15 +104,6 @@ def test_a_difference_of_rank_one_is_a_straight_line_that_ends_early():
     torch.testing.assert_close(result.values, straight.values, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("basis", ["svd", "joint_svd", "dct"])
-def test_an_affine_score_is_explained_exactly(basis):
-    model, weight = affine()
-    x = images(3)
-    result = explained(model, x, steps=3, basis=basis)
-    torch.testing.assert_close(result.values, x * weight[1].view(SHAPE), rtol=1e-9, atol=1e-12)
-    assert set(result.verdict) == {"ok"}
-
-
 @pytest.mark.parametrize(("rule", "order"), [("left", 1), ("trapezoid", 2)])
 def test_its_gap_goes_to_zero_at_the_order_of_its_rule(rule, order):
     x = images(3)
@@ -134,8 +120,3 @@ def test_its_path_goes_from_the_input_to_the_baseline_and_the_strong_comes_first
     begun = path.snapshots[-4]  # two tenths of the way: only components of strength above two thirds
     s = torch.linalg.svdvals(x[0])
     assert torch.linalg.matrix_rank(begun).tolist() == (s / s[:, :1] > 1 - 0.2 / 0.6).sum(1).tolist()
-
-
-def test_inputs_without_a_spectrum_are_refused():
-    with pytest.raises(fringe.InputError, match=r"images \(B, C, H, W\) with a spectrum"):
-        explained(lambda x: x[:, :3], torch.randn(2, 6, dtype=torch.float64))

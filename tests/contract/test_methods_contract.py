@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import math
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from fringe import METHODS
 from fringe.attribution import Attributor
 from fringe.data import digits_samples
 from fringe.models import load_model
+from fringe.settings import settings_of
 from fringe.testing import ATTRIBUTOR_CHECKS, check_attributor
+from toys import ToyProblems, smooth_cnn
 
 # Settings cheap enough for a test: a row for each method, and for each mode that computes something else.
 CHEAP = {
@@ -144,6 +147,75 @@ def test_its_settings_tell_the_order_of_its_passes(name, method):
 
 def test_a_method_of_somebody_else_need_not_tell():
     assert Attributor.planned_passes.fget(fringe.IntegratedGradients()) is None
+
+
+# -- laws that need no network of the kit's own ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_setting_that_makes_no_sense_is_refused_by_its_name(name):
+    kind = METHODS[name]
+    for label, setting in settings_of(kind).items():
+        whole, real = int in setting.types, float in setting.types
+        wrong = ["no such"] if label not in ("of", "layer") else []  # the name of a method, and of a module
+        wrong += [math.nan, -1] if whole or real else []
+        wrong += [0, 2.5] if whole and not real else []
+        for value in wrong:
+            with pytest.raises(fringe.InputError, match=f"^{label}: got "):
+                kind(**{label: value})
+
+
+def no_more_than_two(module, inputs):
+    if len(inputs[0]) > 2:
+        raise torch.OutOfMemoryError("simulated")
+
+
+def explained(method, *, model=None, dtype=torch.float64, **given):
+    toys = ToyProblems(dtype)
+    model = model or toys.build(smooth_cnn)
+    return fringe.attribute(model, toys.images(3), method=method, space=toys.space(), ids="abc", **given)
+
+
+@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+def test_a_device_without_memory_costs_only_time(name, method):
+    expected = explained(method, batch_size=16)
+    model = ToyProblems().build(smooth_cnn)
+    model.register_forward_pre_hook(no_more_than_two)  # and no wrapper, as some methods read the layers
+    found = explained(method, model=model, batch_size=16)
+    torch.testing.assert_close(found.values, expected.values, rtol=1e-8, atol=1e-10)
+    assert found.verdict == expected.verdict
+
+
+@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+def test_single_precision_loses_single_precision_only(name, method):
+    single, double = (explained(method, dtype=dtype).values for dtype in (torch.float32, torch.float64))
+    assert single.dtype == torch.float32
+    assert (single.double() - double).abs().max() < 1e-3 * double.abs().max()
+
+
+@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+def test_progress_ends_with_the_whole_and_the_record_with_the_map(name, method):
+    heard = []
+    found = explained(method, telemetry=True, batch_size=2, progress=lambda *now: heard.append(now))
+    assert heard[-1][0] == heard[-1][1]
+    for path, values in zip(found.trajectory or (), found.values, strict=bool(found.trajectory)):
+        if path is not None and name not in ("agi", "ig2"):  # whose record is of the first of several paths
+            torch.testing.assert_close(path.cumulative[-1].to(values), values, rtol=1e-6, atol=1e-9)
+
+
+FROM_BASELINES = [
+    (name, method) for name, method in ROWS if name in WALKS and method.accepts_baseline and method.is_complete
+]
+
+
+@pytest.mark.parametrize(("name", "method"), FROM_BASELINES)
+def test_from_an_image_to_itself_there_is_nothing_to_explain(name, method):
+    x = ToyProblems().images(3)
+    found = explained(method, baseline=torch.cat([x[:1], 0 * x[1:2], x[2:]]))
+    assert found.verdict[::2] == ("at_reference",) * 2
+    assert found.verdict[1] != "at_reference"
+    assert not found.values[::2].any()
+    assert not found.completeness_residual[::2].any()
 
 
 # -- a score of the caller's own ---------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from fringe.geometry import (
     sqrt_chart,
     to_tangent,
 )
+from toys import normal
 
 few = settings(max_examples=60)
 
@@ -81,15 +82,6 @@ def test_dist_is_a_distance(points):
 
 
 @few
-@given(charts(2))
-def test_dist_is_the_arccosine_where_that_is_sound(points):
-    a, b = points
-    theta = torch.arccos((a @ b).clamp(max=1.0))
-    if theta > 0.1:  # arccos magnifies rounding by 1 / sin(theta)
-        assert abs(dist(a, b) - 2 * theta) <= 2 * UNIT / theta.sin()
-
-
-@few
 @given(charts(2), st.floats(0.0, 1.0))
 def test_geodesic_has_constant_speed_on_the_positive_sphere(points, alpha):
     a, b = points
@@ -125,7 +117,7 @@ def test_numbers_of_a_batch_are_those_of_its_rows():
     """As many classes as rows, or more: a reduction over the wrong axis shows in either."""
     for classes in (3, 5):
         log_p, log_q = (normal(3, classes, seed=seed).log_softmax(-1) for seed in (0, 1))
-        p, s, u = log_p.exp(), log_q.mul(0.5).exp(), normal(3, classes, seed=2)
+        p, s, u = log_p.exp(), log_q.mul(0.5).exp(), normal(3, classes, seed=3)
         for i in range(3):
             q = log_q[i].exp()
             rows = (
@@ -139,14 +131,10 @@ def test_numbers_of_a_batch_are_those_of_its_rows():
                 assert found.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def pair(classes, theta):
     """Two chart points at about ``theta``."""
     base = sqrt_chart(normal(classes).log_softmax(-1))
-    return base, exp(theta * unit(log(sqrt_chart(normal(classes, seed=1).log_softmax(-1)), base)), base)
+    return base, exp(theta * unit(log(sqrt_chart(normal(classes, seed=2).log_softmax(-1)), base)), base)
 
 
 @pytest.mark.parametrize("classes", [2, 10, 1000])
@@ -322,13 +310,13 @@ class TestKL:
     def test_is_not_made_negative_by_rounding(self):
         # the true value, about 1e-18, lies under the rounding of the sum
         base = normal(500, 10)
-        divergence = kl(log_probabilities(base), log_probabilities(base + 1e-9 * normal(500, 10, seed=1)))
+        divergence = kl(log_probabilities(base), log_probabilities(base + 1e-9 * normal(500, 10, seed=2)))
         assert (divergence >= 0).all()
         assert (divergence <= 10 * EPS).all()
 
     @pytest.mark.parametrize("classes", [2, 10, 1000])
     def test_is_half_the_fisher_form_to_second_order(self, classes):
-        base, u = normal(classes), normal(classes, seed=1)
+        base, u = normal(classes), normal(classes, seed=2)
         p = base.softmax(-1)
         form = 0.5 * (u @ fisher_product(p, u)).item()
         errors = []
@@ -339,7 +327,7 @@ class TestKL:
         assert orders == pytest.approx([3.0, 3.0], abs=0.15)
 
     def test_is_half_the_squared_distance_to_second_order(self):
-        base, u = normal(10), normal(10, seed=1)
+        base, u = normal(10), normal(10, seed=2)
         for step in (1e-2, 1e-3):
             log_p, log_q = log_probabilities(base), log_probabilities(base + step * u)
             half = 0.5 * dist(sqrt_chart(log_p), sqrt_chart(log_q)).item() ** 2
@@ -358,23 +346,6 @@ class TestFisher:
         assert abs(v @ fisher_product(p, u) - u @ fisher_product(p, v)) <= UNIT * scale
         assert u @ fisher_product(p, u) >= -UNIT * (1 + u.abs().max()) ** 2
 
-    @few
-    @given(logits(1))
-    def test_constants_are_its_kernel(self, rows):
-        p = rows[0].softmax(-1)
-        assert fisher_product(p, torch.ones_like(p)).abs().max() <= UNIT
-
-    def test_has_rank_one_less_than_the_classes(self):
-        p = normal(6).softmax(-1)
-        values = torch.linalg.eigvalsh(torch.stack([fisher_product(p, e) for e in torch.eye(6).double()]))
-        assert values[0].abs() <= 10 * EPS
-        assert values[1] > 1e-3
-
-    @pytest.mark.parametrize("vertex", [0, 2])
-    def test_vanishes_at_a_vertex(self, vertex):
-        p = torch.eye(3, dtype=torch.float64)[vertex]
-        assert torch.equal(fisher_product(p, normal(3)), torch.zeros(3, dtype=torch.float64))
-
 
 class TestSphericalLoss:
     @few
@@ -388,14 +359,14 @@ class TestSphericalLoss:
     @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0])
     def test_gradient_equals_autograd(self, classes, spread):
         row = (spread * normal(3, 4, classes)).requires_grad_(True)
-        waypoint = sqrt_chart(normal(3, 4, classes, seed=1).log_softmax(-1))
+        waypoint = sqrt_chart(normal(3, 4, classes, seed=2).log_softmax(-1))
         (expected,) = torch.autograd.grad(spherical_loss(log_probabilities(row), waypoint).sum(), row)
         result = spherical_loss_gradient(log_probabilities(row.detach()), waypoint)
         assert torch.allclose(result, expected, rtol=1e-12, atol=UNIT)
 
     @pytest.mark.parametrize("classes", [2, 10])
     def test_gradient_equals_finite_differences(self, classes):
-        row, waypoint = normal(classes), sqrt_chart(normal(classes, seed=1).log_softmax(-1))
+        row, waypoint = normal(classes), sqrt_chart(normal(classes, seed=2).log_softmax(-1))
         result, step = spherical_loss_gradient(log_probabilities(row), waypoint), 1e-5
         for i, e in enumerate(step * torch.eye(classes, dtype=torch.float64)):
             rise = spherical_loss(log_probabilities(row + e), waypoint) - spherical_loss(
@@ -411,13 +382,6 @@ class TestSphericalLoss:
         waypoint = sqrt_chart(log_p)
         assert spherical_loss(log_p, waypoint) == 0
         assert torch.equal(spherical_loss_gradient(log_p, waypoint), torch.zeros_like(log_p))
-
-    @few
-    @given(logits(2))
-    def test_gradient_sums_to_zero(self, rows):
-        # logits shifted together give the same prediction
-        gradient = spherical_loss_gradient(log_probabilities(rows[0]), sqrt_chart(log_probabilities(rows[1])))
-        assert abs(gradient.sum()) <= UNIT
 
 
 @pytest.mark.parametrize("gap", [0.0, 5.0, 40.0, 90.0, 300.0])

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from toys import normal
+
 EPS = torch.finfo(torch.float64).eps
 
 
@@ -60,7 +62,7 @@ def symmetric(eigenvalues, seed=0):
     """``Q diag(eigenvalues) Q^T`` (B, n, n) with a random orthogonal Q an item; ``eigenvalues`` is (B, n) or (n,)."""
     eigenvalues = torch.atleast_2d(torch.as_tensor(eigenvalues, dtype=torch.float64))
     batch, n = eigenvalues.shape
-    q = torch.linalg.qr(normal((batch, n, n), seed))[0]
+    q = torch.linalg.qr(normal(batch, n, n, seed=seed))[0]
     a = q * eigenvalues[:, None, :] @ q.mT
     return 0.5 * (a + a.mT)
 
@@ -68,10 +70,6 @@ def symmetric(eigenvalues, seed=0):
 def conditioned(condition, n=20, seed=0):
     """One SPD matrix (1, n, n) with eigenvalues spread evenly in logarithm over [1/condition, 1]."""
     return symmetric(torch.logspace(-torch.log10(torch.tensor(condition)).item(), 0, n, dtype=torch.float64), seed)
-
-
-def normal(shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def direct(a, b):

@@ -43,6 +43,16 @@ def test_a_step_takes_the_bound_it_is_given():
     assert bound.tolist() == [Bound.LOGIT] * 2
 
 
+def test_a_bound_that_is_switched_off_does_not_bind():
+    fisher, norm = tensor(0.01, 1.0, 0.01), tensor(0.5, 0.5, 30.0)
+    for tau, delta_euc, expected in (
+        (None, 3.0, [2.0, 2.0, 0.1]),
+        (0.08, None, [2.0, 0.4, 2.0]),
+        (None, None, [2.0] * 3),
+    ):
+        assert TrustRegion(2.0, tau, delta_euc).step(fisher, norm)[0].tolist() == pytest.approx(expected)
+
+
 def test_the_range_of_the_bound_is_a_tenth_of_delta_logit_to_delta_logit():
     trust = TrustRegion(eta_max=10.0, tau=None, delta_euc=None, delta_logit=3.0)
     as_predicted, backwards = tensor(2.0, 0.0)[None], tensor(-2.0, 0.0)[None]
@@ -59,29 +69,14 @@ def test_the_range_of_the_bound_is_a_tenth_of_delta_logit_to_delta_logit():
         (1e-4, 1.0, 0.5, 2.0, Bound.LOGIT),  # beside 20 and 3
         (1e-4, 0.1, 0.01, 10.0, Bound.ETA_MAX),
         (1e-4, 0.1, None, 10.0, Bound.ETA_MAX),  # not measured: no such bound
+        (1.0, 1.0, None, 0.2, Bound.KL),  # sqrt(2 * 0.02 / 1)
+        (1e-4, 0.5, None, 6.0, Bound.EUCLIDEAN),  # the other would be 20
+        (0.0, 0.0, None, 10.0, Bound.ETA_MAX),  # no direction at all
     ],
 )
 def test_all_four_bounds_beside_each_other(fisher, norm, logit_range, eta, active):
     region = TrustRegion(eta_max=10.0, tau=0.02, delta_euc=3.0, delta_logit=1.0)
     found, bound = region.step(tensor(fisher), tensor(norm), None if logit_range is None else tensor(logit_range))
-    assert found.item() == pytest.approx(eta, rel=1e-7)
-    assert bound.item() == active
-
-
-@pytest.mark.parametrize(
-    ("fisher", "norm", "eta", "active"),
-    [
-        (1.0, 1.0, 0.2, Bound.KL),  # sqrt(2 * 0.02 / 1)
-        (4.0, 1.0, 0.1, Bound.KL),
-        (1e-4, 1.0, 3.0, Bound.EUCLIDEAN),  # the other would be 20
-        (1e-4, 0.5, 6.0, Bound.EUCLIDEAN),
-        (1e-4, 0.1, 10.0, Bound.ETA_MAX),
-        (0.0, 0.0, 10.0, Bound.ETA_MAX),  # no direction at all
-    ],
-)
-def test_a_step_is_the_smallest_of_its_bounds(fisher, norm, eta, active):
-    region = TrustRegion(eta_max=10.0, tau=0.02, delta_euc=3.0)
-    found, bound = region.step(tensor(fisher), tensor(norm))
     assert found.item() == pytest.approx(eta, rel=1e-7)
     assert bound.item() == active
 

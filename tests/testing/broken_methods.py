@@ -1,12 +1,12 @@
-"""A correct method, and methods with one fault each."""
+"""Correct methods, and methods with one fault each, with the checks that find it."""
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 
+from fringe import InputError
 from fringe.attribution import Attributor
 from fringe.attribution._diagnostics import gradient_attribution, path_attribution
 from fringe.attribution._integrate import integrate
@@ -14,6 +14,7 @@ from fringe.attribution._quadrature import quadrature_nodes
 from fringe.attribution._terms import NodeTerms
 from fringe.paths import StraightLine
 from fringe.settings import Doc
+from fringe.testing import ATTRIBUTOR_CHECKS
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,17 @@ class Gradient(Attributor):
 
     def attribute(self, problem):
         _, values = problem.logits_gradient(problem.inputs, problem.every_row)
-        return gradient_attribution(self, values, problem, {}, "a gradient")
+        return self.spoil(gradient_attribution(self, values, problem, {}, "a gradient"), problem)
+
+    def spoil(self, result, problem):
+        return result
 
 
 def with_values(result, values):
     """The same attribution with other maps, and a gap that is true of them."""
     gap = values.double().flatten(1).sum(1) - (result.score - result.endpoint_score).double()
     residual = gap.abs() / (result.score - result.endpoint_score).double().abs()
-    return dataclasses.replace(result, values=values, completeness_gap=gap, completeness_residual=residual)
+    return replace(result, values=values, completeness_gap=gap, completeness_residual=residual)
 
 
 @dataclass
@@ -85,152 +89,6 @@ class Unwritable(Correct):
 
 
 @dataclass(frozen=True)
-class Forgetful(Correct):
-    """Its record leaves a setting out."""
-
-    def record(self):
-        return {"method": self.name, "steps": self.steps, "baseline": "black"}
-
-
-@dataclass(frozen=True)
-class Misnamed(Correct):
-    """A preset with a setting that does not exist."""
-
-    presets: ClassVar = {"paper": {"nodes": 3}}
-
-
-@dataclass(frozen=True)
-class SinglePrecision(Correct):
-    def spoil(self, result, problem):
-        return dataclasses.replace(result, values=result.values.float())
-
-
-@dataclass(frozen=True)
-class Graphed(Correct):
-    def spoil(self, result, problem):
-        return dataclasses.replace(result, values=result.values.requires_grad_(True))
-
-
-@dataclass(frozen=True)
-class ShortDiagnostics(Correct):
-    def spoil(self, result, problem):
-        return dataclasses.replace(result, diagnostics={"mean": result.score.mean()})
-
-
-@dataclass(frozen=True)
-class DividesByDoubt(Gradient):
-    """Divided by 1 - p, which is zero where the network is certain; for images only."""
-
-    def attribute(self, problem):
-        result = super().attribute(problem)
-        doubt = 1 - problem.logits.softmax(1).gather(1, problem.target[:, None])
-        return dataclasses.replace(result, values=result.values / doubt.view(-1, 1, 1, 1))
-
-
-@dataclass(frozen=True)
-class NeverEmpty(Correct):
-    """A zero map becomes a map of ones."""
-
-    def spoil(self, result, problem):
-        empty = (result.values == 0).flatten(1).all(1).view(-1, *[1] * (result.values.dim() - 1))
-        return with_values(result, torch.where(empty, 1.0, result.values))
-
-
-@dataclass(frozen=True)
-class SmearsChannels(Correct):
-    """Shares out the sum of the channels equally: still complete."""
-
-    def spoil(self, result, problem):
-        return dataclasses.replace(result, values=result.values.mean(1, keepdim=True).expand_as(result.values).clone())
-
-
-@dataclass(frozen=True)
-class Transposed(Correct):
-    """Rows and columns exchanged, without a claim to be complete."""
-
-    @property
-    def is_complete(self):
-        return False
-
-    def spoil(self, result, problem):
-        values = result.values.mT.clone() if result.values.dim() == 4 else result.values
-        gap = torch.full_like(result.completeness_gap, torch.nan)
-        return dataclasses.replace(
-            result,
-            values=values,
-            completeness_gap=gap,
-            completeness_residual=gap,
-            verdict=("unchecked",) * len(result.verdict),
-        )
-
-
-@dataclass(frozen=True)
-class Shrinks(Correct):
-    """Nine tenths of the map, honestly reported."""
-
-    def spoil(self, result, problem):
-        return with_values(result, 0.9 * result.values)
-
-
-@dataclass(frozen=True)
-class ClaimsToBeExact(Correct):
-    def spoil(self, result, problem):
-        zero = torch.zeros_like(result.completeness_gap)
-        return dataclasses.replace(result, completeness_gap=zero, completeness_residual=zero)
-
-
-@dataclass(frozen=True)
-class WrongSign(Correct):
-    def spoil(self, result, problem):
-        return dataclasses.replace(result, completeness_gap=-result.completeness_gap)
-
-
-@dataclass(frozen=True)
-class OtherScore(Correct):
-    """Reports a score that is not the explained one; the gap is true of it."""
-
-    def spoil(self, result, problem):
-        return dataclasses.replace(result, score=result.score + 1, endpoint_score=result.endpoint_score + 1)
-
-
-@dataclass(frozen=True)
-class CalledUnchecked(Correct):
-    def spoil(self, result, problem):
-        return dataclasses.replace(result, verdict=("unchecked",) * len(result.verdict))
-
-
-@dataclass(frozen=True)
-class IgnoresSteps(Correct):
-    def nodes(self):
-        return 2
-
-
-@dataclass(frozen=True)
-class IgnoresBaseline(Correct):
-    """Begins at zero, whatever is given."""
-
-    def begin(self, problem):
-        return torch.zeros_like(problem.inputs)
-
-
-@dataclass(frozen=True)
-class OnlyImages(Correct):
-    def begin(self, problem):
-        _, _, _, _ = problem.inputs.shape
-        return super().begin(problem)
-
-
-@dataclass(frozen=True)
-class OnlyImagesPolitely(Correct):
-    def begin(self, problem):
-        from fringe import InputError
-
-        if problem.inputs.dim() != 4:
-            raise InputError("inputs: only images")
-        return super().begin(problem)
-
-
-@dataclass(frozen=True)
 class MeanOfTheBatch(Attributor):
     """The line begins at the mean of whatever images come together."""
 
@@ -244,171 +102,11 @@ class MeanOfTheBatch(Attributor):
 
 
 @dataclass(frozen=True)
-class CountsRows(Gradient):
-    """The map knows where its image stands."""
-
-    def attribute(self, problem):
-        result = super().attribute(problem)
-        row = torch.arange(1.0, 1.0 + len(result.values), dtype=result.values.dtype)
-        return dataclasses.replace(result, values=result.values * row.view(-1, *[1] * (result.values.dim() - 1)))
-
-
-@dataclass(frozen=True)
-class AllAtOnce(Gradient):
-    """Every image in one pass, however many the classifier allows."""
-
-    def attribute(self, problem):
-        result = super().attribute(problem)
-        point = problem.model.linearise(problem.inputs.repeat_interleave(2, 0), tangents=False)
-        assert len(point.value) == 2 * len(problem.inputs)
-        return result
-
-
-@dataclass(frozen=True)
-class GlobalNoise(Gradient):
-    """Random numbers from torch's global generator, which the session puts back."""
-
-    def attribute(self, problem):
-        result = super().attribute(problem)
-        return dataclasses.replace(result, values=result.values * (1 + 1e-3 * torch.randn(()).to(result.values)))
-
-
-@dataclass(frozen=True)
-class MovesNumPy(Gradient):
-    """Draws from NumPy's global generator, for nothing."""
-
-    def attribute(self, problem):
-        np.random.rand()  # noqa: NPY002
-        return super().attribute(problem)
-
-
-@dataclass(frozen=True)
-class WritesIntoReferences(Gradient):
-    def attribute(self, problem):
-        problem.domain.references.mul_(0.5)
-        return super().attribute(problem)
-
-
-@dataclass(frozen=True)
-class LeavesAHook(Gradient):
-    def attribute(self, problem):
-        problem.model.module.register_forward_hook(lambda module, given, output: None)
-        return super().attribute(problem)
-
-
-@dataclass(frozen=True)
-class ClearsGradients(Gradient):
-    def attribute(self, problem):
-        problem.model.module.zero_grad()
-        return super().attribute(problem)
-
-
-@dataclass(frozen=True)
-class CountsTooFew(Gradient):
-    """Goes past the classifier to the model."""
-
-    def attribute(self, problem):
-        for image in problem.inputs.split(1):
-            problem.model.model(image)
-        return super().attribute(problem)
-
-
-@dataclass(frozen=True)
-class DependsOnTheCall(Gradient):
-    """The map knows how many images were given, bad ones included."""
-
-    def attribute(self, problem):
-        result = super().attribute(problem)
-        return dataclasses.replace(result, values=result.values * (problem.total or 1))
-
-
-@dataclass(frozen=True)
-class RecordingMatters(Gradient):
-    def attribute(self, problem):
-        result = super().attribute(problem)
-        return dataclasses.replace(result, values=result.values * (1.0 + problem.record_path))
-
-
-@dataclass(frozen=True)
-class OverPlan(Gradient):
-    """Tells of more progress than was planned."""
-
-    def attribute(self, problem):
-        if problem.progress is not None:
-            problem.progress(2, 1)
-        return super().attribute(problem)
-
-
-@dataclass(frozen=True)
-class AlwaysThePrediction(Gradient):
-    """The map of the predicted class, whichever is asked for."""
-
-    def attribute(self, problem):
-        predicted = dataclasses.replace(problem, target=problem.logits.argmax(1), contrast=None)
-        values = super().attribute(predicted).values
-        return dataclasses.replace(super().attribute(problem), values=values)
-
-
-@dataclass(frozen=True)
 class WithoutContrast(Correct):
     """Explains the class alone, and not its difference from another one."""
 
     def attribute(self, problem):
-        return super().attribute(dataclasses.replace(problem, contrast=None))
-
-
-@dataclass(frozen=True)
-class Boastful(Gradient):
-    """Says that its maps add up, and gives no gap."""
-
-    is_complete = True
-
-
-@dataclass(frozen=True)
-class Negated(Gradient):
-    """Evidence for the target is negative."""
-
-    def attribute(self, problem):
-        result = super().attribute(problem)
-        return dataclasses.replace(result, values=-result.values)
-
-
-@dataclass(frozen=True)
-class Mirrored(Gradient):
-    def attribute(self, problem):
-        result = super().attribute(problem)
-        return dataclasses.replace(result, values=result.values.flip(-1))
-
-
-@dataclass(frozen=True)
-class Shifted(Gradient):
-    def attribute(self, problem):
-        result = super().attribute(problem)
-        return dataclasses.replace(result, values=result.values.roll(1, -1))
-
-
-@dataclass(frozen=True)
-class NextClass(Gradient):
-    """Off by one class, of targets and of contrasts."""
-
-    def attribute(self, problem):
-        classes = problem.logits.shape[1]
-        contrast = None if problem.contrast is None else (problem.contrast + 1) % classes
-        values = (
-            super()
-            .attribute(dataclasses.replace(problem, target=(problem.target + 1) % classes, contrast=contrast))
-            .values
-        )
-        return dataclasses.replace(super().attribute(problem), values=values)
-
-
-@dataclass(frozen=True)
-class OfTheProbability(Gradient):
-    """The gradient after softmax, with the logit as its score."""
-
-    def attribute(self, problem):
-        values = super().attribute(dataclasses.replace(problem, score_kind="probability")).values
-        return dataclasses.replace(super().attribute(problem), values=values)
+        return super().attribute(replace(problem, contrast=None))
 
 
 @dataclass(frozen=True)
@@ -420,4 +118,208 @@ class FirstClassOnly(Gradient):
     def attribute(self, problem):
         result = super().attribute(problem)
         values = result.values if problem.target.dim() == 1 else result.values[:, :1].expand_as(result.values)
-        return dataclasses.replace(result, values=values)
+        return replace(result, values=values)
+
+
+def fault(base, **members):
+    """``base`` with other members."""
+    return dataclass(frozen=True)(type("Fault", (base,), members))
+
+
+def spoilt(spoil):
+    """Integrated Gradients whose result ``spoil(self, result, problem)`` changes."""
+    return fault(Correct, spoil=spoil)
+
+
+def mapped(values):
+    """The gradient, with the maps ``values(result, problem)``."""
+    return fault(Gradient, spoil=lambda self, result, problem: replace(result, values=values(result, problem)))
+
+
+def of_another(problem_of):
+    """The gradient of the problem that ``problem_of(problem)`` makes, reported as that of its own."""
+    return mapped(lambda result, problem: Gradient().attribute(problem_of(problem)).values)
+
+
+def beside(action):
+    """The gradient, and ``action(problem)``."""
+
+    def spoil(self, result, problem):
+        action(problem)
+        return result
+
+    return fault(Gradient, spoil=spoil)
+
+
+def never_empty(self, result, problem):
+    """A zero map becomes a map of ones."""
+    empty = (result.values == 0).flatten(1).all(1).view(-1, *[1] * (result.values.dim() - 1))
+    return with_values(result, torch.where(empty, 1.0, result.values))
+
+
+def transposed(self, result, problem):
+    """Rows and columns exchanged, without a claim to be complete."""
+    values = result.values.mT.clone() if result.values.dim() == 4 else result.values
+    gap = torch.full_like(result.completeness_gap, torch.nan)
+    verdict = ("unchecked",) * len(result.verdict)
+    return replace(result, values=values, completeness_gap=gap, completeness_residual=gap, verdict=verdict)
+
+
+def only_images(self, problem):
+    _, _, _, _ = problem.inputs.shape
+    return Correct.begin(self, problem)
+
+
+def only_images_politely(self, problem):
+    if problem.inputs.dim() != 4:
+        raise InputError("inputs: only images")
+    return Correct.begin(self, problem)
+
+
+def divided_by_doubt(result, problem):
+    """Divided by 1 - p, which is zero where the network is certain; for images only."""
+    doubt = 1 - problem.logits.softmax(1).gather(1, problem.target[:, None])
+    return result.values / doubt.view(-1, 1, 1, 1)
+
+
+def times_its_row(result, problem):
+    """The map knows where its image stands."""
+    row = torch.arange(1.0, 1.0 + len(result.values), dtype=result.values.dtype)
+    return result.values * row.view(-1, *[1] * (result.values.dim() - 1))
+
+
+def next_class(problem):
+    """Off by one class, of targets and of contrasts."""
+    classes = problem.logits.shape[1]
+    contrast = None if problem.contrast is None else (problem.contrast + 1) % classes
+    return replace(problem, target=(problem.target + 1) % classes, contrast=contrast)
+
+
+#: The checks that explain something: all of them fail for a result that attribute() refuses.
+EXPLAINING = {name for name in ATTRIBUTOR_CHECKS if not name.startswith("settings") and name != "presets"}
+
+Polite = fault(Correct, begin=only_images_politely)
+
+#: A method with one fault, and the checks that find it.
+FAULTS = {
+    # settings
+    "mutable": (Mutable, {"settings_frozen"}),
+    "undocumented": (Undocumented, {"settings_documented"}),
+    "unwritable": (Unwritable, {"settings_recorded"}),
+    "its record leaves a setting out": (
+        fault(Correct, record=lambda self: {"method": self.name, "steps": self.steps, "baseline": "black"}),
+        {"settings_recorded"},
+    ),
+    "a preset with a setting that does not exist": (
+        fault(Correct, presets={"paper": {"nodes": 3}}),
+        {"presets"},
+    ),
+    # what is returned
+    "single precision": (
+        spoilt(lambda self, result, problem: replace(result, values=result.values.float())),
+        {"shape_and_dtype", "completeness", "affine_score"},
+    ),
+    "graphed": (
+        spoilt(lambda self, result, problem: replace(result, values=result.values.requires_grad_(True))),
+        {"shape_and_dtype"},
+    ),
+    "short diagnostics": (
+        spoilt(lambda self, result, problem: replace(result, diagnostics={"mean": result.score.mean()})),
+        EXPLAINING,
+    ),
+    # maps
+    "divided by doubt": (mapped(divided_by_doubt), {"finite", "tabular_inputs"}),
+    "never empty": (spoilt(never_empty), {"constant_model", "zero_displacement"}),
+    "shares the sum out among the channels": (  # still complete
+        spoilt(
+            lambda self, result, problem: replace(
+                result, values=result.values.mean(1, keepdim=True).expand_as(result.values).clone()
+            )
+        ),
+        {"unread_inputs", "affine_score"},
+    ),
+    "transposed": (fault(Correct, is_complete=False, spoil=transposed), {"unread_inputs"}),
+    "mirrored": (mapped(lambda result, problem: result.values.flip(-1)), {"unread_inputs"}),
+    "shifted": (mapped(lambda result, problem: result.values.roll(1, -1)), {"unread_inputs"}),
+    "negated": (mapped(lambda result, problem: -result.values), {"affine_score"}),
+    "nine tenths, honestly reported": (
+        spoilt(lambda self, result, problem: with_values(result, 0.9 * result.values)),
+        {"affine_score", "refinement"},
+    ),
+    # what is claimed
+    "says that its maps add up, and gives no gap": (fault(Gradient, is_complete=True), {"completeness"}),
+    "claims to be exact": (
+        spoilt(
+            lambda self, result, problem: replace(
+                result, completeness_gap=0 * result.score, completeness_residual=0 * result.score
+            )
+        ),
+        {"completeness"},
+    ),
+    "wrong sign of the gap": (
+        spoilt(lambda self, result, problem: replace(result, completeness_gap=-result.completeness_gap)),
+        {"completeness"},
+    ),
+    "a score that is not the explained one": (  # the gap is true of it
+        spoilt(
+            lambda self, result, problem: replace(
+                result, score=result.score + 1, endpoint_score=result.endpoint_score + 1
+            )
+        ),
+        {"completeness", "affine_score", "explained_class", "unread_inputs"},
+    ),
+    "called unchecked": (
+        spoilt(lambda self, result, problem: replace(result, verdict=("unchecked",) * len(result.verdict))),
+        {"completeness"},
+    ),
+    # what it is given
+    "ignores its steps": (fault(Correct, nodes=lambda self: 2), {"refinement"}),
+    "ignores its baseline": (
+        fault(Correct, begin=lambda self, problem: torch.zeros_like(problem.inputs)),
+        {"zero_displacement"},
+    ),
+    "only images": (fault(Correct, begin=only_images), {"tabular_inputs"}),
+    "the prediction, whatever is asked for": (
+        of_another(lambda problem: replace(problem, target=problem.logits.argmax(1), contrast=None)),
+        {"explained_class", "unread_inputs"},
+    ),
+    "next class": (of_another(next_class), {"unread_inputs"}),
+    "the probability, with the logit as its score": (
+        of_another(lambda problem: replace(problem, score_kind="probability")),
+        {"unread_inputs"},
+    ),
+    "without the contrast": (WithoutContrast, {"explained_class"}),
+    "of several classes, the first alone": (FirstClassOnly, {"explained_class"}),
+    # other images, and the call
+    "from the mean of the batch": (MeanOfTheBatch, {"batch_of_one"}),
+    "times its row": (mapped(times_its_row), {"batch_of_one", "order", "explained_class"}),
+    "all at once": (
+        beside(lambda problem: problem.model.linearise(problem.inputs.repeat_interleave(2, 0), tangents=False)),
+        {"batch_size"},
+    ),
+    "global noise": (  # from a generator that the session puts back
+        mapped(lambda result, problem: result.values * (1 + 1e-3 * torch.randn(()).to(result.values))),
+        {"repeatable"},
+    ),
+    "knows how many images were given": (  # bad ones included
+        mapped(lambda result, problem: result.values * (problem.total or 1)),
+        {"bad_images", "batch_of_one"},
+    ),
+    "recording matters": (mapped(lambda result, problem: result.values * (1.0 + problem.record_path)), {"telemetry"}),
+    "tells of more progress than was planned": (
+        beside(lambda problem: problem.progress is None or problem.progress(2, 1)),
+        {"telemetry"},
+    ),
+    # what it leaves behind
+    "moves NumPy's generator": (beside(lambda problem: np.random.rand()), {"random_generators"}),  # noqa: NPY002
+    "writes into references": (beside(lambda problem: problem.domain.references.mul_(0.5)), {"caller_tensors"}),
+    "leaves a hook": (
+        beside(lambda problem: problem.model.module.register_forward_hook(lambda module, given, output: None)),
+        {"caller_model"},
+    ),
+    "clears gradients": (beside(lambda problem: problem.model.module.zero_grad()), {"caller_model"}),
+    "goes past the classifier to the model": (
+        beside(lambda problem: [problem.model.model(image) for image in problem.inputs.split(1)]),
+        {"passes"},
+    ),
+}

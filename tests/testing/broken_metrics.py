@@ -1,7 +1,6 @@
-"""A correct metric, and metrics with one fault each."""
+"""A correct metric, and metrics with one fault each, with the checks that find it."""
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -9,6 +8,7 @@ import torch
 
 from fringe.metrics import Metric, Scores
 from fringe.settings import Doc
+from fringe.testing import METRIC_CHECKS
 
 
 @dataclass(frozen=True)
@@ -34,26 +34,6 @@ class CorrectMetric(Metric):
         return scores
 
 
-@dataclass(frozen=True)
-class Undirected(CorrectMetric):
-    direction: ClassVar[str] = "up"
-
-
-@dataclass(frozen=True)
-class Sourceless(CorrectMetric):
-    source: ClassVar[str] = ""
-
-
-@dataclass(frozen=True)
-class NoPaperSetting(CorrectMetric):
-    presets: ClassVar = {"default": {}}
-
-
-@dataclass(frozen=True)
-class MisnamedPreset(CorrectMetric):
-    presets: ClassVar = {"paper": {"portion": 0.2}}
-
-
 @dataclass
 class MutableMetric(Metric):
     name: ClassVar[str] = "mutable"
@@ -72,141 +52,113 @@ class UndocumentedMetric(CorrectMetric):
     extra: float = 1.0
 
 
-@dataclass(frozen=True)
-class ForgetfulMetric(CorrectMetric):
-    def record(self):
-        return {"metric": self.name, "share": 0.2}
+def fault(**members):
+    """The correct metric with other members."""
+    return dataclass(frozen=True)(type("Fault", (CorrectMetric,), members))
 
 
-@dataclass(frozen=True)
-class SinglePrecisionMetric(CorrectMetric):
-    def spoil(self, scores, maps):
-        return dataclasses.replace(scores, values=scores.values.float())
+def spoilt(values):
+    """The correct metric whose values are those of ``values(scores, maps)``."""
+    return fault(spoil=lambda self, scores, maps: replace(scores, values=values(scores, maps)))
 
 
-@dataclass(frozen=True)
-class OneForAll(CorrectMetric):
-    def spoil(self, scores, maps):
-        return dataclasses.replace(scores, details={"mean": scores.values.mean()})
-
-
-@dataclass(frozen=True)
-class NumbersForFlags(CorrectMetric):
-    def spoil(self, scores, maps):
-        return dataclasses.replace(scores, flags={"strange": torch.zeros(len(scores.values))})
-
-
-@dataclass(frozen=True)
-class WrongWay(CorrectMetric):
-    direction: ClassVar[str] = "lower"
-
-
-@dataclass(frozen=True)
-class Blind(CorrectMetric):
-    """Does not look at the map."""
+def beside(action):
+    """The correct metric, and ``action(maps)``."""
 
     def spoil(self, scores, maps):
-        return Scores(torch.ones_like(scores.values))
-
-
-@dataclass(frozen=True)
-class PerMass(CorrectMetric):
-    """Infinite for the zero map."""
-
-    def spoil(self, scores, maps):
-        top = scores.details["top"].nan_to_num(1.0)
-        return Scores(top / maps.values.abs().flatten(1).double().amax(1))
-
-
-@dataclass(frozen=True)
-class AgainstTheMean(CorrectMetric):
-    """Compared with whatever maps come together."""
-
-    def spoil(self, scores, maps):
-        return dataclasses.replace(scores, values=scores.values / (1 + scores.values.sum()))
-
-
-@dataclass(frozen=True)
-class CountsMaps(CorrectMetric):
-    def spoil(self, scores, maps):
-        row = torch.arange(len(scores.values), dtype=torch.float64)
-        return dataclasses.replace(scores, values=scores.values * (1 + 1e-3 * row))
-
-
-@dataclass(frozen=True)
-class AllMapsAtOnce(CorrectMetric):
-    def spoil(self, scores, maps):
-        inputs = maps.context.problem.inputs
-        maps.context.problem.model.linearise(inputs.repeat_interleave(2, 0), tangents=False)
+        action(maps)
         return scores
 
-
-@dataclass(frozen=True)
-class GlobalDraw(CorrectMetric):
-    def spoil(self, scores, maps):
-        return dataclasses.replace(scores, values=scores.values * (1 + 1e-3 * torch.rand((), dtype=torch.float64)))
+    return fault(spoil=spoil)
 
 
-@dataclass(frozen=True)
-class DrawsFromNumPy(CorrectMetric):
-    def spoil(self, scores, maps):
-        np.random.rand()  # noqa: NPY002
-        return scores
-
-
-@dataclass(frozen=True)
-class KeepsTheFirstMap(CorrectMetric):
-    """Shares between methods what belongs to a map."""
-
-    def spoil(self, scores, maps):
-        return Scores(maps.context.cached(self.name, lambda: scores.values))
-
-
-@dataclass(frozen=True)
-class WritesIntoMaps(CorrectMetric):
-    def spoil(self, scores, maps):
-        maps.values.abs_()
-        return scores
-
-
-@dataclass(frozen=True)
-class LeavesAHookBehind(CorrectMetric):
-    def spoil(self, scores, maps):
-        maps.context.problem.model.module.register_forward_hook(lambda module, given, output: None)
-        return scores
-
-
-@dataclass(frozen=True)
-class PaysLess(CorrectMetric):
-    def spoil(self, scores, maps):
-        for image in maps.context.problem.inputs.split(1):
-            maps.context.problem.model.model(image)
-        return scores
-
-
-@dataclass(frozen=True)
-class BlindToTheModel(CorrectMetric):
-    """Says that it compares models, and scores the map alone."""
-
-    requires_explainer: ClassVar[bool] = True
-    compares_models: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class Mirrored(CorrectMetric):
-    """The share of the map's mass that is on the truth, seen in a mirror."""
+def seen_by(look):
+    """The share of the mass of a map on the truth, the map seen by ``look(pixels)``."""
 
     def score(self, maps):
-        a = self.seen(maps.values.double().clamp_min(0).sum(1))
+        a = look(maps.values.double().clamp_min(0).sum(1))
         return Scores((a * maps.context.truth).flatten(1).sum(1) / a.flatten(1).sum(1))
 
-    def seen(self, pixels):
-        return pixels.flip(-1)
+    return fault(score=score)
 
 
-@dataclass(frozen=True)
-class Transposed(Mirrored):
-    """The same with rows and columns exchanged."""
+def per_mass(self, scores, maps):
+    """Infinite for the zero map."""
+    top = scores.details["top"].nan_to_num(1.0)
+    return Scores(top / maps.values.abs().flatten(1).double().amax(1))
 
-    def seen(self, pixels):
-        return pixels.mT
+
+def all_at_once(maps):
+    problem = maps.context.problem
+    problem.model.linearise(problem.inputs.repeat_interleave(2, 0), tangents=False)
+
+
+def past_the_classifier(maps):
+    problem = maps.context.problem
+    for image in problem.inputs.split(1):
+        problem.model.model(image)
+
+
+def leaves_a_hook(maps):
+    maps.context.problem.model.module.register_forward_hook(lambda module, given, output: None)
+
+
+#: The checks that score something: all of them fail for scores that evaluate() refuses.
+SCORING = {name for name in METRIC_CHECKS if not name.startswith("settings") and name not in ("presets", "declared")}
+
+WrongWay = fault(direction="lower")
+
+#: A metric with one fault, and the checks that find it.
+FAULTS = {
+    # what it says of itself
+    "undirected": (fault(direction="up"), {"declared", "ranking"}),
+    "sourceless": (fault(source=""), {"declared"}),
+    "no paper setting": (fault(presets={"default": {}}), {"declared"}),
+    "misnamed preset": (fault(presets={"paper": {"portion": 0.2}}), {"presets"}),
+    "mutable": (MutableMetric, {"settings_frozen"}),
+    "undocumented": (UndocumentedMetric, {"settings_documented"}),
+    "forgetful": (fault(record=lambda self: {"metric": self.name, "share": 0.2}), {"settings_recorded"}),
+    # what it returns
+    "single precision": (spoilt(lambda scores, maps: scores.values.float()), {"shape_and_dtype"}),
+    "one for all": (
+        fault(spoil=lambda self, scores, maps: replace(scores, details={"mean": scores.values.mean()})),
+        SCORING,
+    ),
+    "numbers for flags": (
+        fault(spoil=lambda self, scores, maps: replace(scores, flags={"strange": torch.zeros(len(scores.values))})),
+        {"shape_and_dtype"},
+    ),
+    # what it prefers
+    "wrong way": (WrongWay, {"ranking"}),
+    "does not look at the map": (
+        fault(spoil=lambda self, scores, maps: Scores(torch.ones_like(scores.values))),
+        {"ranking"},
+    ),
+    "says that it compares models, and scores the map alone": (
+        fault(requires_explainer=True, compares_models=True),
+        {"ranking"},
+    ),
+    "mirrored": (seen_by(lambda pixels: pixels.flip(-1)), {"ranking"}),
+    "transposed": (seen_by(lambda pixels: pixels.mT), {"ranking"}),
+    "per mass": (fault(spoil=per_mass), {"degenerate_maps"}),
+    # other maps
+    "against the mean": (spoilt(lambda scores, maps: scores.values / (1 + scores.values.sum())), {"batch_of_one"}),
+    "counts maps": (
+        spoilt(lambda scores, maps: scores.values * (1 + 1e-3 * torch.arange(len(scores.values)).double())),
+        {"batch_of_one", "order"},
+    ),
+    "all maps at once": (beside(all_at_once), {"batch_size"}),
+    "global draw": (
+        spoilt(lambda scores, maps: scores.values * (1 + 1e-3 * torch.rand((), dtype=torch.float64))),
+        {"repeatable"},
+    ),
+    "shares between methods what belongs to a map": (
+        fault(spoil=lambda self, scores, maps: Scores(maps.context.cached(self.name, lambda: scores.values))),
+        {"shared_context"},
+    ),
+    # what it leaves behind
+    "draws from NumPy": (beside(lambda maps: np.random.rand()), {"random_generators"}),  # noqa: NPY002
+    "writes into maps": (beside(lambda maps: maps.values.abs_()), {"caller_tensors"}),
+    "leaves a hook": (beside(leaves_a_hook), {"caller_model"}),
+    "goes past the classifier to the model": (beside(past_the_classifier), {"passes"}),
+}
