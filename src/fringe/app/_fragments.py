@@ -6,16 +6,10 @@ from collections.abc import Sequence
 from html import escape
 
 from fringe.app._service import Compared, Explained, Sample
-from fringe.app._worker import Status
 from fringe.evaluation import NOT_BETTER
 from fringe.metrics import best_of
 from fringe.page import policy_hash
 
-#: Status line of a job that ended without a result.
-_ENDED = {
-    "stopped": "Stopped. Nothing is computed any more.",
-    "expired": "Stopped at the limit of {limit}. A quick method, or a smaller image or model, takes less time.",
-}
 #: Added to the page in the frame: a policy of its own, and a script that reports its height to the app.
 _SCRIPT = (
     "new ResizeObserver(() => parent.postMessage({fringeHeight: document.documentElement.offsetHeight}, '*'))"
@@ -36,32 +30,14 @@ def sample_buttons(samples: Sequence[Sample]) -> str:
     return f"<div class='fringe-samples' role='group' aria-label='Samples'>{buttons}</div>"
 
 
-def status_line(status: Status) -> str:
-    """Return the status of a job as a line with a progress bar."""
-    if status.state == "waiting" and status.ahead:
-        others = "one computation is" if status.ahead == 1 else f"{status.ahead} computations are"
-        return _line(f"In the queue: {others} before yours.")
-    if status.total <= 0:
-        return _line("Beginning …", "<progress aria-label='Progress'></progress>")
-    share = min(max(status.done / status.total, 0.0), 1.0)
-    left = "" if status.left is None else f", about {duration(status.left)} left"
-    bar = f"<progress aria-label='Progress' max='1' value='{share:.3f}'>{share:.0%}</progress>"
-    return _line(f"{status.what}: {share:.0%}{left}", bar)
-
-
-def ended_line(status: Status, limit: float) -> str:
-    """Return the final status line of a job without a result."""
-    return _line(_ENDED[status.state].format(limit=duration(limit)))
+def status_line(text: str) -> str:
+    """Return what happens as a line."""
+    return f"<p role='status'>{escape(text)}</p>"
 
 
 def error_box(text: str) -> str:
     """Return an error as a box."""
     return f"<div class='fringe-error' role='alert'><strong>That did not work.</strong> {escape(text)}</div>"
-
-
-def duration(seconds: float) -> str:
-    """Format seconds: ``8 s``, ``3 min``."""
-    return f"{max(round(seconds), 1)} s" if seconds < 90 else f"{round(seconds / 60)} min"
 
 
 def page_frame(result: Explained) -> str:
@@ -81,10 +57,6 @@ def comparison(result: Compared) -> str:
     """Return two maps side by side, and a table of their scores and those of control maps."""
     figures = "".join(_figure(result, label) for label in result.titles)
     return f"<section class='fringe-compare'><div class='fringe-pair'>{figures}</div>{_table(result)}</section>"
-
-
-def _line(text: str, bar: str = "") -> str:
-    return f"<div class='fringe-status' role='status'>{bar}<span>{escape(text)}</span></div>"
 
 
 def _figure(result: Compared, label: str) -> str:
