@@ -7,8 +7,9 @@ from typing import Any
 import gradio as gr
 from gradio.themes import Default
 
-from fringe.app._fragments import comparison, error_box, page_frame, sample_buttons, status_line
-from fringe.app._service import Service, Show, StoppedError, reason
+from fringe.app._fragments import error_box, sample_buttons, status_line
+from fringe.app._jobs import STOPPED, StoppedError, reason
+from fringe.app._service import Result, Service
 
 STYLE = Path(__file__).with_name("style.css")
 #: Sets the height of each frame to that of the page in it, which reports its height in a message.
@@ -34,6 +35,8 @@ _NOTHING: list[Any] = ["", *[gr.DownloadButton(visible=False)] * 3, gr.Button(in
 EMPTY = "<p class='fringe-empty'>{}</p>"
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Arial", "DejaVu Sans", "sans-serif")
 
+#: The progress of the event that calls a function.
+_PROGRESS = gr.Progress()
 #: Each press of a button calls a function that no other program may call.
 _HIDDEN: Any = {"api_visibility": "private"}
 #: A function that neither waits for a computation nor shows that it runs.
@@ -100,7 +103,11 @@ def _choices(service: Service) -> tuple[gr.Image, gr.Dropdown]:
     """Make the fields of the image, the samples and the model."""
     image = image_field()
     if service.samples:
-        samples = gr.HTML(sample_buttons(service.samples), js_on_load=_PICK, elem_id="samples")
+        samples = gr.HTML(
+            sample_buttons((sample.title, sample.png) for sample in service.samples),
+            js_on_load=_PICK,
+            elem_id="samples",
+        )
 
         def pick(event: gr.EventData) -> str:
             index = event._data["index"]  # pyright: ignore[reportPrivateUsage] - its attributes are not typed
@@ -116,13 +123,9 @@ def _explain_tab(service: Service, image: gr.Image, model: gr.Dropdown) -> None:
     method = _method(service, "Method", 0)
 
     def explain(
-        image: str | None, model: str, method: str, request: gr.Request, progress: gr.Progress = gr.Progress()
+        image: str | None, model: str, method: str, request: gr.Request, progress: gr.Progress = _PROGRESS
     ) -> list[Any]:
-        def compute(owner: str, show: Show) -> tuple[str, Sequence[Path]]:
-            result = service.explain(owner, show, image, model, method)
-            return page_frame(result), result.files
-
-        return _answer(compute, request, progress)
+        return _answer(service.explain, request, progress, image, model, method)
 
     empty = "The explanation appears here: the page that you can download and send."
     _connect(service, "Explain", explain, (image, model, method), empty, ("page", "NPZ", "PNG"))
@@ -134,18 +137,9 @@ def _compare_tab(service: Service, image: gr.Image, model: gr.Dropdown) -> None:
         two = _method(service, "Second method", list(service.methods).index("ig"))
 
     def compare(
-        image: str | None,
-        model: str,
-        one: str,
-        two: str,
-        request: gr.Request,
-        progress: gr.Progress = gr.Progress(),
+        image: str | None, model: str, one: str, two: str, request: gr.Request, progress: gr.Progress = _PROGRESS
     ) -> list[Any]:
-        def compute(owner: str, show: Show) -> tuple[str, Sequence[Path]]:
-            result = service.compare(owner, show, image, model, (one, two))
-            return comparison(result), result.files
-
-        return _answer(compute, request, progress)
+        return _answer(service.compare, request, progress, image, model, one, two)
 
     empty = "Two maps of the same image appear here, and their scores beside those of control maps."
     _connect(service, "Compare", compare, (image, model, one, two), empty, ("scores (CSV)", "NPZ", "PNG"))
@@ -156,16 +150,16 @@ def _method(service: Service, label: str, index: int) -> gr.Dropdown:
     return gr.Dropdown(choices, value=choices[index][1], label=label, filterable=False, min_width=260)
 
 
-def _answer(compute: Callable[[str, Show], tuple[str, Sequence[Path]]], request: gr.Request, progress: Any) -> list[Any]:
+def _answer(compute: Callable[..., Result], request: gr.Request, progress: gr.Progress, *values: Any) -> list[Any]:
     """Compute, and return the outputs of a tab: status, result, three files, and the stop button."""
     try:
-        result, files = compute(str(request.session_hash), progress)
+        result = compute(str(request.session_hash), progress, *values)
     except StoppedError as stopped:
         return [status_line(str(stopped)), *_NOTHING] if stopped.is_late else [gr.skip()] * 6  # the button has said so
     except BaseException as error:  # the server must survive
         return [error_box(reason(error)), *_NOTHING]
-    shown = [gr.DownloadButton(value=str(file), visible=True) for file in files]
-    return ["", result, *shown, gr.Button(interactive=False)]
+    files = [gr.DownloadButton(value=str(file), visible=True) for file in result.files]
+    return ["", result.html, *files, gr.Button(interactive=False)]
 
 
 def _connect(
@@ -182,12 +176,12 @@ def _connect(
     outputs = [status, result, *downloads, stop]
 
     def press(request: gr.Request) -> list[Any]:
-        service.stop(str(request.session_hash))
+        service.jobs.stop(str(request.session_hash))
         return ["", *_NOTHING[:-1], gr.Button(interactive=True)]
 
     def end(request: gr.Request) -> list[Any]:
-        service.stop(str(request.session_hash))
-        return [status_line("Stopped. Nothing is computed any more."), gr.Button(interactive=False)]
+        service.jobs.stop(str(request.session_hash))
+        return [status_line(STOPPED), gr.Button(interactive=False)]
 
     pressed = run.click(press, None, outputs, **_AT_ONCE)
     computed = pressed.then(

@@ -235,7 +235,7 @@ class AppServer:
         from fringe.app._blocks import HEAD, STYLE, build_app, theme
 
         outer = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-        blocks = build_app(self.service)
+        self.blocks = blocks = build_app(self.service)
         # gradio sets it in its own launch, and only then checks that a request names an uploaded file
         blocks.has_launched = True
         gradio.mount_gradio_app(
@@ -273,7 +273,7 @@ class AppServer:
     def close(self) -> None:
         """Stop all computations, end the server, and remove its files."""
         if hasattr(self, "service"):
-            self.service.close()
+            self.service.jobs.stop_all()
         if hasattr(self, "_thread") and self._thread.is_alive():
             self._server.should_exit = True
             self._thread.join(15)

@@ -6,38 +6,29 @@ import logging
 import re
 import secrets
 import shutil
-import threading
-import time
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from fringe._files import write_atomic
 from fringe._text import to_csv
+from fringe.app._fragments import comparison_html, page_frame
+from fringe.app._jobs import Job, Jobs, Show, StoppedError
 from fringe.app._spec import AppSpec
 from fringe.attribution import METHODS, Attribution, Context, get_method
 from fringe.classifier import Classifier
 from fringe.data import SOURCE, ImageRef, find_inputs, open_image
-from fringe.errors import (
-    FringeError,
-    ImageError,
-    InputError,
-    ModelOutputError,
-    NotDifferentiableError,
-    is_machine_error,
-    is_out_of_memory,
-)
+from fringe.errors import FringeError, ImageError, InputError, is_machine_error
 from fringe.evaluation import Comparison, compare, tidy
 from fringe.explanations import explain
 from fringe.models import LoadedModel, load_model, resolve_device
 from fringe.page import page_document, render_page
-from fringe.plots import overlay, png_of
 
 #: Scores of a comparison.
 METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
@@ -51,56 +42,6 @@ CLASSES = 5
 _NEEDS_MORE = ("captum", "expected_gradients", "geoig_knn", "ig2", "lxt", "smooth", "straight", "zennit")
 _SAFE = re.compile(r"[^\w.-]+")
 _NAMED = re.compile(r"([\w .-]+)=(.+)")
-#: Field of the page for each argument of the library.
-_FIELDS = {
-    **dict.fromkeys(("model", "output", "layer"), "model"),
-    **dict.fromkeys(("inputs", "image", "images", "x"), "image"),
-    **dict.fromkeys(("method", "space", "space.references"), "method"),
-}
-#: What people read of errors whose own words are for those who wrote the model.
-_SAID = {
-    ModelOutputError: "The output of this model cannot be read as one score for each class",
-    NotDifferentiableError: "This model has no gradients that the method can use",
-}
-
-#: Gets the share that is done, and what is being computed.
-Show = Callable[[float, str], Any]
-
-
-class StoppedError(Exception):
-    """Ends a computation that was stopped or took too long (``is_late``); its message is for people.
-
-    It is not a FringeError, which a comparison would take for the failure of one method, and continue."""
-
-    def __init__(self, message: str, is_late: bool = False):
-        super().__init__(message)
-        self.is_late = is_late
-
-
-class Job:
-    """A computation, which calls :meth:`check` or :meth:`report` often; it may run for so many ``seconds``."""
-
-    def __init__(self, seconds: float, show: Show):
-        self.seconds, self.show = seconds, show
-        self.is_stopped = False
-        self.begin = time.monotonic()
-
-    def check(self) -> None:
-        """Raise StoppedError if the job was stopped or has run out of time."""
-        if self.is_stopped:
-            raise StoppedError("Stopped. Nothing is computed any more.")
-        if time.monotonic() - self.begin > self.seconds:
-            limit = _duration(self.seconds)
-            hint = "A quick method, or a smaller image or model, takes less time."
-            raise StoppedError(f"Stopped at the limit of {limit}. {hint}", is_late=True)
-
-    def report(self, done: float, total: float, what: str = "steps") -> None:
-        """Show the steps done and planned, with an estimate of the time left; a progress callback of the library."""
-        share = min(max(done / total, 0.0), 1.0) if total > 0 else 0.0
-        spent = time.monotonic() - self.begin
-        left = f", about {_duration(spent * (1 - share) / share)} left" if 0.05 <= share < 1 and spent > 0.5 else ""
-        self.show(share, what + left)
-        self.check()
 
 
 @dataclass(frozen=True)
@@ -112,30 +53,15 @@ class Sample:
     png: bytes
 
 
-@dataclass(frozen=True)
-class Explained:
-    """An explained image: its page, and the files to download."""
+class Result(NamedTuple):
+    """What the page shows of a computation, and the files to download."""
 
-    name: str
-    page: str
-    files: tuple[Path, ...]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """An image that two methods explained: their titles, and the PNG of each one's map, by label; None where it failed.
-    ``target`` is the name of the explained class, ``files`` are those to download."""
-
-    name: str
-    target: str
-    titles: Mapping[str, str]
-    pictures: Mapping[str, bytes | None]
-    comparison: Comparison
+    html: str
     files: tuple[Path, ...]
 
 
 class Service:
-    """The models that the app offers, computed with one at a time.
+    """The models that the app offers, and what it computes with them.
 
     Args:
         models: The loaded models by the names shown to people.
@@ -147,13 +73,10 @@ class Service:
         self.models, self.spec = dict(models), spec
         self.methods = _methods()
         self._folder = folder
-        self._jobs: dict[str, Job] = {}  # by owner
-        self._one = threading.Lock()  # gradio forgets a canceled computation that still runs
-        self._here = threading.local()
+        self.jobs = Jobs(spec.time_limit)
 
         def check(*_: Any) -> None:  # a plain function: a copy of the module would copy the owner of a method
-            if job := getattr(self._here, "job", None):
-                job.check()
+            self.jobs.check()
 
         for loaded in self.models.values():  # a stopped job ends at the next pass through its model
             loaded.module.register_forward_pre_hook(check)
@@ -169,8 +92,8 @@ class Service:
             write_atomic(file, sample.png)
         return file
 
-    def explain(self, owner: str, show: Show, file: str | Path | None, model: str, method: str) -> Explained:
-        """Explain an image file.
+    def explain(self, owner: str, show: Show, file: str | None, model: str, method: str) -> Result:
+        """Explain an image file for an owner.
 
         Raises:
             StoppedError: If it was stopped, or took too long.
@@ -178,9 +101,8 @@ class Service:
         """
         loaded, _ = self._model(model), self._method(method)
         name = _name(file)
-        with self._job(owner, show) as job:
-            image = self._open(file)
-            classes = self._check_input(loaded, image)
+        with self.jobs.run(owner, show) as job:
+            image, classes = self._open(file, loaded)
             kind = get_method(method)
             target = f"top{min(CLASSES, classes)}" if kind.many_targets else "predicted"
             result = explain(loaded, image, method=kind, target=target, progress=job.report)
@@ -189,10 +111,8 @@ class Service:
             with self._new_folder(owner, job, "explain") as folder:
                 return _write_explained(folder, result, name)
 
-    def compare(
-        self, owner: str, show: Show, file: str | Path | None, model: str, methods: Sequence[str]
-    ) -> Compared:
-        """Compare two methods on an image file.
+    def compare(self, owner: str, show: Show, file: str | None, model: str, *methods: str) -> Result:
+        """Compare two methods on an image file for an owner.
 
         Raises:
             StoppedError: As :meth:`explain`.
@@ -203,63 +123,25 @@ class Service:
         if len(titles) != 2:
             raise InputError("both methods are the same", hint="choose two different ones")
         name = _name(file)
-        with self._job(owner, show) as job:
-            image = self._open(file)
-            self._check_input(loaded, image)
+        with self.jobs.run(owner, show) as job:
+            image, _ = self._open(file, loaded)
 
             def report(what: str, done: float, total: float) -> None:
                 job.report(done, total, _in_words(what, titles))
 
-            comparison = compare(loaded, image, list(titles), METRICS, progress=report)
-            for row in comparison.rows:
+            result = compare(loaded, image, list(titles), METRICS, progress=report)
+            for row in result.rows:
                 if row.error:  # its words are for programmers
                     logging.getLogger("fringe").error("%s failed in a comparison of the app: %s", row.label, row.error)
-            comparison = replace(comparison, images=(name,), context=_renamed(comparison.context, name, model))
+            result = replace(result, images=(name,), context=_renamed(result.context, name, model))
             job.report(1, 1, "the pictures")
             with self._new_folder(owner, job, "compare") as folder:
-                return _write_compared(folder, comparison, titles, name)
-
-    def stop(self, owner: str) -> None:
-        """End the job of an owner at its next check."""
-        if (job := self._jobs.get(owner)) is not None:
-            job.is_stopped = True
+                return _write_compared(folder, result, titles, name)
 
     def forget(self, owner: str) -> None:
         """Stop the job of an owner and remove the files of their last results."""
-        self.stop(owner)
+        self.jobs.stop(owner)
         shutil.rmtree(self._folder_of(owner), ignore_errors=True)
-
-    def close(self) -> None:
-        """Stop all jobs."""
-        for owner in list(self._jobs):
-            self.stop(owner)
-
-    @contextlib.contextmanager
-    def _job(self, owner: str, show: Show) -> Generator[Job]:
-        """Begin a job of an owner, which replaces the one before, once no other job runs; say why it failed."""
-        self.stop(owner)
-        job = self._jobs[owner] = Job(self.spec.time_limit, show)
-        try:
-            while not self._one.acquire(timeout=0.05):
-                if job.is_stopped:
-                    job.check()
-            try:
-                job.begin = time.monotonic()
-                self._here.job = job
-                job.report(0, 0, "Beginning")
-                yield job
-            finally:
-                self._here.job = None
-                self._one.release()
-        except BaseException as error:
-            if not isinstance(error, StoppedError):
-                job.check()  # other code may have caught the stop and raised another error
-                known = isinstance(error, FringeError)
-                logging.getLogger("fringe").error("a computation of the app failed: %s", error, exc_info=not known)
-            raise
-        finally:
-            if self._jobs.get(owner) is job:
-                del self._jobs[owner]
 
     # Checks
 
@@ -274,16 +156,15 @@ class Service:
             raise InputError("this method is not in the list", hint="choose one of the list")
         return self.methods[name]
 
-    def _open(self, file: str | Path | None) -> Image.Image:
-        """Decode an uploaded file within the limits; error messages do not contain its path."""
+    def _open(self, file: str | None, loaded: LoadedModel) -> tuple[Image.Image, int]:
+        """Decode an uploaded file within the limits and run the model once on it; return the number of its classes.
+
+        Error messages do not contain the path of the file."""
         try:
-            return open_image(file or "", max_pixels=self.spec.max_pixels)
+            image = open_image(file or "", max_pixels=self.spec.max_pixels)
         except ImageError as error:  # its hint is for those who can raise the limit
             message = error.message.replace(repr(str(file)) + ": ", "this file: ")
             raise InputError(message, hint="choose another image") from error
-
-    def _check_input(self, loaded: LoadedModel, image: Image.Image) -> int:
-        """Run the model once on the image; return its number of classes."""
         parameter = next(loaded.module.parameters(), None)
         x = loaded.prepare([image]).to(None if parameter is None else parameter.device)
         height, width = x.shape[-2:]
@@ -304,7 +185,7 @@ class Service:
             raise InputError(
                 "the model's scores for this image are no finite numbers", hint="try another image or model"
             )
-        return logits.shape[1]
+        return image, logits.shape[1]
 
     # Results
 
@@ -328,7 +209,7 @@ class Service:
                 job.check()
 
 
-def _write_explained(folder: Path, result: Attribution, name: str) -> Explained:
+def _write_explained(folder: Path, result: Attribution, name: str) -> Result:
     page = render_page(page_document(result, 0))
     (folder / f"{name}.html").write_text(page, encoding="utf-8")
     context = result.context
@@ -341,23 +222,22 @@ def _write_explained(folder: Path, result: Attribution, name: str) -> Explained:
     }
     np.savez_compressed(folder / f"{name}.npz", **{key: value.cpu().numpy() for key, value in arrays.items()})
     result.plot(kind="overlay").savefig(folder / f"{name}.png")
-    return Explained(name, page, tuple(folder / f"{name}{suffix}" for suffix in (".html", ".npz", ".png")))
+    return Result(page_frame(page, name), tuple(folder / f"{name}{suffix}" for suffix in (".html", ".npz", ".png")))
 
 
-def _write_compared(folder: Path, comparison: Comparison, titles: Mapping[str, str], name: str) -> Compared:
-    context, target = comparison.context, comparison.target[0]
+def _write_compared(folder: Path, comparison: Comparison, titles: Mapping[str, str], name: str) -> Result:
+    context = comparison.context
     assert context is not None
-    image = context.picture(context.inputs[0])
     maps = {row.label: row.maps[0].cpu().numpy() for row in comparison.rows if row.maps is not None}
-    pictures = {label: png_of(overlay(image, maps[label])) if label in maps else None for label in titles}
     arrays: dict[str, Any] = {label.replace(":", "-"): values for label, values in maps.items()}
-    np.savez_compressed(folder / f"{name}.npz", **arrays, input=context.inputs[0].numpy(), target=target.numpy())
+    inputs, target = context.inputs[0].numpy(), comparison.target[0].numpy()
+    np.savez_compressed(folder / f"{name}.npz", **arrays, input=inputs, target=target)
     columns = ("method", "control", "metric", "image", "score", "flags")
     rows = [{**row, "flags": ";".join(row["flags"])} for row in tidy(comparison)]
     (folder / f"{name}.csv").write_text(to_csv(rows, columns), encoding="utf-8")
     comparison.plot().savefig(folder / f"{name}.png")
     files = tuple(folder / f"{name}{suffix}" for suffix in (".csv", ".npz", ".png"))
-    return Compared(name, context.class_label(int(target)), titles, pictures, comparison, files)
+    return Result(comparison_html(comparison, titles), files)
 
 
 def load_models(spec: AppSpec, class_names: Sequence[str] | None = None) -> dict[str, LoadedModel]:
@@ -422,7 +302,7 @@ def _in_words(what: str, titles: Mapping[str, str]) -> str:
     return " ".join((titles.get(label, f"control map “{label}”"), rest)).strip()
 
 
-def _name(file: str | Path | None) -> str:
+def _name(file: str | None) -> str:
     """The stem of a file name, made safe for names of downloaded files. Raises InputError if there is no file."""
     if file is None:
         raise InputError("no image is chosen", hint="drop one into the field, or pick a sample")
@@ -433,26 +313,3 @@ def _renamed(context: Context | None, name: str, model: str) -> Context:
     """The context with the names shown to people instead of specs, which may contain a path of this machine."""
     assert context is not None
     return replace(context, ids=(name,), model=model)
-
-
-def _duration(seconds: float) -> str:
-    return f"{max(round(seconds), 1)} s" if seconds < 90 else f"{round(seconds / 60)} min"
-
-
-def reason(error: BaseException) -> str:
-    """Return the text of an error for people: the message of a library error, and only the type of any other error,
-    whose message may contain paths of this machine.
-
-    Arguments are called by the fields of the page, and the advice to programmers is omitted.
-    """
-    said = next((text for kind, text in _SAID.items() if isinstance(error, kind)), None)
-    if said is not None:
-        return f"{said}; choose another model. The terminal of the app shows more."
-    if isinstance(error, FringeError):
-        text = error.message if error.hint is None else f"{error.message}; {error.hint}"
-        if (field := _FIELDS.get(error.argument or "")) is not None:
-            text = f"the {field}: {error.message.partition('. ')[0]}; choose another {field}"
-        return f"{text[:1].upper()}{text[1:]}."
-    if is_out_of_memory(error):
-        return "There is not enough memory for this image, model and method."
-    return f"The computation failed with {type(error).__name__}. The terminal of the app shows more."

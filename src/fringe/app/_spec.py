@@ -18,7 +18,7 @@ class AppSpec(Options):
         InputError: If an option is unknown or has an invalid value.
     """
 
-    expected: ClassVar[Mapping[str, str]] = {"time_limit": "a number of seconds"}
+    expected: ClassVar[Mapping[str, str]] = {"time_limit": "more than 0 seconds"}
 
     model: tuple[str, ...] = Field(
         (), description="SPEC or NAME=SPEC: a model that people may choose; may be repeated. [default: embedded:digits]"
