@@ -10,6 +10,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from functools import cache
 from pathlib import Path
@@ -190,7 +191,7 @@ def served() -> Path:
 
 
 class AppServer:
-    """The app as a server in its own thread.
+    """The app as a server, which answers from a thread of its own within a ``with`` block.
 
     Args:
         spec: Options.
@@ -258,17 +259,10 @@ class AppServer:
         functions = frozenset(blocks.fns)
         return Guard(outer, hosts, functions, lambda path: path in samples or path in blocks.upload_file_set)
 
-    def start(self) -> "AppServer":
-        """Start to answer requests, in the background."""
-        self._thread.start()
-        while not self._server.started and self._thread.is_alive():
-            self._thread.join(0.02)
-        return self
-
-    def wait(self) -> None:
-        """Wait until the server ends."""
-        while self._thread.is_alive():
-            self._thread.join(0.5)
+    @property
+    def is_alive(self) -> bool:
+        """Whether it answers."""
+        return self._thread.is_alive()
 
     def close(self) -> None:
         """Stop all computations, end the server, and remove its files."""
@@ -281,7 +275,10 @@ class AppServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> "AppServer":
-        return self.start()
+        self._thread.start()
+        while not self._server.started and self._thread.is_alive():
+            self._thread.join(0.02)
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -300,12 +297,11 @@ def _listen(host: str, port: int) -> socket.socket:
         raise InputError(f"{port} cannot be used at {host} ({reason})", argument="port", hint=hint) from error
 
 
-def launch(spec: AppSpec | None = None, *, ready: Callable[[AppServer], None] | None = None, **options: Any) -> None:
+def launch(spec: AppSpec | None = None, **options: Any) -> None:
     """Serve the app until it is interrupted (Ctrl+C) or terminated (SIGTERM).
 
     Args:
         spec: Options; None builds them from ``options``.
-        ready: Called once it listens; by default its address is printed.
         **options: Fields of :class:`AppSpec`.
 
     Raises:
@@ -313,9 +309,6 @@ def launch(spec: AppSpec | None = None, *, ready: Callable[[AppServer], None] | 
     """
     server = AppServer(spec or AppSpec(**options))
     with contextlib.suppress(Interrupted), interruptible(), server:
-        (ready or _announce)(server)
-        server.wait()
-
-
-def _announce(server: AppServer) -> None:
-    print(f"fringe listens at {server.url} (Ctrl+C ends it)", flush=True)
+        print(f"fringe listens at {server.url} (Ctrl+C ends it)", flush=True)
+        while server.is_alive:
+            time.sleep(0.2)
