@@ -92,6 +92,12 @@ def test_a_stop_that_is_caught_on_the_way_is_a_stop():
         hide(jobs)
 
 
+def test_a_stop_at_the_very_end_is_a_stop():
+    jobs = Jobs(60)
+    with pytest.raises(StoppedError), jobs.run("a", nothing):
+        jobs.stop("a")
+
+
 def test_a_failure_lets_the_next_job_run():
     jobs = Jobs(60)
     with pytest.raises(KeyError) as error, jobs.run("a", nothing):

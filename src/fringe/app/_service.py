@@ -1,13 +1,12 @@
 """The app without its web server: models, methods, samples, and the two computations."""
 
-import contextlib
 import io
 import logging
 import re
 import secrets
 import shutil
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -108,8 +107,7 @@ class Service:
             result = explain(loaded, image, method=kind, target=target, progress=job.report)
             result = result.with_context(_renamed(result.context, name, model))
             job.report(1, 1, "the page")
-            with self._new_folder(owner, job, "explain") as folder:
-                return _write_explained(folder, result, name)
+            return _write_explained(self._new_folder(owner, job, "explain"), result, name)
 
     def compare(self, owner: str, show: Show, file: str | None, model: str, *methods: str) -> Result:
         """Compare two methods on an image file for an owner.
@@ -135,8 +133,7 @@ class Service:
                     logging.getLogger("fringe").error("%s failed in a comparison of the app: %s", row.label, row.error)
             result = replace(result, images=(name,), context=_renamed(result.context, name, model))
             job.report(1, 1, "the pictures")
-            with self._new_folder(owner, job, "compare") as folder:
-                return _write_compared(folder, result, titles, name)
+            return _write_compared(self._new_folder(owner, job, "compare"), result, titles, name)
 
     def forget(self, owner: str) -> None:
         """Stop the job of an owner and remove the files of their last results."""
@@ -192,21 +189,14 @@ class Service:
     def _folder_of(self, owner: str) -> Path:
         return self._folder / sha256(owner.encode()).hexdigest()
 
-    @contextlib.contextmanager
-    def _new_folder(self, owner: str, job: Job, kind: str) -> Generator[Path]:
-        """Make a folder for the files of a result; it replaces the owner's last one of this kind.
-
-        If the job is stopped while the files are written, it is removed, because its owner may be gone."""
+    def _new_folder(self, owner: str, job: Job, kind: str) -> Path:
+        """Make a folder for the files of a result; it replaces the owner's last one of this kind."""
         parent = self._folder_of(owner) / kind
         shutil.rmtree(parent, ignore_errors=True)
         folder = parent / secrets.token_hex(16)
         folder.mkdir(parents=True)
-        try:
-            yield folder
-        finally:
-            if job.is_stopped:
-                shutil.rmtree(parent, ignore_errors=True)
-                job.check()
+        job.check()  # an owner who leaves later removes the folder, so that nothing can be written
+        return folder
 
 
 def _write_explained(folder: Path, result: Attribution, name: str) -> Result:
