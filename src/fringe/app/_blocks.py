@@ -193,5 +193,5 @@ def _connect(
         concurrency_id="compute",
         **_HIDDEN,
     )
-    run.click(None, cancels=[computed])  # else a second press would wait for the first
+    run.click(None, cancels=[computed])  # else the one before keeps its place in the queue
     stop.click(end, None, [status, stop], cancels=[computed], **_AT_ONCE)
