@@ -193,6 +193,17 @@ def begin_slow(visited):
     press(visited, "Explain")
 
 
+def running(visited, text="steps"):
+    """The progress of a computation."""
+    return visited.page.locator(".fringe-status .wrap").filter(has_text=re.compile(text)).first
+
+
+def the_job(server):
+    """The only job of the server."""
+    (job,) = server.service.jobs._newest.values()
+    return job
+
+
 @pytest.fixture
 def slow_model(server):
     """Every pass through the model takes two hundredths of a second more."""
@@ -206,8 +217,7 @@ def test_stop_in_the_middle_and_the_next_one_runs(visit, server, slow_model):
     stop = visited.page.get_by_role("button", name="Stop").first
     expect(stop).to_be_disabled()
     begin_slow(visited)
-    status = visited.page.get_by_role("status").filter(has_text=re.compile(r"\d+%, about .* left"))
-    status.wait_for()
+    running(visited, r"about .* left - \d").wait_for()
     stop.click()
     expect(visited.page.get_by_text("Stopped. Nothing is computed any more.")).to_be_visible()
     expect(stop).to_be_disabled()
@@ -221,15 +231,15 @@ def test_a_second_press_begins_again_with_what_is_chosen_now(visit, server, slow
     visited = open_app(visit, server)
     stop = visited.page.get_by_role("button", name="Stop").first
     begin_slow(visited)
-    visited.page.get_by_role("status").filter(has_text="%").wait_for()
-    first = server.service.worker._running
+    running(visited).wait_for()
+    first = the_job(server)
     pick_sample(visited, 7)
     press(visited, "Explain")
-    assert first.wait(60)
-    assert first.state == "stopped"
+    running(visited).wait_for()
+    assert first.is_stopped
     visited.page.wait_for_timeout(1000)  # the first one must neither say so nor take the stop button
     assert stop.is_enabled()
-    assert "Stopped" not in visited.page.locator("#explain-status").inner_text()
+    assert "Stopped" not in visited.page.locator(".fringe-status").first.inner_text()
     stop.click()
     expect(visited.page.get_by_text("Stopped. Nothing is computed any more.")).to_be_visible()
     choose(visited, "Method", "Integrated Gradients")
@@ -238,14 +248,21 @@ def test_a_second_press_begins_again_with_what_is_chosen_now(visit, server, slow
     assert visited.problems == []
 
 
-def test_two_people_at_once_share_one_worker(visit, server, slow_model):
+def test_people_wait_for_each_other_and_a_full_queue_says_so(visit, server, slow_model):
     first, second = open_app(visit, server), open_app(visit, server)
     begin_slow(first)
-    first.page.get_by_role("status").filter(has_text="%").wait_for()
+    running(first).wait_for()
     pick_sample(second, 7)
     choose(second, "Method", "Integrated Gradients")
-    press(second, "Explain")
-    expect(second.page.get_by_text("In the queue: one computation is before yours.")).to_be_visible()
+    for _ in range(2):  # the second press takes the place of the first in the queue
+        press(second, "Explain")
+        second.page.wait_for_timeout(700)
+    expect(running(second, "queue")).to_contain_text("queue: 1/1")
+    for _ in range(2):  # the server fixture lets two wait
+        late = open_app(visit, server)
+        pick_sample(late, 5)
+        press(late, "Explain")
+    expect(late.page.get_by_text("This application is currently busy. Please try again.")).to_be_visible()
     press(first, "Stop")
     expect(explanation(second).get_by_role("heading", level=1)).to_contain_text("7")
     expect(first.page.get_by_text("Stopped.")).to_be_visible()
@@ -255,11 +272,14 @@ def test_two_people_at_once_share_one_worker(visit, server, slow_model):
 def test_a_closed_tab_stops_its_computation(visit, server, slow_model):
     visited = open_app(visit, server)
     begin_slow(visited)
-    visited.page.get_by_role("status").filter(has_text="%").wait_for()
-    job = server.service.worker._running
+    running(visited).wait_for()
+    job = the_job(server)
     visited.page.close()
-    assert job.wait(30)
-    assert job.state == "stopped"
+    deadline = time.monotonic() + 30
+    while server.service.jobs._newest and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert job.is_stopped
+    assert server.service.jobs._newest == {}
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])

@@ -10,14 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
 from typer.testing import CliRunner
 
-from fringe.app import AppServer, AppSpec
-from fringe.app._server import _stored
+from fringe.app import AppServer, AppSpec, _server
 from fringe.cli import app
 from fringe.errors import InputError
 
@@ -47,8 +45,13 @@ def test_the_page_comes_with_a_policy_that_loads_nothing_from_elsewhere(server):
     "path",
     [
         *("/docs", "/openapi.json", "/gradio_api/info", "/gradio_api/openapi.json", "/monitoring", "/gradio_api/runs"),
-        *("/gradio_api/run/predict", "/gradio_api/call/explain", "/gradio_api/proxy=https://example.org/"),
-        *("/gradio_api/file=http://example.org/x.png", "/gradio_api/vibe-edit/", "/gradio_api/stream/x", "/login"),
+        *("/gradio_api/run/explain", "/gradio_api/call/explain", "/gradio_api/proxy=https://example.org/"),
+        *(
+            "/gradio_api/file=http://example.org/x.png",
+            "/gradio_api/custom_component/a/client/b/c",
+            "/gradio_api/deep_link",
+        ),
+        *("/gradio_api/vibe-edit/", "/gradio_api/stream/x", "/login"),
     ],
 )
 def test_paths_that_the_page_does_not_need_are_closed(server, path):
@@ -82,14 +85,9 @@ def upload(server, name, content):
     return ask(server, "POST", "/gradio_api/upload", body, Content_Type=f"multipart/form-data; boundary={boundary}")
 
 
-def test_a_file_that_is_too_long_is_not_taken():
-    from fringe.app import Limits
-
-    spec = AppSpec(port=0)
-    with AppServer(spec) as small:
-        assert small.service.limits == Limits()
-        assert upload(small, "image.png", bytes(1000))[0] == 200
-        assert upload(small, "image.png", bytes(Limits().max_upload_bytes + 1))[0] == 413
+def test_a_file_that_is_too_long_is_not_taken(server):
+    assert upload(server, "image.png", bytes(1000))[0] == 200
+    assert upload(server, "image.png", bytes(_server.MAX_UPLOAD + 1))[0] == 413
 
 
 def join(server, values):
@@ -191,9 +189,7 @@ def raw(server, head):
 )
 @pytest.mark.parametrize("hosts", ["loopback", "all"])
 def test_a_malformed_host_is_a_bad_request(server, monkeypatch, host, hosts):
-    monkeypatch.setattr(
-        server._server.config.app, "hosts", server._server.config.app.hosts if hosts == "loopback" else ()
-    )
+    monkeypatch.setattr(server.guard, "hosts", server.guard.hosts if hosts == "loopback" else ())
     assert raw(server, b"GET /config HTTP/1.1\r\nHost: " + host) == 400
 
 
@@ -215,15 +211,14 @@ def test_a_name_that_no_file_can_have_is_not_found(server):
 
 
 def test_uploads_have_a_limit_in_total(server, monkeypatch):
-    shield = server._server.config.app
-    files, stored = _stored()
+    files, stored = _server._stored()
     with monkeypatch.context() as patch:
-        patch.setattr(shield, "limits", replace(shield.limits, max_stored_bytes=stored + 5000))
+        patch.setattr(_server, "MAX_STORED", stored + 5000)
         assert upload(server, "a.png", bytes(3000))[0] == 200
         assert upload(server, "b.png", bytes(3001))[0] == 507
-        assert shield._incoming == 0
+        assert server.guard._incoming == 0
     with monkeypatch.context() as patch:
-        patch.setattr(shield, "limits", replace(shield.limits, max_stored_files=files + 1))
+        patch.setattr(_server, "MAX_FILES", files + 1)
         assert upload(server, "c.png", bytes(10))[0] == 507
     assert upload(server, "c.png", bytes(10))[0] == 200
 
@@ -232,8 +227,7 @@ def test_an_upload_says_its_length_and_one_request_is_not_many_files(server, mon
     host = urlsplit(server.url).netloc.encode()
     chunked = b"POST /gradio_api/upload HTTP/1.1\r\nHost: " + host + b"\r\nTransfer-Encoding: chunked"
     assert raw(server, chunked) == 411
-    shield = server._server.config.app
-    monkeypatch.setattr(shield, "limits", replace(shield.limits, max_upload_bytes=10))
+    monkeypatch.setattr(_server, "MAX_UPLOAD", 10)
     assert upload(server, "a.png", bytes(2**16 + 10))[0] == 413
 
 
@@ -247,16 +241,22 @@ def test_samples_outlive_the_removal_of_old_files(server):
     from gradio.route_utils import delete_files_created_by_app
 
     functions = json.loads(ask(server, "GET", "/config")[2])["dependencies"]
-    pick = next(f["id"] for f in functions if not f["inputs"] and f["targets"] and f["targets"][0][1] == "click")
+    pick = next(f["id"] for f in functions if f["api_name"] == "pick")
     for _ in range(2):
-        session = secrets.token_hex(8)
-        event = {"data": [], "event_data": {"index": 0}, "fn_index": pick, "session_hash": session}
-        ask(server, "POST", "/gradio_api/queue/join", json.dumps(event), Content_Type="application/json")
-        text = ask(server, "GET", f"/gradio_api/queue/data?session_hash={session}")[2].decode()
+        body = json.dumps({"data": [], "event_data": {"index": 0}, "fn_index": pick, "session_hash": "s"})
+        text = ask(server, "POST", "/gradio_api/run/predict", body, Content_Type="application/json")[2].decode()
         path = re.search(r'"path": ?"([^"]*digits-0000.png)"', text)
         assert path, text
         assert ask(server, "GET", f"/gradio_api/file={path[1]}")[0] == 200
         delete_files_created_by_app(server.blocks, None)
+
+
+def test_no_computation_passes_by_the_queue(server):
+    functions = json.loads(ask(server, "GET", "/config")[2])["dependencies"]
+    data = [uploaded(server), "digits", "ig"]
+    run = next(f["id"] for f in functions if len(f["inputs"]) == len(data))
+    body = json.dumps({"data": data, "fn_index": run, "session_hash": "s"})
+    assert ask(server, "POST", "/gradio_api/run/predict", body, Content_Type="application/json")[0] == 404
 
 
 def test_another_host_needs_a_word():
@@ -280,7 +280,7 @@ def test_the_command_refuses_a_host_and_a_port_in_use(server):
     [
         (["--model", "torchvision:no_such_net"], "error: "),
         (["--model", "net.py:make", "--preprocessing", "unit"], "--trust-code"),
-        (["--queue", "-1"], "--queue: got -1, expected at least 0"),
+        (["--queue", "0"], "--queue: got 0, expected at least 1"),
         (["--max-pixels", "0"], "--max-pixels: got 0, expected at least 1"),
         (["--time-limit", "0"], "--time-limit: got 0.0, expected more than 0 seconds"),
         (["--device", "tpu"], "--device"),

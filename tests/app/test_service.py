@@ -1,39 +1,37 @@
 """What the app lets people ask for, without a web server: the list of models, the limits, and the results."""
 
+import csv
 import json
 import re
-import threading
 import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
 import fringe
-from fringe.app import Limits, Service, _service, load_models
-from fringe.app._blocks import _follow
-from fringe.app._fragments import comparison
-from fringe.app._worker import reason
+from fringe.app import AppSpec, _service
+from fringe.app._jobs import StoppedError, reason
+from fringe.app._service import Service, load_models
 from fringe.attribution import METHODS
 from fringe.errors import InputError, ModelError
 from fringe.models import load_model
 
 
+def load(*models, class_names=None, **options):
+    return load_models(AppSpec(model=models, **options), class_names)
+
+
 @pytest.fixture
 def make_service(tmp_path):
-    services = []
+    def make(models=None, **options):
+        return Service(models or load(), tmp_path / "app", AppSpec(**options))
 
-    def make(models=None, samples=None, **limits):
-        folder = tmp_path / f"app-{len(services)}"
-        services.append(Service(models or load_models(["embedded:digits"]), folder, Limits(**limits), samples))
-        return services[-1]
-
-    yield make
-    for service in services:
-        service.close()
+    return make
 
 
 @pytest.fixture
@@ -43,18 +41,34 @@ def digit(make_service):
     return service, service.sample_file(0)
 
 
-def ended(job):
-    assert job.wait(60)
-    return job
+def explain(service, file, model="digits", method="ig", owner="a"):
+    return service.explain(owner, lambda *_: None, file, model, method)
+
+
+def compare(service, file, one, two, model="digits", owner="a"):
+    return service.compare(owner, lambda *_: None, file, model, one, two)
+
+
+def scores(result):
+    """The scores of a comparison, by method and metric."""
+    with result.files[0].open() as file:
+        return {(row["method"], row["metric"]): row for row in csv.DictReader(file)}
+
+
+def said(call, *arguments):
+    """What people read of the error of a call."""
+    with pytest.raises(Exception) as error:
+        call(*arguments)
+    return reason(error.value)
 
 
 def test_the_models_are_those_of_the_list_and_nothing_is_loaded_by_a_name_from_outside(digit):
     service, file = digit
     for name in ("embedded:digits", "torchvision:resnet18@random", "os:system", "", "nothing"):
         with pytest.raises(InputError, match="this model is not in the list; choose one of the list"):
-            service.explain("a", file, name, "ig")
+            explain(service, file, name)
         with pytest.raises(InputError, match="this model is not in the list"):
-            service.compare("a", file, name, ("ig", "fringe"))
+            compare(service, file, "ig", "fringe", name)
     assert list(service.models) == ["digits"]
 
 
@@ -64,362 +78,272 @@ def test_methods_that_need_other_images_are_not_offered(digit):
     assert {"ig", "guided_ig", "smoothgrad"} <= set(service.methods)
     for name in ("expected_gradients", "geoig_knn", "ig2", "fringe:paper", "nothing"):
         with pytest.raises(InputError, match="this method is not in the list"):
-            service.explain("a", file, "digits", name)
+            explain(service, file, method=name)
 
 
-@pytest.mark.parametrize("method", ["fringe:preview", "ig", "smoothgrad"])
-def test_an_explanation_is_a_page_and_three_files(digit, method):
+def test_an_explanation_is_a_page_and_three_files_with_the_map_of_the_library(digit):
     service, file = digit
-    result = ended(service.explain("a", file, "digits", method)).result
+    result = explain(service, file)
     assert [path.suffix for path in result.files] == [".html", ".npz", ".png"]
-    assert result.files[0].read_text(encoding="utf-8") == result.page
-    with np.load(result.files[1]) as arrays:
-        assert arrays["input"].shape == (1, 32, 32)
-        assert arrays["values"].shape[-3:] == (1, 32, 32)
-        assert float(arrays["probabilities"].sum()) == pytest.approx(1, abs=1e-5)
-    with Image.open(result.files[2]) as picture:
-        assert picture.format == "PNG"
-    assert "digits-0000" in result.page
-
-
-def test_the_map_is_that_of_the_library(digit):
-    service, file = digit
-    result = ended(service.explain("a", file, "digits", "ig")).result
+    page = result.files[0].read_text(encoding="utf-8")
+    document = re.search(r"<script[^>]*application/json[^>]*>(.*?)</script>", page, re.DOTALL)
+    assert json.loads(document[1])["schema"].startswith("fringe/explanation/")
+    assert "digits-0000" in page
     expected = fringe.explain("embedded:digits", "embedded:digits:0", method="ig").values[0].numpy()
     with np.load(result.files[1]) as arrays:
         np.testing.assert_allclose(arrays["values"], expected, atol=1e-6)
+        assert arrays["input"].shape == (1, 32, 32)
+        assert float(arrays["probabilities"].sum()) == pytest.approx(1, abs=1e-5)
+    with Image.open(result.files[2]) as picture:
+        assert picture.format == "PNG"
 
 
-def test_a_comparison_has_the_scores_of_the_library_and_of_blind_maps(digit):
-    service, file = digit
-    result = ended(service.compare("a", file, "digits", ("fringe:preview", "ig"))).result
-    assert [row.label for row in result.comparison.rows] == [
-        "fringe:preview",
-        "ig",
-        "zero",
-        "random",
-        "uniform",
-        "edge",
-        "diffusion",
-    ]
+@pytest.mark.parametrize("output", ["logits", "probabilities"])
+def test_a_comparison_has_the_scores_of_the_library(make_service, output):
     loaded = load_model("embedded:digits")
-    x = torch.stack([loaded.preprocessing.normalise(loaded.preprocessing.pixels(Image.open(file)))])
-    expected = fringe.compare(loaded.module, x, ["ig"], ["insertion"], controls=False).rows[0].scores["insertion"]
-    assert float(result.comparison.rows[1].scores["insertion"].values) == pytest.approx(float(expected.values))
+    if output == "probabilities":
+        module = torch.nn.Sequential(loaded.module, torch.nn.Softmax(dim=1)).eval()
+        loaded = replace(loaded, module=module, output=output)
+    service = make_service({"digits": loaded}, samples=("embedded:digits:0",))
+    file = service.sample_file(0)
+    found = scores(compare(service, file, "ig", "blur_ig"))["ig", "insertion"]["score"]
+    classifier, x = fringe.Classifier(loaded.module, output=output), loaded.prepare([Image.open(file)])
+    expected = fringe.compare(classifier, x, ["ig"], ["insertion"], controls=False).rows[0].scores["insertion"]
+    assert float(found) == pytest.approx(float(expected.values))
+
+
+def test_a_comparison_has_control_maps_and_says_which_look_at_the_model(digit):
+    result = compare(*digit, "fringe:preview", "ig")
+    controls = ["zero", "random", "uniform", "edge", "diffusion"]
+    assert list(dict.fromkeys(name for name, _ in scores(result))) == ["fringe:preview", "ig", *controls]
     assert [path.suffix for path in result.files] == [".csv", ".npz", ".png"]
-    assert len(result.files[0].read_text().splitlines()) == 1 + 7 * 4
     said = "Controls do not look at the model"
-    assert f"{said}; only diffusion runs it" in comparison(result)
-    other = ended(service.compare("a", file, "digits", ("ig", "smoothgrad"))).result
-    assert f"{said}. A score" in comparison(other)
-    assert "<th scope='row'>Integrated Gradients</th>" in comparison(other)  # as the list of methods calls it
+    assert f"{said}; only diffusion runs it" in result.html
+    other = compare(*digit, "ig", "smoothgrad")
+    assert f"{said}. A score" in other.html
+    assert "<th scope='row'>Integrated Gradients</th>" in other.html  # as the list of methods calls it
 
 
 def test_a_score_that_is_not_better_than_every_control_is_marked(digit):
-    service, file = digit
-    result = ended(service.compare("a", file, "digits", ("ig", "smoothgrad"))).result
-    html = comparison(result)
-    rows = result.comparison.rows
-    marked = []
-    for row in [row for row in rows if not row.control]:
-        cells = re.search(rf"{result.titles[row.label]}</th>(.*?)</tr>", html)[1].split("</td>")
-        for (label, metric), cell in zip(result.comparison.metrics.items(), cells, strict=False):
-            sign = 1 if metric.direction == "higher" else -1
-            best = max(sign * other.scores[label].values[0] for other in rows if other.control)
+    result = compare(*digit, "ig", "smoothgrad")
+    rows, marked = scores(result), []
+    for method, title in (("ig", "Integrated Gradients"), ("smoothgrad", METHODS["smoothgrad"].title)):
+        cells = re.search(rf"{title}</th>(.*?)</tr>", result.html)[1].split("</td>")
+        for metric, cell in zip(_service.METRICS, cells, strict=False):
+            sign = -1 if "deletion" in metric else 1
+            best = max(sign * float(row["score"]) for (_, m), row in rows.items() if m == metric and is_control(row))
             marked.append("‡" in cell)
-            assert marked[-1] == (not sign * row.scores[label].values[0] > best)
-    assert len(marked) == 8
-    assert any(marked)
-    assert not all(marked)
-    assert "‡: not better than every control." in html
+            assert marked[-1] == (not sign * float(rows[method, metric]["score"]) > best)
+    assert sorted(set(marked)) == [False, True]
+    assert "‡: not better than every control." in result.html
+
+
+def is_control(row):
+    return row["control"] == "yes"
 
 
 def test_a_method_that_fails_in_a_comparison_is_said_without_words_for_programmers(digit, monkeypatch, caplog):
-    service, file = digit
-
     def attribute(*_):
         raise InputError("got 3, expected torch.float32", argument="quadrature")
 
     monkeypatch.setattr(METHODS["blur_ig"], "attribute", attribute)
-    html = comparison(ended(service.compare("a", file, "digits", ("ig", "blur_ig"))).result)
+    html = compare(*digit, "ig", "blur_ig").html
     assert "This method failed for this image and model. The terminal of the app shows more." in html
     assert "torch" not in html
     assert "blur_ig failed in a comparison of the app: quadrature: got 3" in caplog.text
 
 
-def test_an_image_is_decoded_by_the_thread_that_computes_within_its_limit(make_service, monkeypatch):
-    decoding, free = threading.Event(), threading.Event()
-
-    def slow(*_, **__):
-        decoding.set()
-        free.wait(60)
-        return Image.new("RGB", (8, 8))
-
-    service = make_service(time_limit=0.2)
-    file = service.sample_file(0)
-    monkeypatch.setattr(_service, "open_image", slow)
-    first = service.explain("a", file, "digits", "ig")
-    assert decoding.wait(60)
-    second = service.explain("b", file, "digits", "ig")  # is not held up, and waits
-    assert service.worker.status(second).ahead == 1
-    assert not first.wait(0.3)
-    free.set()
-    assert ended(first).state == "expired"
-
-
-def test_an_image_of_thousands_of_scans_is_refused_in_words(digit, tmp_path):
-    Image.new("RGB", (16, 16)).save(tmp_path / "a.jpg", progressive=True)
-    data = (tmp_path / "a.jpg").read_bytes()
-    (tmp_path / "a.jpg").write_bytes(data[:-2] + data[data.rindex(b"\xff\xda") : -2] * 6000 + b"\xff\xd9")
-    said = reason(ended(digit[0].explain("a", tmp_path / "a.jpg", "digits", "ig")).error)
-    assert said == "This file: has 6010 scans, more than 100; choose another image."
-
-
-def test_a_press_is_answered_before_anything_is_done(digit):
-    updates = _follow(digit[0], lambda: pytest.fail("not yet"), str)
-    assert "Beginning" in next(updates)[0]
-
-
-def test_a_comparison_reads_a_model_of_probabilities_as_such(make_service):
-    loaded = load_model("embedded:digits")
-    module = torch.nn.Sequential(loaded.module, torch.nn.Softmax(dim=1)).eval()
-    service = make_service({"digits": replace(loaded, module=module, output="probabilities")})
-    file = service.sample_file(0)
-    result = ended(service.compare("a", file, "digits", ("ig", "blur_ig"))).result
-    classifier, x = fringe.Classifier(module, output="probabilities"), loaded.prepare([Image.open(file)])
-    expected = fringe.compare(classifier, x, ["ig"], ["insertion"], controls=False).rows[0].scores["insertion"]
-    assert float(result.comparison.rows[0].scores["insertion"].values) == pytest.approx(float(expected.values))
-
-
 def test_a_class_without_a_name_has_its_number(make_service):
-    service = make_service(load_models(["embedded:digits"], class_names=[""] * 10))
-    result = ended(service.compare("a", service.sample_file(3), "digits", ("ig", "blur_ig"))).result
-    assert result.target == "class 3"
+    service = make_service(load(class_names=[""] * 10))
+    assert "for class 3" in compare(service, service.sample_file(3), "ig", "blur_ig").html
 
 
-def test_the_same_method_twice_is_refused(digit):
-    service, file = digit
-    with pytest.raises(InputError, match="both methods are the same"):
-        service.compare("a", file, "digits", ("ig", "ig"))
+def test_the_same_method_twice_or_no_image_is_refused(digit):
+    assert said(compare, *digit, "ig", "ig") == "Both methods are the same; choose two different ones."
+    assert said(explain, digit[0], None) == "No image is chosen; drop one into the field, or pick a sample."
 
 
-def test_nothing_chosen(digit):
-    with pytest.raises(InputError, match="no image is chosen; drop one into the field, or pick a sample"):
-        digit[0].explain("a", None, "digits", "ig")
+def scans(path):
+    """A JPEG of thousands of scans."""
+    Image.new("RGB", (16, 16)).save(path, progressive=True, format="JPEG")
+    data = path.read_bytes()
+    return data[:-2] + data[data.rindex(b"\xff\xda") : -2] * 6000 + b"\xff\xd9"
+
+
+def truncated(path):
+    Image.effect_noise((64, 64), 80).save(path, format="JPEG")
+    return path.read_bytes()[:1000]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"no image", "This file: not an image of the formats"),
-        (b"", "This file: is empty"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(40), "This file: not an image of the formats|This file: cannot be decoded"),
+        (b"no image", "This file: not an image of the formats .*"),
+        (b"", "This file: is empty; choose another image."),
+        (truncated, r"This file: cannot be decoded \(image file is truncated.*\); choose another image\."),
+        (scans, "This file: has 6010 scans, more than 100; choose another image."),
     ],
 )
 def test_a_bad_file_is_refused_and_its_folder_is_not_named(digit, tmp_path, content, message):
     file = tmp_path / "secret-folder" / "photo.png"
     file.parent.mkdir()
-    file.write_bytes(content)
-    error = ended(digit[0].explain("a", file, "digits", "ig")).error
-    text = reason(error)
-    assert re.match(message, text)
+    file.write_bytes(content(file) if callable(content) else content)
+    text = said(explain, digit[0], file)
+    assert re.fullmatch(message, text)
     assert "secret-folder" not in text
 
 
 def test_an_image_of_too_many_pixels_is_refused_by_its_header(make_service, tmp_path):
-    service = make_service(max_pixels=100)
     Image.new("L", (11, 10)).save(tmp_path / "large.png")
-    error = ended(service.explain("a", tmp_path / "large.png", "digits", "ig")).error
-    assert reason(error) == "This file: 11x10 is more than 100 pixels; choose another image."
+    text = said(explain, make_service(max_pixels=100), tmp_path / "large.png")
+    assert text == "This file: 11x10 is more than 100 pixels; choose another image."
 
 
-def test_a_truncated_file_is_refused_in_words(digit, tmp_path):
-    Image.effect_noise((64, 64), 80).save(tmp_path / "image.jpg")
-    (tmp_path / "image.jpg").write_bytes((tmp_path / "image.jpg").read_bytes()[:1000])
-    error = ended(digit[0].explain("a", tmp_path / "image.jpg", "digits", "ig")).error
-    assert re.fullmatch(
-        r"This file: cannot be decoded \(image file is truncated.*\); choose another image\.", reason(error)
-    )
-
-
-def test_a_model_that_keeps_the_size_of_an_image_has_a_limit_as_well(make_service, tmp_path):
-    models = load_models(["embedded:digits"], preprocessing="unit,channels=1,mean=0,std=1")
-    service = make_service(models, max_input_pixels=2000)
-    Image.new("L", (50, 41)).save(tmp_path / "image.png")
-    job = ended(service.explain("a", tmp_path / "image.png", "digits", "ig"))
-    assert reason(job.error) == "The model would get 50 x 41 pixels, more than 2000; shrink the image."
-
-
-def test_a_model_that_cannot_take_the_image_says_so(make_service, tmp_path):
-    models = load_models(["embedded:digits"], preprocessing="unit,channels=1,mean=0,std=1")
-    Image.new("L", (4, 4)).save(tmp_path / "tiny.png")
-    job = ended(make_service(models).explain("a", tmp_path / "tiny.png", "digits", "ig"))
-    assert reason(job.error) == "The model cannot take an image of 4 x 4 pixels; try another image or model."
-
-
-@pytest.mark.parametrize(
-    ("raised", "said"),
-    [
-        ('ValueError("not square")', "The model cannot take an image of 8 x 8 pixels; try another image or model."),
-        ('torch.OutOfMemoryError("")', "There is not enough memory for this image, model and method."),
-    ],
-)
-def test_whatever_the_model_raises_for_the_image_is_said(make_service, tmp_path, raised, said):
-    code = f"import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        raise {raised}\n"
-    (tmp_path / "net.py").write_text(code)
-    models = load_models([f"{tmp_path / 'net.py'}:Net"], preprocessing="resize=8,mean=0,std=1", trust_code=True)
-    Image.new("L", (8, 8)).save(tmp_path / "image.png")
-    job = ended(make_service(models).explain("a", tmp_path / "image.png", "Net", "ig"))
-    assert reason(job.error) == said
+def test_a_model_that_keeps_the_size_of_an_image_has_a_limit_as_well(make_service, tmp_path, monkeypatch):
+    monkeypatch.setattr(_service, "MAX_INPUT_PIXELS", 2000)
+    service = make_service(load(preprocessing="unit,channels=1,mean=0,std=1"))
+    for size, text in {
+        (50, 41): "The model would get 50 x 41 pixels, more than 2000; shrink the image.",
+        (4, 4): "The model cannot take an image of 4 x 4 pixels; try another image or model.",
+    }.items():
+        Image.new("L", size).save(tmp_path / "image.png")
+        assert said(explain, service, tmp_path / "image.png") == text
 
 
 MORE = "; choose another model. The terminal of the app shows more."
 
 
-@pytest.mark.parametrize("what", ["explain", "compare"])
+@pytest.mark.parametrize("call", [explain, compare])
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("code", "message"),
     [
-        ("z.softmax(1)", f"The output of this model cannot be read as one score for each class{MORE}"),
-        ("z * float('nan')", "The model's scores for this image are no finite numbers; try another image or model."),
-        ("z.detach()", f"This model has no gradients that the method can use{MORE}"),
+        ("return z.softmax(1)", f"The output of this model cannot be read as one score for each class{MORE}"),
+        (
+            "return z * float('nan')",
+            "The model's scores for this image are no finite numbers; try another image or model.",
+        ),
+        ("return z.detach()", f"This model has no gradients that the method can use{MORE}"),
+        ("raise ValueError('1')", "The model cannot take an image of 8 x 8 pixels; try another image or model."),
+        ("raise torch.OutOfMemoryError('')", "There is not enough memory for this image, model and method."),
     ],
 )
-def test_what_is_wrong_is_said_of_the_field_that_people_see(make_service, tmp_path, what, output, said):
-    code = (
-        "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"
-        f"        z = x.flatten(1)[:, :4]\n        return {output}\n"
-    )
-    (tmp_path / "net.py").write_text(code)
-    models = load_models([f"{tmp_path / 'net.py'}:Net"], preprocessing="resize=8,mean=0,std=1", trust_code=True)
-    Image.effect_noise((8, 8), 80).save(tmp_path / "image.png")
-    methods = "ig" if what == "explain" else ("ig", "fringe")
-    job = ended(getattr(make_service(models), what)("a", tmp_path / "image.png", "Net", methods))
-    assert reason(job.error) == said
-
-
-def test_a_model_of_two_classes_is_explained_for_both(make_service, tmp_path):
+def test_what_is_wrong_is_said_of_the_field_that_people_see(make_service, tmp_path, call, code, message):
     (tmp_path / "net.py").write_text(
+        "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n"
+        f"        z = x.flatten(1)[:, :4]\n        {code}\n"
+    )
+    models = load(f"{tmp_path / 'net.py'}:Net", preprocessing="resize=8,mean=0,std=1", trust_code=True)
+    Image.effect_noise((8, 8), 80).save(tmp_path / "image.png")
+    methods = ("net.Net", "ig") if call is explain else ("ig", "fringe", "net.Net")
+    assert said(call, make_service(models), tmp_path / "image.png", *methods) == message
+
+
+def test_a_model_of_two_classes_is_explained_for_both_and_its_path_reaches_no_page(make_service, tmp_path):
+    (tmp_path / "secret.py").write_text(
         "import torch\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))\n"
     )
-    models = load_models([f"two={tmp_path / 'net.py'}:net"], trust_code=True, preprocessing="unit,channels=1")
-    service = make_service(models, samples=["embedded:digits:0"])
-    job = ended(service.explain("a", service.sample_file(0), "two", "fringe:preview"))
-    assert job.state == "done", reason(job.error)
-    assert len(re.findall('name="class" value=', job.result.page)) == 2
+    models = load(f"two={tmp_path / 'secret.py'}:net", trust_code=True, preprocessing="unit,channels=1")
+    service = make_service(models, samples=("embedded:digits:0",))
+    page = explain(service, service.sample_file(0), "two", "fringe:preview").files[0].read_text(encoding="utf-8")
+    assert len(re.findall('name="class" value=', page)) == 2
+    assert "two" in page
+    assert str(tmp_path) not in page
+    assert "secret" not in page
 
 
-class Held:
-    """Counts the passes through the model of a service, and holds the first of the worker for which ``when`` is true
-    until it is let go."""
+class Stop:
+    """Stops the job of an owner at the first pass through the model for which ``when`` is true; counts the passes."""
 
-    def __init__(self, service, when):
-        self.worker, self.when, self.passes = service.worker, when, 0
-        self.reached, self.free = threading.Event(), threading.Event()
-        service.models["digits"].module.register_forward_pre_hook(self.note)
+    def __init__(self, service, owner, when):
+        self.service, self.owner, self.when, self.passes = service, owner, when, 0
+        self.hook = service.models["digits"].module.register_forward_pre_hook(self.note)
 
     def note(self, *_):
         self.passes += 1
-        job = self.worker._running
-        if job is not None and not self.reached.is_set() and self.when(self.passes, job.status()):
-            self.reached.set()
-            self.free.wait(60)
+        if self.when(self.passes):
+            self.service.jobs.stop(self.owner)
 
 
-@pytest.mark.parametrize("what", ["explain", "compare"])
-def test_stop_ends_the_computation_within_a_pass_and_the_next_one_runs(digit, what):
-    service, file = digit
-    held = Held(service, lambda passes, status: passes == 5)
-    methods = "ggig" if what == "explain" else ("ig", "guided_ig")
-    job = getattr(service, what)("a", file, "digits", methods)
-    assert held.reached.wait(60)
-    service.worker.stop("a")
-    held.free.set()
-    assert ended(job).state == "stopped"
+@pytest.mark.parametrize(("call", "methods"), [(explain, ("digits", "ggig")), (compare, ("ig", "guided_ig"))])
+def test_stop_ends_the_computation_within_a_pass_and_the_next_one_runs(digit, call, methods):
+    held = Stop(digit[0], "a", lambda passes: passes == 5)
+    with pytest.raises(StoppedError, match=r"Stopped\. Nothing is computed any more\."):
+        call(*digit, *methods)
     assert held.passes == 5
-    assert ended(service.explain("b", file, "digits", "ig")).state == "done"
+    assert explain(*digit, owner="b").files
 
 
 def test_scores_are_stopped_as_well(digit):
     """A metric has no progress of its own: the next pass through the model is what notices."""
     service, file = digit
-    held = Held(service, lambda passes, status: "scores" in status.what)
-    job = service.compare("a", file, "digits", ("ig", "smoothgrad"))
-    assert held.reached.wait(60)
-    service.worker.stop("a")
-    count = held.passes
-    held.free.set()
-    assert ended(job).state == "stopped"
-    assert held.passes == count
+    shown = []
+    held = Stop(service, "a", lambda _: "scores" in shown[-1])
+    with pytest.raises(StoppedError):
+        service.compare(
+            "a", lambda _, what: (shown.append(what), setattr(held, "passes", 0)), file, "digits", "ig", "smoothgrad"
+        )
+    assert held.passes == 1
 
 
 def test_the_time_limit_ends_a_computation(make_service):
     service = make_service(time_limit=0.2)
     service.models["digits"].module.register_forward_pre_hook(lambda *_: time.sleep(0.01))
-    assert ended(service.explain("a", service.sample_file(0), "digits", "ggig")).state == "expired"
+    with pytest.raises(StoppedError, match=r"Stopped at the limit of 1 s\. A quick method"):
+        explain(service, service.sample_file(0), method="ggig")
+
+
+def test_the_time_limit_holds_for_the_decoding_of_an_image(make_service, monkeypatch):
+    def slow(*_, **__):
+        time.sleep(0.3)
+        return Image.new("RGB", (8, 8))
+
+    service = make_service(time_limit=0.2)
+    file = service.sample_file(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(_service, "open_image", slow)
+        with pytest.raises(StoppedError, match="Stopped at the limit"):
+            explain(service, file)
+    service.jobs.seconds = 60.0
+    assert explain(service, file).files
 
 
 def test_files_of_an_owner_are_replaced_and_forgotten(digit):
     service, file = digit
-    first = ended(service.explain("a", file, "digits", "ig")).result
-    other = ended(service.explain("b", file, "digits", "ig")).result
-    second = ended(service.explain("a", file, "digits", "ig")).result
+    first, other, second = (explain(service, file, owner=owner) for owner in "aba")
     assert [result.files[0].exists() for result in (first, other, second)] == [False, True, True]
+    compared = compare(service, file, "ig", "blur_ig")  # has buttons on the page, too, in a tab of its own
+    assert all(path.exists() for path in (*second.files, *compared.files))
     service.forget("a")
-    assert [result.files[0].exists() for result in (other, second)] == [True, False]
-
-
-def test_a_comparison_leaves_the_files_of_an_explanation(digit):
-    """Both have buttons on the page, each in a tab of its own."""
-    service, file = digit
-    explained = ended(service.explain("a", file, "digits", "ig")).result
-    compared = ended(service.compare("a", file, "digits", ("ig", "blur_ig"))).result
-    assert all(path.exists() for path in (*explained.files, *compared.files))
-    service.forget("a")
-    assert not any(path.exists() for path in (*explained.files, *compared.files))
+    assert [result.files[0].exists() for result in (other, second, compared)] == [True, False, False]
 
 
 def test_an_owner_who_leaves_while_files_are_written_leaves_none(digit, monkeypatch, tmp_path):
-    service, file = digit
-
     def leave(*arguments):
-        service.forget("a")
+        digit[0].forget("a")
         return page(*arguments)
 
     page = _service.render_page
     monkeypatch.setattr(_service, "render_page", leave)
-    assert ended(service.explain("a", file, "digits", "ig")).state == "stopped"
-    assert [path.name for path in (tmp_path / "app-0").iterdir()] == ["samples"]
+    with pytest.raises(StoppedError):
+        explain(*digit)
+    assert not [path for path in (tmp_path / "app").rglob("*") if path.is_file() and path.parent.name != "samples"]
 
 
-def test_a_picture_of_a_comparison_tells_two_settings_of_a_method_apart(digit):
-    service, file = digit
-    job = ended(service.compare("a", file, "digits", ("fringe", "fringe:preview")))
-    assert job.state == "done", reason(job.error)
-    texts = [text.get_text() for text in job.result.comparison.plot().findobj(Text)]
+def test_a_picture_of_a_comparison_tells_two_settings_of_a_method_apart(digit, monkeypatch):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    compare(*digit, "fringe", "fringe:preview")
+    texts = [text.get_text() for figure in figures for text in figure.findobj(Text)]
     assert {"FRInGe", "FRInGe (preview)"} <= set(texts)
     assert any(text.startswith("digits · ") for text in texts)  # the model's name in the list
 
 
-def test_no_spec_and_no_path_of_this_machine_reaches_the_page(make_service, tmp_path):
-    (tmp_path / "secret.py").write_text(
-        "import torch\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
-    )
-    models = load_models([f"mine={tmp_path / 'secret.py'}:net"], trust_code=True, preprocessing="unit,channels=1")
-    service = make_service(models, samples=["embedded:digits:0"])
-    result = ended(service.explain("a", service.sample_file(0), "mine", "ig")).result
-    assert "mine" in result.page
-    assert str(tmp_path) not in result.page
-    assert "secret" not in result.page
-
-
 def test_names_of_files_are_safe_names(digit, tmp_path):
-    service, file = digit
     evil = tmp_path / "<img src=x onerror=alert(1)>.png"
-    evil.write_bytes(file.read_bytes())
-    result = ended(service.explain("a", evil, "digits", "ig")).result
-    assert result.name == "img_src_x_onerror_alert_1"
-    assert "<img src=x" not in result.page
+    evil.write_bytes(digit[1].read_bytes())
+    result = explain(digit[0], evil)
+    assert result.files[0].name == "img_src_x_onerror_alert_1.html"
+    assert "<img src=x" not in result.html
 
 
 def test_samples_are_digits_for_the_digits_model_and_what_is_given_otherwise(make_service, tmp_path):
@@ -429,31 +353,21 @@ def test_samples_are_digits_for_the_digits_model_and_what_is_given_otherwise(mak
     Image.new("RGB", (5, 4)).save(folder / "0284_my_photo.png")
     (folder / "broken.png").write_bytes(b"no image")
     with pytest.warns(UserWarning, match="sample left out"):
-        service = make_service(samples=[str(folder)])
+        service = make_service(samples=(str(folder),))
     assert [sample.title for sample in service.samples] == ["my photo"]
     models = {"other": replace(load_model("embedded:digits"), spec="other")}
     assert make_service(models).samples == ()
     with pytest.warns(UserWarning, match="of 26 samples the first 24 are offered"):
-        assert len(make_service(samples=["embedded:digits:0:26"]).samples) == 24
+        assert len(make_service(samples=("embedded:digits:0:26",)).samples) == 24
 
 
-def test_two_models_of_one_name_are_told_apart_by_the_person_who_starts(tmp_path):
+def test_two_models_of_one_name_are_told_apart_by_the_person_who_starts():
     with pytest.raises(InputError, match="two models are called 'digits'; write digits-2=embedded:digits"):
-        load_models(["embedded:digits", "embedded:digits"])
-    assert list(load_models(["embedded:digits", "second=embedded:digits"])) == ["digits", "second"]
-    with pytest.raises(InputError, match="model: got no model"):
-        Service({}, tmp_path)
+        load("embedded:digits", "embedded:digits")
+    assert list(load("embedded:digits", "second=embedded:digits")) == ["digits", "second"]
 
 
 def test_code_runs_only_with_trust(tmp_path):
     (tmp_path / "net.py").write_text("raise SystemExit\n")
     with pytest.raises(ModelError, match="trust_code=True"):
-        load_models([f"{tmp_path / 'net.py'}:net"], preprocessing="unit")
-
-
-def test_the_page_holds_its_document(digit):
-    service, file = digit
-    page = ended(service.explain("a", file, "digits", "fringe:preview")).result.page
-    document = re.search(r"<script[^>]*application/json[^>]*>(.*?)</script>", page, re.DOTALL)
-    assert document is not None
-    assert json.loads(document[1])["schema"].startswith("fringe/explanation/")
+        load(f"{tmp_path / 'net.py'}:net", preprocessing="unit")

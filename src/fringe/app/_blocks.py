@@ -1,17 +1,15 @@
 """The page of the app: its layout and its event handlers."""
 
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from gradio.themes import Default
 
-from fringe.app._fragments import comparison, ended_line, error_box, page_frame, sample_buttons, status_line
-from fringe.app._service import Service
-from fringe.app._worker import Job, Status, reason
-from fringe.errors import FringeError
+from fringe.app._fragments import error_box, sample_buttons, status_line
+from fringe.app._jobs import STOPPED, StoppedError, reason
+from fringe.app._service import Result, Service
 
 STYLE = Path(__file__).with_name("style.css")
 #: Sets the height of each frame to that of the page in it, which reports its height in a message.
@@ -32,13 +30,17 @@ _PICK = """element.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (button) trigger("click", { index: Number(button.dataset.index) });
 });"""
+#: The outputs of a tab without a result.
+_NOTHING: list[Any] = ["", *[gr.DownloadButton(visible=False)] * 3, gr.Button(interactive=False)]
 EMPTY = "<p class='fringe-empty'>{}</p>"
-#: Seconds between two status updates of a running job.
-INTERVAL = 0.25
 FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Arial", "DejaVu Sans", "sans-serif")
 
-Start = Callable[..., Job]
-Show = Callable[[Any], str]
+#: The progress of the event that calls a function.
+_PROGRESS = gr.Progress()
+#: Each press of a button calls a function that no other program may call.
+_HIDDEN: Any = {"api_visibility": "private"}
+#: A function that neither waits for a computation nor shows that it runs.
+_AT_ONCE: Any = {**_HIDDEN, "queue": False, "show_progress": "hidden"}
 
 
 def image_field() -> gr.Image:
@@ -93,7 +95,7 @@ def build_app(service: Service) -> gr.Blocks:
                 with gr.Tab("Compare", id="compare"):
                     _compare_tab(service, image, model)
         blocks.unload(forget)
-    blocks.queue(max_size=4 * (service.limits.queue + 8), default_concurrency_limit=None)
+    blocks.queue(max_size=service.spec.queue, default_concurrency_limit=1, api_open=False)
     return blocks
 
 
@@ -101,13 +103,17 @@ def _choices(service: Service) -> tuple[gr.Image, gr.Dropdown]:
     """Make the fields of the image, the samples and the model."""
     image = image_field()
     if service.samples:
-        samples = gr.HTML(sample_buttons(service.samples), js_on_load=_PICK, elem_id="samples")
+        samples = gr.HTML(
+            sample_buttons((sample.title, sample.png) for sample in service.samples),
+            js_on_load=_PICK,
+            elem_id="samples",
+        )
 
         def pick(event: gr.EventData) -> str:
             index = event._data["index"]  # pyright: ignore[reportPrivateUsage] - its attributes are not typed
             return str(service.sample_file(int(index)))
 
-        samples.click(pick, None, image, show_progress="hidden", api_visibility="private")
+        samples.click(pick, None, image, **_AT_ONCE)
     names = list(service.models)
     model = gr.Dropdown(names, value=names[0], label="Model", elem_id="model", filterable=False)
     return image, model
@@ -115,31 +121,28 @@ def _choices(service: Service) -> tuple[gr.Image, gr.Dropdown]:
 
 def _explain_tab(service: Service, image: gr.Image, model: gr.Dropdown) -> None:
     method = _method(service, "Method", 0)
-    run, stop = _buttons("Explain")
-    status = gr.HTML(elem_id="explain-status")
-    result = gr.HTML(EMPTY.format("The explanation appears here: the page that you can download and send."))
-    with gr.Row():
-        files = [_download(f"Download {kind}") for kind in ("page", "NPZ", "PNG")]
 
-    _connect(service, (run, stop), (image, model, method), (status, result, *files), service.explain, page_frame)
+    def explain(
+        image: str | None, model: str, method: str, request: gr.Request, progress: gr.Progress = _PROGRESS
+    ) -> list[Any]:
+        return _answer(service.explain, request, progress, image, model, method)
+
+    empty = "The explanation appears here: the page that you can download and send."
+    _connect(service, "Explain", explain, (image, model, method), empty, ("page", "NPZ", "PNG"))
 
 
 def _compare_tab(service: Service, image: gr.Image, model: gr.Dropdown) -> None:
     with gr.Row():
-        first = _method(service, "First method", 0)
-        second = _method(service, "Second method", list(service.methods).index("ig"))
-    run, stop = _buttons("Compare")
-    status = gr.HTML(elem_id="compare-status")
-    result = gr.HTML(
-        EMPTY.format("Two maps of the same image appear here, and their scores beside those of control maps.")
-    )
-    with gr.Row():
-        files = [_download(f"Download {kind}") for kind in ("scores (CSV)", "NPZ", "PNG")]
+        one = _method(service, "First method", 0)
+        two = _method(service, "Second method", list(service.methods).index("ig"))
 
-    def start(owner: str, file: str | None, model: str, first: str, second: str) -> Job:
-        return service.compare(owner, file, model, (first, second))
+    def compare(
+        image: str | None, model: str, one: str, two: str, request: gr.Request, progress: gr.Progress = _PROGRESS
+    ) -> list[Any]:
+        return _answer(service.compare, request, progress, image, model, one, two)
 
-    _connect(service, (run, stop), (image, model, first, second), (status, result, *files), start, comparison)
+    empty = "Two maps of the same image appear here, and their scores beside those of control maps."
+    _connect(service, "Compare", compare, (image, model, one, two), empty, ("scores (CSV)", "NPZ", "PNG"))
 
 
 def _method(service: Service, label: str, index: int) -> gr.Dropdown:
@@ -147,64 +150,48 @@ def _method(service: Service, label: str, index: int) -> gr.Dropdown:
     return gr.Dropdown(choices, value=choices[index][1], label=label, filterable=False, min_width=260)
 
 
-def _buttons(label: str) -> tuple[gr.Button, gr.Button]:
-    with gr.Row():
-        run = gr.Button(label, variant="primary", scale=3)
-        stop = gr.Button("Stop", interactive=False, scale=1, min_width=90)
-    return run, stop
-
-
-def _download(label: str) -> gr.DownloadButton:
-    return gr.DownloadButton(label, visible=False, size="sm", min_width=90)
+def _answer(compute: Callable[..., Result], request: gr.Request, progress: gr.Progress, *values: Any) -> list[Any]:
+    """Compute, and return the outputs of a tab: status, result, three files, and the stop button."""
+    try:
+        result = compute(str(request.session_hash), progress, *values)
+    except StoppedError as stopped:
+        return [status_line(str(stopped)), *_NOTHING] if stopped.is_late else [gr.skip()] * 6  # the button has said so
+    except BaseException as error:  # the server must survive
+        return [error_box(reason(error)), *_NOTHING]
+    files = [gr.DownloadButton(value=str(file), visible=True) for file in result.files]
+    return ["", result.html, *files, gr.Button(interactive=False)]
 
 
 def _connect(
-    service: Service, buttons: tuple[gr.Button, gr.Button], inputs: Any, outputs: Any, start: Start, show: Show
+    service: Service, label: str, compute: Callable[..., list[Any]], inputs: Any, empty: str, files: Sequence[str]
 ) -> None:
-    """Connect a run button and its stop button to their inputs and outputs: status, result and three files."""
-    run, stop = buttons
-    newest: dict[str, object] = {}  # the last press of each owner: only the job it started may write
+    """Make the buttons and outputs of a tab, and connect them to its inputs."""
+    with gr.Row():
+        run = gr.Button(label, variant="primary", scale=3)
+        stop = gr.Button("Stop", interactive=False, scale=1, min_width=90)
+    status = gr.HTML(elem_classes="fringe-status")
+    result = gr.HTML(EMPTY.format(empty))
+    with gr.Row():
+        downloads = [gr.DownloadButton(f"Download {file}", visible=False, size="sm", min_width=90) for file in files]
+    outputs = [status, result, *downloads, stop]
 
-    def follow(request: gr.Request, *values: Any) -> Generator[list[Any]]:
-        owner, press = str(request.session_hash), object()
-        newest[owner] = press
-        try:
-            with closing(_follow(service, lambda: start(owner, *values), show)) as updates:
-                for update in updates:
-                    yield update if newest.get(owner) is press else [gr.skip()] * len(update)
-        finally:
-            if newest.get(owner) is press:
-                del newest[owner]
+    def press(request: gr.Request) -> list[Any]:
+        service.jobs.stop(str(request.session_hash))
+        return ["", *_NOTHING[:-1], gr.Button(interactive=True)]
 
-    def end(request: gr.Request) -> None:
-        service.worker.stop(str(request.session_hash))
+    def end(request: gr.Request) -> list[Any]:
+        service.jobs.stop(str(request.session_hash))
+        return [status_line(STOPPED), gr.Button(interactive=False)]
 
-    hidden: Any = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
-    # gradio would ignore a second press, which should stop the first
-    run.click(follow, list(inputs), [*outputs, stop], trigger_mode="multiple", **hidden)
-    stop.click(end, None, None, **hidden)
-
-
-def _follow(service: Service, start: Callable[[], Job], show: Show) -> Generator[list[Any]]:
-    """Start a job and yield the outputs until it ends; closing the tab stops it."""
-    none, idle, busy = [gr.skip()] * 4, gr.Button(interactive=False), gr.Button(interactive=True)
-    empty = ["", *[gr.DownloadButton(visible=False)] * 3]
-    yield [status_line(Status("waiting")), *none, gr.skip()]
-    try:
-        job = start()
-    except FringeError as error:
-        yield [error_box(reason(error)), *empty, idle]
-        return
-    try:
-        yield [status_line(service.worker.status(job)), *empty, busy]
-        while not job.wait(INTERVAL):
-            yield [status_line(service.worker.status(job)), *none, gr.skip()]
-    finally:
-        job.stop()
-    if job.state == "done":
-        files = [gr.DownloadButton(value=str(file), visible=True) for file in job.result.files]
-        yield ["", show(job.result), *files, idle]
-    elif job.state == "failed":
-        yield [error_box(reason(job.error)), *empty, idle]
-    else:
-        yield [ended_line(job.status(), service.limits.time_limit), *empty, idle]
+    pressed = run.click(press, None, outputs, **_AT_ONCE)
+    computed = pressed.then(
+        compute,
+        list(inputs),
+        outputs,
+        show_progress_on=status,
+        trigger_mode="multiple",
+        concurrency_id="compute",
+        **_HIDDEN,
+    )
+    run.click(None, cancels=[computed])  # else the one before keeps its place in the queue
+    stop.click(end, None, [status, stop], cancels=[computed], **_AT_ONCE)

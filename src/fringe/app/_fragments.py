@@ -2,20 +2,15 @@
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from html import escape
+from typing import Any
 
-from fringe.app._service import Compared, Explained, Sample
-from fringe.app._worker import Status
-from fringe.evaluation import NOT_BETTER
+from fringe.evaluation import NOT_BETTER, Comparison, MethodResult
 from fringe.metrics import best_of
 from fringe.page import policy_hash
+from fringe.plots import overlay, png_of
 
-#: Status line of a job that ended without a result.
-_ENDED = {
-    "stopped": "Stopped. Nothing is computed any more.",
-    "expired": "Stopped at the limit of {limit}. A quick method, or a smaller image or model, takes less time.",
-}
 #: Added to the page in the frame: a policy of its own, and a script that reports its height to the app.
 _SCRIPT = (
     "new ResizeObserver(() => parent.postMessage({fringeHeight: document.documentElement.offsetHeight}, '*'))"
@@ -23,35 +18,20 @@ _SCRIPT = (
 )
 
 
-def sample_buttons(samples: Sequence[Sample]) -> str:
-    """Return the samples as buttons with their index; the pictures are embedded."""
+def sample_buttons(samples: Iterable[tuple[str, bytes]]) -> str:
+    """Return titles and PNG files as buttons with their index; the pictures are embedded."""
     buttons = ""
-    for index, sample in enumerate(samples):
-        data = base64.b64encode(sample.png).decode()
-        title = escape(sample.title, quote=True)
+    for index, (title, png) in enumerate(samples):
         buttons += (
-            f"<button type='button' data-index='{index}'><img alt='' src='data:image/png;base64,{data}'>"
-            f"<span>{title}</span></button>"
+            f"<button type='button' data-index='{index}'><img alt='' src='{_data(png)}'>"
+            f"<span>{escape(title)}</span></button>"
         )
     return f"<div class='fringe-samples' role='group' aria-label='Samples'>{buttons}</div>"
 
 
-def status_line(status: Status) -> str:
-    """Return the status of a job as a line with a progress bar."""
-    if status.state == "waiting" and status.ahead:
-        others = "one computation is" if status.ahead == 1 else f"{status.ahead} computations are"
-        return _line(f"In the queue: {others} before yours.")
-    if status.total <= 0:
-        return _line("Beginning …", "<progress aria-label='Progress'></progress>")
-    share = min(max(status.done / status.total, 0.0), 1.0)
-    left = "" if status.left is None else f", about {duration(status.left)} left"
-    bar = f"<progress aria-label='Progress' max='1' value='{share:.3f}'>{share:.0%}</progress>"
-    return _line(f"{status.what}: {share:.0%}{left}", bar)
-
-
-def ended_line(status: Status, limit: float) -> str:
-    """Return the final status line of a job without a result."""
-    return _line(_ENDED[status.state].format(limit=duration(limit)))
+def status_line(text: str) -> str:
+    """Return what happens as a line."""
+    return f"<p role='status'>{escape(text)}</p>"
 
 
 def error_box(text: str) -> str:
@@ -59,52 +39,50 @@ def error_box(text: str) -> str:
     return f"<div class='fringe-error' role='alert'><strong>That did not work.</strong> {escape(text)}</div>"
 
 
-def duration(seconds: float) -> str:
-    """Format seconds: ``8 s``, ``3 min``."""
-    return f"{max(round(seconds), 1)} s" if seconds < 90 else f"{round(seconds / 60)} min"
-
-
-def page_frame(result: Explained) -> str:
+def page_frame(page: str, name: str) -> str:
     """Embed the page of an explanation in a frame that may only run its script.
 
     The frame has no origin, so it can reach neither the app nor the data that the browser stores for the app."""
-    page = result.page.replace("script-src ", f"script-src {policy_hash(_SCRIPT)} ", 1)
+    page = page.replace("script-src ", f"script-src {policy_hash(_SCRIPT)} ", 1)
     page = page.replace("</body>", f"<script>{_SCRIPT}</script></body>", 1)
-    title = escape(f"Explanation of {result.name}", quote=True)
+    title = escape(f"Explanation of {name}", quote=True)
     return (
         f"<iframe class='fringe-page' sandbox='allow-scripts' title='{title}' srcdoc='{escape(page, quote=True)}'>"
         "</iframe>"
     )
 
 
-def comparison(result: Compared) -> str:
+def comparison_html(comparison: Comparison, titles: Mapping[str, str]) -> str:
     """Return two maps side by side, and a table of their scores and those of control maps."""
-    figures = "".join(_figure(result, label) for label in result.titles)
-    return f"<section class='fringe-compare'><div class='fringe-pair'>{figures}</div>{_table(result)}</section>"
+    context = comparison.context
+    assert context is not None
+    target, image = context.class_label(int(comparison.target[0])), context.picture(context.inputs[0])
+    rows = [row for row in comparison.rows if not row.control]
+    figures = "".join(_figure(row, titles[row.label], target, image) for row in rows)
+    table = _table(comparison, titles)
+    return f"<section class='fringe-compare'><div class='fringe-pair'>{figures}</div>{table}</section>"
 
 
-def _line(text: str, bar: str = "") -> str:
-    return f"<div class='fringe-status' role='status'>{bar}<span>{escape(text)}</span></div>"
+def _data(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
-def _figure(result: Compared, label: str) -> str:
-    row = next(row for row in result.comparison.rows if row.label == label)
-    title, png = result.titles[label], result.pictures[label]
+def _figure(row: MethodResult, title: str, target: str, image: Any) -> str:
     verdict = row.attribution.verdict[0].replace("_", " ") if row.attribution is not None else "no map"
     passes = row.passes.forward + row.passes.jvp + row.passes.vjp
-    if png is None:
+    if row.maps is None:
         text = "This method failed for this image and model. The terminal of the app shows more."
         body = f"<p class='fringe-error'>{text}</p>"
     else:
-        text = escape(f"Map by {title} for {result.target}", quote=True)
-        body = f"<img alt='{text}' src='data:image/png;base64,{base64.b64encode(png).decode()}'>"
-    note = f"for {result.target} · {verdict} · {passes} passes · {row.seconds:.1f} s"
+        text = escape(f"Map by {title} for {target}", quote=True)
+        body = f"<img alt='{text}' src='{_data(png_of(overlay(image, row.maps[0].cpu().numpy())))}'>"
+    note = f"for {target} · {verdict} · {passes} passes · {row.seconds:.1f} s"
     return f"<figure><h2>{escape(title)}</h2>{body}<figcaption>{escape(note)}</figcaption></figure>"
 
 
-def _table(result: Compared) -> str:
+def _table(comparison: Comparison, titles: Mapping[str, str]) -> str:
     """Table with a row per method, then per control map, and a column per score."""
-    rows, metrics = result.comparison.rows, result.comparison.metrics
+    rows, metrics = comparison.rows, comparison.metrics
     scores = {(row.label, label): float(row.scores[label].values[0]) for row in rows for label in metrics}
     methods, blind = [[row.label for row in rows if row.control == control] for control in (False, True)]
     head = "".join(
@@ -121,7 +99,7 @@ def _table(result: Compared) -> str:
             text = _number(score) + (NOT_BETTER if math.isfinite(score) and not beats else "")
             note = note or f" {NOT_BETTER}: not better than every control." * text.endswith(NOT_BETTER)
             cells += f"<td>{f'<strong>{text}</strong>' if better else text}</td>"
-        body += f"<tr><th scope='row'>{escape(result.titles[method])}</th>{cells}</tr>"
+        body += f"<tr><th scope='row'>{escape(titles[method])}</th>{cells}</tr>"
     for name in blind:
         cells = "".join(f"<td>{_number(scores[name, label])}</td>" for label in metrics)
         body += f"<tr class='blind'><th scope='row'>{escape(name)} <small>control</small></th>{cells}</tr>"

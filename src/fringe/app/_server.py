@@ -1,4 +1,4 @@
-"""The web server of the app: its address, the paths it answers, and what a browser may load."""
+"""The web server of the app: its address, what it answers to whom, and what a browser may load."""
 
 import asyncio
 import atexit
@@ -10,6 +10,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from functools import cache
 from pathlib import Path
@@ -19,19 +20,17 @@ from fringe._class_names import read_class_names
 from fringe._process import Interrupted, interruptible
 from fringe.app._service import Service, load_models
 from fringe.app._spec import LOOPBACK, AppSpec
-from fringe.app._worker import Limits
-from fringe.data import SOURCE
 from fringe.errors import InputError, require
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
-#: Paths that the page of the app requests; all other paths of gradio are refused.
-PATHS = ("/", "/config", "/theme.css", "/favicon.ico", "/manifest.json")
-FOLDERS = (
-    *("/assets/", "/static/", "/gradio_api/queue/", "/gradio_api/upload", "/gradio_api/heartbeat/"),
-    *("/gradio_api/file=", "/gradio_api/startup-events", "/gradio_api/cancel", "/gradio_api/app_id"),
+#: What the page requests. Among gradio's other paths, some fetch a URL, write a file, or print what they are sent.
+PATHS = re.compile(
+    r"/|/(config|theme\.css|favicon\.ico|manifest\.json)|/(assets|static)/.*"
+    r"|/gradio_api/(app_id|cancel|reset|run/predict|startup-events|upload|upload_progress|(queue|heartbeat)/.*|file=(?!https?:).*)",
+    re.DOTALL | re.IGNORECASE,
 )
 #: Nothing is loaded from another machine. Gradio's page needs inline scripts; the frame of an explanation is a
 #: separate document with the same rules.
@@ -46,12 +45,10 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
 }
-
-
 #: Bytes of a request other than an upload; of an upload, what comes beside the file.
 MAX_BODY = 2**16
-#: Headers by which a client would choose the address that the page names as its own.
-_FORWARDED = (b"x-forwarded-host", b"x-gradio-server")
+#: Bytes of an uploaded file; bytes and number of all files of the app at a time.
+MAX_UPLOAD, MAX_STORED, MAX_FILES = 32 * 2**20, 2**30, 2000
 _HOST = re.compile(r"([\w.-]+|\[[\da-f:.]+\])(:\d{1,4}|:[1-5]\d{4})?", re.ASCII | re.IGNORECASE)
 
 
@@ -62,13 +59,12 @@ class Refused(Exception):
         self.status = status
 
 
-class Shield:
-    """Middleware that answers only requests of the page of the app, within limits.
+class Guard:
+    """Middleware that refuses what gradio would answer: see :meth:`__call__`.
 
     Args:
         app: What answers.
         hosts: Names in the Host header that are answered, against DNS rebinding by foreign pages; without any, all.
-        limits: Of uploads.
         functions: Numbers of the functions that the page calls.
         is_known: Whether a path is that of an uploaded file or of a sample.
     """
@@ -77,24 +73,24 @@ class Shield:
         self,
         app: Callable[[Scope, Receive, Send], Awaitable[None]],
         hosts: tuple[str, ...],
-        limits: Limits,
         functions: Collection[int],
         is_known: Callable[[str], bool],
     ):
-        self.app, self.hosts, self.limits, self.functions, self.is_known = app, hosts, limits, functions, is_known
+        self.app, self.hosts, self.functions, self.is_known = app, hosts, functions, is_known
         self._incoming = 0  # bytes of uploads that are not stored yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse with a status of 400 to 507."""
+        """Refuse other hosts and origins, other paths, long bodies, files and URLs that are no upload; else answer."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
+        headers = {bytes(name): bytes(value).decode("latin-1") for name, value in scope["headers"]}
         uploaded = 0
         try:
-            self._check_headers(scope)
-            if scope["path"].startswith("/gradio_api/upload"):
-                uploaded = await self._check_upload(scope)
+            self._check_address(scope, headers)
+            if scope["path"] == "/gradio_api/upload":
+                uploaded = await self._reserve(headers.get(b"content-length"))
             else:
-                receive = await self._read(scope, receive)
+                receive = await self._read(receive, scope["method"] == "POST" and scope["path"] != "/gradio_api/reset")
         except Refused as refused:
             await send({"type": "http.response.start", "status": refused.status, "headers": []})
             return await send({"type": "http.response.body", "body": b""})
@@ -105,14 +101,15 @@ class Shield:
                 message["headers"] = [*message.get("headers", []), *new]
             await send(message)
 
-        scope = {**scope, "headers": [pair for pair in scope["headers"] if bytes(pair[0]) not in _FORWARDED]}
+        # a client would choose the address that the page names as its own
+        kept = [h for h in scope["headers"] if not h[0].startswith((b"x-forwarded-", b"x-gradio-server"))]
         try:
-            return await self.app(scope, receive, send_with_headers)
+            return await self.app({**scope, "headers": kept}, receive, send_with_headers)
         finally:
             self._incoming -= uploaded
 
-    def _check_headers(self, scope: Scope) -> None:
-        host, origin = _header(scope, b"host"), _header(scope, b"origin")
+    def _check_address(self, scope: Scope, headers: dict[bytes, str]) -> None:
+        host, origin = headers.get(b"host", ""), headers.get(b"origin")
         named = _HOST.fullmatch(host)
         if scope["type"] != "http":
             raise Refused(403)
@@ -122,27 +119,24 @@ class Shield:
             raise Refused(403)
         if origin and origin.partition("://")[2] != host:
             raise Refused(403)
-        path = str(scope["path"])
-        longest = max(len(part.encode(errors="replace")) for part in path.split("/"))
-        known = path in PATHS or path.startswith(FOLDERS)
-        if not known or path.startswith("/gradio_api/file=http") or longest > 255:  # no file has a longer name
+        longest = max(len(part.encode(errors="replace")) for part in scope["path"].split("/"))
+        if not PATHS.fullmatch(scope["path"]) or longest > 255:  # no file has a longer name
             raise Refused(404)
 
-    async def _check_upload(self, scope: Scope) -> int:
+    async def _reserve(self, length: str | None) -> int:
         """Return the bytes of an upload, for which there must be space."""
-        length = _header(scope, b"content-length")
-        if scope["method"] == "POST" and not length:
+        if length is None:
             raise Refused(411)
-        if (size := int(length or 0)) > self.limits.max_upload_bytes + MAX_BODY:
+        if (size := int(length)) > MAX_UPLOAD + MAX_BODY:  # one request may contain many files
             raise Refused(413)
         self._incoming += size
         files, stored = await asyncio.to_thread(_stored)
-        if files >= self.limits.max_stored_files or stored + self._incoming > self.limits.max_stored_bytes:
+        if files >= MAX_FILES or stored + self._incoming > MAX_STORED:
             self._incoming -= size
             raise Refused(507)
         return size
 
-    async def _read(self, scope: Scope, receive: Receive) -> Receive:
+    async def _read(self, receive: Receive, is_call: bool) -> Receive:
         """Read a request as a whole, and return what receives it again."""
         body, more = b"", True
         while more:
@@ -151,7 +145,7 @@ class Shield:
             more = message.get("more_body", False)
             if len(body) > MAX_BODY:
                 raise Refused(413)
-        if scope["path"] in ("/gradio_api/queue/join", "/gradio_api/cancel"):
+        if is_call:
             self._check_call(body)
         parts = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -178,10 +172,6 @@ class Shield:
             raise Refused(400)
 
 
-def _header(scope: Scope, name: bytes) -> str:
-    return next((bytes(value).decode("latin-1") for key, value in scope["headers"] if bytes(key) == name), "")
-
-
 def _stored() -> tuple[int, int]:
     """Number and bytes of the files that are served."""
     sizes = list[int]()
@@ -201,14 +191,13 @@ def served() -> Path:
 
 
 class AppServer:
-    """The app as a server in its own thread.
+    """The app as a server, which answers from a thread of its own within a ``with`` block.
 
     Args:
         spec: Options.
 
     Attributes:
-        service: Models, methods, samples and the thread that computes.
-        blocks: The page, a gradio object.
+        service: Models, methods and samples.
         url: Address of the server.
 
     Raises:
@@ -222,30 +211,25 @@ class AppServer:
                 argument="host",
                 hint="pass allow_remote=True if they may, or leave it at 127.0.0.1",
             )
-        limits = Limits(max_pixels=spec.max_pixels, time_limit=spec.time_limit, queue=spec.queue)
         self._socket = _listen(spec.host, spec.port)
         self._folder = Path(tempfile.mkdtemp(dir=served()))
         try:
-            models = load_models(
-                spec.model or (SOURCE,),
-                trust_code=spec.trust_code,
-                preprocessing=spec.preprocessing,
-                class_names=read_class_names(spec.classes),
-                device=spec.device,
-            )
-            self.service = Service(models, self._folder, limits, spec.samples)
-            application = self._application(() if spec.allow_remote else LOOPBACK)
+            self.service = Service(load_models(spec, read_class_names(spec.classes)), self._folder, spec)
+            self.guard = self._application(() if spec.allow_remote else LOOPBACK)
         except BaseException:
             self.close()
             raise
+        import uvicorn
+
         name = f"[{spec.host}]" if ":" in spec.host else spec.host
         self.url = f"http://{name}:{self._socket.getsockname()[1]}"
-        self._server = _make_server(application)
+        config = uvicorn.Config(self.guard, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+        self._server: Any = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
 
-    def _application(self, hosts: tuple[str, ...]) -> Any:
+    def _application(self, hosts: tuple[str, ...]) -> Guard:
         # before gradio is imported: it would ask its maker's server for the newest version, and report usage
-        os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_RUN_HISTORY="False", GRADIO_TEMP_DIR=str(served()))
+        os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=str(served()))
         import fastapi
         import gradio
 
@@ -260,9 +244,9 @@ class AppServer:
             blocks,
             path="/",
             footer_links=[],
-            allowed_paths=[],
+            run_history=False,
             show_error=False,
-            max_file_size=self.service.limits.max_upload_bytes,
+            max_file_size=MAX_UPLOAD,
             ssr_mode=False,
             enable_monitoring=False,
             pwa=False,
@@ -272,25 +256,18 @@ class AppServer:
             head=HEAD,
         )
         samples = {str(self.service.sample_file(index)) for index in range(len(self.service.samples))}
-        limits, functions = self.service.limits, frozenset(blocks.fns)
-        return Shield(outer, hosts, limits, functions, lambda path: path in samples or path in blocks.upload_file_set)
+        functions = frozenset(blocks.fns)
+        return Guard(outer, hosts, functions, lambda path: path in samples or path in blocks.upload_file_set)
 
-    def start(self) -> "AppServer":
-        """Start to answer requests, in the background."""
-        self._thread.start()
-        while not self._server.started and self._thread.is_alive():
-            self._thread.join(0.02)
-        return self
-
-    def wait(self) -> None:
-        """Wait until the server ends."""
-        while self._thread.is_alive():
-            self._thread.join(0.5)
+    @property
+    def is_alive(self) -> bool:
+        """Whether it answers."""
+        return self._thread.is_alive()
 
     def close(self) -> None:
         """Stop all computations, end the server, and remove its files."""
         if hasattr(self, "service"):
-            self.service.close()
+            self.service.jobs.stop_all()
         if hasattr(self, "_thread") and self._thread.is_alive():
             self._server.should_exit = True
             self._thread.join(15)
@@ -298,48 +275,33 @@ class AppServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> "AppServer":
-        return self.start()
+        self._thread.start()
+        while not self._server.started and self._thread.is_alive():
+            self._thread.join(0.02)
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _make_server(application: Any) -> Any:
-    import uvicorn
-
-    config = uvicorn.Config(application, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
-    return uvicorn.Server(config)
 
 
 def _listen(host: str, port: int) -> socket.socket:
     """Open a socket that listens at the address."""
     require(0 <= port < 65536, "port", port, "0 to 65535")
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except socket.gaierror as error:
         raise InputError(f"{host!r} is no address of this machine ({error.strerror})", argument="host") from error
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if os.name != "nt":
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(128)
     except OSError as error:
-        listening.close()
-        raise InputError(
-            f"{port} cannot be used at {host} ({error.strerror})",
-            argument="port",
-            hint="name another port, or 0 for a free one",
-        ) from error
-    return listening
+        hint = "name another port, or 0 for a free one"
+        reason = os.strerror(error.errno or 0)
+        raise InputError(f"{port} cannot be used at {host} ({reason})", argument="port", hint=hint) from error
 
 
-def launch(spec: AppSpec | None = None, *, ready: Callable[[AppServer], None] | None = None, **options: Any) -> None:
+def launch(spec: AppSpec | None = None, **options: Any) -> None:
     """Serve the app until it is interrupted (Ctrl+C) or terminated (SIGTERM).
 
     Args:
         spec: Options; None builds them from ``options``.
-        ready: Called once it listens; by default its address is printed.
         **options: Fields of :class:`AppSpec`.
 
     Raises:
@@ -347,9 +309,6 @@ def launch(spec: AppSpec | None = None, *, ready: Callable[[AppServer], None] | 
     """
     server = AppServer(spec or AppSpec(**options))
     with contextlib.suppress(Interrupted), interruptible(), server:
-        (ready or _announce)(server)
-        server.wait()
-
-
-def _announce(server: AppServer) -> None:
-    print(f"fringe listens at {server.url} (Ctrl+C ends it)", flush=True)
+        print(f"fringe listens at {server.url} (Ctrl+C ends it)", flush=True)
+        while server.is_alive:
+            time.sleep(0.2)

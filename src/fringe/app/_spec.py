@@ -18,7 +18,7 @@ class AppSpec(Options):
         InputError: If an option is unknown or has an invalid value.
     """
 
-    expected: ClassVar[Mapping[str, str]] = {"time_limit": "a number of seconds"}
+    expected: ClassVar[Mapping[str, str]] = {"time_limit": "more than 0 seconds"}
 
     model: tuple[str, ...] = Field(
         (), description="SPEC or NAME=SPEC: a model that people may choose; may be repeated. [default: embedded:digits]"
@@ -31,6 +31,6 @@ class AppSpec(Options):
     preprocessing: str | None = Field(None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
     classes: Path | None = Field(None, description="Class names, one per line.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    max_pixels: int = Field(20_000_000, description="Largest number of pixels of an image.")
-    time_limit: float = Field(600.0, description="Seconds that one computation may take.")
-    queue: int = Field(8, description="Computations that may wait.")
+    max_pixels: int = Field(20_000_000, ge=1, description="Largest number of pixels of an image.")
+    time_limit: float = Field(600.0, gt=0, description="Seconds that one computation may take.")
+    queue: int = Field(8, ge=1, description="Computations that may wait.")
