@@ -206,9 +206,9 @@ def _draw_legend(panel: Panel, handles: Sequence[Artist], caption: str, columns:
     small: Style = {"family": font_families(), "size": TICK}
     fonts: Style = {"prop": small, "title_fontproperties": small, "labelcolor": INK}
     room: Style = {"handlelength": 2.2, "columnspacing": 1.6, "labelspacing": 0.4, "borderpad": 0}
-    place: Style = {"loc": "outside lower left", "alignment": "left", "ncols": columns, "frameon": False}
+    where: Style = {"loc": "outside lower left", "alignment": "left", "ncols": columns, "frameon": False}
     room["borderaxespad"] = 72 * MARGIN / TICK
-    legend = panel.legend(handles=list(handles), title=caption or None, **fonts, **room, **place)
+    legend = panel.legend(handles=list(handles), title=caption or None, **fonts, **room, **where)
     legend.get_title().set(color=MUTED, parse_math=False, linespacing=1.45, gid="caption")
     for text in legend.get_texts():
         text.set_parse_math(False)
