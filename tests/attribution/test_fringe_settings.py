@@ -13,8 +13,7 @@ from attribution_toys import Smooth, inputs
 
 import fringe
 from conftest import SHARED
-from fringe.attribution._fringe import table
-from fringe.attribution._fringe_status import PathEnds, fringe_status
+from fringe.attribution._fringe import PathEnds, fringe_status, table
 from fringe.paths import PathStatus, TrustRegion
 
 TABLE = SHARED / "paper" / "hyperparameters.csv"

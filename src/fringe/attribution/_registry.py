@@ -4,10 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fringe._packages import install_hint, is_installed
 from fringe.attribution._base import Attributor
-from fringe.attribution._names import KINDS
-from fringe.errors import InputError
+from fringe.attribution._views import KINDS
+from fringe.errors import InputError, install_hint, is_installed
 from fringe.settings import look_up, settings_of
 
 #: The registered methods: name to class. :mod:`fringe.attribution` fills it.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fringe._frames import FrameLibrary, make_frame
+from fringe._tables import FrameLibrary, make_frame
 from fringe._text import counted
 from fringe.attribution import Context
 from fringe.errors import InputError

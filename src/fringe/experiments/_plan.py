@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from fringe._options import nearest_known
-from fringe._packages import install_hint
 from fringe._urls import url_of
 from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names, require_package
 from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, find_inputs
-from fringe.errors import InputError
+from fringe.errors import InputError, install_hint
 from fringe.evaluation import CONTROLS, Candidate, control_candidates
 from fringe.experiments._arms import Arm, ModelSource, scene_arms
 from fringe.experiments._spec import ExperimentSpec

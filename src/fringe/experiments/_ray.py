@@ -9,8 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from fringe._packages import install_hint
-from fringe.errors import FringeError, InputError, first_line
+from fringe.errors import FringeError, InputError, first_line, install_hint
 from fringe.experiments._executors import Executor, TaskFailure
 from fringe.experiments._jobs import Job, TaskReport, perform_or_exit
 from fringe.experiments._tasks import Task

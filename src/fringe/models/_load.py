@@ -12,9 +12,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fringe._outputs import OutputKind
-from fringe._packages import is_installed
 from fringe._progress import log
-from fringe.errors import InputError, ModelError, did_you_mean, first_line, nearest
+from fringe.errors import InputError, ModelError, did_you_mean, first_line, is_installed, nearest
 from fringe.models import _digits
 from fringe.models._base import TENSOR_SUFFIX, LoadedParts, Loader, LoadOptions, refuse_unsafe, state_digest
 from fringe.models._exported import load_exported
