@@ -138,14 +138,9 @@ def attribute(
     if classifier.score_function is not None and chosen.innermost.needs_classes:
         message = f"the method {chosen.name!r} needs the logits of all classes, and a function gives one number"
         raise InputError(message, argument="score", hint="choose a method that needs none, such as method='ig'")
-    inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
-    _check_inputs(inputs)
-    if ids is not None and len(ids) != len(inputs):
-        raise InputError(f"got {len(ids)} for {len(inputs)} images", argument="ids")
-    with classifier.session(inputs.device), shown(progress, chosen.name) as report:
+    x, arguments = explained_inputs(inputs, forward_args, forward_kwargs, ids)
+    with classifier.session(x.device), shown(progress, chosen.name) as report:
         before = dataclasses.replace(classifier.passes)
-        x = (inputs.clone() if inputs.is_inference() else inputs).detach()
-        x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         with unfit_inputs():
             problem = Problem.of(
                 classifier,
@@ -239,21 +234,6 @@ def _with_probabilities(result: Attribution, problem: Problem) -> Attribution:
             path = dataclasses.replace(path, probabilities=log_probabilities(logits).exp().cpu())
         paths.append(path)
     return dataclasses.replace(result, trajectory=tuple(paths))
-
-
-def _check_inputs(inputs: Tensor) -> None:
-    if not isinstance(inputs, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-        hint = (
-            "pass what the model takes besides as forward_args or forward_kwargs, or all of it by name in a dictionary"
-        )
-        message = f"expected a torch.Tensor (B, *S), got {type(inputs).__name__}"
-        raise InputError(message, argument="inputs", hint=hint if isinstance(inputs, (tuple, list)) else None)
-    if inputs.dim() < 2 or inputs.numel() == 0:
-        raise InputError(
-            f"got shape {tuple(inputs.shape)}, expected a batch (B, *S) with at least one image",
-            argument="inputs",
-            hint="add a batch axis with inputs[None] for a single one",
-        )
 
 
 def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) -> Tensor | None:

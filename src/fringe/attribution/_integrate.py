@@ -306,7 +306,8 @@ class Record:
 
     def __init__(self, terms: IntegralTerms):
         problem, images = terms.problem, None if terms.images is None else terms.images.tolist()
-        self.begins, self.measures, self.scale = terms.begins, terms.measures, terms.scale
+        self.begins: Orientation = terms.begins
+        self.measures, self.scale = terms.measures, terms.scale
         paths = [i if images is None else images.index(i) for i in range(len(problem.inputs))]
         geodesic = terms.geodesic[torch.tensor(paths, device=problem.inputs.device)]
         start = geodesic.measured(log_probabilities(problem.logits), geodesic.s0).tolist()

@@ -71,9 +71,11 @@ class SequentialPath(Path):
         """The first points (L, *S) of paths of ``images`` (L,): the inputs, unless overridden."""
         return problem.inputs[images]
 
-    @abstractmethod
     def evaluate(self, problem: Problem, state: State, x: Tensor) -> Evaluation:
-        """Evaluate the model at points ``x`` (L, *S) of the paths."""
+        """Evaluate the model at points ``x`` (L, *S) of the paths; the next step follows the gradient, unless
+        overridden."""
+        logits, gradient = problem.logits_gradient(x.to(problem.inputs.dtype), state.image)
+        return Evaluation(logits, gradient, gradient)
 
     @abstractmethod
     def advance(self, problem: Problem, state: State, origin: Tensor, direction: Tensor) -> Tensor:
@@ -89,8 +91,7 @@ class SequentialPath(Path):
         if not closing:
             at = self.evaluate(problem, state, x)
         elif self.closed:
-            logits, gradient = problem.logits_gradient(x.to(problem.inputs.dtype), image)
-            at = Evaluation(logits, gradient, gradient)
+            at = SequentialPath.evaluate(self, problem, state, x)
         else:
             gradient = past.point.gradient
             at = Evaluation(problem.forward(x.to(problem.inputs.dtype), image), gradient, gradient)
@@ -165,10 +166,6 @@ class GuidedPath(SequentialPath):
     def begin(self, problem: Problem, images: Tensor) -> Tensor:
         assert problem.baseline is not None
         return problem.baseline[images].double()
-
-    def evaluate(self, problem: Problem, state: State, x: Tensor) -> Evaluation:
-        logits, gradient = problem.logits_gradient(x.to(problem.inputs.dtype), state.image)
-        return Evaluation(logits, gradient, gradient)
 
     def advance(self, problem: Problem, state: State, origin: Tensor, direction: Tensor) -> Tensor:
         start, stop = self.begin(problem, state.image).flatten(1), problem.inputs[state.image].double().flatten(1)
