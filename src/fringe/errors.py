@@ -1,4 +1,4 @@
-"""Errors: each names the argument, what came, and what to do."""
+"""Errors: each names the argument, what came, and what to do; such as what installs a package that lacks."""
 
 import contextlib
 import difflib

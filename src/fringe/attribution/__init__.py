@@ -1,7 +1,19 @@
 """Attribution methods, and the parts that a method is made of."""
 
 from fringe.attribution._attribute import METHODS, attribute, explain_problem
-from fringe.attribution._base import SEVERITY, Attribution, Attributor, Baseline, Progress, Trajectory, load
+from fringe.attribution._base import (
+    SEVERITY,
+    Attribution,
+    Attributor,
+    Baseline,
+    Progress,
+    Trajectory,
+    get_method,
+    load,
+    method_of_record,
+    require_package,
+    split_name,
+)
 from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._context import Context, InputKind
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_attribution
@@ -16,7 +28,6 @@ from fringe.attribution._lrp import AttnLRP, ZennitMethod
 from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
 from fringe.attribution._quadrature import Quadrature, quadrature_nodes
-from fringe.attribution._registry import get_method, method_of_record, require_package, split_name
 from fringe.attribution._rise import RISE
 from fringe.attribution._segments import SegmentTerms
 from fringe.attribution._smoothgrad import SmoothGrad

@@ -14,7 +14,17 @@ from torch import Tensor, nn
 from fringe._arguments import explained_inputs, hint_unknown
 from fringe._progress import shown
 from fringe._rng import KeyedGenerator
-from fringe.attribution._base import SEVERITY, Attribution, Attributor, Progress, Trajectory, Verdict
+from fringe.attribution._base import METHODS as METHODS
+from fringe.attribution._base import (
+    SEVERITY,
+    Attribution,
+    Attributor,
+    Progress,
+    Trajectory,
+    Verdict,
+    explain_by_size,
+)
+from fringe.attribution._base import get_method as get_method
 from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._diagnostics import Status
 from fringe.attribution._expected_gradients import ExpectedGradients
@@ -26,8 +36,6 @@ from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients, Spectr
 from fringe.attribution._lrp import AttnLRP, ZennitMethod
 from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
-from fringe.attribution._registry import METHODS as METHODS
-from fringe.attribution._registry import get_method as get_method
 from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.baselines import InputSpace
@@ -318,19 +326,17 @@ def _spread(result: Attribution, rows: list[int], problem: Problem, fault: list[
 
 def explain_without_padding(explain: Callable[[Problem], Attribution], problem: Problem) -> Attribution:
     """Explain the images of each length together, and put the maps (B, *S) in their order."""
-    lengths, parts, order = problem.lengths or (), list[Attribution](), list[int]()
-    for length in sorted(set(lengths)):
-        rows = [row for row, other in enumerate(lengths) if other == length]
+
+    def of_one_length(rows: list[int]) -> Attribution:
         part = dataclasses.replace(problem.without_padding(rows), progress=None)
-        parts.append(_padded(explain(part), problem, rows, length))
-        order += rows
-        if problem.progress is not None:
-            problem.progress(len(order), len(lengths))
-    return Attribution.concat(parts).select(torch.tensor(order).argsort().tolist())
+        return _padded(explain(part), problem, rows)
+
+    return explain_by_size(of_one_length, problem.lengths or (), problem.progress)
 
 
-def _padded(result: Attribution, problem: Problem, rows: list[int], length: int) -> Attribution:
+def _padded(result: Attribution, problem: Problem, rows: list[int]) -> Attribution:
     axis, size = problem.length_axis, problem.inputs.shape[problem.length_axis]
+    length = result.values.shape[axis]
 
     def zeros(x: Tensor) -> Tensor:
         return nn.functional.pad(x, [0, 0] * (-1 - axis) + [0, size - length])

@@ -355,7 +355,10 @@ class FRInGe(Attributor):
             strict=True,
         )
         statuses = [
-            [fringe_status(path, self.quadrature, result, PathEnds(*row), image, residual) for residual in residuals]
+            [
+                fringe_status(path, self.quadrature, result, EndDistances(*row), image, residual)
+                for residual in residuals
+            ]
             for image, (row, residuals) in enumerate(zip(ends, result.rule_residual.tolist(), strict=True))
         ]
         return build_attribution(self, result, problem, diagnostics, statuses)
@@ -394,7 +397,7 @@ FAR_ABOVE = 0.5
 
 
 @dataclass(frozen=True)
-class PathEnds:
+class EndDistances:
     """How far the prediction of an image is from its reference at both ends of its path, in nats and radians, the most
     steps that the path may have, and the number of classes that the network rules out."""
 
@@ -412,7 +415,7 @@ class PathEnds:
 
 
 def fringe_status(
-    path: FisherRaoTracking, rule: Rule, result: PathIntegral, ends: PathEnds, image: int, residual: float
+    path: FisherRaoTracking, rule: Rule, result: PathIntegral, ends: EndDistances, image: int, residual: float
 ) -> Status:
     """Return the verdict on a map with this ``residual``, and what to do about it."""
     steps = result.steps[image]

@@ -1,4 +1,4 @@
-"""The one accumulator of path integrals."""
+"""The one accumulator of path integrals, and the record of their paths."""
 
 import bisect
 from abc import ABC, abstractmethod

@@ -50,7 +50,7 @@ def tone_of(verdict: str) -> Tone:
     return SENTENCES[verdict][0] if verdict in SENTENCES else "bad"
 
 
-#: The registered methods: name to class, typed in ``_registry``.
+#: The registered methods: name to class; ``METHODS`` is the same with its type.
 KINDS: dict[str, Any] = {}
 
 

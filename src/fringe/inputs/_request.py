@@ -1,4 +1,4 @@
-"""Argument and result of a converter of inputs."""
+"""Argument and result of a converter of inputs, and a model in any form that a caller may give it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
