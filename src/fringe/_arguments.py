@@ -173,7 +173,7 @@ def explained_inputs(
             "pass what the model takes besides as forward_args or forward_kwargs, or all of it by name in a dictionary"
         )
         message = f"expected a torch.Tensor (B, *S), got {type(x).__name__}"
-        raise InputError(message, argument="inputs", hint=hint if isinstance(inputs, Sequence) else None)
+        raise InputError(message, argument="inputs", hint=hint if isinstance(cast(object, x), (tuple, list)) else None)
     if x.dim() < 2 or x.numel() == 0:
         raise InputError(
             f"got shape {tuple(x.shape)}, expected a batch (B, *S) with at least one image",
