@@ -30,7 +30,7 @@ SNIPPET = """
 import importlib.metadata
 import fringe
 from pathlib import Path
-from fringe._packages import DISTRIBUTION, install_hint
+from fringe.errors import DISTRIBUTION, install_hint
 from fringe.models import load_model
 from fringe.data import digits_samples
 assert Path(fringe.__file__).is_relative_to(Path.cwd()), fringe.__file__

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fringe import _packages
-from fringe._packages import DISTRIBUTION, install_hint
+from fringe import errors
 from fringe.cli import app
+from fringe.errors import DISTRIBUTION, install_hint
 from fringe.models import ModelError, load_model
 
 ROOT = Path(__file__).parents[1]
@@ -197,7 +197,7 @@ def test_a_search_names_the_extra_tune_before_its_folder_is_made(tmp_path, monke
 
 def installed(monkeypatch, folder, record):
     """This library as if it lay in ``folder``, installed with this record of where it came from."""
-    monkeypatch.setattr(_packages, "_CHECKOUT", folder)
+    monkeypatch.setattr(errors, "_CHECKOUT", folder)
     if record is not None:
         about = folder / "fringe_xai-0.1.0.dist-info"
         about.mkdir()
@@ -239,7 +239,7 @@ def test_no_text_suggests_the_package_that_others_have_under_this_name():
     """In the public index, ``fringe`` is another project: every message about an extra is that of ``install_hint``."""
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"] == DISTRIBUTION
     other = re.compile(r"pip install|fringe\[\{?[a-z_]+\}?\]|install fringe(?!-xai)")
-    sources = [path for path in (ROOT / "src" / "fringe").rglob("*.py") if path.name != "_packages.py"]
+    sources = [path for path in (ROOT / "src" / "fringe").rglob("*.py") if path.name != "errors.py"]
     assert not [str(path) for path in sources if other.search(path.read_text(encoding="utf-8"))]
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]
     named = re.compile(r"pip install[^`\n]* fringe\b(?!-xai)|(?<!\.)\bfringe\[[a-z,]+\]")
@@ -251,7 +251,7 @@ def test_every_extra_that_a_message_names_exists():
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src" / "fringe").rglob("*.py")]
     literal = {name for text in texts for name in re.findall(r"install_hint\([\"'](\w+)", text)}
-    from fringe._frames import _EXTRAS as libraries
+    from fringe._tables import _EXTRAS as libraries
     from fringe._urls import SCHEMES
     from fringe.attribution import METHODS
     from fringe.cli._console import _EXTRAS as commands

@@ -152,15 +152,42 @@ NO_ARGUMENTS = ForwardArguments()
 
 
 def explained_inputs(
-    inputs: Tensor | Mapping[str, Any], args: object, kwargs: Mapping[str, Any] | None
+    inputs: Tensor | Mapping[str, Any],
+    args: object,
+    kwargs: Mapping[str, Any] | None,
+    ids: Sequence[str] | None = None,
 ) -> tuple[Tensor, ForwardArguments]:
-    """Return the tensor to explain and the other arguments of a call, those in a dictionary of inputs included.
+    """Return the tensor (B, *S) to explain, in float32 at least, and the other arguments of a call, those in a
+    dictionary of inputs included.
 
     Raises:
-        InputError: If a dictionary holds no floating-point tensor or more than one, or an argument is given twice.
+        InputError: If there is no batch of inputs, or another number of ``ids``; if a dictionary holds no
+            floating-point tensor or more than one, or an argument is given twice.
     """
     if not isinstance(inputs, Mapping):
-        return inputs, ForwardArguments.of(_length(inputs), args, kwargs)
+        x, arguments = inputs, ForwardArguments.of(_length(inputs), args, kwargs)
+    else:
+        x, arguments = _named_inputs(inputs, args, kwargs)
+    if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        hint = (
+            "pass what the model takes besides as forward_args or forward_kwargs, or all of it by name in a dictionary"
+        )
+        message = f"expected a torch.Tensor (B, *S), got {type(x).__name__}"
+        raise InputError(message, argument="inputs", hint=hint if isinstance(cast(object, x), (tuple, list)) else None)
+    if x.dim() < 2 or x.numel() == 0:
+        raise InputError(
+            f"got shape {tuple(x.shape)}, expected a batch (B, *S) with at least one image",
+            argument="inputs",
+            hint="add a batch axis with inputs[None] for a single one",
+        )
+    if ids is not None and len(ids) != len(x):
+        raise InputError(f"got {len(ids)} for {len(x)} images", argument="ids")
+    return _plain(x), arguments
+
+
+def _named_inputs(
+    inputs: Mapping[str, Any], args: object, kwargs: Mapping[str, Any] | None
+) -> tuple[Tensor, ForwardArguments]:
     names = [name for name, value in inputs.items() if isinstance(value, Tensor) and value.is_floating_point()]
     if len(names) != 1:
         raise InputError(

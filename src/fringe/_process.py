@@ -91,7 +91,7 @@ def check_interrupt() -> None:
 
 @contextlib.contextmanager
 def interruptible() -> Generator[None]:
-    """Let SIGINT and SIGTERM raise :class:`Interrupted`; in another thread than the main one nothing changes."""
+    """Let SIGINT and SIGTERM raise :class:`Interrupted`; outside the main thread nothing changes."""
     global _signalled
     if threading.current_thread() is not threading.main_thread():
         yield

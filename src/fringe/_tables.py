@@ -1,11 +1,14 @@
-"""Tables as text, on a terminal or as lines."""
+"""Tables as text, on a terminal or as lines, and as frames of pandas or polars; and which of two scores is better."""
 
+import importlib
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fringe._text import printable
+from fringe.errors import InputError, install_hint, require_choice
 
 #: Letters in a line where no terminal says how many it shows.
 WIDTH = 400
@@ -61,3 +64,37 @@ class TextTable:
         text = io.StringIO()
         self.show(text)
         return text.getvalue()
+
+
+FrameLibrary = Literal["pandas", "polars"]
+_EXTRAS = {"pandas": "notebook", "polars": "bench"}
+
+
+def make_frame(rows: Sequence[Mapping[str, Any]], library: FrameLibrary) -> Any:
+    """Make a table of rows that have the same names.
+
+    Raises:
+        InputError: If the library is unknown or not installed.
+    """
+    require_choice("library", library, tuple(_EXTRAS))
+    try:
+        module = importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        other = "polars" if library == "pandas" else "pandas"
+        hint = f"{install_hint(_EXTRAS[library])}, or pass library={other!r}"
+        raise InputError(f"{library} is not installed", argument="library", hint=hint) from error
+    return module.DataFrame({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})
+
+
+#: Which values are better; "none" for a number that describes without a better or worse.
+Direction = Literal["higher", "lower", "none"]
+#: How a table marks the direction.
+ARROW: Mapping[Direction, str] = {"higher": "↑", "lower": "↓", "none": ""}
+
+
+def best_of(values: Sequence[float | None], direction: Direction) -> float | None:
+    """Return the best of the finite ``values``; None if no value is finite, or no direction is better."""
+    finite = [v for v in values if v is not None and math.isfinite(v)]
+    if direction == "none" or not finite:
+        return None
+    return max(finite) if direction == "higher" else min(finite)

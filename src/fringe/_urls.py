@@ -12,8 +12,7 @@ from pathlib import PurePath, PurePosixPath
 from typing import Any
 
 from fringe._files import IMAGE_BYTES, UnfitFile
-from fringe._packages import install_hint
-from fringe.errors import InputError
+from fringe.errors import InputError, install_hint
 
 #: The scheme of a URL, and the package and the extra that reads it.
 SCHEMES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gs"), "abfs": ("adlfs", "abfs"), "abfss": ("adlfs", "abfs")}

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from fringe._arguments import ForwardArguments
 from fringe._network import BatchSize
-from fringe._packages import install_hint
 from fringe.attribution import Attributor, attribute, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
-from fringe.errors import InputError, TargetError, require_integer
+from fringe.errors import InputError, TargetError, install_hint, require_integer
 from fringe.settings import settings_of
 
 try:

@@ -23,8 +23,8 @@ from fringe._network import Network
 from fringe._network import PassCounts as PassCounts
 from fringe._outputs import BinaryClassifier as BinaryClassifier
 from fringe._outputs import OutputKind
+from fringe._outputs import Region as Region
 from fringe._outputs import ScoreFunction as ScoreFunction
-from fringe._region import Region as Region
 from fringe.errors import InputError, TargetError, require_choice
 
 Score = Literal["logit", "log_probability", "probability"]

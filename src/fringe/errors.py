@@ -1,9 +1,13 @@
-"""Errors: each names the argument, what came, and what to do."""
+"""Errors: each names the argument, what came, and what to do; such as what installs a package that lacks."""
 
 import contextlib
 import difflib
+import importlib.metadata
+import importlib.util
+import json
 import math
 from collections.abc import Generator, Iterable, Sequence
+from pathlib import Path
 
 
 class FringeError(ValueError):
@@ -189,3 +193,32 @@ _NO_MEMORY = (
     "unable to find an engine",
 )
 _DEVICE_FAILED = ("CUDA error:", "CUDA driver error:", "HIP error:", "_EXECUTION_FAILED", "CUDNN_STATUS_INTERNAL_ERROR")
+
+
+# -- packages ---------------------------------------------------------------------------------------------------------
+
+
+#: The name of this library for ``pip``. In the public index, ``fringe`` is another project.
+DISTRIBUTION = "fringe-xai"
+_CHECKOUT = Path(__file__).parents[2]
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package can be imported, without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ModuleNotFoundError, ValueError):  # an importer may raise the first; ``__main__`` gives the second
+        return False
+
+
+def install_hint(extra: str = "") -> str:
+    """Say how to install this library again, with an extra: in its checkout, or from where it was installed."""
+    extras = f"[{extra}]" if extra else ""
+    if (_CHECKOUT / "pyproject.toml").is_file():
+        return f'run pip install -e ".{extras}" in the checkout'
+    try:  # PEP 610: a folder or file that was installed; a package of the index has no such record
+        record = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        record = None
+    origin = f" @ {json.loads(record)['url']}" if record else ""
+    return f'run pip install {"" if origin else "-U "}"{DISTRIBUTION}{extras}{origin}"'

@@ -12,8 +12,8 @@ from torch import nn
 
 import fringe
 from fringe import InputError, IntegratedGradients
-from fringe._packages import is_installed
 from fringe._rng import KeyedGenerator
+from fringe.errors import is_installed
 from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, evaluate
 from fringe.metrics._quantus import KNOWN, _import_quantus
 from fringe.metrics._road import impute

@@ -9,7 +9,7 @@ from attribution_toys import Smooth, inputs
 
 import fringe
 from fringe.attribution._base import SEVERITY, Verdict
-from fringe.attribution._record import _Log
+from fringe.attribution._integrate import _Log
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2)
 

@@ -13,8 +13,7 @@ from attribution_toys import Smooth, inputs
 
 import fringe
 from conftest import SHARED
-from fringe.attribution._fringe import table
-from fringe.attribution._fringe_status import PathEnds, fringe_status
+from fringe.attribution._fringe import EndDistances, fringe_status, table
 from fringe.paths import PathStatus, TrustRegion
 
 TABLE = SHARED / "paper" / "hyperparameters.csv"
@@ -268,7 +267,7 @@ def test_verdicts_by_number(settings, path, verdict, advice):
     result = SimpleNamespace(steps=[one["steps"]], outcomes=outcomes, rule_residual=residual)
     method = fringe.FRInGe(**settings)
     limit = method.path(128).limit(6)
-    ends = PathEnds(one["start"], one["end"], 2.0, 2.0 - 2.0 * one["share"], limit)
+    ends = EndDistances(one["start"], one["end"], 2.0, 2.0 - 2.0 * one["share"], limit)
     found = fringe_status(method.path(128), method.quadrature, result, ends, 0, one["residual"])
     assert found[0] == verdict
     assert re.fullmatch(advice, found[1])

@@ -26,7 +26,7 @@ from fringe.attribution import GuidedIG, IntegratedGradients, SegmentTerms
 from fringe.attribution._integrate import integrate
 from fringe.attribution._quadrature import Quadrature
 from fringe.paths import Geodesic, GuidedPath, Here, Path, Point, Segment, State
-from fringe.paths._guided import advance_to_goal
+from fringe.paths._sequential import advance_to_goal
 
 SETTINGS = [(1, 0.25, 0.02), (7, 0.25, 0.02), (12, 0.5, 1.0), (20, 0.1, 0.1), (9, 1.0, 0.3), (15, 0.03, 0.5)]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageFile, features
 
 from fringe.data import ImageError, open_image
-from fringe.data._pictures import to_images
+from fringe.data._images import to_images
 
 RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16)
 

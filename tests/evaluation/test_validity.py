@@ -299,7 +299,7 @@ def test_images_without_a_score_are_left_out_of_a_ranking_and_a_scale_changes_no
 def test_agreement_needs_three_methods_and_two_metrics_and_not_all_draws_at_once(monkeypatch):
     agreement = ranked(RANKED, scored("abc"))
     assert agreement.methods == ("a", "b", "c")
-    monkeypatch.setattr("fringe.evaluation._agreement._AT_ONCE", 7 * 3 * 8)  # seven draws of a thousand
+    monkeypatch.setattr("fringe.evaluation._validity._AT_ONCE", 7 * 3 * 8)  # seven draws of a thousand
     assert ranked(RANKED, scored("abc")) == agreement
     assert ranked({"insertion": Insertion(), "neither": Neither()}, scored("abc")) is None
     assert ranked(RANKED, scored("ab")) is None

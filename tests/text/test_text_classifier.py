@@ -11,7 +11,7 @@ from torch import nn
 
 import fringe
 from fringe.text import TextClassifier, merge_words
-from fringe.text._words import token_labels
+from fringe.text._classifier import token_labels
 
 METHOD = fringe.FRInGe(structure="none")
 TEXTS = [

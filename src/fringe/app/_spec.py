@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from fringe._options import Options
+from fringe.settings import Options
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

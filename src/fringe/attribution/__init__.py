@@ -1,7 +1,19 @@
 """Attribution methods, and the parts that a method is made of."""
 
 from fringe.attribution._attribute import METHODS, attribute, explain_problem
-from fringe.attribution._base import SEVERITY, Attribution, Attributor, Baseline, Progress, Trajectory
+from fringe.attribution._base import (
+    SEVERITY,
+    Attribution,
+    Attributor,
+    Baseline,
+    Progress,
+    Trajectory,
+    get_method,
+    load,
+    method_of_record,
+    require_package,
+    split_name,
+)
 from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._context import Context, InputKind
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_attribution
@@ -12,18 +24,15 @@ from fringe.attribution._ggig import GGIG
 from fringe.attribution._idg import IntegratedDecisionGradients
 from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients, SpectralIG
 from fringe.attribution._integrate import integrate
-from fringe.attribution._load import load
 from fringe.attribution._lrp import AttnLRP, ZennitMethod
 from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
-from fringe.attribution._names import method_label, preset_label
 from fringe.attribution._quadrature import Quadrature, quadrature_nodes
-from fringe.attribution._registry import get_method, method_of_record, require_package, split_name
 from fringe.attribution._rise import RISE
 from fringe.attribution._segments import SegmentTerms
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.attribution._terms import NodeTerms
-from fringe.attribution._views import SENTENCES, Tone, tone_of
+from fringe.attribution._views import SENTENCES, Tone, method_label, preset_label, tone_of
 
 __all__ = [
     "AGI",

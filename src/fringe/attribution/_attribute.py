@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fringe._arguments import explained_inputs, hint_unknown
 from fringe._progress import shown
 from fringe._rng import KeyedGenerator
-from fringe.attribution._base import SEVERITY, Attribution, Attributor, Progress, Trajectory, Verdict
+from fringe.attribution._base import METHODS as METHODS
+from fringe.attribution._base import (
+    SEVERITY,
+    Attribution,
+    Attributor,
+    Progress,
+    Trajectory,
+    Verdict,
+    explain_by_size,
+)
+from fringe.attribution._base import get_method as get_method
 from fringe.attribution._captum import CaptumMethod
+from fringe.attribution._diagnostics import Status
 from fringe.attribution._expected_gradients import ExpectedGradients
 from fringe.attribution._fringe import FRInGe
 from fringe.attribution._geodesic_ig import GeoIGKNN, GeoIGSVI
@@ -24,12 +36,8 @@ from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients, Spectr
 from fringe.attribution._lrp import AttnLRP, ZennitMethod
 from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
-from fringe.attribution._padding import explain_without_padding
-from fringe.attribution._registry import METHODS as METHODS
-from fringe.attribution._registry import get_method as get_method
 from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
-from fringe.attribution._steps import mark_steps
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, ScoreFunction, Target
 from fringe.errors import InputError, require, unfit_inputs
@@ -138,14 +146,9 @@ def attribute(
     if classifier.score_function is not None and chosen.innermost.needs_classes:
         message = f"the method {chosen.name!r} needs the logits of all classes, and a function gives one number"
         raise InputError(message, argument="score", hint="choose a method that needs none, such as method='ig'")
-    inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
-    _check_inputs(inputs)
-    if ids is not None and len(ids) != len(inputs):
-        raise InputError(f"got {len(ids)} for {len(inputs)} images", argument="ids")
-    with classifier.session(inputs.device), shown(progress, chosen.name) as report:
+    x, arguments = explained_inputs(inputs, forward_args, forward_kwargs, ids)
+    with classifier.session(x.device), shown(progress, chosen.name) as report:
         before = dataclasses.replace(classifier.passes)
-        x = (inputs.clone() if inputs.is_inference() else inputs).detach()
-        x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         with unfit_inputs():
             problem = Problem.of(
                 classifier,
@@ -241,21 +244,6 @@ def _with_probabilities(result: Attribution, problem: Problem) -> Attribution:
     return dataclasses.replace(result, trajectory=tuple(paths))
 
 
-def _check_inputs(inputs: Tensor) -> None:
-    if not isinstance(inputs, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-        hint = (
-            "pass what the model takes besides as forward_args or forward_kwargs, or all of it by name in a dictionary"
-        )
-        message = f"expected a torch.Tensor (B, *S), got {type(inputs).__name__}"
-        raise InputError(message, argument="inputs", hint=hint if isinstance(inputs, (tuple, list)) else None)
-    if inputs.dim() < 2 or inputs.numel() == 0:
-        raise InputError(
-            f"got shape {tuple(inputs.shape)}, expected a batch (B, *S) with at least one image",
-            argument="inputs",
-            hint="add a batch axis with inputs[None] for a single one",
-        )
-
-
 def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) -> Tensor | None:
     if baseline is None:
         return None
@@ -331,3 +319,107 @@ def _spread(result: Attribution, rows: list[int], problem: Problem, fault: list[
         if targets.dim() == 2
         else (),
     )
+
+
+# -- series and texts of several lengths ------------------------------------------------------------------------------
+
+
+def explain_without_padding(explain: Callable[[Problem], Attribution], problem: Problem) -> Attribution:
+    """Explain the images of each length together, and put the maps (B, *S) in their order."""
+
+    def of_one_length(rows: list[int]) -> Attribution:
+        part = dataclasses.replace(problem.without_padding(rows), progress=None)
+        return _padded(explain(part), problem, rows)
+
+    return explain_by_size(of_one_length, problem.lengths or (), problem.progress)
+
+
+def _padded(result: Attribution, problem: Problem, rows: list[int]) -> Attribution:
+    axis, size = problem.length_axis, problem.inputs.shape[problem.length_axis]
+    length = result.values.shape[axis]
+
+    def zeros(x: Tensor) -> Tensor:
+        return nn.functional.pad(x, [0, 0] * (-1 - axis) + [0, size - length])
+
+    def path(row: int, given: Trajectory) -> Trajectory:
+        tail = problem.inputs[row].narrow(axis, length, size - length).to(given.snapshots)
+        snapshots = torch.cat([given.snapshots, tail.expand(len(given.snapshots), *tail.shape)], axis)
+        return dataclasses.replace(given, snapshots=snapshots, cumulative=zeros(given.cumulative))
+
+    paths = result.trajectory
+    if paths is not None:
+        paths = tuple(each and path(row, each) for row, each in zip(rows, paths, strict=True))
+    return dataclasses.replace(result, values=zeros(result.values), trajectory=paths)
+
+
+# -- features that a model reads by steps -----------------------------------------------------------------------------
+
+
+#: Images that are probed, and features of which each is probed by itself.
+MOST_IMAGES, MOST_FEATURES = 4, 32
+#: Where on the way to a changed image the gradient is zero if the model reads the feature by steps; a kink has some.
+SHARES = tuple(k / 8 for k in range(9))
+#: Change of the score, relative to the largest logit, that counts as rounding.
+RTOL = 1e-3
+
+
+def mark_steps(result: Attribution, problem: Problem) -> Attribution:
+    """Call maps ``stalled`` that give nothing to a feature whose change moves the score, and warn with its name.
+
+    A feature is a column of a table, or a channel: single entries without a gradient are normal in networks of ReLU.
+    (B, L, C) may have its channels last, so both axes are looked at. Only a feature that has nothing in any of the maps
+    costs passes: 12 forward ones for all of them if the model does not read it. Embeddings of texts always have some.
+    """
+    if problem.token_length is not None or not len(result):
+        return result
+    maps = result.values.flatten(0, problem.target.dim() - 1)
+    broken: list[str] = []
+    for axis in (1, 2) if maps.dim() == 3 and maps.shape[1] > 1 else (1,):
+        empty = (maps.movedim(axis, 0).flatten(1) == 0).all(1)
+        features = [] if bool(empty.all()) else empty.nonzero().flatten().tolist()
+        if features and _moves(problem, axis, features, by_steps=False):
+            names = dict(enumerate(problem.domain.names)) if axis == 1 else {}
+            noun = "channel" if axis == 1 and maps.dim() > 2 else "feature"
+            steps = [k for k in features[:MOST_FEATURES] if _moves(problem, axis, [k])]
+            broken += [names.get(k, f"{noun} {k}") for k in steps]
+    if not broken:
+        return result
+    why = (
+        f"the map gives nothing to {', '.join(broken)}, but changing it moves the score: the model reads it by steps "
+        "(such as a lookup or rounding), whose gradient is zero. Explain embeddings or one-hot columns in its place, "
+        "pass it beside the numbers in a dictionary of inputs, or use method='captum:kernel_shap'"
+    )
+    warnings.warn(why, stacklevel=4)
+    graver = SEVERITY[SEVERITY.index("stalled") :]
+    rows = [list(zip(result.verdict, result.advice, strict=True)), *map(list, result.class_verdicts)]
+    first, *classes = [tuple(s if s[0] in graver else cast(Status, ("stalled", why)) for s in row) for row in rows]
+    verdict, advice = (tuple(column) for column in zip(*first, strict=True))
+    return dataclasses.replace(result, verdict=verdict, advice=advice, class_verdicts=tuple(classes))
+
+
+def _moves(problem: Problem, axis: int, features: list[int], by_steps: bool = True) -> bool:
+    """Whether the score moves with these features of an input, and then without a gradient anywhere on the way."""
+    part = problem.select(range(min(len(problem.inputs), MOST_IMAGES)))
+    x, rows, index = part.inputs, part.every_row, torch.tensor(features, device=problem.inputs.device)
+    rounding = RTOL * part.logits.abs().amax() + 1e-6
+    if bool((part.forward(x, rows) - part.logits).abs().amax() > rounding):
+        return False  # a random model
+    # values that the model takes: those of other inputs, and the smallest numbers
+    for values in (x.roll(1, 0), (x == 0).to(x)):
+        changed = x.index_copy(axis, index, values.index_select(axis, index))
+        try:
+            change = (part.score(part.forward(changed, rows)) - part.score(part.logits)).abs()
+            moved = (change > rounding).view(len(x), -1).any(1)
+            if bool(moved.any()) and (not by_steps or _is_flat(part, x, changed, rows[moved], axis, index)):
+                return True
+        except (RuntimeError, IndexError, ValueError):  # it does not take them
+            continue
+    return False
+
+
+def _is_flat(part: Problem, x: Tensor, changed: Tensor, rows: Tensor, axis: int, index: Tensor) -> bool:
+    for share in SHARES:
+        gradient = part.logits_gradient(x[rows].lerp(changed[rows], share), rows)[1]
+        if bool((gradient.index_select(axis - x.dim(), index) != 0).any()):
+            return False
+    return True

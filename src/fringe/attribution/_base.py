@@ -1,23 +1,25 @@
-"""What every attribution method takes and gives."""
+"""What every attribution method takes and gives, and the methods by name."""
 
 import dataclasses
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from fringe.attribution._context import Context
-from fringe.attribution._names import method_label
-from fringe.attribution._views import Views
+from fringe.attribution._saved import read
+from fringe.attribution._views import KINDS, Views, method_label
 from fringe.baselines import parse_baseline
 from fringe.classifier import PassCounts
-from fringe.errors import InputError, require_integer
+from fringe.errors import InputError, install_hint, is_installed, require_integer
 from fringe.paths import JVPUse, Problem
 from fringe.paths import Progress as Progress
-from fringe.settings import Doc, Settings, checked_by
+from fringe.settings import Doc, Settings, checked_by, look_up, settings_of
 
 Verdict = Literal[
     "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
@@ -253,6 +255,40 @@ class Attribution(Views):
         )
 
 
+_KINDS = {kind.__name__: kind for kind in (Attribution, Context, PassCounts, Trajectory)}
+
+
+def load(path: str | Path) -> Attribution:
+    """Read an attribution that ``result.save(path)`` wrote. Files from strangers are safe to read.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The attribution, on the CPU, equal to the saved one bit for bit.
+
+    Raises:
+        InputError: If it is no such file, is damaged, or was written by a later version.
+        OSError: If the file cannot be read.
+    """
+    result = read(path, _KINDS)
+    if not isinstance(result, Attribution) or not _fits(result):
+        raise InputError(f"{str(path)!r} is damaged (its parts do not match)", argument="path")
+    return result
+
+
+def _fits(result: Attribution) -> bool:
+    """Whether every part has a row for each input; the file is checked against accidents by its checksum, and this is
+    against a file that was made otherwise."""
+    size, context = len(result.target), result.context
+    columns = [result.values, result.score, result.endpoint_score, result.completeness_gap]
+    columns += [result.completeness_residual, *result.diagnostics.values()]
+    rows = [*map(len, columns), len(result.verdict), len(result.advice)]
+    rows += [len(part) for part in (result.trajectory, result.class_verdicts or None) if part is not None]
+    shape = (size, *result.values.shape[result.target.dim() :])
+    return set(rows) == {size} and (context is None or tuple(context.inputs.shape) == shape)
+
+
 class ProgressCounter:
     """Counts steps and reports them.
 
@@ -382,6 +418,20 @@ class Attributor(Settings):
         return None
 
 
+def explain_by_size(
+    explain: Callable[[list[int]], Attribution], sizes: Sequence[int], progress: Progress | None
+) -> Attribution:
+    """Explain images (B) of one size after those of another by ``explain(images)``, and return all in their order."""
+    groups = [[i for i, other in enumerate(sizes) if other == size] for size in sorted(set(sizes))]
+    parts, order = list[Attribution](), list[int]()
+    for group in groups:
+        parts.append(explain(group))
+        order += group
+        if progress is not None:
+            progress(len(order), len(sizes))
+    return Attribution.concat(parts).select(torch.tensor(order).argsort().tolist())
+
+
 def reference_images(problem: Problem, purpose: str) -> Tensor:
     """Return the reference images (P, *S) of a call, in the dtype of the inputs and on their device.
 
@@ -400,3 +450,86 @@ def reference_images(problem: Problem, purpose: str) -> Tensor:
     if not bool(torch.isfinite(references).all()):
         raise InputError("they hold NaN or infinity", argument="space.references")
     return references
+
+
+# -- the methods by name ----------------------------------------------------------------------------------------------
+
+
+#: The registered methods: name to class. :mod:`fringe.attribution` fills it.
+METHODS: dict[str, type[Attributor]] = KINDS
+
+_WITH_NUMBER = re.compile(r"([^(:]*)\(([^):]*)\)(.*)", re.DOTALL)
+
+
+def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
+    """Return a configured method.
+
+    Args:
+        method: A configured method, which is returned as it is; the class of one; or a name: of a registered method,
+            with a preset after a colon, as in ``"ig:paper"``; of a method of another library, ``"captum:grad_cam"``; or
+            of a modifier with the method that it modifies, ``"straight:fringe:preview"`` or ``"smooth(3):ig"``.
+
+    Returns:
+        The method, with its default settings unless a preset is named.
+
+    Raises:
+        InputError: If there is no such method or preset.
+    """
+    if isinstance(method, Attributor):
+        return method
+    if isinstance(method, type) and issubclass(method, Attributor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return method()
+    if not isinstance(method, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        hint = "fringe.cards.read_target makes a method of a function" if callable(method) else None
+        message = f"got {method!r}, expected a name or a configured method such as FRInGe()"
+        raise InputError(message, argument="method", hint=hint)
+    split = _WITH_NUMBER.fullmatch(method)
+    name, colon, preset = (method if split is None else split[1] + split[3]).partition(":")
+    if name.endswith(".py"):
+        hint = "for a benchmark see 'How do I score my own method?' in docs/questions.md"
+        message = f"got {method!r}, but only fringe compare and fringe verify read a function of a file"
+        raise InputError(message, argument="method", hint=hint)
+    kind = look_up(name, METHODS)
+    if split is not None and kind.number is None:
+        raise InputError(f"got {method!r}, but {kind.name} takes no number in brackets", argument="method")
+    try:
+        result = kind.preset(preset) if colon else kind()
+        return result if split is None or kind.number is None else result.with_text({kind.number: split[2]})
+    except InputError as error:  # the preset and the number are parts of this name
+        text = error.message if error.argument in ("method", "preset") else f"{error.argument}: {error.message}"
+        raise InputError(text, argument="method", hint=error.hint) from error
+
+
+def split_name(text: str) -> tuple[str, str, str]:
+    """Split the name of a method, as for :func:`get_method`, into modifiers, the method in them, and its preset.
+
+    Each may be empty, and modifiers keep their colons: ``("smooth(3):", "fringe", "preview")``. Raises InputError if a
+    method has another name.
+    """
+    modifiers, rest = "", text
+    while ":" in rest:
+        head, _, tail = rest.partition(":")
+        if "of" not in settings_of(look_up(head.partition("(")[0], METHODS)):
+            return modifiers, head, tail
+        modifiers, rest = f"{modifiers}{head}:", tail
+    return modifiers, rest, ""
+
+
+def require_package(method: Attributor) -> None:
+    """Raise InputError if a method cannot explain any image, or the package that it needs is not installed."""
+    method.check_usable()
+    package = method.package
+    if package is not None and not is_installed(package):
+        message, hint = f"{method.label} needs {package}, which is not installed", install_hint(package)
+        raise InputError(message, argument="method", hint=hint)
+
+
+def method_of_record(record: Mapping[str, Any]) -> Attributor:
+    """Make a method from the record of any registered one, possibly read from JSON.
+
+    Raises InputError if no method has this name, or it does not take a setting.
+    """
+    name = record.get(Attributor.record_key)
+    if name not in METHODS:
+        raise InputError(f"got {name!r}, which is no registered method", argument="method")
+    return METHODS[name].from_record(record)

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fringe._packages import install_hint, is_installed
 from fringe.attribution._base import Baseline, reference_images
 from fringe.attribution._plugins import Explain, PluginMethod, ScoreModule, leaf, score_function
-from fringe.errors import InputError, did_you_mean
+from fringe.errors import InputError, did_you_mean, install_hint, is_installed
 from fringe.linalg import batch_view
 from fringe.paths import Problem
 from fringe.settings import Doc, PositiveInt

@@ -9,7 +9,14 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter, reference_images
+from fringe.attribution._base import (
+    Attribution,
+    Attributor,
+    Baseline,
+    ProgressCounter,
+    explain_by_size,
+    reference_images,
+)
 from fringe.attribution._diagnostics import gradient_attribution, path_attribution
 from fringe.attribution._integrate import integrate
 from fringe.attribution._quadrature import quadrature_nodes
@@ -80,20 +87,17 @@ class GeoIGKNN(Attributor):
         points = torch.cat((references, problem.inputs, baseline))
         graph = NeighbourGraph(references.flatten(1), self.neighbours)
         routes, lengths = self._routes(graph, points, problem)
-        groups = _by_length(routes)
         quiet = dataclasses.replace(problem, progress=None)
-        parts: list[Attribution] = []
-        for group in groups:
+
+        def along(group: list[int]) -> Attribution:
             part = quiet.select(group)
             line = Polyline(points, torch.tensor([routes[i] for i in group], device=points.device))
             result = integrate(NodeTerms(PiecewiseNodes(line, *self._rule()), part))
             plain = path_attribution(self, result, part, "use a higher order")
             diagnostics = {**plain.diagnostics, **_graph_diagnostics(line, lengths[group])}
-            parts.append(dataclasses.replace(plain, diagnostics=diagnostics))
-            if problem.progress is not None:
-                problem.progress(sum(len(p.values) for p in parts), len(problem.inputs))
-        order = torch.tensor([i for group in groups for i in group]).argsort()
-        return Attribution.concat(parts).select(order.tolist())
+            return dataclasses.replace(plain, diagnostics=diagnostics)
+
+        return explain_by_size(along, list(map(len, routes)), problem.progress)
 
     def _rule(self) -> tuple[Tensor, Tensor]:
         return quadrature_nodes("gausslegendre", self.order)
@@ -125,12 +129,6 @@ def _placed(nodes: Tensor, count: int, image: int, batch: int) -> Tensor:
     """A graph's ``nodes`` as rows of all points: node R is the image's row, node R + 1 its baseline's."""
     nodes = torch.where(nodes == count + 1, count + batch + image, nodes)
     return torch.where(nodes == count, count + image, nodes)
-
-
-def _by_length(routes: list[list[int]]) -> list[list[int]]:
-    """Groups of images whose paths have the same number of pieces."""
-    sizes = [len(route) for route in routes]
-    return [[i for i, size in enumerate(sizes) if size == length] for length in sorted(set(sizes))]
 
 
 def _graph_diagnostics(line: Polyline, lengths: Tensor) -> dict[str, Tensor]:

@@ -1,18 +1,20 @@
-"""The one accumulator of path integrals."""
+"""The one accumulator of path integrals, and the record of their paths."""
 
+import bisect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fringe.attribution._base import ProgressCounter, Trajectory
 from fringe.attribution._quadrature import completeness_gap
-from fringe.attribution._record import Record
+from fringe.geometry import log_probabilities
 from fringe.linalg import add_rows, batch_view
-from fringe.paths import Geodesic, Orientation, PathStatus, Problem
+from fringe.paths import AT_POINTS, Geodesic, Orientation, PathStatus, Problem
 
 
 class IntegralTerms(ABC):
@@ -176,11 +178,7 @@ class Sums:
         self.counter = ProgressCounter(problem.progress, sum(self.planned))
         self.record = None
         if problem.record_path:
-            owners = None if images is None else images.tolist()
-            geodesic = terms.geodesic
-            self.record = Record(
-                problem, geodesic, self.planned, terms.measures, begins=terms.begins, scale=terms.scale, images=owners
-            )
+            self.record = Record(terms)
 
     def see(
         self,
@@ -287,3 +285,124 @@ def add_weighted(total: Tensor, rows: Tensor, weight: Tensor, values: Tensor) ->
 def finite_maps(values: Tensor) -> list[bool]:
     """Which maps (B, *S) hold neither NaN nor infinity."""
     return torch.isfinite(values).flatten(1).all(1).tolist()
+
+
+# -- the record of paths ----------------------------------------------------------------------------------------------
+
+
+#: Points of a trajectory that are stored as images where no number is given, both ends included.
+SNAPSHOTS = 6
+
+
+class Record:
+    """The path of each image; of several paths of an image, the first.
+
+    Points have numbers, their steps from the input. With each stored point there is the integral between it and the
+    stored point before it, so a term that comes later joins the first stored point beyond its segment.
+
+    Args:
+        terms: The terms of the integrals along the paths.
+    """
+
+    def __init__(self, terms: IntegralTerms):
+        problem, images = terms.problem, None if terms.images is None else terms.images.tolist()
+        self.begins: Orientation = terms.begins
+        self.measures, self.scale = terms.measures, terms.scale
+        paths = [i if images is None else images.index(i) for i in range(len(problem.inputs))]
+        geodesic = terms.geodesic[torch.tensor(paths, device=problem.inputs.device)]
+        start = geodesic.measured(log_probabilities(problem.logits), geodesic.s0).tolist()
+        scores = problem.score(problem.logits).tolist()
+        zero = torch.zeros(*problem.target.shape[1:], *problem.inputs.shape[1:], dtype=torch.float64)
+        snapshots = SNAPSHOTS if problem.record_path is True else problem.record_path
+        self.logs = {
+            path: _Log(
+                x, zero, dict(zip((*AT_POINTS, "score"), (*row, score), strict=True)), terms.planned[path], snapshots
+            )
+            for path, x, row, score in zip(paths, problem.inputs, start, scores, strict=True)
+        }
+
+    def see(
+        self, paths: Tensor, steps: Tensor, x: Tensor, stats: Tensor, trace: Mapping[str, Tensor], counts: Tensor | None
+    ) -> None:
+        """Record the points (L, *S) at the far ends of terms, and measurements (L, N), and others by name."""
+        table = dict(zip(self.measures, stats.T.tolist(), strict=True)) | {k: c.tolist() for k, c in trace.items()}
+        keep = [True] * len(paths) if counts is None else counts.tolist()
+        for i, (path, step) in enumerate(zip(paths.tolist(), steps.tolist(), strict=True)):
+            if (log := self.logs.get(path)) is None or not keep[i]:
+                continue
+            for name, column in table.items():
+                (log.points if name in (*AT_POINTS, "score") else log.steps).setdefault(name, []).append(column[i])
+            log.store(self._number(log, step), x[i], self.begins)
+
+    def add(self, paths: Tensor, steps: Tensor, values: Tensor, k: int | Tensor | None) -> None:
+        """Add terms (L, *S) of all, of one or of L of the K classes to points that were seen."""
+        classes = k.tolist() if isinstance(k, Tensor) else [k] * len(paths)
+        for path, step, value, of in zip(paths.tolist(), steps.tolist(), values, classes, strict=True):
+            if (log := self.logs.get(path)) is not None:
+                log.add(self._number(log, step), value, of)
+
+    def _number(self, log: "_Log", step: int) -> int:
+        return step if self.begins == "input" else log.planned - step + 1
+
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """The trajectory of each image, from the input on."""
+        scales = [None] * len(self.logs) if self.scale is None else [row.double().cpu() for row in self.scale]
+        pairs = zip(self.logs.values(), scales, strict=True)
+        return tuple(log.trajectory(scale, reverse=self.begins == "baseline") for log, scale in pairs)
+
+
+class _Log:
+    """The record of one path.
+
+    Stored are ``snapshots`` points over the planned steps. On a path that goes on, as many more at the same distance
+    are kept, then every second one is dropped and the distance doubled; ``snapshots`` of them are given.
+    """
+
+    def __init__(self, x: Tensor, zero: Tensor, start: Mapping[str, Any], planned: int, snapshots: int):
+        self.dtype, self.planned = x.dtype, planned
+        self._count, self._stride = snapshots, planned / (snapshots - 1)
+        self.points: dict[str, list[Any]] = {name: [value] for name, value in start.items()}
+        self.steps: dict[str, list[Any]] = {}
+        self.snapshots = {0: (_on_cpu(x, x.dtype), zero)}  # a point, and the integral from the stored one before it
+
+    def store(self, number: int, x: Tensor, begins: Orientation) -> None:
+        """Store a point, and drop others: the latest one of a path from the input may prove to be its last."""
+        if len(self.snapshots) > 2 * self._count:
+            self._stride *= 2.0
+        self.snapshots[number] = (_on_cpu(x, self.dtype), torch.zeros_like(self.snapshots[0][1]))
+        stored, carried = dict[int, tuple[Tensor, Tensor]](), number
+        for k in sorted(self.snapshots, reverse=True):
+            is_due = k == round(self._stride * round(k / self._stride))
+            if is_due or (k == number and begins == "input"):
+                stored[k], carried = self.snapshots[k], k
+            else:
+                stored[carried][1].add_(self.snapshots[k][1])
+        self.snapshots = stored
+
+    def add(self, number: int, value: Tensor, k: int | None) -> None:
+        """Add to the integral between the points ``number - 1`` and ``number``, of one of K classes or of all."""
+        stored = sorted(self.snapshots)  # of a step that led to no finite point there is none, and the value is zero
+        term = self.snapshots[stored[min(bisect.bisect_left(stored, number), len(stored) - 1)]][1]
+        (term if k is None else term[k]).add_(value.cpu())
+
+    def trajectory(self, scale: Tensor | None, *, reverse: bool) -> Trajectory:
+        """The path from the input on."""
+        stored = sorted(self.snapshots)
+        sums = torch.stack([self.snapshots[k][1] for k in stored]).cumsum(0)
+        if reverse:
+            for column in self.points.values():
+                column[1:] = column[:0:-1]
+            for column in self.steps.values():
+                column.reverse()
+        path = Trajectory(
+            points={name: torch.tensor(column, dtype=torch.float64) for name, column in self.points.items()},
+            steps={name: torch.tensor(column, dtype=torch.float64) for name, column in self.steps.items()},
+            snapshot_steps=torch.tensor(stored),
+            snapshots=torch.stack([self.snapshots[k][0] for k in stored]),
+            cumulative=(sums if scale is None else sums * scale).to(self.dtype),
+        )
+        return path.thinned(self._count)
+
+
+def _on_cpu(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.detach().to("cpu", dtype, copy=True)

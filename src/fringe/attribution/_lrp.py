@@ -11,9 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe._packages import install_hint
 from fringe.attribution._plugins import Explain, PluginMethod, leaf
-from fringe.errors import InputError
+from fringe.errors import InputError, install_hint
 from fringe.paths import Problem
 from fringe.settings import Doc
 

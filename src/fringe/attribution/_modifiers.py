@@ -12,12 +12,19 @@ from typing import Annotated, Any, Self, cast
 import torch
 from torch import Tensor
 
-from fringe.attribution._base import SEVERITY, Attribution, Attributor, Trajectory, Verdict
+from fringe.attribution._base import (
+    SEVERITY,
+    Attribution,
+    Attributor,
+    Trajectory,
+    Verdict,
+    get_method,
+    method_of_record,
+)
 from fringe.attribution._diagnostics import PathAttributor
 from fringe.attribution._fringe import FRInGe
 from fringe.attribution._ig import IntegratedGradients
 from fringe.attribution._quadrature import NodeRule, completeness_gap
-from fringe.attribution._registry import get_method, method_of_record
 from fringe.attribution._terms import NodeTerms
 from fringe.baselines import gaussian_blur
 from fringe.errors import InputError

@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fringe.attribution._base import Attribution, Attributor, ProgressCounter
+from fringe.attribution._base import Attribution, Attributor, ProgressCounter, require_package
 from fringe.attribution._diagnostics import gradient_attribution, sum_attribution
-from fringe.attribution._registry import require_package
 from fringe.errors import InputError
 from fringe.linalg import batch_view
 from fringe.paths import Problem

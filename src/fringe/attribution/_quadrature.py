@@ -107,9 +107,7 @@ class Halving(Rows):
         step: Number (L,) of each segment on its path.
         start: End towards the baseline.
         stop: End towards the input.
-        before: Errors (L,) before them on their paths.
-        limit: How large the sum of errors may be (L,).
-        allowed: How large the error of a segment may be (L,).
+        bounds: See :attr:`Choice.bounds` (L, 3).
     """
 
     path: Tensor
@@ -118,9 +116,7 @@ class Halving(Rows):
     step: Tensor
     start: Point
     stop: Point
-    before: Tensor
-    limit: Tensor
-    allowed: Tensor
+    bounds: Tensor
 
 
 @dataclass(frozen=True)
@@ -131,17 +127,14 @@ class Choice:
         segment: The segments.
         image: Their images (L,).
         chosen: Which are to be halved (L, K).
-        before: Errors (L, K) before them on their paths.
-        limit: How large the sums of errors may be (L, K).
-        allowed: How large the errors of segments may be (L, K).
+        bounds: Errors before them on their paths, and how large the sums of errors and the error of a segment may be:
+            (L, K, 3).
     """
 
     segment: Segment
     image: Tensor
     chosen: Tensor
-    before: Tensor
-    limit: Tensor
-    allowed: Tensor
+    bounds: Tensor
 
     def of(self, pairs: Sequence[tuple[int, int]]) -> Halving:
         """These pairs of a segment and a class, in memory of their own."""
@@ -152,9 +145,8 @@ class Choice:
             gradient = end.gradient.view(-1, classes, *end.x.shape[1:])
             return Point(end.x[rows], end.score.view(-1, classes)[rows, k], gradient[rows, k])
 
-        bounds = (column[rows, k] for column in (self.before, self.limit, self.allowed))
         row = self.image[rows] * classes + k
-        return Halving(s.path[rows], k, row, s.step[rows], point(s.start), point(s.stop), *bounds)
+        return Halving(s.path[rows], k, row, s.step[rows], point(s.start), point(s.stop), self.bounds[rows, k])
 
 
 class Adaptive:
@@ -185,22 +177,24 @@ class Adaptive:
         change = torch.maximum((self.first[rows] - far).double().abs(), self.least[rows])
         scale = torch.maximum((near - far).double().abs(), change / self.total[rows])
         limit, allowed = rtol * change, rtol * scale
-        return Choice(s, image, ((before + error).abs() > limit) & (error.abs() > allowed), before, limit, allowed)
+        chosen = ((before + error).abs() > limit) & (error.abs() > allowed)
+        return Choice(s, image, chosen, torch.stack([before, limit, allowed], 2))
 
     def add(self, of: Choice, error: Tensor, *, some: bool) -> None:
         """Add the ``error`` (L, K) of segments, of which those chosen, if there are ``some``, will be halved."""
+        before, limit, _ = of.bounds.unbind(2)
         for _ in range(self.rule.max_depth if some else 0):
-            error = torch.where(of.chosen & ((of.before + error).abs() > of.limit), 0.25 * error, error)
-        self.missed[of.segment.path] = of.before + error
+            error = torch.where(of.chosen & ((before + error).abs() > limit), 0.25 * error, error)
+        self.missed[of.segment.path] = before + error
 
 
 def halved(problem: Problem, depth: int, batch: Halving) -> Tensor:
     """Return what the trapezoid rule on L segments changes by when pieces whose error is too large are halved, at most
     ``depth`` times: (L, *S). A change that is not finite is dropped. The ``problem`` has a row for each class."""
-    a, b, limit, allowed = batch.start, batch.stop, batch.limit, batch.allowed
+    a, b, (before, limit, allowed) = batch.start, batch.stop, batch.bounds.unbind(1)
     rows, values = torch.arange(len(batch), device=limit.device), trapezoid(a, b)
     change, error = torch.zeros_like(values), segment_error(values, a, b)
-    missed = batch.before + error
+    missed = before + error
     for level in range(1, depth + 1):
         x, of = 0.5 * (a.x + b.x), batch.row[rows]
         logits, gradient = problem.logits_gradient(x, of)

@@ -123,23 +123,21 @@ class NodeTerms(SampleTerms):
             log_p, share, geodesic = log_probabilities(at.logits), at.sample.displacement, self.geodesic[at.rows]
             step = (share.abs() if share.dim() == 1 else _norm(share)) * length[at.rows]
             stats = torch.cat([geodesic.measured(log_p, geodesic.at(at.sample.alpha)), step[:, None]], 1)
-            return stats, self._trace(at, log_p, latest) if self.problem.record_path else {}
+            if not self.problem.record_path:
+                return stats, {}
+            first = at.rows != at.rows.roll(1)
+            first[:1] = True
+            last, before = first.roll(-1), list[Tensor]()  # each point is the next one after these on its path
+            for known, now in zip(latest, (at.sample.x, log_p), strict=True):
+                before.append(torch.where(batch_view(first, now), known[at.rows], now.roll(1, 0)))
+                known[at.rows[last]] = now[last]
+            return stats, {
+                "score": self.problem.score(at.logits, at.rows),
+                "euclidean_step": _norm((at.sample.x - before[0]).double()),
+                "fisher_rao_step": fisher_rao_step(before[1], log_p),
+            }
 
         return measure
-
-    def _trace(self, at: Evaluation, log_p: Tensor, latest: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-        """The score, and how far each point is from the one before on its path: the ``latest`` or one of these."""
-        first = at.rows != at.rows.roll(1)
-        first[:1] = True
-        last, before = first.roll(-1), []
-        for known, now in zip(latest, (at.sample.x, log_p), strict=True):
-            before.append(torch.where(batch_view(first, now), known[at.rows], now.roll(1, 0)))
-            known[at.rows[last]] = now[last]
-        return {
-            "score": self.problem.score(at.logits, at.rows),
-            "euclidean_step": _norm((at.sample.x - before[0]).double()),
-            "fisher_rao_step": fisher_rao_step(before[1], log_p),
-        }
 
 
 def iter_batches(problem: Problem, count: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -10,9 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fringe._direction import ARROW
 from fringe._files import write_files
-from fringe._tables import Styled, TextTable
+from fringe._tables import ARROW, Styled, TextTable
 from fringe._text import first_paragraph, plain, to_json
 from fringe.attribution import METHODS, method_of_record
 from fringe.cards._measure import BLIND, COMPARED, LOCALISATION, PARTS, PATH, PATH_METRICS, Card, Measurement, by_text

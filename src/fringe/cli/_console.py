@@ -11,7 +11,6 @@ from typing import Any
 
 import typer
 
-from fringe._packages import install_hint
 from fringe._process import Interrupted, check_interrupt, interruptible
 from fringe._progress import Progress as Progress
 from fringe._tables import TextTable
@@ -22,6 +21,7 @@ from fringe.errors import (
     ModelError,
     TransientError,
     first_line,
+    install_hint,
     is_machine_error,
     is_transient,
 )

@@ -45,7 +45,7 @@ def methods(name: Name = None, as_json: AsJson = False) -> None:
 
 def _forms(kind: Any) -> str:
     """How a modifier or the methods of another library are written; empty for any other method."""
-    from fringe._packages import install_hint, is_installed
+    from fringe.errors import install_hint, is_installed
     from fringe.settings import settings_of
 
     if "of" in settings_of(kind):

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fringe._files import require_inside
-from fringe._options import Options
 from fringe._outputs import OutputKind
 from fringe._text import to_json
 from fringe.cli._console import Exit, Progress, print_error, require_consent, say, warn
@@ -29,6 +28,7 @@ from fringe.experiments import (
     url_of,
 )
 from fringe.experiments import Progress as Callbacks
+from fringe.settings import Options
 
 REFERENCE = "Method that the others are compared with. Default: fringe, else the first."
 #: How plans end that were not stopped, with a score.

@@ -2,7 +2,6 @@
 
 from fringe.evaluation._compare import compare
 from fringe.evaluation._comparison import Comparison, grid_row, metric_labels, summarise, tidy
-from fringe.evaluation._control_tests import NOT_BETTER, ControlTest, adjust_tests, compare_with_controls
 from fringe.evaluation._evaluator import (
     CONTROLS,
     Candidate,
@@ -15,9 +14,13 @@ from fringe.evaluation._evaluator import (
 )
 from fringe.evaluation._resampling import LEVEL, RESAMPLES
 from fringe.evaluation._statistics import (
+    NOT_BETTER,
     WEIGHTS,
+    ControlTest,
     Difference,
     Estimate,
+    adjust_tests,
+    compare_with_controls,
     dominance,
     estimate,
     estimate_all,

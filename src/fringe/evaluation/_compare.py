@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from fringe._arguments import explained_inputs, hint_unknown
@@ -93,8 +92,7 @@ def compare(
     if opened is not None:
         inputs, space, ids = opened.inputs, space or opened.space, opened.keys if ids is None else ids
     classifier = Classifier.of(request.model if opened is None else opened.model, batch_size=batch_size)
-    inputs, arguments = explained_inputs(inputs, forward_args, forward_kwargs)
-    x = _validate_inputs(inputs, ids)
+    x, arguments = explained_inputs(inputs, forward_args, forward_kwargs, ids)
     names = None if ids is None else tuple(map(str, ids))
     with classifier.session(x.device):
         domain = space or InputSpace()
@@ -151,16 +149,6 @@ def _by_label(metrics: Sequence[str | Metric] | Mapping[str, Metric]) -> dict[st
     labels = [canonical_name(given, METRICS) if isinstance(given, str) else metric.name for given, metric in chosen]
     refuse_twice("metrics", labels)
     return {label: metric for label, (_, metric) in zip(labels, chosen, strict=True)}
-
-
-def _validate_inputs(inputs: Tensor, ids: Sequence[str] | None) -> Tensor:
-    if not isinstance(inputs, Tensor) or inputs.dim() < 2 or inputs.numel() == 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        came = f"shape {tuple(inputs.shape)}" if isinstance(inputs, Tensor) else type(inputs).__name__  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"inputs: got {came}, expected a tensor (B, *S) with at least one image")
-    if ids is not None and len(ids) != len(inputs):
-        raise InputError(f"ids: got {len(ids)} for {len(inputs)} images")
-    x = (inputs.clone() if inputs.is_inference() else inputs).detach()
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _refuse_bad(x: Tensor, logits: Tensor) -> None:

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fringe._frames import FrameLibrary, make_frame
+from fringe._tables import FrameLibrary, make_frame
 from fringe._text import counted
 from fringe.attribution import Context
 from fringe.errors import InputError
-from fringe.evaluation._control_tests import NOT_BETTER, ControlTest, adjust_tests, compare_with_controls
 from fringe.evaluation._evaluator import MethodResult
-from fringe.evaluation._statistics import as_column, estimate
+from fringe.evaluation._statistics import (
+    NOT_BETTER,
+    ControlTest,
+    adjust_tests,
+    as_column,
+    compare_with_controls,
+    estimate,
+)
 from fringe.metrics import ARROW, EvaluationContext, Metric
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from fringe._options import Options
 from fringe.errors import InputError
 from fringe.experiments._executors import Executor, ProcessExecutor, SerialExecutor
 from fringe.experiments._ray import RayExecutor
 from fringe.models import resolve_device
+from fringe.settings import Options
 
 
 class RunOptions(Options):

@@ -8,20 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from fringe._options import nearest_known
-from fringe._packages import install_hint
 from fringe._urls import url_of
 from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names, require_package
 from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, find_inputs
-from fringe.errors import InputError
+from fringe.errors import InputError, install_hint
 from fringe.evaluation import CONTROLS, Candidate, control_candidates
 from fringe.experiments._arms import Arm, ModelSource, scene_arms
 from fringe.experiments._spec import ExperimentSpec
 from fringe.inputs import default_model
 from fringe.metrics import METRICS, Metric, get_metric
 from fringe.scenes import SCENES, Scene, get_scene
-from fringe.settings import canonical_name, with_settings
+from fringe.settings import canonical_name, nearest_known, with_settings
 from fringe.tuning import read_preset
 
 #: The paper's setting of FRInGe for a model's architecture, as the name of a method.

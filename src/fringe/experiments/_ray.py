@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fringe._packages import install_hint
-from fringe.errors import FringeError, InputError, TransientError, first_line
+from fringe.errors import FringeError, InputError, TransientError, first_line, install_hint
 from fringe.experiments._executors import Executor, TaskFailure
 from fringe.experiments._jobs import Job, TaskReport, perform_or_exit
 from fringe.experiments._tasks import Task

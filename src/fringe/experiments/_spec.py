@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import Field, PlainValidator, StrictBool, StrictInt, ValidationInfo
 
 from fringe._files import SETTINGS_BYTES, read_regular
-from fringe._options import Options, refuse_unknown, wrong_value
 from fringe._outputs import OutputKind
 from fringe.attribution import METHODS
 from fringe.errors import InputError
 from fringe.metrics import METRICS
 from fringe.models import LABEL, split_label
 from fringe.scenes import SCENES
-from fringe.settings import canonical_name
+from fringe.settings import Options, canonical_name, refuse_unknown, wrong_value
 
 _REGISTRIES: Mapping[str, Mapping[str, Any]] = {"methods": METHODS, "metrics": METRICS, "scene": SCENES}
 #: What to do about a label that is given twice.

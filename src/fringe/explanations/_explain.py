@@ -108,7 +108,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
     def __init__(self, inputs: Sequence[str], out: Path, spec: ExplainSpec, *, overwrite: bool = False):
         self.method = configured_method(spec)
         if spec.figures:  # a missing package is reported now, not when the first map is drawn
-            importlib.import_module("fringe.explanations._pages")
+            importlib.import_module("fringe.explanations._pictures")
         super().__init__(inputs, out, spec, overwrite=overwrite)
         self.explained: list[Explanation] = []
         self._entries: list[dict[str, Any]] = []
@@ -271,8 +271,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         x, logits = answer
         target, context = self.target, None
         if self.spec.figures:
-            from fringe.explanations._pages import page_targets
-            from fringe.explanations._pictures import image_context
+            from fringe.explanations._pictures import image_context, page_targets
 
             target = page_targets(target, logits, self._classes(logits.shape[1]))
             context = image_context(self.loaded, [item.ref.id for item in group], x, logits)
@@ -329,8 +328,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             tensors = {"values": result.values[row].contiguous(), "input": item.x.contiguous()}
             (folder / MAP).write_bytes(save(tensors))  # the errors of save_file have no number
             if self.spec.figures:
-                from fringe.explanations._pages import write_pages
-                from fringe.explanations._pictures import draw_pictures
+                from fringe.explanations._pictures import draw_pictures, write_pages
 
                 draw_pictures(folder, result.select([row]), record)
                 write_pages(folder, several, row, record)
@@ -373,8 +371,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         """Write the contact sheet and the index of all results."""
         if not self.explained or not self.spec.figures:
             return
-        from fringe.explanations._pages import index_entry
-        from fringe.explanations._pictures import SHEET, contact_cell
+        from fringe.explanations._pictures import SHEET, contact_cell, index_entry
         from fringe.page import render_index
         from fringe.plots import contact_sheet, method_title
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
-from fringe._options import Options
+from fringe.settings import Options
 
 #: Points of a path that are stored for its page.
 POINTS = 11

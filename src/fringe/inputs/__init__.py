@@ -4,8 +4,7 @@ Each kind of input has a converter in ``CONVERTERS``.
 """
 
 from fringe.inputs._images import image_inputs, image_scale
-from fringe.inputs._model import default_model, open_model
-from fringe.inputs._request import Converter, ModelInputs, Request
+from fringe.inputs._request import Converter, ModelInputs, Request, default_model, open_model
 from fringe.inputs._sampling import (
     ImageEntry,
     ImageSample,

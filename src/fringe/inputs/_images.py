@@ -11,8 +11,7 @@ from fringe._arguments import integers_hint
 from fringe.baselines import InputSpace
 from fringe.data import find_inputs, is_picture, to_images
 from fringe.errors import InputError
-from fringe.inputs._model import OpenModel, open_model
-from fringe.inputs._request import ModelInputs, Request
+from fringe.inputs._request import ModelInputs, OpenModel, Request, open_model
 from fringe.models import Preprocessing
 
 _EXPECTED = "a PIL image, a path, an array (H, W, C), a tensor (C, H, W) or (B, C, H, W), or a list of them"

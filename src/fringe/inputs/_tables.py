@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from fringe.classifier import Classifier
 from fringe.errors import InputError
-from fringe.inputs._model import OpenModel, open_model
-from fringe.inputs._request import ModelInputs, Request
+from fringe.inputs._request import ModelInputs, OpenModel, Request, open_model
 
 #: Placeholder: a model loaded by name must have a preprocessing, but tables and series do not use it.
 _NO_PICTURES = "unit"

@@ -8,8 +8,7 @@ from torch import nn
 
 from fringe._class_names import class_names
 from fringe.errors import InputError
-from fringe.inputs._model import open_model
-from fringe.inputs._request import ModelInputs, Request
+from fringe.inputs._request import ModelInputs, Request, open_model
 from fringe.models import load_text_model, resolve_device
 from fringe.text import TextClassifier
 

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fringe._direction import Direction
-from fringe._packages import install_hint, is_installed
 from fringe._progress import log
 from fringe._rng import global_seed
-from fringe.errors import InputError, known_hint
+from fringe._tables import Direction
+from fringe.errors import InputError, install_hint, is_installed, known_hint
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 from fringe.paths import Problem
 from fringe.settings import Doc, Positive, PositiveInt

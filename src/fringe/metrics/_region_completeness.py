@@ -7,7 +7,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores, images_only
 
 #: Sums of explained differences below this have no shares.
@@ -95,8 +94,7 @@ class RegionCompleteness(Metric):
 
 def _end_points(maps: EvaluatedMaps) -> tuple[Tensor, Tensor]:
     """The end (B, C, H, W) of each image's path, zero where it is not known, and whether it is (B,)."""
-    if maps.explain is None:
-        raise InputError("got maps alone, expected the method that made them", argument="explain")
+    assert maps.explain is not None  # or the metric is refused
     x = maps.context.problem.inputs
     ends, known = torch.zeros_like(x), torch.zeros(len(x), dtype=torch.bool, device=x.device)
     made: Any = maps.explain(replace(maps.context.problem, record_path=2))

@@ -14,8 +14,7 @@ from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariable
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fringe._packages import install_hint
-from fringe.errors import ModelError, did_you_mean
+from fringe.errors import ModelError, did_you_mean, install_hint
 from fringe.models._preprocessing import Preprocessing
 
 TENSOR_SUFFIX = ".safetensors"

@@ -12,14 +12,19 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fringe._outputs import OutputKind
-from fringe._packages import is_installed
 from fringe._progress import log
-from fringe.errors import InputError, ModelError, did_you_mean, first_line, nearest
+from fringe.errors import InputError, ModelError, did_you_mean, first_line, is_installed, nearest
 from fringe.models import _digits
 from fringe.models._base import TENSOR_SUFFIX, LoadedParts, Loader, LoadOptions, refuse_unsafe, state_digest
-from fringe.models._exported import load_exported
 from fringe.models._preprocessing import Preprocessing
-from fringe.models._python import FILE_SPEC, MODULE_SPEC, load_attribute, load_file_function, require_file
+from fringe.models._python import (
+    FILE_SPEC,
+    MODULE_SPEC,
+    load_attribute,
+    load_exported,
+    load_file_function,
+    require_file,
+)
 from fringe.models._timm import load_timm
 from fringe.models._torchvision import load_torchvision, torchvision_names
 from fringe.models._transformers import load_transformers

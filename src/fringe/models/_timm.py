@@ -5,8 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from fringe._packages import is_installed
-from fringe.errors import ModelError, did_you_mean
+from fringe.errors import ModelError, did_you_mean, is_installed
 from fringe.models._base import LoadedParts, LoadOptions, WeightSource, import_extra, load_into, seeded, split_weights
 from fringe.models._preprocessing import Preprocessing
 from fringe.models._torchvision import import_torchvision

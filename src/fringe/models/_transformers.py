@@ -7,8 +7,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fringe._outputs import refuse_independent_labels
-from fringe._packages import is_installed
-from fringe.errors import ModelError, first_line
+from fringe.errors import ModelError, first_line, is_installed
 from fringe.models import _timm
 from fringe.models._base import LoadedParts, LoadOptions, import_extra, some
 from fringe.models._preprocessing import RESAMPLING, Preprocessing

@@ -3,7 +3,6 @@
 ``__all__`` is what the author of a method needs; the rest serves the methods of this package.
 """
 
-from fringe.paths._authors_geodesic import AuthorsSVI
 from fringe.paths._base import (
     AT_POINTS,
     Geodesic,
@@ -18,9 +17,10 @@ from fringe.paths._base import (
     fisher_rao_step,
 )
 from fringe.paths._counterfactual import AdversarialPath, CounterfactualPath, last_linear_layer
-from fringe.paths._fisher_rao import ENOUGH, FisherRaoPath, FisherRaoTracking, Until, Waypoint
+from fringe.paths._fisher_rao import ENOUGH, Bound, FisherRaoPath, FisherRaoTracking, TrustRegion, Until, Waypoint
 from fringe.paths._geodesic import (
     AuthorsEnergy,
+    AuthorsSVI,
     GradientNorm,
     LengthEnergy,
     NoiseFn,
@@ -30,8 +30,8 @@ from fringe.paths._geodesic import (
     PointEnergy,
 )
 from fringe.paths._graph import NeighbourGraph, euclidean_lengths, model_lengths
-from fringe.paths._guided import GuidedPath
 from fringe.paths._lines import (
+    Basis,
     BlurLine,
     Displacements,
     Node,
@@ -40,6 +40,8 @@ from fringe.paths._lines import (
     Polyline,
     ReferencePairs,
     SampleSet,
+    SpectralLine,
+    SpectralRule,
     StraightLine,
     Vertices,
     authors_spacing,
@@ -47,8 +49,7 @@ from fringe.paths._lines import (
 )
 from fringe.paths._natural_gradient import JacobianForm, NaturalStep, PreconditionerName, Smoothing, Solve, Structure
 from fringe.paths._problem import Problem, Progress
-from fringe.paths._spectral import Basis, SpectralLine, SpectralRule
-from fringe.paths._trust_region import Bound, TrustRegion
+from fringe.paths._sequential import GuidedPath
 from fringe.paths._verification import JVPUse, verify
 
 __all__ = [

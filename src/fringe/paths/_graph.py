@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe._packages import install_hint
-from fringe.errors import InputError
+from fringe.errors import InputError, install_hint
 from fringe.linalg import batch_view
 from fringe.paths._problem import Problem
 

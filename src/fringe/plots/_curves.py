@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from fringe._direction import ARROW, Direction
+from fringe._tables import ARROW, Direction
 from fringe.plots import _style as styles
 
 Curves = NDArray[np.floating]

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fringe._direction import Direction
+from fringe._tables import Direction
 from fringe.plots import _style as styles
 
 #: An adjusted p below this fills the marker.

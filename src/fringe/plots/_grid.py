@@ -13,7 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from fringe._direction import ARROW, Direction, best_of
+from fringe._tables import ARROW, Direction, best_of
 from fringe.plots import _maps as maps
 from fringe.plots import _style as styles
 

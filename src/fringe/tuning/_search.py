@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from fringe._packages import install_hint
 from fringe.attribution import Attributor
-from fringe.errors import FringeError, InputError, is_transient, require
+from fringe.errors import FringeError, InputError, install_hint, is_transient, require
 from fringe.tuning._objective import SCORES, WEIGHTS, objective
 from fringe.tuning._space import SearchSpace, Study
 
