@@ -102,9 +102,9 @@ class Guard:
             await send(message)
 
         # a client would choose the address that the page names as its own
-        kept = [h for h in scope["headers"] if not h[0].startswith((b"x-forwarded-", b"x-gradio-server"))]
+        headers_left = [h for h in scope["headers"] if not h[0].startswith((b"x-forwarded-", b"x-gradio-server"))]
         try:
-            return await self.app({**scope, "headers": kept}, receive, send_with_headers)
+            return await self.app({**scope, "headers": headers_left}, receive, send_with_headers)
         finally:
             self._incoming -= uploaded
 
