@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
 from fringe._isolation import Mode, detached, isolated, set_tf32
@@ -127,19 +127,19 @@ class BatchSize:
         return cast(Result, tuple(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-class _Returned(TorchDispatchMode):
-    """Counts the bytes that operations return: about what a graph keeps for its backward pass."""
+class _Returned(TorchFunctionMode):
+    """Counts the bytes that functions of PyTorch return: about what a graph keeps for its backward pass. (A mode that
+    sees each operation would import PyTorch's compiler, which takes seconds.)"""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        values = result if isinstance(result, (tuple, list)) else (result,)
-        for value, described in zip(cast(tuple[Any, ...], values), func._schema.returns, strict=False):
-            if isinstance(value, Tensor) and described.alias_info is None:  # else a view, or in place
-                self.bytes += value.nbytes
+        for value in cast(tuple[Any, ...], result) if isinstance(result, (tuple, list)) else (result,):
+            is_new = isinstance(value, Tensor) and not (value._is_view() or any(value is a for a in args))
+            self.bytes += value.nbytes if is_new else 0
         return result
 
 

@@ -45,7 +45,7 @@ def test_the_pages_do_not_touch_the_results(tmp_path):
         differ = {name for name in other.record if one.record[name] != other.record[name]}
         assert differ - {"seconds"} == {"cost", "files", "checksum", "options"}  # which may be equal
         passes = [result.record["cost"]["passes"] for result in (one, other)]
-        assert passes[0]["forward"] == passes[1]["forward"]  # the first class decides where segments are halved
+        assert passes[0]["forward"] >= passes[1]["forward"]  # each class halves the segments that it needs
         assert passes[0]["vjp"] > passes[1]["vjp"]
 
 

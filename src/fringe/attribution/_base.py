@@ -258,7 +258,7 @@ class Attribution(Views):
 _KINDS = {kind.__name__: kind for kind in (Attribution, Context, PassCounts, Trajectory)}
 
 
-def load(path: str | Path) -> Attribution:
+def load(path: str | Path) -> "Attribution":
     """Read an attribution that ``result.save(path)`` wrote. Files from strangers are safe to read.
 
     Args:
