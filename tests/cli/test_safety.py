@@ -6,14 +6,18 @@ import os
 import pty
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from fringe.cli import app
+from fringe.experiments import Store
+from fringe.experiments._database import seal
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
 STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
@@ -45,11 +49,29 @@ def folder(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
 
 
-def tamper(folder, change):
-    path = folder / "plans" / "benchmark.json"
-    record = json.loads(path.read_text())
+def forge(folder, kind, name, content):
+    """Put bytes in place of a record of a run, or add one, as a stranger does who computes its digest anew."""
+    (path,) = [path for path in folder.glob("*.db") if ".maps." not in path.name]
+    with closing(sqlite3.connect(path)) as database:
+        known = database.execute("SELECT max(id) FROM record WHERE kind = ? AND name = ?", (kind, name)).fetchone()[0]
+        last, created = database.execute("SELECT max(id), max(created) FROM record").fetchone()
+        number = known or last + 1
+        mark = seal(path.name, number, kind, name, created, content)
+        row = (number, kind, name, created, content, mark)
+        database.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?)", row)
+        database.commit()
+
+
+def tamper(folder, change, name="benchmark"):
+    """Change the plan of a run as a stranger does; under another name, add it."""
+    record = Store(folder, create=False).records("plan")["benchmark"]
     change(record)
-    path.write_text(json.dumps(record))
+    forge(folder, "plan", name, json.dumps(record).encode())
+
+
+def remove_maps(folder):
+    (path,) = folder.glob("*.maps.db")
+    path.unlink()
 
 
 @pytest.fixture
@@ -77,14 +99,13 @@ def ran(marks):
 def test_a_report_runs_nothing_that_the_folder_names(folder, installed, maps):
     (folder / "evil.py").write_text(f"open({str(installed[0])!r}, 'w')\n")
     if maps == "not kept":
-        shutil.rmtree(folder / "maps")
-        (folder / "maps").mkdir()
+        remove_maps(folder)
     for spec in ("well_known:main", f"{folder / 'evil.py'}:f"):
 
         def name(record, spec=spec):
             record["plan"]["models"]["digits"] = record["models"]["digits"]["spec"] = spec
             record["plan"]["preprocessing"]["digits"] = "resize=32,mean=0.3,std=0.35,channels=1"
-            record["plan"]["trust_code"] = record["models"]["digits"]["trust_code"] = True
+            record["models"]["digits"]["trust_code"] = True
 
         tamper(folder, name)
         result = run("report", folder)
@@ -96,8 +117,7 @@ def test_a_report_runs_nothing_that_the_folder_names(folder, installed, maps):
 
 
 def test_a_report_makes_maps_with_a_model_that_is_typed_and_only_with_that(folder, installed):
-    shutil.rmtree(folder / "maps")
-    (folder / "maps").mkdir()
+    remove_maps(folder)
     for typed, reason in (
         (("--model", "well_known:main", "--preprocessing", "unit"), "--trust-code"),
         (("--model", "other=embedded:digits"), "'other' is no model of the run; its models: digits"),
@@ -144,7 +164,7 @@ def test_names_that_are_not_utf8_stop_no_command(tmp_path):
     for name in ("a.png", "b.png"):
         Image.effect_noise((8, 8), 80).save(os.path.join(folder, name.encode()), "PNG")
     os.rename(folder + b"/a.png", folder + b"/\xff.png")
-    data, net = os.fsdecode(folder), os.fsdecode(folder) + "/net.py"
+    data, net = os.fsdecode(folder), os.fsdecode(folder + b"/\xfc.py")
     net_of = "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))"
     code = f"import torch\ndef make():\n    torch.manual_seed(0)\n    return {net_of}\n"
     with open(net, "w") as file:
@@ -153,9 +173,29 @@ def test_names_that_are_not_utf8_stop_no_command(tmp_path):
     compared = run("compare", data, "--out", tmp_path / "compared", *model, *SMALL[:4], "--no-controls")
     assert compared.exit_code == 0, compared.output
     assert STEERING.search(compared.output) is None
-    done = run("benchmark", "--data", data, "--out", tmp_path / "run", *model, *SMALL)
+    out = os.fsdecode(os.fsencode(tmp_path) + b"/\xfd")
+    done = run("benchmark", "--data", data, "--references", data, "--out", out, *model, *SMALL)
     assert done.exit_code == 0, done.output
-    assert "\\udcfe" in (tmp_path / "run" / "report" / "report.md").read_text(encoding="utf-8")
+    with open(out + "/report/report.md", encoding="utf-8") as file:
+        assert "\\udcfe" in file.read()
+    assert run("status", out).exit_code == 0
+
+
+def test_half_a_character_in_the_name_of_a_file_stops_no_command(folder):
+    name = "half\ud800"
+
+    def rename(record):
+        record["plan"].update(data=[name], references=name, models={"digits": name}, preprocessing={"digits": name})
+        record["models"]["digits"]["spec"] = record["images"][0]["source"] = name
+        record["missing"] = [name]
+
+    tamper(folder, rename)
+    for command in (("status",), ("status", "--json"), ("report",)):
+        result = run(*command, folder)
+        assert result.exit_code == 0, (command, result.output, result.exception)
+    refused = run("report", folder, "--model", "embedded:digits")
+    assert (refused.exit_code, type(refused.exception)) == (2, SystemExit), refused.output
+    assert "half\\ud800" in run("status", folder).output
 
 
 # Files that do not end, and files that grow
@@ -228,8 +268,7 @@ def test_presets_and_searches_that_do_not_end_are_refused(tmp_path):
     rest = ("--model", "embedded:digits", "--set", "fringe.steps=1", "--n", "1", "--trials", "1")
     for name in ("pipe", "deep"):
         run_folder = tmp_path / name
-        run_folder.mkdir()
-        (run_folder / "fringe-run.json").write_text('{"format": 2}')
+        Store(run_folder).close()
         if name == "pipe":
             os.mkfifo(run_folder / "tune.db")
         else:
@@ -276,7 +315,9 @@ def test_a_link_that_leads_out_is_refused_before_anything_is_computed(tmp_path):
 
 
 def test_a_plan_whose_name_leads_out_is_no_plan(folder, tmp_path):
-    shutil.copy(folder / "plans" / "benchmark.json", folder / "plans" / "...json")  # called ".." without its suffix
+    tamper(folder, lambda record: record["plan"].update(name=".."), "..")
+    status = run("status", folder)
+    assert (status.exit_code, "the plan '..' is damaged" in status.output) == (75, True), status.output
     result = run("report", folder, "--out", tmp_path / "out" / "here")
     assert result.exit_code == 0, result.output
     assert run("report", folder, "--plan", "..").exit_code == 2
@@ -343,7 +384,8 @@ def test_status_and_report_show_a_stranger_s_names_as_escapes(folder):
     tamper(folder, rename)
     crash = {"model": f"m{ESCAPES}", "method": "ig", "images": ["a"], "reason": f"died{ESCAPES}"}
     about = {"setting": {}, "setting_key": "s", "metric_keys": ["m"]}
-    (folder / "crashes" / "k.json").write_text(json.dumps({**crash, **about}))
+    forge(folder, "crash", "k", json.dumps({**crash, **about}).encode())
+    forge(folder, "crash", f"k{ESCAPES}", b"{}")
     for command in (
         ("status", folder),
         ("status", folder, "--json"),
@@ -362,14 +404,16 @@ def test_a_damaged_record_of_a_crash_is_passed_over_by_status_and_report(folder)
     crash = {"model": "m", "method": "ig", "reason": "died", "setting": {}, "setting_key": "s", "metric_keys": ["m"]}
     damaged = {"bare": {}, "list": [1], "odd": {**crash, "images": [{"a": 1}]}}
     for name, record in damaged.items():
-        (folder / "crashes" / f"{name}.json").write_text(json.dumps(record))
-    (folder / "crashes" / "deep.json").write_text("[" * 10**5)
-    os.mkfifo(folder / "crashes" / "pipe.json")
+        forge(folder, "crash", name, json.dumps(record).encode())
+    forge(folder, "crash", "deep", b"[" * 10**5)
+    pipe = f"{1:020}-elsewhere-1-1-00ff.db"
+    os.mkfifo(folder / pipe)
     status = run("status", folder)
-    assert (status.exit_code, status.exception) == (0, None), status.output
-    for name in (*damaged, "deep"):
-        assert f"crashes/{name}.json is damaged" in status.output
-    assert "crashes/pipe.json is no file" in status.output
+    assert (status.exit_code, type(status.exception)) == (75, SystemExit), status.output
+    for name in damaged:
+        assert f"the crash '{name}' is damaged" in status.output
+    assert re.search(r"record \d+ is damaged \(maximum recursion depth", status.output)
+    assert f"{pipe} is no file" in status.output
     report = run("report", folder)
     assert (report.exit_code, report.exception) == (0, None), report.output
 
@@ -412,8 +456,7 @@ def test_absurd_settings_do_not_start_without_yes(tmp_path, name):
 
 
 def test_a_folder_s_absurd_settings_do_not_start_in_a_report(folder):
-    shutil.rmtree(folder / "maps")
-    (folder / "maps").mkdir()
+    remove_maps(folder)
     tamper(folder, lambda record: record["plan"]["methods"]["digits"]["ig"].update(steps=10**8))
     result = run("report", folder, "--model", "embedded:digits")
     assert result.exit_code == 2

@@ -470,6 +470,7 @@ STRANGE_PLANS = {
     "a model that is not described": (("models",), {}),
     "a method that is not described": (("plan", "methods"), {}),
     "half a character": (("plan", "score"), "\ud800"),
+    "half a character in the name of an image": (("images", 0, "id"), "\udc80"),
     "half a character in a name": (("settings", "digits", "\udc80"), {"model": {}, "method": {}}),
     "another name": (("plan", "name"), "another"),
     "nothing": ((), None),
@@ -517,6 +518,19 @@ def test_a_plan_whose_name_is_a_path_is_none(store, name):
     (problem,) = store.damaged().values()
     assert "its name is none of a plan" in problem
     assert len(problem) < 300
+
+
+def test_half_a_character_is_escaped_in_an_error_and_damage_in_a_task_of_a_stranger(store):
+    """No table can hold it; an error may name a file whose name is not UTF-8."""
+    store.commit([replace(BARE, error="'\udcff.png' is empty")], EMPTY)
+    store.commit([replace(FULL, flags=["\ud800"])], EMPTY)
+    store.commit([replace(FULL, verdict="\udcff")], EMPTY)
+    store.commit([replace(FULL, model="\ud800")], EMPTY)
+    assert [row.error for row in stored_rows(store)] == ["'\\udcff.png' is empty"]
+    (problem,) = store.damaged().values()
+    assert problem == "; ".join(
+        f"task {n} is damaged ({what})" for n, what in ((2, "its notes"), (3, "its notes"), (4, "its names"))
+    )
 
 
 def test_a_record_with_the_digest_of_other_bytes_is_damage(store):

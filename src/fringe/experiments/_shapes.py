@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from fringe._files import RECORD_BYTES
+from fringe._text import whole_characters
 from fringe.experiments._spec import PLAN_NAME
 
 #: JSON with less than so many bytes for each of its values, and more values than ``_FEW``, would fill the memory.
@@ -160,8 +161,8 @@ def _plan_problem(name: str, record: Any) -> str:
     if problem := _problem(_Manifest, record):
         return problem
     known = cast(dict[str, Any], record)
-    try:  # names are printed; those of images may be any of a file
-        json.dumps({part: value for part, value in known.items() if part != "images"}, ensure_ascii=False).encode()
+    try:  # names are printed; those of files may be any
+        json.dumps(_without_files(known), ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return "a name holds half of a character"
     parts = known["settings"].keys(), known["models"].keys(), known["plan"]["methods"].keys()
@@ -170,6 +171,15 @@ def _plan_problem(name: str, record: Any) -> str:
     labels = {image.get("scene") for image in known["images"]}
     is_scenic = labels <= known["scenes"].keys() if known.get("scenes") else labels <= {None}
     return "" if is_scenic else "its images are of no scene"
+
+
+def _without_files(record: dict[str, Any]) -> dict[str, Any]:
+    """The record of a plan without what may hold the name of a file, whose bytes need not be UTF-8."""
+    labels = {part: list(record["plan"][part]) for part in ("models", "preprocessing")}
+    plan = {**record["plan"], **labels, "data": [], "references": None}
+    models = {label: {**model, "spec": None} for label, model in record["models"].items()}
+    images = [{**image, "source": None} for image in record["images"]]
+    return {**record, "plan": plan, "models": models, "images": images, "missing": []}
 
 
 @cache
@@ -186,6 +196,10 @@ def _problem(kind: Any, record: Any) -> str:
     return ""
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and whole_characters(value) == value
+
+
 def is_shared(shared: Any, metrics: int) -> bool:
     """Whether what tasks share names a model, a method, the metrics and versions, as this program writes it."""
     lists = [shared[name] for name in ("labels", "details", "map_versions")]
@@ -196,7 +210,7 @@ def is_shared(shared: Any, metrics: int) -> bool:
     texts += [
         version for one in (shared["versions"], *shared["map_versions"]) for pair in one.items() for version in pair
     ]
-    return all(isinstance(one, str) for one in texts) and all(isinstance(one, dict) for one in tables)
+    return all(map(_is_text, texts)) and all(isinstance(one, dict) for one in tables)
 
 
 def are_notes(notes: Any, size: int) -> bool:
@@ -204,4 +218,4 @@ def are_notes(notes: Any, size: int) -> bool:
     texts = [*notes["verdicts"], *(flag for flags, _, _ in notes["scores"] for flag in flags)]
     texts += [error for _, error, _ in notes["scores"] if error is not None]
     positions = [at for _, _, positions in notes["scores"] for at in positions]
-    return all(isinstance(one, str) for one in texts) and all(type(at) is int and 0 <= at < size for at in positions)
+    return all(map(_is_text, texts)) and all(type(at) is int and 0 <= at < size for at in positions)

@@ -217,7 +217,8 @@ class Store(AbstractContextManager["Store"]):
                 try:
                     with self._reader(name) as reader:
                         self._read(name, seen, reader)
-                        seen.problems += reader.problems
+                        # the last rows of a file that is being written are read again
+                        seen.problems = list(dict.fromkeys((*seen.problems, *reader.problems)))
                 except Damaged as error:
                     seen.problems = [str(error)]
                 seen.state = state

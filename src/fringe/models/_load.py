@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fringe._outputs import OutputKind
 from fringe._progress import log
+from fringe._text import whole_characters
 from fringe.errors import InputError, ModelError, did_you_mean, first_line, is_installed, nearest
 from fringe.models import _digits
 from fringe.models._base import TENSOR_SUFFIX, LoadedParts, Loader, LoadOptions, refuse_unsafe, state_digest
@@ -152,8 +153,10 @@ def load_model(
     module = nn.Module.requires_grad_(parts.module.eval(), False)  # the method of a scripted module refuses
     module = module.float().to(checked_device)
     log.info("loaded %s on %s, weights %s", spec, checked_device, digest[:12])
-    label = label or parts.label
-    return LoadedModel(spec, module, parts.preprocessing, names, digest, parts.architecture, output, label)
+    # what a file is called, where the model is of one
+    called = (label or parts.label, parts.architecture)
+    label, architecture = map(whole_characters, called)
+    return LoadedModel(spec, module, parts.preprocessing, names, digest, architecture, output, label)
 
 
 def _family(spec: str) -> tuple[str, str]:
