@@ -7,8 +7,8 @@ import pytest
 
 import fringe
 from fringe.errors import InputError
+from fringe.evaluation import _resampling as intervals
 from fringe.evaluation import estimate, paired, paired_all
-from fringe.experiments import _resampling as intervals
 
 SCORES = np.random.default_rng(5).normal(size=23)
 
