@@ -1,5 +1,7 @@
 """What a run will take: exact where the probe runs to the end, near where it is stopped, and nothing is written."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -27,9 +29,10 @@ from fringe.experiments import (
     read_status,
     run_plan,
 )
+from fringe.experiments._database import to_json
 from fringe.experiments._estimate import _makespan, _workers, describe_seconds
 from fringe.experiments._manifest import resolve
-from fringe.experiments._probe import ProbeOptions, TaskCost, _Sample
+from fringe.experiments._probe import ProbeOptions, TaskCost, _Sample, stored_bytes
 from fringe.experiments._runner import TaskRunner
 from fringe.metrics import Deletion, MaxSensitivity, Sparseness, get_metric
 
@@ -135,6 +138,18 @@ def test_the_bytes_are_those_of_the_run(tmp_path):
         assert expected == pytest.approx(size, rel=0.1)
 
 
+@pytest.mark.parametrize("content", [200, 500, 1900, 2100, 3900, 4100, 8300, 50_000])
+def test_a_row_takes_what_a_file_grows_by(content):
+    """Against files of SQLite with 100 and 300 rows, whose rows are as long as the sum of the content and the rest."""
+    sizes = list[int]()
+    for rows in (100, 300):
+        with closing(sqlite3.connect(":memory:")) as database:
+            database.execute("CREATE TABLE row (id INTEGER PRIMARY KEY, content BLOB)")
+            database.executemany("INSERT INTO row (content) VALUES (?)", [(bytes(content + 120),)] * rows)
+            sizes.append(len(database.serialize()))
+    assert stored_bytes(content) == pytest.approx((sizes[1] - sizes[0]) / 200, rel=0.06)
+
+
 def test_processes_share_the_tasks(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     plan = digits_plan(n=12, shard=1)
@@ -171,7 +186,7 @@ def test_an_estimate_is_the_sum_of_what_its_tasks_take(is_cpu, monkeypatch):
         maps=lambda images: 2.0 * images,
         file=lambda images: 0.5,
         file_bytes=lambda images: 100 + images,
-        **{"map_bytes": 10, "passes": (5.0, 0.0, 3.0), "fraction": 0.5, "table": ((), {})},
+        **{"map_bytes": 10, "passes": (5.0, 0.0, 3.0), "fraction": 0.5, "shared_bytes": 7},
     )
     probe = SimpleNamespace(load=1.0, opening=lambda images: 0.125 * images, cost=lambda method: cost)
     clocks = (iter((10.0, 16.0)).__next__, iter((20.0, 24.0)).__next__)
@@ -192,7 +207,11 @@ def test_an_estimate_is_the_sum_of_what_its_tasks_take(is_cpu, monkeypatch):
     slower, busy = (1.5, 1.0) if is_cpu else (1.0, 4 / 6)
     assert known.seconds == pytest.approx(slower * (1.0 + 3 * max(5.25 + 2.75, 5.0 + 2.875)))
     assert known.cpu_seconds == pytest.approx(busy * (1.0 + 5.25 + 5.0 + 2.875 + 2.75))
-    assert (known.metrics, known.bytes, known.map_bytes) == ({"mas": 1.5}, 2 * 102 + 2 * 101, 60)
+    assert known.metrics == {"mas": 1.5}
+    # two files of five pages, what each method shares, and a row for each list of images
+    names = sum(stored_bytes(len(to_json(list(images)))) for images in ("ab", "c"))
+    assert known.bytes == round(2 * 5 * 4096 + 2 * 102 + 2 * 101 + 2 * 7 + names)
+    assert known.map_bytes == 2 * 5 * 4096 + 60
     assert (known.images, known.models, known.workers) == (3, ("net",), 2)
 
 
@@ -273,8 +292,8 @@ def test_further_maps_are_as_many_as_the_metric_asks_for(metric, maps):
         passes=(1, 0, 1),
         fraction=1.0,
         file_bytes=1,
+        shared_bytes=1,
         map_bytes=1,
-        table=({}, {}),
     )
     cost = TaskCost([sample], {metric: get_metric(metric)}, chunk=4)
     assert cost.scores([metric], 3) == {metric: 2.0 * 3 * maps}

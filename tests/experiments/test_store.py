@@ -347,6 +347,21 @@ def test_a_task_that_was_copied_over_another_is_found_and_computed_again(whole, 
     }
 
 
+def test_a_row_that_is_damaged_after_it_was_read_is_found_when_the_folder_is_cleaned(tmp_path):
+    store = Store(tmp_path)
+    for image in ("a" * 32, "b" * 32):
+        store.commit([replace(FULL, image=image)], EMPTY)
+    store.close()
+    assert len(store.tasks()) == 2
+    (path,) = tmp_path.glob("*.db")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE task SET notes = ? WHERE id = 1", (b"{}",))
+        database.commit()
+    with pytest.warns(UserWarning, match=r"is damaged \(task 1 is damaged"):
+        store.clean()
+    assert [task.images for task in store.tasks()] == [("b" * 32,)]
+
+
 def test_a_file_that_was_copied_over_another_or_renamed_is_found(tmp_path):
     for name, image in (("one", "a" * 32), ("other", "b" * 32)):
         with Store(tmp_path / "run") as store:

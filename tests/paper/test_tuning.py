@@ -2,8 +2,11 @@
 
 import errno
 import os
+import sqlite3
+import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -22,7 +25,7 @@ from fringe.experiments import (
     Progress,
     RunOptions,
     Store,
-    _store,
+    _database,
     build_plan,
     read_results,
 )
@@ -172,19 +175,28 @@ def test_images_that_go_away_amid_a_search_fail_no_trial(tmp_path):
     assert found.tuned == whole.tuned
 
 
+class NoTasks(sqlite3.Connection):
+    """A file that takes no task."""
+
+    def execute(self, sql, *values):
+        if sql.startswith("INSERT INTO task"):
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, *values)
+
+
 @pytest.mark.parametrize("name", ["EIO", "ENOSPC", "ESTALE"])
 def test_a_disk_that_fails_amid_a_search_fails_no_trial(tmp_path, monkeypatch, name):
-    code, real = getattr(errno, name), os.replace
+    """SQLite says no more than that it failed; a write of our own says why."""
 
-    def fails(source, target):
-        if "units" in str(target):
-            raise OSError(code, os.strerror(code))
-        real(source, target)
+    def fails(**_):
+        raise OSError(getattr(errno, name), os.strerror(getattr(errno, name)))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", fails)
+        patch.setattr(_database, "_connected", partial(_database._connected, factory=NoTasks))
+        patch.setattr(tempfile, "TemporaryFile", fails)
         for _ in range(3):
-            with pytest.raises(Interrupted, match="nothing that was computed before is lost"):
+            told = "no space left" if name == "ENOSPC" else os.strerror(getattr(errno, name))
+            with pytest.raises(Interrupted, match=f"{told}.*nothing that was computed before is lost"):
                 tune_preset(plan(), tmp_path / "run", RunOptions(), *steps(2))
     found = tune_preset(plan(), tmp_path / "run", RunOptions(), *steps(2))
     assert [trial.problem for trial in found.tuned.trials] == ["", ""]
@@ -207,7 +219,7 @@ def test_fringe_is_searched_over_its_own_space(tmp_path):
 
 
 def test_a_trial_reads_neither_the_model_nor_the_images_nor_the_trials_before_it(tmp_path, monkeypatch):
-    """What is loaded, opened and read does not grow with the number of trials."""
+    """What is loaded, opened and checked does not grow with the number of trials, and each task is read once."""
     calls = Counter()
 
     def count(owner, name):
@@ -219,12 +231,20 @@ def test_a_trial_reads_neither_the_model_nor_the_images_nor_the_trials_before_it
 
         monkeypatch.setattr(owner, name, call)
 
-    count(experiment_images, "prepare")
-    count(ModelSource, "load")
-    count(Store, "quarantine_damaged")
-    monkeypatch.setattr(_store, "PACKED_FROM", 3)
-    for root, trials in (("three", 3), ("six", 6)):
-        tune_preset(plan(), tmp_path / root, RunOptions(), *steps(trials))
-        calls[root] = calls.pop("prepare"), calls.pop("load"), calls.pop("quarantine_damaged")
-    assert calls["three"] == calls["six"]
-    assert len(Store(tmp_path / "six", create=False).loose()) < 3
+    for owner, name in (
+        (experiment_images, "prepare"),
+        (ModelSource, "load"),
+        (Store, "clean"),
+        (_database.Writer, "__init__"),
+        (_database.Reader, "_task"),
+    ):
+        count(owner, name)
+    known = dict[int, Counter[str]]()
+    for trials in (3, 6):
+        tune_preset(plan(), tmp_path / str(trials), RunOptions(), *steps(trials))
+        known[trials] = calls.copy()
+        calls.clear()
+    tasks = {trials: once.pop("_task") for trials, once in known.items()}
+    assert tasks == {3: 3, 6: 6}
+    assert known[3] == known[6]
+    assert known[3]["__init__"] == 1

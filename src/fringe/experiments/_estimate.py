@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import torch
 
-from fringe.experiments._database import to_json
+from fringe.experiments._database import Writer, to_json
 from fringe.experiments._executors import Executor, ProcessExecutor
 from fringe.experiments._manifest import Resolved, resolve
 from fringe.experiments._options import make_executor
 from fringe.experiments._plan import Plan, build_plan
-from fringe.experiments._probe import Probe, ProbeOptions, clock_of
+from fringe.experiments._probe import Probe, ProbeOptions, clock_of, stored_bytes
 from fringe.experiments._ray import RayExecutor
 from fringe.experiments._spec import ExperimentSpec
 from fringe.experiments._store import Store
@@ -205,12 +205,12 @@ def estimate_run(
     options = ProbeOptions(device, batch_size, seconds, workers, threads, share)
     known = estimate_tasks(resolved, tasks, options, store)
     records = [{i: v.tolist() for i, v in one.values.items()} for one in resolved.logits.values()]
-    size = sum(len(to_json(one)) for one in (resolved.manifest.record(), *records))
+    size = sum(stored_bytes(len(to_json(one))) for one in (resolved.manifest.record(), *records))
     return replace(
         known,
         seconds=known.seconds + start[0],
         cpu_seconds=known.cpu_seconds + start[1],
-        bytes=known.bytes + (size if store is None else 0),
+        bytes=known.bytes + (round(size) if store is None else 0),
     )
 
 
@@ -244,6 +244,9 @@ def estimate_tasks(
     # the processor time of Windows moves in steps of 16 ms, and where nothing is left to do it stands still
     slower, busy = (max(1.0, elapsed / cpu) if cpu else 1.0, 1.0) if is_cpu else (1.0, cpu / elapsed)
     durations = [seconds for _, seconds in sorted(total.durations.items())]
+    # each process begins a file, and with maps another
+    empty = Writer(Path(), "", lambda *_: None).size * min(options.workers, len(tasks))
+    images = sum(stored_bytes(len(to_json(list(one)))) for one in {task.images for task in tasks})
     return RunEstimate(
         study=resolved.plan.name,
         images=len(resolved.manifest.images),
@@ -252,8 +255,8 @@ def estimate_tasks(
         metrics=dict(+total.metrics),
         seconds=slower * (total.load + _makespan([options.share * one for one in durations], options.workers)),
         cpu_seconds=busy * (total.load + sum(durations)),
-        bytes=round(total.bytes),
-        map_bytes=round(total.map_bytes),
+        bytes=round(total.bytes + images + empty),
+        map_bytes=round(total.map_bytes + (empty if total.map_bytes else 0)),
         workers=options.workers,
         device=options.device,
     )
@@ -303,6 +306,7 @@ def _add_method(total: _Total, plan: str, probe: Probe, tasks: Sequence[tuple[in
         total.metrics.update(scores)
         total.bytes += cost.file_bytes(images)
         maps, spent = maps + made, spent + seconds
+    total.bytes += cost.shared_bytes
     total.map_bytes += maps * cost.map_bytes
     forward, jvp, vjp = (maps * passes for passes in cost.passes)
     names = plan, task.model, task.method

@@ -10,7 +10,7 @@ import torch
 
 from fringe.errors import FringeError
 from fringe.evaluation import CONTROLS
-from fringe.experiments._database import encoded
+from fringe.experiments._database import encoded, to_json
 from fringe.experiments._manifest import Resolved, versions
 from fringe.experiments._records import StoredMap, StoredTask
 from fringe.experiments._runner import TaskResult, TaskRunner
@@ -19,6 +19,11 @@ from fringe.metrics import EvaluatedMaps, EvaluationContext, Metric, Scores
 
 #: Passes of each kind.
 PASSES = ("forward", "jvp", "vjp")
+#: Bytes of a page of SQLite; what a leaf has for its rows, a chain of overflow pages for each of its pages, and a row
+#: that has such a chain keeps at the least and at the most (the file format of SQLite, sections 1.6 and 1.7).
+_PAGE, _LEAF, _OVERFLOW, _KEPT = 4096, 4088, 4092, (489, 4061)
+#: Bytes of a row beside its content: the names and digests, the header of the row and its place in the page.
+_ROW = 128
 
 
 @dataclass(frozen=True)
@@ -73,9 +78,21 @@ def clock_of(device: torch.device) -> Callable[[], float]:
     return waited
 
 
+def stored_bytes(content: int) -> float:
+    """Bytes of a file of SQLite for one of many rows of ``content`` bytes: whole rows share a page, and what a page
+    cannot hold has pages of its own."""
+    size, pages = content + _ROW, 0
+    if size > _KEPT[1]:
+        kept = _KEPT[0] + (size - _KEPT[0]) % _OVERFLOW
+        kept = kept if kept <= _KEPT[1] else _KEPT[0]
+        size, pages = kept, -(-(size - kept) // _OVERFLOW)
+    return _PAGE * (pages + 1 / (_LEAF // size))
+
+
 @dataclass(frozen=True)
 class _Sample:
-    """What the task of some images took: seconds of the maps, of scores by metric, and of the file; passes; bytes."""
+    """What the task of some images took: seconds of the maps, of scores by metric, and of its rows in the store;
+    passes; bytes of its rows, of what it shares with the tasks of its method, and of its maps."""
 
     images: int
     maps: float
@@ -83,8 +100,9 @@ class _Sample:
     file: float
     passes: Sequence[float]
     fraction: float
-    file_bytes: int
-    map_bytes: int
+    file_bytes: float
+    shared_bytes: float
+    map_bytes: float
 
 
 class TaskCost:
@@ -93,7 +111,7 @@ class TaskCost:
     def __init__(self, samples: Sequence[_Sample], metrics: Mapping[str, Metric], chunk: int):
         self._samples, self._metrics, self._chunk, last = samples, metrics, chunk, samples[-1]
         self.passes, self.fraction = [n / last.images for n in last.passes], last.fraction
-        self.map_bytes = last.map_bytes / last.images
+        self.shared_bytes, self.map_bytes = last.shared_bytes, last.map_bytes / last.images
 
     def maps(self, images: int) -> float:
         """Seconds of the maps of some images."""
@@ -104,11 +122,11 @@ class TaskCost:
         return {label: self._score(label, images) for label in labels}
 
     def file(self, images: int) -> float:
-        """Seconds to make the file of a task of some images."""
+        """Seconds to make the rows of a task of some images."""
         return self._at(images, [sample.file for sample in self._samples])
 
     def file_bytes(self, images: int) -> float:
-        """Bytes of the file of a task of some images."""
+        """Bytes of the store for the rows of a task of some images."""
         return self._at(images, [sample.file_bytes for sample in self._samples])
 
     def _score(self, label: str, images: int) -> float:
@@ -195,8 +213,12 @@ class Probe:
             passes = [sum(stored.metadata[name] for stored in result.maps.values()) for name in PASSES]
         scores, began = {label: timed.seconds for label, timed in self._timed.items()}, self._clock()
         shared = {**task.shared(manifest), "versions": versions(), "map_versions": []}
-        file = sum(map(len, encoded(StoredTask.of(result.rows, shared)))) if result.rows else 0
-        stored = sum(len(one.to_bytes()) for one in (maps or result.maps).values())
+        file = 0.0
+        if result.rows:
+            made = StoredTask.of(result.rows, shared)
+            numbers, notes, details = map(len, encoded(made))
+            file, shared = stored_bytes(numbers + notes) + stored_bytes(details), made.shared
+        stored = sum(stored_bytes(len(one.to_bytes())) for one in (maps or result.maps).values())
         return _Sample(
             images=len(images),
             maps=seconds,
@@ -205,6 +227,7 @@ class Probe:
             passes=passes,
             fraction=self._fraction,
             file_bytes=file,
+            shared_bytes=stored_bytes(len(to_json(shared))),
             map_bytes=stored,
         )
 

@@ -170,6 +170,7 @@ class Store(AbstractContextManager["Store"]):
         """Remove what dead processes were writing, and set damaged files aside: what is intact in them is written
         again, the rest is computed again. A run does so before it begins."""
         self.files.remove_partial_files()
+        self._forget({})  # a row may have been damaged after it was read
         self.refresh()
         for name, seen in list(self._seen.items()):
             if seen.state is None and fate_of(writer_of(name)) != "gone":
