@@ -245,7 +245,7 @@ def estimate_tasks(
     slower, busy = (max(1.0, elapsed / cpu) if cpu else 1.0, 1.0) if is_cpu else (1.0, cpu / elapsed)
     durations = [seconds for _, seconds in sorted(total.durations.items())]
     # each process begins a file, and with maps another
-    empty = Writer(Path(), "", lambda *_: None).size * min(options.workers, len(tasks))
+    empty = Writer(Path(), "", lambda name, content: None).size * min(options.workers, len(tasks))
     images = sum(stored_bytes(len(to_json(list(one)))) for one in {task.images for task in tasks})
     return RunEstimate(
         study=resolved.plan.name,
