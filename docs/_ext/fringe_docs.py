@@ -39,6 +39,7 @@ PACKAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fringe.metrics": ("fringe.metrics", "How well a map predicts what the model does.", ("get_metric",)),
     "fringe.scenes": ("fringe.scenes", "Networks and images of which it is known what the network uses.", ()),
     "fringe.explanations": ("fringe.explanations", "Images in, a folder of explanations out.", ()),
+    "fringe.evaluation": ("fringe.evaluation", "Scores of maps on a batch, with intervals and paired tests.", ()),
     "fringe.experiments": ("fringe.experiments", "Methods on many images: stored, resumed, summarised.", ()),
     "fringe.report": ("fringe.report", "Tables and pages from a run folder.", ()),
     "fringe.cards": ("fringe.cards", "Any attribution method on tests with a known answer, and its page.", ()),

@@ -22,7 +22,7 @@ def printable_json(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def whole_characters(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     r"""Replace each half of a character, which a byte of a file name that is no UTF-8 becomes, by its escape: tables
     and files of text cannot hold it."""
     return text.encode(errors="backslashreplace").decode()

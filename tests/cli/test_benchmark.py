@@ -350,7 +350,7 @@ def test_a_worker_process_computes_the_same(tmp_path):
     stores = (Store(tmp_path / "here"), Store(tmp_path / "there"))
     here, there = (read_results(store).scores("digits", "ig", "sparseness") for store in stores)
     np.testing.assert_allclose(here, there, rtol=1e-6)
-    assert len(list((tmp_path / "there" / "maps").rglob("*.safetensors"))) == 1
+    assert len(list((tmp_path / "there").glob("*.maps.db"))) == 1
 
 
 def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):

@@ -119,7 +119,7 @@ def test_every_method_makes_the_same_maps_there(name, method):
 @pytest.mark.parametrize(
     ("changes", "back"),
     [
-        ({"quadrature_rtol": 1e3}, 2),
+        ({"quadrature_rtol": 1e3}, 1),
         ({"quadrature": "trapezoid"}, 1),
         ({"feedback": None, "quadrature": "trapezoid"}, 1),
         ({"until": "arrival", "arrival_kl": 1e-12, "quadrature": "trapezoid"}, 1),
@@ -128,7 +128,7 @@ def test_every_method_makes_the_same_maps_there(name, method):
 )
 def test_a_step_reads_little_back_and_sends_none(changes, back):
     """By the difference of a longer and a shorter path; every read-back makes the host wait for the device. The default
-    reads whether a segment is to be halved (here none is), and where a path stands."""
+    reads whether a segment is to be halved (here none is) with where a path stands."""
 
     def transfers(steps):
         method = FRInGe(**({"max_steps": steps} if "until" in changes else {}), steps=steps, **changes)

@@ -104,6 +104,7 @@ class NodeTerms(SampleTerms):
         self.endpoint, self.planned = nodes.endpoint, [nodes.count + 1] * len(problem.inputs)
 
     def add_to(self, sums: Sums) -> None:
+        sums.counter.total -= len(self.problem.inputs)  # the nodes are counted, and not the end points
         measure = self._add_nodes(sums)
         end, rows = self.endpoint, self.problem.every_row
         logits = self.problem.forward(end, rows)
@@ -112,7 +113,6 @@ class NodeTerms(SampleTerms):
         none = torch.zeros(len(end), device=end.device)
         at = Evaluation(rows, torch.full_like(rows, self.samples.count), Node(end, none, none + 1), logits, end)
         sums.see(rows, at.nodes + 1, end, *measure(at))
-        sums.counter.tick(len(rows))
 
     def measure_fn(self) -> MeasureFn:
         displacement = self.scale

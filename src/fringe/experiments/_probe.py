@@ -21,7 +21,7 @@ from fringe.metrics import EvaluatedMaps, EvaluationContext, Metric, Scores
 PASSES = ("forward", "jvp", "vjp")
 #: Bytes of a page of SQLite; what a leaf has for its rows, a chain of overflow pages for each of its pages, and a row
 #: that has such a chain keeps at the least and at the most (the file format of SQLite, sections 1.6 and 1.7).
-_PAGE, _LEAF, _OVERFLOW, _KEPT = 4096, 4088, 4092, (489, 4061)
+_PAGE, _LEAF, _OVERFLOW, _LOCAL = 4096, 4088, 4092, (489, 4061)
 #: Bytes of a row beside its content: the names and digests, the header of the row and its place in the page.
 _ROW = 128
 
@@ -82,10 +82,10 @@ def stored_bytes(content: int) -> float:
     """Bytes of a file of SQLite for one of many rows of ``content`` bytes: whole rows share a page, and what a page
     cannot hold has pages of its own."""
     size, pages = content + _ROW, 0
-    if size > _KEPT[1]:
-        kept = _KEPT[0] + (size - _KEPT[0]) % _OVERFLOW
-        kept = kept if kept <= _KEPT[1] else _KEPT[0]
-        size, pages = kept, -(-(size - kept) // _OVERFLOW)
+    if size > _LOCAL[1]:
+        local = _LOCAL[0] + (size - _LOCAL[0]) % _OVERFLOW
+        local = local if local <= _LOCAL[1] else _LOCAL[0]
+        size, pages = local, -(-(size - local) // _OVERFLOW)
     return _PAGE * (pages + 1 / (_LEAF // size))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe._text import whole_characters
+from fringe._text import escape_surrogates
 from fringe.experiments._manifest import digest
 
 #: What became of an image under a method: a score, or why there is none.
@@ -165,7 +165,7 @@ class StoredTask:
             scores[m, i] = np.nan if row.score is None else row.score
             status[m, i] = STATUSES.index(row.status)
             if row.flags or row.error is not None:
-                error = None if row.error is None else whole_characters(row.error)  # it may name a file
+                error = None if row.error is None else escape_surrogates(row.error)  # it may name a file
                 notes.setdefault((tuple(row.flags), error), []).append(m * shape[1] + i)
             for name, values in _named(row, is_first=first[row.image] is row):
                 columns.setdefault(name, [None] * shape[1])[i] = values

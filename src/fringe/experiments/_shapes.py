@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from fringe._files import RECORD_BYTES
-from fringe._text import whole_characters
+from fringe._text import escape_surrogates
 from fringe.experiments._spec import PLAN_NAME
 
 #: JSON with less than so many bytes for each of its values, and more values than ``_FEW``, would fill the memory.
@@ -197,7 +197,7 @@ def _problem(kind: Any, record: Any) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and whole_characters(value) == value
+    return isinstance(value, str) and escape_surrogates(value) == value
 
 
 def is_shared(shared: Any, metrics: int) -> bool:

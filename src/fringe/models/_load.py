@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fringe._outputs import OutputKind
 from fringe._progress import log
-from fringe._text import whole_characters
+from fringe._text import escape_surrogates
 from fringe.errors import InputError, ModelError, did_you_mean, first_line, is_installed, nearest
 from fringe.models import _digits
 from fringe.models._base import TENSOR_SUFFIX, LoadedParts, Loader, LoadOptions, refuse_unsafe, state_digest
@@ -155,7 +155,7 @@ def load_model(
     log.info("loaded %s on %s, weights %s", spec, checked_device, digest[:12])
     # what a file is called, where the model is of one
     called = (label or parts.label, parts.architecture)
-    label, architecture = map(whole_characters, called)
+    label, architecture = map(escape_surrogates, called)
     return LoadedModel(spec, module, parts.preprocessing, names, digest, architecture, output, label)
 
 
