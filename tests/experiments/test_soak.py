@@ -48,8 +48,8 @@ def test_open_files_and_memory_stay_flat(tmp_path, monkeypatch):
     assert account.count("done") == UNITS
     files, memory = zip(*seen, strict=True)
     assert max(files) == min(files)
-    # MiB in 1000 units, once the store has read its own file: their reports are 3, the content of their files 6 more
-    assert max(memory[4:]) - memory[3] < 5
+    # MiB: 4 of reports, and, from when the store reads its own file again, 4 to 15 of what tasks share
+    assert max(memory) - memory[0] < 30
 
     before = held(tmp_path)
     store = Store(tmp_path / "run")
