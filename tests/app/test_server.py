@@ -310,11 +310,12 @@ def test_the_command_serves_until_it_is_asked_to_end_and_leaves_no_file(number, 
         line = process.stdout.readline()
         found = re.fullmatch(r"fringe listens at (http://127\.0\.0\.1:(\d+)) \(Ctrl\+C ends it\)\n", line)
         assert found, line + process.stderr.read()
-        with socket.create_connection(("127.0.0.1", int(found[2])), timeout=30):
-            pass
-        assert list(tmp_path.glob("fringe-app-*"))
-        process.send_signal(number)
-        assert process.wait(30) == 0
+        with socket.create_connection(("127.0.0.1", int(found[2])), timeout=30) as tab:
+            tab.sendall(f"GET /gradio_api/heartbeat/tab HTTP/1.1\r\nHost: 127.0.0.1:{found[2]}\r\n\r\n".encode())
+            assert b"text/event-stream" in tab.recv(4096)
+            assert list(tmp_path.glob("fringe-app-*"))
+            process.send_signal(number)  # while a tab is open
+            assert process.wait(30) == 0
         assert process.stderr.read() == ""
         assert not list(tmp_path.glob("fringe-app-*"))
     finally:

@@ -184,6 +184,19 @@ def test_half_ends_where_no_more_of_the_divergence_goes(moves):
     assert "the path gains nothing more" in found.advice[0] or found.verdict == ("stalled",)
 
 
+def test_the_control_that_diffuses_the_image_goes_on_without_a_gain():
+    """It does not aim at the reference: its divergence may rest, or rise, before it falls."""
+    model, x, earlier = Smooth(), inputs(4), 0
+    method = fringe.FRInGe(quadrature="trapezoid", temperature=1.0).variant("diffusion")
+    found = fringe.attribute(model, x, method=method, telemetry=True)
+    for i, path in enumerate(found.trajectory):
+        left, steps = path.points["reference_kl"].tolist(), int(found.diagnostics["steps"][i])
+        planned = math.ceil(float(found.diagnostics["distance"][i]) / math.sqrt(2 * method.tau))
+        assert steps == next((k for k in range(planned, 5 * planned) if left[k] <= left[0] / 2), 5 * planned)
+        earlier += half_end(left + [left[-1]] * 5 * planned, planned)[0] < steps
+    assert earlier > 0
+
+
 def test_progress_of_a_path_that_goes_on_past_its_planned_steps():
     """It rises by one at each of these, but the last is counted at the end only."""
     seen: list[tuple[int, int]] = []

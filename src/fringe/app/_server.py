@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import contextlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -269,8 +270,12 @@ class AppServer:
         if hasattr(self, "service"):
             self.service.jobs.stop_all()
         if hasattr(self, "_thread") and self._thread.is_alive():
+            logger = logging.getLogger("uvicorn.error")
+            level = logger.level
+            logger.setLevel(logging.CRITICAL)  # the stream of an open tab is cut off, which is no error
             self._server.should_exit = True
             self._thread.join(15)
+            logger.setLevel(level)
         self._socket.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -336,8 +336,9 @@ class FisherRaoPath(Path):
         assert state.goal is not None
         near = kl(log_p, state.geodesic.log_q) <= state.goal
         if not self.open_ended:
-            gains = state.step - self._gain(state, soft)[1] < GAIN_WITHIN * state.total
-            near = (near | ~gains) & (state.step >= state.total)
+            if self.settings.step.solve != "diffusion":  # a control, which does not aim at the reference
+                near = near | (state.step - self._gain(state, soft)[1] >= GAIN_WITHIN * state.total)
+            near = near & (state.step >= state.total)
         if state.past is not None:  # from step T on the waypoint is the last: a step of zero is followed by the same
             near = near | ((state.past.stats[:, 3] == 0) & (state.step > state.total))
         return near
