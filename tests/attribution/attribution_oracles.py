@@ -125,7 +125,8 @@ class DenseFRInGe:
             left = float((p * (p * len(p)).log()).sum())
             if left <= 0.95 * level:
                 level, gained = left, k
-            if until == "half" and k >= steps and (self.divergence(x) <= start / 2 or k - gained >= steps / 2):
+            no_gain = k - gained >= steps / 2 and self.m.solve != "diffusion"
+            if until == "half" and k >= steps and (self.divergence(x) <= start / 2 or no_gain):
                 break
             alpha = min((k + (self.m.waypoint == "next")) / steps, 1.0)
             waypoint = (torch.sin((1 - alpha) * theta) * root0 + torch.sin(alpha * theta) * root1) / torch.sin(theta)
