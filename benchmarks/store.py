@@ -26,7 +26,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fringe.experiments._jobs import Job
+from fringe.bench.experiments._jobs import Job
 
 METHODS = ("fringe", "ig", "sg", "gig", "ig2", "agi", "eg", "mig", "zero", "random", "uniform", "edge")
 CONTROLS = ("zero", "random", "uniform", "edge")
@@ -37,7 +37,8 @@ STEPS = ("resume", "status", "report")
 
 
 def manifest(images: int) -> Any:
-    from fringe.experiments import Manifest, digest
+    from fringe._records import digest
+    from fringe.bench.experiments import Manifest
 
     model = {
         "architecture": "net",
@@ -79,7 +80,7 @@ def write(root: Path, images: int) -> str:
     """Write all scores; each commit waits for the disk."""
     import numpy as np
 
-    from fringe.experiments import Store, pending_tasks
+    from fringe.bench.experiments import Store, pending_tasks
 
     asked, rng, times = manifest(images), np.random.default_rng(0), list[float]()
     with Store(root) as store:
@@ -100,7 +101,7 @@ def stored_task(task: Any, asked: Any, rng: Any) -> Any:
     """The arrays of a task: two curves of four metrics, two diagnostics, and random scores."""
     import numpy as np
 
-    from fringe.experiments._records import MAP, OK, StoredTask
+    from fringe.bench.experiments._records import MAP, OK, StoredTask
 
     size = len(task.images)
     shape, maps = (len(task.metrics), size), np.zeros(size, MAP)
@@ -119,8 +120,8 @@ def stored_task(task: Any, asked: Any, rng: Any) -> Any:
 
 
 def resume(root: Path) -> str:
-    from fringe.experiments import Resolved, Store, manifests
-    from fringe.experiments._run import _pending  # pyright: ignore[reportPrivateUsage]
+    from fringe.bench.experiments import Resolved, Store, manifests
+    from fringe.bench.experiments._run import _pending  # pyright: ignore[reportPrivateUsage]
 
     store = Store(root)
     store.clean()
@@ -130,14 +131,14 @@ def resume(root: Path) -> str:
 
 
 def status(root: Path) -> str:
-    from fringe.experiments import read_status
+    from fringe.bench.experiments import read_status
 
     cells = read_status(root)["plans"]["benchmark"]["cells"]
     return f"{sum(cell['scored'] for cell in cells)} scored"
 
 
 def report(root: Path) -> str:
-    from fringe.report import write_report
+    from fringe.bench.report import write_report
 
     files = write_report(root, root.parent / f"report-{root.name}", grid=False)
     return f"{sum(path.stat().st_size for path in files.paths) / 2**20:.0f} MiB written"
@@ -145,9 +146,17 @@ def report(root: Path) -> str:
 
 def overhead(root: Path, tasks: int) -> None:
     """Print what each executor takes for a task more than this process."""
-    from fringe.experiments import ExperimentSpec, RunLog, Store, build_plan, make_executor, pending_tasks, resolve
-    from fringe.experiments._executors import run_tasks
-    from fringe.experiments._jobs import TaskReport
+    from fringe.bench.experiments import (
+        ExperimentSpec,
+        RunLog,
+        Store,
+        build_plan,
+        make_executor,
+        pending_tasks,
+        resolve,
+    )
+    from fringe.bench.experiments._executors import run_tasks
+    from fringe.bench.experiments._jobs import TaskReport
 
     known: dict[str, Any] = {"model": "embedded:digits", "data": "embedded:digits", "n": min(tasks, 250), "shard": 2}
     spec = ExperimentSpec(methods="ig", metrics="insertion,sparseness", controls=False, **known)
@@ -180,8 +189,8 @@ class NullRunner:
     """Computes nothing: a row for each score."""
 
     def perform(self, task: Any, stored: Any = None) -> Any:
-        from fringe.experiments import ScoreRecord
-        from fringe.experiments._runner import TaskResult
+        from fringe.bench.experiments import ScoreRecord
+        from fringe.bench.experiments._runner import TaskResult
 
         named = [(m, key, i) for m, key in zip(task.metrics, task.metric_keys, strict=True) for i in task.images]
         numbers: dict[str, Any] = {"label": 0, "target": 0, "confidence": 0.5, "score": 0.5, "status": "ok"}

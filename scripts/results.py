@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from fringe.bench.experiments import ExperimentSpec, Results, Store, read_results, run_experiment
 from fringe.evaluation import ControlTest, Difference, adjust_tests, compare_with_controls, paired
-from fringe.experiments import ExperimentSpec, Results, Store, read_results, run_experiment
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "truth.md"

@@ -17,8 +17,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 import fringe
-from fringe import experiments
 from fringe.attribution import METHODS, Attributor
+from fringe.bench import experiments
 from fringe.metrics import METRICS, EvaluatedMaps, Metric, Scores
 from fringe.models import Preprocessing, load_model
 
@@ -122,7 +122,7 @@ def test_a_flag_is_a_field(monkeypatch, tmp_path):
 
 
 def test_a_report_section_is_a_function(monkeypatch, tmp_path):
-    from fringe.report import _build, write_report
+    from fringe.bench.report import _build, write_report
 
     original = _build._model_chapter
 
@@ -170,4 +170,4 @@ def test_a_model_family_is_a_loader(monkeypatch):
 
 def test_the_tests_are_collected_without_xdist():
     command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", "--collect-only"]
-    subprocess.run([*command, "tests/experiments/test_ray.py"], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run([*command, "tests/bench/experiments/test_ray.py"], cwd=ROOT, check=True, capture_output=True)

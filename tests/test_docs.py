@@ -73,7 +73,7 @@ def test_links_lead_to_files(page):
 
 
 def test_the_plan_shown_is_one(tmp_path):
-    from fringe.experiments import ExperimentSpec
+    from fringe.bench.experiments import ExperimentSpec
 
     (block,) = blocks(DOCS / "benchmark.md", "toml")
     path = tmp_path / "plan.toml"

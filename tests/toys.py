@@ -107,7 +107,8 @@ def context_of(model: nn.Module, x: Tensor, target: object = "predicted", **opti
 
 def results_of_scores(scores, seed=0):
     """Results with these scores by (model, method, metric), as read from a store in memory."""
-    from fringe.experiments import Manifest, ScoreRecord, digest, results_from
+    from fringe._records import digest
+    from fringe.bench.experiments import Manifest, ScoreRecord, results_from
     from fringe.metrics import METRICS
 
     settings, limits = {}, {}

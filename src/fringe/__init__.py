@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from fringe.attribution import attribute as attribute
     from fringe.attribution import load as load
     from fringe.baselines import InputSpace as InputSpace
+    from fringe.bench.experiments import ExperimentSpec as ExperimentSpec
+    from fringe.bench.experiments import run_experiment as run_experiment
+    from fringe.bench.report import write_report as write_report
     from fringe.classifier import BinaryClassifier as BinaryClassifier
     from fringe.classifier import Classifier as Classifier
     from fringe.classifier import PassCounts as PassCounts
     from fringe.classifier import Region as Region
     from fringe.classifier import Shared as Shared
     from fringe.evaluation import compare as compare
-    from fringe.experiments import ExperimentSpec as ExperimentSpec
-    from fringe.experiments import run_experiment as run_experiment
     from fringe.explanations import explain as explain
     from fringe.explanations import explain_images as explain_images
     from fringe.metrics import METRICS as METRICS
     from fringe.metrics import Metric as Metric
     from fringe.metrics import Scores as Scores
     from fringe.page import write_page as write_page
-    from fringe.report import write_report as write_report
 
 __version__ = "0.1.0"
 
@@ -46,10 +46,10 @@ _HOMES = {
     **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Region", "Shared"), "classifier"),
     "InputSpace": "baselines",
     "compare": "evaluation",
-    **dict.fromkeys(("ExperimentSpec", "run_experiment"), "experiments"),
+    **dict.fromkeys(("ExperimentSpec", "run_experiment"), "bench.experiments"),
     **dict.fromkeys(("explain", "explain_images"), "explanations"),
     "write_page": "page",
-    "write_report": "report",
+    "write_report": "bench.report",
 }
 _REGISTRIES = {"attribution": "METHODS", "metrics": "METRICS"}  # their classes are public names of this package as well
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fringe._process import fate_of, process_name
-from fringe.errors import InputError
+from fringe.errors import FringeError, InputError, TransientError
 
 #: The largest image file: 512 MiB, more than 50 million pixels of 16-bit RGBA without compression.
 IMAGE_BYTES = 2**29
@@ -37,6 +37,9 @@ ABANDONED = 24 * 3600.0
 #: What Finder and Explorer put into a folder that they show: it belongs to nobody.
 VIEWED = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
 
+#: Errors that only a person can fix; all others may pass.
+REFUSED = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
+
 #: Errors of Windows about a file that another process has open: access denied, sharing violation.
 _IN_USE = (5, 32)
 #: Seconds between the tries of :func:`when_free`.
@@ -45,6 +48,26 @@ _PAUSES = (0.01, 0.04, 0.2, 0.75)
 
 class UnfitFile(OSError):
     """A file that is refused unread: no regular file (EINVAL), or too large (EFBIG)."""
+
+
+class StoreFull(TransientError):
+    """There is no room for a result. Nothing that was committed is lost; the run goes on when there is room."""
+
+
+def disk_error(error: OSError, root: Path, needed: int = 0, *, what: str = "a result cannot be written") -> FringeError:
+    """What an error of the system means for the files in ``root``; ``needed`` is the size of a file in bytes."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        room = f"{needed} bytes are needed; " if needed else ""
+        return StoreFull(
+            f"{str(root)!r}: no space left ({room}free some and run it again: nothing that was computed before is lost)"
+        )
+    if error.errno in REFUSED:
+        if what != "a result cannot be written":
+            return InputError(f"run: {str(root)!r}: {what} ({error.strerror})")
+        return InputError(f"{str(root)!r} cannot be written ({error.strerror})", argument="out")
+    return TransientError(
+        f"{str(root)!r}: {what} ({error.strerror or error}); nothing that was computed before is lost"
+    )
 
 
 def open_regular(path: str | os.PathLike[str], limit: int) -> BinaryIO:

@@ -9,8 +9,8 @@ from scipy.ndimage import gaussian_filter
 import fringe
 from fringe import InputError, Smooth, Straight
 from fringe.attribution import get_method, method_label, method_of_record
+from fringe.bench.experiments import ExperimentSpec, build_plan
 from fringe.data import digits_samples
-from fringe.experiments import ExperimentSpec, build_plan
 from fringe.explanations import ExplainSpec
 from fringe.explanations._base import configured_method
 from fringe.models import load_model

@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 import fringe
 from fringe import FRInGe, InputSpace, IntegratedGradients, SmoothGrad
+from fringe.attribution import PRESET_FORMAT
+from fringe.bench.experiments import Store, read_results
+from fringe.bench.experiments._runner import TaskRunner
+from fringe.bench.paper import PAPER_STUDIES
 from fringe.cli import app
 from fringe.evaluation import CONTROLS, compare
-from fringe.experiments import Store, read_results
-from fringe.experiments._runner import TaskRunner
 from fringe.inputs import prepare, sample_images
 from fringe.models import load_model
-from fringe.paper import PAPER_STUDIES
-from fringe.tuning import FORMAT
 
 DIGITS = ("--model", "embedded:digits")
 IG = ("--methods", "ig", "--set", "ig.steps=2", "--no-controls")
@@ -230,7 +230,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
     (tmp_path / "foreign" / "mine.txt").write_text("mine")
     about = {"architecture": "resnet18", "weights": "w", "objective": 0.5, "images": [], "trials": 1, "seed": 0}
     settings = {name: value for name, value in fringe.FRInGe().record().items() if name != "method"}
-    preset = {"format": FORMAT, "method": "fringe", "settings": settings, "about": {**about, "version": "0"}}
+    preset = {"format": PRESET_FORMAT, "method": "fringe", "settings": settings, "about": {**about, "version": "0"}}
     (tmp_path / "tuned.json").write_text(json.dumps(preset))
     places = {"EMPTY": tmp_path / "empty", "PRESET": tmp_path / "tuned.json"}
     given = [str(places.get(a, a)).replace("FOREIGN", str(tmp_path / "foreign")) for a in arguments]
@@ -354,7 +354,7 @@ def test_a_worker_process_computes_the_same(tmp_path):
 
 
 def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("fringe.experiments._run.committed_keys", absent)
+    monkeypatch.setattr("fringe.bench.experiments._run.committed_keys", absent)
     result = benchmark(tmp_path / "run", "--n", 1, *IG)
     assert result.exit_code == 2
     hint = 'run pip install -e ".[bench]" in the checkout'

@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from fringe.bench.experiments import ExperimentSpec, run_experiment
 from fringe.cli import app
-from fringe.experiments import ExperimentSpec, run_experiment
 
 SHORT = ("--n", "2", "--scenes", "patch_and")
 CODE = '''
@@ -160,7 +160,7 @@ def test_an_interruption_is_said(tmp_path, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fringe.cards.verify", stop)
+    monkeypatch.setattr("fringe.bench.cards.verify", stop)
     result = invoke("verify", "ig", "--out", tmp_path)
     assert (result.exit_code, result.stderr) == (130, "interrupted: run the command again\n")
 
@@ -173,7 +173,7 @@ def test_an_unknown_method_is_told_its_neighbour(tmp_path):
 
 @pytest.mark.parametrize("command", ["verify", "card"])
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(command, tmp_path, monkeypatch):
-    monkeypatch.setattr("fringe.cards.verify", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr("fringe.bench.cards.verify", lambda *_, **__: pytest.fail("measured"))
     (tmp_path / "file").write_text("")
     result = invoke(command, "ig", "--out", tmp_path / "file")
     assert (result.exit_code, "--out: cannot write in" in result.stderr) == (2, True)

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fringe import METHODS, METRICS, InputError
+from fringe.bench.experiments import ExperimentSpec, build_plan, configured
 from fringe.cli import app
-from fringe.experiments import ExperimentSpec, build_plan, configured
 from fringe.explanations import ExplainSpec
 from fringe.explanations._base import configured_method
 

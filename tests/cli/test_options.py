@@ -3,10 +3,10 @@
 import pytest
 from typer.testing import CliRunner
 
+from fringe.bench.experiments import ExperimentSpec, Store, manifests
+from fringe.bench.paper import paper_study
 from fringe.cli import app
-from fringe.experiments import ExperimentSpec, Store, manifests
 from fringe.explanations import CompareSpec, ExplainSpec
-from fringe.paper import paper_study
 
 SMALL = (
     "--methods",

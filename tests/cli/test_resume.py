@@ -14,11 +14,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import fringe
+from fringe._files import disk_error
+from fringe.attribution import write_preset
+from fringe.bench.experiments import RunOptions, Store, read_results, run_plan
+from fringe.bench.experiments._database import Writer
+from fringe.bench.report import write_report
 from fringe.cli import app
-from fringe.experiments import RunOptions, Store, disk_error, read_results, run_plan
-from fringe.experiments._database import Writer
-from fringe.report import write_report
-from fringe.tuning import write_preset
 
 IG = ("--methods", "ig", "--set", "ig.steps=2")
 BARE = (*IG, "--no-controls", "--metrics", "sparseness", "--n", "2")
@@ -189,7 +190,7 @@ def test_a_disk_that_fails_while_the_report_is_drawn_is_exit_code_75(tmp_path, m
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr("fringe.report.write_report", fails)
+        patch.setattr("fringe.bench.report.write_report", fails)
         result = run("benchmark", "--out", tmp_path, *BARE)
     assert result.exit_code == 75
     assert result.stderr.splitlines()[-1] == "error: [Errno 5] Input/output error; run the same command again to go on"

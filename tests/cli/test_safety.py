@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from fringe.bench.experiments import Store
+from fringe.bench.experiments._database import seal
 from fringe.cli import app
-from fringe.experiments import Store
-from fringe.experiments._database import seal
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
 STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")

@@ -10,12 +10,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, IntegratedGradients
+from fringe.bench.experiments import TRIAL, Arm, ModelSource, Plan, RunOptions, Store, describe_failures, run_plan
+from fringe.bench.experiments._store import CRASH, PLAN, VOID
+from fringe.bench.experiments._tasks import pending_tasks
+from fringe.bench.paper import _tuning
 from fringe.cli import app
-from fringe.experiments import TRIAL, Arm, ModelSource, Plan, RunOptions, Store, describe_failures, run_plan
-from fringe.experiments._store import CRASH, PLAN, VOID
-from fringe.experiments._tasks import pending_tasks
 from fringe.metrics import Sparseness
-from fringe.paper import _tuning
 
 
 def status(run, *arguments):

@@ -11,13 +11,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, FringeError
+from fringe.bench.experiments import Interrupted, Store, read_results
+from fringe.bench.paper import _timing, _tuning, paper_tables
+from fringe.bench.paper._studies import DIAGNOSTICS, OBJECTIVE, VARIANTS
+from fringe.bench.paper._tables import READINGS
+from fringe.bench.paper._timing import read_timings
 from fringe.cli import app
-from fringe.experiments import Interrupted, Store, read_results
 from fringe.inputs import sample_images
-from fringe.paper import _timing, _tuning, paper_tables
-from fringe.paper._studies import DIAGNOSTICS, OBJECTIVE, VARIANTS
-from fringe.paper._tables import READINGS
-from fringe.paper._timing import read_timings
 
 TINY = ("--set", "fringe.steps=2", "--set", "fringe.cg_iterations=2", "--n", "2")
 UNREPORTED = ("--set", "report=false", "--set", "figures=1")
@@ -367,7 +367,7 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fringe.paper._timing.read_regular", fails)
+        patch.setattr("fringe.bench.paper._timing.read_regular", fails)
         assert run(*arguments, *runtime, "--json").exit_code == 75
     assert (kept.read_text(), len(calls)) == (whole, 10)  # hours of measuring stay
     assert run(*arguments, *runtime).exit_code == 0

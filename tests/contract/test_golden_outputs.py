@@ -19,8 +19,9 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import fringe
+from fringe._records import digest
+from fringe.bench.experiments import Store
 from fringe.cli import app
-from fringe.experiments import Store, digest
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
 RELATIVE, ABSOLUTE = 3e-5, 5e-6

@@ -12,12 +12,12 @@ from torch import nn
 import fringe
 from fringe import METRICS, Classifier, FRInGe, InputSpace
 from fringe._rng import KeyedGenerator
+from fringe.bench.experiments._manifest import resolve
+from fringe.bench.experiments._plan import Arm, ModelSource, Plan
+from fringe.bench.experiments._runner import TaskRunner
+from fringe.bench.experiments._tasks import pending_tasks
 from fringe.captum import CaptumAttributor
 from fringe.evaluation._evaluator import CONTROLS
-from fringe.experiments._manifest import resolve
-from fringe.experiments._plan import Arm, ModelSource, Plan
-from fringe.experiments._runner import TaskRunner
-from fringe.experiments._tasks import pending_tasks
 from fringe.metrics import EndpointKL, Insertion, MaxSensitivity, Sparseness
 from fringe.models import load_model
 from fringe.quantus import explain_func

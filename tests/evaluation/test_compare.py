@@ -11,10 +11,10 @@ from torch.utils.checkpoint import checkpoint
 import fringe
 from fringe import FRInGe, InputError, InputSpace, IntegratedGradients, NotDifferentiableError
 from fringe._rng import KeyedGenerator
+from fringe.bench.experiments import ExperimentSpec, run_experiment
 from fringe.classifier import Classifier
 from fringe.errors import TransientError
 from fringe.evaluation import CONTROLS, compare, summarise, tidy
-from fringe.experiments import ExperimentSpec, run_experiment
 from fringe.metrics import EvaluationContext, Insertion, MaxSensitivity, Scores, Sparseness, evaluate
 from fringe.models import load_model
 from fringe.paths import Problem
@@ -267,7 +267,7 @@ def test_progress_runs_from_nothing_to_every_map():
         ((IntegratedGradients(), ["insertion"]), r"expected a list such as \[IntegratedGradients\("),
         (
             ([normal], ["insertion"]),
-            "method: got <function normal .*, expected a name .*; fringe.cards.read_target",
+            "method: got <function normal .*, expected a name .*; fringe.bench.cards.read_target",
         ),
         ((["ig"], Insertion()), r"expected a list such as \[Insertion\("),
         ((["ig"], [5]), "metric: got 5, expected a name or a configured metric"),

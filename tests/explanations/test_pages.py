@@ -131,7 +131,7 @@ def test_an_input_that_is_called_like_the_index_replaces_nothing(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"method": "ig", "set": ("steps=4",)}], ids=["fringe", "ig"])
 def test_a_result_without_a_page_is_completed(tmp_path, options):
     """Of an earlier version: its folder is intact, but lists no page. It is computed again, and its map stays equal."""
-    from fringe.experiments import digest
+    from fringe._records import digest
 
     explain(tmp_path, **options)
     folder = tmp_path / "digits-0003"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fringe.bench.experiments import ExperimentSpec, build_plan
+from fringe.bench.experiments._manifest import resolve
 from fringe.data import find_inputs
 from fringe.errors import InputError
-from fringe.experiments import ExperimentSpec, build_plan
-from fringe.experiments._manifest import resolve
 from fringe.inputs import choose_references, content_digest, find_images, in_order, sample_images
 from fringe.inputs._sampling import MAX_REFERENCES
 

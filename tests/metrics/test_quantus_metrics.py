@@ -15,7 +15,7 @@ import torch
 
 import fringe
 from fringe import InputError
-from fringe.experiments import planned_work
+from fringe.bench.experiments import planned_work
 from fringe.metrics import evaluate, get_metric
 from toys import build, context_of, images
 

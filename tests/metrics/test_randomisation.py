@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import fringe
 from fringe import BinaryClassifier, Classifier, InputError
-from fringe.experiments import ExperimentSpec, build_plan, planned_work, planned_work_of
+from fringe.bench.experiments import ExperimentSpec, build_plan, planned_work, planned_work_of
 from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, RandomLogit, evaluate
 from fringe.metrics._random_networks import RandomNetworks
 from fringe.metrics._similarity import entropy, similarity

@@ -27,6 +27,7 @@ from fringe.attribution._integrate import integrate
 from fringe.attribution._lrp import AttnLRP, ZennitMethod
 from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
+from fringe.attribution._preset_files import PRESET_FORMAT, PresetMetadata, check_preset, read_preset, write_preset
 from fringe.attribution._quadrature import Quadrature, quadrature_nodes
 from fringe.attribution._rise import RISE
 from fringe.attribution._segments import SegmentTerms

@@ -480,7 +480,7 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     if isinstance(method, type) and issubclass(method, Attributor):  # pyright: ignore[reportUnnecessaryIsInstance]
         return method()
     if not isinstance(method, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        hint = "fringe.cards.read_target makes a method of a function" if callable(method) else None
+        hint = "fringe.bench.cards.read_target makes a method of a function" if callable(method) else None
         message = f"got {method!r}, expected a name or a configured method such as FRInGe()"
         raise InputError(message, argument="method", hint=hint)
     split = _WITH_NUMBER.fullmatch(method)

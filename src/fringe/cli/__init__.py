@@ -71,7 +71,7 @@ def _setting_example(name: str) -> str | None:
 
 
 def _study_keys() -> Collection[str]:
-    from fringe.paper import StudySpec
+    from fringe.bench.paper import StudySpec
 
     return StudySpec.model_fields
 

@@ -15,9 +15,9 @@ from fringe.cli._options import AsJson, RunFolder, names_of, with_options
 from fringe.errors import InputError
 
 if TYPE_CHECKING:
-    from fringe.cards import Card
+    from fringe.bench.cards import Card
 
-SPEC, FLAGS = "fringe.experiments:ExperimentSpec", "fringe.cli._runs:RunFlags"
+SPEC, FLAGS = "fringe.bench.experiments:ExperimentSpec", "fringe.cli._runs:RunFlags"
 #: Fields of a specification without a flag.
 UNTYPED = ("name", "shard")
 
@@ -32,8 +32,8 @@ def benchmark(given: dict[str, Any], how: dict[str, Any], what: dict[str, Any]) 
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some images failed, 75 stopped early (run it again).
     """
     with resumable("bench"):
+        from fringe.bench.experiments import build_plan, estimate_run
         from fringe.cli._runs import BenchmarkOptions, RunFlags, run_and_report
-        from fringe.experiments import build_plan, estimate_run
 
         flags, options = RunFlags(**how).resolve(), BenchmarkOptions(**what)
         plan = build_plan(flags.spec(given))
@@ -58,8 +58,8 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
     is damaged or gone.
     """
     with exit_on_error("bench"):
-        from fringe.experiments import read_status
-        from fringe.report import describe_status
+        from fringe.bench.experiments import read_status
+        from fringe.bench.report import describe_status
 
         document = read_status(run)
         if as_json:
@@ -84,9 +84,9 @@ def report(how: dict[str, Any], run: RunFolder) -> None:
     Exit codes: 0 written, 1 a file cannot be written, 2 wrong usage, 130 interrupted.
     """
     with exit_on_error("bench"):
+        from fringe.bench.experiments import ExperimentSpec, Manifest, ModelSource, planned_work
+        from fringe.bench.report import EXAMPLES, recorded_methods, write_reports
         from fringe.cli._runs import ReportOptions
-        from fringe.experiments import ExperimentSpec, Manifest, ModelSource, planned_work
-        from fringe.report import EXAMPLES, recorded_methods, write_reports
 
         options = ReportOptions(**how)
         specs = ExperimentSpec(model=options.model).model if options.model else {}
@@ -163,7 +163,7 @@ def card(
         if run is None:
             made = _measure(method, given, quiet=as_json)
         else:
-            from fringe.cards import card_of_run
+            from fringe.bench.cards import card_of_run
 
             if given:
                 text = f"got {', '.join(given)}, but a run has its own images"
@@ -174,7 +174,7 @@ def card(
 
 
 def _measure(target: str, given: Mapping[str, Any], *, quiet: bool) -> "Card":
-    from fringe import cards
+    from fringe.bench import cards
     from fringe.cli._runs import CardOptions
 
     def progress(name: str, done: int, total: int) -> None:
@@ -188,7 +188,7 @@ def _measure(target: str, given: Mapping[str, Any], *, quiet: bool) -> "Card":
 
 def _show(card: "Card", out: Path, words: list[str], given: Mapping[str, Any], *, as_json: bool) -> None:
     """Write a card with the command that made it, and show it."""
-    from fringe.cards import describe_card, write_card
+    from fringe.bench.cards import describe_card, write_card
 
     for key, value in given.items():
         flag = f"--{key.replace('_', '-')}"

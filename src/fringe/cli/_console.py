@@ -206,7 +206,7 @@ def _short_warnings() -> Generator[None]:
 def require_consent(work: Sequence[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:
     """Ask whether to start absurdly much work: a slip in a setting, or a configuration file of a stranger. With
     ``quiet``, or where nobody can be asked, refuse; with ``yes``, do not ask."""
-    from fringe.experiments import describe_excess
+    from fringe.bench.experiments import describe_excess
 
     text = None if yes else describe_excess(work)
     if text is None:

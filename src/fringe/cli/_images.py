@@ -32,7 +32,7 @@ def explain(
     """
     with exit_on_error():
         from fringe.attribution import preset_names
-        from fringe.experiments import planned_work
+        from fringe.bench.experiments import planned_work
         from fringe.explanations import ExplainSpec, ExplanationRun
 
         run = ExplanationRun(inputs, out, ExplainSpec(**given), overwrite=overwrite)
@@ -55,7 +55,7 @@ def compare(
     130 interrupted.
     """
     with exit_on_error():
-        from fringe.experiments import planned_work
+        from fringe.bench.experiments import planned_work
         from fringe.explanations import CompareSpec, ComparisonRun
 
         run = ComparisonRun(inputs, out, CompareSpec(**_with_file_methods(given)), overwrite=overwrite)
@@ -68,7 +68,7 @@ def _with_file_methods(given: Given) -> Given:
     """The options with the functions of ``file.py:NAME`` in place of these words, as ``fringe verify`` reads them."""
     if ".py:" not in given.get("methods", ""):
         return given
-    from fringe.cards import read_target
+    from fringe.bench.cards import read_target
 
     methods = list[Any]()
     for text in names_of(given["methods"]):

@@ -10,8 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from fringe._files import require_inside
 from fringe._outputs import OutputKind
 from fringe._text import to_json
-from fringe.cli._console import Exit, Progress, print_error, require_consent, say, warn
-from fringe.experiments import (
+from fringe.bench.experiments import (
     ExperimentSpec,
     Plan,
     Resolved,
@@ -27,7 +26,8 @@ from fringe.experiments import (
     run_record,
     url_of,
 )
-from fringe.experiments import Progress as Callbacks
+from fringe.bench.experiments import Progress as Callbacks
+from fringe.cli._console import Exit, Progress, print_error, require_consent, say, warn
 from fringe.settings import Options
 
 REFERENCE = "Method that the others are compared with. Default: fringe, else the first."
@@ -158,7 +158,7 @@ def _exit_code(results: Sequence[RunResult], out: Path) -> Exit:
 
 def report_plan(options: RunFlags, resolved: Resolved, *, reference: str | None = None) -> list[str]:
     """Write the report of a plan that was just run; what failed is stated in it."""
-    from fringe.report import write_report  # draws, which takes a second to load
+    from fringe.bench.report import write_report  # draws, which takes a second to load
 
     store, same = Store(options.out, create=False), options.model_dump(include={"device", "batch_size"})
     same |= {"plan": resolved.plan.name, "reference": reference, "allow_partial": True}

@@ -14,10 +14,10 @@ from fringe.cli._options import with_options
 from fringe.errors import InputError
 
 if TYPE_CHECKING:
+    from fringe.bench.paper import PaperStudy
     from fringe.cli._runs import RunFlags
-    from fringe.paper import PaperStudy
 
-STUDY_SPEC = "fringe.paper:StudySpec"
+STUDY_SPEC = "fringe.bench.paper:StudySpec"
 #: The keys of a study that have a flag of their own; the others are given by ``--set`` or in a file.
 TYPED = ("model", "data", "methods", "n", "set", "preprocessing", "trust_code", "model_output")
 TUNING = ("trials", "search", "smoothing")
@@ -57,8 +57,8 @@ def reproduce(
     a step. sweep: one setting varied at a time. tuning: a search, as by "fringe tune". runtime: times of maps.
     tables: the numbers of the paper's tables beside ours, on its six networks. all: the tables and the sweep.
 
-    Each study is a file of the package, fringe/paper/studies/STUDY.toml. The file of --config replaces keys of it, and
-    flags replace both. An interrupted run is resumed by the same command; run times alone are measured again.
+    Each study is a file of the package: fringe/bench/paper/studies/STUDY.toml. The file of --config replaces keys of
+    it, and flags replace both. An interrupted run is resumed by the same command; run times alone are measured again.
     """
     with resumable("bench", *(("tune",) if study == "tuning" else ())):
         flags, planned = _study(study, given, how)
@@ -67,8 +67,8 @@ def reproduce(
 
 
 def _study(name: str, given: Mapping[str, Any], how: Mapping[str, Any]) -> "tuple[RunFlags, PaperStudy]":
+    from fringe.bench.paper import StudySpec, paper_study
     from fringe.cli._runs import RunFlags
-    from fringe.paper import StudySpec, paper_study
 
     if name == "runtime" and (unused := [option for option in NOT_TIMED if option in how]):
         message = "run times are measured in this process, and not stored"
@@ -80,9 +80,9 @@ def _study(name: str, given: Mapping[str, Any], how: Mapping[str, Any]) -> "tupl
 
 def _score(study: "PaperStudy", flags: "RunFlags") -> Exit:
     """Run the plan of a study, report and draw it."""
+    from fringe.bench.paper import draw_study
+    from fringe.bench.report import report_folder
     from fringe.cli._runs import run_and_report
-    from fringe.paper import draw_study
-    from fringe.report import report_folder
 
     folder = report_folder(flags.out, study.plan.name)
     same: dict[str, Any] = {"images": study.spec.figures, "device": flags.device}
@@ -91,9 +91,9 @@ def _score(study: "PaperStudy", flags: "RunFlags") -> Exit:
 
 
 def _time(study: "PaperStudy", flags: "RunFlags") -> Exit:
-    from fringe.experiments import Store, planned_work_of, resolve
-    from fringe.paper import describe_timings, measure_runtimes, timing_records, write_timings
-    from fringe.report import report_folder
+    from fringe.bench.experiments import Store, planned_work_of, resolve
+    from fringe.bench.paper import describe_timings, measure_runtimes, timing_records, write_timings
+    from fringe.bench.report import report_folder
 
     plan = study.plan
     require_consent(planned_work_of([plan, plan]), yes=flags.yes, quiet=flags.as_json)
@@ -114,9 +114,9 @@ def _time(study: "PaperStudy", flags: "RunFlags") -> Exit:
 
 
 def _tune(study: "PaperStudy", flags: "RunFlags") -> Exit:
-    from fringe.experiments import planned_work_of
-    from fringe.paper import read_search_space, tune_preset
-    from fringe.tuning import Trial
+    from fringe.bench.experiments import planned_work_of
+    from fringe.bench.paper import read_search_space, tune_preset
+    from fringe.bench.tuning import Trial
 
     plan, spec = study.plan, study.spec
     work = [(name, passes, count * spec.trials) for name, passes, count in planned_work_of([plan])]
@@ -140,10 +140,10 @@ def _tune(study: "PaperStudy", flags: "RunFlags") -> Exit:
 
 
 def _reproduce(study: "PaperStudy", flags: "RunFlags") -> Exit:
+    from fringe.bench.experiments import Store, run_record
+    from fringe.bench.paper import Timing, study_plans, timing_records, write_reproduction
+    from fringe.bench.report import report_folder
     from fringe.cli._runs import FINISHED, report_plan, run_plans
-    from fringe.experiments import Store, run_record
-    from fringe.paper import Timing, study_plans, timing_records, write_reproduction
-    from fringe.report import report_folder
 
     base, studies = study.base, study.spec.studies
     plans, timings, paths = study_plans(base, studies), list[Timing](), list[str]()
@@ -173,8 +173,8 @@ def _reproduce(study: "PaperStudy", flags: "RunFlags") -> Exit:
 
 def _estimate(study: "PaperStudy", flags: "RunFlags") -> Exit:
     """Show what a study lacks, how many passes that takes, and how long, one map after the other."""
-    from fringe.experiments import MethodCost, estimate_run
-    from fringe.paper import estimate_reproduction
+    from fringe.bench.experiments import MethodCost, estimate_run
+    from fringe.bench.paper import estimate_reproduction
 
     same: dict[str, Any] = {"device": flags.device, "retry": flags.retry, "seconds": study.spec.probe}
     if not study.spec.studies:

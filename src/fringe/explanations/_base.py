@@ -158,7 +158,7 @@ def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
     if base.innermost.name == "geoig_knn":
         importlib.import_module("sklearn")  # a missing package is reported before anything is computed
     if preset is not None and preset.endswith(".json"):
-        from fringe.tuning import read_preset
+        from fringe.attribution import read_preset
 
         base, preset = read_preset(Path(preset), architecture)[0], None
     chosen = base if preset is None else type(base).preset(preset)

@@ -9,6 +9,7 @@ from typing import Any
 
 from fringe._tables import TextTable
 from fringe._text import counted, plain, to_csv, to_json
+from fringe.bench.experiments import ExperimentSpec, build_plan
 from fringe.data import SOURCE
 from fringe.errors import InputError
 from fringe.evaluation import (
@@ -24,7 +25,6 @@ from fringe.evaluation import (
     summarise,
     tidy,
 )
-from fringe.experiments import ExperimentSpec, build_plan
 from fringe.explanations._base import Failure, ImageRun, Prepared, Progress, by_shape, iter_batches
 from fringe.explanations._spec import CompareSpec
 from fringe.explanations._tables import describe_comparison

@@ -16,12 +16,13 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
+from fringe._files import StoreFull, disk_error
+from fringe._records import changes, describe_changes
 from fringe._tables import TextTable
 from fringe._text import plain
 from fringe.attribution import Attribution, attribute, preset_label
 from fringe.data import ImageRef
 from fringe.errors import InputError
-from fringe.experiments import StoreFull, changes, describe_changes, disk_error
 from fringe.explanations._base import (
     Explanation,
     Failure,

@@ -22,9 +22,9 @@ from fringe._files import (
     sha256_of,
     when_free,
 )
+from fringe._records import digest
 from fringe._text import to_json
 from fringe.errors import InputError
-from fringe.experiments import digest
 
 SUMMARY, CONTACT, INDEX = "summary.json", "contact.png", "index.html"
 EXPLANATION, MAP, PAGE, ANIMATION = "explanation.json", "attribution.safetensors", "explanation.html", "path.webp"

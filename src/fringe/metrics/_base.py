@@ -75,7 +75,7 @@ class EvaluationContext(_Caching):
     Attributes:
         problem: The model, the images and their targets.
         truth: Which pixels (B, H, W) the model uses for the target, if this is known: see
-            :meth:`fringe.scenes.Scene.make`.
+            :meth:`fringe.bench.scenes.Scene.make`.
     """
 
     problem: Problem

@@ -1,0 +1,153 @@
+"""Tuned settings of a method as a file, with metadata of the search."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from fringe._files import PRESET_BYTES, read_regular, require_local, write_atomic
+from fringe.attribution._attribute import METHODS
+from fringe.attribution._base import Attributor
+from fringe.errors import InputError, TransientError, check_known
+from fringe.settings import settings_of
+
+#: First entry of every preset file: name and version of the format.
+PRESET_FORMAT = "fringe preset 1"
+
+
+class PresetMetadata(TypedDict):
+    """The network, the digests of its weights and of the images of a search, and how it was run."""
+
+    architecture: str
+    weights: str
+    objective: float
+    images: list[str]
+    trials: int
+    seed: int
+    version: str
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, cast(list[Any], value)))
+
+
+#: Test of each entry of the metadata, and its description in messages.
+_METADATA: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "architecture": (_is_text, "text"),
+    "weights": (_is_text, "text"),
+    "objective": (_is_number, "a finite number"),
+    "images": (_are_texts, "a list, each item text"),
+    "trials": (lambda value: type(value) is int and value >= 1, "a whole number"),
+    "seed": (lambda value: type(value) is int and value >= 0, "a whole number"),
+    "version": (_is_text, "text"),
+}
+
+
+def check_preset(path: Path, method: Attributor, weights: str) -> None:
+    """Check, before a search for settings of a method on a network of these ``weights``, that its preset can be written
+    to ``path``. Raises InputError if the method is not registered, or the file is of another method or other
+    weights."""
+    _require_registered(method)
+    if path.exists():
+        stored, metadata = read_preset(path)
+        if type(stored) is not type(method) or metadata["weights"] != weights:
+            message, hint = f"{path} holds the result of another search, of {stored.label}", "name another folder"
+            raise InputError(message, argument="out", hint=hint)
+
+
+def _require_registered(method: Attributor) -> None:
+    if METHODS.get(method.name) is not type(method):
+        raise InputError(f"method: {method.name!r} is no registered method, so that a preset of it could not be read")
+
+
+def write_preset(path: Path, method: Attributor, metadata: PresetMetadata) -> None:
+    """Write all settings of a method as JSON; an existing file is replaced in one step.
+
+    Raises InputError if the method is not registered or the path cannot be a file of this machine, and TransientError
+    if the file cannot be written for another reason, such as a full disk.
+    """
+    require_local("path", path)
+    _require_registered(method)
+    document = {"format": PRESET_FORMAT, "method": method.name, "settings": _settings(method), "about": metadata}
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    if path.is_dir():
+        raise InputError(f"{str(path)!r} is a folder, expected a file", argument="path")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text.encode())
+    except PermissionError as error:
+        raise InputError(f"{str(path)!r} cannot be written ({error.strerror})", argument="path") from error
+    except OSError as error:
+        raise TransientError(f"{str(path)!r} cannot be written ({error.strerror or error})") from error
+
+
+def read_preset(path: Path, architecture: str | None = None) -> tuple[Attributor, PresetMetadata]:
+    """Read a tuned method and its metadata.
+
+    Raises InputError if the file is not a preset of this format, if a method, key or value is invalid, if a setting is
+    missing (its default may be another one today), and if the preset is for another architecture than ``architecture``.
+    """
+    document = _document(path)
+    metadata = cast(PresetMetadata, document["about"])
+    if architecture is not None and architecture != metadata["architecture"]:
+        raise InputError(
+            f"{path} was tuned for {metadata['architecture']!r}, not for {architecture!r}",
+            argument="preset",
+            hint="settings do not carry over between architectures",
+        )
+    settings = document["settings"]
+    try:
+        method = METHODS[document["method"]].from_record(settings)
+    except InputError as error:
+        raise InputError(f"{path}: {error}", argument="preset") from error
+    _check_keys(path, f"setting of {method.name}", settings, _settings(method), complete=True)
+    return method, metadata
+
+
+def _settings(method: Attributor) -> dict[str, Any]:
+    return {name: value for name, value in method.record().items() if name != method.record_key}
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """Read the file's content; check that keys are complete and known, but not yet the values of settings."""
+    try:
+        document = json.loads(read_regular(path, PRESET_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read: {error}", argument="preset") from error
+    if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != PRESET_FORMAT:
+        raise InputError(f"{path} is no preset: it does not say {PRESET_FORMAT!r}", argument="preset")
+    document = cast(dict[str, Any], document)
+    parts = {"format": str, "method": str, "settings": dict, "about": dict}
+    _check_keys(path, "part", document, parts, complete=True)
+    for name, kind in parts.items():
+        if not isinstance(document[name], kind):
+            raise _refusal(path, name, document[name], kind.__name__)
+    check_known(f"preset: {path}: method", document["method"], METHODS)
+    method = METHODS[document["method"]]
+    _check_keys(path, f"setting of {method.name}", document["settings"], settings_of(method))
+    _check_keys(path, "about", document["about"], _METADATA, complete=True)
+    for key, (is_valid, expected) in _METADATA.items():
+        if not is_valid(document["about"][key]):
+            raise _refusal(path, f"about: {key}", document["about"][key], expected)
+    return document
+
+
+def _check_keys(path: Path, what: str, keys: Iterable[str], known: Iterable[str], *, complete: bool = False) -> None:
+    for key in keys:
+        check_known(f"preset: {path}: {what}", key, known)
+    missing = [key for key in known if key not in keys] if complete else []
+    if missing:
+        raise InputError(f"{path}: {what} {missing[0]!r} is missing", argument="preset")
+
+
+def _refusal(path: Path, key: str, value: object, expected: str) -> InputError:
+    return InputError(f"{path}: {key}: got {value!r}, expected {expected}", argument="preset")

@@ -1,0 +1,390 @@
+"""The page of a card: measurements summarised with their intervals, in HTML, Markdown and JSON."""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from fringe._files import write_files
+from fringe._tables import ARROW, Styled, TextTable
+from fringe._text import first_paragraph, plain, to_json
+from fringe.attribution import METHODS, method_of_record
+from fringe.bench.cards._measure import (
+    BLIND,
+    COMPARED,
+    LOCALISATION,
+    PARTS,
+    PATH,
+    PATH_METRICS,
+    Card,
+    Measurement,
+    by_text,
+)
+from fringe.bench.experiments import read_results, versions
+from fringe.bench.report import (
+    Chapter,
+    Image,
+    Report,
+    Section,
+    SimpleTable,
+    cost_of_maps,
+    html_page,
+    markdown_report,
+)
+from fringe.bench.scenes import Gate
+from fringe.errors import InputError
+from fringe.evaluation import Difference, Estimate, estimate, holm, paired
+from fringe.metrics import METRICS, Metric
+from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
+
+_OF_METRIC = {
+    **{metric: part for part, (metrics, _) in PARTS.items() for metric in metrics},
+    **{metric.partition(":")[0]: "Localisation" for metric in LOCALISATION},
+    **dict.fromkeys(PATH_METRICS, PATH),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """Summary of one measurement under a metric: mean or median score of the method and of each blind map, by name,
+    with their intervals.
+
+    ``rival`` is the blind map with the best score; None if methods need not beat blind maps. ``difference`` is the
+    score of the method minus that of the rival, on the same examples.
+    """
+
+    measurement: Measurement
+    kind: type[Metric]
+    score: Estimate
+    controls: Mapping[str, Estimate]
+    rival: str | None = None
+    difference: Difference | None = None
+
+    @property
+    def beats_controls(self) -> bool | None:
+        """Whether the method is significantly better than the best blind map; None without a rival."""
+        if self.difference is None or not math.isfinite(self.difference.low):
+            return None
+        return self.difference.low > 0 if self.kind.direction == "higher" else self.difference.high < 0
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the best blind map is significantly better than the method."""
+        if self.difference is None:
+            return False
+        return self.difference.high < 0 if self.kind.direction == "higher" else self.difference.low > 0
+
+    @property
+    def title(self) -> str:
+        """The metric's title, with the preset."""
+        preset = self.measurement.metric.partition(":")[2]
+        return f"{self.kind.title} ({preset.replace('_', ' ')})" if preset else self.kind.title
+
+
+def summarise_measurement(measurement: Measurement, seed: int) -> Line:
+    """Summarise a measurement by estimates and the difference from the best blind map; ``seed`` keys the resamples."""
+    kind = METRICS[str(measurement.settings["metric"])]
+    clusters = measurement.clusters or None
+    score = estimate(measurement.scores, seed, kind.aggregate, clusters=clusters)
+    controls = {k: estimate(v, seed, kind.aggregate, clusters=clusters) for k, v in measurement.controls.items()}
+    known = {name: value.value for name, value in controls.items() if math.isfinite(value.value)}
+    if not known or kind.direction == "none" or measurement.part not in COMPARED:
+        return Line(measurement, kind, score, controls)
+    rival = (max if kind.direction == "higher" else min)(known, key=lambda name: known[name])
+    return Line(measurement, kind, score, controls, rival, _difference(measurement, rival, seed))
+
+
+def _difference(measurement: Measurement, control: str, seed: int) -> Difference:
+    """Score of the method minus that of a blind map, on the same examples."""
+    summary = METRICS[str(measurement.settings["metric"])].aggregate
+    pair = measurement.scores, measurement.controls[control]
+    return paired(*pair, seed=seed, summary=summary, clusters=measurement.clusters or None)
+
+
+def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
+    """List failed checks and gates, missing scores, and metrics where a blind map scores as well, as sentences."""
+    said = [f"The {clause}." for clause in card.failures()]
+    for scene, gates in card.gates.items():
+        broken = [f"{gate.name} is {gate.value:.3g}" for gate in gates if not gate.holds]
+        said += [f"{scene}: {'; '.join(broken)}, so its numbers prove nothing."] if broken else []
+    for line in lines:
+        where = f"{line.measurement.subject}, {line.title}"
+        missing = len(line.measurement.scores) - line.score.n
+        if missing and line.measurement.part != PATH:
+            said.append(f"{where}: {missing} of {len(line.measurement.scores)} maps have no score.")
+        if line.beats_controls is False and line.rival is not None:
+            word = "worse than" if line.is_worse else "not certainly better than"
+            rival = number(line.controls[line.rival].value)
+            said.append(f"{where}: {number(line.score.value)}, {word} the blind map {line.rival} ({rival}).")
+    doubtful = {word: count for word, count in card.verdicts.items() if word not in ("ok", "unchecked")}
+    said += [f"{count} of {sum(card.verdicts.values())} maps of digits are {word}." for word, count in doubtful.items()]
+    return tuple(said) or ("No failure was seen in these measurements.",)
+
+
+def not_measured(card: Card) -> tuple[str, ...]:
+    """List what was not measured, and why, as sentences."""
+    return tuple(f"{what}: {why.rstrip('.')}." for what, why in by_text(card.skipped.items()))
+
+
+def describe_card(card: Card) -> list[str | TextTable]:
+    """Describe a card in text: scores of the method and of blind maps, checks, cost, and failures."""
+    lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
+    parts = [line.measurement.part for line in lines]
+    rows = [
+        (
+            line.measurement.subject,
+            f"{line.title} {ARROW[line.kind.direction]}".strip(),
+            Styled(with_interval(line.score), {True: "green", False: "yellow", None: ""}[line.beats_controls]),
+            str(line.score.n),
+            "" if line.rival is None else f"{line.rival} {number(line.controls[line.rival].value)}",
+        )
+        for line in lines
+    ]
+    rules = [index for index, (part, following) in enumerate(pairwise(parts)) if part != following]
+    numbers = ("score", "n", "best blind map")
+    counts = " + ".join(f"{count:.0f} {name}" for name, count in card.passes.items() if count)
+    states = Counter(check.state for check in card.checks)
+    not_applicable = states.pop("does not apply", 0)
+    others = f"; {not_applicable} more do not apply" if not_applicable else ""
+    text = [f"checks: {states['holds']} of {states.total()} hold{others}"] if card.checks else []
+    text.append(f"cost of a map: {counts or ('no passes' if card.passes else 'not measured')}")
+    text += ["where it fails:", *(f"  {sentence}" for sentence in failures(card, lines))]
+    missing = [f"  {sentence}" for sentence in not_measured(card)]
+    table = TextTable(("on", "metric", *numbers), rows, numbers, rules)
+    return [table, *text, *(["not measured:"] if missing else []), *missing]
+
+
+def number(value: float) -> str:
+    """Return a number with three digits, or a dash."""
+    return "—" if not math.isfinite(value) else f"{value:.3g}".replace("-", "−")
+
+
+def with_interval(value: Estimate) -> str:
+    """Return ``0.325 [0.301, 0.350]``."""
+    interval = f" [{number(value.low)}, {number(value.high)}]" if math.isfinite(value.low) else ""
+    return number(value.value) + interval
+
+
+def card_report(card: Card, command: str = "") -> Report:
+    """Build the page of a card, independent of the output format; ``command`` is the one that made the card."""
+    lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
+    short = Chapter(
+        "In short",
+        (
+            Section("Where it fails", lines=failures(card, lines)),
+            *([Section("What it is", (card.summary,))] if card.summary else []),
+            *([Section("What it assumes", lines=card.assumptions)] if card.assumptions else []),
+            Section("What a map costs", simple=_costs(card)),
+            *([Section("What was not measured", lines=not_measured(card))] if card.skipped else []),
+        ),
+    )
+    parts = list(dict.fromkeys(line.measurement.part for line in lines))
+    figure = _forest(card, lines)
+    sections = [_scores(part, [line for line in lines if line.measurement.part == part]) for part in parts]
+    if figure is not None:
+        sections.append(Section("The method minus each blind map", images=(figure,)))
+    chapters = [short, Chapter("Measurements", tuple(sections))] if sections else [short]
+    if card.checks or card.gates:
+        chapters.append(Chapter("Checks", tuple(_checks(card))))
+    failed = len(card.failed_checks())
+    header = {"method": card.label, "source": card.source or "not stated", "made": card.made}
+    header |= {"checks": f"{failed} of {len(card.checks)} fail"} if card.checks else {}
+    settings = ", ".join(f"{name}={value}" for name, value in card.settings.items() if name != "method")
+    reading = (
+        "Numbers are means, or medians where the column says so, with the 95 % bootstrap interval over examples (those "
+        "that share pixels are drawn together); n is the number of examples with a score. The maps edge, random and "
+        "uniform know nothing of the model: a score says little where it does not beat them on the same examples.",
+        f"Examples are drawn by the seed {card.seed}. Settings of the method: {settings or 'none'}.",
+    )
+    chapters.append(Chapter("Protocol", (Section("How to read the numbers", reading),)))
+    return Report(
+        title=f"Card of {card.label}",
+        header=header,
+        protocol=(),
+        chapters=tuple(chapters),
+        versions=SimpleTable("Versions", ("what", "version"), tuple(versions().items())),
+        how_to_rerun="The command, which gives the same numbers on the same machine:" if command else "",
+        commands=(command,) if command else (),
+    )
+
+
+def write_card(card: Card, folder: str | Path, command: str = "") -> tuple[Path, ...]:
+    """Write a card as one HTML page, as Markdown with its figure, and as JSON.
+
+    Args:
+        card: The measurements.
+        folder: Output folder; created if it does not exist.
+        command: The command that made them.
+
+    Returns:
+        The files, the page first.
+
+    Raises:
+        InputError: If they cannot be written.
+    """
+    report = card_report(card, command)
+    content = {
+        "card.html": html_page(report).encode(),
+        "card.md": markdown_report(report).encode(),
+        "card.json": to_json(plain({"command": command, **dataclasses.asdict(card)})).encode(),
+        **{f"figures/{image.name}.png": image.png for image in report.images},
+    }
+    return write_files(Path(folder), content)
+
+
+def card_of_run(run: str | Path, method: str, plan: str | None = None) -> Card:
+    """Make a card from the scores of a benchmark, with all its images and blind maps.
+
+    Args:
+        run: The run folder.
+        method: Label of the method in the run.
+        plan: Name of the plan; required if the folder holds several.
+
+    Returns:
+        The card. It has no checks, because a run stores none.
+
+    Raises:
+        InputError: If the run does not contain the method or the plan.
+    """
+    results = read_results(run, plan)
+    models = [model for model in results.models if method in results.methods(model)]
+    if not models:
+        known = ", ".join(dict.fromkeys(m for model in results.models for m in results.methods(model, controls=False)))
+        raise InputError(f"got {method!r}, which the run does not have", argument="method", hint=f"it has {known}")
+    records = [results.manifest.settings[model][method]["method"] for model in models]
+    record: Mapping[str, Any] = records[0]
+    differ = {name for other in records for name in {**record, **other} if record.get(name) != other.get(name)}
+    known_method = method_of_record(record) if record.get("method") in METHODS else None
+    measurements = [
+        Measurement(
+            _OF_METRIC.get(str(results.manifest.metrics[metric]["settings"]["metric"]), "Scores"),
+            model,
+            metric,
+            tuple(map(float, results.scores(model, method, metric))),
+            {
+                control: tuple(map(float, results.scores(model, control, metric)))
+                for control in results.methods(model)
+                if results.is_control(control) and control in BLIND  # not diffusion, which runs the model
+            },
+            settings=results.manifest.metrics[metric]["settings"],
+            clusters=results.clusters(model, metric) or (),
+        )
+        for model in models
+        for metric in results.metrics
+        if results.manifest.metrics[metric]["settings"].get("metric") in METRICS
+    ]
+    names = ("name", "value", "least", "most")
+    gates = {m: tuple(Gate(*(gate[n] for n in names)) for gate in results.manifest.gates(m)) for m in models}
+    cost = cost_of_maps(results, models, method).row(0, named=True)
+    return Card(
+        label=method,
+        summary=first_paragraph(None if known_method is None else type(known_method).__doc__),
+        source="" if known_method is None else known_method.source,
+        settings={**record, **dict.fromkeys(sorted(differ), "differs between the models")},
+        gates=gates,
+        measurements=tuple(measurements),
+        passes={name: cost[name] for name in ("forward", "jvp", "vjp") if cost["n"]},
+        seconds=cost["seconds"],
+        n=len(results.manifest.images),
+        seed=int(results.manifest.plan["seed"]),
+        made=datetime.now(UTC).date().isoformat(),
+    )
+
+
+def _costs(card: Card) -> SimpleTable:
+    names = {"forward": "forward passes", "vjp": "backward passes (VJP)", "jvp": "forward-mode passes (JVP)"}
+    rows = [(name, number(card.passes[key])) for key, name in names.items() if key in card.passes]
+    rows += [("seconds on this machine", number(card.seconds))] if math.isfinite(card.seconds) else []
+    return SimpleTable("Cost of a map", ("what", "per image"), tuple(rows) or (("not measured", "—"),), frozenset({1}))
+
+
+def _scores(part: str, lines: Sequence[Line]) -> Section:
+    names = list(dict.fromkeys(name for line in lines for name in line.controls))
+    has_chance = any(line.measurement.chance is not None for line in lines)
+    is_compared = any(line.beats_controls is not None for line in lines)
+    head = ("on", "metric", "score", "n", *names, *(["chance"] if has_chance else []))
+    head += ("beats blind maps",) if is_compared else ()
+    answers = {True: "yes", False: "no", None: "—"}
+    rows = [
+        (
+            line.measurement.subject,
+            f"{line.title}{', median' * (line.kind.aggregate == 'median')}\u00a0{ARROW[line.kind.direction]}",
+            with_interval(line.score),
+            str(line.score.n),
+            *(number(line.controls[name].value) if name in line.controls else "—" for name in names),
+            *([number(math.nan if line.measurement.chance is None else line.measurement.chance)] if has_chance else []),
+            *([answers[line.beats_controls]] if is_compared else []),
+        )
+        for line in lines
+    ]
+    return Section(part, simple=SimpleTable(part, head, tuple(rows), frozenset(range(2, len(head) - is_compared))))
+
+
+def _checks(card: Card) -> list[Section]:
+    sections: list[Section] = []
+    if card.checks:
+        rows = tuple(
+            (check.name.replace("_", " "), check.state, check.detail.removeprefix(f"{check.state}: "))
+            for check in card.checks
+        )
+        text = "Each check is a theorem or a part of the contract of methods, on small built-in networks."
+        sections.append(
+            Section(
+                "Theorems and contract",
+                (text,),
+                simple=SimpleTable("Checks", ("check", "result", "what was seen"), rows),
+            )
+        )
+    if any(card.gates.values()):
+        rows = tuple(
+            (scene, gate.name, number(gate.value), _bounds(gate.least, gate.most), "holds" if gate.holds else "FAILS")
+            for scene, gates in card.gates.items()
+            for gate in gates
+        )
+        text = "A scene knows its answer only if its network meets these conditions."
+        head = ("scene", "condition", "measured", "required", "result")
+        sections.append(
+            Section("Conditions of the scenes", (text,), simple=SimpleTable("Gates", head, rows, frozenset({2, 3})))
+        )
+    return sections
+
+
+def _bounds(least: float | None, most: float | None) -> str:
+    return " and ".join([*([] if least is None else [f"≥ {least:g}"]), *([] if most is None else [f"≤ {most:g}"])])
+
+
+def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
+    """Plot paired differences from every blind map: mass inside for the scenes, and every intervention."""
+    chosen = [line for line in lines if line.kind.direction != "none" and _is_drawn(line.measurement)]
+    pairs = [(line, name) for line in chosen for name in line.measurement.controls]
+    differences = [_difference(line.measurement, name, card.seed) for line, name in pairs]
+    adjusted = holm([one.p for one in differences])
+    panels: list[ForestPanel] = []
+    for line in chosen:
+        of, rows = line.measurement, zip(pairs, differences, adjusted, strict=True)
+        contrasts = tuple(
+            Contrast(name, one.value, one.low, one.high, p)
+            for (other, name), one, p in rows
+            if other is line and one.n > 1 and math.isfinite(one.value)
+        )
+        if contrasts:
+            title = of.subject if of.part == "Localisation" else line.title
+            panels.append(ForestPanel(title, contrasts, line.kind.direction, line.kind.unit))
+    if not panels:
+        return None
+    caption = (
+        f"{card.label} minus each blind map on the same examples, with the 95 % bootstrap interval; the side on which "
+        f"the method is better is shaded; p is adjusted for all {len(pairs)} comparisons. "
+        "Scenes: mass inside the truth."
+    )
+    figure = plot_forest(panels, reference=card.label, title=f"{card.label} against maps that know nothing")
+    return Image("controls", caption, png_of(figure))
+
+
+def _is_drawn(measurement: Measurement) -> bool:
+    return measurement.metric == "mass_inside" or measurement.part in ("Interventions", "Scores")

@@ -1,0 +1,332 @@
+"""What a run would take: missing tasks, their passes, bytes, and the time by a probe; nothing is stored."""
+
+import contextlib
+import heapq
+import os
+import time
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from fringe.bench.experiments._database import Writer, to_json
+from fringe.bench.experiments._executors import Executor, ProcessExecutor
+from fringe.bench.experiments._manifest import Resolved, resolve
+from fringe.bench.experiments._options import make_executor
+from fringe.bench.experiments._plan import Plan, build_plan
+from fringe.bench.experiments._probe import Probe, ProbeOptions, clock_of, stored_bytes
+from fringe.bench.experiments._ray import RayExecutor
+from fringe.bench.experiments._spec import ExperimentSpec
+from fringe.bench.experiments._store import Store
+from fringe.bench.experiments._tasks import KeySet, Task, committed_keys, pending_tasks
+
+#: Passes of one map or one score of an image that are not many: a quarter of an hour at a millisecond a pass. The
+#: longest of the paper's settings take 2e5.
+MAX_MAP_PASSES = 1e6
+#: Passes of a run that are not many. All of the paper's tables take about 1e9.
+MAX_PASSES = 1e10
+#: Methods of a model above which an estimate shows them together.
+MANY = 12
+
+
+@dataclass(frozen=True)
+class MethodCost:
+    """What is missing of a method of a plan (``study``) on a model, and what it takes.
+
+    ``maps`` are those that are not stored, and the passes are theirs; ``seconds`` is the time of the maps and their
+    scores, one task after the other. ``fraction`` of a map was computed; the rest is extrapolated.
+    """
+
+    study: str
+    model: str
+    method: str
+    tasks: int
+    maps: int
+    forward: float
+    jvp: float
+    vjp: float
+    seconds: float
+    fraction: float
+
+    def record(self) -> dict[str, Any]:
+        """Return the cost as JSON data."""
+        record = asdict(self)
+        fraction = record.pop("fraction")
+        return {**record, "hours": self.seconds / 3600, "told_from": fraction}
+
+
+@dataclass(frozen=True)
+class RunEstimate:
+    """The cost of a run of a plan, or of one model of it.
+
+    Attributes:
+        study: Name of the plan.
+        images: Images of the plan.
+        models: Labels of the models.
+        costs: One entry for each model and method with missing tasks.
+        metrics: Seconds of the scores by metric, one task after the other.
+        seconds: Time of the run from its start to its last task, without a report.
+        cpu_seconds: Processor time of the run: ``seconds`` without other programs.
+        bytes: Growth of the store.
+        map_bytes: The part of it for stored maps.
+        workers: Tasks that run at the same time.
+        device: Device of the models.
+    """
+
+    study: str
+    images: int
+    models: tuple[str, ...]
+    costs: tuple[MethodCost, ...]
+    metrics: Mapping[str, float]
+    seconds: float
+    cpu_seconds: float
+    bytes: int
+    map_bytes: int
+    workers: int
+    device: str = "cpu"
+
+    def lines(self) -> list[str]:
+        """Describe the costs of each model.
+
+        Returns:
+            One line per method, or one line for a model with many methods; methods without passes have no line.
+        """
+        lines: list[str] = []
+        for model in self.models:
+            shown = [cost for cost in self.costs if cost.model == model and (cost.forward or cost.vjp)]
+            if not any(cost.model == model for cost in self.costs):
+                lines.append(f"{model}: nothing left to do")
+            elif len(shown) <= MANY:
+                lines += [f"{model} {cost.method}: {_describe([cost])}" for cost in shown]
+            else:
+                lines.append(f"{model}, {len(shown)} settings: {_describe(shown)}")
+        return lines
+
+    def describe(self) -> str:
+        """Describe the estimate for people.
+
+        Returns:
+            The lines of :meth:`lines`, with the growth of the store and the time.
+        """
+        text = [f"{self.study}: {self.images} images; missing tasks: {sum(cost.tasks for cost in self.costs)}"]
+        text += [f"  {line}" for line in self.lines()]
+        if self.metrics:
+            scores = (f"{label} {describe_seconds(spent)}" for label, spent in self.metrics.items())
+            text.append(f"  scores: {', '.join(scores)}")
+        scores, maps = (f"{size / 1e6:.3g} MB" for size in (self.bytes, self.bytes + self.map_bytes))
+        text.append(f"the store grows by {scores}, with save_maps=True by {maps}")
+        processes = "one process" if self.workers == 1 else f"{self.workers} processes"
+        time, cpu = describe_seconds(self.seconds), describe_seconds(self.cpu_seconds)
+        text.append(
+            f"in all about {time} on {self.device} in {processes} ({cpu} of processor time), without the report"
+        )
+        return "\n".join(text)
+
+    def record(self) -> dict[str, Any]:
+        """Write the estimate as JSON data.
+
+        Returns:
+            The fields, with the costs of each method under ``"methods"``.
+        """
+        known = {n: v for n, v in vars(self).items() if n not in ("costs", "models")}
+        return {**known, "metrics": dict(self.metrics), "methods": [cost.record() for cost in self.costs]}
+
+
+def describe_seconds(seconds: float) -> str:
+    """A time with two digits, in the unit that a person would use."""
+    size, unit = next((one for one in ((3600.0, "h"), (60.0, "min")) if seconds >= 1.5 * one[0]), (1.0, "s"))
+    return f"{seconds / size:.2g} {unit}" if seconds / size < 99.5 else f"{seconds / size:.0f} {unit}"
+
+
+def _describe(costs: Sequence[MethodCost]) -> str:
+    names = ("forward", "jvp", "vjp", "seconds")
+    forward, jvp, vjp, seconds = (sum(getattr(cost, name) for cost in costs) for name in names)
+    fraction = min(cost.fraction for cost in costs)
+    rough = "" if fraction == 1 else f" (from {fraction:.0%} of a map)"
+    maps = sum(cost.maps for cost in costs)
+    counts = (("forward", forward), ("jvp", jvp), ("vjp", vjp))
+    passes = f"{forward + jvp + vjp:,.0f} passes ({', '.join(f'{n:,.0f} {name}' for name, n in counts if n)})"
+    return f"{maps} maps, {passes}, {describe_seconds(seconds)}{rough}"
+
+
+def describe_excess(work: Sequence[tuple[str, float, float]]) -> str | None:
+    """Describe the passes of work, as :func:`planned_work` returns it; None unless they are so many that they may be a
+    slip in a setting."""
+    total = sum(passes * count for _, passes, count in work)
+    name, longest, _ = max(work, key=lambda item: item[1], default=("", 0.0, 0.0))
+    if longest <= MAX_MAP_PASSES and total <= MAX_PASSES:
+        return None
+    return f"the settings mean about {total:.2g} forward and backward passes, {longest:.2g} for {name} of one image"
+
+
+def estimate_run(
+    spec: ExperimentSpec | Plan,
+    out: str | Path | None = None,
+    *,
+    executor: Executor | str = "serial",
+    device: str = "cpu",
+    batch_size: int | Literal["auto"] = "auto",
+    retry: bool = False,
+    seconds: float = 10.0,
+) -> RunEstimate:
+    """Estimate what :func:`run_experiment` would compute and store, and how long it would take. Nothing is written.
+
+    Each method makes and scores the maps of one task, once with one image and once with all of its images, after a
+    first use of the model. The time of other task sizes is linear. If a map takes too long, it is stopped, and its time
+    is extrapolated from the finished steps. Metrics that need further maps cost these maps.
+
+    Args:
+        spec: What is computed.
+        out: Run folder. What it holds already is not counted; None, or a folder that does not exist, holds nothing.
+        executor: Where tasks run, as for :func:`run_experiment`; no executor is started. Processes share the cores,
+            and take turns on any other device.
+        device: Device of the models, and of the probe.
+        batch_size: Images of a forward pass, or "auto".
+        retry: Count failed scores as missing.
+        seconds: Longest time of a map of the probe.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        FringeError: For a specification, folder or model that cannot be used, and if no image can be explained.
+    """
+    executor = make_executor(executor) if isinstance(executor, str) else executor
+    began, used = time.perf_counter(), time.process_time()
+    resolved = resolve(spec if isinstance(spec, Plan) else build_plan(spec), logits=True)
+    store = None if out is None else Store.existing(Path(out))
+    done = KeySet() if store is None else committed_keys(store, failures=not retry)
+    tasks = pending_tasks(resolved.manifest, done, resolved.plan.shard, force=retry)
+    start = time.perf_counter() - began, time.process_time() - used
+    workers, threads, share = _workers(executor, device)
+    options = ProbeOptions(device, batch_size, seconds, workers, threads, share)
+    known = estimate_tasks(resolved, tasks, options, store)
+    records = [{i: v.tolist() for i, v in one.values.items()} for one in resolved.logits.values()]
+    size = sum(stored_bytes(len(to_json(one))) for one in (resolved.manifest.record(), *records))
+    return replace(
+        known,
+        seconds=known.seconds + start[0],
+        cpu_seconds=known.cpu_seconds + start[1],
+        bytes=known.bytes + (round(size) if store is None else 0),
+    )
+
+
+def _workers(executor: Executor, device: str) -> tuple[int, int | None, float]:
+    """Processes of an executor, the threads of each, and how much longer a task takes beside those of the others."""
+    cores = os.cpu_count() or 1
+    if isinstance(executor, RayExecutor):
+        workers = executor.workers or cores
+    else:
+        workers = executor.capacity if isinstance(executor, ProcessExecutor) else 1
+    if workers == 1:
+        return 1, None, 1.0
+    threads = max(1, torch.get_num_threads() // workers)
+    if isinstance(executor, RayExecutor) and executor.address:
+        return workers, threads, 1.0  # machines of their own
+    return workers, threads, max(1.0, workers / cores) if device.startswith("cpu") else float(workers)
+
+
+def estimate_tasks(
+    resolved: Resolved, tasks: Sequence[Task], options: ProbeOptions | None = None, store: Store | None = None
+) -> RunEstimate:
+    """Estimate tasks of a plan, of which the stored maps of ``store`` are not made again."""
+    options = options or ProbeOptions()
+    began, used = time.perf_counter(), time.process_time()
+    total = _Total()
+    for arm in resolved.plan.arms:
+        _add_model(total, resolved, arm.label, tasks, options, store)
+    elapsed, cpu = time.perf_counter() - began, time.process_time() - used
+    with _threads(options.threads):
+        is_cpu = clock_of(torch.device(options.device)) is time.process_time
+    # the processor time of Windows moves in steps of 16 ms, and where nothing is left to do it stands still
+    slower, busy = (max(1.0, elapsed / cpu) if cpu else 1.0, 1.0) if is_cpu else (1.0, cpu / elapsed)
+    durations = [seconds for _, seconds in sorted(total.durations.items())]
+    # each process begins a file, and with maps another
+    empty = Writer(Path(), "", lambda name, content: None).size * min(options.workers, len(tasks))
+    images = sum(stored_bytes(len(to_json(list(one)))) for one in {task.images for task in tasks})
+    return RunEstimate(
+        study=resolved.plan.name,
+        images=len(resolved.manifest.images),
+        models=tuple(arm.label for arm in resolved.plan.arms),
+        costs=tuple(total.costs),
+        metrics=dict(+total.metrics),
+        seconds=slower * (total.load + _makespan([options.share * one for one in durations], options.workers)),
+        cpu_seconds=busy * (total.load + sum(durations)),
+        bytes=round(total.bytes + images + empty),
+        map_bytes=round(total.map_bytes + (empty if total.map_bytes else 0)),
+        workers=options.workers,
+        device=options.device,
+    )
+
+
+@dataclass
+class _Total:
+    """What the tasks take; their seconds by their number among all."""
+
+    load: float = 0.0
+    durations: dict[int, float] = field(default_factory=dict[int, float])
+    costs: list[MethodCost] = field(default_factory=list[MethodCost])
+    metrics: Counter[str] = field(default_factory=Counter[str])
+    bytes: float = 0.0
+    map_bytes: float = 0.0
+
+
+def _add_model(
+    total: _Total, resolved: Resolved, model: str, tasks: Sequence[Task], options: ProbeOptions, store: Store | None
+) -> None:
+    """Add what the tasks of a model take."""
+    opened = tuple[str, ...]()
+    pending = [(index, task) for index, task in enumerate(tasks) if task.model == model]
+    if not pending:
+        return
+    with _threads(options.threads):
+        probe = Probe(resolved, model, options)
+        total.load += probe.load
+        for index, task in pending:  # the images of the last task are open
+            total.durations[index] = 0.0 if task.images == opened else probe.opening(len(task.images))
+            opened = task.images
+        for method in dict.fromkeys(task.method for _, task in pending):
+            of_method = [(index, task) for index, task in pending if task.method == method]
+            _add_method(total, resolved.plan.name, probe, of_method, store)
+
+
+def _add_method(total: _Total, plan: str, probe: Probe, tasks: Sequence[tuple[int, Task]], store: Store | None) -> None:
+    """Add what the tasks of a method take."""
+    task, maps, spent = tasks[0][1], 0, 0.0
+    cost = probe.cost(task.method)
+    stored = frozenset[str]() if store is None or task.force else store.images_with_maps(task.setting)
+    for index, task in tasks:
+        images = len(task.images)
+        scores, made = cost.scores(task.metrics, images), 0 if stored.issuperset(task.images) else images
+        seconds = cost.file(images) + sum(scores.values()) + (cost.maps(images) if made else 0.0)
+        total.durations[index] += seconds
+        total.metrics.update(scores)
+        total.bytes += cost.file_bytes(images)
+        maps, spent = maps + made, spent + seconds
+    total.bytes += cost.shared_bytes
+    total.map_bytes += maps * cost.map_bytes
+    forward, jvp, vjp = (maps * passes for passes in cost.passes)
+    names = plan, task.model, task.method
+    total.costs.append(MethodCost(*names, len(tasks), maps, forward, jvp, vjp, spent, cost.fraction))
+
+
+def _makespan(durations: Sequence[float], workers: int) -> float:
+    """When the last task ends, if each goes to the first process that is free."""
+    free = [0.0] * workers
+    for seconds in durations:
+        heapq.heapreplace(free, free[0] + seconds)
+    return max(free)
+
+
+@contextlib.contextmanager
+def _threads(number: int | None) -> Generator[None]:
+    """The threads that a process of several has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,357 @@
+"""Manifests: the weights, images and settings that a plan stands for, as they are stored beside the results, and the
+keys made of them."""
+
+import hashlib
+import json
+import math
+import platform
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import fringe
+from fringe._records import digest
+from fringe.bench.experiments._arms import Arm, refuse_lookalikes, written_code
+from fringe.bench.experiments._examples import open_entry, sample_examples
+from fringe.bench.experiments._plan import Plan
+from fringe.classifier import Classifier
+from fringe.data import ImageRef
+from fringe.errors import FringeError, TargetError, TransientError, first_line, is_misread, is_transient
+from fringe.inputs import ImageEntry, ImageSample, choose_references, find_images, sample_images
+from fringe.models import LoadedModel
+
+#: Raised when a change of this library moves numbers that are stored under the same names.
+SCHEMA = 1
+
+
+def map_setting(
+    model: Mapping[str, Any],
+    method: Mapping[str, Any],
+    target: str | int,
+    score: str,
+    seed: int,
+    references: tuple[str, ...] | None = None,
+    code: str | None = None,
+) -> dict[str, Any]:
+    """All that shapes a method's map on a model, but the image, as plain data that JSON returns unchanged; its
+    :func:`digest` is the key. Neither the batch size, the device nor the engine is in it: they move a number by
+    rounding alone.
+
+    ``model`` holds its architecture, the digests of weights and structure, and the preprocessing with the rule for
+    turned photos; ``method`` its record; ``references`` the digests of the reference images, for a method that uses
+    them; ``code`` the digest of a method of the user's own.
+    """
+    setting = {"model": model, "method": method, "target": target, "score": score, "seed": seed}
+    setting |= {"code": code} if code else {}
+    return json.loads(json.dumps({**setting, "references": references, "dtype": "float32", "schema": SCHEMA}))
+
+
+def without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """``new`` without what only adds to the old plan: more images, other models, methods and metrics."""
+
+    def known(part: str) -> dict[str, Any]:
+        return {name: value for name, value in new[part].items() if name in previous[part]}
+
+    methods = {
+        model: {name: method for name, method in counts.items() if name in previous["methods"][model]}
+        for model, counts in new["methods"].items()
+        if model in previous["methods"]
+    }
+    limits: dict[str, int] = {}
+    for metric in previous["metrics"]:
+        limiting = (previous if _limit(new, metric) >= _limit(previous, metric) else new)["limits"]
+        limits |= {metric: limiting[metric]} if metric in limiting else {}
+    parts = ("models", "preprocessing", "model_output", "metrics", "scenes")
+    shared = {part: known(part) for part in parts if part in previous and part in new}
+    examples = {
+        label: previous["examples"][label] if label not in new.get("examples", {}) else min(n, new["examples"][label])
+        for label, n in previous.get("examples", {}).items()
+    }
+    more = {"examples": examples} if examples else {}
+    plain = {name: value for name, value in new.items() if name != "examples"}
+    return {**plain, **shared, **more, "methods": methods, "limits": limits, "n": min(previous["n"], new["n"])}
+
+
+def _limit(plan: Mapping[str, Any], metric: str) -> int:
+    return min(plan["limits"].get(metric, plan["n"]), plan["n"])
+
+
+#: Images whose logits are stored for each model.
+IMAGES = 4
+
+#: Largest difference that is rounding, as a part of the largest logit, on one kind of device.
+TOLERANCE = 1e-4
+#: The same between two kinds, of which one may multiply in a shorter format.
+OTHER_DEVICE = 5e-2
+
+
+@dataclass(frozen=True)
+class FirstLogits:
+    """Logits (C,) of a model by image digest, and the ``tolerance`` within which they are equal."""
+
+    values: Mapping[str, Tensor]
+    tolerance: float = TOLERANCE
+
+    def differing(self, others: Mapping[str, Tensor], *, same_device: bool = True) -> tuple[str, float] | None:
+        """The image on which ``others`` differ most, and by how much, if that is more than rounding; None where they
+        agree on all images that both have. Of two devices one may not run the model at all: what only one of them could
+        compute is then no difference."""
+        tolerance = self.tolerance if same_device else max(self.tolerance, OTHER_DEVICE)
+        pairs = {image: (others[image], now) for image, now in self.values.items() if image in others}
+        if not same_device:
+            pairs = {image: pair for image, pair in pairs.items() if all(bool(one.isfinite().all()) for one in pair)}
+        both = {image: _apart(*pair) for image, pair in pairs.items()}
+        far = [(image, distance) for image, (distance, size) in both.items() if not distance <= tolerance * size]
+        return max(far, key=lambda one: one[1], default=None)
+
+
+def first_logits(
+    model: LoadedModel,
+    pictures: Iterable[ImageEntry],
+    exif: Literal["transpose", "ignore"],
+    device: str | torch.device = "cpu",
+) -> FirstLogits:
+    """Compute the logits of the first images that can be opened; one NaN where the model does not take an image.
+    Raises TransientError if memory or the device fails."""
+    classifier, logits = Classifier(model.module, output=model.output), dict[str, Tensor]()
+    for picture in pictures:
+        if len(logits) == IMAGES:
+            break
+        try:
+            x, _ = open_entry(picture, model, exif)
+        except FringeError:  # its row will say why it has no score
+            continue
+        try:
+            logits[picture.digest] = classifier.logits(x[None].to(device))[0].float().cpu()
+        except Exception as error:  # a model may raise nearly anything; the rows will say what
+            if is_misread(error):
+                raise
+            if is_transient(error):
+                raise TransientError(f"model {model.spec!r}: {first_line(error)}") from error
+            logits[picture.digest] = torch.full((1,), math.nan)
+    return FirstLogits(logits, _tolerance(model.module))
+
+
+def _tolerance(module: nn.Module) -> float:
+    """Relative error of rounding: larger for a model in half precision."""
+    kinds = {parameter.dtype for parameter in module.parameters() if parameter.dtype.is_floating_point}
+    return max([TOLERANCE, *(16 * torch.finfo(kind).eps for kind in kinds)])
+
+
+def _apart(before: Tensor, now: Tensor) -> tuple[float, float]:
+    """The largest difference, infinite for other classes or non-finite numbers, and the size of the logits."""
+    if not torch.equal(before.isfinite(), now.isfinite()):  # nor are they for two shapes
+        return math.inf, 0.0
+    finite = before.isfinite()
+    if not finite.any():
+        return 0.0, 0.0
+    size = float(before[finite].abs().max())
+    return float((before - now)[finite].abs().max()), max(size, 1e-3)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a plan stands for, as stored in the run folder; it is read without a model or an image.
+
+    Attributes:
+        plan: Record of the plan.
+        images: Digest, id, source and label of each image, in the order of the sample.
+        missing: Reasons for sampled images that could not be read.
+        settings: What shapes the maps, by model and method.
+        metrics: Metadata of each metric by label.
+        models: Metadata of each model by label.
+        versions: Library versions.
+        scenes: By label, the title, source, answer and settings of each scene, and its networks: by label of the model,
+            the given model, the number, and the gates.
+    """
+
+    plan: Mapping[str, Any]
+    images: tuple[Mapping[str, Any], ...]
+    missing: tuple[str, ...]
+    settings: Mapping[str, Mapping[str, Any]]
+    metrics: Mapping[str, Mapping[str, Any]]
+    models: Mapping[str, Mapping[str, Any]]
+    versions: Mapping[str, str]
+    scenes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+
+    @property
+    def name(self) -> str:
+        return self.plan["name"]
+
+    def setting_key(self, model: str, method: str) -> str:
+        return digest(self.settings[model][method])
+
+    def model_key(self, model: str) -> str:
+        """Name of a model in the settings: weights, structure and preprocessing, not its source."""
+        return digest({name: value for name, value in self.models[model].items() if name != "spec"})
+
+    def scene_of(self, model: str) -> str | None:
+        """Label of the scene that a model belongs to; None for one that was given."""
+        return next((label for label, scene in self.scenes.items() if model in scene["networks"]), None)
+
+    def positions(self, model: str, metric: str | None = None) -> Sequence[int]:
+        """Where among the images those are that a model is explained on, or that a metric is computed on."""
+        limit, scene = None if metric is None else self.metrics[metric]["limit"], self.scene_of(model)
+        if scene is None:
+            return range(len(self.images))[:limit]
+        return [index for index, image in enumerate(self.images) if image["scene"] == scene][:limit]
+
+    def images_of(self, model: str, metric: str | None = None) -> tuple[Mapping[str, Any], ...]:
+        """The images that a model is explained on, or that a metric is computed on."""
+        at = self.positions(model, metric)
+        return self.images[: len(at)] if isinstance(at, range) else tuple(self.images[index] for index in at)
+
+    def gates(self, model: str) -> tuple[Mapping[str, Any], ...]:
+        """The gates of a model of a scene, with whether each ``holds``, and a ``text`` that says so."""
+        scene = self.scene_of(model)
+        return () if scene is None else tuple(self.scenes[scene]["networks"][model]["gates"])
+
+    def record(self) -> dict[str, Any]:
+        plain = {**vars(self), "images": list(self.images), "missing": list(self.missing)}
+        return plain if self.scenes else {name: value for name, value in plain.items() if name != "scenes"}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Manifest":
+        known: dict[str, Any] = {**record, "images": tuple(record["images"]), "missing": tuple(record["missing"])}
+        return cls(**known)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A plan with its manifest and images; ``logits`` are those of a few images by model, if required."""
+
+    plan: Plan
+    manifest: Manifest
+    pictures: Mapping[str, ImageEntry]
+    references: tuple[ImageEntry, ...]
+    logits: Mapping[str, FirstLogits] = field(default_factory=dict[str, FirstLogits])
+
+
+def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) -> Resolved:
+    """Load the models and sample the images of a plan; with ``logits``, compute those of the first few images on the
+    CPU, and of those that are ``known`` before the others. Raises FringeError for a model or data that cannot be
+    used."""
+    refuse_lookalikes("metrics", plan.metrics)
+    for arm in plan.arms:
+        refuse_lookalikes("methods", arm.methods)
+    refs = find_images(plan.data) if plan.data or not plan.scenes else []  # once: a folder may hold very many
+    loaded = {arm.label: arm.model.load(images=refs) for arm in plan.arms} if plan.scenes else {}
+    drawn = _drawn(plan, refs, loaded)
+    given = refs if plan.references is None else find_images([plan.references], "references")
+    references = choose_references(given, plan.seed)
+    loaded = loaded or {arm.label: arm.model.load() for arm in plan.arms}
+    manifest = Manifest(
+        plan=plan.record(),
+        images=tuple(picture.record() for picture in drawn.pictures),
+        missing=drawn.missing,
+        settings={
+            arm.label: _settings(plan, arm, describe(loaded[arm.label], plan.exif), references) for arm in plan.arms
+        },
+        metrics={label: _metric(plan, label) for label in plan.metrics},
+        models={label: {"spec": model.spec, **describe(model, plan.exif)} for label, model in loaded.items()},
+        versions=versions(),
+        scenes=_scenes(plan, refs, loaded),
+    )
+    ordered = sorted(drawn.pictures, key=lambda picture: picture.digest not in known)
+    pictures = {arm.label: [one for one in ordered if one.label == arm.scene] for arm in plan.arms}
+    first = {name: first_logits(model, pictures[name], plan.exif) for name, model in loaded.items()} if logits else {}
+    _require_target(plan, first)
+    return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
+
+
+def _require_target(plan: Plan, first: Mapping[str, FirstLogits]) -> None:
+    """Raise TargetError for a class that a model does not have, before all its scores fail."""
+    for label, known in first.items():
+        classes = {len(values) for values in known.values.values() if bool(values.isfinite().all())}
+        if isinstance(plan.target, int) and classes and plan.target >= max(classes):
+            message = f"class {plan.target} does not exist; the model {label} has classes 0 to {max(classes) - 1}"
+            raise TargetError(message, argument="target")
+
+
+def _drawn(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]) -> ImageSample:
+    """The images of a plan: sampled of ``refs``, or made by its scenes."""
+    if not plan.scenes:
+        how = {"holdout": plan.holdout, "labels": plan.target == "label"}
+        return sample_images(plan.data, plan.n, plan.seed, plan.exclude, refs=refs, **how)
+    networks = {label: [loaded[arm.label] for arm in plan.arms if arm.scene == label] for label in plan.scenes}
+    counts = {label: plan.images(label) for label in plan.scenes}
+    images = refs if any(scene.requires_images for scene in plan.scenes.values()) else []
+    return sample_examples(plan.scenes, networks, images, counts, plan.seed, plan.exclude, digest)
+
+
+def _scenes(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]) -> dict[str, dict[str, Any]]:
+    """What is stored of the scenes; their gates are measured here."""
+    result: dict[str, dict[str, Any]] = {}
+    for label, scene in plan.scenes.items():
+        images = refs if scene.requires_images else []
+        networks = dict[str, dict[str, Any]]()
+        for arm in (arm for arm in plan.arms if arm.scene == label):
+            gates = [
+                {**asdict(gate), "holds": gate.holds, "text": str(gate)}
+                for gate in scene.gates(loaded[arm.label], arm.model.given(), images)
+            ]
+            networks[arm.label] = {"given": arm.given, "number": arm.model.number, "gates": gates}
+        texts = {name: getattr(scene, name) for name in ("title", "source", "answer")}
+        result[label] = {**texts, "settings": scene.record(), "networks": networks}
+    return result
+
+
+def with_methods(resolved: Resolved, plan: Plan) -> Resolved:
+    """Resolve a plan that differs from a resolved one in its methods alone; no model is loaded and no image read."""
+    manifest = resolved.manifest
+    models = {label: {n: v for n, v in model.items() if n != "spec"} for label, model in manifest.models.items()}
+    settings = {arm.label: _settings(plan, arm, models[arm.label], resolved.references) for arm in plan.arms}
+    return replace(resolved, plan=plan, manifest=replace(manifest, plan=plan.record(), settings=settings))
+
+
+def versions() -> dict[str, str]:
+    """Versions of what shapes the numbers: this library, PyTorch, NumPy, Python, and loaded libraries of models and
+    methods."""
+    known = {"fringe": fringe.__version__, "torch": str(torch.__version__), "numpy": np.__version__}
+    optional = ("torchvision", "timm", "transformers", "captum", "zennit", "lxt")
+    loaded = {name: sys.modules[name] for name in optional if name in sys.modules}
+    more = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded.items()}
+    return {**known, "python": platform.python_version(), **more}
+
+
+def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
+    """What of a model shapes the numbers; how its output is read, where that was given."""
+    return {
+        "architecture": model.architecture,
+        "weights": model.digest[:32],
+        "structure": hashlib.sha256(str(model.module).encode()).hexdigest()[:32],
+        "preprocessing": {**model.preprocessing.record(), "exif": exif},
+        **({} if model.output == "auto" else {"output": model.output}),
+    }
+
+
+def _settings(
+    plan: Plan, arm: Arm, description: Mapping[str, Any], references: tuple[ImageEntry, ...]
+) -> dict[str, dict[str, Any]]:
+    digests = tuple(picture.digest for picture in references)
+    return {
+        candidate.label: map_setting(
+            model=description,
+            method=candidate.record(),
+            target="example" if arm.scene else plan.target,
+            score=plan.score,
+            seed=plan.seed,
+            references=digests if candidate.method is not None and candidate.method.uses_references else None,
+            code=written_code(candidate.method),
+        )
+        for candidate in plan.candidates(arm)
+    }
+
+
+def _metric(plan: Plan, label: str) -> dict[str, Any]:
+    metric = plan.metrics[label]
+    description = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
+    settings = metric.record()
+    key = digest([settings, code] if (code := written_code(metric)) else settings)
+    description |= {"summary": metric.aggregate, "settings": settings, "key": key}
+    return {**description, "limit": plan.limit(label)}

@@ -1,0 +1,358 @@
+"""Plans: an experiment with every model, method and metric configured."""
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from fringe._urls import url_of
+from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names, read_preset, require_package
+from fringe.bench.experiments._arms import Arm, ModelSource, scene_arms
+from fringe.bench.experiments._spec import ExperimentSpec
+from fringe.bench.scenes import SCENES, Scene, get_scene
+from fringe.classifier import Score
+from fringe.data import SOURCE, ImageError, find_inputs
+from fringe.errors import InputError, install_hint
+from fringe.evaluation import CONTROLS, Candidate, control_candidates
+from fringe.inputs import default_model
+from fringe.metrics import METRICS, Metric, get_metric
+from fringe.settings import canonical_name, nearest_known, with_settings
+
+#: The paper's setting of FRInGe for a model's architecture, as the name of a method.
+AUTO = "fringe:auto"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Models, methods, metrics and images. ``name`` tells the plans of one folder apart.
+
+    ``data`` names images as a command line does; ``n`` of them are drawn by ``seed``, which keys all noise, too.
+    ``limits`` holds metrics that only the first so many images are scored by. ``exclude`` are digests of images that
+    are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet the others. ``shard``
+    images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
+    the number of a class. ``scenes`` by label make the networks and examples of the arms, ``n`` examples each, or as
+    many as ``examples`` says, if that is less.
+    """
+
+    name: str
+    data: tuple[str, ...]
+    arms: tuple[Arm, ...]
+    metrics: Mapping[str, Metric]
+    n: int
+    seed: int = 0
+    target: str | int = "predicted"
+    score: Score = "logit"
+    exif: Literal["transpose", "ignore"] = "ignore"
+    references: str | None = None
+    controls: bool = True
+    limits: Mapping[str, int] = field(default_factory=dict[str, int])
+    exclude: frozenset[str] = frozenset()
+    holdout: bool = False
+    shard: int = 16
+    scenes: Mapping[str, Scene] = field(default_factory=dict[str, Scene])
+    examples: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def __post_init__(self) -> None:
+        labels = [arm.label for arm in self.arms]
+        if not labels or len(set(labels)) != len(labels):
+            raise InputError(f"models: got the labels {labels}, expected at least one and each once")
+        for label in self.limits:
+            if label not in self.metrics:
+                raise InputError(f"limits: {label!r} is no metric of this plan; its metrics: {', '.join(self.metrics)}")
+        records = [scene.record() for scene in self.scenes.values()]
+        twice = [label for label, record in zip(self.scenes, records, strict=True) if records.count(record) > 1]
+        if twice:  # their examples would have the same names
+            hint = "name it once, or change a setting of one"
+            raise InputError(f"{', '.join(twice)} are one scene with the same settings", argument="scene", hint=hint)
+        for arm in self.arms:
+            taken = sorted(set(arm.methods) & set(CONTROLS)) if self.controls else []
+            if not arm.methods or taken:
+                problem = f"{', '.join(taken)} is a control; choose another label, or leave the controls out"
+                raise InputError(f"methods: {problem if taken else 'none given'}")
+
+    def arm(self, label: str) -> Arm:
+        """The arm of a label."""
+        return next(arm for arm in self.arms if arm.label == label)
+
+    def candidates(self, arm: Arm) -> list[Candidate]:
+        """Who takes part on a model: its methods, then the controls."""
+        controls = control_candidates(arm.methods) if self.controls else []
+        return [*(Candidate(label, method) for label, method in arm.methods.items()), *controls]
+
+    def limit(self, metric: str) -> int:
+        """How many images a metric is computed on."""
+        return min(self.limits.get(metric, self.n), self.n)
+
+    def images(self, scene: str) -> int:
+        """How many images a model is explained on: given ones, or the examples of the scene of this label."""
+        return min(self.examples.get(scene, self.n), self.n)
+
+    def record(self) -> dict[str, Any]:
+        """The plan as plain data, for people and for telling two plans apart."""
+        outputs = {arm.label: arm.model.output for arm in self.arms if arm.model.output != "auto"}
+        return {
+            "name": self.name,
+            "data": list(self.data),
+            "models": {arm.label: arm.model.spec for arm in self.arms},
+            "preprocessing": {arm.label: arm.model.preprocessing for arm in self.arms},
+            "methods": {arm.label: {e.label: e.record() for e in self.candidates(arm)} for arm in self.arms},
+            "metrics": {label: metric.record() for label, metric in self.metrics.items()},
+            "limits": dict(self.limits),
+            "n": self.n,
+            "seed": self.seed,
+            "target": self.target,
+            "score": self.score,
+            "exif": self.exif,
+            "references": self.references,
+            **({"model_output": outputs} if outputs else {}),
+            **({"last": True} if self.holdout else {}),
+            **({"scenes": {label: scene.record() for label, scene in self.scenes.items()}} if self.scenes else {}),
+            **({"examples": dict(self.examples)} if self.examples else {}),
+        }
+
+
+def build_plan(spec: ExperimentSpec) -> Plan:
+    """Configure the models, methods and metrics of an experiment.
+
+    Texts are checked first. Models, which may need a download, are loaded only if a label or a preset needs them.
+
+    Args:
+        spec: The experiment.
+
+    Returns:
+        The plan, ready to be run.
+
+    Raises:
+        FringeError: For a name, setting, file or model that does not exist or does not fit.
+    """
+    given = spec.model_fields_set
+    scenes: dict[str, Scene] = {label: get_scene(scene) for label, scene in spec.scene.items()}
+    texts = _default_metrics(scenes) if spec.metrics is None else spec.metrics
+    metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
+    labels = [*spec.methods, *metrics, *scenes]
+    texts_of = _by_known_label(spec.set, labels)
+    check_settings(texts_of, labels)
+    scenes = {label: with_settings(scene, texts_of.get(label, {})) for label, scene in scenes.items()}
+    _check_truth(spec, scenes, metrics)
+    metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
+    methods = {label: configured(_without_auto(method) or method) for label, method in spec.methods.items()}
+    methods = {label: with_settings(method, texts_of.get(label, {})) for label, method in methods.items()}
+    limits = _limits(
+        _by_known_label(spec.limits, [*metrics, *scenes]), {**metrics, **scenes}, required="limits" in given
+    )
+    _require_images("references", *((spec.references,) if spec.references else ()))
+    _require_images("data", *spec.data)
+    tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
+    alone = bool(scenes) and not any(scene.requires_model for scene in scenes.values())
+    models = {} if alone else spec.model or {SOURCE: default_model(spec.data)}
+    given_images = not scenes or any(scene.requires_images for scene in scenes.values())
+    data = spec.data or (_default_data(models) if given_images else ())
+    arms = tuple(_arm(spec, label, source) for label, source in _sources(spec, models).items())
+    arms = arms if tuned is None else tuned.apply(arms)
+    arms = tuple(  # settings also replace those of a preset
+        replace(arm, methods={label: with_settings(m, texts_of.get(label, {})) for label, m in arm.methods.items()})
+        for arm in arms
+    )
+    if scenes:
+        arms = scene_arms(scenes, arms, data, methods)
+    return Plan(
+        data=data,
+        arms=arms,
+        metrics=metrics,
+        scenes=scenes,
+        limits={label: n for label, n in limits.items() if label in metrics},
+        examples={label: n for label, n in limits.items() if label in scenes},
+        exclude=frozenset[str]() if tuned is None else tuned.images,
+        **{name: getattr(spec, name) for name in _SHARED},
+    )
+
+
+#: Fields that a plan takes from the specification as they are.
+_SHARED = ("name", "n", "seed", "target", "score", "exif", "references", "controls", "shard")
+
+
+#: The metrics of an experiment with scenes that names none; its scenes add their own.
+LOCALISATION = ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_hit")
+
+
+def _default_metrics(scenes: Mapping[str, Scene]) -> Mapping[str, Any]:
+    """The metrics that are computed by default; with scenes those of localisation."""
+    if not scenes:
+        return {name: name for name, kind in METRICS.items() if kind.by_default}
+    more = (name for scene in scenes.values() for name in scene.metrics)
+    return {name: name for name in dict.fromkeys((*LOCALISATION, *more))}
+
+
+def _check_truth(spec: ExperimentSpec, scenes: Mapping[str, Scene], metrics: Mapping[str, Metric]) -> None:
+    """Raise InputError for a metric that needs a scene where there is none, and for a class where a scene sets it."""
+    lacking = [label for label, metric in metrics.items() if metric.requires_truth and not scenes]
+    if lacking:
+        hint = f"name a scene, such as scene='gridpg'; known: {', '.join(SCENES)}"
+        raise InputError(f"{', '.join(lacking)}: it is not known what the model uses", argument="metrics", hint=hint)
+    if scenes and "target" in spec.model_fields_set:
+        raise InputError(f"got {spec.target!r} with a scene, which sets the explained class itself", argument="target")
+
+
+def configured(method: str | Attributor) -> Attributor:
+    """Resolve the name of a method, as :func:`fringe.attribution.get_method` does. Raises InputError for an unknown
+    method or preset, or a method whose package is not installed."""
+    result = get_method(method)
+    if result.innermost.name == "geoig_knn" and importlib.util.find_spec("sklearn") is None:
+        raise InputError("geoig_knn needs scikit-learn", argument="methods", hint=install_hint("graph"))
+    require_package(result)
+    return result
+
+
+def _without_auto(method: str | Attributor) -> str | None:
+    """``fringe`` of ``fringe:auto``, ``straight:fringe`` of ``straight:fringe:auto``; None for any other method."""
+    if isinstance(method, str) and (method == AUTO or method.endswith(f":{AUTO}")):
+        return method.removesuffix(AUTO) + "fringe"
+    return None
+
+
+def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
+    """Values by the label that they are meant for: one that is not known is spelled as the registries do. Those of
+    ``LABEL.of`` are settings ``of.KEY`` of the method LABEL, a modifier."""
+    known, result = set(labels), dict[str, Any]()
+    for label, value in values.items():
+        name, inner = label, ""
+        while name not in known and name.endswith(".of"):
+            name, inner = name.removesuffix(".of"), f"of.{inner}"
+        for registry in () if name in known else (METHODS, METRICS, SCENES):
+            name = canonical_name(name, registry)
+        if isinstance(value, Mapping):
+            texts = cast("Mapping[str, str]", value).items()
+            value = {**result.get(name, {}), **{f"{inner}{key}": text for key, text in texts}}
+        result[name] = value
+    return result
+
+
+def check_settings(settings: Mapping[str, Any], labels: Iterable[str]) -> None:
+    """Raise InputError for settings of a method or metric that is not among the ``labels``."""
+    labels = list(labels)
+    for label in settings:
+        if label not in labels:
+            message = f"{label!r} is not compared here{nearest_known(label, labels, 0.4)} Compared: {', '.join(labels)}"
+            raise InputError(message, argument="set")
+
+
+def _limits(limits: Mapping[str, int], metrics: Mapping[str, Metric | Scene], *, required: bool) -> dict[str, int]:
+    """The limits of the plan's metrics and scenes; those of a default may name others."""
+    for name in limits:
+        if required and name not in metrics:
+            message = (
+                f"{name!r} is no metric of this run{nearest_known(name, metrics)} Its metrics: {', '.join(metrics)}"
+            )
+            raise InputError(message, argument="limits")
+    return {name: n for name, n in limits.items() if name in metrics}
+
+
+def _require_images(argument: str, *texts: str) -> None:
+    """Raise InputError for a text that names nothing; what is there is listed once, when the plan is resolved."""
+    for text in texts:
+        if url_of(text) or os.path.exists(text):
+            continue
+        try:
+            next(find_inputs([text]))
+        except ImageError as error:
+            raise InputError(str(error), argument=argument) from error
+
+
+def _default_data(models: Mapping[str, Any]) -> tuple[str, ...]:
+    """The embedded images where every model is the embedded one."""
+    if all(spec == SOURCE for spec in models.values()):
+        return (SOURCE,)
+    raise InputError("none given", argument="data", hint="name a folder of images")
+
+
+def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, ModelSource]:
+    """The models by label; one without a label goes by its architecture."""
+    result: dict[str, ModelSource] = {}
+    for name, model in models.items():
+        text, module = (model, None) if isinstance(model, str) else (name, model)
+        source = ModelSource(text, spec.preprocessing, spec.trust_code, module, spec.model_output)
+        label = source.load().label if name == model else name
+        if label in result:
+            raise InputError(f"{label} given twice", argument="model", hint="tell them apart with LABEL=SPEC")
+        result[label] = source
+    return result
+
+
+def _arm(spec: ExperimentSpec, label: str, source: ModelSource) -> Arm:
+    methods: dict[str, Attributor] = {}
+    for name, method in spec.methods.items():
+        plain = _without_auto(method)
+        methods[name] = configured(method) if plain is None else get_method(plain).around(_paper_setting(label, source))
+    return Arm(label, source, methods)
+
+
+def _paper_setting(label: str, source: ModelSource) -> FRInGe:
+    """The paper's setting for a model's architecture, or that for any network where it has none."""
+    architecture = source.load().architecture
+    if architecture in preset_names():
+        return FRInGe.preset(architecture)
+    warnings.warn(f"{label}: the paper has no setting for {architecture}; fringe:paper is used", stacklevel=4)
+    return FRInGe.preset("paper")
+
+
+@dataclass(frozen=True)
+class _TunedPreset:
+    """A ``method`` as the file ``path`` sets it for an ``architecture``, and the ``images`` that it was tuned on."""
+
+    path: str
+    method: Attributor
+    architecture: str
+    images: frozenset[str]
+
+    @classmethod
+    def read(cls, path: str) -> "_TunedPreset":
+        method, metadata = read_preset(Path(path))
+        return cls(path, method, metadata["architecture"], frozenset(metadata["images"]))
+
+    def apply(self, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
+        """The arms with this setting in place of the method's own. Raises InputError where it fits none."""
+        name, architectures = self.method.name, {arm.label: arm.model.load().architecture for arm in arms}
+        fitting = [arm.label for arm in arms if architectures[arm.label] == self.architecture]
+        if not fitting:
+            models = ", ".join(architectures.values())
+            message = f"{self.path!r} was tuned for {self.architecture!r}; the models are {models}"
+            raise InputError(message, argument="preset")
+        if any(name not in arm.methods for arm in arms if arm.label in fitting):
+            message = f"{self.path!r} sets {name}, which is not among the methods"
+            hint = f"call the one that it replaces so, as in methods='{name}={self.method.label}'"
+            raise InputError(message, argument="preset", hint=hint)
+        return tuple(
+            replace(arm, methods={**arm.methods, name: self.method}) if arm.label in fitting else arm for arm in arms
+        )
+
+
+def planned_work(
+    methods: Mapping[str, Attributor | None],
+    metrics: Mapping[str, Metric],
+    images: int,
+    limits: Mapping[str, int] | None = None,
+    controls: bool = False,
+) -> list[tuple[str, float, float]]:
+    """List what maps and scores would take, as far as the settings tell: what is computed, the forward and backward
+    passes of one, and how many. ``limits`` are metrics that are computed on the first images only; ``controls`` says
+    that those of the methods are computed, too."""
+    if controls:
+        methods = {**methods, **{one.label: one.method for one in control_candidates(methods)}}
+    makers = [(f"a map by {name}", method.planned_passes or 0.0) for name, method in methods.items() if method]
+    work: list[tuple[str, float, float]] = []
+    for label, metric in metrics.items():
+        count = min((limits or {}).get(label, images), images)
+        work.append((f"the score {label}", metric.planned_passes, count * len(methods)))
+        if metric.requires_explainer:
+            more = metric.planned_maps * count
+            work += [(*maker, more) for maker in makers]
+    return work + [(*maker, images) for maker in makers]
+
+
+def planned_work_of(plans: Iterable[Plan]) -> list[tuple[str, float, float]]:
+    """As :func:`planned_work`, for all models of plans."""
+    pairs = ((plan, arm) for plan in plans for arm in plan.arms)
+    return [w for p, a in pairs for w in planned_work(a.methods, p.metrics, p.images(a.scene), p.limits, p.controls)]

@@ -1,0 +1,385 @@
+"""Run experiments: resume a run folder, compute what is missing, and return the results."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal
+
+from fringe._process import Interrupted as Interrupted
+from fringe._process import interruptible as interruptible
+from fringe._progress import log as logger
+from fringe._progress import shown
+from fringe._records import changes, describe_changes, digest
+from fringe._text import counted
+from fringe.bench.experiments._executors import Executor, SerialExecutor, run_tasks
+from fringe.bench.experiments._jobs import Job, RunLog, State, TaskReport
+from fringe.bench.experiments._manifest import Resolved, resolve, with_methods, without_growth
+from fringe.bench.experiments._options import RunOptions
+from fringe.bench.experiments._places import warn
+from fringe.bench.experiments._plan import Plan, build_plan
+from fringe.bench.experiments._records import ScoreRecord
+from fringe.bench.experiments._results import Results, results_from, results_of
+from fringe.bench.experiments._runner import TaskRunner
+from fringe.bench.experiments._spec import ExperimentSpec
+from fringe.bench.experiments._status import describe_failures
+from fringe.bench.experiments._store import CRASH, PLAN, Store
+from fringe.bench.experiments._tasks import (
+    Key,
+    Requirements,
+    Task,
+    committed_keys,
+    failed_keys,
+    mixed,
+    pending_tasks,
+    versions_of,
+)
+from fringe.errors import InputError, TransientError
+
+#: Lines of one kind that :func:`describe_run` shows.
+SHOWN = 5
+#: Severity of a line of :func:`describe_run`.
+Level = Literal["info", "warning", "error"]
+#: States of tasks by their name in a record.
+_STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
+
+
+@dataclass
+class Progress:
+    """Callbacks of a run: ``began`` with the tasks that are missing, then ``ended`` with each report."""
+
+    began: Callable[[Resolved, Sequence[Task]], None] = lambda resolved, tasks: None
+    ended: Callable[[TaskReport], None] = lambda report: None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended: early if there is a ``cause``, else everything that could be done is done.
+
+    ``set_aside`` are the records of tasks that were set aside in an earlier run, and ``failed_before`` counts the
+    scores that failed then; they were not tried again.
+    """
+
+    resolved: Resolved
+    log: RunLog
+    cause: BaseException | None = None
+    set_aside: tuple[Mapping[str, Any], ...] = field(default=())
+    failed_before: int = 0
+
+    @property
+    def stopped(self) -> str | None:
+        """``cause`` in words."""
+        return None if self.cause is None else str(self.cause)
+
+    @property
+    def partial(self) -> bool:
+        """Whether some image has no score, or a sampled image could not be read."""
+        manifest = self.resolved.manifest
+        lacking = (self.log.left, self.log.failed, self.failed_before, self.set_aside, manifest.missing)
+        return any(map(bool, lacking))
+
+    @property
+    def left(self) -> list[dict[str, Any]]:
+        """Images that are left to a later run, counted by model, method and reason."""
+        counts = Counter((r.task.model, r.task.method, why) for r in self.log.reports for why in r.left.values())
+        return [{"model": m, "method": method, "reason": why, "images": n} for (m, method, why), n in counts.items()]
+
+
+def run_experiment(
+    spec: ExperimentSpec | Plan,
+    out: str | Path | Store | None = None,
+    *,
+    executor: Executor | str = "serial",
+    device: str = "cpu",
+    batch_size: int | Literal["auto"] = "auto",
+    save_maps: bool = False,
+    amend: bool = False,
+    retry: bool = False,
+    renew: bool = False,
+    progress: bool | Progress | None = None,
+) -> Results:
+    """Score methods under metrics on many images.
+
+    Args:
+        spec: What is computed.
+        out: Run folder. Stored results are not computed again; None keeps everything in memory.
+        executor: Where tasks run: ``"serial"`` in this process, ``"processes"`` in one process for each CPU
+            core, ``"ray"`` or ``"ray:ADDRESS"`` on a Ray cluster, or an executor. If ``out`` is None, tasks run in this
+            process.
+        device: Device of the models; "auto" is the GPU if there is one.
+        batch_size: Images of a forward pass, or "auto".
+        save_maps: Keep the maps; a later metric can then use them.
+        amend: Let other settings replace those of the folder's plan of this name.
+        retry: Compute failed scores and tasks that were set aside again.
+        renew: Recall the results of a model whose logits have changed.
+        progress: True for a progress bar, or callbacks: with the tasks at the start, and with each report.
+
+    Returns:
+        The scores. A score that failed, or was left to a later run, is null in :attr:`Results.frame`, with the reason.
+
+    Raises:
+        FringeError: For a specification, folder or model that cannot be used.
+        TransientError: If the disk or device fails: the same call resumes.
+        Interrupted: On SIGINT or SIGTERM; what was committed stays, and the same call resumes.
+    """
+    import polars  # noqa: F401 - if it is absent, say so before hours of work
+
+    plan = spec if isinstance(spec, Plan) else build_plan(spec)
+    same = {"save_maps": save_maps, "amend": amend, "retry": retry, "renew": renew}
+    options = RunOptions(device=device, batch_size=batch_size, executor=executor, **same).resolve()
+    if out is None:
+        with _callbacks(progress, plan.name) as callbacks:
+            return _in_memory(plan, options.device, batch_size, callbacks)
+    root = out.root if isinstance(out, Store) else Path(out)
+    with _callbacks(progress, plan.name) as callbacks:
+        finished = run_plan(plan, root, options, callbacks)
+    if finished.cause is not None:
+        raise finished.cause
+    return results_of(Store(root, create=False), finished.resolved.manifest)
+
+
+@contextlib.contextmanager
+def _callbacks(progress: bool | Progress | None, name: str) -> Generator[Progress]:
+    """The callbacks of a run: the caller's, or those of a progress bar."""
+    with shown(progress is True, name) as report:
+        if report is None:
+            yield Progress() if isinstance(progress, (bool, NoneType)) else progress
+            return
+        done = total = 0
+
+        def began(_: Resolved, tasks: Sequence[Task]) -> None:
+            nonlocal total
+            total = len(tasks)
+            report(0, total)
+
+        def ended(_: TaskReport) -> None:
+            nonlocal done
+            done += 1
+            report(done, total)
+
+        yield Progress(began, ended)
+
+
+def _in_memory(plan: Plan, device: str, batch_size: int | Literal["auto"], progress: Progress) -> Results:
+    resolved = resolve(plan)
+    runner, records = TaskRunner(resolved, device=device, batch_size=batch_size), dict[Key, ScoreRecord]()
+    tasks = pending_tasks(resolved.manifest, (), plan.shard)
+    progress.began(resolved, tasks)
+    for task in tasks:
+        result = runner.perform(task)
+        records |= {record.key: record for record in result.rows}
+        failed = {record.image for record in result.rows if record.status != "ok"}
+        progress.ended(TaskReport(task, "left" if result.left else "done", len(failed), left=result.left))
+    return results_from(resolved.manifest, records)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A run folder and what a plan stands for, for many plans that differ in their methods alone: the folder is checked
+    once, and models are loaded and images drawn once."""
+
+    store: Store
+    resolved: Resolved
+    executor: SerialExecutor = field(default_factory=lambda: SerialExecutor(keep=True))
+
+
+def open_session(plan: Plan, root: Path) -> Session:
+    """Open a run folder for plans of the models and images of ``plan``. Raises FringeError as :func:`run_plan` does."""
+    store, resolved = _open(plan, root)
+    require_same_logits(store, resolved, renew=False)
+    return Session(store, resolved)
+
+
+def _open(plan: Plan, root: Path) -> tuple[Store, Resolved]:
+    """Open a run folder, without what is damaged, and find what a plan stands for."""
+    store = Store(root)
+    store.clean()
+    return store, resolve(plan, logits=True, known=store.images_with_logits())
+
+
+def run_plan(
+    plan: Plan, root: Path, options: RunOptions, progress: Progress | None = None, session: Session | None = None
+) -> RunResult:
+    """Compute what a run folder lacks of a plan; ``session`` is the folder, if it is open.
+
+    An interrupt (SIGINT, SIGTERM), a full disk or one that does not answer ends the run early; what was committed
+    stays. Raises FringeError for a plan, folder or model that cannot be used; TransientError for trouble of the disk,
+    and Interrupted on a signal, before the run begins.
+    """
+    with interruptible():
+        return _run(plan, root, options, progress or Progress(), session)
+
+
+def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, session: Session | None) -> RunResult:
+    if session is None:
+        store, resolved = _open(plan, root)
+    else:
+        store, resolved = session.store, with_methods(session.resolved, plan)
+    with contextlib.ExitStack() as stack:
+        if session is None:
+            stack.enter_context(store)
+        # of two runs that begin at once with other settings the second sees the plan of the first
+        with store.claim(f"plan-{plan.name.casefold()}", wait=True):
+            _check_compatible(store, resolved, amend=options.amend)
+            if session is None:
+                require_same_logits(store, resolved, renew=options.renew)
+            store.write_record(PLAN, plan.name, resolved.manifest.record())
+        return _compute(store, resolved, options, progress, session)
+
+
+def _compute(
+    store: Store, resolved: Resolved, options: RunOptions, progress: Progress, session: Session | None
+) -> RunResult:
+    log, cause, quarantined, failed_before = RunLog(), None, (), 0
+    plan = resolved.plan
+    try:
+        tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
+        logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), store.root)
+        progress.began(resolved, tasks)
+        job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
+        executor = options.executor or SerialExecutor()
+        if session is not None and isinstance(executor, SerialExecutor):
+            executor = session.executor  # it has the model and the images already
+        run_tasks(job, tasks, log, progress.ended, executor)
+    except (Interrupted, TransientError) as error:
+        logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
+        cause = error
+    return RunResult(resolved, log, cause, quarantined, failed_before)
+
+
+def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
+    """The missing tasks, the records of those that were set aside, and the number of scores that failed before and are
+    not tried again."""
+    manifest, stored = resolved.manifest, store.tasks()
+    scored = committed_keys(store, failures=False, tasks=stored)
+    done = scored if retry else committed_keys(store, tasks=stored)
+    tasks = pending_tasks(manifest, done, resolved.plan.shard, force=retry)
+    crashes = {} if retry else store.records(CRASH)
+    quarantined = tuple(crashes[task.key] for task in tasks if task.key in crashes)
+    failed_before = 0 if retry else len(failed_keys(stored, scored, manifest))
+    return [task for task in tasks if task.key not in crashes], quarantined, failed_before
+
+
+def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
+    """Raise InputError if the folder's plan of this name has other settings, beyond what growing explains, or if its
+    name differs from that of another plan by case alone: on macOS and Windows their reports would be one folder."""
+    plan, known = resolved.plan, store.records(PLAN)
+    alike = [name for name in known if name.casefold() == plan.name.casefold()]
+    if alike and plan.name not in alike:
+        message = f"got {plan.name!r}, and {str(store.root)!r} holds a plan {alike[0]!r}"
+        raise InputError(message, argument="name", hint="give it a name that differs by more than case")
+    previous = known.get(plan.name)
+    if previous is None or amend:
+        return
+    new: dict[str, Any] = json.loads(json.dumps(resolved.manifest.record()["plan"]))
+    lines = changes(previous["plan"], without_growth(previous["plan"], new))
+    if lines:
+        raise InputError(
+            f"{str(store.root)!r} holds a {plan.name} with other settings ({describe_changes(lines)})",
+            argument="out",
+            hint="name another folder, or use amend=True to change the plan and keep what still fits",
+        )
+
+
+def require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> None:
+    """Store the first logits of each model, or compare them with those that are stored. Raises InputError for a model
+    that has results in the folder and computes something else now; with ``renew`` those are set aside instead."""
+    for label, first in resolved.logits.items():
+        key = resolved.manifest.model_key(label)
+        before = store.logits(key)
+        far = first.differing(before)
+        if far is not None:
+            settings = _settings_of(store, resolved, label)
+            if settings and not renew:
+                raise _other_logits(store, resolved, label, far)
+            if settings:
+                under = counted(len(settings), "setting")
+                warn(f"model {label!r}: its results under {under} are recalled, and computed again")
+            store.recall(settings)
+            before = {}
+        if not first.values.keys() <= before.keys():
+            store.commit_logits(key, {**before, **first.values})
+
+
+def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, float]) -> InputError:
+    image = next(image["id"] for image in resolved.manifest.images if image["digest"] == far[0])
+    plans = [record["versions"] for record in store.records(PLAN).values()]
+    versions = changes(plans[0], resolved.manifest.versions) if plans else []
+    cause = f" ({'; '.join(versions)})" if versions else ""
+    return InputError(
+        f"model {label!r}: its logits are not those that the results in {str(store.root)!r} were computed with; the "
+        f"largest difference is {far[1]:.3g}, on image {image!r}. Its weights are the same: its code changed, or a "
+        f"library{cause}",
+        hint="name another folder, or use renew=True to recall the results of this model and compute them again",
+    )
+
+
+def _settings_of(store: Store, resolved: Resolved, label: str) -> set[str]:
+    """The settings of everything that was computed with the weights of a model, whatever its label."""
+    key, manifest = resolved.manifest.model_key(label), resolved.manifest
+    made = {task.setting: task.shared["setting"] for task in store.tasks()}
+    made |= {crash["setting_key"]: crash["setting"] for crash in store.records(CRASH).values()}
+    used = {setting for setting, known in made.items() if digest(known.get("model")) == key}
+    asked = {manifest.setting_key(label, method) for method in manifest.settings[label]}
+    return used | {setting for setting in asked if store.images_with_maps(setting)}
+
+
+def run_record(result: RunResult) -> dict[str, Any]:
+    """Describe how a run of a plan ended, as JSON data."""
+    manifest = result.resolved.manifest
+    return {
+        "plan": manifest.name,
+        "images": len(manifest.images),
+        "missing": list(manifest.missing),
+        "units": {name: result.log.count(state) for name, state in _STATES.items()},
+        "left": result.left,
+        "failed": result.log.failed,
+        "failed_before": result.failed_before,
+        "set_aside": len(result.set_aside),
+        "stopped": result.stopped,
+    }
+
+
+def has_scores(result: RunResult, store: Store) -> bool:
+    """Whether any score of the plan of a run was computed, now or before."""
+    manifest = result.resolved.manifest
+    if not result.partial or not manifest.images:
+        return bool(manifest.images)
+    required = Requirements(manifest)
+    return any(key in required for key in committed_keys(store, failures=False))
+
+
+def describe_run(result: RunResult, store: Store) -> list[tuple[Level, str]]:
+    """Describe how a run of a plan ended, in lines with their levels; at most ``SHOWN`` lines of one kind."""
+    manifest, reports = result.resolved.manifest, result.log.reports
+    lines: list[tuple[Level, str]] = [("error", f"not read: {reason}") for reason in manifest.missing[:SHOWN]]
+    for model, gate in [(label, gate) for label in manifest.settings for gate in manifest.gates(label)]:
+        text = gate["text"] if gate["holds"] else f"gate failed, its scores are not to be read ({gate['text']})"
+        lines.append(("info" if gate["holds"] else "warning", f"{model}: {text}"))
+    done = [report for report in reports if report.state == "done"]
+    reused = sum(report.reused for report in done)
+    computed = sum(len(report.task.images) - len(report.left) - report.failed for report in done) - reused
+    stored = f", {reused} stored maps scored" if reused else ""
+    lines.append(("info", f"{manifest.name}: {len(manifest.images)} images; {computed} maps made now{stored}"))
+    if result.log.failed or result.failed_before or result.set_aside:
+        crashed = {report.task.key for report in reports if report.state == "crashed"}
+        crashes = [record for key, record in store.records(CRASH).items() if key in crashed]
+        failures = results_of(store, manifest).failures().to_dicts()
+        lines.extend(("error", line) for line in describe_failures(failures, [*result.set_aside, *crashes], SHOWN))
+    versions = mixed(versions_of(store.tasks(), manifest))
+    lines.extend(("warning", f"results of several versions are mixed: {line}") for line in versions)
+    for task in result.left[:SHOWN]:
+        text = f"left: {task['method']} on {task['model']}, {task['images']} images: {task['reason']}"
+        lines.append(("error", text))
+    if result.left:
+        text = f"{result.log.left} images, summed over methods, are left to the next run of the same command: what "
+        lines.append(("warning", f"{text}kept them from being computed may pass"))
+    if result.stopped:
+        text = f"{result.stopped}; what is computed is in {store.root}: run the same command again to go on"
+        lines.append(("error", text))
+    return lines

@@ -1,0 +1,379 @@
+"""What an experiment computes: one model for Python, for a configuration file and for the options of a command."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
+
+from pydantic import Field, PlainValidator, StrictBool, StrictInt, ValidationInfo
+
+from fringe._files import SETTINGS_BYTES, read_regular
+from fringe._outputs import OutputKind
+from fringe.attribution import METHODS
+from fringe.bench.scenes import SCENES
+from fringe.errors import InputError
+from fringe.metrics import METRICS
+from fringe.models import LABEL, split_label
+from fringe.settings import Options, canonical_name, refuse_unknown, wrong_value
+
+_REGISTRIES: Mapping[str, Mapping[str, Any]] = {"methods": METHODS, "metrics": METRICS, "scene": SCENES}
+#: What to do about a label that is given twice.
+_HINTS = {
+    "methods": "give each its own label, as in short=ig,long=ig",
+    "metrics": "name each once",
+    "scene": "give each its own label, as in four=gridpg,nine=gridpg:nine",
+}
+#: What a plan may be called: it names a file and a folder.
+PLAN_NAME = r"[\w-]+"
+_MAX_DEPTH = 100  # levels of a YAML file that are read; a plan has three
+#: The time to parse a TOML key grows with the square of its parts.
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""")
+_TYPED_ONLY = "trust_code"
+_TYPED_HINT = "workers, save_maps and other options that change no number are not read from a file"
+
+#: The methods that the paper compares, with presets that explain an image with some hundreds of gradients.
+QUICK_METHODS: Mapping[str, str] = {
+    **{name: name for name in ("fringe", "ig", "smoothgrad")},
+    "guided_ig": "guided_ig:quick",
+    "agi": "agi:paper",
+    **{name: f"{name}:quick" for name in ("ig2", "ggig", "geoig_svi")},
+}
+
+
+def _texts(value: Any, argument: str) -> tuple[str, ...]:
+    """A text or a list of texts as a tuple."""
+    values: Sequence[Any] = (value,) if isinstance(value, (str, Path)) else value
+    if not isinstance(values, (list, tuple)) or not all(isinstance(v, (str, Path)) for v in values):
+        raise wrong_value(argument, value, "text or a list of texts")
+    return tuple(map(str, values))
+
+
+def _required(values: Any, argument: str) -> Any:
+    if not values:
+        raise InputError("none given", argument=argument, hint="name at least one, or leave it out")
+    return values
+
+
+def _labelled(pairs: Iterable[tuple[str, Any]], argument: str, hint: str) -> dict[str, Any]:
+    """Pairs of a label and a value as a mapping; raises InputError for a label that is given twice."""
+    result: dict[str, Any] = {}
+    for label, value in pairs:
+        if label in result:
+            raise InputError(f"{label} given twice", argument=argument, hint=hint)
+        result[label] = value
+    return result
+
+
+def _models(value: Any) -> dict[str, Any]:
+    """Models by label; a spec without a label stands under itself."""
+    if isinstance(value, Mapping):
+        table = cast(Mapping[str, Any], value)
+        wrong = next((label for label in table if not re.fullmatch(LABEL, label) and table[label] != label), None)
+        if wrong is not None:
+            message = f"the label {wrong!r} holds more than letters, digits, '_', '-' and '.'"
+            raise InputError(message, argument="model")
+        if any(isinstance(spec, (int, float, list, dict, type(None))) for spec in table.values()):
+            raise wrong_value("model", value, _EXPECTED["model"])
+        return _required(dict(table), "model")
+    if callable(value):
+        return {"model": value}
+    try:
+        texts = _required(_texts(value, "model"), "model")
+    except InputError as error:
+        raise (wrong_value("model", value, _EXPECTED["model"]) if error.message != "none given" else error) from None
+    pairs = [(label or spec, spec) for label, spec in map(split_label, texts)]
+    return _labelled(pairs, "model", "tell them apart with LABEL=SPEC")
+
+
+def _data(value: Any) -> tuple[str, ...]:
+    return _required(_texts(value, "data"), "data")
+
+
+def _configurable(value: Any, info: ValidationInfo) -> dict[str, Any]:
+    """Methods, metrics or scenes by label: texts, configured objects, or pairs of a label and either."""
+    argument = str(info.field_name)
+    if isinstance(value, Mapping):
+        return _required(dict(cast(Mapping[str, Any], value)), argument)
+    entries: Any = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    if not isinstance(entries, (list, tuple)):
+        entries = [entries]
+    pairs = [_entry(entry, argument) for entry in cast(Sequence[Any], entries)]
+    return _required(_labelled(pairs, argument, _HINTS[argument]), argument)
+
+
+def _entry(entry: Any, argument: str) -> tuple[str, Any]:
+    if isinstance(entry, str):
+        label, equals, name = (part.strip() for part in entry.partition("="))
+        if label and equals and argument in ("methods", "scene"):
+            return label, canonical_name(name, _REGISTRIES[argument])
+        name = canonical_name(entry.strip(), _REGISTRIES[argument])
+        return name, name
+    if isinstance(entry, (list, tuple)) and len(cast(Sequence[Any], entry)) == 2:
+        return cast(tuple[str, Any], tuple(cast(Sequence[Any], entry)))
+    name = getattr(entry, "label", getattr(entry, "name", None))
+    if isinstance(name, str) and hasattr(entry, "record"):
+        return name, entry
+    raise wrong_value(argument, entry, "a name, a configured object, or a pair of a label and either")
+
+
+def _settings(value: Any) -> dict[str, dict[str, str]]:
+    """Settings by label and key, each as it would be typed: from a nested or dotted table, or from texts."""
+    if not isinstance(value, Mapping):
+        texts = _texts(value, "set")
+        wrong = next((text for text in texts if "." not in text.partition("=")[0] or "=" not in text), None)
+        if wrong is not None:
+            raise wrong_value("set", wrong, "LABEL.KEY=VALUE, such as ig.steps=20")
+        paths = [tuple(part.strip() for part in text.partition("=")[::2]) for text in texts]
+    else:
+        paths = _leaves(cast(Mapping[str, Any], value))
+    result: dict[str, dict[str, str]] = {}
+    for path, text in paths:
+        label, dot, key = (part.strip() for part in path.rpartition("."))
+        if not dot:
+            raise wrong_value("set", path, "a table of settings by method or metric, such as 'ig.steps' = 20")
+        result.setdefault(label, {})[key] = text
+    return result
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    leaves: list[tuple[str, str]] = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            leaves += _leaves(cast(Mapping[str, Any], value), f"{prefix}{key}.")
+        else:
+            leaves.append((f"{prefix}{key}", _as_text(value)))
+    return leaves
+
+
+def _as_text(value: Any) -> str:
+    """A value as one would type it."""
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _limits(value: Any) -> dict[str, int]:
+    if isinstance(value, Mapping):
+        pairs = list(cast(Mapping[str, Any], value).items())
+        wrong = next((n for _, n in pairs if not isinstance(n, int) or isinstance(n, bool)), None)
+        if wrong is not None:
+            raise wrong_value("limits", wrong, "a table of integers by metric")
+    else:
+        texts = [text.partition("=") for text in _texts(value, "limits")]
+        wrong = next(("".join(p) for p in texts if not (p[2].strip().isascii() and p[2].strip().isdigit())), None)
+        if wrong is not None:
+            raise wrong_value("limits", wrong, "METRIC=N, such as max_sensitivity=64")
+        pairs = [(name.strip(), int(number)) for name, _, number in texts]
+    small = next((f"{name}={n}" for name, n in pairs if n < 1), None)
+    if small is not None:
+        raise wrong_value("limits", small, "METRIC=N with N of at least 1, such as max_sensitivity=64")
+    return dict(pairs)
+
+
+def _target(value: Any) -> str | int:
+    text = str(value)
+    if isinstance(value, bool) or not (text in ("predicted", "label") or (text.isascii() and text.isdigit())):
+        raise wrong_value("target", value, _EXPECTED["target"])
+    return text if text in ("predicted", "label") else int(text)
+
+
+_EXPECTED = {
+    "name": "letters, digits, _ and -: it names a file",
+    "model": "a spec, a list of specs, or a table of specs by label",
+    "target": "'predicted', 'label' or the number of a class",
+}
+
+
+class ExperimentSpec(Options):
+    """What an experiment computes: models, methods and metrics, and the images that they are compared on.
+
+    The fields are the keys of a TOML or YAML file (:meth:`from_file`) and the options of the commands.
+    :func:`fringe.bench.experiments.build_plan` looks names up and loads models.
+
+    Attributes:
+        name: Name of the plan; a run folder may hold several.
+        model: A spec for :func:`fringe.models.load_model`, a list of specs, or a table of specs or modules by label.
+        data: Images, folders or ``"embedded:digits"``.
+        methods: Methods by label: names, ``"NAME:PRESET"``, or configured methods.
+        metrics: Metrics by label, in the same forms. None stands for those with ``by_default``, or with a scene for
+            those of localisation.
+        scene: Scenes by label, in the same forms. A scene is a test with a known answer: it makes the networks and the
+            images. ``n`` is then the number of examples of each scene.
+        set: Settings of methods and metrics by label and key, as in ``{"ig.steps": 20}``.
+        preset: Tuned preset file; the images that it was tuned on are left out.
+        limits: By metric, how many images it scores, the first ones; by scene, its number of examples.
+        n: Number of images.
+        seed: Samples the images and keys all randomness.
+        target: ``"predicted"`` (top-1), ``"label"``, or the number of a class.
+        score: Explained score of that class.
+        exif: Whether the EXIF orientation of photos is applied.
+        references: Images for methods that average over data; the seed draws at most 64. None stands for ``data``.
+        controls: Whether to score maps that do not depend on the model, too.
+        preprocessing: Preprocessing of the images; the model's if None.
+        trust_code: Whether the model's author may run code; never read from a file.
+        model_output: What the models return: ``"logits"``, ``"probabilities"``, or ``"auto"``, which refuses what looks
+            like probabilities.
+        shard: Number of images of one task.
+
+    Raises:
+        InputError: For an unknown field, or a value that a field does not take.
+    """
+
+    expected: ClassVar[Mapping[str, str]] = _EXPECTED
+
+    if TYPE_CHECKING:  # the fields are converted from more than their types
+
+        def __init__(self, **values: Any): ...
+
+    name: str = Field(
+        "benchmark", pattern=rf"^{PLAN_NAME}$", description="Name of the plan; a run folder may hold several."
+    )
+    model: Annotated[Mapping[str, Any], PlainValidator(_models)] = Field(
+        {}, description="SPEC or LABEL=SPEC; may be repeated. embedded:digits needs none."
+    )
+    data: Annotated[tuple[str, ...], PlainValidator(_data)] = Field(
+        (), description="Images, folders or embedded:digits; may be repeated."
+    )
+    methods: Annotated[Mapping[str, Any], PlainValidator(_configurable)] = Field(
+        QUICK_METHODS, description="NAME, NAME:PRESET or LABEL=NAME, with commas; fringe:auto is the paper's setting."
+    )
+    metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_configurable)] = Field(
+        None, description="NAME or NAME:PRESET, with commas. Default: the first eleven of 'fringe metrics'."
+    )
+    scene: Annotated[Mapping[str, Any], PlainValidator(_configurable)] = Field(
+        {}, description="NAME, NAME:PRESET or LABEL=NAME, with commas: tests with a known answer."
+    )
+    set: Annotated[Mapping[str, Mapping[str, str]], PlainValidator(_settings)] = Field(
+        {}, description="LABEL.KEY=VALUE: a setting of a method or metric; may be repeated."
+    )
+    preset: str | None = Field(None, description="Tuned preset file; the images it was tuned on are left out.")
+    limits: Annotated[Mapping[str, int], PlainValidator(_limits)] = Field(
+        {"max_sensitivity": 8}, description="METRIC=N: compute a metric on the first N images only; may be repeated."
+    )
+    n: StrictInt = Field(100, ge=1, description="Number of images, sampled by the seed.")
+    seed: StrictInt = Field(0, description="Samples the images and keys all randomness.")
+    target: Annotated[str | int, PlainValidator(_target)] = Field(
+        "predicted", description="Class to explain: 'predicted' (top-1), 'label', or a class number."
+    )
+    score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
+    exif: Literal["transpose", "ignore"] = Field("ignore", description="Apply or ignore the EXIF orientation.")
+    references: str | None = Field(
+        None, description="Images for methods that average over data (at most 64 are drawn). Default: the data itself."
+    )
+    controls: StrictBool = Field(True, description="Also score maps that do not depend on the model.")
+    preprocessing: str | None = Field(
+        None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5. Default: the model's own."
+    )
+    trust_code: StrictBool = Field(
+        False, description="Allow the model's author to run code; a configuration file cannot."
+    )
+    model_output: OutputKind = Field("auto", description="What the model returns.")
+    shard: StrictInt = Field(16, ge=1, description="Images of one task.")
+
+    @classmethod
+    def from_file(cls, config: str | Path) -> Self:
+        """Read the fields that a TOML or YAML file names.
+
+        Args:
+            config: A file of at most 1 MiB; ``.yaml`` and ``.yml`` are YAML without aliases, anything else is TOML.
+
+        Returns:
+            The specification; fields that the file does not name are unset.
+
+        Raises:
+            InputError: If the file cannot be read, or a key or value is wrong. A file cannot set ``trust_code``.
+        """
+        content = _read(Path(config))
+        if _TYPED_ONLY in content:
+            raise InputError(
+                f"a file cannot trust code ({str(config)!r})",
+                argument=_TYPED_ONLY,
+                hint="set it yourself, outside files",
+            )
+        try:
+            refuse_unknown(content, [key for key in cls.model_fields if key != _TYPED_ONLY], "key")
+            return cls(**content)
+        except InputError as error:
+            text, argument = f"{error.message} (in {str(config)!r})", error.argument or "config"
+            unknown = not content.keys() <= cls.model_fields.keys()
+            raise InputError(text, argument=argument, hint=error.hint or (_TYPED_HINT if unknown else None)) from error
+
+    def over(self, other: "ExperimentSpec") -> Self:
+        """Combine two specifications.
+
+        Args:
+            other: Fills the fields that were not set here. ``set`` is merged: the settings of ``other`` apply unless
+                they are set here, or belong to a method or metric of ``other`` that this specification replaces.
+
+        Returns:
+            The combined specification.
+        """
+        merged = {**_given(other), **_given(self)}
+        replaced = _labels(_given(other)) - _labels(merged)
+        result: dict[str, dict[str, str]] = {
+            label: dict(one) for label, one in other.set.items() if label not in replaced
+        }
+        for label, settings in self.set.items():
+            result[label] = {**result.get(label, {}), **settings}
+        return type(self)(**{**merged, **({"set": result} if "set" in merged else {})})
+
+    def without(self, *fields: str) -> Self:
+        """Reset fields to their defaults.
+
+        Args:
+            *fields: Names of fields.
+
+        Returns:
+            The specification with these fields unset.
+        """
+        return type(self)(**{name: value for name, value in _given(self).items() if name not in fields})
+
+
+def _given(spec: ExperimentSpec) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in spec.model_fields_set}
+
+
+def _labels(given: Mapping[str, Any]) -> frozenset[str]:
+    """What the methods and metrics that were chosen are called."""
+    return frozenset((*given.get("methods", ()), *(given.get("metrics") or ()), *given.get("scene", ())))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    name = str(path)
+    try:
+        text = read_regular(path, SETTINGS_BYTES).decode()
+        is_yaml = path.suffix.lower() in (".yaml", ".yml")
+        if not is_yaml and _LONG_KEY.search(text):
+            raise ValueError("a key has more than 16 parts with dots between them")
+        content = _yaml(text) if is_yaml else tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {name!r} ({error})", argument="config") from error
+    except RecursionError:
+        raise InputError(f"{name!r} nests its values too deeply to be read", argument="config") from None
+    except ValueError as error:
+        raise InputError(f"{name!r} is no valid TOML or YAML ({error})", argument="config") from error
+    if content is None:  # a YAML file without a key
+        return {}
+    if not isinstance(content, dict):
+        raise InputError(f"{name!r} holds {type(content).__name__}, expected keys with values", argument="config")
+    return cast(dict[str, Any], content)
+
+
+def _yaml(text: str) -> Any:
+    """The content of a YAML file without aliases: a few hundred bytes of them stand for more values than memory
+    holds."""
+    import yaml
+
+    try:
+        depth = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _MAX_DEPTH:  # the time to parse grows with the square of the depth
+                raise RecursionError
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"line {event.start_mark.line + 1}: write the value out; aliases (*) are not read")
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,339 @@
+"""The studies of the paper: an experiment, or its plan, turned into the plan of each study."""
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
+
+from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
+from fringe.bench.experiments import Arm, ExperimentSpec, Plan, build_plan
+from fringe.bench.paper._tables import METRICS, MODELS
+from fringe.bench.tuning import SearchSpace, one_at_a_time, paper_space, space_of
+from fringe.errors import InputError, check_known, require_choice
+from fringe.metrics import Metric, get_metric
+from fringe.settings import settings_of
+
+#: What :func:`paper_study` plans, and the parts of ``tables`` and ``all``.
+PAPER_STUDIES = ("ablation", "cap", "sweep", "tuning", "runtime", "tables", "all")
+STUDIES = ("comparison", "ablation", "cap", "max_sensitivity", "sweep", "runtime")
+#: Full FRInGe, the two ablations of the paper's table, and the three of its figures.
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+#: Labels of FRInGe with the Euclidean bound of its steps, and without.
+CAPPED, UNCAPPED = "cap", "no_cap"
+#: Metrics of the study of the Euclidean cap (appendix "Quantitative Effect of the Euclidean Trust-Region Cap").
+DIAGNOSTICS = ("completeness_residual", "endpoint_kl", "tracking_error_mean", "tracking_error_max")
+#: Options of scores, which a study with metrics of its own does not use.
+SCORING = ("metrics", "limits", "controls")
+#: Metrics of the paper's tuning objective.
+OBJECTIVE = ("insertion", "deletion", "infidelity")
+#: The paper's networks; V1 weights are the only ones that all six have.
+SPECS = {name: f"torchvision:{name}@IMAGENET1K_V1" for name in MODELS}
+#: Label of ``FRInGe()`` in the studies that have it beside the paper's setting.
+DEFAULT = "fringe_default"
+WITH_DEFAULT = ("comparison", "max_sensitivity", "runtime")
+#: Images of the paper's studies of sensitivity and run time; the sweep and the cap, for which it gives no number, too.
+SMALL = 64
+
+
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+
+
+class StudySpec(ExperimentSpec):
+    """A study of the paper: an experiment, with what the study itself takes. The fields are the keys of its file.
+
+    Attributes:
+        studies: Parts of the studies ``tables`` and ``all``, some of :data:`STUDIES`.
+        factor: Of a sweep: settings with their values, such as ``"tau=1e-3,1e-2"``; none stands for the paper's.
+        trials: Of a search: number of settings that are scored; the given one is the first.
+        search: Of a search: settings, with their ranges or without, such as ``"tau=1e-3,1e-2"``; none stands for the
+            paper's.
+        smoothing: Of a search of the paper's settings: whether its two gammas are among them.
+        figures: Images whose paths are drawn.
+        report: Whether a report is written at the end.
+        probe: Longest time of one map, in seconds, where the time of a study is estimated.
+    """
+
+    if TYPE_CHECKING:  # the fields are converted from more than their types
+
+        def __init__(self, **values: Any): ...
+
+    studies: Texts = Field((), description="Parts of the study.")
+    factor: Texts = Field((), description="Settings of a sweep and their values.")
+    trials: PositiveInt = Field(100, description="Number of settings to score; the given one is the first.")
+    search: Texts = Field((), description="Setting to search, and its range; may be repeated. Default: the paper's.")
+    smoothing: bool = Field(True, description="Also search gamma_step and gamma_prior.")
+    figures: NonNegativeInt = Field(2, description="Images whose paths are drawn.")
+    report: bool = Field(True, description="Write the report at the end.")
+    probe: float = Field(2.0, ge=0.1, description="Longest time of one map of an estimate.")
+
+
+@dataclass(frozen=True)
+class PaperStudy:
+    """A study: its ``plan``, the ``base`` that this was made from, and values of a sweep by setting (None for the
+    default ones), with the merged specification."""
+
+    plan: Plan
+    base: Plan
+    factors: Mapping[str, Sequence[Any]] | None = None
+    spec: StudySpec = field(default_factory=lambda: StudySpec())
+
+
+def paper_study(study: str, spec: ExperimentSpec) -> PaperStudy:
+    """Plan a study of the paper.
+
+    Args:
+        study: ``"ablation"``, ``"cap"``, ``"sweep"`` or ``"tuning"``, of which each varies the first method of a model;
+            ``"runtime"``, whose maps are timed; ``"tables"`` or ``"all"``, whose plan is the one that
+            :func:`study_plans` and :func:`timed_plan` start from.
+        spec: What is set here replaces the study's own file, ``fringe/bench/paper/studies/STUDY.toml``. The name of
+            one of the paper's networks stands for its weights. A warning names what the study does not use.
+
+    Returns:
+        The study with its plan.
+
+    Raises:
+        InputError: For an unknown study, and for a specification that does not fit: another first method than fringe
+            for an ablation or the cap, several models or scenes for a search, no images for the tables.
+    """
+    require_choice("study", study, PAPER_STUDIES)
+    merged = _complete(study, spec)
+    if study in ("tables", "all"):
+        merged = merged.model_copy(update={"studies": tuple(check_studies(merged.studies))})
+        plan = _reproduction_plan(merged)
+        return PaperStudy(plan, plan, spec=merged)
+    base = build_plan(merged)
+    base = base if study == "runtime" else _of_first_method(base, also=("ig",) if study == "cap" else ())
+    factors = read_factors(base_method(base.arms[0]), merged.factor) if study == "sweep" else None
+    makers: dict[str, Callable[[], Plan]] = {
+        "ablation": lambda: ablation_plan(base),
+        "cap": lambda: cap_plan(base),
+        "sweep": lambda: sweep_plan(base, factors),
+        "tuning": lambda: tuning_plan(base),
+        "runtime": lambda: base,
+    }
+    return PaperStudy(makers[study](), base, factors, merged)
+
+
+def _complete(study: str, spec: ExperimentSpec) -> StudySpec:
+    """The given fields over those of the study's file. What the study does not use is named in a warning: a file may
+    hold it for another study."""
+    shipped = StudySpec.from_file(Path(__file__).with_name("studies") / f"{study}.toml")
+    given = StudySpec(**{name: getattr(spec, name) for name in spec.model_fields_set})
+    if study in ("tables", "all"):
+        given = _without(given, ("metrics", "limits"), "the studies have metrics of their own")
+    elif study == "runtime":
+        given = _without(given, SCORING, "run times have no scores")
+    elif shipped.metrics is not None:
+        others = set(given.metrics or ()) - set(shipped.metrics)
+        given = given.model_copy(update={"set": {label: s for label, s in given.set.items() if label not in others}})
+        given = _without(given, SCORING, f"this study is scored by {', '.join(shipped.metrics)} on all images")
+    merged = given.over(shipped)
+    models = {
+        label: SPECS.get(model, model) if isinstance(model, str) else model for label, model in merged.model.items()
+    }
+    return merged.model_copy(update={"model": models})
+
+
+def _without(given: StudySpec, unused: Sequence[str], reason: str) -> StudySpec:
+    names = [name for name in unused if name in given.model_fields_set and (name != "controls" or given.controls)]
+    if names:
+        warnings.warn(f"{', '.join(names)}: not used; {reason}", stacklevel=4)
+    return given.without(*unused)
+
+
+def _of_first_method(plan: Plan, also: Sequence[str]) -> Plan:
+    """The plan of the first method of each model and of those in ``also``; others are named in a warning."""
+    arms: list[Arm] = []
+    for arm in plan.arms:
+        chosen, *rest = arm.methods
+        unused = [label for label in rest if label not in also]
+        if unused:
+            warnings.warn(f"{', '.join(unused)}: not used; this study is of {chosen}, the first method", stacklevel=3)
+        arms.append(_only(arm, [label for label in arm.methods if label not in unused]))
+    return replace(plan, arms=tuple(arms))
+
+
+def _reproduction_plan(spec: StudySpec) -> Plan:
+    if not spec.data:
+        raise InputError("none given", argument="data", hint="name the folder of ImageNet's validation images")
+    plan = build_plan(spec)
+    for arm in plan.arms:
+        if next(iter(arm.methods)) != "fringe" or "ig" not in arm.methods:
+            raise InputError("the studies need fringe, first, and ig among the methods", argument="methods")
+        if arm.methods.get(DEFAULT, FRInGe()) != FRInGe():
+            message = f"{DEFAULT} is the label of FRInGe() here; give this method another"
+            raise InputError(message, argument="methods")
+    return plan
+
+
+def study_plans(base: Plan, studies: Sequence[str] = STUDIES) -> dict[str, Plan]:
+    """Build the plans of the studies of a reproduction by name, in the order in which they run; none for ``runtime``,
+    which is timed and not stored. Of ``base``, FRInGe is the first method, and its metrics are used where a study has
+    one of the same name."""
+    comparison = replace(base, name="comparison", metrics=_metrics(base, METRICS.values()), limits={})
+    small = replace(comparison, n=min(base.n, SMALL), metrics=base.metrics, controls=False)
+    arms = tuple(map(_with_default, base.arms))
+    makers: dict[str, Callable[[], Plan]] = {
+        "comparison": lambda: replace(comparison, arms=arms),
+        "ablation": lambda: replace(ablation_plan(comparison), controls=False),
+        "cap": lambda: cap_plan(_with_cap(small)),
+        "max_sensitivity": lambda: replace(
+            small,
+            name="max_sensitivity",
+            arms=tuple(_only(arm, ("fringe", "ig", DEFAULT)) for arm in arms),
+            metrics=_metrics(base, ["max_sensitivity"]),
+        ),
+        "sweep": lambda: sweep_plan(small, None),
+    }
+    return {name: make() for name, make in makers.items() if name in studies}
+
+
+def timed_plan(base: Plan, methods: Sequence[str] = ("fringe", "ig")) -> Plan:
+    """Build the plan whose run times a reproduction measures, on the paper's number of images.
+
+    ``methods`` are labels of methods of ``base``, or :data:`DEFAULT`.
+    """
+    arms = tuple(_only(_with_default(arm), methods) for arm in base.arms)
+    return replace(base, name="runtime", n=min(base.n, SMALL), arms=arms, controls=False)
+
+
+def ablation_plan(plan: Plan) -> Plan:
+    """The plan with FRInGe's variants as its methods: those that the paper tuned for a network, for a setting that is
+    the paper's; else the setting with parts removed."""
+    return _with_methods(plan, "ablation", lambda arm: {name: _variant(base_fringe(arm), name) for name in VARIANTS})
+
+
+def cap_plan(plan: Plan) -> Plan:
+    """The plan with FRInGe with and without the Euclidean cap, and IG (the plan's, if it has one), under the path
+    diagnostics. Raises InputError for a setting without a cap."""
+
+    def methods(arm: Arm) -> dict[str, Attributor]:
+        base = base_fringe(arm)
+        if base.delta_euc is None:
+            raise InputError(f"methods: the setting of {arm.label} has no Euclidean cap to take off; set delta_euc")
+        ig = arm.methods.get("ig", IntegratedGradients())
+        return {CAPPED: base, UNCAPPED: replace(base, delta_euc=None), "ig": ig}
+
+    return _scored_by(_with_methods(plan, "cap", methods), DIAGNOSTICS)
+
+
+def sweep_plan(plan: Plan, factors: Mapping[str, Sequence[Any]] | None) -> Plan:
+    """The plan with one factor at a time varied around each model's first method, under the tuning objective."""
+    return _scored_by(_with_methods(plan, "sweep", lambda arm: one_at_a_time(base_method(arm), factors)), OBJECTIVE)
+
+
+def tuning_plan(plan: Plan) -> Plan:
+    """The plan of one trial: the last images of the seed's order, under the tuning objective. Raises InputError for
+    several models, and for scenes, of which every plan has the first examples."""
+    if plan.scenes:
+        raise InputError("a search needs images that no other plan uses", argument="scene", hint="name none")
+    if len(plan.arms) != 1:
+        raise InputError(f"models: got {len(plan.arms)}, expected one: a setting is tuned for one network at a time")
+    return replace(_scored_by(plan, OBJECTIVE), name="tune", holdout=True)
+
+
+def base_method(arm: Arm) -> Attributor:
+    """Return the method that a sweep or a search varies: the first of the model."""
+    return next(iter(arm.methods.values()))
+
+
+def base_fringe(arm: Arm) -> FRInGe:
+    """Return the FRInGe setting of a model. Raises InputError if its first method is another."""
+    method = base_method(arm)
+    if not isinstance(method, FRInGe):
+        raise InputError(f"methods: the study is of fringe, got {method.name!r} first for {arm.label}")
+    return method
+
+
+def check_studies(texts: Sequence[str]) -> list[str]:
+    """Return the names of studies in texts, where commas separate them; all studies if there is none. Raises InputError
+    for an unknown name."""
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    for name in names:
+        require_choice("studies", name, STUDIES)
+    return names or list(STUDIES)
+
+
+def read_factors(method: Attributor, texts: Sequence[str]) -> dict[str, list[Any]] | None:
+    """Read ``KEY=VALUE,VALUE,...`` texts as values by setting; None if there are none. Raises InputError."""
+    factors: dict[str, list[Any]] = {}
+    for text in texts:
+        key, equals, values = (part.strip() for part in text.partition("="))
+        if not equals or not values:
+            message = f"got {text!r}, expected KEY=VALUE,VALUE,..., such as tau=1e-3,1e-2"
+            raise InputError(message, argument="factor")
+        if key in factors:
+            raise InputError(f"{key} is given twice", argument="factor")
+        field = "gamma_step" if key == "gamma" else key
+        try:
+            factors[key] = [getattr(method.with_text({field: v.strip()}), field) for v in values.split(",")]
+        except InputError as error:
+            raise InputError(str(error), argument="factor") from error
+        if not all(type(value) in (int, float) for value in factors[key]):  # now, and not after all maps are made
+            raise InputError(f"got {text!r}, expected numbers, for a line", argument="factor")
+    return factors or None
+
+
+def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = True) -> SearchSpace:
+    """Read the settings that a search by the plan of :func:`tuning_study` varies, from ``KEY`` or ``KEY=LOW,HIGH``
+    texts; without any, those of the paper for FRInGe, with its two gammas if ``smoothing``, or all of another method.
+    Raises InputError for a text of another form, an unknown setting or an empty range."""
+    kind = type(base_method(plan.arms[0]))
+    if not texts:
+        return paper_space(smoothing=smoothing) if issubclass(kind, FRInGe) else space_of(kind)
+    names: list[str] = []
+    ranges: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        key, equals, bounds = (part.strip() for part in text.partition("="))
+        check_known("search", key, settings_of(kind))
+        if key in names:
+            raise InputError(f"{key} is given twice", argument="search")
+        names.append(key)
+        if equals:
+            try:
+                low, high = (float(bound) for bound in bounds.split(","))
+            except ValueError:
+                raise InputError(f"got {text!r}, expected KEY or KEY=LOW,HIGH", argument="search") from None
+            ranges[key] = (low, high)
+    try:
+        return space_of(kind, names, ranges)
+    except InputError as error:
+        raise InputError(str(error), argument="search") from error
+
+
+def _variant(base: FRInGe, name: Variant) -> FRInGe:
+    for model in preset_names():
+        if base == FRInGe.preset(model) and (model, name) in table():
+            return FRInGe.preset(model, cast(Any, name))
+    return base.variant(name)
+
+
+def _with_methods(plan: Plan, name: str, methods: Callable[[Arm], Mapping[str, Attributor]]) -> Plan:
+    return replace(plan, name=name, arms=tuple(replace(arm, methods=methods(arm)) for arm in plan.arms))
+
+
+def _metrics(plan: Plan, names: Iterable[str]) -> dict[str, Metric]:
+    """Metrics as the plan has them, or else by their defaults."""
+    return {name: plan.metrics.get(name) or get_metric(name) for name in names}
+
+
+def _scored_by(plan: Plan, names: Sequence[str]) -> Plan:
+    """The plan under these metrics, on all images and without controls."""
+    return replace(plan, metrics=_metrics(plan, names), limits={}, controls=False)
+
+
+def _only(arm: Arm, methods: Sequence[str]) -> Arm:
+    return replace(arm, methods={name: arm.methods[name] for name in methods})
+
+
+def _with_default(arm: Arm) -> Arm:
+    """The arm with ``FRInGe()`` as its last method: the first is the one that the studies vary."""
+    return replace(arm, methods={**arm.methods, DEFAULT: FRInGe()})
+
+
+def _with_cap(plan: Plan) -> Plan:
+    """The plan with the models whose setting has a cap, or with all if none has."""
+    return replace(plan, arms=tuple(arm for arm in plan.arms if base_fringe(arm).delta_euc is not None) or plan.arms)

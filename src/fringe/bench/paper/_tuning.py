@@ -1,0 +1,133 @@
+"""A search for a model's setting on images that no evaluation uses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from fringe._files import require_local
+from fringe.attribution import Attributor, check_preset, write_preset
+from fringe.bench.experiments import (
+    TRIAL,
+    Interrupted,
+    Plan,
+    Resolved,
+    RunOptions,
+    Session,
+    open_session,
+    results_of,
+    run_plan,
+)
+from fringe.bench.paper._studies import OBJECTIVE, base_method, tuning_plan
+from fringe.bench.tuning import Progress, SearchSpace, Study, Tuned, preset_metadata, tune
+from fringe.errors import FringeError, InputError, TransientError
+from fringe.inputs import content_of
+
+#: File of the search in the run folder.
+SEARCH = "tune.db"
+
+
+@dataclass(frozen=True)
+class TunedPreset:
+    """A tuned setting of a model, with all trials, and the preset file that it was written to."""
+
+    model: str
+    tuned: Tuned
+    path: Path
+
+    @property
+    def start(self) -> float | None:
+        """The objective of the setting that the search began with; None if it has no score."""
+        return next((trial.value for trial in self.tuned.trials if trial.number == 0 and not trial.problem), None)
+
+    def record(self) -> dict[str, Any]:
+        """Return the best setting, its objective and that of the start, as JSON data."""
+        tuned = self.tuned
+        values = {"objective": tuned.value, "start": self.start, "trials": len(tuned.trials)}
+        return {"preset": str(self.path), **values, "settings": tuned.best.record()}
+
+    def describe(self) -> str:
+        """Describe the result for people."""
+        start = "no score" if self.start is None else f"{self.start:.4f}"
+        text = f"best of {len(self.tuned.trials)} trials: {self.tuned.value:.4f}"
+        return f"{text} (the setting it began with: {start})\npreset: {self.path}; use it with preset='{self.path}'"
+
+
+def tune_preset(
+    plan: Plan,
+    root: Path,
+    options: RunOptions,
+    space: SearchSpace,
+    trials: int,
+    *,
+    progress: Progress | None = None,
+) -> TunedPreset:
+    """Tune the first method of the plan of :func:`tuning_study`, and write a preset file.
+
+    The scores of every trial are stored, and the trials in ``tune.db``: a search that was killed is resumed by the same
+    call, also in several processes at once. ``trials`` counts the given setting, too.
+
+    Raises InputError for several models, ``renew``, a method that is not registered, or a folder that holds another
+    search; FringeError if no trial has a score; TransientError if scores are left to a later run; Interrupted on SIGINT
+    or SIGTERM.
+    """
+    if options.renew:
+        raise InputError("renew: the trials of a search were scored with the model as it was; name another folder")
+    require_local("out", root)
+    trial_plan = tuning_plan(plan)
+    session = open_session(trial_plan, root)
+    resolved, arm = session.resolved, plan.arms[0]
+    method, model = base_method(arm), resolved.manifest.models[arm.label]
+    path = root / f"{model['architecture']}.preset.json"
+    check_preset(path, method, model["weights"])
+
+    def score(method: Attributor) -> dict[Literal["insertion", "deletion", "infidelity"] | str, Sequence[float]]:
+        return _score(trial_plan, method, session, options)
+
+    tuned = tune(
+        method,
+        space,
+        score,
+        Study(root / SEARCH, f"{arm.label} {method.name}", plan.seed, _search_key(resolved, arm.label)),
+        trials=trials,
+        progress=progress,
+    )
+    images = [content_of(image["digest"]) for image in resolved.manifest.images]
+    metadata = preset_metadata(tuned, architecture=model["architecture"], weights=model["weights"], images=images)
+    write_preset(path, tuned.best, metadata)
+    score(tuned.best)  # the folder's plan is then the best setting's, not the last one's
+    return TunedPreset(arm.label, tuned, path)
+
+
+def _score(plan: Plan, method: Attributor, session: Session, options: RunOptions) -> dict[str, Sequence[float]]:
+    """The trial's scores by metric, (n,) each. Raises FringeError where an image has none: a mean over others would
+    compare settings on different images."""
+    arm = replace(plan.arms[0], methods={TRIAL: method})
+    trial, store = replace(plan, arms=(arm,)), session.store
+    result = run_plan(trial, store.root, options.model_copy(update={"amend": True}), session=session)
+    if result.stopped:
+        raise Interrupted(result.stopped)
+    if result.left:
+        raise TransientError(f"{result.left[0]['images']} images have no score yet ({result.left[0]['reason']})")
+    results = results_of(store, result.resolved.manifest)
+    cells = {name: results.cell(arm.label, TRIAL, name) for name in OBJECTIVE}
+    worst = max(cells.values(), key=lambda cell: cell.failed + cell.missing)
+    if worst.failed + worst.missing:
+        reasons = dict.fromkeys(row.error or row.status for row in worst.rows if row is not None and row.status != "ok")
+        raise FringeError(
+            f"{worst.failed + worst.missing} of {len(worst.scores)} images have no score "
+            f"({next(iter(reasons), 'they are not computed')})"
+        )
+    return {name: [float(score) for score in cell.scores] for name, cell in cells.items()}
+
+
+def _search_key(resolved: Resolved, model: str) -> dict[str, Any]:
+    """What a search's scores depend on beside the setting."""
+    manifest = resolved.manifest
+    return {
+        "model": {name: value for name, value in manifest.models[model].items() if name != "spec"},
+        "images": [image["digest"] for image in manifest.images],
+        "metrics": {name: manifest.metrics[name]["settings"] for name in OBJECTIVE},
+        "target": manifest.plan["target"],
+        "score": manifest.plan["score"],
+    }

@@ -1,0 +1,18 @@
+"""Reports of benchmark runs: tables with every n, LaTeX, CSV, Markdown, and one page that needs nothing beside it."""
+
+from fringe.bench.report._examples import EXAMPLES
+from fringe.bench.report._failures import cost_of_maps, describe_status
+from fringe.bench.report._maps import recorded_methods
+from fringe.bench.report._render import (
+    Chapter,
+    Image,
+    Report,
+    Section,
+    SimpleTable,
+    html_page,
+    markdown_report,
+)
+from fringe.bench.report._table import Table, build_table
+from fringe.bench.report._write import ReportFiles, report_folder, write_report, write_reports
+
+__all__ = ["write_report"]

@@ -1,0 +1,154 @@
+"""What the images cost, and the chapter of a report on what is missing, what failed, and what came with a flag."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from fringe._tables import TextTable
+from fringe.bench.experiments import Results, Store, crashes, describe_failures, mixed
+from fringe.bench.report._render import Chapter, Section, SimpleTable
+from fringe.bench.report._table import Table
+
+#: The status of a score as text.
+STATUS = pl.col("status").cast(pl.String)
+#: Reasons of one kind that a status shows.
+SHOWN_REASONS = 10
+_NO_MAP = ("failed", "unreadable")
+
+
+def costs(results: Results, model: str) -> pl.DataFrame:
+    """Return ``method``, ``n``, and the means of ``forward``, ``jvp``, ``vjp``, ``passes`` and ``seconds`` over the n
+    images that have a map, one row per method; controls cost nothing."""
+    methods = results.methods(model, controls=False)
+    rows = [cost_of_maps(results, [model], m).select(pl.lit(m).alias("method"), pl.all()) for m in methods]
+    return pl.concat(rows)
+
+
+def cost_of_maps(results: Results, models: Iterable[str], method: str) -> pl.DataFrame:
+    """Return one row, as of :func:`costs`, for the maps of a method on some models together."""
+    names = ("forward", "jvp", "vjp", "seconds")
+    parts = [results.map_frame(model, method).filter(~STATUS.is_in(_NO_MAP)).select(names) for model in models]
+    maps = pl.concat(parts).with_columns(passes=pl.sum_horizontal(names[:3]))
+    return maps.select(pl.len().alias("n"), pl.col(*names[:3], "passes", "seconds").mean().fill_null(float("nan")))
+
+
+def verdicts(results: Results, model: str) -> dict[str, dict[str, int]]:
+    """Count how often a method gave each verdict on its maps; methods that give none are left out."""
+    result: dict[str, dict[str, int]] = {}
+    for name in results.methods(model, controls=False):
+        counts = results.map_frame(model, name).drop_nulls("verdict").group_by("verdict").len().rows()
+        result |= {name: dict(counts)} if counts else {}
+    return result
+
+
+def quarantined(store: Store, results: Results) -> list[str]:
+    """Return a line per task of this plan that ended its process again and again, and is not retried."""
+    known = results.manifest.settings
+    return [
+        f"set aside: {crash['model']}, {crash['method']}, {len(crash['images'])} images: {crash['reason']}"
+        for crash in crashes(store)
+        if crash["setting"] == known.get(crash["model"], {}).get(crash["method"])
+    ]
+
+
+def failure_chapter(results: Results, tables: Sequence[Table], store: Store) -> Chapter:
+    """Return what is missing, what failed and why, verdicts of the methods on their own maps, and metrics' flags."""
+    missing = (
+        *results.missing(),
+        *quarantined(store, results),
+        *(f"drawn and not read: {reason}" for reason in results.manifest.missing),
+    )
+    sections = [
+        Section("Not computed", lines=missing or ("Every image of the plan was computed.",)),
+        _failures(results),
+        _undefined(tables),
+        *(Section(f"Verdicts on {m}", simple=table) for m in results.models if (table := _verdicts(results, m))),
+        *(Section(f"Flags on {t.model}", simple=table) for t in tables if (table := _flags(t))),
+    ]
+    return Chapter("Missing, failures and flags", tuple(sections))
+
+
+def _failures(results: Results) -> Section:
+    methods: dict[tuple[str, int, str], list[str]] = {}
+    for model, method, reason, _, images in results.failures().rows():
+        methods.setdefault((model, images, reason.replace("not_finite", "not finite")), []).append(method)
+    if not methods:
+        return Section("Failed", lines=("No method failed on an image.",))
+    rows = tuple((model, ", ".join(names), str(images), why) for (model, images, why), names in methods.items())
+    head = ("model", "methods", "images", "reason")
+    return Section("Failed", simple=SimpleTable("Images that a method failed on", head, rows, frozenset({2})))
+
+
+def _undefined(tables: Sequence[Table]) -> Section:
+    methods: dict[tuple[str, str], list[str]] = {}
+    for table in tables:
+        for row in table.rows:
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                if cell.undefined:
+                    methods.setdefault((table.model, column.title), []).append(f"{row.method} {cell.undefined}")
+    if not methods:
+        return Section("Not defined", lines=("Every finite map has a score under every metric.",))
+    rows = tuple((model, metric, ", ".join(names)) for (model, metric), names in methods.items())
+    head = ("model", "metric", "images where it is not defined, by method")
+    return Section("Not defined", simple=SimpleTable("Finite maps without a score", head, rows))
+
+
+def _verdicts(results: Results, model: str) -> SimpleTable | None:
+    counted = verdicts(results, model)
+    names = sorted({name for counts in counted.values() for name in counts}, key=lambda name: (name != "ok", name))
+    rows = tuple((method, *(_number(counts.get(name, 0)) for name in names)) for method, counts in counted.items())
+    numeric = frozenset(range(1, len(names) + 1))
+    return SimpleTable(f"Verdicts on {model}, images", ("method", *names), rows, numeric) if rows else None
+
+
+def _flags(table: Table) -> SimpleTable | None:
+    names = sorted(table.flags(controls=False) | table.flags(controls=True))
+    indices = {column.title: index for index, column in enumerate(table.columns)}
+    rows = tuple(
+        (flag, title, *(_number(row.cells[indices[title]].flags.get(flag, 0)) for row in table.rows))
+        for flag, title in names
+    )
+    head = ("flag", "metric", *(row.method for row in table.rows))
+    numeric = frozenset(range(2, len(head)))
+    return SimpleTable(f"Flagged scores on {table.model}", head, rows, numeric) if rows else None
+
+
+def _number(count: int) -> str:
+    """Return a count, or a point for zero: other numbers should stand out."""
+    return str(count) if count else "·"
+
+
+def describe_status(document: Mapping[str, Any]) -> Iterator[str | TextTable]:
+    """Describe what a run folder holds, as :func:`fringe.bench.experiments.read_status` returns it."""
+    if not document["plans"]:
+        yield "no plan yet: nothing was asked for in this folder"
+    for name, plan in document["plans"].items():
+        yield f"{name}: {plan['images']} images"
+        numbers = ("scores", "failed", "missing", "done")
+        yield TextTable(("model", "method", *numbers), list(_status_rows(plan["cells"])), numbers)
+        yield from (f"  {line}" for line in describe_failures(plan["failures"], (), SHOWN_REASONS))
+        yield from (f"  not read: {reason}" for reason in plan["not_read"][:SHOWN_REASONS])
+        yield from (f"  results of several versions are mixed: {line}" for line in mixed(plan["versions"]))
+    for path, problem in list(document["damaged"].items())[:SHOWN_REASONS]:
+        yield f"damaged: {path} {problem}; the next run sets it aside and makes it again"
+    for line in describe_failures((), document["set_aside"], SHOWN_REASONS):
+        yield f"{line} (retry=True computes it again)"
+    reasons = Counter((task["method"], task["model"], task["reason"]) for task in document["invalidated"])
+    for (method, model, reason), tasks in reasons.most_common(SHOWN_REASONS):
+        yield f"no longer asked for: {method} on {model}, {tasks} tasks: {reason}"
+    if document["trials"]:
+        yield f"stored from the trials of a search: {document['trials']} tasks"
+
+
+def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """One row per model and method, metrics together."""
+    totals: dict[tuple[str, str], Counter[str]] = {}
+    for cell in cells:
+        numbers = {name: cell[name] for name in ("required", "scored", "failed", "missing")}
+        totals.setdefault((cell["model"], cell["method"]), Counter()).update(numbers)
+    for (model, method), total in totals.items():
+        share = 100 * (total["scored"] + total["failed"]) // max(total["required"], 1)  # 100 only where none is missing
+        counts = (str(total[name]) if total[name] else "" for name in ("failed", "missing"))
+        yield model, method, f"{total['scored']}/{total['required']}", *counts, f"{share}%"

@@ -1,0 +1,175 @@
+"""What was computed, and how: the words of a report that come from the plan's record."""
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import fringe
+from fringe._text import counted
+from fringe.bench.experiments import Manifest, Results, mixed
+from fringe.bench.report._render import Chapter, Section, SimpleTable
+
+_SCORES = {"logit": "logit", "log_probability": "log probability", "probability": "probability"}
+
+
+def header(results: Results) -> dict[str, str]:
+    """Return the first lines of a report."""
+    plan, models = results.manifest.plan, results.models
+    return {
+        "Model" if len(models) == 1 else "Models": ", ".join(models),
+        "Images": str(len(results.manifest.images)),
+        "Seed": str(plan["seed"]),
+        "Methods": ", ".join(dict.fromkeys(m for model in models for m in results.methods(model, controls=False))),
+        "Metrics": str(len(results.metrics)),
+        "Data": ", ".join(plan["data"]) or "made by the scenes",
+    }
+
+
+def protocol(results: Results) -> tuple[str, ...]:
+    """Return how images, targets and scores were obtained, in sentences."""
+    manifest = results.manifest
+    target = "Each example is explained for the class that its scene sets." if manifest.scenes else None
+    sentences = [_images(manifest), target or _target(manifest.plan["target"]), _score(manifest.plan)]
+    fewer = [
+        f"{metric['title']} on the first {metric['limit']}"
+        for metric in manifest.metrics.values()
+        if metric["limit"] < min(manifest.plan["n"], len(manifest.images))
+    ]
+    if fewer:
+        sentences.append(f"Some metrics are computed on fewer images: {', '.join(fewer)}.")
+    controls = sorted({m for model in results.models for m in results.methods(model) if results.is_control(m)})
+    if controls:
+        path = "; only diffusion runs it, along a path that ignores it" if "diffusion" in controls else ""
+        sentences.append(
+            f"Control maps ({', '.join(controls)}) stand below the methods. A score says little unless it is "
+            f"better than theirs. They do not depend on the model{path}."
+        )
+    sentences.append(
+        "All methods get the same images, targets and noise; differences between them are paired by image."
+    )
+    several = mixed(results.versions)
+    if several:
+        sentences.append(
+            f"Results of several versions of libraries are mixed here ({'; '.join(several)}): methods that one version "
+            "computed are compared with methods of another."
+        )
+    return tuple(sentences)
+
+
+def settings(results: Results) -> Chapter:
+    """Return every setting of models, methods and metrics."""
+    manifest = results.manifest
+    methods: dict[tuple[str, str], list[str]] = {}
+    for model, entries in manifest.settings.items():
+        for method, setting in entries.items():
+            methods.setdefault((method, _pairs(setting["method"])), []).append(model)
+    rows = tuple((method, ", ".join(models), pairs) for (method, pairs), models in methods.items())
+    return Chapter(
+        "Settings",
+        (
+            Section("Models", simple=_models(manifest)),
+            Section("Methods", simple=SimpleTable("Settings of the methods", ("method", "models", "settings"), rows)),
+            Section("Metrics", simple=_metrics(manifest)),
+        ),
+    )
+
+
+def versions(results: Results) -> SimpleTable:
+    """Return the versions of libraries that computed the run."""
+    used = {name: ", ".join(counts) for name, counts in results.versions.items()}
+    texts = {f"{name} (run)": text for name, text in {**results.manifest.versions, **used}.items()}
+    texts["fringe (report)"] = fringe.__version__
+    return SimpleTable("Versions", ("what", "version"), tuple(texts.items()))
+
+
+def read_commands(results: Results, folder: str) -> tuple[str, ...]:
+    """Return commands that read the run in ``folder`` again."""
+    run, plan = shlex.quote(folder), shlex.quote(results.manifest.name)
+    return (f"fringe status {run}", f"fringe report {run} --plan {plan}")
+
+
+def how_to_rerun(results: Results) -> str:
+    """Return where the plan and the scores are stored."""
+    return (
+        f"The plan is in plans/{results.manifest.name}.json in the run's folder, with the digests of weights, settings "
+        "and images; every score, image by image, is in scores.csv beside this report."
+    )
+
+
+def _images(manifest: Manifest) -> str:
+    count, plan = len(manifest.images), manifest.plan
+    if manifest.scenes:
+        sizes = Counter(image["scene"] for image in manifest.images)
+        parts = ", ".join(f"{scene['title']} ({label}) {sizes[label]}" for label, scene in manifest.scenes.items())
+        source = f", made of images of {', '.join(plan['data'])}" if plan["data"] else ""
+        return (
+            f"{count} examples with a known answer{source}, drawn by seed {plan['seed']} and named by their content: "
+            f"{parts}. Each network is explained on the examples of its scene."
+        )
+    lost = f"; {counted(len(manifest.missing), 'more image')} cannot be read" if manifest.missing else ""
+    turned = (
+        "rotated by their EXIF orientation"
+        if plan["exif"] == "transpose"
+        else "read as they are stored; their EXIF orientation is ignored"
+    )
+    return (
+        f"{count} images of {', '.join(plan['data'])}, drawn by seed {plan['seed']} and named by their content{lost}. "
+        f"Photos are {turned}."
+    )
+
+
+def _target(target: str | int) -> str:
+    if target == "predicted":
+        return (
+            "Each image is explained for the class that the model predicts on it (top 1 on the clean image), and the "
+            "class is the same for all methods and metrics."
+        )
+    if target == "label":
+        return "Each image is explained for the class that its label names, whatever the model predicts."
+    return f"Each image is explained for class {target}, whatever the model predicts."
+
+
+def _score(plan: Mapping[str, Any]) -> str:
+    references = plan["references"]
+    source = ("the data itself" if plan["data"] else "nowhere") if references is None else references
+    return f"The explained score is the class's {_SCORES[plan['score']]}. Reference images come from {source}."
+
+
+def _models(manifest: Manifest) -> SimpleTable:
+    rows = tuple(
+        (label, model["spec"], model["architecture"], model["weights"], _pairs(model["preprocessing"]))
+        for label, model in manifest.models.items()
+    )
+    return SimpleTable("Models", ("model", "source", "architecture", "weights (digest)", "preprocessing"), rows)
+
+
+def _metrics(manifest: Manifest) -> SimpleTable:
+    better = {"higher": "higher", "lower": "lower", "none": "neither"}
+    rows = tuple(
+        (
+            f"{metric['title']} ({label})",
+            better[metric["direction"]],
+            metric["unit"] or "pure number",
+            metric["summary"],
+            str(metric["limit"]),
+            metric["space"],
+            _pairs(metric["settings"]),
+            metric["source"],
+        )
+        for label, metric in manifest.metrics.items()
+    )
+    head = ("metric", "better", "unit", "summary", "images", "looks at", "settings", "source")
+    return SimpleTable("Settings of the metrics", head, rows, frozenset({4}))
+
+
+def _pairs(record: Mapping[str, Any]) -> str:
+    """Return ``steps=50, baseline=zero``, after the name of a method or metric."""
+    name = record.get("method", record.get("metric", record.get("control")))
+    pairs = [f"{key}={_text(value)}" for key, value in record.items() if key not in ("method", "metric", "control")]
+    return ", ".join(pairs) if name is None else f"{name}: {', '.join(pairs) or 'no settings'}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,279 @@
+"""A report of a run, from its folder to files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+
+from fringe._files import require_inside, require_local, write_files
+from fringe._text import FORMULA, to_csv
+from fringe.bench.experiments import Manifest, ModelSource, Resolved, Results, Store, manifests, read_results
+from fringe.bench.report._build import ReportInputs, build_report
+from fringe.bench.report._maps import MapSource, load_experiment
+from fringe.bench.report._render import html_page, latex_document, markdown_report
+from fringe.bench.report._table import Column, Table, TableCell, TableRow, build_table, half_width, reference_of
+from fringe.bench.report._validity import MetricVerdicts, read_verdicts
+from fringe.errors import InputError
+from fringe.models import resolve_device
+
+#: Rows of scores.csv that are text at a time.
+_ROWS = 50_000
+#: Missing cells that a refusal lists.
+LISTED = 5
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """The files of a report, its ``page`` first."""
+
+    paths: tuple[Path, ...]
+
+    @property
+    def page(self) -> Path:
+        """The HTML page."""
+        return self.paths[0]
+
+
+def report_folder(run: Path, plan: str) -> Path:
+    """The folder of the report of a plan: ``report`` in the run's folder, for other plans than ``benchmark`` a folder
+    in it. Raises InputError if a link, or the name of the plan, leads out of the run."""
+    folder = run / "report" / ("" if plan == "benchmark" else plan)
+    require_inside(folder, run)
+    return folder
+
+
+def label_models(models: Mapping[str, ModelSource], labels: Sequence[str]) -> dict[str, ModelSource]:
+    """Name models, which are given by label or by spec, by the ``labels`` of a run: one that goes by its own spec is
+    the only one of the run. Raises InputError for a label that the run does not have, and for a spec if it has several
+    models."""
+    known = ", ".join(labels)
+    unnamed = [label for label, s in models.items() if s.module is None and label == s.spec and label not in labels]
+    if unnamed and len(labels) != 1:
+        hint = f"say which is meant by LABEL=SPEC; the models: {known}"
+        raise InputError("the run has several models", argument="model", hint=hint)
+    named = {labels[0] if label in unnamed else label: source for label, source in models.items()}
+    for label in named:
+        if label not in labels:
+            raise InputError(f"{label!r} is no model of the run; its models: {known}", argument="model")
+    return named
+
+
+def write_report(
+    run: Store | str | Path,
+    out: Path | None = None,
+    *,
+    plan: str | None = None,
+    reference: str | None = None,
+    allow_partial: bool = False,
+    grid: bool = True,
+    batch_size: int | Literal["auto"] = "auto",
+    device: str = "cpu",
+    resolve: Callable[[], Resolved] | None = None,
+    models: Mapping[str, ModelSource] | None = None,
+    commands: Sequence[str] = (),
+    validity: Sequence[Path] = (),
+) -> ReportFiles:
+    """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of a
+    run. Each file is complete or absent.
+
+    A model that the run folder names is shown and never loaded, because the folder may come from a stranger. Maps that
+    the run did not store are computed only for a model that ``resolve`` or ``models`` gives.
+
+    Args:
+        run: Folder of the run.
+        out: Folder of the report (default: see :func:`report_folder`).
+        plan: Name of the plan, if the run has several.
+        reference: The method that the others are compared with (default: ``fringe``, else the first).
+        allow_partial: Whether images may be missing; those that failed are stated and do not count as missing.
+        grid: Whether maps are drawn.
+        batch_size: Images whose maps are computed at once.
+        device: Where maps are computed; "auto" is the GPU if there is one.
+        resolve: Returns the resolved plan that computes maps.
+        models: By label, models that compute maps.
+        commands: Commands by which the run was made, printed in the report.
+        validity: Files ``validity.json`` of comparisons that judged the metrics. Metrics that do not pass come last,
+            and only metrics that pass have a winner. If the run has one model, verdicts on another model count for it.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        InputError: For a plan, a model or a reference that the run does not have, for a folder that cannot be written
+            or contains a link to another folder, and for missing images.
+    """
+    require_local("out", out or "")
+    store = run if isinstance(run, Store) else Store(run, create=False)
+    results = read_results(store, plan)
+    chosen = [reference_of(results, model, reference) for model in results.models]
+    _check_complete(results, allow_partial=allow_partial)
+    verdicts = _verdicts(results, validity)
+    tables = tuple(
+        build_table(results, model, name, verdicts[model].by_metric if model in verdicts else None)
+        for model, name in zip(results.models, chosen, strict=True)
+    )
+    maps = (
+        MapSource(store, _opener(results, resolve, models or {}), resolve_device(device), batch_size) if grid else None
+    )
+    folder = out or report_folder(store.root, results.manifest.name)
+    within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
+    require_inside(folder, store.root if within else folder)
+    # first, as each method is read once for its rows here and for its costs there
+    scores = write_files(folder, {"scores.csv": (text.encode() for text in scores_csv(results))})
+    report = build_report(ReportInputs(store, results, tables, maps, verdicts), commands)
+    files = {
+        "report.html": html_page(report),
+        "report.md": markdown_report(report),
+        "tables.tex": latex_document(tables),
+    }
+    texts = {name: text.encode(errors="backslashreplace") for name, text in files.items()}  # names may not be UTF-8
+    images = {f"figures/{image.name}.png": image.png for image in report.images}
+    others = write_files(folder, {**texts, "summary.csv": summary_csv(tables).encode(), **images})
+    return ReportFiles((*others[: len(texts)], *scores, *others[len(texts) :]))
+
+
+def write_reports(
+    run: Store | str | Path,
+    out: Path | None = None,
+    *,
+    plan: str | None = None,
+    models: Mapping[str, ModelSource] | None = None,
+    consent: Callable[[Mapping[str, Manifest], Mapping[str, ModelSource]], None] = lambda plans, models: None,
+    **options: Any,
+) -> Iterator[ReportFiles]:
+    """Write the report of each plan of a run, or of one ``plan``, and yield its files; with several plans, each has a
+    folder in ``out``. Further ``options`` are those of :func:`write_report`, and it raises InputError as that does.
+
+    ``models`` compute maps; they are given by label, or by spec in a run of one model. ``consent`` is called before the
+    first report with the plans, and the models by label.
+    """
+    store = run if isinstance(run, Store) else Store(run, create=False)
+    chosen = manifests(store) if plan is None else {plan: read_results(store, plan).manifest}
+    if not chosen:
+        raise InputError(f"{str(store.root)!r} holds no plan yet", argument="run")
+    labels = list(dict.fromkeys(label for one in chosen.values() for label in one.settings))
+    named = label_models(models or {}, labels)
+    consent(chosen, named)
+    for name, one in chosen.items():
+        folder = out / name if out is not None and len(chosen) > 1 else out
+        known = {label: source for label, source in named.items() if label in one.settings}
+        yield write_report(store, folder, plan=name, models=known, **options)
+
+
+def scores_csv(results: Results) -> Iterator[str]:
+    """Yield every score that the plan requires, in its order, method by method: all of it may be longer than the
+    memory. ``status`` is ``missing`` if an image was not computed; an empty ``score`` beside ``ok`` means that the
+    metric is not defined there."""
+    header = True
+    for model, method in ((one, method) for one in results.models for method in results.methods(one)):
+        frame = results.method_frame(model, method)
+        for start in range(0, max(1, len(frame)), _ROWS):
+            yield _csv(frame.slice(start, _ROWS), results.manifest.name, header=header)
+            header = False
+        del frame  # before the next one is read
+
+
+def _csv(scores: pl.DataFrame, plan: str, *, header: bool) -> str:
+    text = pl.col(pl.String)
+    is_formula = text.str.contains(f"^[{re.escape(''.join(FORMULA))}]")
+    frame = scores.select(
+        pl.lit(plan).alias("plan"),
+        pl.col("model", "method").cast(pl.String),
+        pl.when("control").then(pl.lit("yes")).otherwise(pl.lit("no")).alias("control"),
+        pl.col("metric", "image", "image_id").cast(pl.String),
+        "label",
+        "target",
+        pl.col("confidence", "score").fill_nan(None),
+        pl.col("status", "error", "verdict").cast(pl.String),
+        pl.col("flags").cast(pl.List(pl.String)).list.join(" "),
+        pl.col("forward", "jvp", "vjp", "seconds"),
+    )
+    guarded = pl.when(is_formula).then(pl.lit("'") + text).when(text != "").then(text)
+    return frame.with_columns(guarded.name.keep()).write_csv(include_header=header)
+
+
+def summary_csv(tables: Sequence[Table]) -> str:
+    """Return every cell of the tables, with its difference to the reference method."""
+    return to_csv(
+        [
+            {"model": table.model, "gates_hold": table.gates_hold, **_summary(table, row, column, cell)}
+            for table in tables
+            for row in table.rows
+            for column, cell in zip(table.columns, row.cells, strict=True)
+        ]
+    )
+
+
+def _check_complete(results: Results, *, allow_partial: bool) -> None:
+    name, holes = results.manifest.name, results.missing()
+    if not any(cell.scored or cell.failed for cell in results.coverage()):
+        raise InputError(f"nothing of the plan {name} is computed yet", argument="run", hint="run it first")
+    if holes and not allow_partial:
+        more = f"; and {len(holes) - LISTED} cells more" if len(holes) > LISTED else ""
+        raise InputError(
+            f"the plan {name} is incomplete ({'; '.join(holes[:LISTED])}{more})",
+            argument="run",
+            hint="repeat the run's command to compute the rest, or pass allow_partial=True for a report that states "
+            "what is missing",
+        )
+
+
+def _verdicts(results: Results, paths: Sequence[Path]) -> dict[str, MetricVerdicts]:
+    """Verdicts on the metrics by model. Raises InputError for a file that belongs to none of them."""
+    verdicts: dict[str, MetricVerdicts] = {}
+    for path in paths:
+        one = read_verdicts(path)
+        models = [model for model in results.models if one.applies_to(model, results.models)]
+        if not models:
+            known = ", ".join(results.models)
+            raise InputError(f"{str(path)!r} is about {one.model!r}; the models: {known}", argument="validity")
+        verdicts |= dict.fromkeys(models, one)
+    return verdicts
+
+
+def _opener(
+    results: Results, resolve: Callable[[], Resolved] | None, models: Mapping[str, ModelSource]
+) -> Callable[[str], Resolved | None]:
+    """Return a function from a model to a plan that can compute its maps; None if the caller gave neither."""
+    models = label_models(models, results.models)
+    if resolve is None:  # opened now, so that an error in a named model is raised
+        return {label: load_experiment(results.manifest, label, source) for label, source in models.items()}.get
+    once = cache(resolve)
+    return lambda model: once()
+
+
+def _summary(table: Table, row: TableRow, column: Column, cell: TableCell) -> dict[str, Any]:
+    estimate, difference, test = cell.estimate, cell.difference, cell.control
+    return {
+        "method": row.method,
+        "control": row.control,
+        "metric": column.label,
+        "direction": column.direction,
+        "unit": column.unit,
+        "summary": column.summary,
+        "value": estimate.value,
+        "spread": half_width(estimate),
+        **{name: getattr(estimate, name) for name in ("mean", "low", "high", "median", "half_iqr")},
+        "n": cell.n,
+        "required": cell.required,
+        **{name: getattr(cell, name) for name in ("missing", "failed", "undefined", "best", "near_tie")},
+        "reference": table.reference,
+        **{
+            f"difference_{name}": None if difference is None else getattr(difference, name)
+            for name in ("value", "low", "high", "n", "p")
+        },
+        "p_holm": cell.adjusted,
+        "control_compared": None if test is None else test.control,
+        **{
+            f"control_difference_{name}": None if test is None else getattr(test.difference, name)
+            for name in ("value", "low", "high", "n", "p")
+        },
+        "control_p_holm": None if test is None else test.adjusted,
+        "flags": " ".join(f"{name}:{number}" for name, number in cell.flags.items()),
+    }

@@ -1,0 +1,141 @@
+"""Networks with weights set by hand: what they use is known without training and without a condition."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fringe._rng import KeyedGenerator
+from fringe.bench.scenes._base import Example, Scene
+from fringe.data import ImageRef
+from fringe.errors import require
+from fringe.models import LoadedModel, Preprocessing, state_digest
+from fringe.settings import Doc, PositiveInt
+
+#: Pixels in [0, 1] as they are.
+_UNIT = Preprocessing(resize=None, crop=None, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+#: Colours (r, g, b) that a network looks for.
+_RED, _BLUE = (1.0, 0.0, 0.0), (0.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class _Designed(Scene):
+    """What the designed scenes share: small images with a background that the network does not react to."""
+
+    size: Annotated[PositiveInt, Doc("side of an image", "pixels")] = 16
+
+    def examples(
+        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
+    ) -> tuple[Example, ...]:
+        """Name images by number; see :meth:`Scene.examples`."""
+        names = [f"{self.name}-{number:04d}" for number in range(count)]
+        return tuple(Example(name, 1, name, (), {"seed": seed, "number": i}) for i, name in enumerate(names))
+
+    def make(self, example: Example, model: LoadedModel) -> tuple[Tensor, Tensor]:
+        """Draw an image; see :meth:`Scene.make`."""
+        rng, number = KeyedGenerator(int(example.values["seed"])), example.values["number"]
+        x = rng.uniform(f"background {number}", torch.empty(3, self.size, self.size))
+        x = x * torch.tensor([0.3, 0.7, 0.3])[:, None, None] + torch.tensor([0.0, 0.3, 0.0])[:, None, None]
+        truth = torch.zeros(self.size, self.size, dtype=torch.bool)
+        for colour, pixels in self._marks(rng, number):
+            x[:, pixels] = torch.tensor(colour)[:, None]
+            truth |= pixels
+        return model.preprocessing.normalise(x), truth
+
+    @abstractmethod
+    def _marks(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
+        """The colour and the pixels (size, size) of each mark of an image."""
+
+
+@dataclass(frozen=True)
+class ColourCounter(_Designed):
+    """A network that counts red pixels: every red pixel adds the same to the logit, and nothing else adds anything."""
+
+    name: ClassVar[str] = "colour_counter"
+    title: ClassVar[str] = "Colour counter"
+    source: ClassVar[str] = "after Zhang et al. 2023 (AttributionLab)"
+    answer: ClassVar[str] = "the weights are set so that the logit is the number of red pixels times one half"
+
+    pixels: Annotated[PositiveInt, Doc("red pixels of an image")] = 12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.pixels <= self.size**2, "pixels", self.pixels, f"at most {self.size**2}, all of an image")
+
+    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
+        """Make the network; see :meth:`Scene.network`."""
+        return _loaded(self.name, ColourNetwork([_RED], scale=0.5))
+
+    def _marks(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
+        mask = torch.zeros(self.size**2, dtype=torch.bool)
+        mask[rng.permutation(f"pixels {number}", self.size**2)[: self.pixels]] = True
+        return [(_RED, mask.view(self.size, self.size))]
+
+
+@dataclass(frozen=True)
+class PatchAnd(_Designed):
+    """A network that needs two patches at once, a red and a blue one: without either the logit is zero."""
+
+    name: ClassVar[str] = "patch_and"
+    title: ClassVar[str] = "AND of two patches"
+    source: ClassVar[str] = "after Zhang et al. 2023 (AttributionLab)"
+    answer: ClassVar[str] = "the weights are set so that the logit is positive only with both patches"
+
+    side: Annotated[PositiveInt, Doc("side of a patch", "pixels")] = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(2 * self.side <= self.size, "side", self.side, f"at most half of {self.size}")
+
+    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
+        """Make the network; see :meth:`Scene.network`."""
+        return _loaded(self.name, ColourNetwork([_RED, _BLUE], scale=6.0 / self.side**2, least=float(self.side**2)))
+
+    def _marks(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
+        half = self.size // 2
+        rows = rng.integers(f"rows {number}", self.size - self.side + 1, 2)
+        columns = rng.integers(f"columns {number}", half - self.side + 1, 2)
+        if rng.integers(f"sides {number}", 2, 1)[0]:  # which patch is in which half
+            columns[0] += half
+        else:
+            columns[1] += half
+        marks: list[tuple[tuple[float, float, float], Tensor]] = []
+        for colour, row, column in zip((_RED, _BLUE), rows, columns, strict=True):
+            mask = torch.zeros(self.size, self.size, dtype=torch.bool)
+            mask[row : row + self.side, column : column + self.side] = True
+            marks.append((colour, mask))
+        return marks
+
+
+class ColourNetwork(nn.Module):
+    """Count pixels of colours; logits are zero, and ``scale`` times what the counts exceed ``least`` by.
+
+    A pixel counts ``relu(2 (own channel - the two others) - 1)``: 1 if it is of the pure colour, 0 if it is black, grey
+    or of another colour.
+    """
+
+    def __init__(self, colours: list[tuple[float, float, float]], scale: float, least: float = 0.0):
+        super().__init__()
+        self.test = nn.Conv2d(3, len(colours), 1)
+        self.head = nn.Linear(1, 2)
+        with torch.no_grad():
+            self.test.weight.copy_(torch.tensor([[[[4 * c - 2]] for c in colour] for colour in colours]))
+            self.test.bias.fill_(-1.0)  # pyright: ignore[reportOptionalMemberAccess]
+            self.head.weight.copy_(torch.tensor([[0.0], [scale]]))
+            self.head.bias.zero_()
+        self.least = least
+        self.eval().requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        count = self.test(x).relu().sum((1, 2, 3))[:, None]
+        return self.head((count - self.least).relu())
+
+    def extra_repr(self) -> str:
+        return f"least={self.least}"
+
+
+def _loaded(name: str, module: nn.Module) -> LoadedModel:
+    return LoadedModel(name, module, _UNIT, ("neither", "the mark"), state_digest(module), name)

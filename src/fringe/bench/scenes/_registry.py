@@ -1,0 +1,37 @@
+"""The scenes by name."""
+
+from fringe.bench.scenes._base import Scene
+from fringe.bench.scenes._blockdigits import BlockDigits
+from fringe.bench.scenes._designed import ColourCounter, PatchAnd
+from fringe.bench.scenes._grids import DiFull, GridPG, RegionSum
+from fringe.bench.scenes._trigger import Trigger
+from fringe.bench.scenes._watermark import Watermark
+from fringe.bench.scenes._xai_tris import XAITris
+from fringe.errors import InputError
+from fringe.settings import configured
+
+#: The scenes by name.
+SCENES: dict[str, type[Scene]] = {
+    kind.name: kind
+    for kind in (GridPG, DiFull, RegionSum, ColourCounter, PatchAnd, Watermark, Trigger, XAITris, BlockDigits)
+}
+
+
+def get_scene(scene: str | Scene) -> Scene:
+    """Return a configured scene.
+
+    Args:
+        scene: The name of a registered scene, ``"gridpg"`` or with a preset ``"gridpg:nine"``; or a configured scene,
+            which is returned as it is.
+
+    Returns:
+        The configured scene.
+
+    Raises:
+        InputError: If no scene or no preset has this name.
+    """
+    if isinstance(scene, Scene):
+        return scene
+    if not isinstance(scene, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"got {scene!r}, expected a name or a configured scene such as GridPG()", argument="scene")
+    return configured(scene, SCENES)

@@ -1,6 +1,0 @@
-"""Scenes: networks and inputs of which it is known what the network uses."""
-
-from fringe.scenes._base import Example, Gate, Scene
-from fringe.scenes._registry import SCENES, get_scene
-
-__all__ = ["SCENES", "Example", "Gate", "Scene", "get_scene"]

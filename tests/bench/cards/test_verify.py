@@ -1,0 +1,223 @@
+"""Cards: what is measured, which theorems are tried, and what is said where a method fails."""
+
+import re
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+import torch
+
+from fringe import FRInGe, InputError, IntegratedGradients
+from fringe.bench.cards import Card, Measurement, failures, summarise_measurement, verify
+from fringe.evaluation import Evaluator
+from fringe.metrics import METRICS
+from fringe.testing import CheckResult
+
+
+def redness(model, inputs, target):
+    """Red pixels: what the colour counter counts."""
+    red = inputs[:, :1] - inputs[:, 1:].amax(1, keepdim=True) if inputs.shape[1] == 3 else inputs[:, :1]
+    return (red > 0.5).to(inputs).expand_as(inputs)
+
+
+@pytest.fixture(scope="module")
+def ig() -> Card:
+    calls = []
+    card = verify(
+        "ig",
+        n=3,
+        scenes=("colour_counter", "difull"),
+        progress=lambda name, done, total: calls.append((name, done, total)),
+    )
+    names = ["checks", "Colour counter", "DiFull", "Interventions", "Sanity", "Noise sensitivity", "Completeness"]
+    assert calls == [(name, number, 7) for number, name in enumerate(names)]
+    return card
+
+
+def of(card: Card, metric: str, subject: str | None = None) -> Measurement:
+    (one,) = (m for m in card.measurements if m.metric == metric and subject in (None, m.subject))
+    return one
+
+
+def test_a_path_method_keeps_every_check_and_theorem(ig):
+    assert [check.name for check in ig.checks][-1] == "difull"
+    assert all(check.passed for check in ig.checks)
+    assert of(ig, "mass_inside", "DiFull").scores == (1.0, 1.0, 1.0)
+    assert ig.skipped == {}
+
+
+def test_every_number_stands_beside_blind_maps(ig):
+    for measurement in ig.measurements:
+        assert set(measurement.controls) == {"edge", "random", "uniform"}
+        assert all(len(scores) == len(measurement.scores) == 3 for scores in measurement.controls.values())
+    assert of(ig, "mass_inside", "DiFull").chance == 0.25
+    assert of(ig, "mass_inside", "DiFull").controls["uniform"] == pytest.approx((0.25,) * 3)
+    assert of(ig, "random_logit").controls["edge"] == pytest.approx((1.0,) * 3)  # the edge map knows no class
+
+
+def test_costs_are_those_of_a_map(ig):
+    assert ig.passes == {"forward": 51, "jvp": 0, "vjp": 50}
+    assert ig.seconds > 0
+    assert sum(ig.verdicts.values()) == 3
+    assert any("adds up" in line for line in ig.assumptions)
+    assert any("baseline: zero" in line for line in ig.assumptions)
+
+
+def test_a_function_that_knows_the_answer_finds_it():
+    card = verify(redness, n=2, scenes=("colour_counter",), checks=False)
+    assert of(card, "mass_inside").scores == (1.0, 1.0)
+    assert of(card, "rank_accuracy").scores == (1.0, 1.0)
+    assert card.checks == ()
+    assert card.passes == {"forward": 0, "jvp": 0, "vjp": 0}
+    assert card.skipped == {"Completeness": "the method claims no sum of its map"}
+    assert of(card, "mprt").scores == (1.0, 1.0)  # it does not look at the model
+
+
+@dataclass(frozen=True)
+class Leaking(IntegratedGradients):
+    """Integrated gradients with a constant added to every pixel."""
+
+    name: ClassVar[str] = "leaking"
+
+    def attribute(self, problem):
+        result = super().attribute(problem)
+        return replace(result, values=result.values + 1e-3)
+
+
+def test_a_method_that_leaks_breaks_theorems():
+    card = verify(Leaking(steps=4), n=2, scenes=("difull",))
+    broken = {check.name for check in card.failed_checks()}
+    assert {"constant_model", "unread_inputs", "difull"} <= broken
+    assert "difull" not in {check.name for check in card.failed_checks(["difull"])}
+    said = failures(card, [])
+    assert any(
+        re.match(r"The check difull fails: share of the mass .*: [\d.e-]+, the least of \d+ maps", line)
+        for line in said
+    )
+
+
+@dataclass(frozen=True)
+class Picky(IntegratedGradients):
+    """Integrated gradients of networks with a convolution."""
+
+    name: ClassVar[str] = "picky"
+
+    def attribute(self, problem):
+        if not any(isinstance(module, torch.nn.Conv2d) for module in problem.model.module.modules()):
+            raise InputError("it has no convolution", argument="model")
+        return super().attribute(problem)
+
+
+def test_a_refused_network_breaks_no_contract():
+    card = verify(Picky(steps=4), n=1, scenes=())
+    assert card.failed_checks() == ()
+    (affine,) = (check for check in card.checks if check.name == "affine_score")
+    assert affine.detail == "does not apply: it has no convolution"
+
+
+def test_methods_that_need_references_get_some():
+    card = verify("expected_gradients", n=2, scenes=("colour_counter",), checks=False)
+    assert set(card.skipped) <= {"Completeness"}
+    assert any("reference images" in line for line in card.assumptions)
+
+
+@pytest.mark.parametrize(("feedback", "needed"), [(1.0, False), (None, True)])
+def test_jacobian_vector_products_are_said_to_be_needed_where_the_map_depends_on_them(feedback, needed):
+    card = verify(FRInGe(feedback=feedback, steps=2), n=1, scenes=("colour_counter",), checks=False)
+    assert card.passes["jvp"] > 0
+    assert ("The model must have forward-mode or second derivatives." in card.assumptions) is needed
+    assert ("The model must be differentiable." in card.assumptions) is not needed
+
+
+def test_the_seconds_of_a_map_are_those_of_its_share_of_all_maps(monkeypatch):
+    """Six seconds of three maps; those of their scores, and of blind maps, are not the method's."""
+    rows = Evaluator.rows
+
+    def timed(self, **given):
+        return [replace(row, seconds=6.0 if row.label == "ig" else 100.0) for row in rows(self, **given)]
+
+    monkeypatch.setattr(Evaluator, "rows", timed)
+    card = verify(IntegratedGradients(steps=2), n=3, scenes=(), checks=False)
+    assert card.seconds == 2.0
+
+
+def test_what_cannot_be_measured_is_said_and_the_rest_is_measured():
+    def grey_only(model, inputs, target):
+        if inputs.shape[1] == 3:
+            raise ValueError("grey images only")
+        return inputs
+
+    card = verify(grey_only, n=2, scenes=("colour_counter",), checks=False)
+    assert "grey images only" in card.skipped["Colour counter"]
+    assert {m.part for m in card.measurements} == {"Interventions", "Sanity", "Noise sensitivity"}
+
+
+def test_a_card_is_the_same_every_time():
+    cards = [verify(redness, n=2, scenes=("patch_and",), checks=False) for _ in range(2)]
+    assert str(cards[0].measurements) == str(cards[1].measurements)  # NaN is equal to NaN
+    other = verify(redness, n=2, seed=1, scenes=("patch_and",), checks=False)
+    assert of(other, "mass_inside:smooth").scores != of(cards[0], "mass_inside:smooth").scores
+
+
+def measured(metric, scores, controls, part="Localisation") -> Measurement:
+    return Measurement(part, "Scene", metric, scores, controls, settings={"metric": metric})
+
+
+GOOD, BAD = (0.9, 0.8, 0.95, 0.85), (0.1, 0.2, 0.15, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "control", "beats", "worse"),
+    [
+        ("mass_inside", GOOD, BAD, True, False),
+        ("mass_inside", BAD, GOOD, False, True),
+        ("deletion", BAD, GOOD, True, False),
+        ("deletion", GOOD, BAD, False, True),
+        ("mass_inside", GOOD, tuple(reversed(GOOD)), False, False),
+    ],
+)
+def test_a_method_beats_a_blind_map_only_with_certainty(metric, scores, control, beats, worse):
+    line = summarise_measurement(measured(metric, scores, {"edge": control}), 0)
+    assert (line.beats_controls, line.is_worse, line.rival) == (beats, worse, "edge")
+    (said,) = failures(Card("m", "", "", {}), [line])
+    if beats:
+        assert said == "No failure was seen in these measurements."
+    else:
+        assert ("worse than the blind map edge" in said) == worse
+        assert said.startswith(f"Scene, {METRICS[metric].title}: ")
+
+
+def test_a_card_resamples_examples_that_share_pixels_together():
+    card = verify(IntegratedGradients(steps=2), n=8, scenes=["gridpg"], checks=False)
+    localisation = [one for one in card.measurements if one.part == "Localisation"]
+    assert {len(set(one.clusters)) for one in localisation} == {2}
+    assert {one.clusters for one in card.measurements if one.part != "Localisation"} == {()}
+
+
+def test_the_best_blind_map_is_the_rival():
+    controls = {"edge": (0.3, 0.35, 0.3, 0.3), "random": BAD, "uniform": (0.5, 0.5, 0.5, 0.5)}
+    assert summarise_measurement(measured("mass_inside", GOOD, controls), 0).rival == "uniform"
+    assert summarise_measurement(measured("deletion", GOOD, controls), 0).rival == "random"
+
+
+def test_noise_sensitivity_is_no_race_with_blind_maps():
+    line = summarise_measurement(measured("max_sensitivity", GOOD, {"uniform": (0.0,) * 4}, "Noise sensitivity"), 0)
+    assert (line.rival, line.beats_controls) == (None, None)
+
+
+def test_maps_without_a_score_are_counted():
+    line = summarise_measurement(measured("mass_inside", (0.9, float("nan"), 0.8), {"edge": BAD[:3]}), 0)
+    card = Card("m", "", "", {}, checks=(CheckResult("finite", False, "2 entries"),), verdicts={"ok": 2, "short": 1})
+    assert failures(card, [line]) == (
+        "The check finite fails: 2 entries.",
+        "Scene, Mass inside: 1 of 3 maps have no score.",
+        "1 of 3 maps of digits are short.",
+    )
+
+
+def test_unknown_scenes_and_targets_are_refused():
+    with pytest.raises(InputError, match="scene"):
+        verify("ig", scenes=("nowhere",))
+    with pytest.raises(InputError, match="n: got 0"):
+        verify("ig", n=0)
+    assert torch.get_default_dtype() == torch.float32

@@ -1,0 +1,179 @@
+"""Units that cost nothing to compute and whose scores are known, so that a run can be killed hundreds of times."""
+
+import ctypes
+import os
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fringe._records import digest
+from fringe.bench.experiments._jobs import Job
+from fringe.bench.experiments._manifest import Manifest, Resolved
+from fringe.bench.experiments._records import ScoreRecord
+from fringe.bench.experiments._runner import TaskResult
+from fringe.bench.experiments._store import Store
+from fringe.bench.experiments._tasks import committed_keys, pending_tasks
+
+SHARD = 2
+"""Images of a unit."""
+TIRES_AFTER = 3
+"""Units of the method ``tires`` after which a process hangs."""
+
+
+def manifest(methods=("fine",), images=2, metrics=("a", "b")):
+    """A plan of one model; each metric on all images."""
+    pictures = tuple({"digest": digest(i), "id": f"image-{i}", "source": f"{i}.png", "label": i} for i in range(images))
+    words = {"title": "", "direction": "higher", "unit": "", "space": "", "source": "", "summary": "mean"}
+    known = {
+        name: {**words, "settings": {"metric": name}, "key": digest({"metric": name}), "limit": images}
+        for name in metrics
+    }
+    settings = {"model": {name: {"model": {"weights": "w"}, "method": {"method": name}} for name in methods}}
+    plan = {
+        **{"name": "synthetic", "data": [], "models": {}, "preprocessing": {}, "methods": {"model": {}}, "metrics": {}},
+        **{"limits": {}, "n": images, "seed": 0, "target": "predicted", "score": "logit", "exif": "ignore"},
+        "references": None,
+    }
+    return Manifest(plan, pictures, (), settings, known, {"model": {}}, {})
+
+
+def rows_of(unit):
+    """The scores of a unit: numbers that follow from their names."""
+    return [
+        ScoreRecord(
+            setting=unit.setting,
+            metric_key=key,
+            image=image,
+            model=unit.model,
+            method=unit.method,
+            metric=metric,
+            image_id="",
+            label=None,
+            target=1,
+            confidence=0.5,
+            score=int(digest([unit.setting, key, image])[:8], 16) / 7,
+            status="ok",
+            flags=["flat"],
+            diagnostics=[("waypoint_kl", 0.25)],
+            extras=[("zero", 1.0)],
+            curves=[("scores", [0.0, 0.5, 1.0])],
+            seconds=time.perf_counter(),  # what alone differs between two runs
+        )
+        for metric, key in zip(unit.metrics, unit.metric_keys, strict=True)
+        for image in unit.images
+    ]
+
+
+@dataclass(frozen=True)
+class SyntheticWorker:
+    """Writes the unit's name to ``log``, its process beside it, and does as the method's name says, unless the file
+    ``behave`` is there; ``holds`` waits for it."""
+
+    log: Path
+    behave: Path
+
+    def perform(self, unit, kept=None):
+        note(self.log, unit.key)
+        processes = self.log.with_name("processes")
+        note(processes, f"{os.getpid()} {unit.method}")
+        if not self.behave.exists():
+            mine = sum(line.startswith(f"{os.getpid()} ") for line in noted(processes))
+            misbehave("hangs" if unit.method == "tires" and mine > TIRES_AFTER else unit.method)
+        while unit.method == "holds" and not self.behave.exists():
+            time.sleep(0.05)
+        if unit.method == "waits" and sum(line.endswith(" waits") for line in noted(processes)) == 1:
+            time.sleep(600)  # to be killed; what another process does after it is done at once
+        return TaskResult(rows_of(unit), {})
+
+
+def misbehave(how):
+    if how == "exits":
+        os._exit(7)
+    if how == "leaves":
+        os._exit(0)
+    if how == "segfaults":
+        ctypes.string_at(0)
+    if how == "hangs":
+        time.sleep(600)
+    if how == "lasts":
+        time.sleep(1.0)
+    if how == "raises":
+        raise AssertionError("a bug")
+    if how == "unmounted":
+        raise OSError(5, "Input/output error")
+
+
+def note(log, line):
+    """Append a line that survives the process being killed."""
+    descriptor = os.open(log, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+    os.write(descriptor, f"{line}\n".encode())
+    os.close(descriptor)
+
+
+def noted(log):
+    return log.read_text().split("\n")[:-1] if log.exists() else []
+
+
+def when_noted(base, method, act):
+    """Call ``act(pid)`` once a process has begun the method."""
+
+    def watch():
+        for _ in range(8000):  # on a busy machine a process takes minutes to start
+            for line in noted(base / "processes"):
+                if line.split()[1] == method:
+                    act(int(line.split()[0]))
+                    return
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+@dataclass(frozen=True)
+class SyntheticJob(Job):
+    """A job whose worker computes nothing. ``base`` holds the store, the log and the switch."""
+
+    base: Path = Path()
+
+    def worker(self):
+        return SyntheticWorker(self.base / "log", self.base / "behave")
+
+    def left(self):
+        """The units that are missing."""
+        return pending_tasks(self.resolved.manifest, committed_keys(self.store), SHARD)
+
+
+def job(base, asked, url=None):
+    """The work of a manifest in ``base / "run"``, or in an object store."""
+    return SyntheticJob(Resolved(None, asked, {}, ()), Store(Path(url) if url else base / "run"), base=base)
+
+
+def stored_rows(store):
+    """Every committed row, the names of its image left out."""
+    return [row for task, details in store.details(store.tasks()) for row in task.rows(details, {})]
+
+
+def table(store):
+    """Every committed row by its name, without the time it took."""
+    found = {}
+    for row in stored_rows(store):
+        assert row.key not in found, "a score was computed twice"
+        found[row.key] = replace(row, seconds=0.0, forward=0.0, jvp=0.0, vjp=0.0)
+    return found
+
+
+def keys_of(store):
+    """The names of the committed tasks."""
+    return [digest([task.setting, sorted(task.metrics), task.images]) for task in store.tasks()]
+
+
+def expected(asked, shard=SHARD):
+    """The table that a plan comes to."""
+    units = pending_tasks(asked, (), shard)
+    return {row.key: replace(row, seconds=0.0) for unit in units for row in rows_of(unit)}
+
+
+def leftovers(root):
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob(".*"))

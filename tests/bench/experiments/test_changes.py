@@ -1,0 +1,231 @@
+"""Two runs in one folder, and plans that change: what is shared, what is computed anew, and what is told."""
+
+import re
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from forked_runs import end_of, fork
+from PIL import Image
+from small_plans import IG, all_rows, arms, done_units, small
+from synthetic_units import expected, job, manifest, noted, table
+
+from fringe import IntegratedGradients
+from fringe._records import LISTED
+from fringe.bench.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
+from fringe.bench.experiments._executors import SerialExecutor, run_tasks
+from fringe.bench.experiments._plan import Arm, ModelSource
+from fringe.bench.experiments._results import read_results, results_of
+from fringe.bench.experiments._store import Store
+from fringe.bench.experiments._tasks import committed_keys, manifests, orphaned, pending_tasks
+from fringe.errors import InputError
+from fringe.inputs import content_digest
+from fringe.metrics import Insertion, Sparseness
+
+
+def stale(out):
+    """The tasks of a run that no plan asks for."""
+    store = Store(out)
+    return orphaned(store.tasks(), manifests(store).values())
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
+
+# Two runs in one folder
+
+
+def run_synthetic(base):
+    work = job(base, manifest(("fine", "too"), 20))
+    run_tasks(work, work.left(), RunLog(), lambda report: None, SerialExecutor())
+
+
+@linux
+@pytest.mark.thorough
+def test_runs_that_begin_together_compute_each_unit_once(tmp_path):
+    for trial in range(5):
+        base = tmp_path / f"{trial}"
+        base.mkdir()
+        children = [fork(run_synthetic, base) for _ in range(3)]
+        assert [end_of(child) for child in children] == [0, 0, 0]
+        performed = noted(base / "log")
+        assert len(performed) == len(set(performed)) == 20
+        assert table(Store(base / "run")) == expected(manifest(("fine", "too"), 20))
+
+
+def test_units_that_overlap_count_once(tmp_path):
+    """Two runs that cut a plan in different ways may both compute an image; no table shows it twice."""
+    work = job(tmp_path, manifest(images=3))
+    cuts = [pending_tasks(work.resolved.manifest, (), shard) for shard in (2, 3)]
+    run_tasks(work, [unit for cut in cuts for unit in cut], RunLog(), lambda report: None, SerialExecutor())
+    assert len(work.store.tasks()) == 3
+    found = all_rows(work.store)
+    assert {key: replace(row, seconds=0.0) for key, row in found.items()} == expected(work.resolved.manifest)
+    assert [(cell.required, cell.scored) for cell in results_of(work.store, work.resolved.manifest).coverage()] == [
+        (3, 3),
+        (3, 3),
+    ]
+
+
+# Plans that change
+
+
+def test_other_settings_under_one_name_are_refused_and_shown(tmp_path):
+    plan = small()
+    run_plan(plan, tmp_path, RunOptions())
+    other = {
+        "methods.digits.ig.steps: 8, now 16": {"arms": arms(ig=IntegratedGradients(steps=16))},
+        "methods.digits.ig: .*, now absent": {"arms": arms(other=IG)},
+        "seed: 0, now 1": {"seed": 1},
+        "target: predicted, now 3": {"target": 3},
+        "n: 2, now 1": {"n": 1},
+        "metrics.insertion: .*, now absent": {"metrics": {"sparseness": Sparseness()}},
+        "limits.insertion: absent, now 1": {"limits": {"insertion": 1}},
+        "metrics.insertion.reference: box, now gaussian": {
+            "metrics": {"sparseness": Sparseness(), "insertion": Insertion(reference="gaussian")}
+        },
+    }
+    for difference, change in other.items():
+        with pytest.raises(InputError, match=rf"^out: .*holds a digits with other settings \({difference}\); name"):
+            run_plan(replace(plan, **change), tmp_path, RunOptions())
+    assert run_plan(plan, tmp_path, RunOptions()).log.reports == []  # none of them was let in
+
+
+@pytest.mark.parametrize("amend", [False, True])
+def test_names_of_plans_differ_by_more_than_case(tmp_path, amend):
+    """On a disk that ignores case, the record of the second plan would replace that of the first."""
+    run_plan(small(name="sweep"), tmp_path, RunOptions())
+    with pytest.raises(InputError, match=r"^name: got 'Sweep', and .* holds a plan 'sweep'; give it a name"):
+        run_plan(small(name="Sweep", n=1), tmp_path, RunOptions(amend=amend))
+    assert run_plan(small(name="sweep-2"), tmp_path, RunOptions()).stopped is None
+    assert sorted(Store(tmp_path).records("plan")) == ["sweep", "sweep-2"]
+
+
+def test_a_refusal_lists_the_first_of_many_differences(tmp_path):
+    def methods(steps):
+        return arms(**{f"ig_{number}": IntegratedGradients(steps=steps) for number in range(LISTED + 2)})
+
+    run_plan(small(arms=methods(1)), tmp_path, RunOptions())
+    with pytest.raises(InputError) as caught:
+        run_plan(small(arms=methods(2)), tmp_path, RunOptions())
+    listed = str(caught.value).split("settings (")[1].split("); name")[0].split("; ")
+    assert listed == [*(f"methods.digits.ig_{n}.steps: 1, now 2" for n in range(LISTED)), "and 2 more"]
+
+
+def test_a_plan_that_grows_computes_what_is_new(tmp_path):
+    both = ("sparseness", "insertion")
+    plan = small(metrics={"insertion": Insertion()}, limits={"insertion": 1})
+    assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", ("insertion",), 1): 1}
+    plan = replace(plan, limits={})
+    assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", ("insertion",), 1): 1}
+    plan = replace(plan, metrics={"sparseness": Sparseness(), "insertion": Insertion()})
+    assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", ("sparseness",), 1): 2}
+    plan = replace(plan, arms=arms(ig=IG, more=IntegratedGradients(steps=4)))
+    assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("more", both, 1): 2}
+    plan = replace(plan, n=3)
+    assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", both, 1): 1, ("more", both, 1): 1}
+    plan = replace(plan, arms=(*plan.arms, Arm("twin", ModelSource("embedded:digits"), {"new": IG})))
+    grown = run_plan(plan, tmp_path, RunOptions())
+    assert grown.log.reports == []  # another name for the same maps: they are there
+    store = Store(tmp_path)
+    assert all(cell.scored == cell.required == 3 for cell in results_of(store, grown.resolved.manifest).coverage())
+    assert stale(tmp_path) == []
+    assert read_results(store).missing() == []
+
+
+def test_a_plan_in_another_batch_size_engine_or_order_is_the_same(tmp_path):
+    plan = small(arms=arms(ig=IG, more=IntegratedGradients(steps=4)), n=3, shard=2)
+    run_plan(plan, tmp_path, RunOptions())
+    turned = replace(plan, arms=arms(more=IntegratedGradients(steps=4), ig=IG), shard=3)
+    turned = replace(turned, metrics=dict(reversed(plan.metrics.items())))
+    assert run_plan(turned, tmp_path, RunOptions(batch_size=1, executor=ProcessExecutor(1))).log.reports == []
+
+
+NET = """
+import torch
+def net():
+    torch.manual_seed({seed})
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 4))
+"""
+
+
+def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
+    source = tmp_path / "net.py"
+    source.write_text(NET.format(seed=1))
+    model = ModelSource(f"{source}:net", "resize=8x8,mean=0.5,std=0.5", trust_code=True)
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for number in range(2):
+        draw_picture(pictures / f"{number}_picture.png", number)
+    plan = small(data=(str(pictures),), arms=(Arm("net", model, {"ig": IG, "old": IG}),), metrics={"s": Sparseness()})
+    out = tmp_path / "run"
+
+    def reasons():
+        return Counter((unit.method, unit.reason) for unit in stale(out))
+
+    assert not run_plan(plan, out, RunOptions()).partial
+    assert reasons() == {}
+
+    plan = replace(plan, arms=(Arm("net", model, {"ig": IntegratedGradients(steps=16)}),))
+    assert run_plan(plan, out, RunOptions(amend=True)).log.count("done") == 2
+    assert reasons() == {("ig", "method.steps: 8, now 16"): 2}
+
+    source.write_text(NET.format(seed=2))
+    assert run_plan(plan, out, RunOptions()).log.count("done") == 2
+    now = reasons()
+    assert sum(now.values()) == 4
+    (weights,) = [reason for _, reason in now if "method.steps" not in reason]
+    assert re.fullmatch(r"model\.weights: [0-9a-f]{32}, now [0-9a-f]{32}", weights)
+
+    draw_picture(pictures / "1_picture.png", 7)
+    assert run_plan(plan, out, RunOptions()).log.count("done") == 1
+    assert reasons() - now == {("ig", "1 of its images changed or are not drawn any more"): 1}
+
+    plan = replace(plan, metrics={"s": Insertion()})
+    run_plan(plan, out, RunOptions(amend=True))
+    assert ("ig", "its metrics have other settings now") in reasons()
+    plan = replace(plan, arms=(Arm("other", model, {"ig": IG}),))
+    run_plan(plan, out, RunOptions(amend=True))
+    assert set(reasons()) == {("ig", "no plan has the model 'net'")}
+
+
+def test_a_label_that_is_corrected_is_explained_anew(tmp_path):
+    """The class is in the name of the file: the scores of another class do not stand for it."""
+    pictures, out = tmp_path / "pictures", tmp_path / "run"
+    pictures.mkdir()
+    for number in (1, 2):
+        draw_picture(pictures / f"{number}_picture.png", number)
+    plan = small(target="label", data=(str(pictures),), metrics={"s": Sparseness()})
+    before = run_plan(plan, out, RunOptions(save_maps=True))
+    assert run_plan(plan, out, RunOptions()).log.reports == []
+    (pictures / "1_picture.png").rename(pictures / "5_picture.png")
+    after = run_plan(plan, out, RunOptions(save_maps=True))
+    assert after.log.count("done") == 1
+    expected = (("1_picture", 1), ("2_picture", 2)), (("2_picture", 2), ("5_picture", 5))
+    for run, targets in zip((before, after), expected, strict=True):
+        frame = results_of(Store(out), run.resolved.manifest).frame
+        assert sorted(frame.select("image_id", "target").iter_rows()) == list(targets)
+        assert frame["label"].to_list() == frame["target"].to_list()
+    assert [unit.reason for unit in stale(out)] == ["1 of its images changed or are not drawn any more"]
+    entries = after.resolved.pictures.values()
+    assert {entry.digest.partition("-")[0] for entry in entries} == {content_digest(entry.ref) for entry in entries}
+
+
+def draw_picture(path, seed):
+    Image.frombytes("L", (8, 8), bytes((seed * 31 + 7 * i) % 256 for i in range(64))).save(path)
+
+
+def test_a_run_of_the_past_that_failed_keeps_the_plan_partial(tmp_path):
+    """A run with nothing left to do still says that some images have no score."""
+    plan = small(target="label", data=(str(tmp_path / "pictures"),), metrics={"s": Sparseness()})
+    Path(tmp_path / "pictures").mkdir()
+    draw_picture(tmp_path / "pictures" / "3_picture.png", 1)
+    draw_picture(tmp_path / "pictures" / "12_picture.png", 2)  # the model has ten classes
+    first = run_plan(plan, tmp_path / "run", RunOptions())
+    assert (first.log.failed, first.failed_before, first.partial) == (1, 0, True)
+    second = run_plan(plan, tmp_path / "run", RunOptions())
+    assert (second.log.failed, second.failed_before, second.partial) == (0, 1, True)
+    third = run_plan(plan, tmp_path / "run", RunOptions(retry=True))
+    assert (third.log.failed, third.failed_before, third.partial) == (1, 0, True)
+    assert len(committed_keys(Store(tmp_path / "run"))) == 2

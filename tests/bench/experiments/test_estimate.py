@@ -1,0 +1,299 @@
+"""What a run will take: exact where the probe runs to the end, near where it is stopped, and nothing is written."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_plans import digits_plan
+
+from fringe import FRInGe, FringeError, IntegratedGradients
+from fringe.bench.experiments import (
+    Arm,
+    MethodCost,
+    ModelSource,
+    Plan,
+    ProcessExecutor,
+    RayExecutor,
+    RunEstimate,
+    RunOptions,
+    SerialExecutor,
+    Task,
+    estimate_run,
+    estimate_tasks,
+    read_status,
+    run_plan,
+)
+from fringe.bench.experiments._database import to_json
+from fringe.bench.experiments._estimate import _makespan, _workers, describe_seconds
+from fringe.bench.experiments._manifest import resolve
+from fringe.bench.experiments._probe import ProbeOptions, TaskCost, _Sample, stored_bytes
+from fringe.bench.experiments._runner import TaskRunner
+from fringe.evaluation import CONTROLS
+from fringe.evaluation._evaluator import Candidate, make_maps
+from fringe.metrics import Deletion, MaxSensitivity, Sparseness, get_metric
+
+
+def study(methods, data=("embedded:digits",), n=2, controls=False, **known):
+    arm = Arm("digits", ModelSource("embedded:digits"), methods)
+    metrics = known.pop("metrics", {"sparseness": Sparseness()})
+    return Plan("plan", tuple(data), (arm,), metrics, n=n, controls=controls, **known)
+
+
+def spent(plan, method):
+    """Passes of the maps of all images, counted."""
+    resolved = resolve(plan)
+    subject = TaskRunner(resolved).subject("digits", [image["digest"] for image in resolved.manifest.images])
+    classifier = subject.problem.model
+    before = replace(classifier.passes)
+    with classifier.session(subject.problem.inputs.device):
+        make_maps(Candidate("m", method), subject.problem)
+    passes = classifier.passes.since(before)
+    return passes.forward, passes.jvp, passes.vjp
+
+
+METHODS = {"fringe": FRInGe(steps=3, cg_iterations=3), "ig": IntegratedGradients(steps=5)}
+
+
+def test_maps_that_are_finished_cost_what_they_cost():
+    plan = study(METHODS)
+    known = estimate_run(plan, seconds=600)
+    assert [(cost.method, cost.tasks, cost.maps) for cost in known.costs] == [("fringe", 1, 2), ("ig", 1, 2)]
+    for cost in known.costs:
+        assert (cost.forward, cost.jvp, cost.vjp) == pytest.approx(spent(plan, METHODS[cost.method]))
+        assert (cost.fraction, cost.seconds > 0) == (1.0, True)
+    assert known.seconds > sum(cost.seconds for cost in known.costs)
+    assert known.metrics.keys() == {"sparseness"}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FRInGe(steps=24, cg_iterations=6),
+        FRInGe(tau=5e-3),
+        FRInGe(tau=5e-3).variant("euclidean"),
+        IntegratedGradients(steps=400),
+    ],
+    ids=["fringe", "fringe of a budget", "euclidean", "ig"],
+)
+def test_a_map_that_is_stopped_is_told_to_within_a_small_factor(method):
+    plan = study({"m": method}, n=1)
+    (cost,) = estimate_run(plan, seconds=0.0).costs
+    assert 0 < cost.fraction < 0.5
+    true = sum(spent(plan, method))  # together: a JVP at the first step alone is not told apart from one a step
+    assert true / 2 <= cost.forward + cost.jvp + cost.vjp <= 2.5 * true
+
+
+def test_metrics_that_ask_for_maps_cost_those_maps():
+    metrics = {"max_sensitivity": MaxSensitivity(samples=50), "sparseness": Sparseness()}
+    plan = study({"ig": IntegratedGradients(steps=50)}, n=4, metrics=metrics, limits={"max_sensitivity": 2})
+    known = estimate_run(plan, seconds=600)
+    (cost,) = known.costs
+    assert (cost.tasks, cost.maps) == (2, 4)  # the first two images have a metric more
+    without = cost.seconds - known.metrics["max_sensitivity"]
+    assert known.metrics["max_sensitivity"] > 5 * without  # a hundred maps beside four
+
+
+def test_a_control_without_passes_has_no_line():
+    known = estimate_run(study(METHODS, controls=True), seconds=600)
+    assert [cost.method for cost in known.costs] == [*METHODS, *CONTROLS, "diffusion"]
+    assert {(cost.forward, cost.vjp) for cost in known.costs if cost.method in CONTROLS} == {(0.0, 0.0)}
+    assert len(known.lines()) == len(METHODS) + 1
+
+
+def test_what_is_stored_is_not_missing_and_nothing_is_written(tmp_path):
+    plan, run = digits_plan(), tmp_path / "run"
+    assert len(estimate_run(plan, run).costs) == 5
+    assert not run.exists()
+    run_plan(plan, run, RunOptions(save_maps=True))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    nothing = estimate_run(plan, run)
+    assert (nothing.costs, nothing.bytes, nothing.lines()) == ((), 0, ["digits: nothing left to do"])
+    more = estimate_run(digits_plan(n=6), run)
+    assert {(cost.tasks, cost.maps) for cost in more.costs} == {(1, 2)}
+    scored = estimate_run(digits_plan(metrics={**plan.metrics, "deletion": Deletion()}), run)
+    assert {(cost.tasks, cost.maps, cost.forward) for cost in scored.costs} == {(2, 0, 0.0)}  # of stored maps
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert read_status(run)["plans"].keys() == {"digits"}
+
+
+def test_a_clock_that_stands_still_while_nothing_is_left_to_do_is_no_error(tmp_path, monkeypatch):
+    run_plan(digits_plan(), tmp_path, RunOptions())
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)  # then processor time is read, on Windows in steps of 16 ms
+    monkeypatch.setattr("time.process_time", lambda: 0.25)
+    known = estimate_run(digits_plan(), tmp_path)
+    assert (known.costs, known.cpu_seconds) == ((), 0.0)
+
+
+def test_the_bytes_are_those_of_the_run(tmp_path):
+    plan = digits_plan(n=6, shard=4)
+    known = estimate_run(plan, tmp_path / "run", seconds=600)
+    for save_maps, expected in ((False, known.bytes), (True, known.bytes + known.map_bytes)):
+        root = tmp_path / f"maps-{save_maps}"
+        run_plan(plan, root, RunOptions(save_maps=save_maps))
+        size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+        assert expected == pytest.approx(size, rel=0.1)
+
+
+@pytest.mark.parametrize("content", [200, 500, 1900, 2100, 3900, 4100, 8300, 50_000])
+def test_a_row_takes_what_a_file_grows_by(content):
+    """Against files of SQLite with 100 and 300 rows, whose rows are as long as the sum of the content and the rest."""
+    sizes = list[int]()
+    for rows in (100, 300):
+        with closing(sqlite3.connect(":memory:")) as database:
+            database.execute("CREATE TABLE row (id INTEGER PRIMARY KEY, content BLOB)")
+            database.executemany("INSERT INTO row (content) VALUES (?)", [(bytes(content + 120),)] * rows)
+            sizes.append(len(database.serialize()))
+    assert stored_bytes(content) == pytest.approx((sizes[1] - sizes[0]) / 200, rel=0.06)
+
+
+def test_processes_share_the_tasks(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    plan = digits_plan(n=12, shard=1)
+    one, two = (estimate_run(plan, executor=ProcessExecutor(n)) for n in (1, 2))
+    assert (one.workers, two.workers) == (1, 2)
+    assert _makespan([3.0, 1.0, 1.0, 1.0, 2.0], 2) == 5.0  # 3 and 2 beside 1, 1 and 1
+    assert _makespan([3.0, 1.0], 1) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("executor", "device", "expected"),
+    [
+        (SerialExecutor(), "cpu", (1, None, 1.0)),
+        (ProcessExecutor(1), "cpu", (1, None, 1.0)),
+        (ProcessExecutor(3), "cpu", (3, 2, 1.0)),  # of eight threads
+        (ProcessExecutor(16), "cpu", (16, 1, 4.0)),  # on four cores
+        (ProcessExecutor(2), "cuda", (2, 4, 2.0)),
+        (RayExecutor(), "cpu", (4, 2, 1.0)),
+        (RayExecutor(workers=8), "cpu", (8, 1, 2.0)),
+        (RayExecutor("auto", workers=8), "cuda", (8, 1, 1.0)),
+    ],
+)
+def test_processes_share_cores_and_threads(executor, device, expected, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 8)
+    assert _workers(executor, device) == expected
+
+
+@pytest.mark.parametrize("is_cpu", [True, False])
+def test_an_estimate_is_the_sum_of_what_its_tasks_take(is_cpu, monkeypatch):
+    """A probe of known numbers, that itself took 4 s of processor time in 6 s."""
+    cost = SimpleNamespace(
+        scores=lambda metrics, images: dict.fromkeys(metrics, 0.25 * images),
+        maps=lambda images: 2.0 * images,
+        file=lambda images: 0.5,
+        file_bytes=lambda images: 100 + images,
+        **{"map_bytes": 10, "passes": (5.0, 0.0, 3.0), "fraction": 0.5, "shared_bytes": 7},
+    )
+    probe = SimpleNamespace(load=1.0, opening=lambda images: 0.125 * images, cost=lambda method: cost)
+    clocks = (iter((10.0, 16.0)).__next__, iter((20.0, 24.0)).__next__)
+    monkeypatch.setattr(
+        "fringe.bench.experiments._estimate.time", SimpleNamespace(perf_counter=clocks[0], process_time=clocks[1])
+    )
+    monkeypatch.setattr("fringe.bench.experiments._estimate.clock_of", lambda device: clocks[0 if not is_cpu else 1])
+    monkeypatch.setattr("fringe.bench.experiments._estimate.Probe", lambda *_: probe)
+    resolved = SimpleNamespace(
+        plan=SimpleNamespace(name="plan", arms=[SimpleNamespace(label="net")]), manifest=SimpleNamespace(images="abc")
+    )
+    tasks = [Task("net", m, m, ("mas",), ("key",), tuple(images)) for images in ("ab", "c") for m in ("ig", "sg")]
+    known = estimate_tasks(resolved, tasks, ProbeOptions(workers=2, share=3.0))
+    assert [(c.method, c.tasks, c.maps, c.forward, c.jvp, c.vjp, c.seconds, c.fraction) for c in known.costs] == [
+        (method, 2, 3, 15.0, 0.0, 9.0, 5.0 + 2.75, 0.5) for method in ("ig", "sg")
+    ]
+    # of two images 0.25 + 5, then 5 with the images open; of one 0.125 + 2.75, then 2.75; two by two, a load before
+    slower, busy = (1.5, 1.0) if is_cpu else (1.0, 4 / 6)
+    assert known.seconds == pytest.approx(slower * (1.0 + 3 * max(5.25 + 2.75, 5.0 + 2.875)))
+    assert known.cpu_seconds == pytest.approx(busy * (1.0 + 5.25 + 5.0 + 2.875 + 2.75))
+    assert known.metrics == {"mas": 1.5}
+    # two files of five pages, what each method shares, and a row for each list of images
+    names = sum(stored_bytes(len(to_json(list(images)))) for images in ("ab", "c"))
+    assert known.bytes == round(2 * 5 * 4096 + 2 * 102 + 2 * 101 + 2 * 7 + names)
+    assert known.map_bytes == 2 * 5 * 4096 + 60
+    assert (known.images, known.models, known.workers) == (3, ("net",), 2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0123, "0.012 s"), (89, "89 s"), (90, "1.5 min"), (5399, "90 min"), (5400, "1.5 h"), (358200, "100 h")],
+)
+def test_a_time_has_the_unit_that_a_person_would_use(seconds, text):
+    assert describe_seconds(seconds) == text
+
+
+def test_an_estimate_in_words():
+    """Models with more than a dozen methods have one line."""
+    costs = [
+        MethodCost("p", "a", "ig", 1, 2, 1500.0, 0.0, 1000.4, 30.0, 1.0),
+        MethodCost("p", "a", "edge", 1, 2, *[0.0] * 4, 1.0),
+    ]
+    costs += [
+        MethodCost("p", model, f"{i}", 1, 2, 0.0, 2.0, 1.0, 1.0, 1.0)
+        for model, n in (("b", 13), ("c", 1))
+        for i in range(n)
+    ]
+    costs[-1], costs[-2] = replace(costs[-1], fraction=0.25), replace(costs[-2], fraction=0.5)
+    known = RunEstimate(
+        "p", 5, ("a", "b", "c", "d"), tuple(costs), {"mas": 120.0}, 7200.0, 60.0, 2_000_000, 1_500_000, 1
+    )
+    assert known.describe().splitlines() == [
+        "p: 5 images; missing tasks: 16",
+        "  a ig: 2 maps, 2,500 passes (1,500 forward, 1,000 vjp), 30 s",
+        "  b, 13 settings: 26 maps, 39 passes (26 jvp, 13 vjp), 13 s (from 50% of a map)",
+        "  c 0: 2 maps, 3 passes (2 jvp, 1 vjp), 1 s (from 25% of a map)",
+        "  d: nothing left to do",
+        "  scores: mas 2 min",
+        "the store grows by 2 MB, with save_maps=True by 3.5 MB",
+        "in all about 2 h on cpu in one process (60 s of processor time), without the report",
+    ]
+    text = replace(known, metrics={}, workers=4, costs=tuple(costs[2:14]), device="cuda").describe()
+    assert "mas" not in text
+    assert "on cuda in 4 processes (" in text
+    assert text.count("\n  b ") == 12
+    assert known.record()["methods"][0] == {
+        **{"study": "p", "model": "a", "method": "ig", "tasks": 1, "maps": 2, "forward": 1500.0, "jvp": 0.0},
+        **{"vjp": 1000.4, "seconds": 30.0, "hours": 30 / 3600, "told_from": 1.0},
+    }
+    assert known.record().keys() == {*(vars(known).keys() - {"costs", "models"}), "methods"}
+
+
+def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
+    for place in range(3):
+        values = np.random.default_rng(place).integers(0, 255, (32, 32), dtype=np.uint8)
+        Image.fromarray(values).save(tmp_path / f"{place}.png")
+    methods = {"ig": IntegratedGradients(steps=2)}
+    first = resolve(study(methods, [str(tmp_path)], n=3)).manifest.images[0]["source"]
+    with open(first, "rb+") as file:
+        file.truncate(60)
+    plan = study(methods, [str(tmp_path)], n=3)
+    assert resolve(plan).manifest.images[0]["source"] == first
+    (cost,) = estimate_run(plan).costs
+    assert (cost.maps, cost.vjp) == (3, 6)
+    run_plan(plan, tmp_path / "run", RunOptions())
+    assert estimate_run(plan, tmp_path / "run").costs == ()
+    (again,) = estimate_run(plan, tmp_path / "run", retry=True).costs
+    assert (again.tasks, again.maps) == (1, 1)
+    with pytest.raises(FringeError, match="cannot be decoded"):
+        estimate_run(study(methods, [first], n=1))
+
+
+@pytest.mark.parametrize(
+    ("metric", "maps"),
+    [("max_sensitivity", 10), ("random_logit", 1), ("efficient_mprt", 1), ("mprt", 8), ("region_completeness", 1)],
+)
+def test_further_maps_are_as_many_as_the_metric_asks_for(metric, maps):
+    sample = _Sample(
+        images=1,
+        maps=2.0,
+        scores={},
+        file=0.0,
+        passes=(1, 0, 1),
+        fraction=1.0,
+        file_bytes=1,
+        shared_bytes=1,
+        map_bytes=1,
+    )
+    cost = TaskCost([sample], {metric: get_metric(metric)}, chunk=4)
+    assert cost.scores([metric], 3) == {metric: 2.0 * 3 * maps}

@@ -1,0 +1,192 @@
+"""A metric that is added later scores the maps that were kept: the same rows, and no map made again."""
+
+import sqlite3
+import sys
+from contextlib import closing
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from forked_runs import spawn_quickly
+from PIL import Image
+from small_plans import all_rows, arms, digits_plan
+
+from fringe import FRInGe, IntegratedGradients, SmoothGrad
+from fringe.bench.experiments import ProcessExecutor, RunOptions, run_plan
+from fringe.bench.experiments._manifest import resolve
+from fringe.bench.experiments._runner import TaskRunner
+from fringe.bench.experiments._store import Store
+from fringe.bench.experiments._tasks import pending_tasks
+from fringe.metrics import (
+    MPRT,
+    CompletenessResidual,
+    EfficientMPRT,
+    EndpointKL,
+    Insertion,
+    MaxSensitivity,
+    RandomLogit,
+    Sparseness,
+)
+
+METHODS = {"fringe": FRInGe(tau=0.02, cg_iterations=4), "sg": SmoothGrad(samples=3)}
+FIRST = {"sparseness": Sparseness()}
+LATER = {
+    "insertion": Insertion(),
+    "completeness_residual": CompletenessResidual(),
+    "endpoint_kl": EndpointKL(),
+    "max_sensitivity": MaxSensitivity(samples=2),
+}
+COSTS = ("seconds",)
+"""What no two runs have in common."""
+
+
+def asked(metrics, **changed):
+    return digits_plan(**{"arms": arms(**METHODS), "metrics": metrics, **changed})
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The images that maps of FRInGe were made of, in order."""
+    found = []
+    honest = FRInGe.attribute
+
+    def noted(self, problem):
+        found.extend(problem.keys)
+        return honest(self, problem)
+
+    monkeypatch.setattr(FRInGe, "attribute", noted)
+    return found
+
+
+def rows(folder):
+    return list(all_rows(Store(folder, create=False)).values())
+
+
+def table(folder):
+    left_out = dict.fromkeys(COSTS, 0.0)
+    return {row.key: replace(row, **left_out) for row in rows(folder)}
+
+
+def as_told(row):
+    """A row, NaN equal to NaN."""
+    return {f.name: repr(getattr(row, f.name)) for f in fields(row)}
+
+
+def test_kept_maps_give_the_rows_of_a_run_that_asked_for_all_at_once(tmp_path, made):
+    run_plan(asked({**FIRST, **LATER}), tmp_path / "whole", RunOptions())
+    whole = table(tmp_path / "whole")
+    run_plan(asked(FIRST), tmp_path / "run", RunOptions(save_maps=True))
+    made.clear()
+    cheap = {name: metric for name, metric in LATER.items() if name != "max_sensitivity"}
+    run_plan(asked({**FIRST, **cheap}), tmp_path / "run", RunOptions())
+    assert made == []
+    run_plan(asked({**FIRST, **LATER}), tmp_path / "run", RunOptions())
+    assert len(made) == 2 * 4 * 2  # of moved inputs alone, by FRInGe and its control diffusion
+    found = table(tmp_path / "run")
+    assert found.keys() == whole.keys()
+    assert len(found) == (2 + 5) * 5 * 4
+    for key, row in found.items():
+        assert as_told(row) == as_told(whole[key])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
+@pytest.mark.thorough
+def test_metrics_that_make_maps_of_random_networks(tmp_path, monkeypatch):
+    """The same rows from kept maps and from a worker process, each with its own copies of the random networks."""
+    spawn_quickly(monkeypatch)
+    later = {"mprt": MPRT(stages=2), "efficient_mprt": EfficientMPRT(), "random_logit": RandomLogit()}
+    two = {"arms": arms(ig=IntegratedGradients(steps=4)), "n": 2}
+    plan = digits_plan(**two, metrics={**FIRST, **later})
+    run_plan(plan, tmp_path / "whole", RunOptions(executor=ProcessExecutor(1)))
+    run_plan(digits_plan(**two, metrics=FIRST), tmp_path / "run", RunOptions(save_maps=True))
+    run_plan(plan, tmp_path / "run", RunOptions())
+    found, whole = table(tmp_path / "run"), table(tmp_path / "whole")
+    assert found.keys() == whole.keys()
+    assert len(found) == 4 * 5 * 2
+    for key, row in found.items():
+        assert as_told(row) == as_told(whole[key])
+    edge = {row.metric: row.score for row in found.values() if row.method == "edge"}
+    assert (edge["mprt"], edge["efficient_mprt"], edge["random_logit"]) == (1.0, 0.0, 1.0)
+
+
+def test_without_kept_maps_they_are_made_again(tmp_path, made):
+    run_plan(asked(FIRST), tmp_path, RunOptions())
+    made.clear()
+    run_plan(asked({**FIRST, "insertion": Insertion()}), tmp_path, RunOptions(save_maps=True))
+    assert len(made) == 2 * 4  # by FRInGe and its control diffusion
+    run_plan(asked({**FIRST, "insertion": Insertion(), "deletion": Insertion(steps=4)}), tmp_path, RunOptions())
+    assert len(made) == 2 * 4  # by FRInGe and its control diffusion
+
+
+def test_a_damaged_map_is_made_again(tmp_path, made):
+    """A bit among the numbers, where safetensors itself sees nothing."""
+    run_plan(asked(FIRST, controls=False, shard=4), tmp_path, RunOptions(save_maps=True))
+    (path,) = tmp_path.glob("*.maps.db")
+    with closing(sqlite3.connect(path)) as database:
+        for number, content in database.execute("SELECT id, content FROM map").fetchall():
+            damaged = content[:-2] + bytes([content[-2] ^ 64]) + content[-1:]
+            database.execute("UPDATE map SET content = ? WHERE id = ?", (damaged, number))
+        database.commit()
+    made.clear()
+    run_plan(asked(LATER, controls=False, shard=4), tmp_path, RunOptions(amend=True))
+    assert len(made) == 4 * (1 + 2)
+    run_plan(asked({**FIRST, **LATER}, controls=False, shard=4), tmp_path / "whole", RunOptions())
+    found, whole = table(tmp_path), table(tmp_path / "whole")
+    assert {key: row.score for key, row in found.items()} == {key: row.score for key, row in whole.items()}
+
+
+def test_one_image_more_makes_its_own_map_alone(tmp_path, made):
+    run_plan(asked(FIRST, controls=False, shard=8), tmp_path, RunOptions(save_maps=True))
+    made.clear()
+    run_plan(
+        asked({**FIRST, "insertion": Insertion()}, controls=False, shard=8, n=5), tmp_path, RunOptions(save_maps=True)
+    )
+    assert len(made) == 1
+    assert {row.metric for row in rows(tmp_path)} == {"sparseness", "insertion"}
+
+
+def test_maps_of_other_settings_are_not_taken(tmp_path, made):
+    run_plan(asked(FIRST, controls=False), tmp_path, RunOptions(save_maps=True))
+    made.clear()
+    run_plan(asked(LATER, controls=False, seed=1), tmp_path, RunOptions(amend=True))
+    assert len(made) == 4 * (1 + 2)
+
+
+def test_images_without_a_sound_map_keep_their_reason(tmp_path, monkeypatch):
+    """A map with NaN is kept and stays unscored; an image that could not be read is tried again."""
+    honest = IntegratedGradients.attribute
+
+    def breaking(self, problem):
+        found = honest(self, problem)
+        values = found.values.clone()
+        values[0] = torch.nan
+        return replace(found, values=values)
+
+    monkeypatch.setattr(IntegratedGradients, "attribute", breaking)
+    for number in range(3):
+        Image.new("L", (8, 8), 60 * number + 20).save(tmp_path / f"{number}.png")
+    (tmp_path / "2.png").write_bytes(b"\x89PNG no more")
+    out, data = tmp_path / "out", {"data": (str(tmp_path),), "controls": False, "n": 3, "shard": 3}
+    one = {"arms": arms(ig=IntegratedGradients(steps=4)), **data}
+    run_plan(digits_plan(**one, metrics=FIRST), out, RunOptions(save_maps=True))
+    monkeypatch.setattr(IntegratedGradients, "attribute", honest)
+    run_plan(digits_plan(**one, metrics={**FIRST, "insertion": Insertion()}), out, RunOptions())
+    outcome = {}
+    for row in rows(out):
+        outcome.setdefault(row.metric, []).append((row.status, row.score is None))
+    assert sorted(outcome["sparseness"]) == [("not_finite", True), ("ok", False), ("unreadable", True)]
+    assert sorted(outcome["insertion"]) == sorted(outcome["sparseness"])
+
+
+def test_a_map_of_another_class_is_made_again(made):
+    """As rounding on another device may have it, where two classes are as likely."""
+    resolved = resolve(asked(FIRST, controls=False, n=2))
+    unit = pending_tasks(resolved.manifest, (), 2)[0]
+    kept = TaskRunner(resolved).perform(unit).maps
+    assert len(made) == 2
+    assert TaskRunner(resolved).perform(unit, kept).maps == {}
+    assert len(made) == 2
+    first, second = kept
+    other = replace(kept[second], metadata={**kept[second].metadata, "target": 9 - kept[second].metadata["target"]})
+    assert TaskRunner(resolved).perform(unit, {**kept, second: other}).maps.keys() == {first, second}
+    assert len(made) == 4

@@ -1,0 +1,335 @@
+"""``kill -9``, signals and full disks at every step of commit, rotation and copy: nothing that was acknowledged is
+lost, nothing is doubled, and the next run ends with the same table."""
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from forked_runs import Steps, end_of, fork, spawn_quickly
+from poison_methods import Signalled
+from small_plans import IG, arms, digits_plan, done_units, small
+from synthetic_units import SyntheticJob, expected, keys_of, leftovers, manifest, note, noted, table
+
+from fringe import IntegratedGradients
+from fringe._files import StoreFull
+from fringe.bench.experiments import Progress, RunLog, RunOptions, Store, _run, run_plan
+from fringe.bench.experiments._executors import ProcessExecutor, SerialExecutor, run_tasks
+from fringe.bench.experiments._manifest import Resolved
+from fringe.bench.experiments._run import Interrupted, interruptible
+from fringe.errors import FringeError, InputError, TransientError
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
+ASKED = manifest(images=8)
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def place(request, monkeypatch, tmp_path):
+    """Where a run is stored; a folder stands for the object store, so that it outlives a process."""
+    if request.param == "disk":
+        return tmp_path / "run"
+    from fsspec.implementations.local import LocalFileSystem
+
+    class Stored(LocalFileSystem):
+        cachable = False
+
+    (tmp_path / "bucket").mkdir()
+    path = str(tmp_path / "bucket" / "run")
+    monkeypatch.setattr(
+        "fringe.bench.experiments._places.open_store", lambda url, argument: (Stored(auto_mkdir=True), path)
+    )
+    return Path("gs://bucket/run")
+
+
+def run_synthetic(base, place):
+    """Four tasks in files of one or two tasks each; what was committed is noted."""
+    with Store(place, full=40_000) as store:
+        store.clean()
+        work = SyntheticJob(Resolved(None, ASKED, {}, ()), store, base=base)
+        store.write_record("plan", ASKED.name, ASKED.record())
+        run_tasks(
+            work, work.left(), RunLog(), lambda report: note(base / "reported", report.task.key), SerialExecutor()
+        )
+
+
+def struck(base, place, chosen):
+    with Steps(chosen, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        run_synthetic(base, place)
+
+
+def counted_steps(base, place):
+    with Steps() as steps:
+        run_synthetic(base, place)
+    return steps.count
+
+
+def kill_at(base, place, chosen, total):
+    assert end_of(fork(struck, base, place, chosen)) == -signal.SIGKILL, (chosen, total)
+    reported = noted(base / "reported")
+    stored = Store(place, create=False) if Store.existing(place) else None
+    known = set() if stored is None else set(keys_of(stored))
+    assert set(reported) <= known
+    assert stored is None or not stored.damaged()
+    assert stored is None or table(stored).items() <= expected(ASKED).items()
+    before = len(noted(base / "log"))
+    run_synthetic(base, place)
+    assert not set(noted(base / "log")[before:]) & known
+    assert table(Store(place)) == expected(ASKED)
+    assert leftovers(base / "run") == [] == list((base / "run").glob("*-wal"))
+
+
+def clear(base, place):
+    for path in sorted(base.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+@linux
+def test_killed_at_some_steps(place, tmp_path):
+    total = counted_steps(tmp_path, place)
+    for chosen in range(40, total, total // 7):
+        clear(tmp_path, place)
+        kill_at(tmp_path, place, chosen, total)
+
+
+@linux
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_killed_at_every_step(place, tmp_path):
+    total = counted_steps(tmp_path, place)
+    for chosen in range(1, total, 3):
+        clear(tmp_path, place)
+        kill_at(tmp_path, place, chosen, total)
+
+
+@linux
+def test_a_signal_at_some_steps_of_a_commit_leaves_no_claim(place, tmp_path):
+    total = counted_steps(tmp_path, place)
+    for chosen in range(total // 3, total, total // 7):
+        clear(tmp_path, place)
+        stop = Steps(chosen, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(Interrupted, match="SIGTERM"), interruptible(), stop:
+            run_synthetic(tmp_path, place)
+        run_synthetic(tmp_path, place)  # this process holds no claim any more, or this would wait for ever
+        assert table(Store(place)) == expected(ASKED)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_amid_a_method_ends_the_run_and_is_no_failure_of_it(tmp_path, number):
+    before = [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)]
+    signalled = Signalled(int(number), str(tmp_path / "cure"))
+    plan = small(arms=arms(ig=IG, signalled=signalled, last=IntegratedGradients(steps=4)))
+    first = run_plan(plan, tmp_path / "run", RunOptions())
+    assert first.stopped == f"interrupted ({number.name})"
+    assert done_units(first) == {("ig", ("sparseness", "insertion"), 1): 1}
+    assert {row.status for row in table(Store(tmp_path / "run")).values()} == {"ok"}
+    assert [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)] == before
+    (tmp_path / "cure").touch()
+    second = run_plan(plan, tmp_path / "run", RunOptions())
+    assert (second.stopped, second.partial, second.log.count("done")) == (None, False, 5)
+
+
+def test_a_signal_with_processes_ends_them(tmp_path, monkeypatch):
+    spawn_quickly(monkeypatch)
+    told = Progress(ended=lambda report: os.kill(os.getpid(), signal.SIGINT))
+    first = run_plan(small(n=4), tmp_path, RunOptions(executor=ProcessExecutor(2)), told)
+    assert first.stopped == "interrupted (SIGINT)"
+    assert 0 < first.log.count("done") < 4
+    assert multiprocessing.active_children() == []
+    assert run_plan(small(n=4), tmp_path, RunOptions()).stopped is None
+    assert len(table(Store(tmp_path))) == 4 * 2
+    assert leftovers(tmp_path) == []
+
+
+def test_of_two_runs_with_other_settings_that_begin_at_once_one_is_refused_before_it_computes(tmp_path, monkeypatch):
+    check, refusals, others = _run._check_compatible, [], []
+
+    def other():
+        try:
+            run_plan(small(seed=2), tmp_path, RunOptions())
+        except InputError as error:
+            refusals.append(str(error))
+
+    def checked(*given, **named):
+        check(*given, **named)
+        if not others:  # the other run begins after this one saw that there is no plan
+            others.append(threading.Thread(target=other))
+            others[0].start()
+            time.sleep(0.5)
+
+    monkeypatch.setattr(_run, "_check_compatible", checked)
+    assert run_plan(small(seed=1), tmp_path, RunOptions()).log.count("done") == 2
+    others[0].join()
+    assert len(refusals) == 1
+    assert "holds a digits with other settings (seed: 1, now 2)" in refusals[0]
+    assert len(Store(tmp_path).tasks()) == 2
+
+
+# The disk
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """A file system of two megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=40", "tmpfs", place], capture_output=True)
+    if made.returncode:
+        pytest.skip(f"cannot mount a file system here: {made.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def fill(place, left):
+    room = os.statvfs(place)
+    (place / "ballast").write_bytes(b"x" * (room.f_bavail * room.f_frsize - left))
+
+
+def many_files(place, left):
+    for number in range(os.statvfs(place).f_ffree - left):
+        (place / f"ballast-{number}").touch()
+
+
+@linux
+@pytest.mark.parametrize(("take", "left"), [(fill, 150_000), (fill, 0), (many_files, 6), (many_files, 1)])
+def test_a_full_disk_stops_the_run_until_there_is_room(mounted, tmp_path, take, left):
+    plan, out = digits_plan(shard=1), mounted / "run"
+    take(mounted, left)
+    done, said = 0, ""
+    try:
+        first = run_plan(plan, out, RunOptions())
+        done, said = first.log.count("done"), first.stopped
+    except FringeError as error:  # a run that cannot begin
+        said = str(error)
+    assert "no space left" in said.lower()
+    assert done < 20
+    for path in mounted.glob("ballast*"):
+        path.unlink()
+    second = run_plan(plan, out, RunOptions())
+    assert (second.stopped, second.log.count("done")) == (None, 20 - done)
+    run_plan(plan, tmp_path / "whole", RunOptions())
+    assert table(Store(out)) == table(Store(tmp_path / "whole"))
+
+
+@linux
+def test_a_read_only_file_system(mounted):
+    run_plan(small(n=1), mounted / "run", RunOptions())
+    subprocess.run(["mount", "-o", "remount,ro", mounted], check=True)
+    for out in (mounted / "run", mounted / "new"):
+        with pytest.raises(InputError, match=rf"^out: .*{out.name}.*Read-only file system"):
+            run_plan(small(), out, RunOptions())
+    assert len(Store(mounted / "run", create=False).tasks()) == 1  # reading needs no right to write
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "told"),
+    [
+        (28, StoreFull, "no space left"),
+        (122, StoreFull, "no space left"),
+        (30, InputError, r"^out: .* cannot be written \(Read-only file system\)"),
+        (5, TransientError, r"a result cannot be written \(Input/output error\); nothing that was computed before"),
+        (None, TransientError, r"a result cannot be written \(attempt to write a readonly database\)"),
+    ],
+)
+def test_what_the_system_says_of_a_commit_that_fails(tmp_path, monkeypatch, code, kind, told):
+    work = SyntheticJob(Resolved(None, ASKED, {}, ()), Store(tmp_path / "run"), base=tmp_path)
+    tasks = work.left()
+    run_tasks(work, tasks[:1], RunLog(), lambda report: None, SerialExecutor())
+    writer = work.store._writers[".db"]
+    writer._db.execute("PRAGMA query_only = ON")
+
+    def fails(*given, **named):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        if code is not None:
+            patch.setattr(tempfile, "TemporaryFile", fails)
+        with pytest.raises(kind, match=told):
+            run_tasks(work, tasks[1:], RunLog(), lambda report: None, SerialExecutor())
+    writer._db.execute("PRAGMA query_only = OFF")
+    run_tasks(work, tasks[1:], RunLog(), lambda report: None, SerialExecutor())
+    assert table(work.store) == expected(ASKED)
+
+
+def test_a_file_that_has_room_for_no_page_more_is_a_full_disk(tmp_path):
+    store = Store(tmp_path)
+    store.write_record("note", "a", 1)
+    store._writers[".db"]._db.execute("PRAGMA max_page_count = 6")
+    with pytest.raises(StoreFull, match="no space left"):
+        store.write_record("note", "b", "x" * 100_000)
+    store.write_record("note", "c", 3)
+    assert Store(tmp_path, create=False).records("note") == {"a": 1, "c": 3}
+
+
+def test_a_disk_that_cannot_be_read_is_no_missing_result(tmp_path, monkeypatch):
+    run_plan(small(), tmp_path, RunOptions())
+
+    def fails(*given):
+        raise OSError(5, os.strerror(5))
+
+    monkeypatch.setattr(os, "scandir", fails)
+    with pytest.raises(TransientError, match="cannot be read"):
+        Store(tmp_path)
+    monkeypatch.undo()
+    assert run_plan(small(), tmp_path, RunOptions()).log.reports == []
+
+
+@linux
+def test_a_claim_of_a_dead_process_is_free_and_that_of_a_living_one_is_not(place, tmp_path):
+    store, other = Store(place), Store(place)
+    with store.claim("unit") as mine, other.claim("unit") as theirs, other.claim("another") as free:
+        assert (mine, theirs, free) == (True, False, True)
+    with other.claim("unit") as mine:
+        assert mine
+    name = "claims/unit"
+    dead = fork(lambda: store.files.create(name, _claim()))
+    assert end_of(dead) == 0
+    with store.claim("unit") as mine:
+        assert mine
+    for age, is_free in ((10, False), (1000, True)):  # of another machine
+        store.files.write(name, f'{{"process": "elsewhere-1-1", "time": {time.time() - age}}}'.encode())
+        with store.claim("unit") as mine:
+            assert mine == is_free
+    store.files.remove(name)
+    for damaged in (b"", b"[", b"{}", b"null"):
+        store.files.write(name, damaged)
+        with store.claim("unit") as mine:
+            assert mine
+
+
+def _claim():
+    from fringe.bench.experiments._claims import _content
+
+    return _content("token")
+
+
+def test_a_thread_renews_what_is_claimed(tmp_path, monkeypatch):
+    monkeypatch.setattr("fringe.bench.experiments._claims.LEASE", 0.04)
+    store = Store(tmp_path)
+    with store.claim("unit"):
+        before = (tmp_path / "claims" / "unit").read_bytes()
+        deadline = time.monotonic() + 10
+        while (tmp_path / "claims" / "unit").read_bytes() == before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (tmp_path / "claims" / "unit").read_bytes() != before
+    store.close()
+    time.sleep(0.1)
+    assert not (tmp_path / "claims" / "unit").exists()
+
+
+def test_readers_do_not_stop_a_writer_that_closes(tmp_path):
+    store = Store(tmp_path)
+    store.write_record("note", "a", 1)
+    (path,) = tmp_path.glob("*.db")
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM record").fetchall()
+    store.close()
+    reader.close()
+    assert Store(tmp_path, create=False).records("note") == {"a": 1}

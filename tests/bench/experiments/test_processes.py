@@ -1,0 +1,338 @@
+"""Several processes: what one that dies, hangs or is killed costs, and what it does not."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from forked_runs import spawn_quickly
+from poison_methods import Poison
+from small_plans import IG, arms, digits_plan
+from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, keys_of, manifest, noted, table, when_noted
+
+from fringe.bench.cards import read_target
+from fringe.bench.experiments import RunLog, RunOptions, run_plan
+from fringe.bench.experiments._executors import POLL_INTERVAL, ProcessExecutor, SerialExecutor, run_tasks
+from fringe.bench.experiments._jobs import perform_or_exit
+from fringe.bench.experiments._results import results_of
+from fringe.bench.experiments._store import CRASH, Store
+from fringe.bench.experiments._tasks import crashes
+from fringe.errors import FringeError, InputError
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server, and signals")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    spawn_quickly(monkeypatch)
+
+
+def run(work, workers=2, timeout=None, told=None):
+    """All missing units in processes: the account, and the fate of each unit by method as it was told."""
+    account, told = RunLog(), [] if told is None else told
+    run_tasks(work, work.left(), account, told.append, ProcessExecutor(workers, timeout))
+    assert account.reports == told
+    assert multiprocessing.active_children() == []
+    return account, Counter((report.task.method, report.state) for report in told)
+
+
+def performed(base):
+    """How often each method was begun."""
+    return Counter(line.split()[1] for line in noted(base / "processes"))
+
+
+def test_the_table_is_that_of_one_process(tmp_path):
+    asked = manifest(("fine", "too"), 6)
+    for workers in (1, 3):
+        base = tmp_path / f"{workers}"
+        base.mkdir()
+        account, _ = run(job(base, asked), workers)
+        assert account.count("done") == 6
+        assert table(Store(base / "run")) == expected(asked)
+    alone = job(tmp_path, asked)
+    run_tasks(alone, alone.left(), RunLog(), lambda report: None, SerialExecutor())
+    assert table(alone.store) == expected(asked)
+    keys = [
+        sorted(keys_of(store)) for store in (Store(tmp_path / "1" / "run"), Store(tmp_path / "3" / "run"), alone.store)
+    ]
+    assert keys[0] == keys[1] == keys[2]
+
+
+def test_units_that_end_their_process_are_set_aside(tmp_path):
+    asked = manifest(("exits", "segfaults", "fine", "raises"), 2)
+    work = job(tmp_path, asked)
+    account, fates = run(work)
+    assert fates == {
+        ("exits", "crashed"): 1,
+        ("segfaults", "crashed"): 1,
+        ("raises", "crashed"): 1,
+        ("fine", "done"): 1,
+    }
+    assert performed(tmp_path) == {"exits": 3, "segfaults": 3, "raises": 3, "fine": 1}
+    assert account.failed == 3 * 2
+    reasons = {record["method"]: record["reason"] for record in crashes(work.store)}
+    assert reasons == {
+        "exits": "ended its process (exit code 7), 3 times",
+        "segfaults": "ended its process (SIGSEGV), 3 times",
+        "raises": "ended its process (exit code 1), 3 times",
+    }
+    (tmp_path / "behave").touch()
+    _, fates = run(work)
+    assert sum(fates.values()) == 3
+    assert crashes(work.store) == []
+    assert table(work.store) == expected(asked)
+
+
+def test_a_bug_shows_its_traceback_before_its_process_ends(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    work = job(tmp_path, manifest(("raises",), 2))
+    with pytest.raises(SystemExit, match="1"):
+        perform_or_exit(work, work.worker(), work.left()[0])
+    head, *lines = capsys.readouterr().err.splitlines()
+    assert (head, lines[0], lines[-1]) == (
+        "raises on model",
+        "Traceback (most recent call last):",
+        "AssertionError: a bug",
+    )
+
+
+@pytest.mark.thorough
+def test_a_unit_that_hangs_is_ended_and_set_aside(tmp_path):
+    work = job(tmp_path, manifest(("hangs", "fine"), 2))
+    _, fates = run(work, timeout=4)
+    assert fates == {("hangs", "crashed"): 1, ("fine", "done"): 1}
+    assert performed(tmp_path)["hangs"] == 3  # on a busy machine the other one may take 4 s, too
+    assert [record["reason"] for record in crashes(work.store)] == ["took longer than 4 s, 3 times"]
+
+
+def test_a_process_killed_at_work_costs_its_unit_one_more_try(tmp_path):
+    asked = manifest(("waits", "fine", "too"), 2)
+    work = job(tmp_path, asked)
+    killer = when_noted(tmp_path, "waits", lambda pid: os.kill(pid, signal.SIGKILL))
+    _, fates = run(work)
+    killer.join()
+    assert fates == {("waits", "done"): 1, ("fine", "done"): 1, ("too", "done"): 1}
+    assert performed(tmp_path) == {"waits": 2, "fine": 1, "too": 1}
+    assert crashes(work.store) == []
+    assert table(work.store) == expected(asked)
+
+
+def test_a_process_killed_while_it_waits_costs_nothing(tmp_path):
+    work, told = job(tmp_path, manifest(("fine", "lasts"), 2)), []
+
+    def kill(pid):
+        """Not before its report is there and the other process has begun; where that was so late that this one took
+        both, none waits."""
+
+        def kill_the_waiting(busy):
+            for _ in range(6000):
+                if any(report.task.method == "fine" for report in told):
+                    break
+                time.sleep(0.01)
+            if busy != pid:
+                with contextlib.suppress(ProcessLookupError):  # the other task ended at once: all is done
+                    os.kill(pid, signal.SIGKILL)
+
+        when_noted(tmp_path, "lasts", kill_the_waiting).join()
+
+    killer = when_noted(tmp_path, "fine", kill)
+    _, fates = run(work, told=told)
+    killer.join()
+    assert fates == {("lasts", "done"): 1, ("fine", "done"): 1}
+    assert performed(tmp_path) == {"lasts": 1, "fine": 1}
+
+
+def test_a_process_killed_between_two_units_is_replaced_and_blames_none(tmp_path):
+    work, account = job(tmp_path, manifest(("fine",), 2 * 3)), RunLog()
+
+    def kill_the_idle(report):
+        os.kill(int(noted(tmp_path / "processes")[-1].split()[0]), signal.SIGKILL)
+
+    run_tasks(work, work.left(), account, kill_the_idle, ProcessExecutor(1))
+    assert account.count("done") == 3
+    assert performed(tmp_path) == {"fine": 3}
+    assert crashes(work.store) == []
+    assert multiprocessing.active_children() == []
+
+
+def test_a_unit_that_ends_its_process_with_exit_code_0_is_set_aside(tmp_path):
+    work = job(tmp_path, manifest(("leaves", "fine"), 2))
+    _, fates = run(work)
+    assert fates == {("leaves", "crashed"): 1, ("fine", "done"): 1}
+    assert [record["reason"] for record in crashes(work.store)] == ["ended its process (exit code 0), 3 times"]
+
+
+@dataclass(frozen=True)
+class Unborn(SyntheticJob):
+    """Its processes end before they can take a unit."""
+
+    def worker(self):
+        os._exit(3)
+
+
+def test_processes_that_never_begin_blame_no_unit(tmp_path):
+    made = job(tmp_path, manifest(("fine",), 8))
+    unborn = Unborn(made.resolved, made.store, base=tmp_path)
+    with pytest.raises(FringeError, match=r"workers: 3 processes in turn ended its process \(exit code 3\) before"):
+        run_tasks(unborn, unborn.left(), RunLog(), lambda report: None, ProcessExecutor(2))
+    assert multiprocessing.active_children() == []
+    assert made.store.records(CRASH) == {}
+
+
+class Refuses(SyntheticWorker):
+    def perform(self, unit, kept=None):
+        raise FringeError("model 'model': its weights changed since the run began")
+
+
+@dataclass(frozen=True)
+class Refusing(SyntheticJob):
+    def worker(self):
+        return Refuses(self.base / "log", self.base / "behave")
+
+
+def test_what_a_process_refuses_is_raised_and_ends_the_others(tmp_path):
+    made = job(tmp_path, manifest(("fine",), 8))
+    refusing = Refusing(made.resolved, made.store, base=tmp_path)
+    with pytest.raises(FringeError, match="its weights changed"):
+        run_tasks(refusing, refusing.left(), RunLog(), lambda report: None, ProcessExecutor(2))
+    assert multiprocessing.active_children() == []
+
+
+def test_units_that_another_run_has_locked_are_looked_at_now_and_then(tmp_path, monkeypatch):
+    work, scheduled = job(tmp_path, manifest(("fine", "too"), 4)), []
+    schedule = ProcessExecutor.schedule
+    monkeypatch.setattr(ProcessExecutor, "schedule", lambda self, task: (scheduled.append(task), schedule(self, task)))
+    units = work.left()
+    claims = contextlib.ExitStack()
+    for unit in units[:3]:
+        assert claims.enter_context(work.store.claim(unit.key))
+
+    def on_first(report):
+        threading.Timer(1.0, claims.close).start()
+
+    account, began = RunLog(), time.monotonic()
+    run_tasks(work, units, account, on_first, ProcessExecutor(2))
+    assert account.count("done") == 4
+    assert table(work.store) == expected(manifest(("fine", "too"), 4))
+    looks = (time.monotonic() - began) / POLL_INTERVAL
+    assert len(scheduled) <= 4 + 3 * (looks + 1)  # each once, and three now and then
+
+
+@pytest.mark.thorough
+def test_a_method_that_cannot_be_sent_is_refused_before_a_process_starts(tmp_path):
+    method = read_target(lambda model, x, target: x)
+    message = r"executor: its methods or metrics cannot be sent .*; write them as classes of a module .*='serial'"
+    with pytest.raises(InputError, match=message):
+        run_plan(digits_plan(arms=arms(own=method)), tmp_path / "run", RunOptions(executor=ProcessExecutor(2)))
+    assert multiprocessing.active_children() == []
+
+
+def test_batches_and_processes_move_the_real_numbers_by_rounding_alone(tmp_path):
+    here = run_plan(digits_plan(), tmp_path / "here", RunOptions())
+    there = run_plan(digits_plan(shard=3), tmp_path / "there", RunOptions(executor=ProcessExecutor(2), batch_size=1))
+    assert (here.stopped, there.stopped) == (None, None)
+    one, other = table(Store(tmp_path / "here")), table(Store(tmp_path / "there"))
+    assert len(one) == 5 * 2 * 4
+    assert {key: row.score for key, row in one.items()} == pytest.approx(
+        {key: row.score for key, row in other.items()}, abs=1e-4
+    )
+
+
+def poisoned(tmp_path):
+    return digits_plan(arms=arms(poison=Poison(str(tmp_path / "cure")), ig=IG), controls=False, n=2)
+
+
+@pytest.mark.thorough
+def test_a_poisonous_method_of_a_real_plan(tmp_path):
+    """The others are computed; it is listed, passed over in the next run, and computed when it is asked for again."""
+    plan, out = poisoned(tmp_path), tmp_path / "run"
+
+    def cells():
+        store = Store(out)
+        return {
+            (cell.method, cell.metric): (cell.scored, cell.missing)
+            for cell in results_of(store, first.resolved.manifest).coverage()
+        }
+
+    first = run_plan(plan, out, RunOptions(executor=ProcessExecutor(2)))
+    assert first.stopped is None
+    assert first.partial
+    assert first.log.count("crashed") == 1
+    done, lacking = (2, 0), (0, 2)
+    metrics = ("sparseness", "insertion")
+    assert cells() == {**{("poison", m): lacking for m in metrics}, **{("ig", m): done for m in metrics}}
+    (crash,) = crashes(Store(out))
+    assert (crash["model"], crash["method"], crash["reason"]) == (
+        "digits",
+        "poison",
+        "ended its process (SIGSEGV), 3 times",
+    )
+
+    second = run_plan(plan, out, RunOptions(executor=ProcessExecutor(2)))
+    assert second.log.reports == []
+    assert second.partial
+    assert [record["method"] for record in second.set_aside] == ["poison"]
+
+    Path(tmp_path / "cure").touch()
+    third = run_plan(plan, out, RunOptions(executor=ProcessExecutor(1), retry=True))
+    assert third.log.count("done") == 1
+    assert not third.partial
+    assert set(cells().values()) == {done}
+    assert crashes(Store(out)) == []
+    fourth = run_plan(plan, out, RunOptions(executor=ProcessExecutor(1)))
+    assert fourth.log.reports == []
+    assert not fourth.partial
+
+
+@pytest.mark.slow
+def test_a_script_without_a_main_guard_is_told_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pathlib import Path\nfrom small_plans import digits_plan\n"
+        "from fringe.bench.experiments import ProcessExecutor, RunOptions, run_plan\n"
+        f"run_plan(digits_plan(), Path({str(tmp_path / 'run')!r}), RunOptions(executor=ProcessExecutor(2)))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment)
+    assert ended.returncode == 1
+    assert 'under `if __name__ == "__main__"`' in ended.stderr.splitlines()[-1]
+    assert crashes(Store(tmp_path / "run")) == []
+
+
+@pytest.mark.slow
+def test_spawned_processes_end_with_a_killed_parent(tmp_path):
+    program = subprocess.Popen([sys.executable, HERE / "killed_program.py", tmp_path / "run", "2"], cwd=HERE)
+
+    def children():
+        found = set()
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                if int(stat.read_text().rpartition(")")[2].split()[1]) == program.pid:
+                    found.add(int(stat.parent.name))
+            except OSError:
+                continue
+        return found
+
+    def alive(pid):
+        stat = Path(f"/proc/{pid}/stat")
+        return stat.exists() and ") Z " not in stat.read_text()
+
+    while len(workers := children()) < 3:  # two workers, and the process that tracks resources
+        assert program.poll() is None
+        time.sleep(0.1)
+    program.kill()
+    program.wait()
+    for _ in range(600):
+        if not any(alive(pid) for pid in workers):
+            break
+        time.sleep(0.1)
+    assert not any(alive(pid) for pid in workers)

@@ -1,0 +1,288 @@
+"""A Ray cluster: what lost machines, dead actors, tasks that kill and a killed driver cost, and what they do not."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from synthetic_units import expected, job, manifest, noted, table, when_noted
+
+from fringe.bench.experiments import RunLog, _ray, make_executor
+from fringe.bench.experiments._executors import run_tasks
+from fringe.bench.experiments._ray import _cause, _machine_lost
+from fringe.bench.experiments._tasks import crashes
+from fringe.errors import FringeError, InputError, TransientError
+
+pytest.importorskip("ray", reason="needs the extra ray")
+HERE = Path(__file__).parent
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="needs signals"), pytest.mark.xdist_group("ray")]
+
+
+@pytest.fixture(scope="module")
+def shared_cluster():
+    """Two machines with a core each, on the loopback; each is a tree of processes."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # They set a signal handler, which only the main thread may do; here, machines are also added from others.
+        patch.setattr("ray._private.node.Node._register_shutdown_hooks", lambda node: None)
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        made.add_node(num_cpus=1)
+        made.wait_for_nodes()
+        yield made
+        ray.shutdown()
+        made.shutdown()
+
+
+@pytest.fixture
+def cluster(shared_cluster, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
+    if not shared_cluster.worker_nodes:
+        shared_cluster.add_node(num_cpus=1)
+    return shared_cluster
+
+
+def run(cluster, work, timeout=None, workers=2):
+    """All missing tasks on the cluster: the log, and the end of each task by method."""
+    log, told = RunLog(), []
+    executor = make_executor(f"ray:{cluster.address}", workers, timeout)
+    run_tasks(work, work.left(), log, told.append, executor)
+    assert log.reports == told
+    return log, Counter((report.task.method, report.state) for report in told)
+
+
+@pytest.mark.thorough
+def test_tasks_that_kill_are_set_aside_and_dead_actors_replaced(cluster, tmp_path):
+    asked = manifest(("exits", "fine", "waits"), 2)
+    work = job(tmp_path, asked)
+    killer = when_noted(tmp_path, "waits", lambda pid: os.kill(pid, signal.SIGKILL))
+    log, ends = run(cluster, work)
+    killer.join()
+    assert ends == {("exits", "crashed"): 1, ("fine", "done"): 1, ("waits", "done"): 1}
+    begun = Counter(line.split()[1] for line in noted(tmp_path / "processes"))
+    assert begun == {"exits": 3, "fine": 1, "waits": 2}
+    assert [record["reason"] for record in crashes(work.store)] == ["ended its process, 3 times"]
+    assert log.failed == 2
+    (tmp_path / "behave").touch()
+    run(cluster, work)
+    assert crashes(work.store) == []
+    assert table(work.store) == expected(asked)
+
+
+@pytest.mark.slow
+def test_a_task_that_hangs_is_ended_and_set_aside(cluster, tmp_path):
+    work = job(tmp_path, manifest(("hangs", "fine"), 2))
+    _, ends = run(cluster, work, timeout=8)
+    assert ends == {("hangs", "crashed"): 1, ("fine", "done"): 1}
+    assert [record["reason"] for record in crashes(work.store)] == ["took longer than 8 s, 3 times"]
+
+
+def lose_machines(cluster, base, count, stop):
+    """Take a machine away while it works, and add another, ``count`` times."""
+    for _ in range(count):
+        before = len(noted(base / "processes"))
+        while len(noted(base / "processes")) < before + 2:
+            if stop.wait(0.05):
+                return
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        cluster.add_node(num_cpus=1)
+
+
+@pytest.mark.thorough
+def test_a_lost_machine_costs_no_task_a_try(cluster, tmp_path):
+    """One task loses its machine as often as it may be tried; the other one keeps the first machine until then."""
+    asked = manifest(("holds",), 4)
+    work, stop = job(tmp_path, asked), threading.Event()
+
+    def lose():
+        try:
+            for losses in range(3):
+                while len(noted(tmp_path / "processes")) < 2 + losses:  # both are at work
+                    if stop.wait(0.05):
+                        return
+                cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+                cluster.add_node(num_cpus=1)
+        finally:
+            (tmp_path / "behave").touch()
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    try:
+        _, ends = run(cluster, work)
+    finally:
+        stop.set()
+        thread.join()
+    assert ends == {("holds", "done"): 2}
+    assert sorted(Counter(noted(tmp_path / "log")).values()) == [1, 4]
+    assert table(work.store) == expected(asked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", range(20))
+def test_any_order_of_losses_gives_the_same_table(cluster, tmp_path, trial):
+    """Machines and actors are lost at random; the driver goes on until the run is complete."""
+    import random
+
+    draw = random.Random(trial)
+    asked = manifest(("lasts", "fine"), 12)
+    work, stop = job(tmp_path, asked), threading.Event()
+
+    def kill_actors():
+        while not stop.wait(draw.uniform(0.5, 3.0)):
+            pids = {int(line.split()[0]) for line in noted(tmp_path / "processes")[-2:]}
+            for pid in list(pids)[:1]:
+                if draw.random() < 0.5:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+    threads = [
+        threading.Thread(target=kill_actors),
+        threading.Thread(target=lose_machines, args=(cluster, tmp_path, draw.randrange(3), stop)),
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        run(cluster, work)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    run(cluster, work)  # three kills set a task aside: a run by hand computes it
+    assert crashes(work.store) == []
+    assert table(work.store) == expected(asked)
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from synthetic_units import job, manifest
+from fringe.bench.experiments import RunLog, _ray, make_executor
+from fringe.bench.experiments._executors import run_tasks
+work = job(Path(sys.argv[1]), manifest(("lasts", "fine"), 8))
+run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:" + sys.argv[2], 2))
+"""
+
+
+@pytest.mark.thorough
+def test_a_killed_driver_leaves_a_run_that_another_finishes(cluster, tmp_path):
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path), cluster.address])
+    when_noted(tmp_path, "lasts", lambda pid: driver.kill()).join()
+    driver.wait(60)
+    asked = manifest(("lasts", "fine"), 8)
+    work = job(tmp_path, asked)
+    assert work.left()
+    run(cluster, work)
+    assert table(work.store) == expected(asked)
+
+
+LOCAL = """
+import sys
+from pathlib import Path
+import ray
+from synthetic_units import job, manifest
+from fringe.bench.experiments import RunLog, _ray, make_executor
+from fringe.bench.experiments._executors import run_tasks
+work, log = job(Path(sys.argv[1]), manifest(("fine", "unmounted"), 6)), RunLog()
+run_tasks(work, work.left(), log, lambda report: None, make_executor("ray", 1))
+print(ray.is_initialized(), log.count("done"), log.count("left"))
+"""
+
+
+@pytest.mark.thorough
+def test_without_an_address_a_cluster_is_started_and_ended(cluster, monkeypatch, tmp_path):
+    """Also if there is one on this machine, which Ray itself would use.
+
+    In a process of its own: Ray's cluster asks for a token, and who has one cannot enter a cluster without, such as
+    that of the other tests."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ended = subprocess.run([sys.executable, "-c", LOCAL, str(tmp_path)], capture_output=True, text=True, timeout=500)
+    # three are left, because the disk's trouble may pass: nothing of it is recorded
+    assert ended.stdout.split() == ["False", "3", "3"], ended.stderr
+    assert crashes(job(tmp_path, manifest(("fine", "unmounted"), 6)).store) == []
+
+
+def test_the_end_of_an_actor_is_described_without_its_identifiers():
+    said = "The actor died.\n\tclass_name: _Actor\n\tactor_id: 1\nThe actor is dead because its memory ran out.\n"
+    assert _cause(RuntimeError(said)) == "The actor died. The actor is dead because its memory ran out."
+
+
+@pytest.mark.parametrize(("answers_after", "noticed_after", "lost"), [(99, 25, True), (3, 25, False), (99, 99, False)])
+def test_a_machine_that_is_silent_is_lost_if_the_cluster_says_so_in_time(
+    monkeypatch, answers_after, noticed_after, lost
+):
+    """The cluster looks for it several times; where it never says so, the task is to blame, or it would never end."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=lambda seconds: None)
+
+    def answers(ray, node):
+        clock.now += 1.0
+        return clock.now >= answers_after
+
+    monkeypatch.setattr("fringe.bench.experiments._ray.time", clock)
+    monkeypatch.setattr("fringe.bench.experiments._ray._answers", answers)
+    ray = SimpleNamespace(nodes=lambda: [{"NodeID": "a", "Alive": clock.now < noticed_after}])
+    assert _machine_lost(ray, "a", RuntimeError("The actor died.")) is lost
+
+
+def test_wrong_executors_are_refused():
+    with pytest.raises(InputError, match="executor: got 'rays', expected serial, processes, ray or ray:ADDRESS"):
+        make_executor("rays")
+    with pytest.raises(InputError, match="workers"):
+        make_executor("ray", -1)
+
+
+def test_no_cluster_at_the_address(tmp_path):
+    work = job(tmp_path, manifest())
+    with pytest.raises(FringeError, match=r"executor: no Ray cluster answers at '127.0.0.1:1'"):
+        run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:127.0.0.1:1"))
+
+
+STRUCK = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from small_plans import digits_plan
+from fringe.bench.experiments import Progress, RayExecutor, RunOptions, run_plan
+
+def ended(report):
+    if sys.argv[2] == "driver":
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        subprocess.run(["pkill", "-9", "-P", str(os.getpid()), "-f", sys.argv[2]])
+
+options = RunOptions(executor=RayExecutor(workers=1))
+print("stopped:", run_plan(digits_plan(n=40, shard=1), Path(sys.argv[1]), options, Progress(ended=ended)).stopped)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("victim", "said"),
+    [
+        ("driver", "stopped: interrupted (SIGTERM)"),
+        ("raylet/raylet", "stopped: a part of the Ray cluster was killed (raylet)"),
+        ("gcs_server", "stopped: a part of the Ray cluster was killed (gcs_server)"),
+    ],
+)
+def test_a_signal_or_a_killed_part_of_a_cluster_stops_the_run_and_says_so(monkeypatch, tmp_path, victim, said):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    command = [sys.executable, "-c", STRUCK, str(tmp_path / "run"), victim]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=Path(__file__).parent)
+    assert (ended.returncode, said in ended.stdout) == (0, True), ended.stderr
+
+
+def test_a_call_that_ray_does_not_answer_ends_the_run():
+    with pytest.raises(TransientError, match="the Ray cluster has not answered for 0 s"):
+        _ray._answered(lambda: time.sleep(5), 0.05)
+    assert _ray._answered(lambda: 3, 5) == 3
+    with pytest.raises(InputError, match="no"):
+        _ray._answered(lambda: (_ for _ in ()).throw(InputError("no")), 5)

@@ -1,0 +1,69 @@
+"""Two thousand units in one process: what is open and what is held does not grow with what is done."""
+
+import contextlib
+import gc
+import os
+import pathlib
+import sys
+import tracemalloc
+from dataclasses import replace
+
+import pytest
+from synthetic_units import expected, job, manifest
+
+from fringe.bench.experiments import RunLog
+from fringe.bench.experiments._executors import SerialExecutor, run_tasks
+from fringe.bench.experiments._results import results_of
+from fringe.bench.experiments._store import Store
+
+UNITS = 2000
+
+
+def opened(folder):
+    """Open files of the folder: not those of the process, whose connections the servers of earlier tests close."""
+    paths = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return sum(path.startswith(str(folder)) for path in paths)
+
+
+def held():
+    """MiB that Python and NumPy hold, without the interpreter's table of the names that pathlib interns, which grows by
+    jumps of 4 to 15 MiB and keeps none of them."""
+    gc.collect()
+    traces = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, pathlib.__file__)]).traces
+    return sum(trace.size for trace in traces) / 2**20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.thorough
+def test_open_files_and_memory_stay_flat(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # what is asked here is not the disk's to answer
+    asked, seen = manifest(tuple(f"method-{i}" for i in range(UNITS // 10)), 20, ("a",)), []
+    work, account = job(tmp_path, asked), RunLog()
+
+    def watch(report):
+        if len(account.reports) % 250 == 0:
+            seen.append((opened(tmp_path), held()))
+
+    tracemalloc.start()
+    try:
+        run_tasks(work, work.left(), account, watch, SerialExecutor())
+    finally:
+        tracemalloc.stop()
+    assert account.count("done") == UNITS
+    files, memory = zip(*seen, strict=True)
+    assert max(files) == min(files)
+    # MiB in 1250 units: their reports are 3, and the content of their files, if it were held, 7 more
+    assert max(memory[3:]) - memory[2] < 5
+
+    before = opened(tmp_path)
+    store = Store(tmp_path / "run")
+    assert all(cell.scored == 20 for cell in results_of(store, asked).coverage())
+    assert opened(tmp_path) == before
+    some = store.details(store.tasks()[::10])
+    rows = {row.key: replace(row, seconds=0.0) for task, details in some for row in task.rows(details, {})}
+    assert len(rows) == UNITS // 10 * 2
+    assert rows.items() <= expected(asked).items()
+    assert work.left() == []

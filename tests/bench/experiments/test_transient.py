@@ -1,0 +1,317 @@
+"""Trouble that may pass is no result: what it kept from being computed is left to the next run of the same plan. What
+will not pass is recorded."""
+
+import os
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from forked_runs import spawn_quickly
+from PIL import Image
+from poison_methods import Troubled
+from small_plans import IG, arms, digits_plan, small
+from synthetic_units import expected, job, manifest, table
+
+from fringe import ExpectedGradients
+from fringe.bench.experiments import Progress, RunLog, RunOptions, run_plan
+from fringe.bench.experiments._executors import ProcessExecutor, run_tasks
+from fringe.bench.experiments._manifest import resolve
+from fringe.bench.experiments._plan import Arm, ModelSource
+from fringe.bench.experiments._results import results_of
+from fringe.bench.experiments._store import Store
+from fringe.bench.experiments._tasks import crashes
+from fringe.errors import FringeError, TransientError
+from fringe.metrics import Insertion, Sparseness
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
+PASSES = ["memory", "numpy", "torch", "allocator", "disk", "file", "wrapped", "nested"]
+STAYS = ["bug", "data", "shape"]
+
+
+def pictures(folder, n=4):
+    folder.mkdir()
+    for number in range(n):
+        content = bytes((number * 31 + 7 * i + i // 8) % 256 for i in range(64))
+        Image.frombytes("L", (8, 8), content).save(folder / f"{number}_picture.png")
+    return folder
+
+
+def cells(out, finished):
+    return [
+        (cell.scored, cell.failed, cell.missing)
+        for cell in results_of(Store(out), finished.resolved.manifest).coverage()
+    ]
+
+
+@pytest.mark.parametrize("trouble", PASSES)
+def test_what_may_pass_is_left_to_the_next_run(tmp_path, trouble):
+    plan = small(arms=arms(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
+    out = tmp_path / "run"
+    first = run_plan(plan, out, RunOptions())
+    assert (first.stopped, first.log.left, first.log.failed, first.partial) == (None, 2, 0, True)
+    assert [(one["method"], one["images"]) for one in first.left] == [("troubled", 2)]
+    assert first.left[0]["reason"]
+    assert cells(out, first) == [(0, 0, 2)] * 2 + [(2, 0, 0)] * 2  # two metrics of each method
+    assert {row.method for row in table(Store(out)).values()} == {"ig"}
+    (tmp_path / "cure").touch()
+    second = run_plan(plan, out, RunOptions())
+    assert (second.log.count("done"), second.log.left, second.partial) == (2, 0, False)
+    assert cells(out, second) == [(2, 0, 0)] * 4
+
+
+@pytest.mark.parametrize("trouble", STAYS)
+def test_what_will_not_pass_is_recorded(tmp_path, trouble):
+    plan = small(arms=arms(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
+    first = run_plan(plan, tmp_path / "run", RunOptions())
+    assert (first.log.left, first.log.failed) == (0, 2)
+    second = run_plan(plan, tmp_path / "run", RunOptions())
+    assert (second.log.reports, second.failed_before) == ([], 4)
+
+
+@pytest.mark.parametrize("save_maps", [False, True])
+def test_an_image_that_a_method_refuses_does_not_cost_the_others_theirs(tmp_path, monkeypatch, save_maps):
+    data = {"data": (str(pictures(tmp_path / "data")),), "controls": False, "shard": 4}
+    plan, options = digits_plan(arms=arms(ig=IG), **data), RunOptions(save_maps=save_maps)
+    assert not run_plan(plan, tmp_path / "whole", options).partial
+    undisturbed, honest = table(Store(tmp_path / "whole")), type(IG).attribute
+    refused = resolve(plan).manifest.images[2]["digest"]
+
+    def refusing(self, problem):
+        if refused in problem.keys:
+            raise KeyError("waypoint")
+        return honest(self, problem)
+
+    monkeypatch.setattr(type(IG), "attribute", refusing)
+    first = run_plan(plan, tmp_path / "run", options)
+    assert (first.log.left, first.log.failed) == (0, 1)
+    rows = table(Store(tmp_path / "run"))
+    assert {row.image for row in rows.values() if row.status != "ok"} == {refused}
+    assert {row.error for row in rows.values() if row.status != "ok"} == {"KeyError: 'waypoint'"}
+    close = {key: pytest.approx(row.score, rel=1e-5) for key, row in undisturbed.items() if row.image != refused}
+    assert {key: row.score for key, row in rows.items() if row.status == "ok"} == close
+    monkeypatch.setattr(type(IG), "attribute", honest)
+    assert not run_plan(plan, tmp_path / "run", RunOptions(save_maps=save_maps, retry=True)).partial
+
+
+def test_a_method_that_has_no_memory_for_all_images_of_a_unit_makes_one_map_after_the_other(tmp_path, monkeypatch):
+    """Else the same command would never come to an end."""
+    honest = type(IG).attribute
+
+    def hungry(self, problem):
+        if len(problem.inputs) > 1:
+            raise MemoryError
+        return honest(self, problem)
+
+    monkeypatch.setattr(type(IG), "attribute", hungry)
+    finished = run_plan(digits_plan(shard=4, controls=False), tmp_path / "run", RunOptions())
+    assert (finished.log.left, finished.log.failed, finished.partial) == (0, 0, False)
+    assert {row.status for row in table(Store(tmp_path / "run")).values()} == {"ok"}
+
+
+def test_a_metric_that_fails_leaves_no_failure_to_one_that_is_added_later(tmp_path, monkeypatch):
+    def failing(self, maps):
+        raise FringeError("sparseness: not here")
+
+    monkeypatch.setattr(Sparseness, "score", failing)
+    plan, out = small(metrics={"sparseness": Sparseness()}), tmp_path / "run"
+    assert run_plan(plan, out, RunOptions(save_maps=True)).log.failed == 2
+    more = replace(plan, metrics={**plan.metrics, "insertion": Insertion()})
+    finished = run_plan(more, out, RunOptions(save_maps=True))
+    assert finished.log.failed == 0
+    assert cells(out, finished) == [(0, 2, 0), (2, 0, 0)]
+
+
+def test_what_another_run_computes_again_meanwhile_is_not_computed_twice(tmp_path):
+    plan = small(arms=arms(troubled=Troubled("bug", str(tmp_path / "cure")), ig=IG))
+    out = tmp_path / "run"
+    assert run_plan(plan, out, RunOptions()).log.failed == 2
+    (tmp_path / "cure").touch()
+    again, more, others = RunOptions(retry=True), replace(plan, n=3), []
+    meanwhile = Progress(lambda *_: others.append(run_plan(more, out, again)))
+    finished = run_plan(more, out, again, meanwhile)  # both list four tasks: two that failed, two of a new image
+    assert others[0].log.count("done") == 4
+    assert finished.log.count("cached") == 4
+    assert not finished.partial
+
+
+def test_a_run_says_that_what_another_run_computed_meanwhile_has_failed(tmp_path):
+    plan, others = small(arms=arms(troubled=Troubled("bug", str(tmp_path / "cure")))), []
+    meanwhile = Progress(lambda *_: others.append(run_plan(plan, tmp_path / "run", RunOptions())))
+    finished = run_plan(plan, tmp_path / "run", RunOptions(), meanwhile)
+    assert finished.log.count("cached") == 2
+    assert (finished.log.failed, finished.partial) == (others[0].log.failed, others[0].partial) == (2, True)
+
+
+def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):
+    """What comes after it in the same process would fail as well, for no fault of its own."""
+    plan = small(arms=arms(ig=IG, troubled=Troubled("device", str(tmp_path / "cure")), more=replace(IG, steps=4)))
+    out = tmp_path / "run"
+    first = run_plan(plan, out, RunOptions())
+    assert first.stopped == (
+        "troubled on digits: the device failed (CUDA error: an illegal memory access was encountered)"
+    )
+    assert Counter(row.status for row in table(Store(out)).values()) == {"ok": 2}
+    (tmp_path / "cure").touch()
+    assert not run_plan(plan, out, RunOptions()).partial
+
+
+@linux
+@pytest.mark.thorough
+def test_with_processes_the_same(tmp_path, monkeypatch):
+    spawn_quickly(monkeypatch)
+    plan = small(arms=arms(troubled=Troubled("memory", str(tmp_path / "cure")), ig=IG))
+    first = run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(2)))
+    assert (first.stopped, first.log.left, first.log.failed) == (None, 2, 0)
+    device = small(name="device", arms=arms(troubled=Troubled("device", str(tmp_path / "cure"))))
+    assert "the device failed" in run_plan(device, tmp_path / "device", RunOptions(executor=ProcessExecutor(1))).stopped
+    (tmp_path / "cure").touch()
+    assert not run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(2))).partial
+
+
+@linux
+def test_a_unit_that_meets_a_broken_disk_is_not_set_aside(tmp_path, monkeypatch):
+    spawn_quickly(monkeypatch)
+    asked = manifest(("unmounted", "fine"), 2)
+    work, account = job(tmp_path, asked), RunLog()
+    run_tasks(work, work.left(), account, lambda report: None, ProcessExecutor(2))
+    assert Counter((r.task.method, r.state) for r in account.reports) == {("unmounted", "left"): 1, ("fine", "done"): 1}
+    assert crashes(work.store) == []
+    (tmp_path / "behave").touch()
+    run_tasks(work, work.left(), RunLog(), lambda report: None, ProcessExecutor(2))
+    assert table(work.store) == expected(asked)
+
+
+@pytest.mark.parametrize("save_maps", [False, True])
+def test_images_on_a_folder_that_goes_away_amid_a_run_are_scored_when_it_is_back(tmp_path, save_maps):
+    folder, away = pictures(tmp_path / "images"), tmp_path / "away"
+    (folder / "9_broken.png").write_bytes((folder / "1_picture.png").read_bytes()[:50])
+    plan = digits_plan(data=(str(folder),), n=5, shard=2)
+    whole = run_plan(plan, tmp_path / "whole", RunOptions())
+    lacking = [failed for _, failed, _ in cells(tmp_path / "whole", whole)]
+    assert lacking == [1] * len(lacking)  # the broken one
+
+    told = Progress(ended=lambda report: folder.rename(away) if folder.exists() else None)
+    out = tmp_path / "run"
+    first = run_plan(plan, out, RunOptions(save_maps=save_maps), told)
+    assert first.stopped is None
+    assert first.log.left > 0
+    reasons = {one["reason"] for one in first.left}
+    assert all("does not exist" in reason for reason in reasons)
+    away.rename(folder)
+    second = run_plan(plan, out, RunOptions(save_maps=save_maps))
+    assert second.log.left == 0
+    assert cells(out, second) == cells(tmp_path / "whole", whole)
+    known, found = table(Store(tmp_path / "whole")), table(Store(out))
+    assert {key: row.score for key, row in found.items()} == pytest.approx(
+        {key: row.score for key, row in known.items()}, abs=1e-4
+    )
+    assert {key: row.status for key, row in found.items()} == {key: row.status for key, row in known.items()}
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_an_image_that_may_not_be_read_is_scored_when_it_may(tmp_path):
+    folder = pictures(tmp_path / "images")
+    plan = small(data=(str(folder),), n=4)
+    told = Progress(began=lambda resolved, units: (folder / "1_picture.png").chmod(0))
+    assert run_plan(plan, tmp_path / "run", RunOptions(), told).log.left == 1
+    (folder / "1_picture.png").chmod(0o644)
+    assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
+
+
+def test_one_image_of_a_unit_does_not_hold_up_the_others(tmp_path):
+    folder = pictures(tmp_path / "images")
+    lost = folder / "1_picture.png"
+    content = lost.read_bytes()
+    plan = small(data=(str(folder),), n=4, shard=4)
+    first = run_plan(plan, tmp_path / "run", RunOptions(), Progress(began=lambda resolved, units: lost.unlink()))
+    assert [(r.state, len(r.left), r.failed) for r in first.log.reports] == [("done", 1, 0)]
+    assert cells(tmp_path / "run", first) == [(3, 0, 1)] * 2
+    lost.write_bytes(content)
+    second = run_plan(plan, tmp_path / "run", RunOptions())
+    assert [len(report.task.images) for report in second.log.reports] == [1]
+    assert cells(tmp_path / "run", second) == [(4, 0, 0)] * 2
+
+
+def test_an_image_that_is_back_is_scored_by_the_methods_that_follow(tmp_path):
+    folder = pictures(tmp_path / "images")
+    lost = folder / "1_picture.png"
+    content = lost.read_bytes()
+    plan = small(data=(str(folder),), n=4, shard=4, arms=arms(ig=IG, more=replace(IG, steps=4)))
+    told = Progress(lambda resolved, units: lost.unlink(), lambda report: lost.write_bytes(content))
+    first = run_plan(plan, tmp_path / "run", RunOptions(), told)
+    assert [(one["method"], one["images"]) for one in first.left] == [("ig", 1)]
+
+
+def test_an_image_that_changes_and_changes_back_is_scored(tmp_path):
+    folder = pictures(tmp_path / "images")
+    content = (folder / "1_picture.png").read_bytes()
+    plan = small(data=(str(folder),), n=4)
+    told = Progress(began=lambda resolved, units: (folder / "1_picture.png").write_bytes(b"half"))
+    first = run_plan(plan, tmp_path / "run", RunOptions(), told)
+    assert ["changed since the run began" in one["reason"] for one in first.left] == [True]
+    (folder / "1_picture.png").write_bytes(content)
+    assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
+
+
+def test_reference_images_that_go_away_make_no_score_of_the_others(tmp_path):
+    folder, others = pictures(tmp_path / "images", 2), pictures(tmp_path / "others", 3)
+    lost = others / "1_picture.png"
+    content = lost.read_bytes()
+    methods = arms(eg=ExpectedGradients(samples=4))
+    plan = small(data=(str(folder),), references=str(others), arms=methods)
+    run_plan(plan, tmp_path / "whole", RunOptions())
+    first = run_plan(plan, tmp_path / "run", RunOptions(), Progress(began=lambda resolved, units: lost.unlink()))
+    assert f"{str(lost)!r}: does not exist" in first.stopped
+    assert table(Store(tmp_path / "run")) == {}
+    lost.write_bytes(content)
+    assert not run_plan(plan, tmp_path / "run", RunOptions()).partial
+    assert table(Store(tmp_path / "run")) == table(Store(tmp_path / "whole"))
+    # a method that uses none is computed without them
+    unused = small(data=(str(folder),), references=str(others))
+    told = Progress(began=lambda resolved, units: lost.unlink())
+    finished = run_plan(unused, tmp_path / "other", RunOptions(), told)
+    assert (finished.stopped, finished.partial) == (None, False)
+
+
+NET = """
+import torch
+from pathlib import Path
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = torch.nn.Linear(192, 4)
+    def forward(self, x):
+        if not Path({cure!r}).exists() and len(x) >= {least}:
+            raise {error}
+        return self.layer(x.flatten(1))
+def net():
+    return Net()
+"""
+
+
+@pytest.mark.parametrize("error", ["MemoryError", 'RuntimeError("DefaultCPUAllocator: can\'t allocate memory")'])
+def test_a_model_that_has_no_memory_fails_no_image(tmp_path, error):
+    cure = tmp_path / "cure"
+
+    def plan(least):
+        source = tmp_path / f"net{least}.py"
+        source.write_text(NET.format(cure=str(cure), least=least, error=error))
+        model = ModelSource(f"{source}:net", "resize=8x8,mean=0.5,std=0.5", trust_code=True)
+        return small(data=(str(tmp_path / "images"),), arms=(Arm("net", model, {"ig": IG}),), n=4, shard=4)
+
+    pictures(tmp_path / "images")
+    first = run_plan(plan(2), tmp_path / "run", RunOptions())  # one image after the other
+    assert (first.stopped, first.log.left, first.log.failed, first.partial) == (None, 0, 0, False)
+    with pytest.raises(TransientError, match=r"net1\.py:net': .*[Mm]emory"):  # for one image already: before any unit
+        run_plan(plan(1), tmp_path / "other", RunOptions())
+    cure.touch()
+    assert not run_plan(plan(1), tmp_path / "other", RunOptions()).partial
+
+
+def test_what_a_person_must_mend_is_no_trouble_that_passes(tmp_path):
+    plan = small(arms=(Arm("net", ModelSource(f"{tmp_path}/absent.py:net", trust_code=True), {"ig": IG}),))
+    with pytest.raises(FringeError) as caught:
+        run_plan(plan, tmp_path / "run", RunOptions())
+    assert not isinstance(caught.value, TransientError)

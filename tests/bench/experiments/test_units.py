@@ -1,0 +1,180 @@
+"""What is missing, counted by hand: images in blocks, metrics that are there, limits, another shard."""
+
+import itertools
+import random
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fringe._records import digest
+from fringe.bench.experiments._manifest import Manifest
+from fringe.bench.experiments._tasks import KeySet, Requirements, pending_tasks, required_keys
+
+
+def manifest(images=5, methods=("ig", "fringe"), limits=None, models=("a",)):
+    """A manifest of these counts; ``limits`` gives each metric's number of images."""
+    limits = {"insertion": images, "deletion": images} if limits is None else limits
+    return Manifest(
+        plan={"name": "plan", "n": images},
+        images=tuple({"digest": f"image-{i}", "id": f"{i}", "source": "", "label": None} for i in range(images)),
+        missing=(),
+        settings={model: {method: {"model": model, "method": method} for method in methods} for model in models},
+        metrics={name: {"settings": {"metric": name}, "key": f"key-{name}", "limit": n} for name, n in limits.items()},
+        models={},
+        versions={},
+    )
+
+
+def spread(units):
+    """(method, metrics, images) of every unit."""
+    return [(u.method, "+".join(u.metrics), [int(name.removeprefix("image-")) for name in u.images]) for u in units]
+
+
+def keys_of(unit):
+    return ((unit.setting, metric, image) for metric in unit.metric_keys for image in unit.images)
+
+
+def names(units):
+    return {name for unit in units for name in keys_of(unit)}
+
+
+def asked(plan):
+    return set(required_keys(plan))
+
+
+def test_an_empty_store_lacks_all_block_by_block():
+    both = "insertion+deletion"
+    assert spread(pending_tasks(manifest(), (), 2)) == [
+        ("ig", both, [0, 1]),
+        ("fringe", both, [0, 1]),
+        ("ig", both, [2, 3]),
+        ("fringe", both, [2, 3]),
+        ("ig", both, [4]),
+        ("fringe", both, [4]),
+    ]
+    assert len(list(required_keys(manifest()))) == 5 * 2 * 2
+
+
+def test_models_come_one_after_the_other():
+    units = pending_tasks(manifest(images=2, models=("a", "b")), (), 1)
+    assert [unit.model for unit in units] == ["a"] * 4 + ["b"] * 4
+    assert len({unit.key for unit in units}) == 8
+
+
+def test_more_images_ask_for_these_alone():
+    have = names(pending_tasks(manifest(3, ("ig",)), (), 2))
+    both = "insertion+deletion"
+    assert spread(pending_tasks(manifest(6, ("ig",)), have, 4)) == [("ig", both, [3]), ("ig", both, [4, 5])]
+    assert pending_tasks(manifest(2, ("ig",)), have, 4) == []
+
+
+def test_another_metric_asks_for_itself_alone():
+    have = names(pending_tasks(manifest(4, ("ig",), {"insertion": 4}), (), 4))
+    grown = manifest(4, ("ig",), {"insertion": 4, "deletion": 4})
+    assert spread(pending_tasks(grown, have, 4)) == [("ig", "deletion", [0, 1, 2, 3])]
+
+
+def test_another_method_asks_for_itself_alone():
+    have = names(pending_tasks(manifest(2, ("ig",)), (), 2))
+    assert spread(pending_tasks(manifest(2, ("new", "ig")), have, 2)) == [("new", "insertion+deletion", [0, 1])]
+
+
+def test_images_of_a_block_that_lack_the_same_make_a_unit():
+    plan = manifest(4, ("ig",))
+    setting = plan.setting_key("a", "ig")
+    have = {(setting, "key-insertion", "image-1"), (setting, "key-insertion", "image-3")}
+    assert spread(pending_tasks(plan, have, 4)) == [("ig", "insertion+deletion", [0, 2]), ("ig", "deletion", [1, 3])]
+
+
+def test_limits_cut_a_metric_off():
+    plan = manifest(5, ("ig",), {"insertion": 5, "costly": 3})
+    assert spread(pending_tasks(plan, (), 2)) == [
+        ("ig", "insertion+costly", [0, 1]),
+        ("ig", "insertion+costly", [2]),
+        ("ig", "insertion", [3]),
+        ("ig", "insertion", [4]),
+    ]
+    assert len(list(required_keys(plan))) == 5 + 3
+    raised = manifest(5, ("ig",), {"insertion": 5, "costly": 4})
+    assert spread(pending_tasks(raised, asked(plan), 2)) == [("ig", "costly", [3])]
+    assert spread(pending_tasks(manifest(3, ("ig",), {"costly": 0}), (), 2)) == []
+
+
+def test_two_labels_of_one_setting_are_one_name():
+    """A method twice under two labels is computed once: the second unit is there when its turn comes."""
+    plan = manifest(2, ("ig",))
+    twice = Manifest(**{**vars(plan), "settings": {"a": {"ig": {"m": 1}, "again": {"m": 1}}}})
+    first, second = pending_tasks(twice, (), 2)
+    assert first.key == second.key
+    assert len(asked(twice)) == 2 * 2
+
+
+def test_the_key_of_a_unit():
+    """The order of metrics and the labels are not in it; settings, metrics and images are."""
+    (unit,) = pending_tasks(manifest(2, ("ig",)), (), 2)
+    (turned,) = pending_tasks(manifest(2, ("ig",), {"deletion": 2, "insertion": 2}), (), 2)
+    (renamed,) = pending_tasks(manifest(2, ("ig",)), (), 2, force=True)
+    assert unit.key == turned.key == renamed.key
+    assert unit.key == digest(
+        [digest({"model": "a", "method": "ig"}), ["key-deletion", "key-insertion"], list(unit.images)]
+    )
+    others = [
+        pending_tasks(manifest(2, ("gi",)), (), 2)[0],
+        pending_tasks(manifest(2, ("ig",), {"insertion": 2}), (), 2)[0],
+        pending_tasks(manifest(2, ("ig",)), (), 1)[0],
+    ]
+    assert len({unit.key, *(other.key for other in others)}) == 4
+
+
+def test_what_is_kept_beside_a_unit_gives_back_its_scores():
+    plan = manifest(5, ("ig",), {"insertion": 5, "costly": 3})
+    for unit in pending_tasks(plan, (), 2):
+        about = unit.record(plan)
+        assert (about["setting_key"], tuple(about["metric_keys"])) == (unit.setting, unit.metric_keys)
+        assert about["setting"] == plan.settings["a"]["ig"]
+        assert about["metrics"] == {name: {"metric": name} for name in unit.metrics}
+
+
+@given(st.integers(1, 9), st.integers(1, 10), st.integers(0, 9), st.sets(st.integers(0, 35)), st.sampled_from([1, 2]))
+def test_units_are_exactly_what_is_missing(images, shard, limit, there, methods):
+    """Whatever is there, the units hold each missing score once, and no other."""
+    plan = manifest(images, ("ig", "fringe")[:methods], {"insertion": images, "costly": min(limit, images)})
+    every = sorted(asked(plan))
+    have = {name for i, name in enumerate(every) if i in there}
+    units = pending_tasks(plan, have, shard)
+    found = Counter(name for unit in units for name in keys_of(unit))
+    assert found == Counter(set(every) - have)
+    assert all(len(unit.images) <= shard for unit in units)
+
+
+def test_a_set_of_keys_is_a_set():
+    """Whatever groups they were added in."""
+    rng = random.Random(0)
+    settings, metrics, pictures = "ab", "klm", "pqrs"
+    for _ in range(50):
+        keys, plain = KeySet(), set()
+        for _ in range(rng.randrange(6)):
+            setting, some = rng.choice(settings), rng.sample(metrics, rng.randrange(1, 4))
+            shown = rng.sample(pictures, rng.randrange(1, 5))
+            keys.add(setting, some, shown)
+            plain |= {(setting, metric, picture) for metric in some for picture in shown}
+        assert sorted(keys) == sorted(plain)
+        assert len(keys) == len(plain)
+        for key in itertools.product(settings + "z", metrics, pictures):
+            assert (key in keys) == (key in plain)
+            assert keys.metrics(key[0], key[2]) == {metric for metric in metrics if (key[0], metric, key[2]) in plain}
+            complete = keys.complete(key[0], frozenset(key[1]))
+            assert complete == {picture for picture in pictures if (key[0], key[1], picture) in plain}
+
+
+def test_what_a_plan_requires_is_what_it_lists():
+    images = tuple({"digest": name, "id": name, "source": name, "label": None} for name in "pqrs")
+    limits = {"k": 4, "l": 2}
+    metrics = {label: {"key": label, "limit": limit, "settings": {}} for label, limit in limits.items()}
+    about = Manifest({"name": "p"}, images, (), {"net": {"ig": {"m": 1}}}, metrics, {}, {})
+    setting, required = about.setting_key("net", "ig"), Requirements(about)
+    listed = set(required_keys(about))
+    assert len(listed) == 6
+    for key in itertools.product((setting, "other"), "klz", "pqrsz"):
+        assert (key in required) == (key in listed)

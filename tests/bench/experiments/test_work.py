@@ -1,0 +1,303 @@
+"""One unit after the other: the same numbers however they are cut, and a row with a reason for every image that has no
+score."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+import torch
+from PIL import Image
+
+from fringe import ExpectedGradients, IntegratedGradients, SmoothGrad
+from fringe.attribution import Attributor
+from fringe.bench.experiments._manifest import resolve
+from fringe.bench.experiments._plan import Arm, ModelSource, Plan
+from fringe.bench.experiments._runner import TaskRunner
+from fringe.bench.experiments._tasks import pending_tasks
+from fringe.errors import FringeError, InputError
+from fringe.metrics import Insertion, Sparseness
+
+IG = IntegratedGradients(steps=8)
+BOTH = {"sparseness": Sparseness(), "insertion": Insertion()}
+
+
+def plan(data=("embedded:digits",), methods=None, **changed):
+    methods = methods or {"ig": IG}
+    known = {
+        "name": "plan",
+        "arms": (Arm("digits", ModelSource("embedded:digits"), methods),),
+        "metrics": {"sparseness": Sparseness()},
+        "n": 6,
+        "controls": False,
+    }
+    return Plan(data=data, **{**known, **changed})
+
+
+def rows_of(asked, shard=16, batch_size="auto", order=1):
+    """All rows of a plan by name."""
+    resolved = resolve(asked)
+    worker = TaskRunner(resolved, batch_size=batch_size)
+    found = [row for unit in pending_tasks(resolved.manifest, (), shard)[::order] for row in worker.perform(unit).rows]
+    assert len({row.key for row in found}) == len(found)
+    return {row.key: row for row in found}
+
+
+# However the work is cut
+
+
+@pytest.fixture(scope="module")
+def many():
+    methods = {"ig": IG, "eg": ExpectedGradients(samples=4), "sg": SmoothGrad(samples=3)}
+    return plan(methods=methods, metrics=BOTH, controls=True)
+
+
+@pytest.fixture(scope="module")
+def reference(many):
+    return rows_of(many)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [{"shard": 1}, {"shard": 4}, {"batch_size": 1}, {"batch_size": 3, "shard": 5}, {"order": -1, "shard": 2}],
+    ids=str,
+)
+def test_shards_batches_and_order_move_numbers_by_rounding_alone(many, reference, cut):
+    found = rows_of(many, **cut)
+    assert found.keys() == reference.keys()
+    assert len(found) == 7 * 2 * 6
+    for key, row in found.items():
+        other = reference[key]
+        assert row.score == pytest.approx(other.score, abs=1e-4)
+        # a random map's order of entries is that of no rounding, so that its curve is the very same
+        assert (row.status, row.verdict, row.target, row.label) == (
+            other.status,
+            other.verdict,
+            other.target,
+            other.label,
+        )
+        assert row.confidence == pytest.approx(other.confidence, abs=1e-5)
+        for (name, curve), (_, before) in zip(row.curves, other.curves, strict=True):
+            assert curve == pytest.approx(before, abs=1e-3), name
+
+
+def test_one_score_is_that_of_a_larger_plan(many, reference):
+    """What shares the plan with an image, a method or a metric does not move them."""
+    few = replace(many, n=2, metrics={"insertion": Insertion()}, arms=plan(methods={"sg": SmoothGrad(samples=3)}).arms)
+    found = rows_of(few)
+    assert found.keys() <= reference.keys()
+    for key, row in found.items():
+        assert row.score == pytest.approx(reference[key].score, abs=1e-4)
+
+
+def test_the_devices_and_engines_are_no_part_of_a_name(many):
+    keys = {unit.key for unit in pending_tasks(resolve(many).manifest, (), 3)}
+    again = replace(many, arms=many.arms, data=("embedded:digits:0:200", "embedded:digits"))
+    assert {unit.key for unit in pending_tasks(resolve(again).manifest, (), 3)} == keys
+
+
+# Images that are no images
+
+
+def picture(folder, name, seed=1, size=(8, 8), kind=None):
+    path = folder / name
+    image = Image.frombytes("L", size, bytes((seed * 37 + 11 * i) % 256 for i in range(size[0] * size[1])))
+    image.save(path, kind or path.suffix[1:].replace("jpg", "jpeg"))
+    return path
+
+
+def outcome(rows):
+    """Status and reason by the image's id."""
+    return {row.image_id: (row.status, row.error) for row in rows.values()}
+
+
+def test_damaged_images_cost_themselves_alone(tmp_path):
+    sound = [picture(tmp_path, f"{number}_sound.png", number) for number in range(2)]
+    whole = {kind: picture(tmp_path, f"whole.{kind}", 5, (40, 40)).read_bytes() for kind in ("png", "jpg", "webp")}
+    for kind, content in whole.items():
+        (tmp_path / f"whole.{kind}").unlink()
+        (tmp_path / f"half_{kind}.{kind}").write_bytes(content[: len(content) // 2])
+        (tmp_path / f"head_{kind}.{kind}").write_bytes(content[:20])
+    (tmp_path / "empty.png").write_bytes(b"")
+    (tmp_path / "text.png").write_text("no image at all")
+    (tmp_path / "flipped.png").write_bytes(whole["png"][:60] + b"\xff\xff\xff\xff" + whole["png"][64:])
+    found = rows_of(plan((str(tmp_path),), n=11, metrics=BOTH))
+    assert len(found) == 11 * 2
+    states = outcome(found)
+    assert {name for name, (status, _) in states.items() if status == "ok"} == {path.stem for path in sound}
+    bad = {name: error for name, (status, error) in states.items() if status == "unreadable"}
+    assert len(bad) == 9
+    for name, error in bad.items():
+        assert name in error, error
+    assert bad["empty"] == f"{str(tmp_path / 'empty.png')!r}: is empty"
+    assert "not an image of the formats" in bad["text"]
+    for row in found.values():
+        assert (row.score is None) == (row.status != "ok")
+
+
+def test_images_that_vanish_or_change_amid_a_run(tmp_path):
+    for number in range(4):
+        picture(tmp_path, f"{number}_picture.png", number)
+    resolved = resolve(plan((str(tmp_path),), n=4))
+    (tmp_path / "1_picture.png").unlink()
+    picture(tmp_path, "2_picture.png", 9)
+    (unit,) = pending_tasks(resolved.manifest, (), 16)
+    done = TaskRunner(resolved).perform(unit)
+    states = outcome({row.key: row for row in done.rows})
+    assert states == {"0_picture": ("ok", None), "3_picture": ("ok", None)}
+    left = {image["id"]: done.left.get(image["digest"]) for image in resolved.manifest.images}
+    source = str(tmp_path / "2_picture.png")
+    assert left == {
+        **{"0_picture": None, "3_picture": None},
+        "1_picture": f"{str(tmp_path / '1_picture.png')!r}: does not exist",
+        "2_picture": f"{source!r} changed since the run began; run it again",
+    }
+
+
+def test_images_that_vanish_or_change_between_runs_give_way(tmp_path):
+    for number in range(5):
+        picture(tmp_path, f"{number}_picture.png", number)
+    asked = plan((str(tmp_path),), n=3)
+    before = [image["id"] for image in resolve(asked).manifest.images]
+    (tmp_path / f"{before[0]}.png").unlink()
+    after = resolve(asked).manifest
+    assert [image["id"] for image in after.images][:2] == before[1:]
+    with pytest.raises(InputError, match="n: got 5, but there are 4 different images"):
+        resolve(replace(asked, n=5))
+    old = {image["id"]: image["digest"] for image in after.images}
+    picture(tmp_path, f"{before[1]}.png", 200)
+    new = {image["id"]: image["digest"] for image in resolve(asked).manifest.images}
+    assert {name for name in old if old[name] != new[name]} == {before[1]}
+
+
+def test_labels_that_do_not_fit(tmp_path):
+    picture(tmp_path, "3_fits.png", 1)
+    picture(tmp_path, "10_beyond.png", 2)
+    picture(tmp_path, "cat.png", 3)
+    states = outcome(rows_of(plan((str(tmp_path),), n=3, target="label")))
+    assert states["3_fits"] == ("ok", None)
+    assert states["10_beyond"] == ("failed", "label 10 does not fit a model of 10 classes")
+    assert states["cat"][0] == "failed"
+    assert "the file name gives no label" in states["cat"][1]
+    (row,) = [row for row in rows_of(plan((str(tmp_path),), n=3, target="label")).values() if row.image_id == "3_fits"]
+    assert (row.target, row.label) == (3, 3)
+
+
+def test_a_class_that_the_model_does_not_have():
+    (first, *_) = rows_of(plan(n=2, target=10)).values()
+    assert first.status == "failed"
+    assert "10" in first.error
+
+
+NET = """
+import torch
+def net():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+"""
+
+
+def test_images_of_several_sizes_share_a_unit(tmp_path):
+    """A model without a size of its own takes each size by itself; one that cannot take a size says so."""
+    source = tmp_path / "net.py"
+    source.write_text(NET)
+    for name, size in (("a.png", (8, 8)), ("b.png", (16, 4)), ("c.png", (9, 9))):
+        picture(tmp_path, name, len(name), size)
+    model = ModelSource(f"{source}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
+    states = outcome(rows_of(plan((str(tmp_path),), n=3, arms=(Arm("net", model, {"ig": IG}),))))
+    assert states["a"] == states["b"] == ("ok", None)
+    status, error = states["c"]
+    assert status == "failed"
+    assert error.startswith("the model cannot take these inputs of shape (3, 9, 9): ")
+
+
+REFUSES = """
+import torch
+
+class Refuses(torch.nn.Sequential):
+    def forward(self, x):
+        if bool((x.mean((1, 2, 3)) == -1).any()):
+            ERROR
+        return super().forward(x)
+
+def net():
+    torch.manual_seed(1)
+    return Refuses(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [("raise RuntimeError('too dark')", "too dark"), ("raise ValueError", "ValueError"), ("assert False", "Assertion")],
+)
+def test_an_image_that_the_model_refuses_costs_no_other_its_score(tmp_path, raised, reason):
+    (tmp_path / "net.py").write_text(REFUSES.replace("ERROR", raised))
+    for number, name in enumerate(("a.png", "b.png", "c.png")):
+        picture(tmp_path, name, number, (8, 8))
+    Image.new("RGB", (8, 8)).save(tmp_path / "black.png")
+    model = ModelSource(f"{tmp_path / 'net.py'}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
+    states = outcome(rows_of(plan((str(tmp_path),), n=4, arms=(Arm("net", model, {"ig": IG}),))))
+    status, error = states.pop("black")
+    assert status == "failed"
+    assert error.startswith(f"the model cannot take these inputs of shape (3, 8, 8): {reason}")
+    assert set(states.values()) == {("ok", None)}
+    assert states.keys() == {"a", "b", "c"}
+
+
+# Methods and models that fail
+
+
+@dataclass(frozen=True)
+class Buggy(Attributor):
+    """Fails on what is no fault of the image."""
+
+    name: ClassVar[str] = "buggy"
+
+    def attribute(self, problem):
+        raise KeyError("waypoint")
+
+
+def test_a_bug_in_a_method_costs_its_own_rows():
+    found = rows_of(plan(n=2, methods={"buggy": Buggy(), "ig": IG}))
+    states = {(row.method, row.status, row.error) for row in found.values()}
+    assert states == {("ig", "ok", None), ("buggy", "failed", "KeyError: 'waypoint'")}
+
+
+def test_weights_that_change_amid_a_run_stop_it(monkeypatch):
+    resolved = resolve(plan(n=1))
+    (unit,) = pending_tasks(resolved.manifest, (), 16)
+    changed = replace(resolved.plan.arms[0].model.load(), digest="f" * 64)
+    monkeypatch.setattr(ModelSource, "load", lambda source, device: changed)
+    with pytest.raises(FringeError, match="model 'digits': its weights changed since the run began; run it again"):
+        TaskRunner(resolved).perform(unit)
+
+
+def test_maps_are_those_that_were_scored():
+    resolved = resolve(plan(n=3))
+    (unit,) = pending_tasks(resolved.manifest, (), 16)
+    done = TaskRunner(resolved).perform(unit)
+    assert set(done.maps) == set(unit.images)
+    for row in done.rows:
+        values = done.maps[row.image].values.double().abs().flatten().sort().values
+        places = torch.arange(1, len(values) + 1, dtype=torch.float64)
+        gini = ((2 * places - len(values) - 1) * values).sum() / (len(values) * values.sum())
+        assert row.score == pytest.approx(float(gini), abs=1e-6)  # sparseness is the Gini index
+
+
+def test_an_image_that_a_metric_refuses_has_its_scores_of_the_others(monkeypatch):
+    asked, real = plan(metrics=BOTH, n=2), Insertion.score
+    refused = resolve(asked).manifest.images[0]["digest"]
+
+    def score(self, maps):
+        if refused in maps.context.problem.keys:
+            raise InputError("does not like it")
+        return real(self, maps)
+
+    monkeypatch.setattr(Insertion, "score", score)
+    rows = {(row.metric, row.image == refused): row for row in rows_of(asked).values()}
+    assert {name: (row.status, row.score is None) for name, row in rows.items()} == {
+        ("insertion", True): ("failed", True),
+        ("insertion", False): ("ok", False),
+        ("sparseness", True): ("ok", False),
+        ("sparseness", False): ("ok", False),
+    }
+    assert rows["insertion", True].error == "metric insertion: does not like it"

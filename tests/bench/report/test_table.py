@@ -1,0 +1,333 @@
+"""The numbers of a table against ones worked out another way: plain numpy, all sign flips by hand, Holm by hand."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import report_toys as runs
+
+from fringe.bench.report import build_table
+from fringe.bench.report._render import format_number, with_spread
+from fringe.bench.report._table import decimals_for, half_width, reference_of
+from fringe.errors import InputError
+from fringe.evaluation import Estimate, compare_with_controls
+
+rng = np.random.default_rng(7)
+N = 7
+FRINGE = rng.normal(0.70, 0.02, N)
+NEAR = FRINGE - np.array([0.001, -0.002, 0.003, 0.001, 0.002, -0.001, 0.001])
+FAR = FRINGE - 0.2 - 0.01 * np.arange(N)
+METHODS = ("fringe", "near", "far", "random")
+
+
+def table(metrics=("insertion", "deletion"), **more):
+    about = runs.manifest(METHODS, metrics, N, seed=5)
+    scores = {}
+    for metric in metrics:
+        sign = -1 if metric in ("deletion", "infidelity") else 1
+        columns = {"fringe": FRINGE, "near": NEAR, "far": FAR, "random": FRINGE + 0.5}
+        for method, column in columns.items():
+            scores["net", method, metric] = list(sign * column)
+    return build_table(runs.results(about, scores), "net", **more)
+
+
+def cells(found, metric):
+    place = [column.label for column in found.columns].index(metric)
+    return {row.method: row.cells[place] for row in found.rows}
+
+
+def test_means_and_intervals_are_numpys():
+    """The bootstrap as its definition says: resample images 1000 times, and take 2.5 and 97.5 percentiles of means."""
+    for metric, sign in (("insertion", 1), ("deletion", -1)):
+        found = cells(table(), metric)
+        for method, column in (("fringe", FRINGE), ("near", NEAR), ("far", FAR)):
+            drawn = np.random.default_rng(5).integers(0, N, (1000, N))
+            low, high = np.percentile((sign * column)[drawn].mean(1), [2.5, 97.5])
+            cell = found[method]
+            assert cell.n == cell.required == N
+            assert cell.estimate.value == pytest.approx(sign * column.mean(), rel=1e-12)
+            assert (cell.estimate.low, cell.estimate.high) == pytest.approx((low, high), rel=1e-12)
+            assert half_width(cell.estimate) == pytest.approx((high - low) / 2, rel=1e-12)
+
+
+def test_a_median_stands_with_half_the_interquartile_range():
+    about = runs.manifest(("fringe", "ig"), ("max_sensitivity",), 5)
+    scores = {("net", "fringe", "max_sensitivity"): [1, 2, 4, 8, 100], ("net", "ig", "max_sensitivity"): [9] * 5}
+    cell = cells(build_table(runs.results(about, scores), "net"), "max_sensitivity")["fringe"]
+    assert (cell.estimate.value, half_width(cell.estimate)) == (4.0, (8 - 2) / 2)
+
+
+def test_p_is_that_of_all_sign_flips_adjusted_by_holm_over_the_whole_table():
+    found = table(("insertion", "deletion", "steps"))
+    by_hand = {}
+    for metric, sign in (("insertion", 1), ("deletion", -1)):
+        for method, column in (("near", NEAR), ("far", FAR)):
+            d = sign * (FRINGE - column)
+            flips = [abs(np.dot(signs, d)) >= abs(d.sum()) - 1e-12 for signs in itertools.product((1, -1), repeat=N)]
+            by_hand[metric, method] = float(np.mean(flips))
+    assert found.comparisons == 4
+    running = 0.0
+    for rank, (place, p) in enumerate(sorted(by_hand.items(), key=lambda item: item[1])):
+        running = max(running, min(1.0, p * (4 - rank)))
+        metric, method = place
+        assert cells(found, metric)[method].adjusted == pytest.approx(running)
+    # Every image speaks against `far`: 2 of 128 assignments are as extreme, and four comparisons are asked
+    far = cells(found, "insertion")["far"]
+    assert far.difference.p == 2 / 128
+    assert far.adjusted == pytest.approx(4 * 2 / 128)
+    assert far.mark == ""
+    assert far.difference.value == pytest.approx(np.mean(FRINGE - FAR))
+    assert cells(found, "steps")["far"].difference is None
+    assert all(cell.difference is None for cell in cells(found, "insertion").values() if cell.best)
+
+
+def test_the_greatest_p_over_the_controls_counts_adjusted_by_holm():
+    """By hand: every sign assignment against each control, the greatest p, then Holm over four scores."""
+    n = 9
+    rng = np.random.default_rng(11)
+    base = rng.normal(0.6, 0.05, n)
+    columns = {
+        "fringe": base + 0.3,
+        "ig": base + 0.1 + rng.normal(0, 0.1, n),
+        "zero": base,
+        "random": base - 0.4,
+        "edge": base + 0.05 + rng.normal(0, 0.02, n),
+    }
+    about = runs.manifest(tuple(columns), ("insertion", "deletion", "steps"), n)
+    signs = {"insertion": 1, "deletion": -1, "steps": 1}
+    columns["edge"][-1] = np.nan  # compared on the other images
+    scores = {
+        ("net", method, metric): [None if math.isnan(value) else sign * value for value in column]
+        for metric, sign in signs.items()
+        for method, column in columns.items()
+    }
+    found = build_table(runs.results(about, scores), "net")
+    by_hand = {}
+    for method in ("fringe", "ig"):
+        p_values = {}
+        for control in ("zero", "random", "edge"):
+            d = columns[method] - columns[control]
+            d = d[np.isfinite(d)]
+            flips = [abs(np.dot(s, d)) >= abs(d.sum()) - 1e-12 for s in itertools.product((1, -1), repeat=len(d))]
+            p_values[control] = float(np.mean(flips)) if d.sum() > 0 else 1.0
+        by_hand[method] = max(p_values.items(), key=lambda item: item[1])
+    assert by_hand["fringe"] == ("edge", 2 / 2**8)  # zero and random: 2 / 2**9
+    assert 0.004 < by_hand["ig"][1] < 1
+    assert len(found.control_tests) == 4
+    ranked = sorted(by_hand.items(), key=lambda item: item[1][1])
+    wanted, running = {}, 0.0
+    for rank, (method, (_, p)) in enumerate([one for one in ranked for _ in range(2)]):
+        running = max(running, min(1.0, p * (4 - rank)))
+        wanted.setdefault(method, []).append(running)
+    for method, adjusted in wanted.items():
+        tests = [cells(found, metric)[method].control for metric in ("insertion", "deletion")]
+        assert [test.control for test in tests] == [by_hand[method][0]] * 2
+        assert sorted(test.adjusted for test in tests) == pytest.approx(adjusted)
+        d = columns[method] - columns[by_hand[method][0]]
+        assert [test.difference.value for test in tests] == pytest.approx([np.nanmean(d), -np.nanmean(d)])
+    assert cells(found, "insertion")["fringe"].control.better
+    assert not cells(found, "insertion")["ig"].control.better
+    assert all(cell.control is None for cell in cells(found, "steps").values())
+    assert all(cells(found, "insertion")[control].control is None for control in ("zero", "random", "edge"))
+
+
+def test_images_that_share_pixels_have_one_sign():
+    rng = np.random.default_rng(2)
+    clusters = [f"c{i // 2}" for i in range(14)]
+    scores = {"ig": rng.normal(0.3, 0.4, 14), "zero": np.zeros(14)}
+    d = scores["ig"].reshape(7, 2).sum(1)
+    flips = [abs(np.dot(s, d)) >= abs(d.sum()) - 1e-12 for s in itertools.product((1, -1), repeat=7)]
+    test = compare_with_controls(scores, ["zero"], "higher", "mean", 0, clusters=clusters)["ig"]
+    assert test.p == np.mean(flips)
+    assert test.p != compare_with_controls(scores, ["zero"], "higher", "mean", 0)["ig"].p
+
+
+def test_a_control_that_is_ahead_decides_and_the_farthest_one_is_named():
+    columns = {"fringe": 0.5, "zero": 0.4, "random": 0.9, "edge": 0.6}
+    about = runs.manifest(tuple(columns), ("insertion", "max_sensitivity"), 8)
+    scores = {
+        ("net", method, metric): [value + 0.01 * place for place in range(8)]
+        for metric in ("insertion", "max_sensitivity")
+        for method, value in columns.items()
+    }
+    found = build_table(runs.results(about, scores), "net")
+    first, second = (cells(found, metric)["fringe"].control for metric in ("insertion", "max_sensitivity"))
+    assert (first.control, first.p, first.better) == ("random", 1.0, False)
+    assert (second.control, second.p, second.better) == ("zero", 1.0, False)  # lower is better: zero is ahead
+    assert second.difference.value == pytest.approx(0.1)
+
+
+def test_the_greatest_p_decides_and_of_equal_ones_the_best_control():
+    noise = np.array([1.2, -1.0, 1.2, -1.0, 1.2, -1.0, 1.2, 1.2])
+    columns = {"ig": np.ones(8), "zero": np.full(8, 0.9), "edge": 0.4 + noise, "random": np.full(8, 0.5)}
+    for direction, sign in (("higher", 1), ("lower", -1)):
+        scores = {label: sign * column for label, column in columns.items()}
+        for controls, decides in ((["zero", "edge", "random"], "edge"), (["random", "zero"], "zero")):
+            for order in (controls, controls[::-1]):
+                test = compare_with_controls(scores, order, direction, "mean", 0)["ig"]
+                assert test.control == decides
+                assert test.p == (2 / 2**8 if decides == "zero" else test.difference.p)
+    assert np.mean(1 - columns["edge"]) > np.mean(1 - columns["zero"]) > 0  # zero is nearer, and more surely behind
+
+
+def test_without_controls_or_common_images_nothing_is_compared_with_them():
+    about = runs.manifest(("fringe", "zero"), ("insertion",), 2)
+    scores = {("net", "fringe", "insertion"): [0.1, None], ("net", "zero", "insertion"): [None, 0.2]}
+    assert build_table(runs.results(about, scores), "net").control_tests == ()
+    about = runs.manifest(("fringe", "ig"), ("insertion",), 2)
+    scores = {("net", method, "insertion"): [0.1, 0.2] for method in ("fringe", "ig")}
+    assert build_table(runs.results(about, scores), "net").control_tests == ()
+
+
+def test_marks_follow_the_adjusted_p():
+    n = 12
+    about = runs.manifest(("fringe", "ig"), ("insertion",), n)
+    fringe = np.linspace(0.5, 0.9, n)
+    scores = {("net", "fringe", "insertion"): list(fringe), ("net", "ig", "insertion"): list(fringe - 0.1)}
+    cell = cells(build_table(runs.results(about, scores), "net"), "insertion")["ig"]
+    assert cell.adjusted == 2 / 2**n
+    assert cell.mark == "***"
+
+
+def test_best_near_and_far_are_told_apart_and_controls_do_not_compete():
+    for metric in ("insertion", "deletion"):
+        found = cells(table(), metric)
+        assert [(c.best, c.near_tie) for c in found.values()] == [
+            (True, False),
+            (False, True),
+            (False, False),
+            (False, False),
+        ]
+        assert found["random"].difference is None
+        assert math.isnan(found["random"].adjusted)
+
+
+def test_who_scores_exactly_as_the_best_is_best_too():
+    about = runs.manifest(("a", "b", "c"), ("insertion",), 3)
+    scores = {("net", method, "insertion"): [value] * 3 for method, value in {"a": 0.5, "b": 0.5, "c": 0.4}.items()}
+    found = cells(build_table(runs.results(about, scores), "net"), "insertion")
+    assert [cell.best for cell in found.values()] == [True, True, False]
+
+
+def test_a_metric_without_a_direction_praises_nobody():
+    assert not any(cell.best or cell.near_tie for cell in cells(table(("steps",)), "steps").values())
+
+
+def test_missing_failed_and_undefined_images_are_counted_apart():
+    about = runs.manifest(("fringe", "ig"), ("insertion",), 6)
+    scores = {
+        ("net", "fringe", "insertion"): [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
+        ("net", "ig", "insertion"): [0.3, "missing", "missing", "out of memory", None, 0.5],
+    }
+    cell = cells(build_table(runs.results(about, scores), "net"), "insertion")["ig"]
+    assert (cell.n, cell.required, cell.missing, cell.failed, cell.undefined) == (2, 6, 2, 1, 1)
+    assert cell.estimate.mean == pytest.approx(0.4)
+    assert cell.difference.n == 2
+    assert cell.difference.value == pytest.approx(((0.1 - 0.3) + (0.6 - 0.5)) / 2)
+
+
+def test_a_method_without_any_score_has_a_cell_and_no_comparison():
+    about = runs.manifest(("fringe", "ig"), ("insertion",), 3)
+    scores = {("net", "fringe", "insertion"): [0.1, 0.2, 0.3], ("net", "ig", "insertion"): [None] * 3}
+    found = build_table(runs.results(about, scores), "net")
+    assert found.comparisons == 0
+    cell = cells(found, "insertion")["ig"]
+    assert (cell.n, cell.undefined, cell.mark) == (0, 3, "")
+    assert with_spread(cell.estimate, 3) == "—"
+
+
+def test_flags_are_counted_for_methods_and_controls_apart():
+    about = runs.manifest(METHODS, ("insertion",), 3)
+    scores = {("net", m, "insertion"): [0.1, 0.2, 0.3] for m in METHODS}
+    up = {"fringe": 1, "far": 2, "random": 3}
+
+    def flags(method, metric, place):
+        return ("zero_map",) if place < up.get(method, 0) else ()
+
+    found = build_table(runs.results(about, scores, flags=flags), "net")
+    assert found.flags(controls=False) == {("zero_map", "Insertion AUC"): 3}
+    assert found.flags(controls=True) == {("zero_map", "Insertion AUC"): 3}
+    assert cells(found, "insertion")["far"].flags == {"zero_map": 2}
+
+
+def test_columns_stand_in_the_order_and_groups_of_the_paper():
+    metrics = ("steps", "infidelity", "deletion", "insertion:raw", "insertion", "mas_deletion", "mas_insertion")
+    about = runs.manifest(("fringe",), metrics, 2)
+    found = build_table(runs.results(about, {}), "net")
+    assert [column.label for column in found.columns] == [
+        "mas_insertion",
+        "mas_deletion",
+        "insertion",
+        "deletion",
+        "insertion:raw",
+        "infidelity",
+        "steps",
+    ]
+    assert [(group.name, group.columns) for group in found.groups] == [
+        ("Attribution calibration", (0, 1)),
+        ("Causal faithfulness (normalized, blur)", (2, 3)),
+        ("Causal faithfulness (raw, or without blur)", (4,)),
+        ("Map focus and local robustness", (5,)),
+        ("Other metrics", (6,)),
+    ]
+    assert found.columns[2].title == "Insertion AUC (insertion)"
+    assert found.columns[3].title == "Deletion AUC"
+
+
+def test_the_reference_is_fringe_or_the_first_or_the_one_asked_for():
+    about = runs.manifest(("ig", "fringe", "zero"), ("insertion",), 2)
+    found = runs.results(about, {})
+    assert reference_of(found, "net") == "fringe"
+    assert reference_of(found, "net", "ig") == "ig"
+    assert reference_of(runs.results(runs.manifest(("ig", "sg"), ("insertion",), 2), {}), "net") == "ig"
+    for wrong in ("zero", "igg"):
+        with pytest.raises(InputError, match=rf"reference: got '{wrong}'; the methods of net: ig, fringe"):
+            reference_of(found, "net", wrong)
+
+
+def about(value, half, summary="mean"):
+    return Estimate(value, value, value - half, value + half, 9, half, summary)
+
+
+@pytest.mark.parametrize(
+    ("halves", "decimals"),
+    [
+        ([0.015], 3),
+        ([0.0006], 3),
+        ([0.0004], 4),
+        ([0.015, 0.00004], 5),
+        ([1e-6], 6),
+        ([1e-9], 3),
+        ([0.0, math.nan], 3),
+        ([], 3),
+    ],
+)
+def test_decimals_let_every_spread_be_seen(halves, decimals):
+    assert decimals_for([about(0.5, half) for half in halves]) == decimals
+
+
+def test_a_number_printed_as_a_power_of_ten_asks_for_no_decimals():
+    assert decimals_for([about(5000.0, 0.00001), about(0.5, 0.01)]) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "decimals", "text"),
+    [
+        (0.597, 0.015, 3, "0.597 ± 0.015"),
+        (-0.0712, 0.0151, 3, "−0.071 ± 0.015"),
+        (3814.2, 132.4, 3, "3.81×10³ ± 1.32×10²"),
+        (-3814.2, 132.4, 3, "−3.81×10³ ± 1.32×10²"),
+        (1.5e-7, 0.3e-7, 6, "1.50×10⁻⁷ ± 3.00×10⁻⁸"),
+        (0.0, 0.0, 3, "0.000 ± 0.000"),
+        (5000.0, 0.0, 3, "5.00×10³ ± 0.000"),
+        (0.25, math.nan, 3, "0.250"),
+        (math.nan, math.nan, 3, "—"),
+    ],
+)
+def test_numbers_are_printed_as_in_the_paper(value, half, decimals, text):
+    assert with_spread(about(value, half), decimals) == text
+
+
+def test_999_999_is_not_a_power_of_ten_and_1000_is():
+    assert (format_number(999.999, 3), format_number(1000.0, 3)) == ("999.999", "1.00×10³")

@@ -1,0 +1,256 @@
+"""The chapter of tests with a known answer: chance, controls, gates, and the mean over networks."""
+
+import csv
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from small_scenes import TwoNetworks
+
+from fringe import IntegratedGradients
+from fringe.bench.experiments import ExperimentSpec, read_results, run_experiment
+from fringe.bench.report import build_table, write_report
+from fringe.bench.report._render import legend
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("truth")
+    spec = ExperimentSpec(
+        scene=[("valid", TwoNetworks(most=2.0)), ("broken", TwoNetworks(most=0.1)), ("half", TwoNetworks())],
+        methods="ig",
+        set={"ig.steps": 4},
+        n=4,
+    )
+    run_experiment(spec, folder / "run")
+    write_report(folder / "run")
+    return folder / "run"
+
+
+def rows(run, title):
+    """The rows of a table by their first cell."""
+    text = (run / "report" / "report.md").read_text().replace("\\", "")  # "0\\." is no list
+    part = text.split(f"### {title}")[1].split("###")[0]
+    lines = [line for line in part.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: row[1:] for row in cells}
+
+
+def test_chance_and_controls_stand_beside_every_score(run):
+    table = rows(run, "Two networks (valid)")
+    assert table["chance"][:4] == ["0.047"] * 4
+    assert table["ig"][0].startswith("1.000")
+    assert table["ig"][-2:] == [
+        "8",
+        "25",
+    ]  # both networks; 9 passes of a map, and those of the probe of the colour that is not read
+    assert table["uniform (control)"][0].startswith("0.047")
+    assert {"zero (control)", "random (control)", "edge (control)"} <= set(table)
+
+
+def test_a_score_is_marked_unless_it_is_better_than_every_control(tmp_path):
+    """Pairs of examples share pixels, and all are shown to both networks: of n / 2 clusters 2 / 2**(n / 2) sign
+    assignments are as extreme, and four scores are tested. Six clusters are too few for p < .05."""
+    for n, mark in ((12, "‡"), (16, "")):
+        run_experiment(ExperimentSpec(scene=[("valid", TwoNetworks(most=2.0))], methods="ig", n=n), tmp_path / f"{n}")
+        write_report(tmp_path / f"{n}")
+        table = rows(tmp_path / f"{n}", "Two networks (valid)")
+        assert table["ig"][0] == f"1.000 ± 0.000{mark}"
+        assert "‡" not in "".join(table["uniform (control)"])
+        assert (4 * 2 / 2 ** (n // 2) < 0.05) == (mark == "")
+
+
+def test_the_control_that_runs_the_network_has_its_passes(tmp_path):
+    spec = ExperimentSpec(scene=[("valid", TwoNetworks(most=2.0))], methods="fringe", set={"fringe.steps": 2}, n=4)
+    results = run_experiment(spec, tmp_path / "run")
+    write_report(tmp_path / "run")
+    table, maps = rows(tmp_path / "run", "Two networks (valid)"), results.map_frame("valid-0", "diffusion")
+    passes = (maps["forward"] + maps["jvp"] + maps["vjp"]).mean()
+    assert passes > 0
+    assert table["diffusion (control)"][-1] == f"{passes:.0f}"
+    assert table["edge (control)"][-1] == "0"
+
+
+@dataclass(frozen=True)
+class NoFirst(IntegratedGradients):
+    """Makes no map of the first image of a batch."""
+
+    def attribute(self, problem):
+        result = super().attribute(problem)
+        return replace(result, values=result.values.index_fill(0, torch.tensor([0]), torch.nan))
+
+
+def test_a_map_that_failed_hides_no_chance(tmp_path):
+    scene = [("valid", TwoNetworks(most=2.0))]
+    spec = ExperimentSpec(scene=scene, methods=[("no_first", NoFirst(steps=4))], n=4)
+    run_experiment(spec, tmp_path / "run")
+    write_report(tmp_path / "run")
+    table = rows(tmp_path / "run", "Two networks (valid)")
+    assert table["no_first"][-2] == "6"  # of both networks, 3 of 4 each
+    assert table["chance"][:4] == ["0.047"] * 4
+
+
+@dataclass(frozen=True)
+class NoMap(IntegratedGradients):
+    """Makes no map of any image."""
+
+    def attribute(self, problem):
+        result = super().attribute(problem)
+        return replace(result, values=torch.full_like(result.values, torch.nan))
+
+
+def test_a_method_that_failed_on_every_image_hides_no_chance(tmp_path):
+    scene, methods = (
+        [("valid", TwoNetworks(most=2.0))],
+        [("none", NoMap(steps=3)), ("ig", IntegratedGradients(steps=4))],
+    )
+    run_experiment(ExperimentSpec(scene=scene, methods=methods, n=2, controls=False), tmp_path / "run")
+    write_report(tmp_path / "run")
+    table = rows(tmp_path / "run", "Two networks (valid)")
+    assert table["none"][:5] == ["—"] * 4 + ["0"]
+    assert table["chance"][:4] == [f"{12 / 16**2:.3f}"] * 4
+
+
+@dataclass(frozen=True)
+class AlmostRight(IntegratedGradients):
+    """Maps of the second network have a little mass everywhere."""
+
+    def attribute(self, problem):
+        result, heavy = super().attribute(problem), float(problem.model.module.head.weight.max()) > 0.75
+        return replace(result, values=result.values + 1e-5 * result.values.max()) if heavy else result
+
+
+def test_a_small_spread_is_printed_with_the_decimals_that_show_it(tmp_path):
+    """Of two networks an interval reaches from one to the other."""
+    scene = [("valid", TwoNetworks(most=2.0))]
+    spec = ExperimentSpec(scene=scene, methods=[("almost", AlmostRight(steps=4))], n=4, controls=False)
+    results = run_experiment(spec, tmp_path / "run")
+    write_report(tmp_path / "run")
+    light, heavy = (results.scores(f"valid-{i}", "almost", "mass_inside").mean() for i in range(2))
+    table = rows(tmp_path / "run", "Two networks (valid)")
+    assert table["almost"][0] == f"{(light + heavy) / 2:.4f} ± {(light - heavy) / 2:.4f}"
+    assert table["almost"][2] == "1.000 ± 0.000"
+    assert [table["chance"][0], table["chance"][2]] == ["0.0469", "0.047"]
+
+
+@dataclass(frozen=True)
+class NegativeFirst(IntegratedGradients):
+    """The first map of a batch has no positive mass, and so a rank accuracy alone."""
+
+    def attribute(self, problem):
+        result = super().attribute(problem)
+        return replace(result, values=result.values.index_fill(0, torch.tensor([0]), -1.0))
+
+
+def test_n_of_a_row_is_that_of_its_columns(tmp_path):
+    scene = [("valid", TwoNetworks(most=2.0))]
+    spec = ExperimentSpec(scene=scene, methods=[("negative", NegativeFirst(steps=4))], n=4)
+    results = run_experiment(spec, tmp_path / "run")
+    write_report(tmp_path / "run")
+    both = ("mass_inside", "rank_accuracy")
+    known = {m: sum(np.isfinite(results.scores(f"valid-{i}", "negative", m)).sum() for i in (0, 1)) for m in both}
+    assert known == {"mass_inside": 6, "rank_accuracy": 8}
+    table = rows(tmp_path / "run", "Two networks (valid)")
+    assert table["negative"][-2] == "6–8"
+    assert table["zero (control)"][-2] == "8"  # it has no mass inside, which a dash says
+
+
+@dataclass(frozen=True)
+class NothingOfTheHeavy(IntegratedGradients):
+    """Maps of the second network say nothing."""
+
+    def attribute(self, problem):
+        result, heavy = super().attribute(problem), float(problem.model.module.head.weight.max()) > 0.75
+        return replace(result, values=torch.ones_like(result.values)) if heavy else result
+
+
+def test_the_spread_resamples_networks(tmp_path):
+    """A quarter of the resamples of two networks hold one of them only; all examples of one network score the same."""
+    scene = [("valid", TwoNetworks(most=2.0))]
+    run_experiment(ExperimentSpec(scene=scene, methods=[("one", NothingOfTheHeavy(steps=4))], n=4), tmp_path / "run")
+    write_report(tmp_path / "run")
+    results = read_results(tmp_path / "run")
+    light, heavy = (results.scores(f"valid-{i}", "one", "mass_inside") for i in range(2))
+    assert (light == light[0]).all()
+    assert (heavy == heavy[0]).all()
+    cell = rows(tmp_path / "run", "Two networks (valid)")["one"][0]
+    assert cell.removesuffix("‡") == f"{(light[0] + heavy[0]) / 2:.3f} ± {(light[0] - heavy[0]) / 2:.3f}"
+
+
+def test_networks_whose_gate_failed_are_named_and_in_no_mean(run):
+    text = (run / "report" / "report.md").read_text()
+    assert "half-1: gate failed (largest weight: 1 (at most 0.6): fails)" in text
+    assert "Gate failed: no network of this scene" in text.split("### Two networks (broken)")[1].split("###")[0]
+    assert rows(run, "Two networks (half)")["ig"][-2] == "4"
+
+
+def test_a_table_for_a_paper_says_that_the_gate_of_its_network_failed(run):
+    text = (run / "report" / "tables.tex").read_text()
+    captions = {line.split("on ")[1].split(".")[0] for line in text.splitlines() if "caption{Methods on" in line}
+    failed = ", whose gate failed: these scores are not to be read"
+    assert captions == {"valid-0", "valid-1", "half-0", *(f"{n}{failed}" for n in ("half-1", "broken-0", "broken-1"))}
+
+
+def test_every_line_of_the_summary_says_whether_the_gates_of_its_network_hold(run):
+    with (run / "report" / "summary.csv").open(newline="") as file:
+        holds = {row["model"]: row["gates_hold"] for row in csv.DictReader(file)}
+    valid = dict.fromkeys(("valid-0", "valid-1", "half-0"), "yes")
+    assert holds == {**valid, **dict.fromkeys(("half-1", "broken-0", "broken-1"), "no")}
+
+
+def test_networks_of_one_scene_have_no_chapters_of_their_own(run):
+    text = (run / "report" / "report.md").read_text()
+    assert not re.search(r"^## (valid|broken|half)-", text, re.MULTILINE)
+    assert "scores.csv has each of them" in text
+    with (run / "report" / "scores.csv").open(newline="") as file:
+        assert {"half-0", "half-1"} <= {row["model"] for row in csv.DictReader(file)}
+
+
+def test_the_mean_is_over_all_networks_and_their_clusters(run):
+    """A quarter of the resamples of two clusters hold one of them only, so their means are the ends of the interval.
+    The control gives both networks the same maps; resampled one by one, its four images would reach further."""
+    results, cells = read_results(run), rows(run, "Two networks (valid)")["edge (control)"]
+    for metric, cell in zip(
+        ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_hit"), cells, strict=False
+    ):
+        scores, others = (results.scores(model, "edge", metric) for model in ("valid-0", "valid-1"))
+        assert (scores == others).all()
+        half = abs(scores[:2].mean() - scores[2:].mean()) / 2
+        assert cell == f"{scores.mean():.3f} ± {half:.3f}"
+
+
+def test_every_gate_of_every_network_stands_in_the_first_table(run):
+    text = (run / "report" / "report.md").read_text().replace("\\", "")
+    gates, reading, first, *_ = text.split("## Tests with a known answer")[1].split("### ")[1:]
+    lines = [line.strip("| ").split(" | ") for line in gates.splitlines() if line.startswith("|")][2:]
+    assert lines == [
+        [scene, f"{scene}-{i}", text]
+        for scene, most in (("valid", 2), ("broken", 0.1), ("half", 0.6))
+        for i, weight in enumerate((0.5, 1))
+        for text in (
+            "classes: 2 (at least 2): holds",
+            f"largest weight: {weight} (at most {most}): {'holds' if weight <= most else 'fails'}",
+        )
+    ]
+    assert reading.startswith("How to read the tables")
+    assert first.startswith("Two networks (valid)\n")
+
+
+def test_a_report_without_scenes_has_no_such_chapter(tmp_path):
+    spec = ExperimentSpec(data="embedded:digits", methods="ig", metrics="sparseness", n=2, set={"ig.steps": 2})
+    run_experiment(spec, tmp_path / "run")
+    write_report(tmp_path / "run", grid=False)
+    assert "known answer" not in (tmp_path / "run" / "report" / "report.md").read_text()
+
+
+def test_a_table_says_that_its_intervals_draw_clusters(run, tmp_path):
+    table = build_table(read_results(run), "valid-0")
+    assert all(cell.clustered for row in table.rows for cell in row.cells)
+    assert "bootstrap interval over clusters of images that share pixels" in legend(table)[0]
+    spec = ExperimentSpec(data="embedded:digits", methods=[IntegratedGradients(steps=2)], metrics="sparseness", n=2)
+    results = run_experiment(spec)
+    alone = build_table(results, results.models[0])
+    assert not any(cell.clustered for row in alone.rows for cell in row.cells)
+    assert "bootstrap interval over images" in legend(alone)[0]

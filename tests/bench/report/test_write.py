@@ -1,0 +1,326 @@
+"""A report of a run on disk: what is written, what is refused, and where the maps come from."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import report_toys as runs
+import torch
+
+from fringe import IntegratedGradients
+from fringe.attribution import SmoothGrad
+from fringe.bench.experiments import Arm, ModelSource, Plan, RunOptions, Store, read_results, results_from, run_plan
+from fringe.bench.report import _write as write_module
+from fringe.bench.report import build_table, write_report
+from fringe.bench.report._maps import MapSource, TaskRunner, load_experiment, load_maps
+from fringe.errors import InputError
+from fringe.metrics import METRICS
+
+FILES = ["report.html", "report.md", "tables.tex", "scores.csv", "summary.csv", "figures/differences.png"]
+
+
+def known(folder, column=(0.5, 0.6, 0.7), methods=("fringe", "ig"), **more):
+    about = runs.manifest(methods, ("insertion",), 3)
+    scores = {("net", methods[0], "insertion"): [0.1, 0.2, 0.4], ("net", methods[1], "insertion"): list(column)}
+    return runs.store_of(folder, about, scores, **more)
+
+
+def names(out):
+    return sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
+
+
+def test_all_files_are_written_and_nothing_else(tmp_path):
+    written = write_report(known(tmp_path / "run"), tmp_path / "out")
+    assert [str(path.relative_to(tmp_path / "out")) for path in written.paths] == FILES
+    assert written.page == tmp_path / "out" / "report.html"
+    assert names(tmp_path / "out") == sorted(FILES)
+
+
+def test_a_report_is_written_into_the_run_and_again_byte_by_byte(tmp_path):
+    store = known(tmp_path / "run")
+    first = {path: path.read_bytes() for path in write_report(store).paths}
+    assert first.keys() == {tmp_path / "run" / "report" / name for name in FILES}
+    assert {path: path.read_bytes() for path in write_report(str(tmp_path / "run")).paths} == first
+    assert Store(tmp_path / "run", create=False).tasks()
+
+
+def test_holes_are_refused_with_their_places_and_the_cure(tmp_path):
+    store = known(tmp_path / "run", [0.5, "missing", "missing"])
+    with pytest.raises(InputError) as caught:
+        write_report(store, tmp_path / "out")
+    assert "net, ig, insertion: 2 of 3 images are not computed" in str(caught.value)
+    assert "repeat the run's command" in str(caught.value)
+    assert "allow_partial=True" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+    page = write_report(store, tmp_path / "out", allow_partial=True).page.read_text(encoding="utf-8")
+    assert "n=1 of 3" in page
+    assert "<sup>†</sup>" in page
+    assert "net, ig, insertion: 2 of 3 images are not computed" in page
+
+
+def test_only_the_first_holes_are_listed(tmp_path):
+    methods = tuple(f"m{i}" for i in range(9))
+    about = runs.manifest(methods, ("insertion",), 2)
+    scores = {("net", method, "insertion"): [0.1, "missing"] for method in methods}
+    store = runs.store_of(tmp_path / "run", about, scores)
+    with pytest.raises(InputError, match=r"m4, insertion: 1 of 2 images are not computed; and 4 cells more\)"):
+        write_report(store, tmp_path / "out")
+
+
+def test_images_that_failed_are_no_holes(tmp_path):
+    store = known(tmp_path / "run", [0.5, "out of memory", 0.7])
+    page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")
+    assert "out of memory" in page
+    assert "n=2 of 3" in page
+    assert "<sup>†</sup>" not in page
+
+
+def test_what_is_not_there_is_refused_by_name(tmp_path):
+    store = known(tmp_path / "run")
+    with pytest.raises(InputError, match=r"plan: got 'ablation'.*benchmark"):
+        write_report(store, plan="ablation")
+    with pytest.raises(InputError, match=r"reference: got 'agi'; the methods of net: fringe, ig"):
+        write_report(store, reference="agi")
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match=r"out: cannot write in .*file"):
+        write_report(store, tmp_path / "file")
+    empty = Store(tmp_path / "empty")
+    empty.write_record("plan", "benchmark", runs.manifest(("ig",), ("insertion",), 2).record())
+    with pytest.raises(InputError, match=r"nothing of the plan benchmark is computed yet"):
+        write_report(empty, allow_partial=True)
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_half_written(tmp_path, monkeypatch):
+    store = known(tmp_path / "run")
+
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        write_report(store, tmp_path / "out")
+    assert names(tmp_path / "out") == []
+
+
+def test_without_the_model_the_maps_are_left_out_with_the_reason(tmp_path):
+    page = write_report(known(tmp_path / "run"), tmp_path / "out").page.read_text(encoding="utf-8")
+    assert "Maps are left out: method &#39;fringe&#39; has other settings in this version" not in page
+    assert "Maps are left out:" in page
+    page = write_report(known(tmp_path / "b"), tmp_path / "c", grid=False).page.read_text(encoding="utf-8")
+    assert "Maps were not asked for." in page
+
+
+def test_one_method_alone_has_a_report(tmp_path):
+    about = runs.manifest(("ig",), ("insertion",), 3)
+    store = runs.store_of(tmp_path / "run", about, {("net", "ig", "insertion"): [0.1, 0.2, 0.3]})
+    page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")
+    assert "There is no other method to compare with." in page
+
+
+# With the network that travels with the package
+
+SHARED = ("mas_insertion", "mas_deletion", "insertion", "deletion")
+DIGITS = {"digits": ModelSource("embedded:digits")}
+
+
+def plan():
+    return Plan(
+        "benchmark",
+        ("embedded:digits",),
+        (
+            Arm(
+                "digits",
+                ModelSource("embedded:digits"),
+                {"ig": IntegratedGradients(steps=4), "sg": SmoothGrad(samples=3)},
+            ),
+        ),
+        {name: METRICS[name](steps=8) for name in SHARED},
+        8,
+    )
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """Two runs of one plan: one that kept its maps and one that did not."""
+    folder = tmp_path_factory.mktemp("digits")
+    for name, keep in (("kept", True), ("bare", False)):
+        finished = run_plan(plan(), folder / name, RunOptions(save_maps=keep))
+        assert finished.stopped is None
+    return folder, finished.resolved
+
+
+def grids(folder):
+    return sorted(path.name for path in (folder / "figures").iterdir() if path.name.startswith("maps"))
+
+
+def test_maps_are_made_again_as_the_run_made_them_and_kept(digits, tmp_path, monkeypatch):
+    folder, _ = digits
+    bare, kept = Store(folder / "bare", create=False), Store(folder / "kept", create=False)
+    write_report(bare, tmp_path / "out", models=DIGITS)
+    assert grids(tmp_path / "out") == ["maps-failures.png", "maps-strong.png", "maps-typical.png"]
+    results = read_results(bare)
+    digests = [image["digest"] for image in results.manifest.images]
+    for method in ("ig", "sg"):
+        setting = results.manifest.setting_key("digits", method)
+        made, theirs = bare.load_maps(setting, digests), kept.load_maps(setting, digests)
+        assert len(theirs) == 8
+        assert len(made) == 8  # of 8 images, at most 9 are picked
+        for image, again in made.items():
+            torch.testing.assert_close(again.values, theirs[image].values, rtol=1e-4, atol=1e-6)
+
+    def never(self, unit):
+        raise AssertionError("maps that are kept are not made again")
+
+    monkeypatch.setattr(TaskRunner, "perform", never)
+    first = {name: (tmp_path / "out" / "figures" / name).read_bytes() for name in grids(tmp_path / "out")}
+    write_report(bare, tmp_path / "again", models=DIGITS)
+    assert {name: (tmp_path / "again" / "figures" / name).read_bytes() for name in first} == first
+
+
+def test_images_are_those_that_the_model_saw(digits):
+    folder, resolved = digits
+    store = Store(folder / "kept", create=False)
+    results = read_results(store)
+    digests = [image["digest"] for image in results.manifest.images][:2]
+    shown = load_maps(results, "digits", digests, MapSource(store, lambda model: resolved))
+    assert shown.class_names == tuple("0123456789")
+    for digest in digests:
+        ref = resolved.pictures[digest].ref
+        pixels = np.asarray(ref.open(channels=1).image.resize((32, 32), 2)) / 255
+        np.testing.assert_allclose(shown.images[digest][..., 0], pixels, atol=1e-6)
+        assert shown.maps["ig"][digest].shape == (1, 32, 32)
+
+
+def test_another_setting_than_the_run_s_makes_no_maps(digits):
+    folder, _ = digits
+    store = Store(folder / "kept", create=False)
+    found = read_results(store).manifest.record()
+    found["settings"]["digits"]["ig"]["method"]["steps"] = 5
+    other = type(read_results(store).manifest).from_record(found)
+    with pytest.raises(InputError, match=r"ig on digits is not what the run used \(method.steps: 5, now 4\)"):
+        load_experiment(other, "digits", DIGITS["digits"])
+
+
+def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("fringe.bench.experiments._arms.load_model", never)
+    store = Store(digits[0] / "kept", create=False)
+    page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")
+    assert grids(tmp_path / "out") == ["maps-failures.png", "maps-strong.png", "maps-typical.png"]
+    assert "Maps are left out" not in page
+
+
+def test_without_kept_maps_and_without_a_model_there_is_no_grid_but_a_reason(digits, tmp_path):
+    run_plan(plan(), tmp_path / "bare", RunOptions())
+    page = write_report(Store(tmp_path / "bare"), tmp_path / "out").page.read_text(encoding="utf-8")
+    assert "Maps are left out: the run stored no maps" in page
+    assert "name the model digits yourself to have them computed" in page
+
+
+def test_a_kept_map_of_another_size_is_not_drawn(digits, monkeypatch):
+    store = Store(digits[0] / "kept", create=False)
+    results = read_results(store)
+    image = results.manifest.images[0]["digest"]
+    found = store.load_maps(results.manifest.setting_key("digits", "ig"), [image])[image]
+    wrong = {image: dataclasses.replace(found, values=found.values[:, :5])}
+    monkeypatch.setattr(store, "load_maps", lambda setting, images: wrong)
+    shown = load_maps(results, "digits", [image], MapSource(store, lambda model: None))
+    assert shown.maps == {"ig": {}, "sg": {}}
+
+
+def test_a_model_that_the_run_does_not_have_is_named(digits):
+    store = Store(digits[0] / "kept", create=False)
+    with pytest.raises(InputError, match="model: 'other' is no model of the run; its models: digits"):
+        write_report(store, models={"other": ModelSource("embedded:digits")})
+
+
+def test_a_lost_image_is_named(digits):
+    folder, resolved = digits
+    store = Store(folder / "kept", create=False)
+    results = read_results(store)
+    lost = type(resolved)(resolved.plan, resolved.manifest, {}, resolved.references)
+    with pytest.raises(InputError, match=r"image 'digits-\d+' is no longer there"):
+        load_maps(results, "digits", [results.manifest.images[0]["digest"]], MapSource(store, lambda model: lost))
+
+
+def test_an_image_that_is_another_one_now_is_named(digits):
+    folder, resolved = digits
+    store = Store(folder / "kept", create=False)
+    results = read_results(store)
+    first, second = (image["digest"] for image in results.manifest.images[:2])
+    pictures = {**resolved.pictures, first: resolved.pictures[second]}
+    moved = type(resolved)(resolved.plan, resolved.manifest, pictures, resolved.references)
+    with pytest.raises(InputError, match=r"image 'embedded:digits:\d+' has changed since the run"):
+        load_maps(results, "digits", [first], MapSource(store, lambda model: moved))
+
+
+def test_a_plan_that_was_handed_in_must_be_the_run_s(digits):
+    folder, resolved = digits
+    store = Store(folder / "kept", create=False)
+    results = read_results(store)
+    record = resolved.manifest.record()
+    record["settings"] = {"digits": {"ig": {**record["settings"]["digits"]["ig"], "seed": 9}}}
+    other = type(resolved)(resolved.plan, type(resolved.manifest).from_record(record), resolved.pictures, ())
+    with pytest.raises(InputError, match=r"ig on digits is not what the run used \(seed: 0, now 9\)"):
+        load_maps(results, "digits", [], MapSource(store, lambda model: other))
+
+
+def test_a_plan_that_was_handed_in_is_asked_for_once(digits):
+    results = read_results(Store(digits[0] / "kept", create=False))
+    asked = []
+    opener = write_module._opener(results, lambda: asked.append(1) or digits[1], {})
+    assert opener("one") is opener("two") is digits[1]
+    assert asked == [1]
+
+
+def test_maps_of_images_that_failed_are_not_asked_for(digits, monkeypatch):
+    folder, resolved = digits
+    store = Store(folder / "bare", create=False)
+    results = read_results(store)
+    digests = [image["digest"] for image in results.manifest.images[:2]]
+    records = {row.key: row for cell in results.cells.values() for row in cell.rows}
+    failed = [row for row in records.values() if (row.method, row.image) == ("sg", digests[0])]
+    changed = {r.key: dataclasses.replace(r, status="failed") for r in failed}
+    results = results_from(results.manifest, {**records, **changed})
+    monkeypatch.setattr(store, "load_maps", lambda setting, images: {})
+    shown = load_maps(results, "digits", digests, MapSource(store, lambda model: resolved))
+    assert [list(shown.maps[method]) for method in ("ig", "sg")] == [digests, digests[1:]]
+
+
+def test_the_run_s_own_record_gives_its_plan_again(digits):
+    resolved = digits[1]
+    again = load_experiment(resolved.manifest, "digits", DIGITS["digits"])
+    assert again.plan.arms == plan().arms
+    assert again.pictures.keys() == resolved.pictures.keys()
+    assert again.references == resolved.references
+    record = resolved.manifest.record()
+    record["plan"]["methods"]["digits"] = {"mine": {"method": "mine"}}
+    with pytest.raises(InputError, match="method 'mine' is not one of this library's"):
+        load_experiment(type(resolved.manifest).from_record(record), "digits", DIGITS["digits"])
+
+
+def test_a_run_that_cannot_be_written_to_is_shown_all_the_same(digits, monkeypatch):
+    folder, resolved = digits
+    store = Store(folder / "bare", create=False)
+    results = read_results(store)
+    monkeypatch.setattr(store, "load_maps", lambda setting, images: {})
+
+    def refuse(setting, maps):
+        raise InputError("--out: cannot be written")
+
+    monkeypatch.setattr(store, "commit_maps", refuse)
+    digest = results.manifest.images[0]["digest"]
+    shown = load_maps(results, "digits", [digest], MapSource(store, lambda model: resolved))
+    assert shown.maps["sg"][digest].any()
+
+
+def test_tables_of_a_real_run_are_its_scores(digits):
+    results = read_results(Store(digits[0] / "kept", create=False))
+    table = build_table(results, "digits")
+    assert table.reference == "ig"
+    for row in table.rows:
+        for cell, column in zip(row.cells, table.columns, strict=True):
+            rows = results.cell("digits", row.method, column.label).rows
+            assert cell.estimate.mean == pytest.approx(sum(r.score for r in rows) / 8)

@@ -1,0 +1,112 @@
+"""Networks set by hand: their logits, the exact maps, and what insertion and deletion make of them."""
+
+import pytest
+import torch
+
+from fringe import InputError
+from fringe.attribution import get_method
+from fringe.baselines import InputSpace
+from fringe.bench.scenes import SCENES, get_scene
+from fringe.classifier import Classifier
+from fringe.metrics import EvaluationContext, evaluate
+from fringe.paths import Problem
+
+NAMES = ("colour_counter", "patch_and")
+
+
+def prepared(name, count=6, seed=0):
+    scene = get_scene(name)
+    network = scene.network(0, None, ())
+    examples = scene.examples([network], (), count, seed)
+    x, truth = map(torch.stack, zip(*(scene.make(example, network) for example in examples), strict=True))
+    low, high = network.preprocessing.bounds()
+    problem = Problem.of(Classifier(network.module), x, target=1, domain=InputSpace(low, high))
+    return network, EvaluationContext(problem, truth)
+
+
+def maps_of(context, method):
+    with context.problem.model.session(torch.device("cpu")):
+        return get_method(method).attribute(context.problem).values
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_truth_and_nothing_else_makes_the_logit(name):
+    network, context = prepared(name)
+    x, truth = context.problem.inputs, context.truth
+    torch.testing.assert_close(network.module(x), torch.tensor([[0.0, 6.0]]).expand(6, 2))
+    without = torch.where(truth[:, None], torch.zeros_like(x), x)
+    alone = torch.where(truth[:, None], x, torch.rand(1, generator=torch.Generator().manual_seed(1)))
+    assert network.module(without).abs().max() == 0
+    torch.testing.assert_close(network.module(alone), network.module(x))
+
+
+def test_every_red_pixel_counts_the_same():
+    _, context = prepared("colour_counter")
+    values = maps_of(context, "ig").sum(1)
+    torch.testing.assert_close(values[context.truth], torch.full((72,), 0.5), rtol=0.05, atol=0)
+    assert values[~context.truth].abs().max() == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_integrated_gradients_finds_the_truth_exactly(name):
+    _, context = prepared(name)
+    scores = evaluate(context, maps_of(context, "ig"), ["mass_inside", "rank_accuracy", "expected_hit"])
+    for scored in scores.values():
+        torch.testing.assert_close(scored.values, torch.ones(6).double())
+
+
+def test_the_and_needs_both_patches():
+    network, context = prepared("patch_and")
+    red = context.truth & (context.problem.inputs[:, 0] == 1)
+    assert red.flatten(1).sum(1).tolist() == [9] * 6
+    for patch in (red, context.truth & ~red):
+        x = torch.where(patch[:, None], torch.zeros(()), context.problem.inputs)
+        assert network.module(x).abs().max() == 0
+
+
+def test_deletion_cannot_tell_half_of_the_truth_from_all_of_it():
+    """Known trap: without one patch the logit is zero already, so that a map of one patch has the deletion score of
+    both; and what the removed pixels become, which the network never saw, decides on the order of the two."""
+    _, context = prepared("patch_and")
+    every = context.truth[:, None].float().expand_as(context.problem.inputs).contiguous()
+    half = every * (context.problem.inputs[:, :1] == 1)
+    metrics = ["rank_accuracy", "deletion:zero", "deletion"]
+    (full, one) = (evaluate(context, maps, metrics) for maps in (every, half))
+    assert full["rank_accuracy"].values.min() == 1
+    assert one["rank_accuracy"].values.max() < 0.6
+    torch.testing.assert_close(one["deletion:zero"].values, full["deletion:zero"].values)
+    assert one["deletion"].values.mean() > 3 * full["deletion"].values.mean()
+
+
+def test_examples_are_made_again_from_plain_data():
+    scene = get_scene("patch_and")
+    network = scene.network(0, None, ())
+    first, second = (scene.examples([network], (), 3, 4) for _ in range(2))
+    assert first == second
+    for one, other in zip(first, second, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(scene.make(one, network), scene.make(other, network), strict=True))
+    assert network.digest == scene.network(0, None, ()).digest
+
+
+@pytest.mark.parametrize(("name", "mark"), [("colour_counter", {"pixels": 1}), ("patch_and", {"side": 1})])
+def test_marks_are_drawn_over_the_whole_image(name, mark):
+    """Each colour at every pixel; of two patches one in each half."""
+    scene = SCENES[name](size=8, **mark)
+    network = scene.network(0, None, ())
+    examples = scene.examples([network], (), 600, 0)
+    x, truth = map(torch.stack, zip(*(scene.make(example, network) for example in examples), strict=True))
+    colours = (0, 2) if name == "patch_and" else (0,)
+    assert all((truth & (x[:, colour] == 1)).any(0).all() for colour in colours)
+    if len(colours) == 2:
+        assert (truth.unflatten(2, (2, 4)).sum((1, 3)) == 1).all()
+
+
+def test_settings_are_checked():
+    assert SCENES["patch_and"](side=8).side == 8  # half of 16
+    with pytest.raises(InputError, match="pixels: got 300, expected at most 256"):
+        SCENES["colour_counter"](pixels=300)
+    with pytest.raises(InputError, match="side: got 9"):
+        SCENES["patch_and"](side=9)
+    with pytest.raises(InputError, match="gridpgg"):
+        get_scene("gridpgg")
+    assert get_scene("gridpg:nine").cells == 3

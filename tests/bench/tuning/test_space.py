@@ -1,0 +1,131 @@
+"""What is searched: the fields of every method, their ranges, and what is refused."""
+
+import json
+import math
+
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
+
+from fringe import METHODS, FRInGe, InputError
+from fringe.bench.tuning import paper_space, space_of
+from fringe.bench.tuning._space import CategoricalDistribution, NumericDistribution, SearchSpace
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def drawn(space, count=25, seed=0):
+    """Settings that a random sampler gives."""
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    return [space.suggest(study.ask()) for _ in range(count)]
+
+
+def test_the_paper_searched_four_or_six_settings():
+    assert list(paper_space().dimensions) == ["tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior"]
+    assert list(paper_space(smoothing=False).dimensions) == ["tau", "eta_max", "delta_euc", "damping"]
+    assert paper_space().dimensions["damping"] == NumericDistribution(1e-12, 1e-1, log=True)
+    assert paper_space().dimensions["delta_euc"] == NumericDistribution(0.3, 40.0, log=True)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_has_a_space_whose_settings_it_takes(name):
+    method = METHODS[name]
+    fields = {f["name"]: f for f in method.describe()}
+    space = space_of(method)
+    assert set(space.dimensions) == {n for n, f in fields.items() if f["low"] is not None or f["choices"] is not None}
+    for values in drawn(space):
+        for field, value in values.items():
+            about = fields[field]
+            if field == "superpixels":  # only kernel_shap of captum has it
+                value = "auto"
+            assert getattr(method(**{field: value}), field) == value
+            if about["choices"] is not None:
+                assert value in about["choices"]
+            else:
+                assert about["low"] <= value <= about["high"]
+                assert type(value) is (int if type(about["low"]) is type(about["high"]) is int else float)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_the_nearest_place_to_a_default_is_in_the_space(name):
+    space, default = space_of(METHODS[name]), METHODS[name]()
+    for field, value in space.clip(default).items():
+        dimension, own = space.dimensions[field], getattr(default, field)
+        if isinstance(dimension, CategoricalDistribution):
+            assert value == own
+        else:
+            assert dimension.low <= value <= dimension.high
+            assert value == own or not (isinstance(own, (int, float)) and dimension.low <= own <= dimension.high)
+
+
+def test_nearest():
+    assert NumericDistribution(1, 100).clip(1000) == 100
+    assert NumericDistribution(1, 100).clip(-3) == 1
+    assert NumericDistribution(1, 100).clip("auto") == 50.5
+    assert NumericDistribution(1, 100, log=True).clip(None) == pytest.approx(10)
+    assert NumericDistribution(1, 100, log=True).clip(math.inf) == pytest.approx(10)
+    found = NumericDistribution(1, 10, integer=True).clip(None)
+    assert (found, type(found)) == (6, int)
+
+
+def test_a_choice_that_is_none_becomes_the_first():
+    assert CategoricalDistribution(("a", "b")).clip("b") == "b"
+    assert CategoricalDistribution(("a", "b")).clip("c") == "a"
+
+
+def test_optuna_is_asked_for_the_same_ranges():
+    """On the same scale: a range over nine decades that is drawn evenly gives only its last one."""
+    dimensions = {
+        "even": (NumericDistribution(0, 8), FloatDistribution(0.0, 8.0)),
+        "log": (NumericDistribution(1e-8, 8, log=True), FloatDistribution(1e-8, 8.0, log=True)),
+        "whole": (NumericDistribution(1.0, 8.0, integer=True), IntDistribution(1, 8)),
+        "whole log": (NumericDistribution(1, 8, log=True, integer=True), IntDistribution(1, 8, log=True)),
+        "choice": (CategoricalDistribution((3, "a")), optuna.distributions.CategoricalDistribution((3, "a"))),
+    }
+    trial = optuna.trial.FixedTrial(dict.fromkeys(dimensions, 3))
+    SearchSpace("method", {name: ours for name, (ours, _) in dimensions.items()}).suggest(trial)
+    assert trial.distributions == {name: theirs for name, (_, theirs) in dimensions.items()}
+
+
+def test_the_record_of_a_space_does_not_depend_on_how_its_numbers_were_typed():
+    typed = space_of(FRInGe, ("tau", "cg_iterations"), {"tau": (1, 2), "cg_iterations": (3.0, 5.0)}).record()
+    assert json.dumps(typed["tau"]) == '{"low": 1.0, "high": 2.0, "log": true, "whole": false}'
+    assert json.dumps(typed["cg_iterations"]) == '{"low": 3, "high": 5, "log": false, "whole": true}'
+    assert CategoricalDistribution(("b", 1)).record() == {"options": ("b", 1)}
+
+
+def test_ranges_can_be_replaced_or_given():
+    space = space_of(FRInGe, ("tau", "cg_iterations", "arrival_kl"), {"tau": (1e-4, 1), "arrival_kl": (0.01, 0.1)})
+    assert space.dimensions["tau"] == NumericDistribution(1e-4, 1.0, log=True)
+    assert space.dimensions["cg_iterations"] == NumericDistribution(3, 40, integer=True)
+    assert space.dimensions["arrival_kl"] == NumericDistribution(0.01, 0.1)
+    assert all(0.01 <= values["arrival_kl"] <= 0.1 for values in drawn(space))
+
+
+@pytest.mark.parametrize(
+    ("names", "overrides", "message"),
+    [
+        (("taau",), {}, r"fringe setting: got 'taau'; did you mean 'tau'\?"),
+        (("tau",), {"tua": (1, 2)}, r"got 'tua'; did you mean 'tau'\?"),
+        (("tau",), {"damping": (1, 2)}, "overrides: got 'damping', expected a searched field, one of tau"),
+        (("tau",), {"tau": (1e-2, 1e-3)}, r"tau: range: got \(0.01, 0.001\), expected two finite numbers, the lower"),
+        (("tau",), {"tau": (1e-2, 1e-2)}, "the lower first"),
+        (("tau",), {"tau": (0.0, 1e-2)}, "above zero, on a logarithmic scale"),
+        (("tau",), {"tau": (1e-3, math.inf)}, "two finite numbers"),
+        (("tau",), {"tau": ("a", "b")}, "two finite numbers"),
+        (("cg_iterations",), {"cg_iterations": (3, 4.5)}, "whole numbers"),
+        (
+            ("solve",),
+            {"solve": (1, 2)},
+            r"solve: got \(1, 2\), expected no range: it is one of geodesic, natural",
+        ),
+        (("kl_bound",), {}, "kl_bound: fringe has no range to search it in, and no choices"),
+        (("reference",), {"reference": (0, 1)}, "reference: fringe has no range"),
+        (("arrival_kl",), {}, "arrival_kl: fringe has no range"),
+        (("arrival_kl",), {"arrival_kl": (-0.1, 0.1)}, "arrival_kl: got -0.1"),
+        ((), {}, "at least one field"),
+    ],
+)
+def test_what_cannot_be_searched(names, overrides, message):
+    with pytest.raises(InputError, match=message):
+        space_of(FRInGe, names, overrides)

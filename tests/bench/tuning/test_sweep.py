@@ -1,0 +1,203 @@
+"""One setting at a time: which settings are scored, and what the lines through them say."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from fringe import METHODS, FRInGe, InputError
+from fringe.bench.tuning import default_factors, objective, one_at_a_time, sweep_lines
+
+BASE = FRInGe(tau=1e-3, delta_euc=3.0, damping=1e-5, gamma_step=1e-3, gamma_prior=1e-3)
+
+
+def scores_of(method, images=40, spread=0.1):
+    """Scores of one kind: images differ by the same amounts in every setting."""
+    noise = spread * np.random.default_rng(0).standard_normal(images)
+    level = 0.5 + 0.05 * math.log10(method.damping / 1e-5) / 5 + 0.1 * math.log10(method.gamma_step / 1e-3)
+    return {"insertion": level + noise, "deletion": 0.3 - noise / 2, "infidelity": 0.2 + np.abs(noise)}
+
+
+def test_the_papers_factors_and_their_grids():
+    factors = default_factors(FRInGe())
+    assert list(factors) == ["tau", "eta_max", "delta_euc", "damping", "gamma"]
+    ends = {"tau": (3e-4, 5e-2), "eta_max": (1, 30), "delta_euc": (0.3, 40), "damping": (1e-12, 0.1)}
+    for factor, values in factors.items():
+        low, high = ends.get(factor, (1e-5, 1e-2))  # gamma: over the ranges of both
+        assert (values[0], values[-1], len(values)) == (low, high, 7)
+        steps = np.diff(np.log(values))
+        assert np.allclose(steps, steps[0], atol=0.01)  # three digits
+    assert factors["gamma"] == (1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_default_grids_lie_in_the_ranges_of_every_method(name):
+    fields = {f["name"]: f for f in METHODS[name].describe()}
+    ranged = {n for n, about in fields.items() if about["low"] is not None}
+    factors = default_factors(METHODS[name]())
+    assert set(factors) - {"gamma"} == (ranged if name != "fringe" else {"tau", "eta_max", "delta_euc", "damping"})
+    for factor in set(factors) & ranged:
+        low, high = fields[factor]["low"], fields[factor]["high"]
+        assert (factors[factor][0], factors[factor][-1]) == (low, high)
+        assert list(factors[factor]) == sorted(set(factors[factor]))
+        whole = isinstance(low, int) and isinstance(high, int)
+        assert {type(value) for value in factors[factor]} == {int if whole else float}
+    assert len(one_at_a_time(METHODS[name]())) > 5 or not factors
+
+
+def test_each_setting_differs_from_the_centre_in_one_factor():
+    points = one_at_a_time(BASE, {"damping": [1e-5, 1e-3, 0.1], "cg_iterations": [5], "gamma": [0.0, 1e-3]})
+    assert points == {
+        "centre": BASE,
+        "damping=0.001": dataclasses.replace(BASE, damping=1e-3),
+        "damping=0.1": dataclasses.replace(BASE, damping=0.1),
+        "cg_iterations=5": dataclasses.replace(BASE, cg_iterations=5),
+        "gamma=0.0": dataclasses.replace(BASE, gamma_step=0.0, gamma_prior=0.0),
+    }
+
+
+def test_labels_are_as_one_types_them():
+    assert "damping=1e-05" in one_at_a_time(FRInGe(), {"damping": [1e-5]})
+    assert "solve=gradient" in one_at_a_time(FRInGe(), {"solve": ["gradient"]})
+    assert "delta_euc=None" in one_at_a_time(FRInGe(), {"delta_euc": [None]})
+
+
+@pytest.mark.parametrize(
+    ("base", "factors", "message"),
+    [
+        (BASE, {"dampin": [1]}, r"fringe factor: got 'dampin'; did you mean 'damping'\? Known: tau, .*, gamma$"),
+        (METHODS["ig"](), {"gamma": [1]}, "ig factor: got 'gamma'; known: steps, baseline, rule$"),
+        (BASE, {"tau": [0.0]}, "tau: got 0.0, expected a positive number"),
+        (BASE, {"gamma": [-1]}, "gamma_step: got -1"),
+    ],
+)
+def test_factors_that_are_none(base, factors, message):
+    with pytest.raises(InputError, match=message):
+        one_at_a_time(base, factors)
+
+
+def test_a_line_holds_the_objective_of_each_value_and_the_centre_in_its_place():
+    factors = {"damping": [1e-1, 1e-9], "gamma": [1e-4, 1e-3, 1e-2]}
+    scores = {label: scores_of(method) for label, method in one_at_a_time(BASE, factors).items()}
+    lines = sweep_lines(BASE, scores, factors)
+    assert list(lines) == ["damping", "gamma"]
+    assert lines["damping"].values == (1e-9, 1e-5, 1e-1)
+    assert lines["gamma"].values == (1e-4, 1e-3, 1e-2)
+    centre = objective(**scores["centre"])
+    for line in lines.values():
+        expected = [
+            objective(**scores_of(dataclasses.replace(BASE, damping=v)))
+            if line.factor == "damping"
+            else objective(**scores_of(dataclasses.replace(BASE, gamma_step=v, gamma_prior=v)))
+            for v in line.values
+        ]
+        assert line.objective == tuple(expected)
+        assert line.centre == {"damping": 1e-5, "gamma": 1e-3}[line.factor]
+        assert line.objective[line.values.index(line.centre)] == line.centre_objective == centre
+
+
+@pytest.mark.parametrize(
+    ("base", "factor"), [(FRInGe(), "delta_euc"), (dataclasses.replace(BASE, gamma_prior=1e-4), "gamma")]
+)
+def test_a_centre_that_is_no_number_has_no_place_on_the_line(base, factor):
+    factors = {factor: [1e-3, 1e-2]}
+    scores = {label: scores_of(method) for label, method in one_at_a_time(base, factors).items()}
+    line = sweep_lines(base, scores, factors)[factor]
+    assert line.values == (1e-3, 1e-2)
+    assert line.centre is None
+    assert line.centre_objective == objective(**scores["centre"])
+
+
+def test_intervals_are_the_bootstrap_over_images():
+    scores = {"centre": scores_of(BASE)}
+    line = sweep_lines(BASE, scores, {"damping": [1e-5]})["damping"]
+    rows = [np.asarray(scores["centre"][name]) for name in ("insertion", "deletion", "infidelity")]
+    rng = np.random.default_rng(7)
+    literal = []
+    for _ in range(4000):
+        chosen = rng.integers(0, 40, 40)
+        literal.append(objective(*(row[chosen] for row in rows)))
+    low, high = np.quantile(literal, [0.025, 0.975])
+    width = high - low
+    # the standard error of a 2.5 % quantile of 1000 draws is near 4 % of the width of a normal's interval
+    assert line.low[0] == pytest.approx(low, abs=0.12 * width)
+    assert line.high[0] == pytest.approx(high, abs=0.12 * width)
+    assert line.low[0] < line.objective[0] < line.high[0]
+
+
+def test_equal_images_have_intervals_without_width_and_one_image_none():
+    for images, expected in ((5, True), (1, False)):
+        line = sweep_lines(BASE, {"centre": scores_of(BASE, images, spread=0.0)}, {"damping": [1e-5]})["damping"]
+        assert (line.low[0] == pytest.approx(line.objective[0])) == expected
+        assert math.isnan(line.low[0]) == (not expected)
+
+
+def test_intervals_of_settings_move_together():
+    """The same resamples for all: a setting that is better on every image is better at both ends."""
+    factors = {"damping": [1e-9, 1e-1]}
+    scores = {label: scores_of(method) for label, method in one_at_a_time(BASE, factors).items()}
+    line = sweep_lines(BASE, scores, factors)["damping"]
+    for row in (line.objective, line.low, line.high):
+        assert list(row) == sorted(row)
+    assert sweep_lines(BASE, scores, factors)["damping"] == line
+
+
+def test_failed_settings_are_gaps():
+    factors = {"damping": [1e-9, 1e-3, 1e-1]}
+    scores = {label: scores_of(method) for label, method in one_at_a_time(BASE, factors).items()}
+    scores["damping=0.1"] = None
+    scores["damping=0.001"] = scores["damping=0.001"] | {"deletion": [math.nan] * 40}
+    line = sweep_lines(BASE, scores, factors)["damping"]
+    assert [math.isfinite(v) for v in line.objective] == [True, True, False, False]
+    assert [math.isfinite(v) for v in line.low] == [True, True, False, False]
+
+
+def test_what_makes_no_line():
+    with pytest.raises(InputError, match=r"scores: none of damping=0.1; give None"):
+        sweep_lines(BASE, {"centre": scores_of(BASE)}, {"damping": [1e-1]})
+    with pytest.raises(InputError, match=r"solve: got \('gradient',\), expected numbers, for a line"):
+        sweep_lines(BASE, {"centre": None, "solve=gradient": None}, {"solve": ["gradient"]})
+    with pytest.raises(InputError, match=r"delta_euc: got \(1.0, None\), expected numbers, for a line"):
+        sweep_lines(BASE, {"centre": None, "delta_euc=1.0": None, "delta_euc=None": None}, {"delta_euc": [1.0, None]})
+    scores = {"insertion": [0.5, 0.5], "deletion": [0.5, 0.5], "infidelity": [-0.1, 0.3]}  # 0.1 in the mean
+    with pytest.raises(InputError, match=r"infidelity: got a mean of -0\.1, expected none below zero"):
+        sweep_lines(BASE, {"centre": scores}, {"damping": [1e-5]})
+
+
+def test_images_that_share_pixels_are_resampled_together():
+    """Grids of unequal sizes, drawn literally; images of one grid have one score, so that drawing images would say more
+    than is known."""
+    sizes, levels = [4, 4, 4, 3, 1], [0.2, 0.5, 0.6, 0.8, 0.1]
+    grids = [f"grid-{i}" for i, size in enumerate(sizes) for _ in range(size)]
+    column = np.repeat(levels, sizes)
+    scores = {"centre": {"insertion": column, "deletion": 1 - column, "infidelity": 0.1 + 0 * column}}
+    line = sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=grids)["damping"]
+    rng, literal = np.random.default_rng(3), []
+    for _ in range(8000):
+        drawn = np.concatenate([np.flatnonzero(np.array(grids) == f"grid-{g}") for g in rng.integers(0, 5, 5)])
+        literal.append(objective(*(scores["centre"][name][drawn] for name in ("insertion", "deletion", "infidelity"))))
+    low, high = np.quantile(literal, [0.025, 0.975])
+    assert line.low[0] == pytest.approx(low, abs=0.12 * (high - low))
+    assert line.high[0] == pytest.approx(high, abs=0.12 * (high - low))
+    alone = sweep_lines(BASE, scores, {"damping": [1e-5]})["damping"]
+    assert alone.high[0] - alone.low[0] < 0.7 * (line.high[0] - line.low[0])
+    assert sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=range(16))["damping"] == alone
+    assert math.isnan(sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=["one"] * 16)["damping"].low[0])
+    with pytest.raises(InputError, match="clusters: got '15 names', expected 16, one for each image"):
+        sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=grids[1:])
+
+
+@pytest.mark.parametrize("grids", ["aabbbcd", "abcdefg", "aaaaaab"])
+def test_an_interval_by_hand(grids):
+    """The same draws, each image written as often as its cluster is drawn."""
+    rng, names = np.random.default_rng(8), sorted(set(grids))
+    scores = {name: rng.random(7) for name in ("insertion", "deletion", "infidelity")}
+    draws = np.random.default_rng(0).multinomial(len(names), [1 / len(names)] * len(names), size=1000)
+    values = []
+    for counts in draws:
+        often = [dict(zip(names, counts, strict=True))[grid] for grid in grids]
+        values.append(objective(*(np.repeat(column, often) for column in scores.values())))
+    clusters = None if len(names) == 7 else list(grids)
+    line = sweep_lines(BASE, {"centre": scores}, {"damping": [1e-5]}, clusters=clusters)["damping"]
+    assert (line.low[0], line.high[0]) == pytest.approx(np.quantile(values, [0.025, 0.975]), rel=1e-12)
