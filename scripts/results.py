@@ -1,4 +1,4 @@
-"""Run the experiments of ``experiments/`` and write their tables into docs/results.md and docs/truth.md.
+"""Run the experiments of ``experiments/`` and write their tables into docs/results.md, docs/results and docs/truth.md.
 
     python scripts/results.py --shared ../shared --out out/results                  # all of them: hours
     python scripts/results.py --shared ../shared --only settings_cifar_resnet20     # one of them
@@ -26,7 +26,7 @@ from fringe.bench.experiments import ExperimentSpec, Results, Store, read_result
 from fringe.evaluation import ControlTest, Difference, adjust_tests, compare_with_controls, paired
 
 ROOT = Path(__file__).parents[1]
-PAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "truth.md"
+PAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "truth.md", *sorted((ROOT / "docs" / "results").glob("*.md"))
 IMAGES = ROOT / "docs" / "images"
 #: Metrics that the last columns show.
 DIAGNOSTICS = ("completeness_residual", "endpoint_kl")
@@ -364,7 +364,7 @@ def write_tables(out: Path, only: list[str]) -> None:
     for name in only:
         if (out / name).is_dir():
             text = "\n\n".join(_tables_of(name, read_results(Store(out / name, create=False))))
-            written = sum(_replace(page, name, text) for page in PAGES)
+            written = _replace(name, text)
             print(f"{name}: {'written' if written else 'no page has such a place'}")
 
 
@@ -377,11 +377,16 @@ def _tables_of(name: str, results: Results) -> list[str]:
     return [table(results, model, base, names, suffix) for suffix in suffixes]
 
 
-def _replace(path: Path, name: str, text: str) -> int:
-    pattern, page = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", path.read_text(encoding="utf-8")
-    page, count = re.subn(pattern, lambda m: f"{m[1]}\n{text}\n\n{m[2]}", page, flags=re.DOTALL)
-    path.write_text(page, encoding="utf-8")
-    return count
+def _replace(name: str, text: str) -> int:
+    """Write a table into the places of its name, and count them."""
+    total = 0
+    for path in PAGES:
+        pattern, page = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", path.read_text(encoding="utf-8")
+        page, count = re.subn(pattern, lambda m: f"{m[1]}\n{text}\n\n{m[2]}", page, flags=re.DOTALL)
+        if count:
+            path.write_text(page, encoding="utf-8")
+        total += count
+    return total
 
 
 #: What the figure shows: the name of a point, and its distance above the point.
@@ -443,11 +448,11 @@ def main() -> None:
         run(name, arguments.shared, arguments.out, arguments.device)
     write_tables(arguments.out, only)
     if set(only) & set(PRIOR_RUNS) and all((arguments.out / name).is_dir() for name in PRIOR_RUNS):
-        _replace(PAGES[1], "prior", prior_table(arguments.out))
+        _replace("prior", prior_table(arguments.out))
     runs = [arguments.out / name for name in ("default_cifar_resnet20", "default_mobilenet_v1_025")]
     if set(only) & {run.name for run in runs} and all(run.is_dir() for run in runs):
         stored = [read_results(Store(run, create=False)) for run in runs]
-        _replace(PAGES[0], "controls", control_table(stored, DEFAULTS))
+        _replace("controls", control_table(stored, DEFAULTS))
         figure(stored).savefig(IMAGES / "price.png", dpi=130)
 
 

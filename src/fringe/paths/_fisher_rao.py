@@ -147,7 +147,7 @@ Until = Literal["budget", "half", "arrival"]
 
 #: Share of the KL divergence to the reference that until="half" goes on to remove, and that a map needs to be ``ok``.
 ENOUGH = 0.5
-#: Most steps of until="half", in units of T. docs/results.md has the measurements.
+#: Most steps of until="half", in units of T. docs/results has the measurements.
 HALF_LIMIT = 5
 #: From step T on, until="half" ends where the divergence, at the path's temperature, has not fallen by this share
 LEAST_GAIN = 0.05
