@@ -20,7 +20,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 SNIPPETS = [page for page in PAGES if "\n```python\n" in page.read_text(encoding="utf-8")]
 MARKDOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *PAGES]
-MARKDOWN += sorted((DOCS / "how-to").glob("*.md"))
+MARKDOWN += sorted((*(DOCS / "how-to").glob("*.md"), *(DOCS / "results").glob("*.md")))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 #: Packages and modules with a list of public names; those of the command line are its commands.
 FACES = sorted(
