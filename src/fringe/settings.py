@@ -12,7 +12,6 @@ import dataclasses
 import inspect
 import json
 import re
-import reprlib
 import unicodedata
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +23,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast
 from annotated_types import Ge, Gt, Le, Lt, Predicate
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from fringe.errors import FringeError, InputError, did_you_mean, nearest
+from fringe._names import Reference
+from fringe.errors import FringeError, InputError, did_you_mean, nearest, wrong_value
 
 #: What a type takes, by the first word of the kind of error that pydantic reports.
 _OPTION_TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "tuple": "a list of texts"}
@@ -60,11 +60,6 @@ def nearest_known(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """The end of a sentence about an unknown name: the nearest one that is known, if one is near."""
     near = did_you_mean(name, known, cutoff=cutoff)
     return f"; {near}" if near else "."
-
-
-def wrong_value(argument: str, value: Any, expected: str) -> InputError:
-    """The error of a value that an option does not take."""
-    return InputError(f"got {reprlib.repr(value)}, expected {expected}", argument=argument)
 
 
 def _input_error(error: ValidationError, expected: Mapping[str, str]) -> InputError:
@@ -386,14 +381,27 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     raise InputError(f"got {name!r}{hint} Known {key}s: {known}", argument=key)
 
 
-def configured(text: str, registry: Mapping[str, type[S]]) -> S:
-    """Make what is called ``NAME`` or ``NAME:PRESET`` in the ``registry``. Raises InputError for an unknown one."""
-    name, colon, preset = text.partition(":")
-    kind = look_up(name, registry)
+def configured(given: S | str, base: type[S], registry: Mapping[str, type[S]], example: str, hint: str = "") -> S:
+    """Make what a reference names in the ``registry``; what is of the ``base`` class already is returned as it is.
+
+    Raises InputError for anything else, with an ``example`` of it and this ``hint``, and for an unknown name or preset.
+    """
+    if isinstance(given, base):
+        return given
+    if not isinstance(given, str):
+        message = f"got {given!r}, expected a name or a configured {base.record_key} such as {example}"
+        raise InputError(message, argument=base.record_key, hint=hint or None)
+    reference = Reference.parse(given)
+    kind = look_up(reference.name, registry)
+    number = getattr(kind, "number", None)
+    if reference.number is not None and number is None:
+        raise InputError(f"got {given!r}, but {kind.name} takes no number in brackets", argument=kind.record_key)
     try:
-        return kind.preset(preset) if colon else kind()
-    except InputError as error:  # the preset is a part of this name
-        raise InputError(error.message, argument=kind.record_key) from error
+        made = kind() if reference.rest is None else kind.preset(reference.rest)
+        return made if reference.number is None else made.with_text({number: reference.number})
+    except InputError as error:  # the preset and the number are parts of this name
+        text = error.message if error.argument in (kind.record_key, "preset") else f"{error.argument}: {error.message}"
+        raise InputError(text, argument=kind.record_key, hint=error.hint) from error
 
 
 def canonical_name(text: str, registry: Mapping[str, type[Settings]]) -> str:
@@ -401,12 +409,12 @@ def canonical_name(text: str, registry: Mapping[str, type[Settings]]) -> str:
 
     A name that :func:`look_up` does not know stays as it is.
     """
-    name, colon, rest = text.partition(":")
-    name, bracket, number = name.partition("(")
+    reference = Reference.parse(text)
+    name, rest = reference.name, reference.rest
     known = name if name in registry else _spellings(registry).get(_letters(name), name)
-    if known in registry and "of" in settings_of(registry[known]):  # what it modifies has a name, too
+    if rest is not None and known in registry and "of" in settings_of(registry[known]):  # what it modifies has a name
         rest = canonical_name(rest, registry)
-    return f"{known}{bracket}{number}{colon}{rest}"
+    return str(dataclasses.replace(reference, name=known, rest=rest))
 
 
 def _spellings(registry: Mapping[str, type[Settings]]) -> dict[str, str]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fringe._files import write_files
+from fringe._names import read_list
 from fringe._text import plain, to_json
 from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say, show, typed, warn
-from fringe.cli._options import AsJson, RunFolder, names_of, with_options
+from fringe.cli._options import AsJson, RunFolder, with_options
 from fringe.errors import InputError
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def verify(
     with exit_on_error("bench"):
         write_files(out, {})
         card = _measure(target, given, quiet=as_json)
-        failed = card.failures(names_of(allow))
+        failed = card.failures(read_list(allow))
         _show(card, out, ["verify", target], given, as_json=as_json)
         for clause in failed:
             warn(clause)
@@ -182,7 +183,7 @@ def _measure(target: str, given: Mapping[str, Any], *, quiet: bool) -> "Card":
             warn(f"[{done + 1}/{total}] {name}")
 
     same = CardOptions(**given).model_dump()
-    same["scenes"] = cards.SCENES_OF_CARDS if same["scenes"] is None else names_of(same["scenes"])
+    same["scenes"] = cards.SCENES_OF_CARDS if same["scenes"] is None else read_list(same["scenes"])
     return cards.verify(target, **same, progress=progress)
 
 

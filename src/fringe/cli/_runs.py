@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fringe._files import require_inside
+from fringe._names import read_pair
 from fringe._outputs import OutputKind
 from fringe._text import to_json
 from fringe.bench.experiments import (
@@ -51,9 +52,9 @@ class RunFlags(RunOptions):
     def spec(self, given: Mapping[str, Any], kind: type[Spec] = ExperimentSpec) -> Spec:
         """The given options over those of the file. A text of ``--set`` whose key has no dot and is a field of the
         specification gives that field."""
-        texts = [text.partition("=") for text in given.get("set", ())]
-        keys = {key.strip(): _plain_value(text) for key, _, text in texts if key.strip() in kind.model_fields}
-        rest = tuple("".join(text) for text in texts if text[0].strip() not in keys)
+        pairs = [read_pair(text, "set", "LABEL.KEY=VALUE, such as ig.steps=20") for text in given.get("set", ())]
+        keys = {key: _plain_value(value) for key, value in pairs if key in kind.model_fields}
+        rest = tuple("=".join(pair) for pair in pairs if pair[0] not in keys)
         typed = {name: value for name, value in given.items() if name != "set"}
         spec = kind(**{**keys, **typed}, **({"set": rest} if rest else {}))
         return spec if self.config is None else spec.over(kind.from_file(self.config))

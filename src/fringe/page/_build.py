@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import fringe
+from fringe._names import Reference
 from fringe._text import plain, printable
 from fringe.attribution import METHODS, SENTENCES, Attribution, Context, Trajectory, method_label, preset_label
 from fringe.errors import InputError
@@ -107,10 +108,10 @@ def _leads_to(path: Trajectory, values: Tensor) -> bool:
 
 
 def _title(method: str) -> str:
-    name, _, preset = method.partition(":")
-    if name in METHODS and (not preset or preset in METHODS[name].presets) and METHODS[name].package is None:
-        return METHODS[name].title + (f" ({preset})" if preset else "")
-    return method_title(method)
+    reference, kind = Reference.parse(method), METHODS.get(Reference.parse(method).name)
+    if kind is None or kind.package is not None or reference.number or reference.rest not in (None, "", *kind.presets):
+        return method_title(method)
+    return kind.title + (f" ({reference.rest})" if reference.rest else "")
 
 
 def _labels(context: Context, start: Tensor, explained: list[int]) -> list[Label]:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from fringe._names import Reference
 from fringe.bench.experiments._executors import Executor, ProcessExecutor, SerialExecutor
 from fringe.bench.experiments._ray import RayExecutor
 from fringe.errors import InputError
@@ -62,7 +63,7 @@ def make_executor(name: str, workers: int | None = None, timeout: float | None =
         return SerialExecutor()
     if name == "processes":
         return ProcessExecutor(workers or os.cpu_count() or 1, timeout)
-    family, _, address = name.partition(":")
-    if family == "ray":
-        return RayExecutor(address or None, workers=workers, timeout=timeout)
+    reference = Reference.parse(name)
+    if reference.name == "ray":
+        return RayExecutor(reference.rest or None, workers=workers, timeout=timeout)
     raise InputError(f"got {name!r}, expected serial, processes, ray or ray:ADDRESS", argument="executor")

@@ -8,8 +8,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from fringe._names import split_path, unique
 from fringe._urls import url_of
-from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names, read_preset, require_package
+from fringe.attribution import (
+    METHODS,
+    Attributor,
+    FRInGe,
+    get_method,
+    innermost_reference,
+    preset_names,
+    read_preset,
+    require_package,
+)
 from fringe.bench.experiments._arms import Arm, ModelSource, scene_arms
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.scenes import SCENES, Scene, get_scene
@@ -208,9 +218,8 @@ def configured(method: str | Attributor) -> Attributor:
 
 def _without_auto(method: str | Attributor) -> str | None:
     """``fringe`` of ``fringe:auto``, ``straight:fringe`` of ``straight:fringe:auto``; None for any other method."""
-    if isinstance(method, str) and (method == AUTO or method.endswith(f":{AUTO}")):
-        return method.removesuffix(AUTO) + "fringe"
-    return None
+    is_auto = isinstance(method, str) and str(innermost_reference(method)) == AUTO
+    return method.removesuffix(":auto") if is_auto else None
 
 
 def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
@@ -219,8 +228,8 @@ def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[st
     known, result = set(labels), dict[str, Any]()
     for label, value in values.items():
         name, inner = label, ""
-        while name not in known and name.endswith(".of"):
-            name, inner = name.removesuffix(".of"), f"of.{inner}"
+        while name not in known and split_path(name)[1] == "of":
+            name, inner = split_path(name)[0], f"of.{inner}"
         for registry in () if name in known else (METHODS, METRICS, SCENES):
             name = canonical_name(name, registry)
         if isinstance(value, Mapping):
@@ -270,15 +279,14 @@ def _default_data(models: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, ModelSource]:
     """The models by label; one without a label goes by its architecture."""
-    result: dict[str, ModelSource] = {}
-    for name, model in models.items():
+
+    def labelled(name: str, model: Any) -> tuple[str, ModelSource]:
         text, module = (model, None) if isinstance(model, str) else (name, model)
         source = ModelSource(text, spec.preprocessing, spec.trust_code, module, spec.model_output)
-        label = source.load().label if name == model else name
-        if label in result:
-            raise InputError(f"{label} given twice", argument="model", hint="tell them apart with LABEL=SPEC")
-        result[label] = source
-    return result
+        return source.load().label if name == model else name, source
+
+    pairs = (labelled(name, model) for name, model in models.items())
+    return unique(pairs, "model", "tell them apart with LABEL=SPEC")
 
 
 def _arm(spec: ExperimentSpec, label: str, source: ModelSource) -> Arm:

@@ -3,20 +3,20 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, PlainValidator, StrictBool, StrictInt, ValidationInfo
 
 from fringe._files import SETTINGS_BYTES, read_regular
+from fringe._names import LABEL, read_list, read_pair, split_label, split_path, unique
 from fringe._outputs import OutputKind
 from fringe.attribution import METHODS
 from fringe.bench.scenes import SCENES
-from fringe.errors import InputError
+from fringe.errors import InputError, wrong_value
 from fringe.metrics import METRICS
-from fringe.models import LABEL, split_label
-from fringe.settings import Options, canonical_name, refuse_unknown, wrong_value
+from fringe.settings import Options, canonical_name, refuse_unknown
 
 _REGISTRIES: Mapping[str, Mapping[str, Any]] = {"methods": METHODS, "metrics": METRICS, "scene": SCENES}
 #: What to do about a label that is given twice.
@@ -56,16 +56,6 @@ def _required(values: Any, argument: str) -> Any:
     return values
 
 
-def _labelled(pairs: Iterable[tuple[str, Any]], argument: str, hint: str) -> dict[str, Any]:
-    """Pairs of a label and a value as a mapping; raises InputError for a label that is given twice."""
-    result: dict[str, Any] = {}
-    for label, value in pairs:
-        if label in result:
-            raise InputError(f"{label} given twice", argument=argument, hint=hint)
-        result[label] = value
-    return result
-
-
 def _models(value: Any) -> dict[str, Any]:
     """Models by label; a spec without a label stands under itself."""
     if isinstance(value, Mapping):
@@ -84,7 +74,7 @@ def _models(value: Any) -> dict[str, Any]:
     except InputError as error:
         raise (wrong_value("model", value, _EXPECTED["model"]) if error.message != "none given" else error) from None
     pairs = [(label or spec, spec) for label, spec in map(split_label, texts)]
-    return _labelled(pairs, "model", "tell them apart with LABEL=SPEC")
+    return unique(pairs, "model", "tell them apart with LABEL=SPEC")
 
 
 def _data(value: Any) -> tuple[str, ...]:
@@ -96,20 +86,18 @@ def _configurable(value: Any, info: ValidationInfo) -> dict[str, Any]:
     argument = str(info.field_name)
     if isinstance(value, Mapping):
         return _required(dict(cast(Mapping[str, Any], value)), argument)
-    entries: Any = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    entries: Any = read_list(value) if isinstance(value, str) else value
     if not isinstance(entries, (list, tuple)):
         entries = [entries]
     pairs = [_entry(entry, argument) for entry in cast(Sequence[Any], entries)]
-    return _required(_labelled(pairs, argument, _HINTS[argument]), argument)
+    return _required(unique(pairs, argument, _HINTS[argument]), argument)
 
 
 def _entry(entry: Any, argument: str) -> tuple[str, Any]:
     if isinstance(entry, str):
-        label, equals, name = (part.strip() for part in entry.partition("="))
-        if label and equals and argument in ("methods", "scene"):
-            return label, canonical_name(name, _REGISTRIES[argument])
-        name = canonical_name(entry.strip(), _REGISTRIES[argument])
-        return name, name
+        label, name = split_label(entry, "[^=]+") if argument in ("methods", "scene") else ("", entry.strip())
+        name = canonical_name(name, _REGISTRIES[argument])
+        return label or name, name
     if isinstance(entry, (list, tuple)) and len(cast(Sequence[Any], entry)) == 2:
         return cast(tuple[str, Any], tuple(cast(Sequence[Any], entry)))
     name = getattr(entry, "label", getattr(entry, "name", None))
@@ -121,18 +109,16 @@ def _entry(entry: Any, argument: str) -> tuple[str, Any]:
 def _settings(value: Any) -> dict[str, dict[str, str]]:
     """Settings by label and key, each as it would be typed: from a nested or dotted table, or from texts."""
     if not isinstance(value, Mapping):
-        texts = _texts(value, "set")
-        wrong = next((text for text in texts if "." not in text.partition("=")[0] or "=" not in text), None)
-        if wrong is not None:
-            raise wrong_value("set", wrong, "LABEL.KEY=VALUE, such as ig.steps=20")
-        paths = [tuple(part.strip() for part in text.partition("=")[::2]) for text in texts]
+        form = "LABEL.KEY=VALUE, such as ig.steps=20"
+        leaves = [(text, *read_pair(text, "set", form)) for text in _texts(value, "set")]
     else:
-        paths = _leaves(cast(Mapping[str, Any], value))
+        form = "a table of settings by method or metric, such as 'ig.steps' = 20"
+        leaves = [(path, path, text) for path, text in _leaves(cast(Mapping[str, Any], value))]
     result: dict[str, dict[str, str]] = {}
-    for path, text in paths:
-        label, dot, key = (part.strip() for part in path.rpartition("."))
-        if not dot:
-            raise wrong_value("set", path, "a table of settings by method or metric, such as 'ig.steps' = 20")
+    for typed, path, text in leaves:
+        label, key = split_path(path)
+        if not label:
+            raise wrong_value("set", typed, form)
         result.setdefault(label, {})[key] = text
     return result
 
@@ -161,11 +147,12 @@ def _limits(value: Any) -> dict[str, int]:
         if wrong is not None:
             raise wrong_value("limits", wrong, "a table of integers by metric")
     else:
-        texts = [text.partition("=") for text in _texts(value, "limits")]
-        wrong = next(("".join(p) for p in texts if not (p[2].strip().isascii() and p[2].strip().isdigit())), None)
+        form = "METRIC=N, such as max_sensitivity=64"
+        texts = [read_pair(text, "limits", form) for text in _texts(value, "limits")]
+        wrong = next((f"{name}={n}" for name, n in texts if not (n.isascii() and n.isdigit())), None)
         if wrong is not None:
-            raise wrong_value("limits", wrong, "METRIC=N, such as max_sensitivity=64")
-        pairs = [(name.strip(), int(number)) for name, _, number in texts]
+            raise wrong_value("limits", wrong, form)
+        pairs = [(name, int(number)) for name, number in texts]
     small = next((f"{name}={n}" for name, n in pairs if n < 1), None)
     if small is not None:
         raise wrong_value("limits", small, "METRIC=N with N of at least 1, such as max_sensitivity=64")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
+from fringe._names import read_list, read_pair, unique
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
 from fringe.bench.experiments import Arm, ExperimentSpec, Plan, build_plan
 from fringe.bench.paper._tables import METRICS, MODELS
 from fringe.bench.tuning import SearchSpace, one_at_a_time, paper_space, space_of
-from fringe.errors import InputError, check_known, require_choice
+from fringe.errors import InputError, check_known, require_choice, wrong_value
 from fringe.metrics import Metric, get_metric
 from fringe.settings import settings_of
 
@@ -251,7 +252,7 @@ def base_fringe(arm: Arm) -> FRInGe:
 def check_studies(texts: Sequence[str]) -> list[str]:
     """Return the names of studies in texts, where commas separate them; all studies if there is none. Raises InputError
     for an unknown name."""
-    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    names = [name for text in texts for name in read_list(text)]
     for name in names:
         require_choice("studies", name, STUDIES)
     return names or list(STUDIES)
@@ -259,21 +260,18 @@ def check_studies(texts: Sequence[str]) -> list[str]:
 
 def read_factors(method: Attributor, texts: Sequence[str]) -> dict[str, list[Any]] | None:
     """Read ``KEY=VALUE,VALUE,...`` texts as values by setting; None if there are none. Raises InputError."""
+    form = "KEY=VALUE,VALUE,..., such as tau=1e-3,1e-2"
     factors: dict[str, list[Any]] = {}
-    for text in texts:
-        key, equals, values = (part.strip() for part in text.partition("="))
-        if not equals or not values:
-            message = f"got {text!r}, expected KEY=VALUE,VALUE,..., such as tau=1e-3,1e-2"
-            raise InputError(message, argument="factor")
-        if key in factors:
-            raise InputError(f"{key} is given twice", argument="factor")
+    for key, values in unique((read_pair(text, "factor", form) for text in texts), "factor").items():
+        if not values:
+            raise wrong_value("factor", f"{key}=", form)
         field = "gamma_step" if key == "gamma" else key
         try:
             factors[key] = [getattr(method.with_text({field: v.strip()}), field) for v in values.split(",")]
         except InputError as error:
             raise InputError(str(error), argument="factor") from error
         if not all(type(value) in (int, float) for value in factors[key]):  # now, and not after all maps are made
-            raise InputError(f"got {text!r}, expected numbers, for a line", argument="factor")
+            raise wrong_value("factor", f"{key}={values}", "numbers, for a line")
     return factors or None
 
 
@@ -284,22 +282,19 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
     kind = type(base_method(plan.arms[0]))
     if not texts:
         return paper_space(smoothing=smoothing) if issubclass(kind, FRInGe) else space_of(kind)
-    names: list[str] = []
+    form = "KEY or KEY=LOW,HIGH"
+    given = unique((read_pair(text, "search", form, alone=True) for text in texts), "search")
     ranges: dict[str, tuple[float, float]] = {}
-    for text in texts:
-        key, equals, bounds = (part.strip() for part in text.partition("="))
+    for key, bounds in given.items():
         check_known("search", key, settings_of(kind))
-        if key in names:
-            raise InputError(f"{key} is given twice", argument="search")
-        names.append(key)
-        if equals:
+        if bounds:
             try:
-                low, high = (float(bound) for bound in bounds.split(","))
+                low, high = map(float, bounds.split(","))
             except ValueError:
-                raise InputError(f"got {text!r}, expected KEY or KEY=LOW,HIGH", argument="search") from None
+                raise wrong_value("search", f"{key}={bounds}", form) from None
             ranges[key] = (low, high)
     try:
-        return space_of(kind, names, ranges)
+        return space_of(kind, list(given), ranges)
     except InputError as error:
         raise InputError(str(error), argument="search") from error
 
