@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -80,8 +80,6 @@ def _plain_value(text: str) -> Any:
 
 class ReportOptions(Options):
     """What a report of a stored run says, and with which models it makes maps."""
-
-    expected: ClassVar[Mapping[str, str]] = RunOptions.expected
 
     out: Path | None = Field(None, description="Folder of the report. Default: RUN/report, or a folder in it.")
     plan: str | None = Field(None, description="Plan of the folder. Default: all.")

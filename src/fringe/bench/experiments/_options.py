@@ -21,10 +21,7 @@ class RunOptions(Options):
     workers is given.
     """
 
-    expected: ClassVar[Mapping[str, str]] = {
-        "batch_size": "'auto' or a positive whole number",
-        "timeout": "a number of seconds of at least 1",
-    }
+    expected: ClassVar[Mapping[str, str]] = {"timeout": "a number of seconds of at least 1"}
 
     device: str = Field("cpu", description="auto, cpu, cuda, cuda:1, ...")
     batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")

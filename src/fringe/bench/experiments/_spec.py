@@ -141,21 +141,15 @@ def _as_text(value: Any) -> str:
 
 
 def _limits(value: Any) -> dict[str, int]:
+    form = "METRIC=N with N of at least 1, such as max_sensitivity=64"
     if isinstance(value, Mapping):
         pairs = list(cast(Mapping[str, Any], value).items())
-        wrong = next((n for _, n in pairs if not isinstance(n, int) or isinstance(n, bool)), None)
-        if wrong is not None:
-            raise wrong_value("limits", wrong, "a table of integers by metric")
     else:
-        form = "METRIC=N, such as max_sensitivity=64"
-        texts = [read_pair(text, "limits", form) for text in _texts(value, "limits")]
-        wrong = next((f"{name}={n}" for name, n in texts if not (n.isascii() and n.isdigit())), None)
-        if wrong is not None:
-            raise wrong_value("limits", wrong, form)
-        pairs = [(name, int(number)) for name, number in texts]
-    small = next((f"{name}={n}" for name, n in pairs if n < 1), None)
-    if small is not None:
-        raise wrong_value("limits", small, "METRIC=N with N of at least 1, such as max_sensitivity=64")
+        texts = (read_pair(text, "limits", form) for text in _texts(value, "limits"))
+        pairs = [(name, int(n) if n.isascii() and n.isdigit() else n) for name, n in texts]
+    wrong = next((f"{name}={n}" for name, n in pairs if type(n) is not int or n < 1), None)
+    if wrong is not None:
+        raise wrong_value("limits", wrong, form)
     return dict(pairs)
 
 
