@@ -170,33 +170,12 @@ _EXPECTED = {
 class ExperimentSpec(Options):
     """What an experiment computes: models, methods and metrics, and the images that they are compared on.
 
-    The fields are the keys of a TOML or YAML file (:meth:`from_file`) and the options of the commands.
-    :func:`fringe.bench.experiments.build_plan` looks names up and loads models.
-
-    Attributes:
-        name: Name of the plan; a run folder may hold several.
-        model: A spec for :func:`fringe.models.load_model`, a list of specs, or a table of specs or modules by label.
-        data: Images, folders or ``"embedded:digits"``.
-        methods: Methods by label: names, ``"NAME:PRESET"``, or configured methods.
-        metrics: Metrics by label, in the same forms. None stands for those with ``by_default``, or with a scene for
-            those of localisation.
-        scene: Scenes by label, in the same forms. A scene is a test with a known answer: it makes the networks and the
-            images. ``n`` is then the number of examples of each scene.
-        set: Settings of methods and metrics by label and key, as in ``{"ig.steps": 20}``.
-        preset: Tuned preset file; the images that it was tuned on are left out.
-        limits: By metric, how many images it scores, the first ones; by scene, its number of examples.
-        n: Number of images.
-        seed: Samples the images and keys all randomness.
-        target: ``"predicted"`` (top-1), ``"label"``, or the number of a class.
-        score: Explained score of that class.
-        exif: Whether the EXIF orientation of photos is applied.
-        references: Images for methods that average over data; the seed draws at most 64. None stands for ``data``.
-        controls: Whether to score maps that do not depend on the model, too.
-        preprocessing: Preprocessing of the images; the model's if None.
-        trust_code: Whether the model's author may run code; never read from a file.
-        model_output: What the models return: ``"logits"``, ``"probabilities"``, or ``"auto"``, which refuses what looks
-            like probabilities.
-        shard: Number of images of one task.
+    The fields are the keys of a TOML or YAML file (:meth:`from_file`), the options of the commands and arguments in
+    Python, where ``model`` also takes specs or modules by label, and ``methods``, ``metrics`` and ``scene`` take
+    configured objects: by label, in pairs of a label and one, or alone. ``set`` takes a table, too, as in
+    ``{"ig.steps": 20}``. A scene makes the networks and the images; ``n`` is then the number of examples of each scene,
+    and ``limits`` may name scenes. Metrics that are not named are those with ``by_default``, or with a scene those of
+    localisation. :func:`fringe.bench.experiments.build_plan` looks names up and loads models.
 
     Raises:
         InputError: For an unknown field, or a value that a field does not take.

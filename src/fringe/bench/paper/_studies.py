@@ -43,26 +43,14 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isi
 
 
 class StudySpec(ExperimentSpec):
-    """A study of the paper: an experiment, with what the study itself takes. The fields are the keys of its file.
-
-    Attributes:
-        studies: Parts of the studies ``tables`` and ``all``, some of :data:`STUDIES`.
-        factor: Of a sweep: settings with their values, such as ``"tau=1e-3,1e-2"``; none stands for the paper's.
-        trials: Of a search: number of settings that are scored; the given one is the first.
-        search: Of a search: settings, with their ranges or without, such as ``"tau=1e-3,1e-2"``; none stands for the
-            paper's.
-        smoothing: Of a search of the paper's settings: whether its two gammas are among them.
-        figures: Images whose paths are drawn.
-        report: Whether a report is written at the end.
-        probe: Longest time of one map, in seconds, where the time of a study is estimated.
-    """
+    """A study of the paper: an experiment, with what the study itself takes. The fields are the keys of its file."""
 
     if TYPE_CHECKING:  # the fields are converted from more than their types
 
         def __init__(self, **values: Any): ...
 
-    studies: Texts = Field((), description="Parts of the study.")
-    factor: Texts = Field((), description="Settings of a sweep and their values.")
+    studies: Texts = Field((), description="Parts of the studies tables and all. Default: all of them.")
+    factor: Texts = Field((), description="Settings of a sweep with their values, tau=1e-3,1e-2. Default: the paper's.")
     trials: PositiveInt = Field(100, description="Number of settings to score; the given one is the first.")
     search: Texts = Field((), description="Setting to search, and its range; may be repeated. Default: the paper's.")
     smoothing: bool = Field(True, description="Also search gamma_step and gamma_prior.")
