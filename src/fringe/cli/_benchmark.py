@@ -74,8 +74,8 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
     raise typer.Exit(Exit.SOME_FAILED if any(cell["failed"] for cell in cells) else Exit.DONE)
 
 
-@with_options("fringe.cli._runs:ReportOptions")
-def report(how: dict[str, Any], run: RunFolder) -> None:
+@with_options("fringe.bench.report:ReportSpec", "fringe.cli._runs:ReportModels", notes={"device": "default: auto"})
+def report(given: dict[str, Any], how: dict[str, Any], run: RunFolder) -> None:
     """Write tables and one HTML page from the scores of a run.
 
     The tables are in Markdown, LaTeX and CSV.
@@ -87,20 +87,20 @@ def report(how: dict[str, Any], run: RunFolder) -> None:
     with exit_on_error("bench"):
         from fringe.bench.experiments import ExperimentSpec, Manifest, ModelSource, planned_work
         from fringe.bench.report import EXAMPLES, recorded_methods, write_reports
-        from fringe.cli._runs import ReportOptions
+        from fringe.cli._runs import ReportModels
 
-        options = ReportOptions(**how)
+        options = ReportModels(**how)
         specs = ExperimentSpec(model=options.model).model if options.model else {}
         as_given = options.preprocessing, options.trust_code, None, options.model_output
 
         def consent(plans: Mapping[str, Manifest], models: Mapping[str, ModelSource]) -> None:
             pairs = [(plan, model) for plan in plans.values() for model in models if model in plan.settings]
             work = [one for pair in pairs for one in planned_work(recorded_methods(*pair), {}, 3 * EXAMPLES)]
-            require_consent(work if options.grid else [], yes=options.yes, quiet=False)
+            require_consent(work if given.get("grid", True) else [], yes=options.yes, quiet=False)
 
         models = {label: ModelSource(spec, *as_given) for label, spec in specs.items()}
-        same = options.model_dump(exclude={"model", "preprocessing", "model_output", "trust_code", "yes"})
-        for written in write_reports(run, models=models, consent=consent, **same):
+        what = {"device": "auto", **given}
+        for written in write_reports(run, options.out, models=models, consent=consent, **what):
             say(f"report: {written.page}")
 
 

@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
@@ -78,25 +78,16 @@ def _plain_value(text: str) -> Any:
         return text.strip()
 
 
-class ReportOptions(Options):
-    """What a report of a stored run says, and with which models it makes maps."""
+class ReportModels(Options):
+    """Where a report goes, and with which models it makes maps."""
 
     out: Path | None = Field(None, description="Folder of the report. Default: RUN/report, or a folder in it.")
-    plan: str | None = Field(None, description="Plan of the folder. Default: all.")
-    reference: str | None = Field(None, description=REFERENCE)
-    allow_partial: bool = Field(False, description="Write the report although some images are not computed yet.")
-    grid: bool = Field(True, description="Draw maps of selected images.")
     model: tuple[str, ...] = Field(
         (), description="SPEC or LABEL=SPEC: makes the maps that were not stored; may be repeated."
     )
     preprocessing: str | None = Field(None, description="Preprocessing of that model.")
     model_output: OutputKind = Field("auto", description="What that model returns.")
     trust_code: bool = Field(False, description="Allow that model's author to run code.")
-    validity: tuple[Path, ...] = Field(
-        (), description="validity.json of 'compare --validity': metrics that fail go last; may be repeated."
-    )
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
     yes: bool = Field(False, description=YES)
 
 
