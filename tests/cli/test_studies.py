@@ -349,7 +349,7 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
 
     def known(resolved, **_):
         calls.append(resolved)
-        methods = resolved.plan.arms[0].methods
+        methods = resolved.plan.models[0].methods
         return read_timings([row for row in document["timings"] if row["method"] in methods])
 
     monkeypatch.setattr(_timing, "measure_runtimes", known)

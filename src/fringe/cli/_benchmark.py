@@ -38,9 +38,9 @@ def benchmark(given: dict[str, Any], how: dict[str, Any], what: dict[str, Any]) 
 
         flags, options = RunFlags(**how).resolve(), BenchmarkOptions(**what)
         plan = build_plan(flags.spec(given))
-        for arm in plan.arms:
-            if options.reference not in (None, *arm.methods):  # the report would refuse it after hours of work
-                message = f"got {options.reference!r}; the methods: {', '.join(arm.methods)}"
+        for model in plan.models:
+            if options.reference not in (None, *model.methods):  # the report would refuse it after hours of work
+                message = f"got {options.reference!r}; the methods: {', '.join(model.methods)}"
                 raise InputError(message, argument="reference")
         if not options.dry_run:
             raise typer.Exit(run_and_report(plan, flags, report=options.report, reference=options.reference))

@@ -229,8 +229,8 @@ def estimate_tasks(
     options = options or ProbeOptions()
     began, used = time.perf_counter(), time.process_time()
     total = _Total()
-    for arm in resolved.plan.arms:
-        _add_model(total, resolved, arm.label, tasks, options, store)
+    for model in resolved.plan.models:
+        _add_model(total, resolved, model.label, tasks, options, store)
     elapsed, cpu = time.perf_counter() - began, time.process_time() - used
     with _threads(options.threads):
         is_cpu = clock_of(torch.device(options.device)) is time.process_time
@@ -243,7 +243,7 @@ def estimate_tasks(
     return RunEstimate(
         study=resolved.plan.name,
         images=len(resolved.manifest.images),
-        models=tuple(arm.label for arm in resolved.plan.arms),
+        models=tuple(model.label for model in resolved.plan.models),
         costs=tuple(total.costs),
         metrics=dict(+total.metrics),
         seconds=slower * (total.load + _makespan([options.share * one for one in durations], options.workers)),

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from fringe._names import read_list, read_pair, unique
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
-from fringe.bench.experiments import Arm, ExperimentSpec, Plan, build_plan
+from fringe.bench.experiments import ExperimentSpec, Plan, PlanModel, build_plan
 from fringe.bench.paper._tables import METRICS, MODELS
 from fringe.bench.tuning import SearchSpace, one_at_a_time, paper_space, space_of
 from fringe.errors import InputError, check_known, require_choice, wrong_value
@@ -95,7 +95,7 @@ def paper_study(study: str, spec: ExperimentSpec) -> PaperStudy:
         return PaperStudy(plan, plan, spec=merged)
     base = build_plan(merged)
     base = base if study == "runtime" else _of_first_method(base, also=("ig",) if study == "cap" else ())
-    factors = read_factors(base_method(base.arms[0]), merged.factor) if study == "sweep" else None
+    factors = read_factors(base_method(base.models[0]), merged.factor) if study == "sweep" else None
     makers: dict[str, Callable[[], Plan]] = {
         "ablation": lambda: ablation_plan(base),
         "cap": lambda: cap_plan(base),
@@ -135,24 +135,24 @@ def _without(given: StudySpec, unused: Sequence[str], reason: str) -> StudySpec:
 
 def _of_first_method(plan: Plan, also: Sequence[str]) -> Plan:
     """The plan of the first method of each model and of those in ``also``; others are named in a warning."""
-    arms: list[Arm] = []
-    for arm in plan.arms:
-        chosen, *rest = arm.methods
+    models: list[PlanModel] = []
+    for model in plan.models:
+        chosen, *rest = model.methods
         unused = [label for label in rest if label not in also]
         if unused:
             warnings.warn(f"{', '.join(unused)}: not used; this study is of {chosen}, the first method", stacklevel=3)
-        arms.append(_only(arm, [label for label in arm.methods if label not in unused]))
-    return replace(plan, arms=tuple(arms))
+        models.append(_only(model, [label for label in model.methods if label not in unused]))
+    return replace(plan, models=tuple(models))
 
 
 def _reproduction_plan(spec: StudySpec) -> Plan:
     if not spec.data:
         raise InputError("none given", argument="data", hint="name the folder of ImageNet's validation images")
     plan = build_plan(spec)
-    for arm in plan.arms:
-        if next(iter(arm.methods)) != "fringe" or "ig" not in arm.methods:
+    for model in plan.models:
+        if next(iter(model.methods)) != "fringe" or "ig" not in model.methods:
             raise InputError("the studies need fringe, first, and ig among the methods", argument="methods")
-        if arm.methods.get(DEFAULT, FRInGe()) != FRInGe():
+        if model.methods.get(DEFAULT, FRInGe()) != FRInGe():
             message = f"{DEFAULT} is the label of FRInGe() here; give this method another"
             raise InputError(message, argument="methods")
     return plan
@@ -164,15 +164,15 @@ def study_plans(base: Plan, studies: Sequence[str] = STUDIES) -> dict[str, Plan]
     one of the same name."""
     comparison = replace(base, name="comparison", metrics=_metrics(base, METRICS.values()), limits={})
     small = replace(comparison, n=min(base.n, SMALL), metrics=base.metrics, controls=False)
-    arms = tuple(map(_with_default, base.arms))
+    models = tuple(map(_with_default, base.models))
     makers: dict[str, Callable[[], Plan]] = {
-        "comparison": lambda: replace(comparison, arms=arms),
+        "comparison": lambda: replace(comparison, models=models),
         "ablation": lambda: replace(ablation_plan(comparison), controls=False),
         "cap": lambda: cap_plan(_with_cap(small)),
         "max_sensitivity": lambda: replace(
             small,
             name="max_sensitivity",
-            arms=tuple(_only(arm, ("fringe", "ig", DEFAULT)) for arm in arms),
+            models=tuple(_only(model, ("fringe", "ig", DEFAULT)) for model in models),
             metrics=_metrics(base, ["max_sensitivity"]),
         ),
         "sweep": lambda: sweep_plan(small, None),
@@ -185,25 +185,27 @@ def timed_plan(base: Plan, methods: Sequence[str] = ("fringe", "ig")) -> Plan:
 
     ``methods`` are labels of methods of ``base``, or :data:`DEFAULT`.
     """
-    arms = tuple(_only(_with_default(arm), methods) for arm in base.arms)
-    return replace(base, name="runtime", n=min(base.n, SMALL), arms=arms, controls=False)
+    models = tuple(_only(_with_default(model), methods) for model in base.models)
+    return replace(base, name="runtime", n=min(base.n, SMALL), models=models, controls=False)
 
 
 def ablation_plan(plan: Plan) -> Plan:
     """The plan with FRInGe's variants as its methods: those that the paper tuned for a network, for a setting that is
     the paper's; else the setting with parts removed."""
-    return _with_methods(plan, "ablation", lambda arm: {name: _variant(base_fringe(arm), name) for name in VARIANTS})
+    return _with_methods(
+        plan, "ablation", lambda model: {name: _variant(base_fringe(model), name) for name in VARIANTS}
+    )
 
 
 def cap_plan(plan: Plan) -> Plan:
     """The plan with FRInGe with and without the Euclidean cap, and IG (the plan's, if it has one), under the path
     diagnostics. Raises InputError for a setting without a cap."""
 
-    def methods(arm: Arm) -> dict[str, Attributor]:
-        base = base_fringe(arm)
+    def methods(model: PlanModel) -> dict[str, Attributor]:
+        base = base_fringe(model)
         if base.delta_euc is None:
-            raise InputError(f"methods: the setting of {arm.label} has no Euclidean cap to take off; set delta_euc")
-        ig = arm.methods.get("ig", IntegratedGradients())
+            raise InputError(f"methods: the setting of {model.label} has no Euclidean cap to take off; set delta_euc")
+        ig = model.methods.get("ig", IntegratedGradients())
         return {CAPPED: base, UNCAPPED: replace(base, delta_euc=None), "ig": ig}
 
     return _scored_by(_with_methods(plan, "cap", methods), DIAGNOSTICS)
@@ -211,7 +213,7 @@ def cap_plan(plan: Plan) -> Plan:
 
 def sweep_plan(plan: Plan, factors: Mapping[str, Sequence[Any]] | None) -> Plan:
     """The plan with one factor at a time varied around each model's first method, under the tuning objective."""
-    return _scored_by(_with_methods(plan, "sweep", lambda arm: one_at_a_time(base_method(arm), factors)), OBJECTIVE)
+    return _scored_by(_with_methods(plan, "sweep", lambda model: one_at_a_time(base_method(model), factors)), OBJECTIVE)
 
 
 def tuning_plan(plan: Plan) -> Plan:
@@ -219,21 +221,21 @@ def tuning_plan(plan: Plan) -> Plan:
     several models, and for scenes, of which every plan has the first examples."""
     if plan.scenes:
         raise InputError("a search needs images that no other plan uses", argument="scene", hint="name none")
-    if len(plan.arms) != 1:
-        raise InputError(f"models: got {len(plan.arms)}, expected one: a setting is tuned for one network at a time")
+    if len(plan.models) != 1:
+        raise InputError(f"models: got {len(plan.models)}, expected one: a setting is tuned for one network at a time")
     return replace(_scored_by(plan, OBJECTIVE), name="tune", holdout=True)
 
 
-def base_method(arm: Arm) -> Attributor:
+def base_method(model: PlanModel) -> Attributor:
     """Return the method that a sweep or a search varies: the first of the model."""
-    return next(iter(arm.methods.values()))
+    return next(iter(model.methods.values()))
 
 
-def base_fringe(arm: Arm) -> FRInGe:
+def base_fringe(model: PlanModel) -> FRInGe:
     """Return the FRInGe setting of a model. Raises InputError if its first method is another."""
-    method = base_method(arm)
+    method = base_method(model)
     if not isinstance(method, FRInGe):
-        raise InputError(f"methods: the study is of fringe, got {method.name!r} first for {arm.label}")
+        raise InputError(f"methods: the study is of fringe, got {method.name!r} first for {model.label}")
     return method
 
 
@@ -267,7 +269,7 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
     """Read the settings that a search by the plan of :func:`tuning_study` varies, from ``KEY`` or ``KEY=LOW,HIGH``
     texts; without any, those of the paper for FRInGe, with its two gammas if ``smoothing``, or all of another method.
     Raises InputError for a text of another form, an unknown setting or an empty range."""
-    kind = type(base_method(plan.arms[0]))
+    kind = type(base_method(plan.models[0]))
     if not texts:
         return paper_space(smoothing=smoothing) if issubclass(kind, FRInGe) else space_of(kind)
     form = "KEY or KEY=LOW,HIGH"
@@ -294,8 +296,8 @@ def _variant(base: FRInGe, name: Variant) -> FRInGe:
     return base.variant(name)
 
 
-def _with_methods(plan: Plan, name: str, methods: Callable[[Arm], Mapping[str, Attributor]]) -> Plan:
-    return replace(plan, name=name, arms=tuple(replace(arm, methods=methods(arm)) for arm in plan.arms))
+def _with_methods(plan: Plan, name: str, methods: Callable[[PlanModel], Mapping[str, Attributor]]) -> Plan:
+    return replace(plan, name=name, models=tuple(replace(model, methods=methods(model)) for model in plan.models))
 
 
 def _metrics(plan: Plan, names: Iterable[str]) -> dict[str, Metric]:
@@ -308,15 +310,17 @@ def _scored_by(plan: Plan, names: Sequence[str]) -> Plan:
     return replace(plan, metrics=_metrics(plan, names), limits={}, controls=False)
 
 
-def _only(arm: Arm, methods: Sequence[str]) -> Arm:
-    return replace(arm, methods={name: arm.methods[name] for name in methods})
+def _only(model: PlanModel, methods: Sequence[str]) -> PlanModel:
+    return replace(model, methods={name: model.methods[name] for name in methods})
 
 
-def _with_default(arm: Arm) -> Arm:
-    """The arm with ``FRInGe()`` as its last method: the first is the one that the studies vary."""
-    return replace(arm, methods={**arm.methods, DEFAULT: FRInGe()})
+def _with_default(model: PlanModel) -> PlanModel:
+    """The model with ``FRInGe()`` as its last method: the first is the one that the studies vary."""
+    return replace(model, methods={**model.methods, DEFAULT: FRInGe()})
 
 
 def _with_cap(plan: Plan) -> Plan:
     """The plan with the models whose setting has a cap, or with all if none has."""
-    return replace(plan, arms=tuple(arm for arm in plan.arms if base_fringe(arm).delta_euc is not None) or plan.arms)
+    return replace(
+        plan, models=tuple(model for model in plan.models if base_fringe(model).delta_euc is not None) or plan.models
+    )
