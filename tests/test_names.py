@@ -17,7 +17,11 @@ from fringe._names import (
     unique,
 )
 from fringe.attribution import METHODS, get_method
-from fringe.errors import InputError
+from fringe.baselines import parse_baseline
+from fringe.bench.experiments import make_executor
+from fringe.errors import FringeError, InputError
+from fringe.metrics import get_metric
+from fringe.models import load_model
 from fringe.settings import canonical_name
 
 NAMES = st.text(st.characters(exclude_characters="():"))
@@ -65,6 +69,22 @@ def test_the_label_of_a_method_names_it_again(modifiers, name):
     assert canonical_name(text, METHODS) == text
     label = get_method(text).label
     assert get_method(label).label == label
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "message"),
+    [
+        (parse_baseline, "blur(3):0.2", "got 'blur(3):0.2'"),
+        (make_executor, "ray(3):auto", "got 'ray(3):auto'"),
+        (get_metric, "quantus(3):pixel_flipping", "got 'quantus'"),
+        (get_metric, "insertion(3)", "got 'insertion(3)', but insertion takes no number in brackets"),
+        (get_method, "ig(3):paper", "got 'ig(3):paper', but ig takes no number in brackets"),
+        (load_model, "embedded(3):digits", "'embedded(3):digits': 'embedded(3)' is neither a family nor"),
+    ],
+)
+def test_a_number_is_refused_by_what_takes_none(read, text, message):
+    with pytest.raises(FringeError, match=re.escape(message)):
+        read(text)
 
 
 @pytest.mark.parametrize(

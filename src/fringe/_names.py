@@ -56,9 +56,13 @@ class Reference:
         name, number = (head, None) if numbered is None else numbered.groups()
         return cls(name, number, rest if colon else None)
 
+    @property
+    def head(self) -> str:
+        """What stands before the first colon: the name of what takes no number."""
+        return self.name if self.number is None else f"{self.name}({self.number})"
+
     def __str__(self) -> str:
-        number = "" if self.number is None else f"({self.number})"
-        return f"{self.name}{number}" if self.rest is None else f"{self.name}{number}:{self.rest}"
+        return self.head if self.rest is None else f"{self.head}:{self.rest}"
 
 
 def split_label(text: str, label: str = LABEL) -> tuple[str, str]:

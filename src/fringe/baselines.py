@@ -89,7 +89,7 @@ def parse_baseline(text: object, argument: str = "baseline") -> tuple[str, float
             f"got {text!r}, expected a name such as 'zero' or 'blur:0.1'", argument=argument, hint=f"known: {known}"
         )
     reference = Reference.parse(text)
-    name = reference.name
+    name = reference.head
     if name not in BASELINES:
         hint = known_hint(name, BASELINES, f"known baselines: {known}", cutoff=0.4)
         raise InputError(f"got {text!r}", argument=argument, hint=hint)

@@ -58,10 +58,10 @@ def get_metric(metric: str | Metric) -> Metric:
     """
     if isinstance(metric, str):
         reference = Reference.parse(metric)
-        if reference.name == "quantus":
+        if reference.head == "quantus":
             return quantus_metric(reference.rest or "")
-        if reference.name in KNOWN and reference.name not in METRICS:
-            raise InputError(f"got {metric!r}", argument="metric", hint=f"did you mean 'quantus:{reference.name}'?")
+        if reference.head in KNOWN and reference.head not in METRICS:
+            raise InputError(f"got {metric!r}", argument="metric", hint=f"did you mean 'quantus:{reference.head}'?")
     return configured(metric, Metric, METRICS, "Insertion()")
 
 

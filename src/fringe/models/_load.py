@@ -154,8 +154,8 @@ def load_model(
 def _family(spec: str) -> tuple[str, str]:
     """The family of a spec, and the spec without its prefix."""
     reference = Reference.parse(spec)
-    if reference.rest is not None and reference.name in _PREFIXES and reference.number is None:
-        return reference.name, reference.rest
+    if reference.rest is not None and reference.head in _PREFIXES:
+        return reference.head, reference.rest
     if FILE_SPEC.fullmatch(spec):
         return "file", spec
     suffix = PurePath(spec).suffix.lower()
@@ -166,7 +166,7 @@ def _family(spec: str) -> tuple[str, str]:
             f"{spec!r} holds weights and no architecture", hint=f"name both, as in torchvision:resnet18@{spec}"
         )
     refuse_unsafe(spec)
-    if MODULE_SPEC.fullmatch(spec) and is_installed(reference.name.partition(".")[0]):
+    if MODULE_SPEC.fullmatch(spec) and is_installed(reference.head.partition(".")[0]):
         return "module", spec
     raise _unknown(spec)
 

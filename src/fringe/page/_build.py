@@ -108,10 +108,11 @@ def _leads_to(path: Trajectory, values: Tensor) -> bool:
 
 
 def _title(method: str) -> str:
-    reference, kind = Reference.parse(method), METHODS.get(Reference.parse(method).name)
-    if kind is None or kind.package is not None or reference.number or reference.rest not in (None, "", *kind.presets):
+    reference = Reference.parse(method)
+    kind, preset = METHODS.get(reference.head), reference.rest
+    if kind is None or kind.package is not None or (preset and preset not in kind.presets):
         return method_title(method)
-    return kind.title + (f" ({reference.rest})" if reference.rest else "")
+    return f"{kind.title} ({preset})" if preset else kind.title
 
 
 def _labels(context: Context, start: Tensor, explained: list[int]) -> list[Label]:

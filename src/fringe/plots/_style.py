@@ -332,7 +332,7 @@ def method_title(label: str) -> str:
         return (
             _MODIFIED[named.name] + (f" ({named.number} px)" if named.number else "") + f": {method_title(named.rest)}"
         )
-    title = METHODS.get(named.name) if named.number is None else None
+    title = METHODS.get(named.head)
     return label if title is None else f"{title} ({named.rest})" if named.rest else title
 
 

@@ -61,6 +61,6 @@ def make_executor(name: str, workers: int | None = None, timeout: float | None =
     if name == "processes":
         return ProcessExecutor(workers or os.cpu_count() or 1, timeout)
     reference = Reference.parse(name)
-    if reference.name == "ray":
+    if reference.head == "ray":
         return RayExecutor(reference.rest or None, workers=workers, timeout=timeout)
     raise InputError(f"got {name!r}, expected serial, processes, ray or ray:ADDRESS", argument="executor")
