@@ -42,11 +42,11 @@ QUICK_METHODS: Mapping[str, str] = {
 }
 
 
-def _texts(value: Any, argument: str) -> tuple[str, ...]:
+def _texts(value: Any, argument: str, expected: str = "text or a list of texts") -> tuple[str, ...]:
     """A text or a list of texts as a tuple."""
     values: Sequence[Any] = (value,) if isinstance(value, (str, Path)) else value
     if not isinstance(values, (list, tuple)) or not all(isinstance(v, (str, Path)) for v in values):
-        raise wrong_value(argument, value, "text or a list of texts")
+        raise wrong_value(argument, value, expected)
     return tuple(map(str, values))
 
 
@@ -69,10 +69,7 @@ def _models(value: Any) -> dict[str, Any]:
         return _required(dict(table), "model")
     if callable(value):
         return {"model": value}
-    try:
-        texts = _required(_texts(value, "model"), "model")
-    except InputError as error:
-        raise (wrong_value("model", value, _EXPECTED["model"]) if error.message != "none given" else error) from None
+    texts = _required(_texts(value, "model", _EXPECTED["model"]), "model")
     pairs = [(label or spec, spec) for label, spec in map(split_label, texts)]
     return unique(pairs, "model", "tell them apart with LABEL=SPEC")
 
