@@ -141,7 +141,8 @@ def _undocumented_class(node: ast.ClassDef, module: Module) -> list[str]:
     text = ast.get_docstring(node) or ""
     fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and "ClassVar" not in ast.unparse(n.annotation)]
     commented = all(
-        re.search("Annotated|Baseline|perturb[.]", ast.unparse(n.annotation)) or "help=" in ast.unparse(n)
+        re.search("Annotated|Baseline|perturb[.]", ast.unparse(n.annotation))
+        or re.search("help=|description=", ast.unparse(n))
         for n in fields
     )
     documented = commented or "Attributes:" in text or "Args:" in text

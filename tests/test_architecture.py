@@ -36,7 +36,7 @@ HEAVY = {  # package: the only rooms that may import it
     "typer": {"cli"},
     "rich": {None, "attribution", "cli", "plots"},
     "tqdm": {None},
-    "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "paper", "settings"},
+    "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "paper", "report", "settings"},
     "PIL": {"app", "models", "data", "cli", "page", "metrics"},  # metrics measure compressed sizes
     "torchvision": {"models"},
     "timm": {"models"},

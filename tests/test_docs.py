@@ -175,6 +175,14 @@ def test_a_method_is_documented_with_its_settings(site):
 
 
 @pytest.mark.thorough
+def test_options_are_documented_with_their_fields_and_help(site):
+    page = (site / "reference" / "fringe.ExperimentSpec.html").read_text(encoding="utf-8")
+    for name, field in fringe.ExperimentSpec.model_fields.items():
+        assert f'<span class="pre">{name}</span>' in page
+        assert re.split("['=]", field.description)[0] in page
+
+
+@pytest.mark.thorough
 def test_the_site_loads_nothing_from_a_network(site):
     outside = re.compile(
         r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=\"(?:https?:)?//[^\"]*", re.IGNORECASE

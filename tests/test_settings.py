@@ -5,11 +5,14 @@ import json
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import pytest
 import torch
+from annotated_types import Ge, Le
+from pydantic import Field
 from torch import nn
 
 from fringe import METHODS, METRICS, FRInGe, InputError, attribute
@@ -18,6 +21,7 @@ from fringe.settings import (
     Doc,
     Fraction,
     NotNegative,
+    Options,
     Positive,
     PositiveFraction,
     PositiveInt,
@@ -291,3 +295,35 @@ def test_the_largest_noise_gives_a_finite_map():
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh())
     found = attribute(model.eval(), torch.ones(1, 1, 2, 2), method=SmoothGrad(sigma=1e30, samples=4))
     assert found.values.isfinite().all()
+
+
+class Few(Options):
+    """Options of every kind of type."""
+
+    count: int = Field(1, ge=1)
+    share: Annotated[float, Ge(0), Le(1)] = 0.5
+    size: Literal["auto"] | PositiveInt = "auto"
+    mode: Literal["fast", "slow"] = "fast"
+    names: tuple[str, ...] = ()
+    file: Path | None = None
+    flag: bool = False
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"count": 0}, "count: got 0, expected a whole number of at least 1"),
+        ({"count": "x"}, "count: got 'x', expected a whole number of at least 1"),
+        ({"share": 2}, "share: got 2, expected a number of at least 0 and of at most 1"),
+        ({"size": 0}, "size: got 0, expected auto or a positive whole number"),
+        ({"mode": "x"}, "mode: got 'x', expected one of fast, slow"),
+        ({"names": 3}, "names: got 3, expected a list of texts"),
+        ({"file": 3}, "file: got 3, expected text or none"),
+        ({"flag": "x"}, "flag: got 'x', expected true or false"),
+        ({"flags": True}, "unknown field 'flags'; did you mean 'flag'? The fields: count, share"),
+    ],
+)
+def test_options_say_what_they_take_in_the_words_of_settings(given, message):
+    with pytest.raises(InputError) as caught:
+        Few(**given)
+    assert str(caught.value).startswith(message)

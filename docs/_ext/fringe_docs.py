@@ -95,7 +95,7 @@ DATA = {
 HELPERS = {
     *("nearest", "did_you_mean", "known_hint", "check_known", "require", "require_positive", "require_integer"),
     *("require_choice", "first_line", "is_transient", "is_out_of_memory", "is_device_error", "is_machine_error"),
-    *("is_misread", "odd", "look_up", "canonical_name"),
+    *("is_misread", "wrong_value", "odd", "look_up", "canonical_name"),
 }
 
 #: Pages of the repository's root, shown under these names.
@@ -216,10 +216,17 @@ def _signature(app: Any, what: str, name: str, value: Any, options: Any, signatu
 
 
 def _docstring(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """Make a docstring safe for reStructuredText, and give methods and metrics the table of their settings."""
+    """Make a docstring safe for reStructuredText, and give methods, metrics and options the table of their fields."""
     lines[:] = _escaped("\n".join(lines)).split("\n")
-    from fringe.settings import Settings, settings_of
+    from fringe.settings import Options, Settings, settings_of
 
+    if what == "class" and inspect.isclass(value) and issubclass(value, Options):
+        lines += ["", ".. list-table:: Fields", "   :header-rows: 1", "   :widths: 22 16 62", ""]
+        lines += ["   * - field", "     - default", "     - meaning"]
+        for field, known in value.model_fields.items():
+            default = "required" if known.is_required() else f"``{known.get_default()!r}``"
+            lines += [f"   * - ``{field}``", f"     - {default}", f"     - {_escaped(known.description or '')}"]
+        lines.append("")
     if what == "class" and inspect.isclass(value) and issubclass(value, Settings) and dataclasses.is_dataclass(value):
         settings = settings_of(value)
         if not settings or inspect.isabstract(value):

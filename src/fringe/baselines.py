@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fringe._filters import gaussian_blur as gaussian_blur
+from fringe._names import Reference
 from fringe._rng import KeyedGenerator
 from fringe.errors import InputError, known_hint
 from fringe.linalg import batch_view
@@ -87,15 +88,16 @@ def parse_baseline(text: object, argument: str = "baseline") -> tuple[str, float
         raise InputError(
             f"got {text!r}, expected a name such as 'zero' or 'blur:0.1'", argument=argument, hint=f"known: {known}"
         )
-    name, colon, number = text.partition(":")
+    reference = Reference.parse(text)
+    name = reference.head
     if name not in BASELINES:
         hint = known_hint(name, BASELINES, f"known baselines: {known}", cutoff=0.4)
         raise InputError(f"got {text!r}", argument=argument, hint=hint)
     default = BASELINES[name]
-    if not colon:
+    if reference.rest is None:
         return name, default or 0.0
     try:
-        value = float(number)
+        value = float(reference.rest)
     except ValueError:
         value = -1.0
     if default is None or not 0 < value < float("inf"):

@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import json
 import math
+import reprlib
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
@@ -85,6 +86,11 @@ def check_known(argument: str, name: str, known: Iterable[str]) -> None:
     if name not in names:
         hint = known_hint(name, names, f"known: {', '.join(names) or 'none'}")
         raise InputError(f"got {name!r}", argument=argument, hint=hint)
+
+
+def wrong_value(argument: str, value: object, expected: str) -> InputError:
+    """The error of a value, however long, that an argument does not take."""
+    return InputError(f"got {reprlib.repr(value)}, expected {expected}", argument=argument)
 
 
 def require(condition: bool, name: str, value: object, expected: str) -> None:

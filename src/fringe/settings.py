@@ -12,22 +12,20 @@ import dataclasses
 import inspect
 import json
 import re
-import reprlib
 import unicodedata
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt, Predicate
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from fringe.errors import FringeError, InputError, did_you_mean, nearest
-
-#: What a type takes, by the first word of the kind of error that pydantic reports.
-_OPTION_TYPES = {"bool": "true or false", "int": "a whole number", "float": "a number", "tuple": "a list of texts"}
+from fringe._names import Reference
+from fringe.errors import FringeError, InputError, did_you_mean, nearest, wrong_value
 
 
 class Options(BaseModel):
@@ -45,7 +43,18 @@ class Options(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise _input_error(error, self.expected) from error
+            raise self._input_error(error) from error
+
+    def _input_error(self, error: ValidationError) -> InputError:
+        """The first problem of a validation as an error that names the field, the value and what is expected."""
+        first = error.errors()[0]
+        original = first.get("ctx", {}).get("error")
+        if isinstance(original, InputError):
+            return original
+        name = str(first["loc"][0])
+        field = type(self).model_fields[name]
+        hint = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        return wrong_value(name, first["input"], self.expected.get(name) or _words(hint))
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str], kind: str) -> None:
@@ -60,29 +69,6 @@ def nearest_known(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """The end of a sentence about an unknown name: the nearest one that is known, if one is near."""
     near = did_you_mean(name, known, cutoff=cutoff)
     return f"; {near}" if near else "."
-
-
-def wrong_value(argument: str, value: Any, expected: str) -> InputError:
-    """The error of a value that an option does not take."""
-    return InputError(f"got {reprlib.repr(value)}, expected {expected}", argument=argument)
-
-
-def _input_error(error: ValidationError, expected: Mapping[str, str]) -> InputError:
-    """The first problem of a validation as an error that names the field, the value and what is expected."""
-    first = error.errors()[0]
-    original = first.get("ctx", {}).get("error")
-    if isinstance(original, InputError):
-        return original
-    name, value = str(first["loc"][0]), first["input"]
-    if first["type"] == "greater_than_equal":
-        return wrong_value(name, value, f"at least {first.get('ctx', {})['ge']:g}")
-    if first["type"] == "greater_than" and name not in expected:
-        least = first.get("ctx", {})["gt"]
-        return wrong_value(name, value, f"at least {least + 1}" if isinstance(value, int) else f"more than {least:g}")
-    if first["type"] == "literal_error" and name not in expected:
-        choices = [choice.strip("'") for choice in re.split(", | or ", str(first.get("ctx", {})["expected"]))]
-        return wrong_value(name, value, f"one of {', '.join(choices)}")
-    return wrong_value(name, value, expected.get(name, _OPTION_TYPES.get(first["type"].partition("_")[0], "text")))
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
@@ -136,6 +122,7 @@ NotNegative = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Ge(0), Le(1)]
 PositiveFraction = Annotated[float, Gt(0), Le(1)]
 PositiveInt = Annotated[int, Gt(0)]
+NotNegativeInt = Annotated[int, Ge(0)]
 #: Largest setting. A noise of a larger one leaves single precision, which ends at 3.4e38.
 _MOST = 1e30
 PositiveOddInt = Annotated[int, Gt(0), Predicate(odd)]
@@ -386,14 +373,27 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     raise InputError(f"got {name!r}{hint} Known {key}s: {known}", argument=key)
 
 
-def configured(text: str, registry: Mapping[str, type[S]]) -> S:
-    """Make what is called ``NAME`` or ``NAME:PRESET`` in the ``registry``. Raises InputError for an unknown one."""
-    name, colon, preset = text.partition(":")
-    kind = look_up(name, registry)
+def configured(given: S | str, base: type[S], registry: Mapping[str, type[S]], example: str, hint: str = "") -> S:
+    """Make what a reference names in the ``registry``; what is of the ``base`` class already is returned as it is.
+
+    Raises InputError for anything else, with an ``example`` of it and this ``hint``, and for an unknown name or preset.
+    """
+    if isinstance(given, base):
+        return given
+    if not isinstance(given, str):
+        message = f"got {given!r}, expected a name or a configured {base.record_key} such as {example}"
+        raise InputError(message, argument=base.record_key, hint=hint or None)
+    reference = Reference.parse(given)
+    kind = look_up(reference.name, registry)
+    number = getattr(kind, "number", None)
+    if reference.number is not None and number is None:
+        raise InputError(f"got {given!r}, but {kind.name} takes no number in brackets", argument=kind.record_key)
     try:
-        return kind.preset(preset) if colon else kind()
-    except InputError as error:  # the preset is a part of this name
-        raise InputError(error.message, argument=kind.record_key) from error
+        made = kind() if reference.rest is None else kind.preset(reference.rest)
+        return made if reference.number is None else made.with_text({number: reference.number})
+    except InputError as error:  # the preset and the number are parts of this name
+        text = error.message if error.argument in (kind.record_key, "preset") else f"{error.argument}: {error.message}"
+        raise InputError(text, argument=kind.record_key, hint=error.hint) from error
 
 
 def canonical_name(text: str, registry: Mapping[str, type[Settings]]) -> str:
@@ -401,12 +401,12 @@ def canonical_name(text: str, registry: Mapping[str, type[Settings]]) -> str:
 
     A name that :func:`look_up` does not know stays as it is.
     """
-    name, colon, rest = text.partition(":")
-    name, bracket, number = name.partition("(")
+    reference = Reference.parse(text)
+    name, rest = reference.name, reference.rest
     known = name if name in registry else _spellings(registry).get(_letters(name), name)
-    if known in registry and "of" in settings_of(registry[known]):  # what it modifies has a name, too
+    if rest is not None and known in registry and "of" in settings_of(registry[known]):  # what it modifies has a name
         rest = canonical_name(rest, registry)
-    return f"{known}{bracket}{number}{colon}{rest}"
+    return str(dataclasses.replace(reference, name=known, rest=rest))
 
 
 def _spellings(registry: Mapping[str, type[Settings]]) -> dict[str, str]:
@@ -453,7 +453,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 _NOUNS = {float: "number", int: "whole number"}
-_TYPES = {bool: "true or false", NoneType: "none", str: "text"}
+_TYPES = {bool: "true or false", NoneType: "none", str: "text", Path: "text"}
 _LIMITS = {Gt: ("above", "gt"), Ge: ("of at least", "ge"), Lt: ("below", "lt"), Le: ("of at most", "le")}
 
 
@@ -467,9 +467,12 @@ def _words(hint: Any) -> str:
     if get_origin(bare) is Literal:
         choices = ", ".join(map(str, get_args(bare)))
         return choices if len(get_args(bare)) == 1 else f"one of {choices}"
+    if get_origin(bare) in (tuple, list) and get_args(bare)[0] is str:
+        return "a list of texts"
     if get_origin(bare) is tuple:
         return "lists of numbers" if get_origin(get_args(bare)[0]) is tuple else "numbers with commas between them"
     if bare not in _NOUNS:
+        bare = get_origin(bare) or bare
         return _TYPES.get(bare) or getattr(bare, "__name__", str(bare))
     metadata = _metadata(hint)
     adjectives = ["positive" for m in metadata if m == Gt(0)]

@@ -280,8 +280,8 @@ def test_the_command_refuses_a_host_and_a_port_in_use(server):
     [
         (["--model", "torchvision:no_such_net"], "error: "),
         (["--model", "net.py:make", "--preprocessing", "unit"], "--trust-code"),
-        (["--queue", "0"], "--queue: got 0, expected at least 1"),
-        (["--max-pixels", "0"], "--max-pixels: got 0, expected at least 1"),
+        (["--queue", "0"], "--queue: got 0, expected a whole number of at least 1"),
+        (["--max-pixels", "0"], "--max-pixels: got 0, expected a whole number of at least 1"),
         (["--time-limit", "0"], "--time-limit: got 0.0, expected more than 0 seconds"),
         (["--device", "tpu"], "--device"),
         (["--port", "70000"], "--port: got 70000, expected 0 to 65535"),

@@ -179,7 +179,7 @@ class TestNames:
             metrics="insertion",
             set=["straight:fringe.steps=9", "straight:fringe.of.tau=0.02", "smooth(3):ig.of.steps=5", "wide.sigma=9"],
         )
-        methods = build_plan(spec).arms[0].methods
+        methods = build_plan(spec).models[0].methods
         assert dict(methods) == {
             "straight:fringe": Straight(fringe.FRInGe(tau=0.02), steps=9),
             "smooth(3):ig": Smooth(fringe.IntegratedGradients(steps=5)),
@@ -189,7 +189,7 @@ class TestNames:
     def test_the_papers_setting_goes_to_the_method_inside(self):
         with pytest.warns(UserWarning, match="the paper has no setting for"):
             plan = build_plan(ExperimentSpec(methods="straight:fringe:auto,fringe:auto", metrics="insertion"))
-        assert plan.arms[0].methods["straight:fringe:auto"] == Straight(plan.arms[0].methods["fringe:auto"])
+        assert plan.models[0].methods["straight:fringe:auto"] == Straight(plan.models[0].methods["fringe:auto"])
 
     def test_objects_go_by_their_labels(self, digits):
         model, x, space = digits

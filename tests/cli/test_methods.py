@@ -209,4 +209,4 @@ def test_in_a_comparison_each_name_means_one_method_or_metric(tmp_path):
         "limits": {"max sensitivity": 2},
     }
     plan = build_plan(ExperimentSpec(**names, model="resnet18=embedded:digits"))
-    assert (list(plan.arms[0].methods), plan.limits) == (["fringe:auto", "guided_ig"], {"max_sensitivity": 2})
+    assert (list(plan.models[0].methods), plan.limits) == (["fringe:auto", "guided_ig"], {"max_sensitivity": 2})

@@ -96,7 +96,7 @@ def test_a_key_of_a_specification_may_be_set_as_text(tmp_path):
         ("limit = {}", "unknown key 'limit'; did you mean 'limits'?"),
         ("trust_code = true", "--trust-code: a file cannot trust code"),
         ('n = "three"', "--n: got 'three', expected a whole number"),
-        ("n = 0", "--n: got 0, expected at least 1"),
+        ("n = 0", "--n: got 0, expected a whole number of at least 1"),
         ("limits = { sparseness = -1 }", "--limit: got 'sparseness=-1'"),
         ("n = [", "--config: "),
     ],
@@ -125,7 +125,7 @@ def test_a_file_that_makes_no_sense_is_one_line_that_names_the_flag(tmp_path, te
         (("status", "--run", "x"), "No such option: --run. RUN is typed without it, as in fringe status RUN.\n"),
         (("status", "--rum", "x"), "No such option: --rum\n"),
         (("benchmark", "--out", "x", "--n", "many"), "--n"),
-        (("tune", "--out", "x", "--trials", "0"), "--trials: got 0, expected at least 1\n"),
+        (("tune", "--out", "x", "--trials", "0"), "--trials: got 0, expected a positive whole number\n"),
         (
             ("reproduce", "sweep", "--out", "x", "--factor", "tau=1"),
             "No such option: --factor. A key of the study is given by --set, as in --set factor=VALUE.\n",

@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, IntegratedGradients
-from fringe.bench.experiments import TRIAL, Arm, ModelSource, Plan, RunOptions, Store, describe_failures, run_plan
+from fringe.bench.experiments import TRIAL, ModelSource, Plan, PlanModel, RunOptions, Store, describe_failures, run_plan
 from fringe.bench.experiments._store import CRASH, PLAN, VOID
 from fringe.bench.experiments._tasks import pending_tasks
 from fringe.bench.paper import _tuning
@@ -28,13 +28,13 @@ def document(run):
 
 def small(data=("embedded:digits",), **changes):
     methods = {"ig": IntegratedGradients(steps=2), "fringe": FRInGe(steps=2, cg_iterations=2)}
-    arms = (Arm("digits", ModelSource("embedded:digits"), methods),)
-    plan = Plan("benchmark", tuple(data), arms, {"sparseness": Sparseness()}, n=2, controls=False)
+    models = (PlanModel("digits", ModelSource("embedded:digits"), methods),)
+    plan = Plan("benchmark", tuple(data), models, {"sparseness": Sparseness()}, n=2, controls=False)
     return replace(plan, **changes)
 
 
 def only(plan, **methods):
-    return replace(plan, arms=(replace(plan.arms[0], methods=methods),))
+    return replace(plan, models=(replace(plan.models[0], methods=methods),))
 
 
 def test_a_whole_run_is_exit_code_0_in_a_table_and_in_json(tmp_path):

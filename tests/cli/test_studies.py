@@ -115,8 +115,8 @@ def test_sweep_draws_the_objective_of_the_scores(tmp_path):
         ),
         (("tune", "--search", "reference"), "--search: reference: fringe has no range"),  # not --references
         (("tune", "--search", "cg_iterations=0,5"), "--search: cg_iterations: got 0, expected a positive whole number"),
-        (("tune", "--search", "tau=1e-3,1e-2", "--search", "tau=1,2"), "--search: tau is given twice"),
-        (("reproduce", "sweep", "--set", 'factor=["tau=1e-3", "tau=1e-2"]'), "factor: tau is given twice"),
+        (("tune", "--search", "tau=1e-3,1e-2", "--search", "tau=1,2"), "--search: tau given twice"),
+        (("reproduce", "sweep", "--set", 'factor=["tau=1e-3", "tau=1e-2"]'), "factor: tau given twice"),
         (
             ("reproduce", "sweep", "--set", "factor=solve=natural,gradient"),
             "factor: got 'solve=natural,gradient', expected numbers",
@@ -349,7 +349,7 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
 
     def known(resolved, **_):
         calls.append(resolved)
-        methods = resolved.plan.arms[0].methods
+        methods = resolved.plan.models[0].methods
         return read_timings([row for row in document["timings"] if row["method"] in methods])
 
     monkeypatch.setattr(_timing, "measure_runtimes", known)

@@ -13,7 +13,7 @@ import fringe
 from fringe import METRICS, Classifier, FRInGe, InputSpace
 from fringe._rng import KeyedGenerator
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.experiments._plan import Arm, ModelSource, Plan
+from fringe.bench.experiments._plan import ModelSource, Plan, PlanModel
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._tasks import pending_tasks
 from fringe.captum import CaptumAttributor
@@ -225,7 +225,7 @@ def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu():
     plan = Plan(
         name="plan",
         data=("embedded:digits",),
-        arms=(Arm("digits", ModelSource("embedded:digits"), {"ig": fringe.IntegratedGradients(steps=4)}),),
+        models=(PlanModel("digits", ModelSource("embedded:digits"), {"ig": fringe.IntegratedGradients(steps=4)}),),
         metrics={
             "sparseness": Sparseness(),
             "insertion": Insertion(),

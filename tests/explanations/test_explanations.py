@@ -386,7 +386,7 @@ def test_the_record_gives_the_options_back(tmp_path):
     [
         ({"sets": 3}, "unknown field 'sets'; did you mean 'set'? The fields: model, target"),
         ({"target": "cat"}, "target: got 'cat', which is no class of the model"),
-        ({"batch_size": 0}, "batch_size: got 0, expected 'auto' or a positive whole number"),
+        ({"batch_size": 0}, "batch_size: got 0, expected auto or a positive whole number"),
         ({"method": "igg"}, "did you mean 'ig'"),
         ({"variant": "euclidean"}, "variant: belongs to the method fringe, not to 'ig'"),
         ({"set": ("steps",)}, "set: got 'steps', expected KEY=VALUE"),

@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import fringe
-from fringe.models import LOADERS, LoadedModel, ModelError, Preprocessing, load_model, split_label
+from fringe._names import split_label
+from fringe.models import LOADERS, LoadedModel, ModelError, Preprocessing, load_model
 
 UNIT = Preprocessing.parse("unit,channels=1")
 

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from fringe._files import write_atomic
+from fringe._names import split_label
 from fringe._text import to_csv
 from fringe.app._fragments import comparison_html, page_frame
 from fringe.app._jobs import Job, Jobs, Show, StoppedError
@@ -40,7 +41,6 @@ CLASSES = 5
 #: Methods that need more than an image: reference images, another method, or another package.
 _NEEDS_MORE = ("captum", "expected_gradients", "geoig_knn", "ig2", "lxt", "smooth", "straight", "zennit")
 _SAFE = re.compile(r"[^\w.-]+")
-_NAMED = re.compile(r"([\w .-]+)=(.+)")
 
 
 @dataclass(frozen=True)
@@ -236,15 +236,15 @@ def load_models(spec: AppSpec, class_names: Sequence[str] | None = None) -> dict
     The specification is not shown, because it may contain a path of this machine."""
     models: dict[str, LoadedModel] = {}
     for text in spec.model or (SOURCE,):
-        named = _NAMED.fullmatch(text)
+        name, spec_of_model = split_label(text, r"[\w .-]+")
         loaded = load_model(
-            named[2] if named else text,
+            spec_of_model,
             trust_code=spec.trust_code,
             preprocessing=spec.preprocessing,
             class_names=class_names,
             device=resolve_device(spec.device),
         )
-        name = named[1].strip() if named else loaded.label
+        name = name or loaded.label
         if name in models:
             raise InputError(f"two models are called {name!r}", argument="model", hint=f"write {name}-2={text}")
         models[name] = loaded

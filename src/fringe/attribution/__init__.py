@@ -9,10 +9,10 @@ from fringe.attribution._base import (
     Progress,
     Trajectory,
     get_method,
+    innermost_reference,
     load,
     method_of_record,
     require_package,
-    split_name,
 )
 from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._context import Context, InputKind

@@ -1,7 +1,6 @@
 """What every attribution method takes and gives, and the methods by name."""
 
 import dataclasses
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from fringe._names import Reference
 from fringe.attribution._context import Context
 from fringe.attribution._saved import read
 from fringe.attribution._views import KINDS, Views, method_label
@@ -19,7 +19,7 @@ from fringe.classifier import PassCounts
 from fringe.errors import InputError, install_hint, is_installed, require_integer
 from fringe.paths import JVPUse, Problem
 from fringe.paths import Progress as Progress
-from fringe.settings import Doc, Settings, checked_by, look_up, settings_of
+from fringe.settings import Doc, Settings, checked_by, configured, look_up, settings_of
 
 Verdict = Literal[
     "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
@@ -458,8 +458,6 @@ def reference_images(problem: Problem, purpose: str) -> Tensor:
 #: The registered methods: name to class. :mod:`fringe.attribution` fills it.
 METHODS: dict[str, type[Attributor]] = KINDS
 
-_WITH_NUMBER = re.compile(r"([^(:]*)\(([^):]*)\)(.*)", re.DOTALL)
-
 
 def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     """Return a configured method.
@@ -475,44 +473,22 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     Raises:
         InputError: If there is no such method or preset.
     """
-    if isinstance(method, Attributor):
-        return method
-    if isinstance(method, type) and issubclass(method, Attributor):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(method, type) and issubclass(method, Attributor):
         return method()
-    if not isinstance(method, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        hint = "fringe.bench.cards.read_target makes a method of a function" if callable(method) else None
-        message = f"got {method!r}, expected a name or a configured method such as FRInGe()"
-        raise InputError(message, argument="method", hint=hint)
-    split = _WITH_NUMBER.fullmatch(method)
-    name, colon, preset = (method if split is None else split[1] + split[3]).partition(":")
-    if name.endswith(".py"):
+    if isinstance(method, str) and Reference.parse(method).name.endswith(".py"):
         hint = "for a benchmark see 'How do I score my own method?' in docs/questions.md"
         message = f"got {method!r}, but only fringe compare and fringe verify read a function of a file"
         raise InputError(message, argument="method", hint=hint)
-    kind = look_up(name, METHODS)
-    if split is not None and kind.number is None:
-        raise InputError(f"got {method!r}, but {kind.name} takes no number in brackets", argument="method")
-    try:
-        result = kind.preset(preset) if colon else kind()
-        return result if split is None or kind.number is None else result.with_text({kind.number: split[2]})
-    except InputError as error:  # the preset and the number are parts of this name
-        text = error.message if error.argument in ("method", "preset") else f"{error.argument}: {error.message}"
-        raise InputError(text, argument="method", hint=error.hint) from error
+    hint = "fringe.bench.cards.read_target makes a method of a function" if callable(method) else ""
+    return configured(method, Attributor, METHODS, "FRInGe()", hint)
 
 
-def split_name(text: str) -> tuple[str, str, str]:
-    """Split the name of a method, as for :func:`get_method`, into modifiers, the method in them, and its preset.
-
-    Each may be empty, and modifiers keep their colons: ``("smooth(3):", "fringe", "preview")``. Raises InputError if a
-    method has another name.
-    """
-    modifiers, rest = "", text
-    while ":" in rest:
-        head, _, tail = rest.partition(":")
-        if "of" not in settings_of(look_up(head.partition("(")[0], METHODS)):
-            return modifiers, head, tail
-        modifiers, rest = f"{modifiers}{head}:", tail
-    return modifiers, rest, ""
+def innermost_reference(text: str) -> Reference:
+    """Return the method and the preset that a name, as for :func:`get_method`, holds inside all modifiers."""
+    reference = Reference.parse(text)
+    while reference.rest is not None and "of" in settings_of(look_up(reference.name, METHODS)):
+        reference = Reference.parse(reference.rest)
+    return reference
 
 
 def require_package(method: Attributor) -> None:

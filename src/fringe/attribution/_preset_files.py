@@ -1,16 +1,15 @@
 """Tuned settings of a method as a file, with metadata of the search."""
 
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict, cast, get_type_hints
 
 from fringe._files import PRESET_BYTES, read_regular, require_local, write_atomic
 from fringe.attribution._attribute import METHODS
 from fringe.attribution._base import Attributor
 from fringe.errors import InputError, TransientError, check_known
-from fringe.settings import settings_of
+from fringe.settings import NotNegativeInt, PositiveInt, Setting, settings_of
 
 #: First entry of every preset file: name and version of the format.
 PRESET_FORMAT = "fringe preset 1"
@@ -23,33 +22,16 @@ class PresetMetadata(TypedDict):
     weights: str
     objective: float
     images: list[str]
-    trials: int
-    seed: int
+    trials: PositiveInt
+    seed: NotNegativeInt
     version: str
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, cast(list[Any], value)))
-
-
-#: Test of each entry of the metadata, and its description in messages.
-_METADATA: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "architecture": (_is_text, "text"),
-    "weights": (_is_text, "text"),
-    "objective": (_is_number, "a finite number"),
-    "images": (_are_texts, "a list, each item text"),
-    "trials": (lambda value: type(value) is int and value >= 1, "a whole number"),
-    "seed": (lambda value: type(value) is int and value >= 0, "a whole number"),
-    "version": (_is_text, "text"),
-}
+class _Preset(TypedDict):
+    format: str
+    method: str
+    settings: dict[str, Any]
+    about: dict[str, Any]
 
 
 def check_preset(path: Path, method: Attributor, weights: str) -> None:
@@ -120,25 +102,29 @@ def _settings(method: Attributor) -> dict[str, Any]:
 def _document(path: Path) -> dict[str, Any]:
     """Read the file's content; check that keys are complete and known, but not yet the values of settings."""
     try:
-        document = json.loads(read_regular(path, PRESET_BYTES))
+        document: Any = json.loads(read_regular(path, PRESET_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}", argument="preset") from error
     if not isinstance(document, dict) or cast(dict[str, Any], document).get("format") != PRESET_FORMAT:
         raise InputError(f"{path} is no preset: it does not say {PRESET_FORMAT!r}", argument="preset")
     document = cast(dict[str, Any], document)
-    parts = {"format": str, "method": str, "settings": dict, "about": dict}
-    _check_keys(path, "part", document, parts, complete=True)
-    for name, kind in parts.items():
-        if not isinstance(document[name], kind):
-            raise _refusal(path, name, document[name], kind.__name__)
+    _check_entries(path, "part", document, _Preset)
     check_known(f"preset: {path}: method", document["method"], METHODS)
     method = METHODS[document["method"]]
     _check_keys(path, f"setting of {method.name}", document["settings"], settings_of(method))
-    _check_keys(path, "about", document["about"], _METADATA, complete=True)
-    for key, (is_valid, expected) in _METADATA.items():
-        if not is_valid(document["about"][key]):
-            raise _refusal(path, f"about: {key}", document["about"][key], expected)
+    _check_entries(path, "about", document["about"], PresetMetadata)
     return document
+
+
+def _check_entries(path: Path, what: str, entries: Mapping[str, Any], kind: type) -> None:
+    """Check that a table has the keys of a typed dictionary, and no others, with values of their types."""
+    hints = get_type_hints(kind, include_extras=True)
+    _check_keys(path, what, entries, hints, complete=True)
+    for name, hint in hints.items():
+        try:
+            Setting(name, None, hint).check(entries[name])
+        except InputError as error:
+            raise InputError(f"{path}: {what}: {error}", argument="preset") from error
 
 
 def _check_keys(path: Path, what: str, keys: Iterable[str], known: Iterable[str], *, complete: bool = False) -> None:
@@ -147,7 +133,3 @@ def _check_keys(path: Path, what: str, keys: Iterable[str], known: Iterable[str]
     missing = [key for key in known if key not in keys] if complete else []
     if missing:
         raise InputError(f"{path}: {what} {missing[0]!r} is missing", argument="preset")
-
-
-def _refusal(path: Path, key: str, value: object, expected: str) -> InputError:
-    return InputError(f"{path}: {key}: got {value!r}, expected {expected}", argument="preset")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from torch import Tensor
 
+from fringe._names import Reference
 from fringe._tables import FrameLibrary, make_frame
 from fringe._text import plain
 from fringe.attribution._context import Context
@@ -59,11 +60,11 @@ def method_label(record: Mapping[str, Any]) -> str:
 
     Names are ``"ig"``, ``"captum:grad_cam"``, ``"straight:fringe"`` or ``"smooth(3):ig"``.
     """
-    name, inner = str(record.get("method", "unknown")), record.get("of")
+    rest, inner = record.get("algorithm"), record.get("of")
     if isinstance(inner, Mapping):
-        number = f"({record['sigma']:g})" if "sigma" in record else ""
-        return f"{name}{number}:{method_label(cast('Mapping[str, Any]', inner))}"
-    return f"{name}:{record['algorithm']}" if "algorithm" in record else name
+        rest = method_label(cast("Mapping[str, Any]", inner))
+    number = f"{record['sigma']:g}" if isinstance(inner, Mapping) and "sigma" in record else None
+    return str(Reference(str(record.get("method", "unknown")), number, rest))
 
 
 def preset_label(record: Mapping[str, Any]) -> str:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fringe._files import write_files
+from fringe._names import read_list
 from fringe._text import plain, to_json
 from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say, show, typed, warn
-from fringe.cli._options import AsJson, RunFolder, names_of, with_options
+from fringe.cli._options import AsJson, RunFolder, with_options
 from fringe.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ def benchmark(given: dict[str, Any], how: dict[str, Any], what: dict[str, Any]) 
 
         flags, options = RunFlags(**how).resolve(), BenchmarkOptions(**what)
         plan = build_plan(flags.spec(given))
-        for arm in plan.arms:
-            if options.reference not in (None, *arm.methods):  # the report would refuse it after hours of work
-                message = f"got {options.reference!r}; the methods: {', '.join(arm.methods)}"
+        for model in plan.models:
+            if options.reference not in (None, *model.methods):  # the report would refuse it after hours of work
+                message = f"got {options.reference!r}; the methods: {', '.join(model.methods)}"
                 raise InputError(message, argument="reference")
         if not options.dry_run:
             raise typer.Exit(run_and_report(plan, flags, report=options.report, reference=options.reference))
@@ -73,8 +74,8 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
     raise typer.Exit(Exit.SOME_FAILED if any(cell["failed"] for cell in cells) else Exit.DONE)
 
 
-@with_options("fringe.cli._runs:ReportOptions")
-def report(how: dict[str, Any], run: RunFolder) -> None:
+@with_options("fringe.bench.report:ReportSpec", "fringe.cli._runs:ReportModels", notes={"device": "default: auto"})
+def report(given: dict[str, Any], how: dict[str, Any], run: RunFolder) -> None:
     """Write tables and one HTML page from the scores of a run.
 
     The tables are in Markdown, LaTeX and CSV.
@@ -86,20 +87,20 @@ def report(how: dict[str, Any], run: RunFolder) -> None:
     with exit_on_error("bench"):
         from fringe.bench.experiments import ExperimentSpec, Manifest, ModelSource, planned_work
         from fringe.bench.report import EXAMPLES, recorded_methods, write_reports
-        from fringe.cli._runs import ReportOptions
+        from fringe.cli._runs import ReportModels
 
-        options = ReportOptions(**how)
+        options = ReportModels(**how)
         specs = ExperimentSpec(model=options.model).model if options.model else {}
         as_given = options.preprocessing, options.trust_code, None, options.model_output
 
         def consent(plans: Mapping[str, Manifest], models: Mapping[str, ModelSource]) -> None:
             pairs = [(plan, model) for plan in plans.values() for model in models if model in plan.settings]
             work = [one for pair in pairs for one in planned_work(recorded_methods(*pair), {}, 3 * EXAMPLES)]
-            require_consent(work if options.grid else [], yes=options.yes, quiet=False)
+            require_consent(work if given.get("grid", True) else [], yes=options.yes, quiet=False)
 
         models = {label: ModelSource(spec, *as_given) for label, spec in specs.items()}
-        same = options.model_dump(exclude={"model", "preprocessing", "model_output", "trust_code", "yes"})
-        for written in write_reports(run, models=models, consent=consent, **same):
+        what = {"device": "auto", **given}
+        for written in write_reports(run, options.out, models=models, consent=consent, **what):
             say(f"report: {written.page}")
 
 
@@ -131,7 +132,7 @@ def verify(
     with exit_on_error("bench"):
         write_files(out, {})
         card = _measure(target, given, quiet=as_json)
-        failed = card.failures(names_of(allow))
+        failed = card.failures(read_list(allow))
         _show(card, out, ["verify", target], given, as_json=as_json)
         for clause in failed:
             warn(clause)
@@ -182,7 +183,7 @@ def _measure(target: str, given: Mapping[str, Any], *, quiet: bool) -> "Card":
             warn(f"[{done + 1}/{total}] {name}")
 
     same = CardOptions(**given).model_dump()
-    same["scenes"] = cards.SCENES_OF_CARDS if same["scenes"] is None else names_of(same["scenes"])
+    same["scenes"] = cards.SCENES_OF_CARDS if same["scenes"] is None else read_list(same["scenes"])
     return cards.verify(target, **same, progress=progress)
 
 

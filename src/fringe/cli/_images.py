@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fringe._names import read_list, split_label
 from fringe._process import Interrupted, check_interrupt
 from fringe._text import to_json
 from fringe.cli._console import Exit, Progress, error_text, exit_on_error, print_error, require_consent, say, show, warn
-from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, names_of, with_options
+from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, with_options
 from fringe.errors import FringeError, InputError
 
 Given = dict[str, Any]
@@ -71,8 +72,8 @@ def _with_file_methods(given: Given) -> Given:
     from fringe.bench.cards import read_target
 
     methods = list[Any]()
-    for text in names_of(given["methods"]):
-        label, _, name = text.rpartition("=")
+    for text in read_list(given["methods"]):
+        label, name = split_label(text, "[^=]+")
         try:
             method = read_target(name, trust_code=given.get("trust_code", False)) if ".py:" in name else name
         except InputError as error:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
+from fringe._names import split_source
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -78,13 +80,8 @@ def with_options(
     return decorate
 
 
-def names_of(text: str | None) -> list[str]:
-    """Names with commas."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
-
-
 def _load(path: str) -> Any:
-    module, name = path.split(":")
+    module, name = split_source(path)
     return getattr(importlib.import_module(module), name)
 
 

@@ -3,11 +3,12 @@
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fringe._files import require_inside
+from fringe._names import read_pair
 from fringe._outputs import OutputKind
 from fringe._text import to_json
 from fringe.bench.experiments import (
@@ -51,9 +52,9 @@ class RunFlags(RunOptions):
     def spec(self, given: Mapping[str, Any], kind: type[Spec] = ExperimentSpec) -> Spec:
         """The given options over those of the file. A text of ``--set`` whose key has no dot and is a field of the
         specification gives that field."""
-        texts = [text.partition("=") for text in given.get("set", ())]
-        keys = {key.strip(): _plain_value(text) for key, _, text in texts if key.strip() in kind.model_fields}
-        rest = tuple("".join(text) for text in texts if text[0].strip() not in keys)
+        pairs = [read_pair(text, "set", "LABEL.KEY=VALUE, such as ig.steps=20") for text in given.get("set", ())]
+        keys = {key: _plain_value(value) for key, value in pairs if key in kind.model_fields}
+        rest = tuple("=".join(pair) for pair in pairs if pair[0] not in keys)
         typed = {name: value for name, value in given.items() if name != "set"}
         spec = kind(**{**keys, **typed}, **({"set": rest} if rest else {}))
         return spec if self.config is None else spec.over(kind.from_file(self.config))
@@ -77,27 +78,16 @@ def _plain_value(text: str) -> Any:
         return text.strip()
 
 
-class ReportOptions(Options):
-    """What a report of a stored run says, and with which models it makes maps."""
-
-    expected: ClassVar[Mapping[str, str]] = RunOptions.expected
+class ReportModels(Options):
+    """Where a report goes, and with which models it makes maps."""
 
     out: Path | None = Field(None, description="Folder of the report. Default: RUN/report, or a folder in it.")
-    plan: str | None = Field(None, description="Plan of the folder. Default: all.")
-    reference: str | None = Field(None, description=REFERENCE)
-    allow_partial: bool = Field(False, description="Write the report although some images are not computed yet.")
-    grid: bool = Field(True, description="Draw maps of selected images.")
     model: tuple[str, ...] = Field(
         (), description="SPEC or LABEL=SPEC: makes the maps that were not stored; may be repeated."
     )
     preprocessing: str | None = Field(None, description="Preprocessing of that model.")
     model_output: OutputKind = Field("auto", description="What that model returns.")
     trust_code: bool = Field(False, description="Allow that model's author to run code.")
-    validity: tuple[Path, ...] = Field(
-        (), description="validity.json of 'compare --validity': metrics that fail go last; may be repeated."
-    )
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
     yes: bool = Field(False, description=YES)
 
 

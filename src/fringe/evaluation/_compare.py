@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fringe._arguments import explained_inputs, hint_unknown
 from fringe._class_names import ClassNames
+from fringe._names import unique
 from fringe._progress import shown
 from fringe._rng import KeyedGenerator
 from fringe.attribution import Context
@@ -17,7 +18,7 @@ from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, TargetError
 from fringe.evaluation._comparison import Comparison
-from fringe.evaluation._evaluator import Evaluator, Methods, Progress, parse_methods, refuse_twice
+from fringe.evaluation._evaluator import Evaluator, Methods, Progress, parse_methods
 from fringe.inputs import ModelInputs, Request, image_inputs, image_scale, open_model
 from fringe.metrics import METRICS, EvaluationContext, Metric, get_metric
 from fringe.models import LoadedModel, Preprocessing
@@ -147,8 +148,7 @@ def _by_label(metrics: Sequence[str | Metric] | Mapping[str, Metric]) -> dict[st
         raise InputError("metrics: none given")
     chosen = [(metric, get_metric(metric)) for metric in metrics]
     labels = [canonical_name(given, METRICS) if isinstance(given, str) else metric.name for given, metric in chosen]
-    refuse_twice("metrics", labels)
-    return {label: metric for label, (_, metric) in zip(labels, chosen, strict=True)}
+    return unique(zip(labels, (metric for _, metric in chosen), strict=True), "metrics")
 
 
 def _refuse_bad(x: Tensor, logits: Tensor) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from fringe._names import unique
 from fringe.attribution import METHODS, Attribution, Attributor, FRInGe, explain_problem, get_method
 from fringe.classifier import PassCounts
 from fringe.errors import FringeError, InputError, is_transient
@@ -103,16 +104,8 @@ def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
     if not candidates:
         raise InputError("methods: none given")
     candidates += control_candidates({one.label: one.method for one in candidates}) if controls else []
-    labels = [candidate.label for candidate in candidates]
-    refuse_twice("methods", labels, "; tell them apart with pairs (label, method)")
-    return candidates
-
-
-def refuse_twice(argument: str, labels: Sequence[str], hint: str = "") -> None:
-    """Raise InputError if two labels are the same."""
-    twice = sorted({label for label in labels if labels.count(label) > 1})
-    if twice:
-        raise InputError(f"{argument}: {', '.join(twice)} given twice{hint}")
+    labelled = ((candidate.label, candidate) for candidate in candidates)
+    return list(unique(labelled, "methods", "tell them apart with pairs (label, method)").values())
 
 
 def make_maps(candidate: Candidate, problem: Problem) -> tuple[Tensor, Attribution | None]:

@@ -15,10 +15,11 @@ from torch import Tensor
 import fringe
 from fringe._class_names import read_class_names, resolve_class_name
 from fringe._files import MAPS_BYTES, read_regular
+from fringe._names import read_pair
 from fringe._tables import TextTable
 from fringe._text import to_json
 from fringe._urls import RemoteFile
-from fringe.attribution import Attributor, FRInGe, get_method, require_package, split_name
+from fringe.attribution import Attributor, FRInGe, get_method, innermost_reference, read_preset, require_package
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, file_sha256, find_inputs
@@ -140,35 +141,30 @@ def configured_method(spec: ExplainSpec, architecture: str | None = None) -> Att
 
     Raises InputError for an unknown name or setting, or a value that is not taken.
     """
-    wrong = next((text for text in spec.set if "=" not in text), None)
-    if wrong is not None:
-        raise InputError(f"got {wrong!r}, expected KEY=VALUE, such as tau=1e-3", argument="set")
-    pairs = (text.partition("=") for text in spec.set)
-    return with_settings(_base_method(spec, architecture), {key.strip(): value.strip() for key, _, value in pairs})
+    texts = dict(read_pair(text, "set", "KEY=VALUE, such as tau=1e-3") for text in spec.set)
+    return with_settings(_base_method(spec, architecture), texts)
 
 
 def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
-    modifiers, name, named_preset = split_name(spec.method)
-    if spec.preset is not None and named_preset:
+    named = innermost_reference(spec.method).rest
+    if spec.preset is not None and named:
         message = f"got {spec.preset!r}, but {spec.method!r} names a preset, too"
         raise InputError(message, argument="preset", hint="give one of them")
-    base, preset = get_method(name), spec.preset or named_preset or None
-    if named_preset:
-        get_method(f"{name}:{named_preset}")  # names the method where there is no such preset
-    if base.innermost.name == "geoig_knn":
+    method = get_method(spec.method)
+    chosen, preset = method.innermost, spec.preset or named
+    if chosen.name == "geoig_knn":
         importlib.import_module("sklearn")  # a missing package is reported before anything is computed
-    if preset is not None and preset.endswith(".json"):
-        from fringe.attribution import read_preset
-
-        base, preset = read_preset(Path(preset), architecture)[0], None
-    chosen = base if preset is None else type(base).preset(preset)
+    if spec.preset is not None and spec.preset.endswith(".json"):
+        chosen, preset = read_preset(Path(spec.preset), architecture)[0], None
+    elif spec.preset is not None:
+        chosen = type(chosen).preset(spec.preset)
     if spec.variant is not None:
-        if not isinstance(base, FRInGe):
+        if not isinstance(chosen, FRInGe):
             raise InputError(f"belongs to the method fringe, not to {spec.method!r}", argument="variant")
         variant = cast(Any, spec.variant)
-        chosen = base.variant(variant) if preset is None else FRInGe.preset(preset, variant)
+        chosen = FRInGe.preset(preset, variant) if preset else chosen.variant(variant)
     require_package(chosen)
-    return get_method(modifiers + name).around(chosen) if modifiers else chosen
+    return method.around(chosen) if method.innermost is not method else chosen
 
 
 @dataclass(frozen=True)

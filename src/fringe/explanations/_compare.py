@@ -53,7 +53,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
         chosen = {name: getattr(spec, name) for name in ("methods", "metrics", "set", "controls", "references")}
         plan = build_plan(ExperimentSpec(model={"model": SOURCE}, data=(SOURCE,), **chosen))
         importlib.import_module("fringe.explanations._pictures")  # a missing package is reported now
-        self.methods, self.metrics = dict(plan.arms[0].methods), dict(plan.metrics)
+        self.methods, self.metrics = dict(plan.models[0].methods), dict(plan.metrics)
         super().__init__(inputs, out, spec, overwrite=overwrite)
         self._default_references = self.refs if len(self.refs) > 1 else ()
         self._order = {ref.id: i for i, ref in enumerate(self.refs)}

@@ -36,8 +36,6 @@ class ImageOptions(Options):
     expected: ClassVar[Mapping[str, str]] = {
         "target": "'predicted', or the number or name of a class",
         "set": "a list of KEY=VALUE texts",
-        **dict.fromkeys(("batch_size", "pool"), "'auto' or a positive whole number"),
-        **dict.fromkeys(("top", "rows"), "a positive whole number"),
     }
 
     model: str | None = Field(

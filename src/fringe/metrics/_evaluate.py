@@ -6,6 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from fringe._names import Reference, unique
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
 from fringe.metrics._information_curves import PerformanceInformationCurve
@@ -55,17 +56,13 @@ def get_metric(metric: str | Metric) -> Metric:
     Raises:
         InputError: If no metric or no preset has this name.
     """
-    if isinstance(metric, Metric):
-        return metric
-    if not isinstance(metric, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        message = f"got {metric!r}, expected a name or a configured metric such as Insertion()"
-        raise InputError(message, argument="metric")
-    name, _, preset = metric.partition(":")
-    if name == "quantus":
-        return quantus_metric(preset)
-    if name in KNOWN and name not in METRICS:
-        raise InputError(f"got {metric!r}", argument="metric", hint=f"did you mean 'quantus:{name}'?")
-    return configured(metric, METRICS)
+    if isinstance(metric, str):
+        reference = Reference.parse(metric)
+        if reference.head == "quantus":
+            return quantus_metric(reference.rest or "")
+        if reference.head in KNOWN and reference.head not in METRICS:
+            raise InputError(f"got {metric!r}", argument="metric", hint=f"did you mean 'quantus:{reference.head}'?")
+    return configured(metric, Metric, METRICS, "Insertion()")
 
 
 def evaluate(
@@ -91,21 +88,17 @@ def evaluate(
             given twice, refuses this kind of input, or requires ``explain`` or a truth that is missing.
     """
     if isinstance(metrics, Mapping):
-        chosen = list(metrics.items())
+        chosen = metrics
     else:
         configured = zip(metrics, map(get_metric, metrics), strict=True)
-        chosen = [(given if isinstance(given, str) else metric.name, metric) for given, metric in configured]
-    names = [name for name, _ in chosen]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        hint = "scores are stored by name: evaluate them in separate calls"
-        raise InputError(f"{', '.join(repeated)} given twice", argument="metrics", hint=hint)
+        pairs = ((given if isinstance(given, str) else metric.name, metric) for given, metric in configured)
+        chosen = unique(pairs, "metrics", "scores are stored by name: evaluate them in separate calls")
     evaluated = evaluated_maps(context, maps, explain)
-    for name, metric in chosen:
+    for name, metric in chosen.items():
         if reason := why_refused(metric, evaluated):
             raise InputError(f"metric {name}: {reason}")
     with context.problem.model.session(evaluated.values.device):
-        return {name: score(name, metric, evaluated) for name, metric in chosen}
+        return {name: score(name, metric, evaluated) for name, metric in chosen.items()}
 
 
 def evaluated_maps(context: EvaluationContext, maps: Maps | Tensor, explain: Explainer | None) -> EvaluatedMaps:

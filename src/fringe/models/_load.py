@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from fringe._names import Reference, split_label
 from fringe._outputs import OutputKind
 from fringe._progress import log
 from fringe._text import escape_surrogates
@@ -101,16 +102,7 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
     }
 )
 
-#: A label of a model, as in ``LABEL=SPEC``. A spec that contains an equals sign has a colon or a slash before it.
-LABEL = r"[\w.-]+"
-
 _PREFIXES = ("embedded", "torchvision", "timm", "hf")
-
-
-def split_label(text: str) -> tuple[str, str]:
-    """Return label and spec of ``LABEL=SPEC``; the label is empty if there is none."""
-    match = re.fullmatch(rf"({LABEL})=(.+)", text)
-    return (match[1], match[2]) if match else ("", text)
 
 
 def load_model(
@@ -161,9 +153,9 @@ def load_model(
 
 def _family(spec: str) -> tuple[str, str]:
     """The family of a spec, and the spec without its prefix."""
-    prefix, colon, rest = spec.partition(":")
-    if colon and prefix in _PREFIXES:
-        return prefix, rest
+    reference = Reference.parse(spec)
+    if reference.rest is not None and reference.head in _PREFIXES:
+        return reference.head, reference.rest
     if FILE_SPEC.fullmatch(spec):
         return "file", spec
     suffix = PurePath(spec).suffix.lower()
@@ -174,7 +166,7 @@ def _family(spec: str) -> tuple[str, str]:
             f"{spec!r} holds weights and no architecture", hint=f"name both, as in torchvision:resnet18@{spec}"
         )
     refuse_unsafe(spec)
-    if MODULE_SPEC.fullmatch(spec) and is_installed(prefix.partition(".")[0]):
+    if MODULE_SPEC.fullmatch(spec) and is_installed(reference.head.partition(".")[0]):
         return "module", spec
     raise _unknown(spec)
 

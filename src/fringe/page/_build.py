@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import fringe
+from fringe._names import Reference
 from fringe._text import plain, printable
 from fringe.attribution import METHODS, SENTENCES, Attribution, Context, Trajectory, method_label, preset_label
 from fringe.errors import InputError
@@ -107,10 +108,11 @@ def _leads_to(path: Trajectory, values: Tensor) -> bool:
 
 
 def _title(method: str) -> str:
-    name, _, preset = method.partition(":")
-    if name in METHODS and (not preset or preset in METHODS[name].presets) and METHODS[name].package is None:
-        return METHODS[name].title + (f" ({preset})" if preset else "")
-    return method_title(method)
+    reference = Reference.parse(method)
+    kind, preset = METHODS.get(reference.head), reference.rest
+    if kind is None or kind.package is not None or (preset and preset not in kind.presets):
+        return method_title(method)
+    return f"{kind.title} ({preset})" if preset else kind.title
 
 
 def _labels(context: Context, start: Tensor, explained: list[int]) -> list[Label]:

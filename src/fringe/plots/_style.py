@@ -19,6 +19,8 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 
+from fringe._names import Reference
+
 INK, MUTED, RULE = "#1f2328", "#5f6773", "#c9ced6"
 # Okabe and Ito's palette, which differ for any colour vision.
 BLUE, VERMILION, GREEN, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#e69f00", "#56b4e9"
@@ -323,14 +325,15 @@ def clipped_aspect(height: float, width: float) -> float:
 def method_title(label: str) -> str:
     """Return a method's title in a figure, ``FRInGe (preview)`` for ``fringe:preview`` and ``Straight: FRInGe`` for
     ``straight:fringe``; other labels as they are."""
-    name, _, rest = label.partition(":")
-    kind, _, number = name.rstrip(")").partition("(")
+    named = Reference.parse(label)
     if label in METHODS:
         return METHODS[label]
-    if kind in _MODIFIED and rest:
-        return _MODIFIED[kind] + (f" ({number} px)" if number else "") + f": {method_title(rest)}"
-    title = METHODS.get(name)
-    return label if title is None else f"{title} ({rest})" if rest else title
+    if named.name in _MODIFIED and named.rest:
+        return (
+            _MODIFIED[named.name] + (f" ({named.number} px)" if named.number else "") + f": {method_title(named.rest)}"
+        )
+    title = METHODS.get(named.head)
+    return label if title is None else f"{title} ({named.rest})" if named.rest else title
 
 
 def heading(label: str, text: str, method: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from fringe import InputError, IntegratedGradients
 from fringe.bench.cards import Card, Measurement, card_of_run, write_card
 from fringe.bench.cards._card import failures, summarise_measurement
-from fringe.bench.experiments import Arm, ExperimentSpec, ModelSource, Plan, run_experiment
+from fringe.bench.experiments import ExperimentSpec, ModelSource, Plan, PlanModel, run_experiment
 from fringe.bench.scenes import Gate
 from fringe.data import digits_samples
 from fringe.evaluation import estimate, paired
@@ -153,11 +153,11 @@ def test_a_method_that_a_run_lacks_is_named_with_those_it_has(run):
 
 
 def test_a_setting_that_differs_between_models_is_not_that_of_the_first(tmp_path):
-    arms = tuple(
-        Arm(label, ModelSource("embedded:digits"), {"ig": IntegratedGradients(steps=steps)})
+    models = tuple(
+        PlanModel(label, ModelSource("embedded:digits"), {"ig": IntegratedGradients(steps=steps)})
         for label, steps in (("a", 2), ("b", 3))
     )
-    plan = Plan("p", ("embedded:digits",), arms, {"sparseness": get_metric("sparseness")}, n=1, controls=False)
+    plan = Plan("p", ("embedded:digits",), models, {"sparseness": get_metric("sparseness")}, n=1, controls=False)
     run_experiment(plan, tmp_path / "run")
     settings = card_of_run(tmp_path / "run", "ig").settings
     assert settings == {**IntegratedGradients().record(), "steps": "differs between the models"}

@@ -3,14 +3,14 @@
 from collections import Counter
 
 from fringe import IntegratedGradients
-from fringe.bench.experiments._plan import Arm, ModelSource, Plan
+from fringe.bench.experiments._plan import ModelSource, Plan, PlanModel
 from fringe.metrics import Insertion, Sparseness
 
 IG = IntegratedGradients(steps=8)
 
 
-def arms(**methods):
-    return (Arm("digits", ModelSource("embedded:digits"), methods or {"ig": IG}),)
+def models(**methods):
+    return (PlanModel("digits", ModelSource("embedded:digits"), methods or {"ig": IG}),)
 
 
 def digits_plan(**changed):
@@ -18,7 +18,7 @@ def digits_plan(**changed):
     known = {
         "name": "digits",
         "data": ("embedded:digits",),
-        "arms": arms(),
+        "models": models(),
         "metrics": {"sparseness": Sparseness(), "insertion": Insertion()},
         "n": 4,
         "shard": 2,

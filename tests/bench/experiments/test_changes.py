@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from forked_runs import end_of, fork
 from PIL import Image
-from small_plans import IG, all_rows, arms, done_units, small
+from small_plans import IG, all_rows, done_units, models, small
 from synthetic_units import expected, job, manifest, noted, table
 
 from fringe import IntegratedGradients
 from fringe._records import LISTED
 from fringe.bench.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.bench.experiments._executors import SerialExecutor, run_tasks
-from fringe.bench.experiments._plan import Arm, ModelSource
+from fringe.bench.experiments._plan import ModelSource, PlanModel
 from fringe.bench.experiments._results import read_results, results_of
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import committed_keys, manifests, orphaned, pending_tasks
@@ -75,8 +75,8 @@ def test_other_settings_under_one_name_are_refused_and_shown(tmp_path):
     plan = small()
     run_plan(plan, tmp_path, RunOptions())
     other = {
-        "methods.digits.ig.steps: 8, now 16": {"arms": arms(ig=IntegratedGradients(steps=16))},
-        "methods.digits.ig: .*, now absent": {"arms": arms(other=IG)},
+        "methods.digits.ig.steps: 8, now 16": {"models": models(ig=IntegratedGradients(steps=16))},
+        "methods.digits.ig: .*, now absent": {"models": models(other=IG)},
         "seed: 0, now 1": {"seed": 1},
         "target: predicted, now 3": {"target": 3},
         "n: 2, now 1": {"n": 1},
@@ -104,11 +104,11 @@ def test_names_of_plans_differ_by_more_than_case(tmp_path, amend):
 
 def test_a_refusal_lists_the_first_of_many_differences(tmp_path):
     def methods(steps):
-        return arms(**{f"ig_{number}": IntegratedGradients(steps=steps) for number in range(LISTED + 2)})
+        return models(**{f"ig_{number}": IntegratedGradients(steps=steps) for number in range(LISTED + 2)})
 
-    run_plan(small(arms=methods(1)), tmp_path, RunOptions())
+    run_plan(small(models=methods(1)), tmp_path, RunOptions())
     with pytest.raises(InputError) as caught:
-        run_plan(small(arms=methods(2)), tmp_path, RunOptions())
+        run_plan(small(models=methods(2)), tmp_path, RunOptions())
     listed = str(caught.value).split("settings (")[1].split("); name")[0].split("; ")
     assert listed == [*(f"methods.digits.ig_{n}.steps: 1, now 2" for n in range(LISTED)), "and 2 more"]
 
@@ -121,11 +121,11 @@ def test_a_plan_that_grows_computes_what_is_new(tmp_path):
     assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", ("insertion",), 1): 1}
     plan = replace(plan, metrics={"sparseness": Sparseness(), "insertion": Insertion()})
     assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", ("sparseness",), 1): 2}
-    plan = replace(plan, arms=arms(ig=IG, more=IntegratedGradients(steps=4)))
+    plan = replace(plan, models=models(ig=IG, more=IntegratedGradients(steps=4)))
     assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("more", both, 1): 2}
     plan = replace(plan, n=3)
     assert done_units(run_plan(plan, tmp_path, RunOptions())) == {("ig", both, 1): 1, ("more", both, 1): 1}
-    plan = replace(plan, arms=(*plan.arms, Arm("twin", ModelSource("embedded:digits"), {"new": IG})))
+    plan = replace(plan, models=(*plan.models, PlanModel("twin", ModelSource("embedded:digits"), {"new": IG})))
     grown = run_plan(plan, tmp_path, RunOptions())
     assert grown.log.reports == []  # another name for the same maps: they are there
     store = Store(tmp_path)
@@ -135,9 +135,9 @@ def test_a_plan_that_grows_computes_what_is_new(tmp_path):
 
 
 def test_a_plan_in_another_batch_size_engine_or_order_is_the_same(tmp_path):
-    plan = small(arms=arms(ig=IG, more=IntegratedGradients(steps=4)), n=3, shard=2)
+    plan = small(models=models(ig=IG, more=IntegratedGradients(steps=4)), n=3, shard=2)
     run_plan(plan, tmp_path, RunOptions())
-    turned = replace(plan, arms=arms(more=IntegratedGradients(steps=4), ig=IG), shard=3)
+    turned = replace(plan, models=models(more=IntegratedGradients(steps=4), ig=IG), shard=3)
     turned = replace(turned, metrics=dict(reversed(plan.metrics.items())))
     assert run_plan(turned, tmp_path, RunOptions(batch_size=1, executor=ProcessExecutor(1))).log.reports == []
 
@@ -158,7 +158,9 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     pictures.mkdir()
     for number in range(2):
         draw_picture(pictures / f"{number}_picture.png", number)
-    plan = small(data=(str(pictures),), arms=(Arm("net", model, {"ig": IG, "old": IG}),), metrics={"s": Sparseness()})
+    plan = small(
+        data=(str(pictures),), models=(PlanModel("net", model, {"ig": IG, "old": IG}),), metrics={"s": Sparseness()}
+    )
     out = tmp_path / "run"
 
     def reasons():
@@ -167,7 +169,7 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     assert not run_plan(plan, out, RunOptions()).partial
     assert reasons() == {}
 
-    plan = replace(plan, arms=(Arm("net", model, {"ig": IntegratedGradients(steps=16)}),))
+    plan = replace(plan, models=(PlanModel("net", model, {"ig": IntegratedGradients(steps=16)}),))
     assert run_plan(plan, out, RunOptions(amend=True)).log.count("done") == 2
     assert reasons() == {("ig", "method.steps: 8, now 16"): 2}
 
@@ -185,7 +187,7 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     plan = replace(plan, metrics={"s": Insertion()})
     run_plan(plan, out, RunOptions(amend=True))
     assert ("ig", "its metrics have other settings now") in reasons()
-    plan = replace(plan, arms=(Arm("other", model, {"ig": IG}),))
+    plan = replace(plan, models=(PlanModel("other", model, {"ig": IG}),))
     run_plan(plan, out, RunOptions(amend=True))
     assert set(reasons()) == {("ig", "no plan has the model 'net'")}
 

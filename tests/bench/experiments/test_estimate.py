@@ -12,10 +12,10 @@ from small_plans import digits_plan
 
 from fringe import FRInGe, FringeError, IntegratedGradients
 from fringe.bench.experiments import (
-    Arm,
     MethodCost,
     ModelSource,
     Plan,
+    PlanModel,
     ProcessExecutor,
     RayExecutor,
     RunEstimate,
@@ -38,9 +38,9 @@ from fringe.metrics import Deletion, MaxSensitivity, Sparseness, get_metric
 
 
 def study(methods, data=("embedded:digits",), n=2, controls=False, **known):
-    arm = Arm("digits", ModelSource("embedded:digits"), methods)
+    model = PlanModel("digits", ModelSource("embedded:digits"), methods)
     metrics = known.pop("metrics", {"sparseness": Sparseness()})
-    return Plan("plan", tuple(data), (arm,), metrics, n=n, controls=controls, **known)
+    return Plan("plan", tuple(data), (model,), metrics, n=n, controls=controls, **known)
 
 
 def spent(plan, method):
@@ -196,7 +196,7 @@ def test_an_estimate_is_the_sum_of_what_its_tasks_take(is_cpu, monkeypatch):
     monkeypatch.setattr("fringe.bench.experiments._estimate.clock_of", lambda device: clocks[0 if not is_cpu else 1])
     monkeypatch.setattr("fringe.bench.experiments._estimate.Probe", lambda *_: probe)
     resolved = SimpleNamespace(
-        plan=SimpleNamespace(name="plan", arms=[SimpleNamespace(label="net")]), manifest=SimpleNamespace(images="abc")
+        plan=SimpleNamespace(name="plan", models=[SimpleNamespace(label="net")]), manifest=SimpleNamespace(images="abc")
     )
     tasks = [Task("net", m, m, ("mas",), ("key",), tuple(images)) for images in ("ab", "c") for m in ("ig", "sg")]
     known = estimate_tasks(resolved, tasks, ProbeOptions(workers=2, share=3.0))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from forked_runs import spawn_quickly
 from PIL import Image
-from small_plans import all_rows, arms, digits_plan
+from small_plans import all_rows, digits_plan, models
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
 from fringe.bench.experiments import ProcessExecutor, RunOptions, run_plan
@@ -41,7 +41,7 @@ COSTS = ("seconds",)
 
 
 def asked(metrics, **changed):
-    return digits_plan(**{"arms": arms(**METHODS), "metrics": metrics, **changed})
+    return digits_plan(**{"models": models(**METHODS), "metrics": metrics, **changed})
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_metrics_that_make_maps_of_random_networks(tmp_path, monkeypatch):
     """The same rows from kept maps and from a worker process, each with its own copies of the random networks."""
     spawn_quickly(monkeypatch)
     later = {"mprt": MPRT(stages=2), "efficient_mprt": EfficientMPRT(), "random_logit": RandomLogit()}
-    two = {"arms": arms(ig=IntegratedGradients(steps=4)), "n": 2}
+    two = {"models": models(ig=IntegratedGradients(steps=4)), "n": 2}
     plan = digits_plan(**two, metrics={**FIRST, **later})
     run_plan(plan, tmp_path / "whole", RunOptions(executor=ProcessExecutor(1)))
     run_plan(digits_plan(**two, metrics=FIRST), tmp_path / "run", RunOptions(save_maps=True))
@@ -167,7 +167,7 @@ def test_images_without_a_sound_map_keep_their_reason(tmp_path, monkeypatch):
         Image.new("L", (8, 8), 60 * number + 20).save(tmp_path / f"{number}.png")
     (tmp_path / "2.png").write_bytes(b"\x89PNG no more")
     out, data = tmp_path / "out", {"data": (str(tmp_path),), "controls": False, "n": 3, "shard": 3}
-    one = {"arms": arms(ig=IntegratedGradients(steps=4)), **data}
+    one = {"models": models(ig=IntegratedGradients(steps=4)), **data}
     run_plan(digits_plan(**one, metrics=FIRST), out, RunOptions(save_maps=True))
     monkeypatch.setattr(IntegratedGradients, "attribute", honest)
     run_plan(digits_plan(**one, metrics={**FIRST, "insertion": Insertion()}), out, RunOptions())

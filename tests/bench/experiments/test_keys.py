@@ -11,8 +11,8 @@ from fringe import METHODS, METRICS, InputError, IntegratedGradients, Smooth, Sp
 from fringe._records import changes, describe_changes, digest
 from fringe.bench.cards import read_target
 from fringe.bench.experiments import ExperimentSpec, build_plan, resolve, run_experiment
-from fringe.bench.experiments._arms import written_code
 from fringe.bench.experiments._manifest import SCHEMA, map_setting
+from fringe.bench.experiments._plan_models import written_code
 from fringe.models import run_file
 
 plain = st.recursive(
@@ -146,7 +146,7 @@ class OtherSparseness(Sparseness):
 def test_two_classes_of_one_name_do_not_share_their_scores(methods, metrics, message):
     plan = build_plan(ExperimentSpec(data="embedded:digits", methods=methods, metrics=metrics, n=1))
     if message is None:
-        assert set(plan.arms[0].methods) <= set(next(iter(resolve(plan).manifest.settings.values())))
+        assert set(plan.models[0].methods) <= set(next(iter(resolve(plan).manifest.settings.values())))
         return
     with pytest.raises(InputError, match=message):
         resolve(plan)

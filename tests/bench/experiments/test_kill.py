@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from forked_runs import Steps, end_of, fork, spawn_quickly
 from poison_methods import Signalled
-from small_plans import IG, arms, digits_plan, done_units, small
+from small_plans import IG, digits_plan, done_units, models, small
 from synthetic_units import SyntheticJob, expected, keys_of, leftovers, manifest, note, noted, table
 
 from fringe import IntegratedGradients
@@ -124,7 +124,7 @@ def test_a_signal_at_some_steps_of_a_commit_leaves_no_claim(place, tmp_path):
 def test_a_signal_amid_a_method_ends_the_run_and_is_no_failure_of_it(tmp_path, number):
     before = [signal.getsignal(known) for known in (signal.SIGINT, signal.SIGTERM)]
     signalled = Signalled(int(number), str(tmp_path / "cure"))
-    plan = small(arms=arms(ig=IG, signalled=signalled, last=IntegratedGradients(steps=4)))
+    plan = small(models=models(ig=IG, signalled=signalled, last=IntegratedGradients(steps=4)))
     first = run_plan(plan, tmp_path / "run", RunOptions())
     assert first.stopped == f"interrupted ({number.name})"
     assert done_units(first) == {("ig", ("sparseness", "insertion"), 1): 1}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from forked_runs import spawn_quickly
 from poison_methods import Poison
-from small_plans import IG, arms, digits_plan
+from small_plans import IG, digits_plan, models
 from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, keys_of, manifest, noted, table, when_noted
 
 from fringe.bench.cards import read_target
@@ -232,7 +232,7 @@ def test_a_method_that_cannot_be_sent_is_refused_before_a_process_starts(tmp_pat
     method = read_target(lambda model, x, target: x)
     message = r"executor: its methods or metrics cannot be sent .*; write them as classes of a module .*='serial'"
     with pytest.raises(InputError, match=message):
-        run_plan(digits_plan(arms=arms(own=method)), tmp_path / "run", RunOptions(executor=ProcessExecutor(2)))
+        run_plan(digits_plan(models=models(own=method)), tmp_path / "run", RunOptions(executor=ProcessExecutor(2)))
     assert multiprocessing.active_children() == []
 
 
@@ -248,7 +248,7 @@ def test_batches_and_processes_move_the_real_numbers_by_rounding_alone(tmp_path)
 
 
 def poisoned(tmp_path):
-    return digits_plan(arms=arms(poison=Poison(str(tmp_path / "cure")), ig=IG), controls=False, n=2)
+    return digits_plan(models=models(poison=Poison(str(tmp_path / "cure")), ig=IG), controls=False, n=2)
 
 
 @pytest.mark.thorough

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import fringe
 from fringe.bench.experiments import ProcessExecutor, Progress, RunOptions, run_plan
 from fringe.bench.experiments._manifest import FirstLogits, resolve
-from fringe.bench.experiments._plan import Arm, ModelSource
+from fringe.bench.experiments._plan import ModelSource, PlanModel
 from fringe.bench.experiments._results import read_results
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._store import CRASH, Store
@@ -52,7 +52,7 @@ def plan(tmp_path):
     """A plan of a model whose weights and structure stay, whatever its code does."""
     write(tmp_path, FIRST)
     model = ModelSource(f"{tmp_path / 'net.py'}:net", "resize=8x8,mean=0.5,std=0.5", trust_code=True)
-    return small(data=(str(pictures(tmp_path / "images", 6)),), arms=(Arm("net", model, {"ig": IG}),), n=3)
+    return small(data=(str(pictures(tmp_path / "images", 6)),), models=(PlanModel("net", model, {"ig": IG}),), n=3)
 
 
 def write(folder, forward):
@@ -75,9 +75,9 @@ def test_a_forward_pass_that_changed_is_refused_and_named(tmp_path, plan):
     for asked in (plan, replace(plan, n=6), replace(plan, metrics={"sparseness": Sparseness()})):
         with pytest.raises(InputError, match=told):
             run_plan(asked, out, RunOptions(amend=True, retry=True))
-    other = replace(plan.arms[0], label="another name")
+    other = replace(plan.models[0], label="another name")
     with pytest.raises(InputError, match=r"^model 'another name': its logits"):
-        run_plan(replace(plan, arms=(other,)), out, RunOptions(amend=True))
+        run_plan(replace(plan, models=(other,)), out, RunOptions(amend=True))
     assert scores(out) == before
     write(tmp_path, "self.layer(x.flatten(1))[:, :3]")
     with pytest.raises(InputError, match="the largest difference is inf"):
@@ -114,8 +114,8 @@ def test_rounding_is_no_change(tmp_path, plan):
 
 
 def test_the_results_of_a_changed_model_are_set_aside_on_request_and_computed_again(tmp_path, plan):
-    out, both = tmp_path / "run", (*plan.arms, Arm("digits", ModelSource("embedded:digits"), {"ig": IG}))
-    plan = replace(plan, arms=both)
+    out, both = tmp_path / "run", (*plan.models, PlanModel("digits", ModelSource("embedded:digits"), {"ig": IG}))
+    plan = replace(plan, models=both)
     finished = run_plan(plan, out, RunOptions(save_maps=True))
     store, before = Store(out), {row.model: row for row in table(Store(out)).values()}
     unit = next(unit for unit in pending_tasks(finished.resolved.manifest, (), 1) if unit.model == "net")
@@ -167,7 +167,7 @@ def test_images_that_a_model_does_not_take_are_the_same_again(tmp_path):
     Image.new("L", (9, 9)).save(folder / "large.png")
     (folder / "broken.png").write_bytes(b"x")
     model = ModelSource(f"{tmp_path / 'net.py'}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
-    plan = small(data=(str(folder),), arms=(Arm("net", model, {"ig": IG}),), n=5)
+    plan = small(data=(str(folder),), models=(PlanModel("net", model, {"ig": IG}),), n=5)
     assert run_plan(plan, tmp_path / "run", RunOptions()).log.failed == 2
     assert run_plan(plan, tmp_path / "run", RunOptions()).log.reports == []
     write(tmp_path, CHANGED)

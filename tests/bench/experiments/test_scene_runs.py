@@ -52,7 +52,7 @@ def test_every_network_is_explained_on_the_examples_of_its_scene(tmp_path):
 
 def test_fewer_examples_of_a_scene_are_less_work():
     plan = build_plan(ExperimentSpec(**BOTH | {"n": 50, "limits": {"patch_and": 2}}))
-    passes = plan.arms[0].methods["ig"].planned_passes
+    passes = plan.models[0].methods["ig"].planned_passes
     maps = [(cost, count) for what, cost, count in planned_work_of([plan]) if what == "a map by ig"]
     assert maps == [(passes, 50), (passes, 2)]
     scores = {count for what, _, count in planned_work_of([plan]) if what == "the score mass_inside"}
@@ -171,7 +171,7 @@ def test_an_image_that_changed_is_left_to_the_next_run(tmp_path):
     spec = ExperimentSpec(**fields, set={"difull.confidence": 0.5})
     resolved = resolve(build_plan(spec))
     entry = resolved.pictures[resolved.manifest.images[0]["digest"]]
-    model = build_plan(spec).arms[0].model.load()
+    model = build_plan(spec).models[0].source.load()
     x, truth = open_entry(entry, model, "ignore")
     assert x.shape == (1, *truth.shape)
     path = entry.example.images[1]
@@ -200,14 +200,14 @@ def test_a_file_names_scenes_and_their_settings(tmp_path):
     path = tmp_path / "truth.toml"
     path.write_text('scene = ["four=gridpg", "difull:last"]\nmethods = ["ig"]\nn = 2\n[set]\n"four.cells" = 3\n')
     plan = build_plan(ExperimentSpec.from_file(path))
-    assert [arm.label for arm in plan.arms] == ["four:digits", "difull:last:digits"]
+    assert [model.label for model in plan.models] == ["four:digits", "difull:last:digits"]
     assert plan.record()["scenes"]["four"]["cells"] == 3
     assert json.dumps(plan.record())
 
 
 def test_a_network_of_a_scene_is_loaded_on_the_device_that_is_asked_for():
     plan = build_plan(ExperimentSpec(scene="patch_and", methods="ig", n=1))
-    loaded = plan.arms[0].model.load("meta")
+    loaded = plan.models[0].source.load("meta")
     assert {parameter.device for parameter in loaded.module.parameters()} == {torch.device("meta")}
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from fringe import METRICS, FRInGe, FringeError, InputError, Insertion, IntegratedGradients
 from fringe.attribution import PRESET_FORMAT, get_method
-from fringe.bench.experiments import ExperimentSpec, _arms, build_plan
+from fringe.bench.experiments import ExperimentSpec, _plan_models, build_plan
 from fringe.bench.experiments import resolve as look
 
 SMALL = {"methods": ("ig",), "metrics": ("sparseness",)}
@@ -98,14 +98,14 @@ def test_a_file_gives_the_plan_of_the_texts(tmp_path, name, text):
     assert spec == TEXTS
     assert pickle.loads(pickle.dumps(spec)) == spec
     plan = build_plan(spec)
-    assert plan.arms[1].methods == {
+    assert plan.models[1].methods == {
         "ig": IntegratedGradients(steps=7, baseline="black"),
         "wide": FRInGe(delta_euc=None, steps=2),
         "ig:paper": dataclasses.replace(IntegratedGradients.preset("paper"), steps=9),
     }
     assert (plan.n, plan.seed, plan.target, plan.limits, plan.controls) == (5, 6, 3, {"max_sensitivity": 2}, False)
     assert (plan.metrics["insertion"].steps, plan.score, plan.exif) == (4, "probability", "transpose")
-    assert [arm.model.preprocessing for arm in plan.arms] == ["channels=1,mean=0.3,std=0.35"] * 2
+    assert [model.source.preprocessing for model in plan.models] == ["channels=1,mean=0.3,std=0.35"] * 2
 
 
 def test_configured_objects_are_what_their_names_are():
@@ -139,7 +139,7 @@ def test_a_model_in_memory_is_copied_and_named_by_its_weights():
     assert net.training
     assert net[1].weight.requires_grad
     with pytest.raises(InputError, match="preprocessing: none given for a model in memory"):
-        build_plan(ExperimentSpec(model=net, data="embedded:digits", **SMALL)).arms[0].model.load()
+        build_plan(ExperimentSpec(model=net, data="embedded:digits", **SMALL)).models[0].source.load()
     net.preprocessing = "resize=32,channels=1"
     stated = build_plan(ExperimentSpec(model={"net": net}, data="embedded:digits", n=2, **SMALL))
     assert look(stated).manifest.model_key("net") == look(build_plan(spec)).manifest.model_key("net")
@@ -150,7 +150,7 @@ def test_what_is_set_counts_more_than_the_file(tmp_path):
     plan = plan_of(ExperimentSpec(n=2, methods="ig", controls=True, set="ig.steps=8").over(file))
     assert (plan.n, plan.seed, plan.controls, plan.limits) == (2, 6, True, {"max_sensitivity": 2})
     # the label ``wide`` is gone with its settings, those of ig are there but for the one that was set
-    assert plan.arms[0].methods == {"ig": IntegratedGradients(steps=8, baseline="black")}
+    assert plan.models[0].methods == {"ig": IntegratedGradients(steps=8, baseline="black")}
     assert plan_of(ExperimentSpec(metrics="sparseness", limits="sparseness=1").over(file)).limits == {"sparseness": 1}
     with pytest.raises(InputError, match="'wide' is not compared here"):  # set here, it is a mistake
         plan_of(ExperimentSpec(methods="ig", set="wide.steps=2").over(file))
@@ -162,7 +162,7 @@ def test_what_is_set_counts_more_than_the_file(tmp_path):
 def test_defaults_fill_what_is_unset_and_are_no_choice():
     plan = build_plan(ExperimentSpec())
     assert (plan.data, plan.n, plan.seed, plan.target) == (("embedded:digits",), 100, 0, "predicted")
-    assert [*plan.arms[0].methods] == ["fringe", "ig", "smoothgrad", "guided_ig", "agi", "ig2", "ggig", "geoig_svi"]
+    assert [*plan.models[0].methods] == ["fringe", "ig", "smoothgrad", "guided_ig", "agi", "ig2", "ggig", "geoig_svi"]
     assert [*plan.metrics] == [name for name, metric in METRICS.items() if metric.by_default]
     assert (plan.limit("max_sensitivity"), plan.limit("insertion")) == (8, 100)
     assert (plan.controls, plan.score, plan.exif, plan.exclude) == (True, "logit", "ignore", frozenset())
@@ -179,16 +179,20 @@ def test_defaults_fill_what_is_unset_and_are_no_choice():
         ("a.toml", "workers = 2", "; workers, save_maps and other options that change no number are not read"),
         ("a.toml", "trust_code = true", "trust_code: a file cannot trust code"),
         ("a.toml", 'out = "x"', "unknown key 'out'"),
-        ("a.toml", 'n = "three"', "n: got 'three', expected a whole number (in "),
+        ("a.toml", 'n = "three"', "n: got 'three', expected a whole number of at least 1 (in "),
         ("a.toml", "n = 2.5", "n: got 2.5, expected a whole number"),
         ("a.yaml", "n: true", "n: got True, expected a whole number"),
-        ("a.toml", "n = 0", "n: got 0, expected at least 1"),
+        ("a.toml", "n = 0", "n: got 0, expected a whole number of at least 1"),
         ("a.toml", 'controls = "yes"', "controls: got 'yes', expected true or false"),
         ("a.toml", "model = 3", "model: got 3, expected a spec, a list of specs, or a table of specs by label"),
         ("a.toml", "model = { a = 3 }", "model: got {'a': 3}, expected a spec, a list of specs, or a table"),
         ("a.toml", 'model = {"my net" = "embedded:digits"}', "the label 'my net' holds more than letters"),
         ("a.toml", "set = { steps = 2 }", "set: got 'steps', expected a table of settings by method or metric"),
-        ("a.toml", "limits = { sparseness = 1.5 }", "limits: got 1.5, expected a table of integers by metric"),
+        (
+            "a.toml",
+            "limits = { sparseness = 1.5 }",
+            "limits: got 'sparseness=1.5', expected METRIC=N with N",
+        ),
         ("a.toml", "limits = { sparseness = -1 }", "limits: got 'sparseness=-1'"),
         ("a.toml", "methods = []", "methods: none given"),
         ("a.toml", "methods = 3", "methods: got 3, expected a name, a configured object"),
@@ -240,7 +244,7 @@ def test_models_need_labels_where_their_architecture_is_one():
     with pytest.raises(InputError, match="model: digits given twice; tell them apart with LABEL=SPEC"):
         plan_of(model=["digits=embedded:digits", "embedded:digits"])
     plan = plan_of(model=["embedded:digits", "other=embedded:digits"])
-    assert [arm.label for arm in plan.arms] == ["digits", "other"]
+    assert [model.label for model in plan.models] == ["digits", "other"]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +275,7 @@ def test_models_need_labels_where_their_architecture_is_one():
     ],
 )
 def test_what_cannot_be_meant_is_named_before_anything_is_loaded(monkeypatch, fields, message):
-    monkeypatch.setattr(_arms, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(_plan_models, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
     with pytest.raises(FringeError, match=message) as caught:
         plan_of(**fields)
     assert "--" not in str(caught.value)
@@ -289,7 +293,7 @@ def test_a_tuned_preset_sets_its_method_and_explicit_settings_come_last(tmp_path
     preset(tmp_path / "tuned.json", tau=0.007, steps=3)
     spec = ExperimentSpec(preset=str(tmp_path / "tuned.json"), methods="ig,fringe", metrics="sparseness")
     plan = build_plan(ExperimentSpec(set=["fringe.steps=5", "ig.steps=4"]).over(spec))
-    assert plan.arms[0].methods == {"ig": IntegratedGradients(steps=4), "fringe": FRInGe(tau=0.007, steps=5)}
+    assert plan.models[0].methods == {"ig": IntegratedGradients(steps=4), "fringe": FRInGe(tau=0.007, steps=5)}
     assert plan.exclude == {"a", "b"}
     with pytest.raises(InputError, match="sets fringe, which is not among the methods"):
         plan_of(ExperimentSpec(methods="ig").over(spec))
@@ -301,16 +305,16 @@ def test_a_tuned_preset_sets_its_method_and_explicit_settings_come_last(tmp_path
 def test_auto_is_the_papers_setting_or_says_that_there_is_none():
     with pytest.warns(UserWarning, match="digits: the paper has no setting for digits; fringe:paper is used"):
         plan = plan_of(methods="fringe=fringe:auto", set="fringe.steps=4")
-    assert plan.arms[0].methods == {"fringe": dataclasses.replace(FRInGe.preset("paper"), steps=4)}
+    assert plan.models[0].methods == {"fringe": dataclasses.replace(FRInGe.preset("paper"), steps=4)}
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
     plan = plan_of(methods="fringe:auto", data="embedded:digits", model="torchvision:resnet18@random")
-    assert plan.arms[0].methods == {"fringe:auto": FRInGe.preset("resnet18")}
+    assert plan.models[0].methods == {"fringe:auto": FRInGe.preset("resnet18")}
 
 
 def test_auto_in_a_modifier_fits_a_network_that_a_scene_makes():
     plan = plan_of(methods="straight:fringe:auto", scene="colour_counter", n=2)
-    assert plan.arms[0].methods == {"straight:fringe:auto": get_method("straight:fringe")}
+    assert plan.models[0].methods == {"straight:fringe:auto": get_method("straight:fringe")}
 
 
 def test_every_field_has_a_short_help_text():

@@ -10,14 +10,14 @@ import pytest
 from forked_runs import spawn_quickly
 from PIL import Image
 from poison_methods import Troubled
-from small_plans import IG, arms, digits_plan, small
+from small_plans import IG, digits_plan, models, small
 from synthetic_units import expected, job, manifest, table
 
 from fringe import ExpectedGradients
 from fringe.bench.experiments import Progress, RunLog, RunOptions, run_plan
 from fringe.bench.experiments._executors import ProcessExecutor, run_tasks
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.experiments._plan import Arm, ModelSource
+from fringe.bench.experiments._plan import ModelSource, PlanModel
 from fringe.bench.experiments._results import results_of
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import crashes
@@ -46,7 +46,7 @@ def cells(out, finished):
 
 @pytest.mark.parametrize("trouble", PASSES)
 def test_what_may_pass_is_left_to_the_next_run(tmp_path, trouble):
-    plan = small(arms=arms(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
+    plan = small(models=models(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
     out = tmp_path / "run"
     first = run_plan(plan, out, RunOptions())
     assert (first.stopped, first.log.left, first.log.failed, first.partial) == (None, 2, 0, True)
@@ -62,7 +62,7 @@ def test_what_may_pass_is_left_to_the_next_run(tmp_path, trouble):
 
 @pytest.mark.parametrize("trouble", STAYS)
 def test_what_will_not_pass_is_recorded(tmp_path, trouble):
-    plan = small(arms=arms(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
+    plan = small(models=models(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
     first = run_plan(plan, tmp_path / "run", RunOptions())
     assert (first.log.left, first.log.failed) == (0, 2)
     second = run_plan(plan, tmp_path / "run", RunOptions())
@@ -72,7 +72,7 @@ def test_what_will_not_pass_is_recorded(tmp_path, trouble):
 @pytest.mark.parametrize("save_maps", [False, True])
 def test_an_image_that_a_method_refuses_does_not_cost_the_others_theirs(tmp_path, monkeypatch, save_maps):
     data = {"data": (str(pictures(tmp_path / "data")),), "controls": False, "shard": 4}
-    plan, options = digits_plan(arms=arms(ig=IG), **data), RunOptions(save_maps=save_maps)
+    plan, options = digits_plan(models=models(ig=IG), **data), RunOptions(save_maps=save_maps)
     assert not run_plan(plan, tmp_path / "whole", options).partial
     undisturbed, honest = table(Store(tmp_path / "whole")), type(IG).attribute
     refused = resolve(plan).manifest.images[2]["digest"]
@@ -123,7 +123,7 @@ def test_a_metric_that_fails_leaves_no_failure_to_one_that_is_added_later(tmp_pa
 
 
 def test_what_another_run_computes_again_meanwhile_is_not_computed_twice(tmp_path):
-    plan = small(arms=arms(troubled=Troubled("bug", str(tmp_path / "cure")), ig=IG))
+    plan = small(models=models(troubled=Troubled("bug", str(tmp_path / "cure")), ig=IG))
     out = tmp_path / "run"
     assert run_plan(plan, out, RunOptions()).log.failed == 2
     (tmp_path / "cure").touch()
@@ -136,7 +136,7 @@ def test_what_another_run_computes_again_meanwhile_is_not_computed_twice(tmp_pat
 
 
 def test_a_run_says_that_what_another_run_computed_meanwhile_has_failed(tmp_path):
-    plan, others = small(arms=arms(troubled=Troubled("bug", str(tmp_path / "cure")))), []
+    plan, others = small(models=models(troubled=Troubled("bug", str(tmp_path / "cure")))), []
     meanwhile = Progress(lambda *_: others.append(run_plan(plan, tmp_path / "run", RunOptions())))
     finished = run_plan(plan, tmp_path / "run", RunOptions(), meanwhile)
     assert finished.log.count("cached") == 2
@@ -145,7 +145,7 @@ def test_a_run_says_that_what_another_run_computed_meanwhile_has_failed(tmp_path
 
 def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):
     """What comes after it in the same process would fail as well, for no fault of its own."""
-    plan = small(arms=arms(ig=IG, troubled=Troubled("device", str(tmp_path / "cure")), more=replace(IG, steps=4)))
+    plan = small(models=models(ig=IG, troubled=Troubled("device", str(tmp_path / "cure")), more=replace(IG, steps=4)))
     out = tmp_path / "run"
     first = run_plan(plan, out, RunOptions())
     assert first.stopped == (
@@ -160,10 +160,10 @@ def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):
 @pytest.mark.thorough
 def test_with_processes_the_same(tmp_path, monkeypatch):
     spawn_quickly(monkeypatch)
-    plan = small(arms=arms(troubled=Troubled("memory", str(tmp_path / "cure")), ig=IG))
+    plan = small(models=models(troubled=Troubled("memory", str(tmp_path / "cure")), ig=IG))
     first = run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(2)))
     assert (first.stopped, first.log.left, first.log.failed) == (None, 2, 0)
-    device = small(name="device", arms=arms(troubled=Troubled("device", str(tmp_path / "cure"))))
+    device = small(name="device", models=models(troubled=Troubled("device", str(tmp_path / "cure"))))
     assert "the device failed" in run_plan(device, tmp_path / "device", RunOptions(executor=ProcessExecutor(1))).stopped
     (tmp_path / "cure").touch()
     assert not run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(2))).partial
@@ -237,7 +237,7 @@ def test_an_image_that_is_back_is_scored_by_the_methods_that_follow(tmp_path):
     folder = pictures(tmp_path / "images")
     lost = folder / "1_picture.png"
     content = lost.read_bytes()
-    plan = small(data=(str(folder),), n=4, shard=4, arms=arms(ig=IG, more=replace(IG, steps=4)))
+    plan = small(data=(str(folder),), n=4, shard=4, models=models(ig=IG, more=replace(IG, steps=4)))
     told = Progress(lambda resolved, units: lost.unlink(), lambda report: lost.write_bytes(content))
     first = run_plan(plan, tmp_path / "run", RunOptions(), told)
     assert [(one["method"], one["images"]) for one in first.left] == [("ig", 1)]
@@ -258,8 +258,8 @@ def test_reference_images_that_go_away_make_no_score_of_the_others(tmp_path):
     folder, others = pictures(tmp_path / "images", 2), pictures(tmp_path / "others", 3)
     lost = others / "1_picture.png"
     content = lost.read_bytes()
-    methods = arms(eg=ExpectedGradients(samples=4))
-    plan = small(data=(str(folder),), references=str(others), arms=methods)
+    methods = models(eg=ExpectedGradients(samples=4))
+    plan = small(data=(str(folder),), references=str(others), models=methods)
     run_plan(plan, tmp_path / "whole", RunOptions())
     first = run_plan(plan, tmp_path / "run", RunOptions(), Progress(began=lambda resolved, units: lost.unlink()))
     assert f"{str(lost)!r}: does not exist" in first.stopped
@@ -299,7 +299,7 @@ def test_a_model_that_has_no_memory_fails_no_image(tmp_path, error):
         source = tmp_path / f"net{least}.py"
         source.write_text(NET.format(cure=str(cure), least=least, error=error))
         model = ModelSource(f"{source}:net", "resize=8x8,mean=0.5,std=0.5", trust_code=True)
-        return small(data=(str(tmp_path / "images"),), arms=(Arm("net", model, {"ig": IG}),), n=4, shard=4)
+        return small(data=(str(tmp_path / "images"),), models=(PlanModel("net", model, {"ig": IG}),), n=4, shard=4)
 
     pictures(tmp_path / "images")
     first = run_plan(plan(2), tmp_path / "run", RunOptions())  # one image after the other
@@ -311,7 +311,7 @@ def test_a_model_that_has_no_memory_fails_no_image(tmp_path, error):
 
 
 def test_what_a_person_must_mend_is_no_trouble_that_passes(tmp_path):
-    plan = small(arms=(Arm("net", ModelSource(f"{tmp_path}/absent.py:net", trust_code=True), {"ig": IG}),))
+    plan = small(models=(PlanModel("net", ModelSource(f"{tmp_path}/absent.py:net", trust_code=True), {"ig": IG}),))
     with pytest.raises(FringeError) as caught:
         run_plan(plan, tmp_path / "run", RunOptions())
     assert not isinstance(caught.value, TransientError)

@@ -11,7 +11,7 @@ from PIL import Image
 from fringe import ExpectedGradients, IntegratedGradients, SmoothGrad
 from fringe.attribution import Attributor
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.experiments._plan import Arm, ModelSource, Plan
+from fringe.bench.experiments._plan import ModelSource, Plan, PlanModel
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._tasks import pending_tasks
 from fringe.errors import FringeError, InputError
@@ -25,7 +25,7 @@ def plan(data=("embedded:digits",), methods=None, **changed):
     methods = methods or {"ig": IG}
     known = {
         "name": "plan",
-        "arms": (Arm("digits", ModelSource("embedded:digits"), methods),),
+        "models": (PlanModel("digits", ModelSource("embedded:digits"), methods),),
         "metrics": {"sparseness": Sparseness()},
         "n": 6,
         "controls": False,
@@ -82,7 +82,9 @@ def test_shards_batches_and_order_move_numbers_by_rounding_alone(many, reference
 
 def test_one_score_is_that_of_a_larger_plan(many, reference):
     """What shares the plan with an image, a method or a metric does not move them."""
-    few = replace(many, n=2, metrics={"insertion": Insertion()}, arms=plan(methods={"sg": SmoothGrad(samples=3)}).arms)
+    few = replace(
+        many, n=2, metrics={"insertion": Insertion()}, models=plan(methods={"sg": SmoothGrad(samples=3)}).models
+    )
     found = rows_of(few)
     assert found.keys() <= reference.keys()
     for key, row in found.items():
@@ -91,7 +93,7 @@ def test_one_score_is_that_of_a_larger_plan(many, reference):
 
 def test_the_devices_and_engines_are_no_part_of_a_name(many):
     keys = {unit.key for unit in pending_tasks(resolve(many).manifest, (), 3)}
-    again = replace(many, arms=many.arms, data=("embedded:digits:0:200", "embedded:digits"))
+    again = replace(many, models=many.models, data=("embedded:digits:0:200", "embedded:digits"))
     assert {unit.key for unit in pending_tasks(resolve(again).manifest, (), 3)} == keys
 
 
@@ -203,7 +205,7 @@ def test_images_of_several_sizes_share_a_unit(tmp_path):
     for name, size in (("a.png", (8, 8)), ("b.png", (16, 4)), ("c.png", (9, 9))):
         picture(tmp_path, name, len(name), size)
     model = ModelSource(f"{source}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
-    states = outcome(rows_of(plan((str(tmp_path),), n=3, arms=(Arm("net", model, {"ig": IG}),))))
+    states = outcome(rows_of(plan((str(tmp_path),), n=3, models=(PlanModel("net", model, {"ig": IG}),))))
     assert states["a"] == states["b"] == ("ok", None)
     status, error = states["c"]
     assert status == "failed"
@@ -235,7 +237,7 @@ def test_an_image_that_the_model_refuses_costs_no_other_its_score(tmp_path, rais
         picture(tmp_path, name, number, (8, 8))
     Image.new("RGB", (8, 8)).save(tmp_path / "black.png")
     model = ModelSource(f"{tmp_path / 'net.py'}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
-    states = outcome(rows_of(plan((str(tmp_path),), n=4, arms=(Arm("net", model, {"ig": IG}),))))
+    states = outcome(rows_of(plan((str(tmp_path),), n=4, models=(PlanModel("net", model, {"ig": IG}),))))
     status, error = states.pop("black")
     assert status == "failed"
     assert error.startswith(f"the model cannot take these inputs of shape (3, 8, 8): {reason}")
@@ -265,7 +267,7 @@ def test_a_bug_in_a_method_costs_its_own_rows():
 def test_weights_that_change_amid_a_run_stop_it(monkeypatch):
     resolved = resolve(plan(n=1))
     (unit,) = pending_tasks(resolved.manifest, (), 16)
-    changed = replace(resolved.plan.arms[0].model.load(), digest="f" * 64)
+    changed = replace(resolved.plan.models[0].source.load(), digest="f" * 64)
     monkeypatch.setattr(ModelSource, "load", lambda source, device: changed)
     with pytest.raises(FringeError, match="model 'digits': its weights changed since the run began; run it again"):
         TaskRunner(resolved).perform(unit)

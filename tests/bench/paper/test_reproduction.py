@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
-from fringe.bench.experiments import Arm, ExperimentSpec, ModelSource, Plan, run_experiment
+from fringe.bench.experiments import ExperimentSpec, ModelSource, Plan, PlanModel, run_experiment
 from fringe.bench.paper import estimate_reproduction, paper_study, write_reproduction
 from fringe.bench.paper._reproduction import (
     ComparedValue,
@@ -41,15 +41,15 @@ from toys import results_of_scores
 
 def base(n=1000, **metrics):
     known = {name: get_metric(name) for name in METRICS} | metrics
-    arms = tuple(
-        Arm(
+    models = tuple(
+        PlanModel(
             name,
             ModelSource(spec),
             {"fringe": FRInGe.preset(name), "ig": IntegratedGradients(steps=7), "smoothgrad": SmoothGrad()},
         )
         for name, spec in SPECS.items()
     )
-    return Plan("comparison", ("imagenet",), arms, known, n=n, seed=4)
+    return Plan("comparison", ("imagenet",), models, known, n=n, seed=4)
 
 
 def test_the_plans_are_the_papers_studies_of_its_six_networks():
@@ -71,19 +71,19 @@ def test_the_plans_are_the_papers_studies_of_its_six_networks():
         "sweep": OBJECTIVE,
     }
     for plan in found.values():
-        assert tuple(arm.label for arm in plan.arms) == MODELS
+        assert tuple(model.label for model in plan.models) == MODELS
         assert (plan.seed, plan.data, plan.limits, plan.target) == (4, ("imagenet",), {}, "predicted")
     assert [plan.controls for plan in found.values()] == [True, False, False, False, False]
-    by_method = {name: tuple(plan.arms[0].methods) for name, plan in found.items()}
+    by_method = {name: tuple(plan.models[0].methods) for name, plan in found.items()}
     assert by_method["comparison"] == ("fringe", "ig", "smoothgrad", DEFAULT)
     assert by_method["ablation"] == VARIANTS
     assert by_method["cap"] == ("cap", "no_cap", "ig")
     assert by_method["max_sensitivity"] == ("fringe", "ig", DEFAULT)
     for name in ("comparison", "max_sensitivity"):
-        assert all(arm.methods[DEFAULT] == FRInGe() for arm in found[name].arms)
+        assert all(model.methods[DEFAULT] == FRInGe() for model in found[name].models)
     assert by_method["sweep"][0] == "centre"
-    assert found["ablation"].arms[0].methods["euclidean"] == FRInGe.preset("resnet18", "euclidean")
-    assert found["cap"].arms[0].methods["ig"] == IntegratedGradients(steps=7)
+    assert found["ablation"].models[0].methods["euclidean"] == FRInGe.preset("resnet18", "euclidean")
+    assert found["cap"].models[0].methods["ig"] == IntegratedGradients(steps=7)
 
 
 def test_some_studies_of_fewer_images_with_metrics_of_ones_own():
@@ -98,19 +98,19 @@ def test_some_studies_of_fewer_images_with_metrics_of_ones_own():
 
 def test_a_network_without_a_cap_is_left_out_of_its_study():
     whole = base()
-    first, second, *_ = whole.arms
+    first, second, *_ = whole.models
     bare = replace(first, methods={**first.methods, "fringe": FRInGe(delta_euc=None)})
-    found = study_plans(replace(whole, arms=(bare, second)), ["cap", "comparison"])
-    assert [arm.label for arm in found["cap"].arms] == [second.label]
-    assert [arm.label for arm in found["comparison"].arms] == [first.label, second.label]
+    found = study_plans(replace(whole, models=(bare, second)), ["cap", "comparison"])
+    assert [model.label for model in found["cap"].models] == [second.label]
+    assert [model.label for model in found["comparison"].models] == [first.label, second.label]
 
 
 def test_run_times_are_of_fringe_and_ig():
     found = timed_plan(base())
     assert (found.name, found.n, found.controls) == ("runtime", 64, False)
-    assert [tuple(arm.methods) for arm in found.arms] == [("fringe", "ig")] * 6
+    assert [tuple(model.methods) for model in found.models] == [("fringe", "ig")] * 6
     alone = timed_plan(base(), (DEFAULT,))
-    assert [dict(arm.methods) for arm in alone.arms] == [{DEFAULT: FRInGe()}] * 6
+    assert [dict(model.methods) for model in alone.models] == [{DEFAULT: FRInGe()}] * 6
 
 
 def _numbers(found):
@@ -363,13 +363,16 @@ def test_a_reproduction_is_estimated_run_and_written_from_python(tmp_path):
 def test_the_page_shows_no_study_of_another_network_of_the_same_name(tmp_path):
     """A folder that two reproductions share holds studies of both; the page says which networks it is about."""
     methods = {"fringe": FRInGe(steps=2, cg_iterations=2), "ig": IntegratedGradients(steps=2)}
-    arm, metrics = Arm("vgg19", ModelSource("embedded:digits"), methods), {"sparseness": get_metric("sparseness")}
-    first = Plan("comparison", ("embedded:digits",), (arm,), metrics, n=1, controls=False)
+    model, metrics = (
+        PlanModel("vgg19", ModelSource("embedded:digits"), methods),
+        {"sparseness": get_metric("sparseness")},
+    )
+    first = Plan("comparison", ("embedded:digits",), (model,), metrics, n=1, controls=False)
     study = replace(first, name="max_sensitivity", metrics={"max_sensitivity": MaxSensitivity(samples=1)})
     run_experiment(study, tmp_path / "run")
-    shown = {"same": first, "more networks": replace(first, arms=(arm, replace(arm, label="more")))}
+    shown = {"same": first, "more networks": replace(first, models=(model, replace(model, label="more")))}
     others = {
-        "another network": replace(first, arms=(replace(arm, model=ModelSource("torchvision:vgg19")),)),
+        "another network": replace(first, models=(replace(model, source=ModelSource("torchvision:vgg19")),)),
         "another score": replace(first, score="log_probability"),
         "another class": replace(first, target=3),
         "other images": replace(first, seed=1),

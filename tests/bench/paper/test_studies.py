@@ -7,7 +7,7 @@ import pytest
 
 import fringe.bench.paper
 from fringe import FRInGe, InputError, IntegratedGradients, SmoothGrad
-from fringe.bench.experiments import Arm, ExperimentSpec, ModelSource, Plan
+from fringe.bench.experiments import ExperimentSpec, ModelSource, Plan, PlanModel
 from fringe.bench.experiments._spec import QUICK_METHODS
 from fringe.bench.paper import PAPER_STUDIES, StudySpec, paper_study
 from fringe.bench.paper._studies import (
@@ -27,14 +27,14 @@ from fringe.bench.paper._studies import (
 from fringe.metrics import Infidelity, Insertion, Sparseness
 
 
-def plan(*arms, **changes):
-    found = [Arm(label, ModelSource("embedded:digits"), methods) for label, methods in arms]
+def plan(*models, **changes):
+    found = [PlanModel(label, ModelSource("embedded:digits"), methods) for label, methods in models]
     known = {"metrics": {"sparseness": Sparseness()}, "limits": {"sparseness": 1}, **changes}
     return Plan("benchmark", ("embedded:digits",), tuple(found), n=3, **known)
 
 
 def methods(found, place=0):
-    return dict(found.arms[place].methods)
+    return dict(found.models[place].methods)
 
 
 def test_the_paper_tuned_three_variants_of_a_network_and_the_rest_are_its_setting_reduced():
@@ -73,7 +73,7 @@ def test_each_model_has_the_variants_of_its_own_setting():
 def test_an_ablation_keeps_what_it_is_scored_by():
     before = plan(("a", {"fringe": FRInGe()}))
     found = ablation_plan(before)
-    assert found == replace(before, name="ablation", arms=found.arms)
+    assert found == replace(before, name="ablation", models=found.models)
     assert found.limit("sparseness") == 1
 
 
@@ -118,7 +118,7 @@ def test_a_study_of_fringe_refuses_another_method():
     for study in (ablation_plan, cap_plan):
         with pytest.raises(InputError, match="the study is of fringe, got 'ig' first for a"):
             study(other)
-    assert base_fringe(plan(("a", {"x": FRInGe(steps=4)})).arms[0]) == FRInGe(steps=4)
+    assert base_fringe(plan(("a", {"x": FRInGe(steps=4)})).models[0]) == FRInGe(steps=4)
 
 
 def test_each_study_has_a_file_that_python_and_the_command_line_read():

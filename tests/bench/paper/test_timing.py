@@ -11,7 +11,7 @@ from PIL import Image
 
 from fringe import FRInGe, FringeError, IntegratedGradients, attribute
 from fringe.baselines import InputSpace
-from fringe.bench.experiments import Arm, ExperimentSpec, ModelSource, Plan, build_plan
+from fringe.bench.experiments import ExperimentSpec, ModelSource, Plan, PlanModel, build_plan
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.paper import _timing
 from fringe.bench.paper._timing import (
@@ -32,8 +32,8 @@ METHODS = {"fringe": FRInGe(steps=2, cg_iterations=3), "ig": IntegratedGradients
 
 
 def study(data=("embedded:digits",), n=3, preprocessing=None, methods=METHODS, **more):
-    arm = Arm("digits", ModelSource("embedded:digits", preprocessing), methods)
-    return resolve(Plan("runtime", tuple(data), (arm,), {"sparseness": Sparseness()}, n=n, controls=False, **more))
+    model = PlanModel("digits", ModelSource("embedded:digits", preprocessing), methods)
+    return resolve(Plan("runtime", tuple(data), (model,), {"sparseness": Sparseness()}, n=n, controls=False, **more))
 
 
 def passes(counts):
@@ -51,20 +51,20 @@ def checks(classifier, x, method):
 
 def of_attribute(resolved, label, **options):
     """Passes of each image's map by the library's own call, without its checks."""
-    arm = resolved.plan.arms[0]
-    loaded, found = arm.model.load(), []
+    model = resolved.plan.models[0]
+    loaded, found = model.source.load(), []
     for image in resolved.manifest.images:
         x = prepare(resolved.pictures[image["digest"]].ref, loaded.preprocessing, "ignore")[None]
         spent = attribute(
             Classifier(loaded.module, batch_size=1),
             x,
-            method=arm.methods[label],
+            method=model.methods[label],
             ids=[image["digest"]],
             seed=resolved.plan.seed,
             space=InputSpace(*loaded.preprocessing.bounds()),
             **options,
         ).passes
-        checked = checks(Classifier(loaded.module, batch_size=1), x, arm.methods[label])
+        checked = checks(Classifier(loaded.module, batch_size=1), x, model.methods[label])
         found.append(np.subtract(passes(spent), checked))
     return np.mean(found, 0)
 

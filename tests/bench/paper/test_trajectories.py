@@ -13,7 +13,7 @@ from PIL import Image
 from fringe import FRInGe, InputError, IntegratedGradients, attribute
 from fringe.attribution import get_method
 from fringe.baselines import InputSpace
-from fringe.bench.experiments import Arm, ExperimentSpec, ModelSource, Plan, build_plan, run_experiment
+from fringe.bench.experiments import ExperimentSpec, ModelSource, Plan, PlanModel, build_plan, run_experiment
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.paper import StudySpec, _trajectories, draw_study, paper_study
 from fringe.bench.paper._studies import OBJECTIVE, PaperStudy, cap_plan
@@ -35,8 +35,8 @@ METHODS = {
 
 @pytest.fixture(scope="module")
 def digits():
-    arm = Arm("digits", ModelSource("embedded:digits"), METHODS)
-    return resolve(Plan("p", ("embedded:digits",), (arm,), {"insertion": get_metric("insertion")}, n=3, seed=11))
+    model = PlanModel("digits", ModelSource("embedded:digits"), METHODS)
+    return resolve(Plan("p", ("embedded:digits",), (model,), {"insertion": get_metric("insertion")}, n=3, seed=11))
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def random(*shape):
 
 
 def the_input(digits, digest):
-    loaded = digits.plan.arms[0].model.load()
+    loaded = digits.plan.models[0].source.load()
     return loaded, prepare(digits.pictures[digest].ref, loaded.preprocessing, digits.plan.exif)
 
 
@@ -140,7 +140,7 @@ def test_a_walk_holds_what_attribute_says(digits, walked, label):
         assert walk.verdict == same.verdict[0]
         changes = blur_change(trajectory.snapshots, trajectory.snapshots[0])
         np.testing.assert_array_equal(walk.changes, changes.numpy())
-        seen = digits.plan.arms[0].model.load().preprocessing.denormalise(trajectory.snapshots).clamp(0, 1)
+        seen = digits.plan.models[0].source.load().preprocessing.denormalise(trajectory.snapshots).clamp(0, 1)
         np.testing.assert_allclose(walk.images, seen.permute(0, 2, 3, 1).numpy(), atol=1e-6)
 
 
@@ -179,8 +179,8 @@ def test_the_target_is_the_plans(digits):
 def test_an_image_that_cannot_be_explained_makes_room_for_the_next(tmp_path):
     for number in range(3):
         Image.new("L", (8, 8), 60 * number).save(tmp_path / f"{number}.png")
-    arm = Arm("digits", ModelSource("embedded:digits"), {"ig": METHODS["ig"]})
-    asked = Plan("p", (str(tmp_path),), (arm,), {"insertion": get_metric("insertion")}, n=3)
+    model = PlanModel("digits", ModelSource("embedded:digits"), {"ig": METHODS["ig"]})
+    asked = Plan("p", (str(tmp_path),), (model,), {"insertion": get_metric("insertion")}, n=3)
     first, *others = [(image["digest"], image["source"]) for image in resolve(asked).manifest.images]
     Path(first[1]).write_bytes(b"no image")
     again = resolve(asked)
@@ -197,8 +197,8 @@ BASE = FRInGe(tau=0.003, steps=2)
 
 
 def plan(methods=None, label="digits", n=1):
-    arm = Arm(label, ModelSource("embedded:digits"), methods or {"fringe": BASE})
-    return Plan("plan", ("embedded:digits",), (arm,), {"sparseness": Sparseness()}, n=n, controls=False)
+    model = PlanModel(label, ModelSource("embedded:digits"), methods or {"fringe": BASE})
+    return Plan("plan", ("embedded:digits",), (model,), {"sparseness": Sparseness()}, n=n, controls=False)
 
 
 def swept(columns, label="digits"):
@@ -323,7 +323,7 @@ def test_a_study_is_planned_run_and_drawn_from_python(tmp_path, name, files):
     spec = StudySpec(model="embedded:digits", data="embedded:digits", n=1, set=settings, factor="steps=2,3")
     study = paper_study(name, spec)
     results = run_experiment(study.plan, tmp_path / "run")
-    assert results.methods("digits", controls=False) == tuple(study.plan.arms[0].methods)
+    assert results.methods("digits", controls=False) == tuple(study.plan.models[0].methods)
     assert set(results.frame["status"]) == {"ok"}
     paths = draw_study(study, tmp_path / "run", tmp_path / "figures", images=1)
     assert [path.name for path in paths] == files

@@ -16,11 +16,11 @@ from PIL import Image
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
 from fringe.attribution import Attributor, read_preset
 from fringe.bench.experiments import (
-    Arm,
     ExperimentSpec,
     Interrupted,
     ModelSource,
     Plan,
+    PlanModel,
     Progress,
     RunOptions,
     Store,
@@ -45,8 +45,8 @@ METRICS = {"insertion": Insertion(steps=4), "deletion": Deletion(steps=4), "infi
 
 def plan(method=None, data=("embedded:digits",), n=2, **known):
     method = method or IntegratedGradients(steps=3)
-    arm = Arm("net", ModelSource("embedded:digits"), {"mine": method})
-    return Plan("benchmark", tuple(data), (arm,), {**METRICS, "sparseness": Sparseness()}, n=n, **known)
+    model = PlanModel("net", ModelSource("embedded:digits"), {"mine": method})
+    return Plan("benchmark", tuple(data), (model,), {**METRICS, "sparseness": Sparseness()}, n=n, **known)
 
 
 def steps(trials, low=2, high=40):
@@ -60,7 +60,7 @@ def test_a_trials_plan_is_scored_by_the_objective_on_the_end_of_the_order():
     assert found.metrics == METRICS
     assert tuple(found.metrics) == OBJECTIVE
     with pytest.raises(InputError, match="got 2, expected one"):
-        tuning_plan(replace(before, arms=(*before.arms, replace(before.arms[0], label="other"))))
+        tuning_plan(replace(before, models=(*before.models, replace(before.models[0], label="other"))))
     with pytest.raises(InputError, match="scene: a search needs images that no other plan uses"):
         tuning_plan(build_plan(ExperimentSpec(scene="patch_and", methods="fringe", n=2)))
 

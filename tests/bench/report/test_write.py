@@ -9,7 +9,16 @@ import torch
 
 from fringe import IntegratedGradients
 from fringe.attribution import SmoothGrad
-from fringe.bench.experiments import Arm, ModelSource, Plan, RunOptions, Store, read_results, results_from, run_plan
+from fringe.bench.experiments import (
+    ModelSource,
+    Plan,
+    PlanModel,
+    RunOptions,
+    Store,
+    read_results,
+    results_from,
+    run_plan,
+)
 from fringe.bench.report import _write as write_module
 from fringe.bench.report import build_table, write_report
 from fringe.bench.report._maps import MapSource, TaskRunner, load_experiment, load_maps
@@ -128,7 +137,7 @@ def plan():
         "benchmark",
         ("embedded:digits",),
         (
-            Arm(
+            PlanModel(
                 "digits",
                 ModelSource("embedded:digits"),
                 {"ig": IntegratedGradients(steps=4), "sg": SmoothGrad(samples=3)},
@@ -205,7 +214,7 @@ def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("fringe.bench.experiments._arms.load_model", never)
+    monkeypatch.setattr("fringe.bench.experiments._plan_models.load_model", never)
     store = Store(digits[0] / "kept", create=False)
     page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")
     assert grids(tmp_path / "out") == ["maps-failures.png", "maps-strong.png", "maps-typical.png"]
@@ -292,7 +301,7 @@ def test_maps_of_images_that_failed_are_not_asked_for(digits, monkeypatch):
 def test_the_run_s_own_record_gives_its_plan_again(digits):
     resolved = digits[1]
     again = load_experiment(resolved.manifest, "digits", DIGITS["digits"])
-    assert again.plan.arms == plan().arms
+    assert again.plan.models == plan().models
     assert again.pictures.keys() == resolved.pictures.keys()
     assert again.references == resolved.references
     record = resolved.manifest.record()

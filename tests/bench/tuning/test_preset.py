@@ -117,7 +117,7 @@ def test_a_setting_that_is_missing_has_no_default(path):
         ({"about__sed": 1}, r"about: got 'sed'; did you mean 'seed'\?"),
         ({"sttings": {}}, r"part: got 'sttings'; did you mean 'settings'\?"),
         ({"method": "frnge"}, r"method: got 'frnge'; did you mean 'fringe'\?"),
-        ({"method": ["fringe"]}, r"method: got \['fringe'\], expected str"),
+        ({"method": ["fringe"]}, r"method: got \['fringe'\], expected text"),
         ({"settings": []}, r"settings: got \[\], expected dict"),
         ({"format": "fringe preset 2"}, "is no preset: it does not say 'fringe preset 1'"),
         ({"settings__tau": "1e-3"}, "tau: got '1e-3', expected a positive number"),
@@ -134,9 +134,9 @@ def test_a_setting_that_is_missing_has_no_default(path):
         ({"settings__delta_euc": []}, r"delta_euc: got \(\)"),
         ({"settings__reference": [0.5, "x"]}, r"reference: got \(0.5, 'x'\), expected numbers"),
         ({"settings__reference": [0.5, 0.6]}, "must sum to 1"),
-        ({"about__images": "one"}, "about: images: got 'one', expected a list, each item text"),
+        ({"about__images": "one"}, "about: images: got 'one', expected a list of texts"),
         ({"about__images": [1]}, r"about: images: got \[1\]"),
-        ({"about__trials": 1.5}, "about: trials: got 1.5, expected a whole number"),
+        ({"about__trials": 1.5}, "about: trials: got 1.5, expected a positive whole number"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(path, change, message):

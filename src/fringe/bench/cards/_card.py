@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fringe._files import write_files
+from fringe._names import Reference
 from fringe._tables import ARROW, Styled, TextTable
 from fringe._text import first_paragraph, plain, to_json
 from fringe.attribution import METHODS, method_of_record
@@ -44,7 +45,7 @@ from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
 
 _OF_METRIC = {
     **{metric: part for part, (metrics, _) in PARTS.items() for metric in metrics},
-    **{metric.partition(":")[0]: "Localisation" for metric in LOCALISATION},
+    **{Reference.parse(metric).name: "Localisation" for metric in LOCALISATION},
     **dict.fromkeys(PATH_METRICS, PATH),
 }
 
@@ -82,7 +83,7 @@ class Line:
     @property
     def title(self) -> str:
         """The metric's title, with the preset."""
-        preset = self.measurement.metric.partition(":")[2]
+        preset = Reference.parse(self.measurement.metric).rest
         return f"{self.kind.title} ({preset.replace('_', ' ')})" if preset else self.kind.title
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fringe._names import Reference
 from fringe._rng import KeyedGenerator
 from fringe._text import first_paragraph
 from fringe.attribution import Attributor, require_package
@@ -204,7 +205,7 @@ def verify(
 
 def _title(scene: str | Scene) -> str:
     """Title of a scene, with its preset."""
-    preset = scene.partition(":")[2] if isinstance(scene, str) else ""
+    preset = (Reference.parse(scene).rest if isinstance(scene, str) else None) or ""
     return f"{get_scene(scene).title}{', ' if preset else ''}{preset.replace('_', ' ')}"
 
 

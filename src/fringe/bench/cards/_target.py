@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fringe._names import Reference, split_source
 from fringe._rng import global_seed
 from fringe.attribution import METHODS, Attribution, Attributor, get_method, gradient_attribution
 from fringe.errors import FringeError, InputError, did_you_mean
@@ -40,7 +41,7 @@ def read_target(target: object, *, trust_code: bool = False) -> Attributor:
         InputError: If the target has none of these forms, or names code without ``trust_code``.
     """
     if isinstance(target, str):
-        if ":" not in target or target.partition(":")[0].partition("(")[0] in METHODS:
+        if ":" not in target or Reference.parse(target).name in METHODS:
             return get_method(target)
         return read_target(_imported(target, trust_code=trust_code))
     if isinstance(target, Attributor) or (isinstance(target, type) and issubclass(target, Attributor)):
@@ -58,7 +59,7 @@ def read_target(target: object, *, trust_code: bool = False) -> Attributor:
 
 
 def _imported(text: str, *, trust_code: bool) -> object:
-    source, _, name = text.rpartition(":")
+    source, name = split_source(text)
     file = Path(source) if source.endswith(".py") else Path(f"{source.replace('.', '/')}.py")
     is_file = source.endswith(".py") or (importlib.util.find_spec(source.partition(".")[0]) is None and file.is_file())
     if not is_file and importlib.util.find_spec(source.partition(".")[0]) is None:

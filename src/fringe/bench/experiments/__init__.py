@@ -1,7 +1,6 @@
 """Experiments: methods compared under metrics on many images, stored, resumed and summarised."""
 
 from fringe._urls import url_of
-from fringe.bench.experiments._arms import Arm, ModelSource
 from fringe.bench.experiments._estimate import MethodCost, RunEstimate, describe_excess, estimate_run, estimate_tasks
 from fringe.bench.experiments._executors import Executor, ProcessExecutor, SerialExecutor
 from fringe.bench.experiments._jobs import RunLog, TaskReport
@@ -14,6 +13,7 @@ from fringe.bench.experiments._manifest import (
 )
 from fringe.bench.experiments._options import RunOptions, make_executor
 from fringe.bench.experiments._plan import Plan, build_plan, configured, planned_work, planned_work_of
+from fringe.bench.experiments._plan_models import ModelSource, PlanModel
 from fringe.bench.experiments._probe import ProbeOptions
 from fringe.bench.experiments._ray import RayExecutor
 from fringe.bench.experiments._records import ScoreRecord, StoredMap

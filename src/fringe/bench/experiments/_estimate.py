@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from fringe.bench.experiments._database import Writer, to_json
 from fringe.bench.experiments._executors import Executor, ProcessExecutor
 from fringe.bench.experiments._manifest import Resolved, resolve
-from fringe.bench.experiments._options import make_executor
+from fringe.bench.experiments._options import RunOptions
 from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._probe import Probe, ProbeOptions, clock_of, stored_bytes
 from fringe.bench.experiments._ray import RayExecutor
@@ -166,11 +166,8 @@ def estimate_run(
     spec: ExperimentSpec | Plan,
     out: str | Path | None = None,
     *,
-    executor: Executor | str = "serial",
-    device: str = "cpu",
-    batch_size: int | Literal["auto"] = "auto",
-    retry: bool = False,
     seconds: float = 10.0,
+    **options: Any,
 ) -> RunEstimate:
     """Estimate what :func:`run_experiment` would compute and store, and how long it would take. Nothing is written.
 
@@ -181,12 +178,9 @@ def estimate_run(
     Args:
         spec: What is computed.
         out: Run folder. What it holds already is not counted; None, or a folder that does not exist, holds nothing.
-        executor: Where tasks run, as for :func:`run_experiment`; no executor is started. Processes share the cores,
-            and take turns on any other device.
-        device: Device of the models, and of the probe.
-        batch_size: Images of a forward pass, or "auto".
-        retry: Count failed scores as missing.
         seconds: Longest time of a map of the probe.
+        **options: Fields of :class:`RunOptions`, as for :func:`run_experiment`; no executor is started. Processes share
+            the cores, and take turns on any other device.
 
     Returns:
         The estimate.
@@ -194,16 +188,15 @@ def estimate_run(
     Raises:
         FringeError: For a specification, folder or model that cannot be used, and if no image can be explained.
     """
-    executor = make_executor(executor) if isinstance(executor, str) else executor
+    how = RunOptions(**options).resolve()
     began, used = time.perf_counter(), time.process_time()
     resolved = resolve(spec if isinstance(spec, Plan) else build_plan(spec), logits=True)
     store = None if out is None else Store.existing(Path(out))
-    done = KeySet() if store is None else committed_keys(store, failures=not retry)
-    tasks = pending_tasks(resolved.manifest, done, resolved.plan.shard, force=retry)
+    done = KeySet() if store is None else committed_keys(store, failures=not how.retry)
+    tasks = pending_tasks(resolved.manifest, done, resolved.plan.shard, force=how.retry)
     start = time.perf_counter() - began, time.process_time() - used
-    workers, threads, share = _workers(executor, device)
-    options = ProbeOptions(device, batch_size, seconds, workers, threads, share)
-    known = estimate_tasks(resolved, tasks, options, store)
+    probe = ProbeOptions(how.device, how.batch_size, seconds, *_workers(how.executor, how.device))
+    known = estimate_tasks(resolved, tasks, probe, store)
     records = [{i: v.tolist() for i, v in one.values.items()} for one in resolved.logits.values()]
     size = sum(stored_bytes(len(to_json(one))) for one in (resolved.manifest.record(), *records))
     return replace(
@@ -236,8 +229,8 @@ def estimate_tasks(
     options = options or ProbeOptions()
     began, used = time.perf_counter(), time.process_time()
     total = _Total()
-    for arm in resolved.plan.arms:
-        _add_model(total, resolved, arm.label, tasks, options, store)
+    for model in resolved.plan.models:
+        _add_model(total, resolved, model.label, tasks, options, store)
     elapsed, cpu = time.perf_counter() - began, time.process_time() - used
     with _threads(options.threads):
         is_cpu = clock_of(torch.device(options.device)) is time.process_time
@@ -250,7 +243,7 @@ def estimate_tasks(
     return RunEstimate(
         study=resolved.plan.name,
         images=len(resolved.manifest.images),
-        models=tuple(arm.label for arm in resolved.plan.arms),
+        models=tuple(model.label for model in resolved.plan.models),
         costs=tuple(total.costs),
         metrics=dict(+total.metrics),
         seconds=slower * (total.load + _makespan([options.share * one for one in durations], options.workers)),

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import fringe
 from fringe._records import digest
-from fringe.bench.experiments._arms import Arm, refuse_lookalikes, written_code
 from fringe.bench.experiments._examples import open_entry, sample_examples
 from fringe.bench.experiments._plan import Plan
+from fringe.bench.experiments._plan_models import PlanModel, refuse_lookalikes, written_code
 from fringe.classifier import Classifier
 from fringe.data import ImageRef
 from fringe.errors import FringeError, TargetError, TransientError, first_line, is_misread, is_transient
@@ -237,29 +237,30 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) ->
     CPU, and of those that are ``known`` before the others. Raises FringeError for a model or data that cannot be
     used."""
     refuse_lookalikes("metrics", plan.metrics)
-    for arm in plan.arms:
-        refuse_lookalikes("methods", arm.methods)
+    for model in plan.models:
+        refuse_lookalikes("methods", model.methods)
     refs = find_images(plan.data) if plan.data or not plan.scenes else []  # once: a folder may hold very many
-    loaded = {arm.label: arm.model.load(images=refs) for arm in plan.arms} if plan.scenes else {}
+    loaded = {model.label: model.source.load(images=refs) for model in plan.models} if plan.scenes else {}
     drawn = _drawn(plan, refs, loaded)
     given = refs if plan.references is None else find_images([plan.references], "references")
     references = choose_references(given, plan.seed)
-    loaded = loaded or {arm.label: arm.model.load() for arm in plan.arms}
+    loaded = loaded or {model.label: model.source.load() for model in plan.models}
     manifest = Manifest(
         plan=plan.record(),
         images=tuple(picture.record() for picture in drawn.pictures),
         missing=drawn.missing,
         settings={
-            arm.label: _settings(plan, arm, describe(loaded[arm.label], plan.exif), references) for arm in plan.arms
+            model.label: _settings(plan, model, describe(loaded[model.label], plan.exif), references)
+            for model in plan.models
         },
         metrics={label: _metric(plan, label) for label in plan.metrics},
-        models={label: {"spec": model.spec, **describe(model, plan.exif)} for label, model in loaded.items()},
+        models={label: {"spec": one.spec, **describe(one, plan.exif)} for label, one in loaded.items()},
         versions=versions(),
         scenes=_scenes(plan, refs, loaded),
     )
     ordered = sorted(drawn.pictures, key=lambda picture: picture.digest not in known)
-    pictures = {arm.label: [one for one in ordered if one.label == arm.scene] for arm in plan.arms}
-    first = {name: first_logits(model, pictures[name], plan.exif) for name, model in loaded.items()} if logits else {}
+    pictures = {model.label: [one for one in ordered if one.label == model.scene] for model in plan.models}
+    first = {name: first_logits(one, pictures[name], plan.exif) for name, one in loaded.items()} if logits else {}
     _require_target(plan, first)
     return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
 
@@ -278,7 +279,7 @@ def _drawn(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedMode
     if not plan.scenes:
         how = {"holdout": plan.holdout, "labels": plan.target == "label"}
         return sample_images(plan.data, plan.n, plan.seed, plan.exclude, refs=refs, **how)
-    networks = {label: [loaded[arm.label] for arm in plan.arms if arm.scene == label] for label in plan.scenes}
+    networks = {label: [loaded[model.label] for model in plan.models if model.scene == label] for label in plan.scenes}
     counts = {label: plan.images(label) for label in plan.scenes}
     images = refs if any(scene.requires_images for scene in plan.scenes.values()) else []
     return sample_examples(plan.scenes, networks, images, counts, plan.seed, plan.exclude, digest)
@@ -290,12 +291,12 @@ def _scenes(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedMod
     for label, scene in plan.scenes.items():
         images = refs if scene.requires_images else []
         networks = dict[str, dict[str, Any]]()
-        for arm in (arm for arm in plan.arms if arm.scene == label):
+        for model in (model for model in plan.models if model.scene == label):
             gates = [
                 {**asdict(gate), "holds": gate.holds, "text": str(gate)}
-                for gate in scene.gates(loaded[arm.label], arm.model.given(), images)
+                for gate in scene.gates(loaded[model.label], model.source.given(), images)
             ]
-            networks[arm.label] = {"given": arm.given, "number": arm.model.number, "gates": gates}
+            networks[model.label] = {"given": model.given, "number": model.source.number, "gates": gates}
         texts = {name: getattr(scene, name) for name in ("title", "source", "answer")}
         result[label] = {**texts, "settings": scene.record(), "networks": networks}
     return result
@@ -304,8 +305,8 @@ def _scenes(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedMod
 def with_methods(resolved: Resolved, plan: Plan) -> Resolved:
     """Resolve a plan that differs from a resolved one in its methods alone; no model is loaded and no image read."""
     manifest = resolved.manifest
-    models = {label: {n: v for n, v in model.items() if n != "spec"} for label, model in manifest.models.items()}
-    settings = {arm.label: _settings(plan, arm, models[arm.label], resolved.references) for arm in plan.arms}
+    known = {label: {n: v for n, v in one.items() if n != "spec"} for label, one in manifest.models.items()}
+    settings = {model.label: _settings(plan, model, known[model.label], resolved.references) for model in plan.models}
     return replace(resolved, plan=plan, manifest=replace(manifest, plan=plan.record(), settings=settings))
 
 
@@ -331,20 +332,20 @@ def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
 
 
 def _settings(
-    plan: Plan, arm: Arm, description: Mapping[str, Any], references: tuple[ImageEntry, ...]
+    plan: Plan, model: PlanModel, description: Mapping[str, Any], references: tuple[ImageEntry, ...]
 ) -> dict[str, dict[str, Any]]:
     digests = tuple(picture.digest for picture in references)
     return {
         candidate.label: map_setting(
             model=description,
             method=candidate.record(),
-            target="example" if arm.scene else plan.target,
+            target="example" if model.scene else plan.target,
             score=plan.score,
             seed=plan.seed,
             references=digests if candidate.method is not None and candidate.method.uses_references else None,
             code=written_code(candidate.method),
         )
-        for candidate in plan.candidates(arm)
+        for candidate in plan.candidates(model)
     }
 
 

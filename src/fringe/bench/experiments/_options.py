@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from fringe._names import Reference
 from fringe.bench.experiments._executors import Executor, ProcessExecutor, SerialExecutor
 from fringe.bench.experiments._ray import RayExecutor
 from fringe.errors import InputError
@@ -20,10 +21,7 @@ class RunOptions(Options):
     workers is given.
     """
 
-    expected: ClassVar[Mapping[str, str]] = {
-        "batch_size": "'auto' or a positive whole number",
-        "timeout": "a number of seconds of at least 1",
-    }
+    expected: ClassVar[Mapping[str, str]] = {"timeout": "a number of seconds of at least 1"}
 
     device: str = Field("cpu", description="auto, cpu, cuda, cuda:1, ...")
     batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
@@ -62,7 +60,7 @@ def make_executor(name: str, workers: int | None = None, timeout: float | None =
         return SerialExecutor()
     if name == "processes":
         return ProcessExecutor(workers or os.cpu_count() or 1, timeout)
-    family, _, address = name.partition(":")
-    if family == "ray":
-        return RayExecutor(address or None, workers=workers, timeout=timeout)
+    reference = Reference.parse(name)
+    if reference.head == "ray":
+        return RayExecutor(reference.rest or None, workers=workers, timeout=timeout)
     raise InputError(f"got {name!r}, expected serial, processes, ray or ray:ADDRESS", argument="executor")

@@ -8,9 +8,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from fringe._names import split_path, unique
 from fringe._urls import url_of
-from fringe.attribution import METHODS, Attributor, FRInGe, get_method, preset_names, read_preset, require_package
-from fringe.bench.experiments._arms import Arm, ModelSource, scene_arms
+from fringe.attribution import (
+    METHODS,
+    Attributor,
+    FRInGe,
+    get_method,
+    innermost_reference,
+    preset_names,
+    read_preset,
+    require_package,
+)
+from fringe.bench.experiments._plan_models import ModelSource, PlanModel, scene_models
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
@@ -33,13 +43,13 @@ class Plan:
     ``limits`` holds metrics that only the first so many images are scored by. ``exclude`` are digests of images that
     are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet the others. ``shard``
     images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
-    the number of a class. ``scenes`` by label make the networks and examples of the arms, ``n`` examples each, or as
+    the number of a class. ``scenes`` by label make the networks and examples of the models, ``n`` examples each, or as
     many as ``examples`` says, if that is less.
     """
 
     name: str
     data: tuple[str, ...]
-    arms: tuple[Arm, ...]
+    models: tuple[PlanModel, ...]
     metrics: Mapping[str, Metric]
     n: int
     seed: int = 0
@@ -56,7 +66,7 @@ class Plan:
     examples: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
-        labels = [arm.label for arm in self.arms]
+        labels = [model.label for model in self.models]
         if not labels or len(set(labels)) != len(labels):
             raise InputError(f"models: got the labels {labels}, expected at least one and each once")
         for label in self.limits:
@@ -67,20 +77,20 @@ class Plan:
         if twice:  # their examples would have the same names
             hint = "name it once, or change a setting of one"
             raise InputError(f"{', '.join(twice)} are one scene with the same settings", argument="scene", hint=hint)
-        for arm in self.arms:
-            taken = sorted(set(arm.methods) & set(CONTROLS)) if self.controls else []
-            if not arm.methods or taken:
+        for model in self.models:
+            taken = sorted(set(model.methods) & set(CONTROLS)) if self.controls else []
+            if not model.methods or taken:
                 problem = f"{', '.join(taken)} is a control; choose another label, or leave the controls out"
                 raise InputError(f"methods: {problem if taken else 'none given'}")
 
-    def arm(self, label: str) -> Arm:
-        """The arm of a label."""
-        return next(arm for arm in self.arms if arm.label == label)
+    def model(self, label: str) -> PlanModel:
+        """The model of a label."""
+        return next(model for model in self.models if model.label == label)
 
-    def candidates(self, arm: Arm) -> list[Candidate]:
+    def candidates(self, model: PlanModel) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
-        controls = control_candidates(arm.methods) if self.controls else []
-        return [*(Candidate(label, method) for label, method in arm.methods.items()), *controls]
+        controls = control_candidates(model.methods) if self.controls else []
+        return [*(Candidate(label, method) for label, method in model.methods.items()), *controls]
 
     def limit(self, metric: str) -> int:
         """How many images a metric is computed on."""
@@ -92,13 +102,13 @@ class Plan:
 
     def record(self) -> dict[str, Any]:
         """The plan as plain data, for people and for telling two plans apart."""
-        outputs = {arm.label: arm.model.output for arm in self.arms if arm.model.output != "auto"}
+        outputs = {model.label: model.source.output for model in self.models if model.source.output != "auto"}
         return {
             "name": self.name,
             "data": list(self.data),
-            "models": {arm.label: arm.model.spec for arm in self.arms},
-            "preprocessing": {arm.label: arm.model.preprocessing for arm in self.arms},
-            "methods": {arm.label: {e.label: e.record() for e in self.candidates(arm)} for arm in self.arms},
+            "models": {model.label: model.source.spec for model in self.models},
+            "preprocessing": {model.label: model.source.preprocessing for model in self.models},
+            "methods": {model.label: {e.label: e.record() for e in self.candidates(model)} for model in self.models},
             "metrics": {label: metric.record() for label, metric in self.metrics.items()},
             "limits": dict(self.limits),
             "n": self.n,
@@ -147,20 +157,20 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     _require_images("data", *spec.data)
     tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
     alone = bool(scenes) and not any(scene.requires_model for scene in scenes.values())
-    models = {} if alone else spec.model or {SOURCE: default_model(spec.data)}
+    sources = {} if alone else spec.model or {SOURCE: default_model(spec.data)}
     given_images = not scenes or any(scene.requires_images for scene in scenes.values())
-    data = spec.data or (_default_data(models) if given_images else ())
-    arms = tuple(_arm(spec, label, source) for label, source in _sources(spec, models).items())
-    arms = arms if tuned is None else tuned.apply(arms)
-    arms = tuple(  # settings also replace those of a preset
-        replace(arm, methods={label: with_settings(m, texts_of.get(label, {})) for label, m in arm.methods.items()})
-        for arm in arms
+    data = spec.data or (_default_data(sources) if given_images else ())
+    models = tuple(_plan_model(spec, label, source) for label, source in _sources(spec, sources).items())
+    models = models if tuned is None else tuned.apply(models)
+    models = tuple(  # settings also replace those of a preset
+        replace(model, methods={label: with_settings(m, texts_of.get(label, {})) for label, m in model.methods.items()})
+        for model in models
     )
     if scenes:
-        arms = scene_arms(scenes, arms, data, methods)
+        models = scene_models(scenes, models, data, methods)
     return Plan(
         data=data,
-        arms=arms,
+        models=models,
         metrics=metrics,
         scenes=scenes,
         limits={label: n for label, n in limits.items() if label in metrics},
@@ -208,9 +218,8 @@ def configured(method: str | Attributor) -> Attributor:
 
 def _without_auto(method: str | Attributor) -> str | None:
     """``fringe`` of ``fringe:auto``, ``straight:fringe`` of ``straight:fringe:auto``; None for any other method."""
-    if isinstance(method, str) and (method == AUTO or method.endswith(f":{AUTO}")):
-        return method.removesuffix(AUTO) + "fringe"
-    return None
+    is_auto = isinstance(method, str) and str(innermost_reference(method)) == AUTO
+    return method.removesuffix(":auto") if is_auto else None
 
 
 def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
@@ -219,8 +228,8 @@ def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[st
     known, result = set(labels), dict[str, Any]()
     for label, value in values.items():
         name, inner = label, ""
-        while name not in known and name.endswith(".of"):
-            name, inner = name.removesuffix(".of"), f"of.{inner}"
+        while name not in known and split_path(name)[1] == "of":
+            name, inner = split_path(name)[0], f"of.{inner}"
         for registry in () if name in known else (METHODS, METRICS, SCENES):
             name = canonical_name(name, registry)
         if isinstance(value, Mapping):
@@ -270,23 +279,22 @@ def _default_data(models: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, ModelSource]:
     """The models by label; one without a label goes by its architecture."""
-    result: dict[str, ModelSource] = {}
-    for name, model in models.items():
+
+    def labelled(name: str, model: Any) -> tuple[str, ModelSource]:
         text, module = (model, None) if isinstance(model, str) else (name, model)
         source = ModelSource(text, spec.preprocessing, spec.trust_code, module, spec.model_output)
-        label = source.load().label if name == model else name
-        if label in result:
-            raise InputError(f"{label} given twice", argument="model", hint="tell them apart with LABEL=SPEC")
-        result[label] = source
-    return result
+        return source.load().label if name == model else name, source
+
+    pairs = (labelled(name, model) for name, model in models.items())
+    return unique(pairs, "model", "tell them apart with LABEL=SPEC")
 
 
-def _arm(spec: ExperimentSpec, label: str, source: ModelSource) -> Arm:
+def _plan_model(spec: ExperimentSpec, label: str, source: ModelSource) -> PlanModel:
     methods: dict[str, Attributor] = {}
     for name, method in spec.methods.items():
         plain = _without_auto(method)
         methods[name] = configured(method) if plain is None else get_method(plain).around(_paper_setting(label, source))
-    return Arm(label, source, methods)
+    return PlanModel(label, source, methods)
 
 
 def _paper_setting(label: str, source: ModelSource) -> FRInGe:
@@ -312,20 +320,21 @@ class _TunedPreset:
         method, metadata = read_preset(Path(path))
         return cls(path, method, metadata["architecture"], frozenset(metadata["images"]))
 
-    def apply(self, arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
-        """The arms with this setting in place of the method's own. Raises InputError where it fits none."""
-        name, architectures = self.method.name, {arm.label: arm.model.load().architecture for arm in arms}
-        fitting = [arm.label for arm in arms if architectures[arm.label] == self.architecture]
+    def apply(self, models: tuple[PlanModel, ...]) -> tuple[PlanModel, ...]:
+        """The models with this setting in place of the method's own. Raises InputError where it fits none."""
+        name, architectures = self.method.name, {model.label: model.source.load().architecture for model in models}
+        fitting = [model.label for model in models if architectures[model.label] == self.architecture]
         if not fitting:
-            models = ", ".join(architectures.values())
-            message = f"{self.path!r} was tuned for {self.architecture!r}; the models are {models}"
+            known = ", ".join(architectures.values())
+            message = f"{self.path!r} was tuned for {self.architecture!r}; the models are {known}"
             raise InputError(message, argument="preset")
-        if any(name not in arm.methods for arm in arms if arm.label in fitting):
+        if any(name not in model.methods for model in models if model.label in fitting):
             message = f"{self.path!r} sets {name}, which is not among the methods"
             hint = f"call the one that it replaces so, as in methods='{name}={self.method.label}'"
             raise InputError(message, argument="preset", hint=hint)
         return tuple(
-            replace(arm, methods={**arm.methods, name: self.method}) if arm.label in fitting else arm for arm in arms
+            replace(model, methods={**model.methods, name: self.method}) if model.label in fitting else model
+            for model in models
         )
 
 
@@ -354,5 +363,5 @@ def planned_work(
 
 def planned_work_of(plans: Iterable[Plan]) -> list[tuple[str, float, float]]:
     """As :func:`planned_work`, for all models of plans."""
-    pairs = ((plan, arm) for plan in plans for arm in plan.arms)
+    pairs = ((plan, model) for plan in plans for model in plan.models)
     return [w for p, a in pairs for w in planned_work(a.methods, p.metrics, p.images(a.scene), p.limits, p.controls)]

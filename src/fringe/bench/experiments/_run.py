@@ -17,7 +17,7 @@ from fringe._progress import log as logger
 from fringe._progress import shown
 from fringe._records import changes, describe_changes, digest
 from fringe._text import counted
-from fringe.bench.experiments._executors import Executor, SerialExecutor, run_tasks
+from fringe.bench.experiments._executors import SerialExecutor, run_tasks
 from fringe.bench.experiments._jobs import Job, RunLog, State, TaskReport
 from fringe.bench.experiments._manifest import Resolved, resolve, with_methods, without_growth
 from fringe.bench.experiments._options import RunOptions
@@ -94,30 +94,16 @@ def run_experiment(
     spec: ExperimentSpec | Plan,
     out: str | Path | Store | None = None,
     *,
-    executor: Executor | str = "serial",
-    device: str = "cpu",
-    batch_size: int | Literal["auto"] = "auto",
-    save_maps: bool = False,
-    amend: bool = False,
-    retry: bool = False,
-    renew: bool = False,
     progress: bool | Progress | None = None,
+    **options: Any,
 ) -> Results:
     """Score methods under metrics on many images.
 
     Args:
         spec: What is computed.
         out: Run folder. Stored results are not computed again; None keeps everything in memory.
-        executor: Where tasks run: ``"serial"`` in this process, ``"processes"`` in one process for each CPU
-            core, ``"ray"`` or ``"ray:ADDRESS"`` on a Ray cluster, or an executor. If ``out`` is None, tasks run in this
-            process.
-        device: Device of the models; "auto" is the GPU if there is one.
-        batch_size: Images of a forward pass, or "auto".
-        save_maps: Keep the maps; a later metric can then use them.
-        amend: Let other settings replace those of the folder's plan of this name.
-        retry: Compute failed scores and tasks that were set aside again.
-        renew: Recall the results of a model whose logits have changed.
         progress: True for a progress bar, or callbacks: with the tasks at the start, and with each report.
+        **options: Fields of :class:`RunOptions`: how it is run. If ``out`` is None, tasks run in this process.
 
     Returns:
         The scores. A score that failed, or was left to a later run, is null in :attr:`Results.frame`, with the reason.
@@ -130,14 +116,13 @@ def run_experiment(
     import polars  # noqa: F401 - if it is absent, say so before hours of work
 
     plan = spec if isinstance(spec, Plan) else build_plan(spec)
-    same = {"save_maps": save_maps, "amend": amend, "retry": retry, "renew": renew}
-    options = RunOptions(device=device, batch_size=batch_size, executor=executor, **same).resolve()
+    how = RunOptions(**options).resolve()
     if out is None:
         with _callbacks(progress, plan.name) as callbacks:
-            return _in_memory(plan, options.device, batch_size, callbacks)
+            return _in_memory(plan, how.device, how.batch_size, callbacks)
     root = out.root if isinstance(out, Store) else Path(out)
     with _callbacks(progress, plan.name) as callbacks:
-        finished = run_plan(plan, root, options, callbacks)
+        finished = run_plan(plan, root, how, callbacks)
     if finished.cause is not None:
         raise finished.cause
     return results_of(Store(root, create=False), finished.resolved.manifest)

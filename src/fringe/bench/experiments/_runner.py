@@ -11,9 +11,9 @@ from torch import Tensor
 from fringe._records import digest
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
-from fringe.bench.experiments._arms import Arm
 from fringe.bench.experiments._examples import ExampleEntry, open_entry
 from fringe.bench.experiments._manifest import Resolved, describe, first_logits, versions
+from fringe.bench.experiments._plan_models import PlanModel
 from fringe.bench.experiments._records import ScoreRecord, Status, StoredMap
 from fringe.bench.experiments._tasks import Task
 from fringe.classifier import Classifier
@@ -154,8 +154,8 @@ class TaskRunner:
         self, context: _ModelContext, task: Task, group: _ImageBatch, stored: Mapping[str, StoredMap]
     ) -> _Evaluated | str:
         """The scores of a batch, or why they are left to a later run."""
-        plan, arm = self._resolved.plan, self._resolved.plan.arm(task.model)
-        candidate = next(candidate for candidate in plan.candidates(arm) if candidate.label == task.method)
+        plan, model = self._resolved.plan, self._resolved.plan.model(task.model)
+        candidate = next(candidate for candidate in plan.candidates(model) if candidate.label == task.method)
         metrics = {label: plan.metrics[label] for label in task.metrics}
         try:
             with context.classifier.session(group.subject.problem.inputs.device):
@@ -177,10 +177,10 @@ class TaskRunner:
         if self._context is None or self._context.label != label:
             self._context = self._shard = None
             plan = self._resolved.plan
-            arm = plan.arm(label)
-            loaded = self._load(arm)
+            model = plan.model(label)
+            loaded = self._load(model)
             low, high = loaded.preprocessing.bounds()
-            required = any(method.uses_references for method in arm.methods.values())
+            required = any(method.uses_references for method in model.methods.values())
             references = open_references(self._resolved.references, loaded.preprocessing, plan.exif, required=required)
             self._context = _ModelContext(
                 label,
@@ -191,22 +191,22 @@ class TaskRunner:
             )
         return self._context
 
-    def _load(self, arm: Arm) -> LoadedModel:
-        """Load the model of an arm. Raises FringeError if it is not the one that the run began with."""
-        exif, first = self._resolved.plan.exif, self._resolved.logits.get(arm.label)
+    def _load(self, model: PlanModel) -> LoadedModel:
+        """Load a model of the plan. Raises FringeError if it is not the one that the run began with."""
+        exif, first = self._resolved.plan.exif, self._resolved.logits.get(model.label)
         try:
-            loaded = arm.model.load(self._device)
+            loaded = model.source.load(self._device)
         except Exception as error:
             if not is_transient(error):
                 raise
-            raise TransientError(f"model {arm.label!r}: {first_line(error)}") from error
-        if digest(describe(loaded, exif)) != self._resolved.manifest.model_key(arm.label):
-            raise FringeError(f"model {arm.label!r}: its weights changed since the run began; run it again")
+            raise TransientError(f"model {model.label!r}: {first_line(error)}") from error
+        if digest(describe(loaded, exif)) != self._resolved.manifest.model_key(model.label):
+            raise FringeError(f"model {model.label!r}: its weights changed since the run began; run it again")
         if first is not None:
             pictures = [self._resolved.pictures[image] for image in first.values if image in self._resolved.pictures]
             now = first_logits(loaded, pictures, exif, self._device)
             if first.differing(now.values, same_device=self._device.type == "cpu"):
-                raise FringeError(f"model {arm.label!r}: what it computes changed since the run began; run it again")
+                raise FringeError(f"model {model.label!r}: what it computes changed since the run began; run it again")
         return loaded
 
     def _images(self, context: _ModelContext, images: Sequence[str]) -> tuple[list[_ImageBatch], list[_FailedImage]]:
@@ -253,7 +253,7 @@ class TaskRunner:
                 target = classifier.resolve_target(self._target(images), logits)
                 space = InputSpace(*context.bounds, context.references.get(tuple(x.shape[1:])))
                 problem = Problem(classifier, x, logits, target, ids=tuple(images), rng=noise, domain=space)
-                candidates = self._resolved.plan.candidates(self._resolved.plan.arm(context.label))
+                candidates = self._resolved.plan.candidates(self._resolved.plan.model(context.label))
                 verify(problem, {one.method.jvp_use(problem) for one in candidates if one.method is not None})
         except TargetError as error:
             failed += [_FailedImage(image, "failed", str(error)) for image in images]

@@ -3,20 +3,20 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, PlainValidator, StrictBool, StrictInt, ValidationInfo
 
 from fringe._files import SETTINGS_BYTES, read_regular
+from fringe._names import LABEL, read_list, read_pair, split_label, split_path, unique
 from fringe._outputs import OutputKind
 from fringe.attribution import METHODS
 from fringe.bench.scenes import SCENES
-from fringe.errors import InputError
+from fringe.errors import InputError, wrong_value
 from fringe.metrics import METRICS
-from fringe.models import LABEL, split_label
-from fringe.settings import Options, canonical_name, refuse_unknown, wrong_value
+from fringe.settings import Options, canonical_name, refuse_unknown
 
 _REGISTRIES: Mapping[str, Mapping[str, Any]] = {"methods": METHODS, "metrics": METRICS, "scene": SCENES}
 #: What to do about a label that is given twice.
@@ -42,11 +42,11 @@ QUICK_METHODS: Mapping[str, str] = {
 }
 
 
-def _texts(value: Any, argument: str) -> tuple[str, ...]:
+def _texts(value: Any, argument: str, expected: str = "text or a list of texts") -> tuple[str, ...]:
     """A text or a list of texts as a tuple."""
     values: Sequence[Any] = (value,) if isinstance(value, (str, Path)) else value
     if not isinstance(values, (list, tuple)) or not all(isinstance(v, (str, Path)) for v in values):
-        raise wrong_value(argument, value, "text or a list of texts")
+        raise wrong_value(argument, value, expected)
     return tuple(map(str, values))
 
 
@@ -54,16 +54,6 @@ def _required(values: Any, argument: str) -> Any:
     if not values:
         raise InputError("none given", argument=argument, hint="name at least one, or leave it out")
     return values
-
-
-def _labelled(pairs: Iterable[tuple[str, Any]], argument: str, hint: str) -> dict[str, Any]:
-    """Pairs of a label and a value as a mapping; raises InputError for a label that is given twice."""
-    result: dict[str, Any] = {}
-    for label, value in pairs:
-        if label in result:
-            raise InputError(f"{label} given twice", argument=argument, hint=hint)
-        result[label] = value
-    return result
 
 
 def _models(value: Any) -> dict[str, Any]:
@@ -79,12 +69,9 @@ def _models(value: Any) -> dict[str, Any]:
         return _required(dict(table), "model")
     if callable(value):
         return {"model": value}
-    try:
-        texts = _required(_texts(value, "model"), "model")
-    except InputError as error:
-        raise (wrong_value("model", value, _EXPECTED["model"]) if error.message != "none given" else error) from None
+    texts = _required(_texts(value, "model", _EXPECTED["model"]), "model")
     pairs = [(label or spec, spec) for label, spec in map(split_label, texts)]
-    return _labelled(pairs, "model", "tell them apart with LABEL=SPEC")
+    return unique(pairs, "model", "tell them apart with LABEL=SPEC")
 
 
 def _data(value: Any) -> tuple[str, ...]:
@@ -96,20 +83,18 @@ def _configurable(value: Any, info: ValidationInfo) -> dict[str, Any]:
     argument = str(info.field_name)
     if isinstance(value, Mapping):
         return _required(dict(cast(Mapping[str, Any], value)), argument)
-    entries: Any = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    entries: Any = read_list(value) if isinstance(value, str) else value
     if not isinstance(entries, (list, tuple)):
         entries = [entries]
     pairs = [_entry(entry, argument) for entry in cast(Sequence[Any], entries)]
-    return _required(_labelled(pairs, argument, _HINTS[argument]), argument)
+    return _required(unique(pairs, argument, _HINTS[argument]), argument)
 
 
 def _entry(entry: Any, argument: str) -> tuple[str, Any]:
     if isinstance(entry, str):
-        label, equals, name = (part.strip() for part in entry.partition("="))
-        if label and equals and argument in ("methods", "scene"):
-            return label, canonical_name(name, _REGISTRIES[argument])
-        name = canonical_name(entry.strip(), _REGISTRIES[argument])
-        return name, name
+        label, name = split_label(entry, "[^=]+") if argument in ("methods", "scene") else ("", entry.strip())
+        name = canonical_name(name, _REGISTRIES[argument])
+        return label or name, name
     if isinstance(entry, (list, tuple)) and len(cast(Sequence[Any], entry)) == 2:
         return cast(tuple[str, Any], tuple(cast(Sequence[Any], entry)))
     name = getattr(entry, "label", getattr(entry, "name", None))
@@ -121,18 +106,16 @@ def _entry(entry: Any, argument: str) -> tuple[str, Any]:
 def _settings(value: Any) -> dict[str, dict[str, str]]:
     """Settings by label and key, each as it would be typed: from a nested or dotted table, or from texts."""
     if not isinstance(value, Mapping):
-        texts = _texts(value, "set")
-        wrong = next((text for text in texts if "." not in text.partition("=")[0] or "=" not in text), None)
-        if wrong is not None:
-            raise wrong_value("set", wrong, "LABEL.KEY=VALUE, such as ig.steps=20")
-        paths = [tuple(part.strip() for part in text.partition("=")[::2]) for text in texts]
+        form = "LABEL.KEY=VALUE, such as ig.steps=20"
+        leaves = [(text, *read_pair(text, "set", form)) for text in _texts(value, "set")]
     else:
-        paths = _leaves(cast(Mapping[str, Any], value))
+        form = "a table of settings by method or metric, such as 'ig.steps' = 20"
+        leaves = [(path, path, text) for path, text in _leaves(cast(Mapping[str, Any], value))]
     result: dict[str, dict[str, str]] = {}
-    for path, text in paths:
-        label, dot, key = (part.strip() for part in path.rpartition("."))
-        if not dot:
-            raise wrong_value("set", path, "a table of settings by method or metric, such as 'ig.steps' = 20")
+    for typed, path, text in leaves:
+        label, key = split_path(path)
+        if not label:
+            raise wrong_value("set", typed, form)
         result.setdefault(label, {})[key] = text
     return result
 
@@ -155,20 +138,15 @@ def _as_text(value: Any) -> str:
 
 
 def _limits(value: Any) -> dict[str, int]:
+    form = "METRIC=N with N of at least 1, such as max_sensitivity=64"
     if isinstance(value, Mapping):
         pairs = list(cast(Mapping[str, Any], value).items())
-        wrong = next((n for _, n in pairs if not isinstance(n, int) or isinstance(n, bool)), None)
-        if wrong is not None:
-            raise wrong_value("limits", wrong, "a table of integers by metric")
     else:
-        texts = [text.partition("=") for text in _texts(value, "limits")]
-        wrong = next(("".join(p) for p in texts if not (p[2].strip().isascii() and p[2].strip().isdigit())), None)
-        if wrong is not None:
-            raise wrong_value("limits", wrong, "METRIC=N, such as max_sensitivity=64")
-        pairs = [(name.strip(), int(number)) for name, _, number in texts]
-    small = next((f"{name}={n}" for name, n in pairs if n < 1), None)
-    if small is not None:
-        raise wrong_value("limits", small, "METRIC=N with N of at least 1, such as max_sensitivity=64")
+        texts = (read_pair(text, "limits", form) for text in _texts(value, "limits"))
+        pairs = [(name, int(n) if n.isascii() and n.isdigit() else n) for name, n in texts]
+    wrong = next((f"{name}={n}" for name, n in pairs if type(n) is not int or n < 1), None)
+    if wrong is not None:
+        raise wrong_value("limits", wrong, form)
     return dict(pairs)
 
 
@@ -189,33 +167,12 @@ _EXPECTED = {
 class ExperimentSpec(Options):
     """What an experiment computes: models, methods and metrics, and the images that they are compared on.
 
-    The fields are the keys of a TOML or YAML file (:meth:`from_file`) and the options of the commands.
-    :func:`fringe.bench.experiments.build_plan` looks names up and loads models.
-
-    Attributes:
-        name: Name of the plan; a run folder may hold several.
-        model: A spec for :func:`fringe.models.load_model`, a list of specs, or a table of specs or modules by label.
-        data: Images, folders or ``"embedded:digits"``.
-        methods: Methods by label: names, ``"NAME:PRESET"``, or configured methods.
-        metrics: Metrics by label, in the same forms. None stands for those with ``by_default``, or with a scene for
-            those of localisation.
-        scene: Scenes by label, in the same forms. A scene is a test with a known answer: it makes the networks and the
-            images. ``n`` is then the number of examples of each scene.
-        set: Settings of methods and metrics by label and key, as in ``{"ig.steps": 20}``.
-        preset: Tuned preset file; the images that it was tuned on are left out.
-        limits: By metric, how many images it scores, the first ones; by scene, its number of examples.
-        n: Number of images.
-        seed: Samples the images and keys all randomness.
-        target: ``"predicted"`` (top-1), ``"label"``, or the number of a class.
-        score: Explained score of that class.
-        exif: Whether the EXIF orientation of photos is applied.
-        references: Images for methods that average over data; the seed draws at most 64. None stands for ``data``.
-        controls: Whether to score maps that do not depend on the model, too.
-        preprocessing: Preprocessing of the images; the model's if None.
-        trust_code: Whether the model's author may run code; never read from a file.
-        model_output: What the models return: ``"logits"``, ``"probabilities"``, or ``"auto"``, which refuses what looks
-            like probabilities.
-        shard: Number of images of one task.
+    The fields are the keys of a TOML or YAML file (:meth:`from_file`), the options of the commands and arguments in
+    Python, where ``model`` also takes specs or modules by label, and ``methods``, ``metrics`` and ``scene`` take
+    configured objects: by label, in pairs of a label and one, or alone. ``set`` takes a table, too, as in
+    ``{"ig.steps": 20}``. A scene makes the networks and the images; ``n`` is then the number of examples of each scene,
+    and ``limits`` may name scenes. Metrics that are not named are those with ``by_default``, or with a scene those of
+    localisation. :func:`fringe.bench.experiments.build_plan` looks names up and loads models.
 
     Raises:
         InputError: For an unknown field, or a value that a field does not take.

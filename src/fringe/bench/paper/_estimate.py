@@ -47,13 +47,13 @@ def estimate_reproduction(
     if "runtime" in studies:  # each map is made twice, and not scored
         resolved = resolve(timed_plan(base, ("fringe", "ig", DEFAULT)))
         once = [replace(task, metrics=(), metric_keys=()) for task in pending_tasks(resolved.manifest, (), 1)]
-        named = {(arm.label, name) for arm in resolved.plan.arms for name in arm.methods}
+        named = {(model.label, name) for model in resolved.plan.models for name in model.methods}
         yield from _by_model(resolved, [task for task in 2 * once if (task.model, task.method) in named], options)
 
 
 def _by_model(
     resolved: Resolved, tasks: Sequence[Task], options: ProbeOptions, store: Store | None = None
 ) -> Iterator[RunEstimate]:
-    for arm in resolved.plan.arms:
-        one = replace(resolved, plan=replace(resolved.plan, arms=(arm,)))
-        yield estimate_tasks(one, [task for task in tasks if task.model == arm.label], options, store)
+    for model in resolved.plan.models:
+        one = replace(resolved, plan=replace(resolved.plan, models=(model,)))
+        yield estimate_tasks(one, [task for task in tasks if task.model == model.label], options, store)

@@ -219,9 +219,9 @@ def _number(value: float, half: float) -> str:
 
 
 def _notes(base: Plan) -> list[str]:
-    specs = ", ".join(f"{arm.label} = {arm.model.spec}" for arm in base.arms)
-    named = [arm.label for arm in base.arms if arm.label in SPECS]
-    others = [arm.label for arm in base.arms if SPECS.get(arm.label) != arm.model.spec]
+    specs = ", ".join(f"{model.label} = {model.source.spec}" for model in base.models)
+    named = [model.label for model in base.models if model.label in SPECS]
+    others = [model.label for model in base.models if SPECS.get(model.label) != model.source.spec]
     return [
         f"Networks: {specs}.",
         *([f"Not the paper's networks, whatever they are called: {', '.join(others)}."] if others else []),

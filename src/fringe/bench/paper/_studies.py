@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
+from fringe._names import read_list, read_pair, unique
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
-from fringe.bench.experiments import Arm, ExperimentSpec, Plan, build_plan
+from fringe.bench.experiments import ExperimentSpec, Plan, PlanModel, build_plan
 from fringe.bench.paper._tables import METRICS, MODELS
 from fringe.bench.tuning import SearchSpace, one_at_a_time, paper_space, space_of
-from fringe.errors import InputError, check_known, require_choice
+from fringe.errors import InputError, check_known, require_choice, wrong_value
 from fringe.metrics import Metric, get_metric
 from fringe.settings import settings_of
 
@@ -42,26 +43,14 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isi
 
 
 class StudySpec(ExperimentSpec):
-    """A study of the paper: an experiment, with what the study itself takes. The fields are the keys of its file.
-
-    Attributes:
-        studies: Parts of the studies ``tables`` and ``all``, some of :data:`STUDIES`.
-        factor: Of a sweep: settings with their values, such as ``"tau=1e-3,1e-2"``; none stands for the paper's.
-        trials: Of a search: number of settings that are scored; the given one is the first.
-        search: Of a search: settings, with their ranges or without, such as ``"tau=1e-3,1e-2"``; none stands for the
-            paper's.
-        smoothing: Of a search of the paper's settings: whether its two gammas are among them.
-        figures: Images whose paths are drawn.
-        report: Whether a report is written at the end.
-        probe: Longest time of one map, in seconds, where the time of a study is estimated.
-    """
+    """A study of the paper: an experiment, with what the study itself takes. The fields are the keys of its file."""
 
     if TYPE_CHECKING:  # the fields are converted from more than their types
 
         def __init__(self, **values: Any): ...
 
-    studies: Texts = Field((), description="Parts of the study.")
-    factor: Texts = Field((), description="Settings of a sweep and their values.")
+    studies: Texts = Field((), description="Parts of the studies tables and all. Default: all of them.")
+    factor: Texts = Field((), description="Settings of a sweep with their values, tau=1e-3,1e-2. Default: the paper's.")
     trials: PositiveInt = Field(100, description="Number of settings to score; the given one is the first.")
     search: Texts = Field((), description="Setting to search, and its range; may be repeated. Default: the paper's.")
     smoothing: bool = Field(True, description="Also search gamma_step and gamma_prior.")
@@ -106,7 +95,7 @@ def paper_study(study: str, spec: ExperimentSpec) -> PaperStudy:
         return PaperStudy(plan, plan, spec=merged)
     base = build_plan(merged)
     base = base if study == "runtime" else _of_first_method(base, also=("ig",) if study == "cap" else ())
-    factors = read_factors(base_method(base.arms[0]), merged.factor) if study == "sweep" else None
+    factors = read_factors(base_method(base.models[0]), merged.factor) if study == "sweep" else None
     makers: dict[str, Callable[[], Plan]] = {
         "ablation": lambda: ablation_plan(base),
         "cap": lambda: cap_plan(base),
@@ -146,24 +135,24 @@ def _without(given: StudySpec, unused: Sequence[str], reason: str) -> StudySpec:
 
 def _of_first_method(plan: Plan, also: Sequence[str]) -> Plan:
     """The plan of the first method of each model and of those in ``also``; others are named in a warning."""
-    arms: list[Arm] = []
-    for arm in plan.arms:
-        chosen, *rest = arm.methods
+    models: list[PlanModel] = []
+    for model in plan.models:
+        chosen, *rest = model.methods
         unused = [label for label in rest if label not in also]
         if unused:
             warnings.warn(f"{', '.join(unused)}: not used; this study is of {chosen}, the first method", stacklevel=3)
-        arms.append(_only(arm, [label for label in arm.methods if label not in unused]))
-    return replace(plan, arms=tuple(arms))
+        models.append(_only(model, [label for label in model.methods if label not in unused]))
+    return replace(plan, models=tuple(models))
 
 
 def _reproduction_plan(spec: StudySpec) -> Plan:
     if not spec.data:
         raise InputError("none given", argument="data", hint="name the folder of ImageNet's validation images")
     plan = build_plan(spec)
-    for arm in plan.arms:
-        if next(iter(arm.methods)) != "fringe" or "ig" not in arm.methods:
+    for model in plan.models:
+        if next(iter(model.methods)) != "fringe" or "ig" not in model.methods:
             raise InputError("the studies need fringe, first, and ig among the methods", argument="methods")
-        if arm.methods.get(DEFAULT, FRInGe()) != FRInGe():
+        if model.methods.get(DEFAULT, FRInGe()) != FRInGe():
             message = f"{DEFAULT} is the label of FRInGe() here; give this method another"
             raise InputError(message, argument="methods")
     return plan
@@ -175,15 +164,15 @@ def study_plans(base: Plan, studies: Sequence[str] = STUDIES) -> dict[str, Plan]
     one of the same name."""
     comparison = replace(base, name="comparison", metrics=_metrics(base, METRICS.values()), limits={})
     small = replace(comparison, n=min(base.n, SMALL), metrics=base.metrics, controls=False)
-    arms = tuple(map(_with_default, base.arms))
+    models = tuple(map(_with_default, base.models))
     makers: dict[str, Callable[[], Plan]] = {
-        "comparison": lambda: replace(comparison, arms=arms),
+        "comparison": lambda: replace(comparison, models=models),
         "ablation": lambda: replace(ablation_plan(comparison), controls=False),
         "cap": lambda: cap_plan(_with_cap(small)),
         "max_sensitivity": lambda: replace(
             small,
             name="max_sensitivity",
-            arms=tuple(_only(arm, ("fringe", "ig", DEFAULT)) for arm in arms),
+            models=tuple(_only(model, ("fringe", "ig", DEFAULT)) for model in models),
             metrics=_metrics(base, ["max_sensitivity"]),
         ),
         "sweep": lambda: sweep_plan(small, None),
@@ -196,25 +185,27 @@ def timed_plan(base: Plan, methods: Sequence[str] = ("fringe", "ig")) -> Plan:
 
     ``methods`` are labels of methods of ``base``, or :data:`DEFAULT`.
     """
-    arms = tuple(_only(_with_default(arm), methods) for arm in base.arms)
-    return replace(base, name="runtime", n=min(base.n, SMALL), arms=arms, controls=False)
+    models = tuple(_only(_with_default(model), methods) for model in base.models)
+    return replace(base, name="runtime", n=min(base.n, SMALL), models=models, controls=False)
 
 
 def ablation_plan(plan: Plan) -> Plan:
     """The plan with FRInGe's variants as its methods: those that the paper tuned for a network, for a setting that is
     the paper's; else the setting with parts removed."""
-    return _with_methods(plan, "ablation", lambda arm: {name: _variant(base_fringe(arm), name) for name in VARIANTS})
+    return _with_methods(
+        plan, "ablation", lambda model: {name: _variant(base_fringe(model), name) for name in VARIANTS}
+    )
 
 
 def cap_plan(plan: Plan) -> Plan:
     """The plan with FRInGe with and without the Euclidean cap, and IG (the plan's, if it has one), under the path
     diagnostics. Raises InputError for a setting without a cap."""
 
-    def methods(arm: Arm) -> dict[str, Attributor]:
-        base = base_fringe(arm)
+    def methods(model: PlanModel) -> dict[str, Attributor]:
+        base = base_fringe(model)
         if base.delta_euc is None:
-            raise InputError(f"methods: the setting of {arm.label} has no Euclidean cap to take off; set delta_euc")
-        ig = arm.methods.get("ig", IntegratedGradients())
+            raise InputError(f"methods: the setting of {model.label} has no Euclidean cap to take off; set delta_euc")
+        ig = model.methods.get("ig", IntegratedGradients())
         return {CAPPED: base, UNCAPPED: replace(base, delta_euc=None), "ig": ig}
 
     return _scored_by(_with_methods(plan, "cap", methods), DIAGNOSTICS)
@@ -222,7 +213,7 @@ def cap_plan(plan: Plan) -> Plan:
 
 def sweep_plan(plan: Plan, factors: Mapping[str, Sequence[Any]] | None) -> Plan:
     """The plan with one factor at a time varied around each model's first method, under the tuning objective."""
-    return _scored_by(_with_methods(plan, "sweep", lambda arm: one_at_a_time(base_method(arm), factors)), OBJECTIVE)
+    return _scored_by(_with_methods(plan, "sweep", lambda model: one_at_a_time(base_method(model), factors)), OBJECTIVE)
 
 
 def tuning_plan(plan: Plan) -> Plan:
@@ -230,28 +221,28 @@ def tuning_plan(plan: Plan) -> Plan:
     several models, and for scenes, of which every plan has the first examples."""
     if plan.scenes:
         raise InputError("a search needs images that no other plan uses", argument="scene", hint="name none")
-    if len(plan.arms) != 1:
-        raise InputError(f"models: got {len(plan.arms)}, expected one: a setting is tuned for one network at a time")
+    if len(plan.models) != 1:
+        raise InputError(f"models: got {len(plan.models)}, expected one: a setting is tuned for one network at a time")
     return replace(_scored_by(plan, OBJECTIVE), name="tune", holdout=True)
 
 
-def base_method(arm: Arm) -> Attributor:
+def base_method(model: PlanModel) -> Attributor:
     """Return the method that a sweep or a search varies: the first of the model."""
-    return next(iter(arm.methods.values()))
+    return next(iter(model.methods.values()))
 
 
-def base_fringe(arm: Arm) -> FRInGe:
+def base_fringe(model: PlanModel) -> FRInGe:
     """Return the FRInGe setting of a model. Raises InputError if its first method is another."""
-    method = base_method(arm)
+    method = base_method(model)
     if not isinstance(method, FRInGe):
-        raise InputError(f"methods: the study is of fringe, got {method.name!r} first for {arm.label}")
+        raise InputError(f"methods: the study is of fringe, got {method.name!r} first for {model.label}")
     return method
 
 
 def check_studies(texts: Sequence[str]) -> list[str]:
     """Return the names of studies in texts, where commas separate them; all studies if there is none. Raises InputError
     for an unknown name."""
-    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    names = [name for text in texts for name in read_list(text)]
     for name in names:
         require_choice("studies", name, STUDIES)
     return names or list(STUDIES)
@@ -259,21 +250,18 @@ def check_studies(texts: Sequence[str]) -> list[str]:
 
 def read_factors(method: Attributor, texts: Sequence[str]) -> dict[str, list[Any]] | None:
     """Read ``KEY=VALUE,VALUE,...`` texts as values by setting; None if there are none. Raises InputError."""
+    form = "KEY=VALUE,VALUE,..., such as tau=1e-3,1e-2"
     factors: dict[str, list[Any]] = {}
-    for text in texts:
-        key, equals, values = (part.strip() for part in text.partition("="))
-        if not equals or not values:
-            message = f"got {text!r}, expected KEY=VALUE,VALUE,..., such as tau=1e-3,1e-2"
-            raise InputError(message, argument="factor")
-        if key in factors:
-            raise InputError(f"{key} is given twice", argument="factor")
+    for key, values in unique((read_pair(text, "factor", form) for text in texts), "factor").items():
+        if not values:
+            raise wrong_value("factor", f"{key}=", form)
         field = "gamma_step" if key == "gamma" else key
         try:
             factors[key] = [getattr(method.with_text({field: v.strip()}), field) for v in values.split(",")]
         except InputError as error:
             raise InputError(str(error), argument="factor") from error
         if not all(type(value) in (int, float) for value in factors[key]):  # now, and not after all maps are made
-            raise InputError(f"got {text!r}, expected numbers, for a line", argument="factor")
+            raise wrong_value("factor", f"{key}={values}", "numbers, for a line")
     return factors or None
 
 
@@ -281,25 +269,22 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
     """Read the settings that a search by the plan of :func:`tuning_study` varies, from ``KEY`` or ``KEY=LOW,HIGH``
     texts; without any, those of the paper for FRInGe, with its two gammas if ``smoothing``, or all of another method.
     Raises InputError for a text of another form, an unknown setting or an empty range."""
-    kind = type(base_method(plan.arms[0]))
+    kind = type(base_method(plan.models[0]))
     if not texts:
         return paper_space(smoothing=smoothing) if issubclass(kind, FRInGe) else space_of(kind)
-    names: list[str] = []
+    form = "KEY or KEY=LOW,HIGH"
+    given = unique((read_pair(text, "search", form, alone=True) for text in texts), "search")
     ranges: dict[str, tuple[float, float]] = {}
-    for text in texts:
-        key, equals, bounds = (part.strip() for part in text.partition("="))
+    for key, bounds in given.items():
         check_known("search", key, settings_of(kind))
-        if key in names:
-            raise InputError(f"{key} is given twice", argument="search")
-        names.append(key)
-        if equals:
+        if bounds:
             try:
-                low, high = (float(bound) for bound in bounds.split(","))
+                low, high = map(float, bounds.split(","))
             except ValueError:
-                raise InputError(f"got {text!r}, expected KEY or KEY=LOW,HIGH", argument="search") from None
+                raise wrong_value("search", f"{key}={bounds}", form) from None
             ranges[key] = (low, high)
     try:
-        return space_of(kind, names, ranges)
+        return space_of(kind, list(given), ranges)
     except InputError as error:
         raise InputError(str(error), argument="search") from error
 
@@ -311,8 +296,8 @@ def _variant(base: FRInGe, name: Variant) -> FRInGe:
     return base.variant(name)
 
 
-def _with_methods(plan: Plan, name: str, methods: Callable[[Arm], Mapping[str, Attributor]]) -> Plan:
-    return replace(plan, name=name, arms=tuple(replace(arm, methods=methods(arm)) for arm in plan.arms))
+def _with_methods(plan: Plan, name: str, methods: Callable[[PlanModel], Mapping[str, Attributor]]) -> Plan:
+    return replace(plan, name=name, models=tuple(replace(model, methods=methods(model)) for model in plan.models))
 
 
 def _metrics(plan: Plan, names: Iterable[str]) -> dict[str, Metric]:
@@ -325,15 +310,17 @@ def _scored_by(plan: Plan, names: Sequence[str]) -> Plan:
     return replace(plan, metrics=_metrics(plan, names), limits={}, controls=False)
 
 
-def _only(arm: Arm, methods: Sequence[str]) -> Arm:
-    return replace(arm, methods={name: arm.methods[name] for name in methods})
+def _only(model: PlanModel, methods: Sequence[str]) -> PlanModel:
+    return replace(model, methods={name: model.methods[name] for name in methods})
 
 
-def _with_default(arm: Arm) -> Arm:
-    """The arm with ``FRInGe()`` as its last method: the first is the one that the studies vary."""
-    return replace(arm, methods={**arm.methods, DEFAULT: FRInGe()})
+def _with_default(model: PlanModel) -> PlanModel:
+    """The model with ``FRInGe()`` as its last method: the first is the one that the studies vary."""
+    return replace(model, methods={**model.methods, DEFAULT: FRInGe()})
 
 
 def _with_cap(plan: Plan) -> Plan:
     """The plan with the models whose setting has a cap, or with all if none has."""
-    return replace(plan, arms=tuple(arm for arm in plan.arms if base_fringe(arm).delta_euc is not None) or plan.arms)
+    return replace(
+        plan, models=tuple(model for model in plan.models if base_fringe(model).delta_euc is not None) or plan.models
+    )

@@ -15,7 +15,7 @@ import torch
 
 from fringe._files import RECORD_BYTES, UnfitFile, read_regular, write_atomic
 from fringe._records import digest
-from fringe.bench.experiments import Arm, Plan, Resolved, TaskRunner, resolve
+from fringe.bench.experiments import Plan, PlanModel, Resolved, TaskRunner, resolve
 from fringe.classifier import PassCounts
 from fringe.errors import FringeError
 from fringe.evaluation import Candidate, estimate, make_maps
@@ -65,17 +65,17 @@ def measure_runtimes(
     images.
     """
     timings, name = list[Timing](), device_name(device)
-    for arm in resolved.plan.arms:
+    for model in resolved.plan.models:
         runner = TaskRunner(resolved, device=device, batch_size=1)
-        sizes = _image_sizes(runner, arm, [image["digest"] for image in resolved.manifest.images_of(arm.label)])
-        spent = _measure(runner, arm, [[image] for image in sizes])
-        timings += [_timing(arm.label, label, "sequential", s, len(sizes), name) for label, s in spent.items()]
+        sizes = _image_sizes(runner, model, [image["digest"] for image in resolved.manifest.images_of(model.label)])
+        spent = _measure(runner, model, [[image] for image in sizes])
+        timings += [_timing(model.label, label, "sequential", s, len(sizes), name) for label, s in spent.items()]
         runner = TaskRunner(resolved, device=device, batch_size=batch_size)
         groups: dict[tuple[int, ...], list[str]] = {}
         for image, size in sizes.items():
             groups.setdefault(size, []).append(image)
-        spent = _measure(runner, arm, list(groups.values()), warm_up_each=True)
-        timings += [_timing(arm.label, label, "batched", s, len(sizes), name) for label, s in spent.items()]
+        spent = _measure(runner, model, list(groups.values()), warm_up_each=True)
+        timings += [_timing(model.label, label, "batched", s, len(sizes), name) for label, s in spent.items()]
     return timings
 
 
@@ -135,10 +135,10 @@ def stored_timings(plan: Plan, path: Path, *, device: str, batch_size: BatchSize
     """Read the run times of each model of a plan from a JSON file. With ``measuring``, those that are not stored for
     the same settings, images and machine are measured, and stored model by model."""
     resolved, stored, timings = resolve(plan), _read(path), list[Timing]()
-    for arm in plan.arms:
-        key = cache_key(resolved, arm.label, device, batch_size)
+    for model in plan.models:
+        key = cache_key(resolved, model.label, device, batch_size)
         if key not in stored and measuring:
-            alone = replace(resolved, plan=replace(plan, arms=(arm,)))
+            alone = replace(resolved, plan=replace(plan, models=(model,)))
             stored[key] = timing_records(measure_runtimes(alone, device=device, batch_size=batch_size))
             _write_json(path, stored)
         timings += read_timings(stored.get(key, []))
@@ -151,9 +151,9 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _image_sizes(runner: TaskRunner, arm: Arm, images: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def _image_sizes(runner: TaskRunner, model: PlanModel, images: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """The shape of each image that can be explained, by digest. This also runs the network a first time."""
-    subjects = explainable(runner, arm.label, images)
+    subjects = explainable(runner, model.label, images)
     return {image: tuple(subject.problem.inputs.shape[1:]) for image, subject in subjects}
 
 
@@ -173,13 +173,13 @@ def explainable(runner: TaskRunner, model: str, images: Sequence[str]) -> Iterat
 
 
 def _measure(
-    runner: TaskRunner, arm: Arm, groups: Sequence[Sequence[str]], *, warm_up_each: bool = False
+    runner: TaskRunner, model: PlanModel, groups: Sequence[Sequence[str]], *, warm_up_each: bool = False
 ) -> dict[str, list[Spent]]:
     """Seconds and passes of each method on each group of images."""
-    spent: dict[str, list[Spent]] = {label: [] for label in arm.methods}
+    spent: dict[str, list[Spent]] = {label: [] for label in model.methods}
     for i, images in enumerate(groups):
-        context = runner.subject(arm.label, images)
-        for label, method in arm.methods.items():
+        context = runner.subject(model.label, images)
+        for label, method in model.methods.items():
             if i == 0 or warm_up_each:
                 _warm_up(Candidate(label, method), context)
             spent[label].append(_time(Candidate(label, method), context))

@@ -60,7 +60,7 @@ def trajectories(
 
     ``images`` is how many of the plan, from its first on; one that cannot be explained makes room for the next.
     """
-    methods = resolved.plan.arm(model).methods
+    methods = resolved.plan.model(model).methods
     runner = TaskRunner(resolved, device=device, batch_size=batch_size)
     paths: dict[str, tuple[PathRecord, ...]] = {}
     known = [image["digest"] for image in resolved.manifest.images_of(model)]
@@ -95,7 +95,7 @@ def draw_study(
 
 def draw_sweep(base: Plan, results: Results, factors: Mapping[str, Sequence[Any]] | None, out: Path) -> list[Path]:
     """Draw the sensitivity of all models, and write its numbers as CSV; ``base`` is the plan that the sweep varies."""
-    lines = {arm.label: _sweep_lines(arm.label, base_method(arm), results, factors) for arm in base.arms}
+    lines = {model.label: _sweep_lines(model.label, base_method(model), results, factors) for model in base.models}
     panels = [
         SweepPanel(factor, tuple(_curve(model, line[factor]) for model, line in lines.items() if factor in line))
         for factor in dict.fromkeys(factor for line in lines.values() for factor in line)
@@ -141,11 +141,11 @@ def _path_record(label: str, method: Attributor, context: EvaluationContext) -> 
 def _first_paths(resolved: Resolved, images: int, device: str) -> Iterator[tuple[str, str, tuple[PathRecord, ...]]]:
     """Part of a file name, title and paths for each model and each of the first images."""
     names = {image["digest"]: image["id"] for image in resolved.manifest.images}
-    for arm in resolved.plan.arms:
-        label, count = re.sub(r"[^\w.-]", "_", arm.label), min(images, len(resolved.manifest.images_of(arm.label)))
-        paths = trajectories(resolved, arm.label, count, device=device) if count else {}
+    for model in resolved.plan.models:
+        label, count = re.sub(r"[^\w.-]", "_", model.label), min(images, len(resolved.manifest.images_of(model.label)))
+        paths = trajectories(resolved, model.label, count, device=device) if count else {}
         for i, (digest, records) in enumerate(paths.items(), 1):
-            yield f"{label}-{i}", f"{arm.label}: {names[digest]}", records
+            yield f"{label}-{i}", f"{model.label}: {names[digest]}", records
 
 
 def _sweep_lines(

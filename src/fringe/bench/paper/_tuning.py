@@ -76,10 +76,10 @@ def tune_preset(
     require_local("out", root)
     trial_plan = tuning_plan(plan)
     session = open_session(trial_plan, root)
-    resolved, arm = session.resolved, plan.arms[0]
-    method, model = base_method(arm), resolved.manifest.models[arm.label]
-    path = root / f"{model['architecture']}.preset.json"
-    check_preset(path, method, model["weights"])
+    resolved, model = session.resolved, plan.models[0]
+    method, known = base_method(model), resolved.manifest.models[model.label]
+    path = root / f"{known['architecture']}.preset.json"
+    check_preset(path, method, known["weights"])
 
     def score(method: Attributor) -> dict[Literal["insertion", "deletion", "infidelity"] | str, Sequence[float]]:
         return _score(trial_plan, method, session, options)
@@ -88,29 +88,29 @@ def tune_preset(
         method,
         space,
         score,
-        Study(root / SEARCH, f"{arm.label} {method.name}", plan.seed, _search_key(resolved, arm.label)),
+        Study(root / SEARCH, f"{model.label} {method.name}", plan.seed, _search_key(resolved, model.label)),
         trials=trials,
         progress=progress,
     )
     images = [content_of(image["digest"]) for image in resolved.manifest.images]
-    metadata = preset_metadata(tuned, architecture=model["architecture"], weights=model["weights"], images=images)
+    metadata = preset_metadata(tuned, architecture=known["architecture"], weights=known["weights"], images=images)
     write_preset(path, tuned.best, metadata)
     score(tuned.best)  # the folder's plan is then the best setting's, not the last one's
-    return TunedPreset(arm.label, tuned, path)
+    return TunedPreset(model.label, tuned, path)
 
 
 def _score(plan: Plan, method: Attributor, session: Session, options: RunOptions) -> dict[str, Sequence[float]]:
     """The trial's scores by metric, (n,) each. Raises FringeError where an image has none: a mean over others would
     compare settings on different images."""
-    arm = replace(plan.arms[0], methods={TRIAL: method})
-    trial, store = replace(plan, arms=(arm,)), session.store
+    model = replace(plan.models[0], methods={TRIAL: method})
+    trial, store = replace(plan, models=(model,)), session.store
     result = run_plan(trial, store.root, options.model_copy(update={"amend": True}), session=session)
     if result.stopped:
         raise Interrupted(result.stopped)
     if result.left:
         raise TransientError(f"{result.left[0]['images']} images have no score yet ({result.left[0]['reason']})")
     results = results_of(store, result.resolved.manifest)
-    cells = {name: results.cell(arm.label, TRIAL, name) for name in OBJECTIVE}
+    cells = {name: results.cell(model.label, TRIAL, name) for name in OBJECTIVE}
     worst = max(cells.values(), key=lambda cell: cell.failed + cell.missing)
     if worst.failed + worst.missing:
         reasons = dict.fromkeys(row.error or row.status for row in worst.rows if row is not None and row.status != "ok")

@@ -13,6 +13,6 @@ from fringe.bench.report._render import (
     markdown_report,
 )
 from fringe.bench.report._table import Table, build_table
-from fringe.bench.report._write import ReportFiles, report_folder, write_report, write_reports
+from fringe.bench.report._write import ReportFiles, ReportSpec, report_folder, write_report, write_reports
 
-__all__ = ["write_report"]
+__all__ = ["ReportSpec", "write_report"]

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from fringe._records import changes, describe_changes
 from fringe.attribution import METHODS, Attributor, method_of_record
 from fringe.bench.experiments import (
-    Arm,
     FirstLogits,
     Manifest,
     ModelSource,
     Plan,
+    PlanModel,
     Resolved,
     Results,
     Store,
@@ -80,7 +80,7 @@ def load_maps(results: Results, model: str, digests: Sequence[str], source: MapS
         # Maps that are computed here are stored under the name of those that were scored.
         first = FirstLogits(source.store.logits(manifest.model_key(model)))
         resolved = replace(resolved, logits={model: first})
-        loaded = resolved.plan.arm(model).model.load(source.device)
+        loaded = resolved.plan.model(model).source.load(source.device)
         runner = TaskRunner(resolved, device=source.device, batch_size=source.batch_size)
         entries, recipe, class_names = resolved.pictures, loaded.preprocessing, loaded.class_names
     images = _images(manifest, entries, recipe, digests)
@@ -106,7 +106,9 @@ def load_experiment(manifest: Manifest, model: str, source: ModelSource) -> Reso
     plan = Plan(
         name=record["name"],
         data=tuple(record["data"]),
-        arms=(Arm(model, replace(source, preprocessing=text, output=output), recorded_methods(manifest, model)),),
+        models=(
+            PlanModel(model, replace(source, preprocessing=text, output=output), recorded_methods(manifest, model)),
+        ),
         metrics={"sparseness": Sparseness()},  # a plan needs one; maps do not depend on it
         n=1,
         seed=record["seed"],

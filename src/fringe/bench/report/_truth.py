@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fringe._names import Reference
 from fringe.bench.experiments import Manifest, Results
 from fringe.bench.report._failures import cost_of_maps
 from fringe.bench.report._render import Chapter, Section, SimpleTable, format_number, with_spread
@@ -123,8 +124,8 @@ def _groups(results: Results, models: Sequence[str], metric: str) -> dict[str, l
 def _heading(results: Results, metric: str) -> str:
     """The title of a metric, with the preset that its label names, and its direction."""
     metadata = results.manifest.metrics[metric]
-    _, colon, preset = metric.partition(":")
-    return f"{metadata['title']}{f', {preset}' if colon else ''} {ARROW[metadata['direction']]}"
+    preset = Reference.parse(metric).rest
+    return f"{metadata['title']}{f', {preset}' if preset else ''} {ARROW[metadata['direction']]}"
 
 
 def _chance(results: Results, models: Sequence[str], metric: str) -> float:

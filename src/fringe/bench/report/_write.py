@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
+from pydantic import Field, PositiveInt
 
 from fringe._files import require_inside, require_local, write_files
 from fringe._text import FORMULA, to_csv
@@ -22,6 +23,7 @@ from fringe.bench.report._table import Column, Table, TableCell, TableRow, build
 from fringe.bench.report._validity import MetricVerdicts, read_verdicts
 from fringe.errors import InputError
 from fringe.models import resolve_device
+from fringe.settings import Options
 
 #: Rows of scores.csv that are text at a time.
 _ROWS = 50_000
@@ -39,6 +41,25 @@ class ReportFiles:
     def page(self) -> Path:
         """The HTML page."""
         return self.paths[0]
+
+
+class ReportSpec(Options):
+    """Options of :func:`write_report`, as keyword arguments and as flags.
+
+    If the run has one model, the verdicts of ``validity`` on another model count for it.
+    """
+
+    plan: str | None = Field(None, description="Plan of the folder. Default: all.")
+    reference: str | None = Field(
+        None, description="Method that the others are compared with. Default: fringe, else the first."
+    )
+    allow_partial: bool = Field(False, description="Write the report although some images are not computed yet.")
+    grid: bool = Field(True, description="Draw maps of selected images.")
+    validity: tuple[Path, ...] = Field(
+        (), description="validity.json of 'compare --validity': metrics that fail go last; may be repeated."
+    )
+    device: str = Field("cpu", description="auto, cpu, cuda, cuda:1, ...")
+    batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
 
 
 def report_folder(run: Path, plan: str) -> Path:
@@ -69,16 +90,10 @@ def write_report(
     run: Store | str | Path,
     out: Path | None = None,
     *,
-    plan: str | None = None,
-    reference: str | None = None,
-    allow_partial: bool = False,
-    grid: bool = True,
-    batch_size: int | Literal["auto"] = "auto",
-    device: str = "cpu",
     resolve: Callable[[], Resolved] | None = None,
     models: Mapping[str, ModelSource] | None = None,
     commands: Sequence[str] = (),
-    validity: Sequence[Path] = (),
+    **options: Any,
 ) -> ReportFiles:
     """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of a
     run. Each file is complete or absent.
@@ -89,17 +104,10 @@ def write_report(
     Args:
         run: Folder of the run.
         out: Folder of the report (default: see :func:`report_folder`).
-        plan: Name of the plan, if the run has several.
-        reference: The method that the others are compared with (default: ``fringe``, else the first).
-        allow_partial: Whether images may be missing; those that failed are stated and do not count as missing.
-        grid: Whether maps are drawn.
-        batch_size: Images whose maps are computed at once.
-        device: Where maps are computed; "auto" is the GPU if there is one.
         resolve: Returns the resolved plan that computes maps.
         models: By label, models that compute maps.
         commands: Commands by which the run was made, printed in the report.
-        validity: Files ``validity.json`` of comparisons that judged the metrics. Metrics that do not pass come last,
-            and only metrics that pass have a winner. If the run has one model, verdicts on another model count for it.
+        **options: Fields of :class:`ReportSpec`: what the report says.
 
     Returns:
         The files that were written.
@@ -108,19 +116,21 @@ def write_report(
         InputError: For a plan, a model or a reference that the run does not have, for a folder that cannot be written
             or contains a link to another folder, and for missing images.
     """
+    spec = ReportSpec(**options)
     require_local("out", out or "")
     store = run if isinstance(run, Store) else Store(run, create=False)
-    results = read_results(store, plan)
-    chosen = [reference_of(results, model, reference) for model in results.models]
-    _check_complete(results, allow_partial=allow_partial)
-    verdicts = _verdicts(results, validity)
+    results = read_results(store, spec.plan)
+    chosen = [reference_of(results, model, spec.reference) for model in results.models]
+    _check_complete(results, allow_partial=spec.allow_partial)
+    verdicts = _verdicts(results, spec.validity)
     tables = tuple(
         build_table(results, model, name, verdicts[model].by_metric if model in verdicts else None)
         for model, name in zip(results.models, chosen, strict=True)
     )
-    maps = (
-        MapSource(store, _opener(results, resolve, models or {}), resolve_device(device), batch_size) if grid else None
-    )
+    maps = None
+    if spec.grid:
+        opener, device = _opener(results, resolve, models or {}), resolve_device(spec.device)
+        maps = MapSource(store, opener, device, spec.batch_size)
     folder = out or report_folder(store.root, results.manifest.name)
     within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
     require_inside(folder, store.root if within else folder)
@@ -153,6 +163,7 @@ def write_reports(
     ``models`` compute maps; they are given by label, or by spec in a run of one model. ``consent`` is called before the
     first report with the plans, and the models by label.
     """
+    ReportSpec(plan=plan, **options)  # a wrong value is refused before the run is read
     store = run if isinstance(run, Store) else Store(run, create=False)
     chosen = manifests(store) if plan is None else {plan: read_results(store, plan).manifest}
     if not chosen:

@@ -7,7 +7,6 @@ from fringe.bench.scenes._grids import DiFull, GridPG, RegionSum
 from fringe.bench.scenes._trigger import Trigger
 from fringe.bench.scenes._watermark import Watermark
 from fringe.bench.scenes._xai_tris import XAITris
-from fringe.errors import InputError
 from fringe.settings import configured
 
 #: The scenes by name.
@@ -30,8 +29,4 @@ def get_scene(scene: str | Scene) -> Scene:
     Raises:
         InputError: If no scene or no preset has this name.
     """
-    if isinstance(scene, Scene):
-        return scene
-    if not isinstance(scene, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InputError(f"got {scene!r}, expected a name or a configured scene such as GridPG()", argument="scene")
-    return configured(scene, SCENES)
+    return configured(scene, Scene, SCENES, "GridPG()")

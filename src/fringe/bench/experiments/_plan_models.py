@@ -1,4 +1,4 @@
-"""Arms: the models of a plan, given or made by a scene, and the methods that explain each."""
+"""The models of a plan, given or made by a scene, and the methods that explain each."""
 
 import contextlib
 import copy
@@ -79,31 +79,32 @@ class ModelSource:
 
 
 @dataclass(frozen=True)
-class Arm:
+class PlanModel:
     """One model of a plan under a ``label``, and the methods by label that explain it. ``scene`` is the label of the
     scene whose examples are explained, and ``given`` that of the model that its network is made of; empty for none."""
 
     label: str
-    model: ModelSource
+    source: ModelSource
     methods: Mapping[str, Attributor]
     scene: str = ""
     given: str = ""
 
 
-def scene_arms(
-    scenes: Mapping[str, Scene], given: Iterable[Arm], data: tuple[str, ...], methods: Mapping[str, Attributor]
-) -> tuple[Arm, ...]:
-    """The networks of scenes as arms: ``gridpg:resnet20`` for one that is made of a given model, ``watermark-3`` for
-    number 3 of a scene that trains its own. ``methods`` explain networks that are made of no given model."""
-    arms, models = list[Arm](), list(given)
+def scene_models(
+    scenes: Mapping[str, Scene], given: Iterable[PlanModel], data: tuple[str, ...], methods: Mapping[str, Attributor]
+) -> tuple[PlanModel, ...]:
+    """The networks of scenes as models of a plan: ``gridpg:resnet20`` for one that is made of a given model,
+    ``watermark-3`` for number 3 of a scene that trains its own. ``methods`` explain networks that are made of no given
+    model."""
+    made, models = list[PlanModel](), list(given)
     for label, scene in scenes.items():
-        for arm in models if scene.requires_model else [Arm("", ModelSource(scene.name), methods)]:
+        for model in models if scene.requires_model else [PlanModel("", ModelSource(scene.name), methods)]:
             for number in range(scene.networks):
-                name = f"{label}:{arm.label}" if arm.label else label
+                name = f"{label}:{model.label}" if model.label else label
                 name = f"{name}-{number}" if scene.networks > 1 else name
-                source = replace(arm.model, scene=scene, number=number, data=data)
-                arms.append(Arm(name, source, arm.methods, label, arm.label))
-    return tuple(arms)
+                source = replace(model.source, scene=scene, number=number, data=data)
+                made.append(PlanModel(name, source, model.methods, label, model.label))
+    return tuple(made)
 
 
 def refuse_lookalikes(argument: str, named: Mapping[str, Attributor] | Mapping[str, Metric]) -> None:

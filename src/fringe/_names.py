@@ -1,0 +1,121 @@
+"""What people type for a method, a metric, a scene, a model and a setting: one grammar, read and printed here.
+
+===========================  =============================================  =====================
+``NAME``, ``NAME:PRESET``    a method, a metric or a scene                  :class:`Reference`
+``MODIFIER(NUMBER):METHOD``  a method made of another one                   :class:`Reference`
+``LABEL=NAME``               any of these, or a model, under another name   :func:`split_label`
+``KEY=VALUE``                a setting                                      :func:`read_pair`
+``LABEL.KEY=VALUE``          a setting of what has this label               :func:`split_path`
+``A,B,C``                    several names                                  :func:`read_list`
+``SOURCE:NAME``              a name in a module or in a Python file         :func:`split_source`
+===========================  =============================================  =====================
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fringe.errors import InputError, wrong_value
+
+T = TypeVar("T")
+
+#: A label that may be a part of a file's name. A model's spec with an equals sign has a colon or a slash before it.
+LABEL = r"[\w.-]+"
+_NUMBERED = re.compile(r"([^(]*)\(([^)]*)\)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What ``NAME``, ``NAME(NUMBER)``, ``NAME:REST`` or ``NAME(NUMBER):REST`` stands for; ``str`` prints it.
+
+    Attributes:
+        name: What a registry is asked for.
+        number: Text in brackets after the name; None without brackets.
+        rest: Text after the first colon: a preset, the name in another library, or the reference to what a modifier
+            modifies; None without a colon.
+    """
+
+    name: str
+    number: str | None = None
+    rest: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Reference":
+        """Read a reference.
+
+        Args:
+            text: Any text.
+
+        Returns:
+            Its parts; printed, they are this text again.
+        """
+        head, colon, rest = text.partition(":")
+        numbered = _NUMBERED.fullmatch(head)
+        name, number = (head, None) if numbered is None else numbered.groups()
+        return cls(name, number, rest if colon else None)
+
+    @property
+    def head(self) -> str:
+        """What stands before the first colon: the name of what takes no number."""
+        return self.name if self.number is None else f"{self.name}({self.number})"
+
+    def __str__(self) -> str:
+        return self.head if self.rest is None else f"{self.head}:{self.rest}"
+
+
+def split_label(text: str, label: str = LABEL) -> tuple[str, str]:
+    """Return label and name of ``LABEL=NAME``; the label is empty if there is none.
+
+    Args:
+        text: What was typed.
+        label: Regular expression of a label.
+    """
+    match = re.fullmatch(rf"\s*(?=\S)({label})=(.+)", text, re.DOTALL)
+    return (match[1].strip(), match[2].strip()) if match else ("", text.strip())
+
+
+def split_path(text: str) -> tuple[str, str]:
+    """Return label and key of ``LABEL.KEY``; the label, which may have dots, is empty if there is none."""
+    label, _, key = text.rpartition(".")
+    return label.strip(), key.strip()
+
+
+def split_source(text: str) -> tuple[str, str]:
+    """Return source and name of ``SOURCE:NAME``; the source may have colons, as ``C:\\net.py`` has."""
+    source, _, name = text.rpartition(":")
+    return source, name
+
+
+def read_pair(text: str, argument: str, expected: str, *, alone: bool = False) -> tuple[str, str]:
+    """Return key and value of ``KEY=VALUE``, without spaces around them.
+
+    Args:
+        text: What was typed.
+        argument: Name of the argument in errors.
+        expected: What it takes, in words: ``"KEY=VALUE, such as tau=1e-3"``.
+        alone: Whether a key may stand alone; its value is then empty.
+
+    Raises:
+        InputError: If there is no equals sign, or no key before it.
+    """
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not key or not (equals or alone):
+        raise wrong_value(argument, text, expected)
+    return key, value
+
+
+def read_list(text: str | None) -> list[str]:
+    """Return the names in a text with commas between them."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def unique(pairs: Iterable[tuple[str, T]], argument: str, hint: str | None = None) -> dict[str, T]:
+    """Return pairs as a mapping. Raises InputError, with this hint, for keys that are given twice."""
+    pairs = list(pairs)
+    counts = Counter(key for key, _ in pairs)
+    twice = sorted(key for key, count in counts.items() if count > 1)
+    if twice:
+        raise InputError(f"{', '.join(twice)} given twice", argument=argument, hint=hint)
+    return dict(pairs)
