@@ -6,7 +6,7 @@ import json
 import math
 import platform
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from fringe.bench.experiments._plan import Plan
 from fringe.classifier import Classifier
 from fringe.data import ImageRef
 from fringe.errors import FringeError, TargetError, TransientError, first_line, is_misread, is_transient
-from fringe.inputs import ImageEntry, ImageSample, choose_references, find_images, sample_images
+from fringe.inputs import ImageEntry, ImageSample, choose_references, find_images, in_order, sample_images
 from fringe.models import LoadedModel
 
 #: Raised when a change of this library moves numbers that are stored under the same names.
@@ -232,18 +232,20 @@ class Resolved:
     logits: Mapping[str, FirstLogits] = field(default_factory=dict[str, FirstLogits])
 
 
-def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) -> Resolved:
+#: From a plan, the images that are given and the models by label to the images of the plan and its references.
+Draw = Callable[[Plan, Sequence[ImageRef], Mapping[str, LoadedModel]], tuple[ImageSample, tuple[ImageEntry, ...]]]
+
+
+def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), draw: Draw | None = None) -> Resolved:
     """Load the models and sample the images of a plan; with ``logits``, compute those of the first few images on the
-    CPU, and of those that are ``known`` before the others. Raises FringeError for a model or data that cannot be
-    used."""
+    CPU, and of those that are ``known`` before the others. ``draw`` samples in another way. Raises FringeError for a
+    model or data that cannot be used."""
     refuse_lookalikes("metrics", plan.metrics)
     for arm in plan.arms:
         refuse_lookalikes("methods", arm.methods)
     refs = find_images(plan.data) if plan.data or not plan.scenes else []  # once: a folder may hold very many
     loaded = {arm.label: arm.model.load(images=refs) for arm in plan.arms} if plan.scenes else {}
-    drawn = _drawn(plan, refs, loaded)
-    given = refs if plan.references is None else find_images([plan.references], "references")
-    references = choose_references(given, plan.seed)
+    drawn, references = (draw or _drawn)(plan, refs, loaded)
     loaded = loaded or {arm.label: arm.model.load() for arm in plan.arms}
     manifest = Manifest(
         plan=plan.record(),
@@ -273,15 +275,19 @@ def _require_target(plan: Plan, first: Mapping[str, FirstLogits]) -> None:
             raise TargetError(message, argument="target")
 
 
-def _drawn(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]) -> ImageSample:
-    """The images of a plan: sampled of ``refs``, or made by its scenes."""
+def _drawn(
+    plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]
+) -> tuple[ImageSample, tuple[ImageEntry, ...]]:
+    """The images of a plan, sampled of ``refs`` or made by its scenes, and the references."""
+    given = refs if plan.references is None else find_images([plan.references], "references")
+    references = choose_references(given, plan.seed)
     if not plan.scenes:
         how = {"holdout": plan.holdout, "labels": plan.target == "label"}
-        return sample_images(plan.data, plan.n, plan.seed, plan.exclude, refs=refs, **how)
+        return sample_images(plan.data, plan.n, plan.seed, plan.exclude, refs=refs, **how), references
     networks = {label: [loaded[arm.label] for arm in plan.arms if arm.scene == label] for label in plan.scenes}
     counts = {label: plan.images(label) for label in plan.scenes}
-    images = refs if any(scene.requires_images for scene in plan.scenes.values()) else []
-    return sample_examples(plan.scenes, networks, images, counts, plan.seed, plan.exclude, digest)
+    images = in_order(refs if any(scene.requires_images for scene in plan.scenes.values()) else [], plan.seed)
+    return sample_examples(plan.scenes, networks, images, counts, plan.seed, plan.exclude, digest), references
 
 
 def _scenes(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]) -> dict[str, dict[str, Any]]:

@@ -34,7 +34,7 @@ class Plan:
     are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet the others. ``shard``
     images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
     the number of a class. ``scenes`` by label make the networks and examples of the arms, ``n`` examples each, or as
-    many as ``examples`` says, if that is less.
+    many as ``examples`` says, if that is less. ``controls`` may name those that are computed.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Plan:
     score: Score = "logit"
     exif: Literal["transpose", "ignore"] = "ignore"
     references: str | None = None
-    controls: bool = True
+    controls: bool | tuple[str, ...] = True
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     exclude: frozenset[str] = frozenset()
     holdout: bool = False
@@ -80,6 +80,8 @@ class Plan:
     def candidates(self, arm: Arm) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
         controls = control_candidates(arm.methods) if self.controls else []
+        if isinstance(self.controls, tuple):
+            controls = [control for control in controls if control.label in self.controls]
         return [*(Candidate(label, method) for label, method in arm.methods.items()), *controls]
 
     def limit(self, metric: str) -> int:
@@ -355,4 +357,10 @@ def planned_work(
 def planned_work_of(plans: Iterable[Plan]) -> list[tuple[str, float, float]]:
     """As :func:`planned_work`, for all models of plans."""
     pairs = ((plan, arm) for plan in plans for arm in plan.arms)
-    return [w for p, a in pairs for w in planned_work(a.methods, p.metrics, p.images(a.scene), p.limits, p.controls)]
+    return [
+        work
+        for plan, arm in pairs
+        for work in planned_work(
+            arm.methods, plan.metrics, plan.images(arm.scene), plan.limits, controls=bool(plan.controls)
+        )
+    ]

@@ -134,7 +134,7 @@ def run_experiment(
     options = RunOptions(device=device, batch_size=batch_size, executor=executor, **same).resolve()
     if out is None:
         with _callbacks(progress, plan.name) as callbacks:
-            return _in_memory(plan, options.device, batch_size, callbacks)
+            return run_in_memory(resolve(plan), options.device, batch_size, callbacks)
     root = out.root if isinstance(out, Store) else Path(out)
     with _callbacks(progress, plan.name) as callbacks:
         finished = run_plan(plan, root, options, callbacks)
@@ -165,10 +165,16 @@ def _callbacks(progress: bool | Progress | None, name: str) -> Generator[Progres
         yield Progress(began, ended)
 
 
-def _in_memory(plan: Plan, device: str, batch_size: int | Literal["auto"], progress: Progress) -> Results:
-    resolved = resolve(plan)
+def run_in_memory(
+    resolved: Resolved,
+    device: str = "cpu",
+    batch_size: int | Literal["auto"] = "auto",
+    progress: Progress | None = None,
+) -> Results:
+    """Compute all tasks of a resolved plan in this process, and store nothing."""
+    progress = progress or Progress()
     runner, records = TaskRunner(resolved, device=device, batch_size=batch_size), dict[Key, ScoreRecord]()
-    tasks = pending_tasks(resolved.manifest, (), plan.shard)
+    tasks = pending_tasks(resolved.manifest, (), resolved.plan.shard)
     progress.began(resolved, tasks)
     for task in tasks:
         result = runner.perform(task)
