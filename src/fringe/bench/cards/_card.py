@@ -11,23 +11,9 @@ from pathlib import Path
 from fringe._files import write_files
 from fringe._tables import ARROW, Styled, TextTable
 from fringe._text import plain, to_json
-from fringe.bench.cards._measure import (
-    COMPARED,
-    PATH,
-    Card,
-    Measurement,
-    by_text,
-)
+from fringe.bench.cards._measure import COMPARED, PATH, Card, Measurement, by_text
 from fringe.bench.experiments import versions
-from fringe.bench.report import (
-    Chapter,
-    Image,
-    Report,
-    Section,
-    SimpleTable,
-    html_page,
-    markdown_report,
-)
+from fringe.bench.report import Chapter, Image, Report, Section, SimpleTable, html_page, markdown_report
 from fringe.evaluation import Difference, Estimate, estimate, holm, paired
 from fringe.metrics import METRICS, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
@@ -50,18 +36,22 @@ class Line:
     difference: Difference | None = None
 
     @property
-    def beats_controls(self) -> bool | None:
-        """Whether the method is significantly better than the best blind map; None without a rival."""
+    def gain(self) -> tuple[float, float] | None:
+        """Interval of how much better the method is than the best blind map; None without one."""
         if self.difference is None or not math.isfinite(self.difference.low):
             return None
-        return self.difference.low > 0 if self.kind.direction == "higher" else self.difference.high < 0
+        low, high = self.difference.low, self.difference.high
+        return (low, high) if self.kind.direction == "higher" else (-high, -low)
+
+    @property
+    def beats_controls(self) -> bool | None:
+        """Whether the method is significantly better than the best blind map; None without a rival."""
+        return None if self.gain is None else self.gain[0] > 0
 
     @property
     def is_worse(self) -> bool:
         """Whether the best blind map is significantly better than the method."""
-        if self.difference is None:
-            return False
-        return self.difference.high < 0 if self.kind.direction == "higher" else self.difference.low > 0
+        return self.gain is not None and self.gain[1] < 0
 
     @property
     def title(self) -> str:

@@ -218,7 +218,8 @@ def verify(
                 checked += _checked(method)
             elif name in chosen:
                 cards[name] = card_of(_run(method, name, chosen[name], n, seed, skipped)[1], VERIFIED, name)
-                checked += [_difull(method, cards[name])] if chosen[name].name == "difull" else []
+                if chosen[name].name == "difull" and name not in skipped:
+                    checked.append(_difull(method, cards[name]))
             elif name == "Completeness" and not method.is_complete:
                 skipped[name] = "the method claims no sum of its map"
             else:
@@ -234,7 +235,7 @@ def verify(
         settings=method.record(),
         checks=tuple(checked),
         gates={title: cards[title].gates[title] for title in chosen if title in cards},
-        measurements=tuple(one for card in cards.values() for one in card.measurements),
+        measurements=tuple(one for name in cards if name not in skipped for one in cards[name].measurements),
         skipped=skipped,
         n=n,
         seed=seed,
@@ -368,18 +369,22 @@ def _run(
 ) -> tuple[Resolved, Results]:
     """Score the method and blind maps on one network of a scene; if nothing is said of ``metrics``, localisation.
 
-    Why scores are missing is added to ``skipped``. Raises InputError if all are."""
+    Why scores are missing is added to ``skipped``."""
     scene = replace(scene, networks=1) if scene.networks > 1 else scene  # pyright: ignore[reportArgumentType]
     spec = ExperimentSpec(scene={title: scene}, methods={VERIFIED: method}, n=n, seed=seed, shard=n, **metrics)
     resolved, left = resolve(replace(build_plan(spec), controls=BLIND), draw=_draw), list[str]()
-    results = run_in_memory(resolved, progress=RunProgress(ended=lambda report: left.extend(report.left.values() if report.task.method == VERIFIED else ())))
+    results = run_in_memory(
+        resolved,
+        progress=RunProgress(
+            ended=lambda report: left.extend(report.left.values() if report.task.method == VERIFIED else ())
+        ),
+    )
     failed = results.failures().filter(method=VERIFIED)["reason"]
     reasons = "; ".join(dict.fromkeys([*left, *(why for why in failed if why not in ("diverged", "not_finite"))]))
     cells = [cell for cell in results.coverage() if cell.method == VERIFIED]
     scored, required = sum(cell.scored for cell in cells), sum(cell.required for cell in cells)
-    if reasons and not scored:
-        raise InputError(reasons)
-    skipped |= {f"{required - scored} of {required} scores of {title}": reasons} if reasons else {}
+    if reasons:
+        skipped[f"{required - scored} of {required} scores of {title}" if scored else title] = reasons
     return resolved, results
 
 
