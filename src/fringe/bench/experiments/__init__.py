@@ -7,7 +7,6 @@ from fringe.bench.experiments._examples import sample_examples
 from fringe.bench.experiments._executors import Executor, ProcessExecutor, SerialExecutor
 from fringe.bench.experiments._jobs import RunLog, TaskReport
 from fringe.bench.experiments._manifest import (
-    FirstLogits,
     Manifest,
     Resolved,
     resolve,
