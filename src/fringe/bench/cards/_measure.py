@@ -416,21 +416,20 @@ def _draw(
     return ImageSample(made[: plan.n], ()), made[plan.n :]
 
 
-def _checked(method: Attributor) -> tuple[CheckResult, ...]:
-    """The results of the conformance checks, which include the theorems."""
+def _checked(method: Attributor) -> list[CheckResult]:
+    """The results of the conformance checks, which include the theorems. One that failed only because the method
+    refuses the network with a documented error does not apply."""
     try:
         results = check_attributor(method)
     except CheckError as error:
         results = error.results
-    return tuple(map(_without_refusals, results))
-
-
-def _without_refusals(result: CheckResult) -> CheckResult:
-    """Pass a check that failed only because the method refuses the network with a documented error."""
     refusal = "InputError: model: "
-    if result.passed or not result.detail.startswith(refusal):
-        return result
-    return CheckResult(result.name, True, f"does not apply: {result.detail.removeprefix(refusal)}")
+    return [
+        CheckResult(one.name, True, f"does not apply: {one.detail.removeprefix(refusal)}")
+        if not one.passed and one.detail.startswith(refusal)
+        else one
+        for one in results
+    ]
 
 
 def _difull(method: Attributor, card: Card) -> CheckResult:

@@ -336,7 +336,7 @@ def planned_work(
     metrics: Mapping[str, Metric],
     images: int,
     limits: Mapping[str, int] | None = None,
-    controls: bool = False,
+    controls: bool | tuple[str, ...] = False,
 ) -> list[tuple[str, float, float]]:
     """List what maps and scores would take, as far as the settings tell: what is computed, the forward and backward
     passes of one, and how many. ``limits`` are metrics that are computed on the first images only; ``controls`` says
@@ -357,10 +357,4 @@ def planned_work(
 def planned_work_of(plans: Iterable[Plan]) -> list[tuple[str, float, float]]:
     """As :func:`planned_work`, for all models of plans."""
     pairs = ((plan, arm) for plan in plans for arm in plan.arms)
-    return [
-        work
-        for plan, arm in pairs
-        for work in planned_work(
-            arm.methods, plan.metrics, plan.images(arm.scene), plan.limits, controls=bool(plan.controls)
-        )
-    ]
+    return [w for p, a in pairs for w in planned_work(a.methods, p.metrics, p.images(a.scene), p.limits, p.controls)]
