@@ -164,6 +164,12 @@ def test_an_image_that_fails_does_not_cost_the_others_their_scores():
     assert of(card, "insertion").controls["edge"] != of(card, "insertion").scores
 
 
+def test_a_function_of_no_module_is_measured():
+    typed = eval("lambda model, inputs, target: inputs", {})  # as a block of a document is run
+    assert typed.__module__ is None
+    assert of(verify(typed, n=1, scenes=(), checks=False), "saco").scores
+
+
 def test_what_may_pass_is_said():
     def tired(model, inputs, target):
         raise TransientError("the disk does not answer")

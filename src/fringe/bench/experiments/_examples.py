@@ -36,8 +36,8 @@ def sample_examples(
     exclude: Iterable[str],
     digest: Callable[[Any], str],
 ) -> ImageSample:
-    """The examples of scenes by label, made of ``images`` in their order, each with all of its ``networks`` and its number
-    of examples in ``counts``; none is made of an image whose digest is in ``exclude``.
+    """The examples of scenes by label, made of ``images`` in their order, each with all of its ``networks`` and its
+    number of examples in ``counts``; none is made of an image whose digest is in ``exclude``.
 
     The name of an example is the ``digest`` of the settings of its scene, the example, and the content of
     its images. Raises InputError if a scene has fewer examples.
