@@ -3,7 +3,7 @@
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -168,6 +168,25 @@ def test_a_function_of_no_module_is_measured():
     typed = eval("lambda model, inputs, target: inputs", {})  # as a block of a document is run
     assert typed.__module__ is None
     assert of(verify(typed, n=1, scenes=(), checks=False), "saco").scores
+
+
+@dataclass(frozen=True)
+class Weighted(IntegratedGradients):
+    """Integrated gradients with a setting that JSON does not hold."""
+
+    name: ClassVar[str] = "weighted"
+    weight: Any = None
+
+
+def test_a_setting_that_is_an_array_is_measured_and_another_that_is_no_plain_data_is_said():
+    card = verify(Weighted(steps=2, weight=torch.ones(2)), n=1, scenes=("difull",), checks=False)
+    assert (card.skipped, of(card, "mass_inside").scores) == ({}, (1.0,))
+    card = verify(Weighted(steps=2, weight=object()), n=1, scenes=("difull",), checks=False)
+    assert card.measurements == ()
+    assert set(card.skipped.values()) == {
+        "methods: a setting of type object names no result; its record must be plain data: numbers, texts, lists and "
+        "tables of them"
+    }
 
 
 def test_what_may_pass_is_said():

@@ -21,7 +21,7 @@ from fringe.bench.experiments._examples import open_entry, sample_examples
 from fringe.bench.experiments._plan import Plan
 from fringe.classifier import Classifier
 from fringe.data import ImageRef
-from fringe.errors import FringeError, TargetError, TransientError, first_line, is_misread, is_transient
+from fringe.errors import FringeError, InputError, TargetError, TransientError, first_line, is_misread, is_transient
 from fringe.inputs import ImageEntry, ImageSample, choose_references, find_images, in_order, sample_images
 from fringe.models import Answers, LoadedModel, rounding_of
 
@@ -48,7 +48,16 @@ def map_setting(
     """
     setting = {"model": model, "method": method, "target": target, "score": score, "seed": seed}
     setting |= {"code": code} if code else {}
-    return json.loads(json.dumps({**setting, "references": references, "dtype": "float32", "schema": SCHEMA}))
+    setting |= {"references": references, "dtype": "float32", "schema": SCHEMA}
+    return json.loads(json.dumps(setting, default=_as_plain))
+
+
+def _as_plain(value: Any) -> Any:
+    """An array as lists. Raises InputError for another setting that JSON does not hold."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    hint = "its record must be plain data: numbers, texts, lists and tables of them"
+    raise InputError(f"a setting of type {type(value).__name__} names no result", argument="methods", hint=hint)
 
 
 def without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
