@@ -390,7 +390,7 @@ def configured(given: S | str, base: type[S], registry: Mapping[str, type[S]], e
         raise InputError(f"got {given!r}, but {kind.name} takes no number in brackets", argument=kind.record_key)
     try:
         made = kind() if reference.rest is None else kind.preset(reference.rest)
-        return made if reference.number is None else made.with_text({number: reference.number})
+        return made if reference.number is None else made.with_text({str(number): reference.number})
     except InputError as error:  # the preset and the number are parts of this name
         text = error.message if error.argument in (kind.record_key, "preset") else f"{error.argument}: {error.message}"
         raise InputError(text, argument=kind.record_key, hint=error.hint) from error

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -156,18 +156,15 @@ def choose_references(refs: Iterable[ImageRef], seed: int) -> tuple[ImageEntry, 
 
 
 def open_references(
-    pictures: Sequence[ImageEntry],
-    recipe: Preprocessing,
-    exif: Literal["transpose", "ignore"],
-    *,
-    required: bool = True,
+    pictures: Iterable[ImageEntry], opened: Callable[[ImageEntry], Tensor], *, required: bool = True
 ) -> dict[tuple[int, ...], Tensor]:
-    """Reference images whose content can be used, stacked by shape. Raises TransientError, if they are ``required``,
-    for one that cannot be read now: a mean over the others would have the same name."""
+    """Reference images whose content can be used, as ``opened`` makes inputs (C, H, W) of them, stacked by shape.
+    Raises TransientError, if they are ``required``, for one that cannot be read now: a mean over the others would have
+    the same name."""
     by_shape: dict[tuple[int, ...], list[Tensor]] = {}
     for picture in pictures:
         try:
-            x = open_image_entry(picture, recipe, exif)
+            x = opened(picture)
         except TransientError:
             if required:
                 raise

@@ -6,7 +6,7 @@
 """
 
 from fringe.errors import ModelError
-from fringe.models._base import seeded, state_digest
+from fringe.models._base import Answers, rounding_of, seeded, state_digest
 from fringe.models._digits import DIGIT_NAMES, DIGIT_PREPROCESSING, DigitNet
 from fringe.models._load import LOADERS, LoadedModel, load_model, resolve_device, usable_device
 from fringe.models._preprocessing import Preprocessing

@@ -2,7 +2,8 @@
 
 import hashlib
 import importlib
-from collections.abc import Callable, Generator
+import math
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -238,3 +239,47 @@ def state_digest(module: nn.Module) -> str:
         else:
             total.update(f"{name}\0{type(value).__name__}\0".encode())
     return total.hexdigest()
+
+
+#: Largest difference that is rounding, as a part of the largest logit, on one kind of device.
+TOLERANCE = 1e-4
+#: The same between two kinds, of which one may multiply in a shorter format.
+OTHER_DEVICE = 5e-2
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model answers to a few inputs, by their names: logits or probabilities (C,) each, and the ``tolerance``
+    within which they are equal. It sees a change of the code, which no digest of the weights does."""
+
+    values: Mapping[str, Tensor]
+    tolerance: float = TOLERANCE
+
+    def differing(self, others: Mapping[str, Tensor], *, same_device: bool = True) -> tuple[str, float] | None:
+        """Return the input on which ``others`` differ most, and by how much, if that is more than rounding; None where
+        they agree on all inputs that both have. Of two devices one may not run the model at all: what only one of them
+        could compute is then no difference."""
+        tolerance = self.tolerance if same_device else max(self.tolerance, OTHER_DEVICE)
+        pairs = {image: (others[image], now) for image, now in self.values.items() if image in others}
+        if not same_device:
+            pairs = {image: pair for image, pair in pairs.items() if all(bool(one.isfinite().all()) for one in pair)}
+        both = {image: _apart(*pair) for image, pair in pairs.items()}
+        far = [(image, distance) for image, (distance, size) in both.items() if not distance <= tolerance * size]
+        return max(far, key=lambda one: one[1], default=None)
+
+
+def rounding_of(module: nn.Module) -> float:
+    """Return the relative error of rounding: larger for a model in half precision."""
+    kinds = {parameter.dtype for parameter in module.parameters() if parameter.dtype.is_floating_point}
+    return max([TOLERANCE, *(16 * torch.finfo(kind).eps for kind in kinds)])
+
+
+def _apart(before: Tensor, now: Tensor) -> tuple[float, float]:
+    """The largest difference, infinite for other classes or non-finite numbers, and the size of the answers."""
+    if not torch.equal(before.isfinite(), now.isfinite()):  # nor are they for two shapes
+        return math.inf, 0.0
+    finite = before.isfinite()
+    if not finite.any():
+        return 0.0, 0.0
+    size = float(before[finite].abs().max())
+    return float((before - now)[finite].abs().max()), max(size, 1e-3)

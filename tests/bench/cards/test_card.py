@@ -109,6 +109,7 @@ def test_maps_that_share_pixels_are_resampled_together_as_in_the_benchmark(tmp_p
     (model,), (measurement,) = results.models, card_of_run(tmp_path, "ig").measurements
     clusters = results.clusters(model)
     assert len(set(clusters)) == 3
+    assert measurement.chance == 0.25
     line = summarise_measurement(measurement, 0)
     assert line.score == estimate(measurement.scores, clusters=clusters)
     assert line.difference == paired(measurement.scores, measurement.controls[line.rival], clusters=clusters)

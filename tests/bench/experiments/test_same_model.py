@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import fringe
 from fringe.bench.experiments import ProcessExecutor, Progress, RunOptions, run_plan
-from fringe.bench.experiments._manifest import FirstLogits, resolve
+from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, PlanModel
 from fringe.bench.experiments._results import read_results
 from fringe.bench.experiments._runner import TaskRunner
@@ -28,6 +28,7 @@ from fringe.bench.tuning import space_of
 from fringe.cli import app
 from fringe.errors import FringeError, InputError
 from fringe.metrics import Insertion, Sparseness
+from fringe.models import Answers
 
 NET = """
 import torch
@@ -192,14 +193,14 @@ def test_a_report_neither_shows_nor_keeps_maps_of_another_model(tmp_path, plan):
 
 
 def test_devices_round_differently_and_one_may_not_run_a_model_at_all():
-    first = FirstLogits({"a": torch.tensor([10.0, -5.0]), "b": torch.tensor([math.nan])})
+    first = Answers({"a": torch.tensor([10.0, -5.0]), "b": torch.tensor([math.nan])})
     near = {"a": torch.tensor([10.1, -5.0]), "b": torch.tensor([1.0, 2.0])}
     assert first.differing(near) == ("b", math.inf)
     assert first.differing({"a": near["a"]}) == ("a", pytest.approx(0.1, rel=1e-4))
     assert first.differing(near, same_device=False) is None
     assert first.differing({"a": torch.tensor([math.nan])}, same_device=False) is None
     assert first.differing({"a": torch.tensor([12.0, -5.0])}, same_device=False) == ("a", 2.0)
-    assert FirstLogits(first.values, tolerance=0.05).differing({"a": near["a"]}) is None  # a model of short numbers
+    assert Answers(first.values, tolerance=0.05).differing({"a": near["a"]}) is None  # a model of short numbers
 
 
 def test_a_search_does_not_go_on_with_another_model(tmp_path, plan):

@@ -1,7 +1,7 @@
 """Cards of attribution methods: its assumptions, cost, scores and failures, measured by this library."""
 
-from fringe.bench.cards._card import card_of_run, describe_card, failures, summarise_measurement, write_card
-from fringe.bench.cards._measure import SCENES_OF_CARDS, Card, Measurement, verify
+from fringe.bench.cards._card import describe_card, failures, summarise_measurement, write_card
+from fringe.bench.cards._measure import SCENES_OF_CARDS, Card, Measurement, card_of_run, verify
 from fringe.bench.cards._target import read_target
 
 __all__ = ["Card", "card_of_run", "read_target", "verify", "write_card"]

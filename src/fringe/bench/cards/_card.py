@@ -5,49 +5,19 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from fringe._files import write_files
 from fringe._names import Reference
 from fringe._tables import ARROW, Styled, TextTable
-from fringe._text import first_paragraph, plain, to_json
-from fringe.attribution import METHODS, method_of_record
-from fringe.bench.cards._measure import (
-    BLIND,
-    COMPARED,
-    LOCALISATION,
-    PARTS,
-    PATH,
-    PATH_METRICS,
-    Card,
-    Measurement,
-    by_text,
-)
-from fringe.bench.experiments import read_results, versions
-from fringe.bench.report import (
-    Chapter,
-    Image,
-    Report,
-    Section,
-    SimpleTable,
-    cost_of_maps,
-    html_page,
-    markdown_report,
-)
-from fringe.bench.scenes import Gate
-from fringe.errors import InputError
+from fringe._text import plain, to_json
+from fringe.bench.cards._measure import COMPARED, PATH, Card, Measurement, by_text
+from fringe.bench.experiments import versions
+from fringe.bench.report import Chapter, Image, Report, Section, SimpleTable, html_page, markdown_report
 from fringe.evaluation import Difference, Estimate, estimate, holm, paired
 from fringe.metrics import METRICS, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
-
-_OF_METRIC = {
-    **{metric: part for part, (metrics, _) in PARTS.items() for metric in metrics},
-    **{Reference.parse(metric).name: "Localisation" for metric in LOCALISATION},
-    **dict.fromkeys(PATH_METRICS, PATH),
-}
 
 
 @dataclass(frozen=True)
@@ -67,18 +37,22 @@ class Line:
     difference: Difference | None = None
 
     @property
-    def beats_controls(self) -> bool | None:
-        """Whether the method is significantly better than the best blind map; None without a rival."""
+    def gain(self) -> tuple[float, float] | None:
+        """Interval of how much better the method is than the best blind map; None without one."""
         if self.difference is None or not math.isfinite(self.difference.low):
             return None
-        return self.difference.low > 0 if self.kind.direction == "higher" else self.difference.high < 0
+        low, high = self.difference.low, self.difference.high
+        return (low, high) if self.kind.direction == "higher" else (-high, -low)
+
+    @property
+    def beats_controls(self) -> bool | None:
+        """Whether the method is significantly better than the best blind map; None without a rival."""
+        return None if self.gain is None else self.gain[0] > 0
 
     @property
     def is_worse(self) -> bool:
         """Whether the best blind map is significantly better than the method."""
-        if self.difference is None:
-            return False
-        return self.difference.high < 0 if self.kind.direction == "higher" else self.difference.low > 0
+        return self.gain is not None and self.gain[1] < 0
 
     @property
     def title(self) -> str:
@@ -238,65 +212,6 @@ def write_card(card: Card, folder: str | Path, command: str = "") -> tuple[Path,
     return write_files(Path(folder), content)
 
 
-def card_of_run(run: str | Path, method: str, plan: str | None = None) -> Card:
-    """Make a card from the scores of a benchmark, with all its images and blind maps.
-
-    Args:
-        run: The run folder.
-        method: Label of the method in the run.
-        plan: Name of the plan; required if the folder holds several.
-
-    Returns:
-        The card. It has no checks, because a run stores none.
-
-    Raises:
-        InputError: If the run does not contain the method or the plan.
-    """
-    results = read_results(run, plan)
-    models = [model for model in results.models if method in results.methods(model)]
-    if not models:
-        known = ", ".join(dict.fromkeys(m for model in results.models for m in results.methods(model, controls=False)))
-        raise InputError(f"got {method!r}, which the run does not have", argument="method", hint=f"it has {known}")
-    records = [results.manifest.settings[model][method]["method"] for model in models]
-    record: Mapping[str, Any] = records[0]
-    differ = {name for other in records for name in {**record, **other} if record.get(name) != other.get(name)}
-    known_method = method_of_record(record) if record.get("method") in METHODS else None
-    measurements = [
-        Measurement(
-            _OF_METRIC.get(str(results.manifest.metrics[metric]["settings"]["metric"]), "Scores"),
-            model,
-            metric,
-            tuple(map(float, results.scores(model, method, metric))),
-            {
-                control: tuple(map(float, results.scores(model, control, metric)))
-                for control in results.methods(model)
-                if results.is_control(control) and control in BLIND  # not diffusion, which runs the model
-            },
-            settings=results.manifest.metrics[metric]["settings"],
-            clusters=results.clusters(model, metric) or (),
-        )
-        for model in models
-        for metric in results.metrics
-        if results.manifest.metrics[metric]["settings"].get("metric") in METRICS
-    ]
-    names = ("name", "value", "least", "most")
-    gates = {m: tuple(Gate(*(gate[n] for n in names)) for gate in results.manifest.gates(m)) for m in models}
-    cost = cost_of_maps(results, models, method).row(0, named=True)
-    return Card(
-        label=method,
-        summary=first_paragraph(None if known_method is None else type(known_method).__doc__),
-        source="" if known_method is None else known_method.source,
-        settings={**record, **dict.fromkeys(sorted(differ), "differs between the models")},
-        gates=gates,
-        measurements=tuple(measurements),
-        passes={name: cost[name] for name in ("forward", "jvp", "vjp") if cost["n"]},
-        seconds=cost["seconds"],
-        n=len(results.manifest.images),
-        seed=int(results.manifest.plan["seed"]),
-        made=datetime.now(UTC).date().isoformat(),
-    )
-
-
 def _costs(card: Card) -> SimpleTable:
     names = {"forward": "forward passes", "vjp": "backward passes (VJP)", "jvp": "forward-mode passes (JVP)"}
     rows = [(name, number(card.passes[key])) for key, name in names.items() if key in card.passes]
@@ -306,7 +221,7 @@ def _costs(card: Card) -> SimpleTable:
 
 def _scores(part: str, lines: Sequence[Line]) -> Section:
     names = list(dict.fromkeys(name for line in lines for name in line.controls))
-    has_chance = any(line.measurement.chance is not None for line in lines)
+    has_chance = any(math.isfinite(line.measurement.chance) for line in lines)
     is_compared = any(line.beats_controls is not None for line in lines)
     head = ("on", "metric", "score", "n", *names, *(["chance"] if has_chance else []))
     head += ("beats blind maps",) if is_compared else ()
@@ -318,7 +233,7 @@ def _scores(part: str, lines: Sequence[Line]) -> Section:
             with_interval(line.score),
             str(line.score.n),
             *(number(line.controls[name].value) if name in line.controls else "—" for name in names),
-            *([number(math.nan if line.measurement.chance is None else line.measurement.chance)] if has_chance else []),
+            *([number(line.measurement.chance)] if has_chance else []),
             *([answers[line.beats_controls]] if is_compared else []),
         )
         for line in lines

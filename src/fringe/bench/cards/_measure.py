@@ -1,35 +1,49 @@
 """Measurements for a card, on the embedded digits and on scenes with a known answer."""
 
-import dataclasses
-import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from fringe._names import Reference
 from fringe._rng import KeyedGenerator
 from fringe._text import first_paragraph
-from fringe.attribution import Attributor, require_package
-from fringe.baselines import InputSpace
+from fringe.attribution import METHODS, Attributor, method_of_record, require_package
 from fringe.bench.cards._target import CallableMethod, read_target
-from fringe.bench.scenes import Gate, Scene, get_scene
+from fringe.bench.experiments import (
+    ExperimentSpec,
+    Plan,
+    Resolved,
+    Results,
+    TaskRunner,
+    build_plan,
+    read_results,
+    resolve,
+    run_in_memory,
+    sample_examples,
+)
+from fringe.bench.experiments import Progress as RunProgress
+from fringe.bench.report import chance_of, cost_of_maps
+from fringe.bench.scenes import Example, Gate, Scene, get_scene
 from fringe.classifier import Classifier
-from fringe.data import digits_samples, find_inputs
+from fringe.data import ImageRef, digit_image, load_digits
 from fringe.errors import FringeError, InputError, require_positive
-from fringe.evaluation import Candidate, Evaluator, MethodResult
-from fringe.metrics import EvaluationContext, get_metric
-from fringe.models import load_model
-from fringe.paths import JVPUse, Problem
+from fringe.inputs import ImageEntry, ImageSample
+from fringe.metrics import METRICS
+from fringe.models import LoadedModel
+from fringe.paths import JVPUse
+from fringe.settings import Doc, PositiveInt
 from fringe.testing import CheckError, CheckResult, check_attributor
 
 #: Called with the next measurement, the parts done, and the number of parts.
 Progress = Callable[[str, int, int], None]
 
-DIGITS = "embedded:digits"
 #: Scenes that need only the embedded digits.
 SCENES_OF_CARDS = (
     *("blockdigits", "xai_tris:translations_rotations_white", "xai_tris:xor_white"),
@@ -41,7 +55,6 @@ BLIND = ("edge", "random", "uniform")
 FEW = 8
 #: Number of reference images for methods that average over references.
 REFERENCES = 16
-LOCALISATION = ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_hit")
 #: The metrics of each part of a card on the digits, and whether they compute further maps.
 PARTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
     "Interventions": (("single_deletion", "signed_insertion", "road", "saco", "insertion", "deletion"), False),
@@ -51,8 +64,15 @@ PARTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
 }
 #: In benchmarks: properties of a map and its path that only methods designed for them can fail.
 PATH, PATH_METRICS = "Path and sparseness", ("endpoint_kl", "tracking_error_mean", "tracking_error_max", "sparseness")
+#: The part of each metric that needs no known answer.
+PART_OF = {
+    **{metric: part for part, (metrics, _) in PARTS.items() for metric in metrics},
+    **dict.fromkeys(PATH_METRICS, PATH),
+}
 #: Parts in which a method should beat blind maps. Robustness is not one: a blind map may be insensitive to noise.
 COMPARED = ("Localisation", "Interventions", "Sanity", "Scores")
+#: Label of the verified method in its results: its own may be that of a blind map.
+VERIFIED = "method"
 
 
 @dataclass(frozen=True)
@@ -65,7 +85,7 @@ class Measurement:
         metric: Label of the metric.
         scores: Scores (n,) of the method, NaN where there is none.
         controls: Scores (n,) of each blind map, by name.
-        chance: Score of a uniform map by definition, if the metric states it.
+        chance: Score of a uniform map by definition; NaN if the metric does not state it.
         settings: Record of the metric.
         clusters: Names (n,) of clusters of examples that share pixels; empty where none do.
     """
@@ -75,7 +95,7 @@ class Measurement:
     metric: str
     scores: tuple[float, ...]
     controls: Mapping[str, tuple[float, ...]]
-    chance: float | None = None
+    chance: float = math.nan
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     clusters: tuple[str, ...] = ()
 
@@ -99,13 +119,13 @@ class Card:
         seconds: Seconds per map.
         n: Number of examples of each part.
         seed: Seed of the examples and of all other randomness.
-        made: Time of the measurement.
+        made: Day of the measurement.
     """
 
     label: str
-    summary: str
-    source: str
-    settings: Mapping[str, Any]
+    summary: str = ""
+    source: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     assumptions: tuple[str, ...] = ()
     checks: tuple[CheckResult, ...] = ()
     gates: Mapping[str, tuple[Gate, ...]] = field(default_factory=dict[str, tuple[Gate, ...]])
@@ -116,7 +136,7 @@ class Card:
     seconds: float = float("nan")
     n: int = 0
     seed: int = 0
-    made: str = ""
+    made: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
 
     def failed_checks(self, allowed: Sequence[str] = ()) -> tuple[CheckResult, ...]:
         """Return the names of the failed checks.
@@ -189,18 +209,115 @@ def verify(
     method = read_target(target, trust_code=trust_code)
     require_package(method)
     chosen = {_title(scene): get_scene(scene) for scene in scenes}
-    measuring = _Measuring(method, n, seed)
-    parts: dict[str, Callable[[], None]] = {"checks": measuring.check} if checks else {}
-    parts |= {title: functools.partial(measuring.localise, title, scene) for title, scene in chosen.items()}
-    parts |= {part: functools.partial(measuring.score_digits, part) for part in PARTS}
-    for done, (name, measure) in enumerate(parts.items()):
+    names = [*(["checks"] if checks else []), *chosen, *PARTS]
+    checked, skipped, cards = list[CheckResult](), dict[str, str](), dict[str, Card]()
+    for done, name in enumerate(names):
         if progress is not None:
-            progress(name, done, len(parts))
+            progress(name, done, len(names))
         try:
-            measure()
+            if name == "checks":
+                checked += _checked(method)
+            elif name in chosen:
+                cards[name] = card_of(_run(method, name, chosen[name], n, seed, skipped)[1], VERIFIED, name)
+                if chosen[name].name == "difull" and name not in skipped:
+                    checked.append(_difull(method, cards[name]))
+            elif name == "Completeness" and not method.is_complete:
+                skipped[name] = "the method claims no sum of its map"
+            else:
+                cards[name] = _measure_digits(method, name, n, seed, skipped)
         except FringeError as error:
-            measuring.skipped[name] = str(error)
-    return measuring.card()
+            skipped[name] = str(error)
+    unmeasured = Card(method.label, assumptions=_assumptions(method, {}, "none"))
+    return replace(
+        next((card for name, card in cards.items() if name in PARTS and card.passes), unmeasured),
+        label=method.label,
+        summary=first_paragraph(type(method).__doc__),
+        source=method.source,
+        settings=method.record(),
+        checks=tuple(checked),
+        gates={title: cards[title].gates[title] for title in chosen if title in cards},
+        measurements=tuple(one for name in cards if name not in skipped for one in cards[name].measurements),
+        skipped=skipped,
+        n=n,
+        seed=seed,
+    )
+
+
+def card_of_run(run: str | Path, method: str, plan: str | None = None) -> Card:
+    """Make a card from the scores of a benchmark, with all its images and blind maps.
+
+    Args:
+        run: The run folder.
+        method: Label of the method in the run.
+        plan: Name of the plan; required if the folder holds several.
+
+    Returns:
+        The card. It has no checks, because a run stores none.
+
+    Raises:
+        InputError: If the run does not contain the method or the plan.
+    """
+    results = read_results(run, plan)
+    models = [model for model in results.models if method in results.methods(model)]
+    if not models:
+        known = ", ".join(dict.fromkeys(m for model in results.models for m in results.methods(model, controls=False)))
+        raise InputError(f"got {method!r}, which the run does not have", argument="method", hint=f"it has {known}")
+    records: list[Mapping[str, Any]] = [results.manifest.settings[model][method]["method"] for model in models]
+    record = records[0]
+    differ = {name for other in records for name in {**record, **other} if record.get(name) != other.get(name)}
+    known_method = method_of_record(record) if record.get("method") in METHODS else None
+    return replace(
+        card_of(results, method),
+        summary=first_paragraph(None if known_method is None else type(known_method).__doc__),
+        source="" if known_method is None else known_method.source,
+        settings={**record, **dict.fromkeys(sorted(differ), "differs between the models")},
+    )
+
+
+def card_of(results: Results, method: str, subject: str = "") -> Card:
+    """View the scores of a method as a card: measurements, gates, and what a map costs.
+
+    Args:
+        results: The scores, of a run folder or in memory.
+        method: Label of the method in the results.
+        subject: What measurements and gates are of; the model's label if empty.
+
+    Returns:
+        The card, without what is said of the method itself.
+    """
+    manifest, models = results.manifest, [model for model in results.models if method in results.methods(model)]
+    kinds = {label: str(metric["settings"].get("metric")) for label, metric in manifest.metrics.items()}
+    measurements = [
+        Measurement(
+            "Localisation" if METRICS[kind].requires_truth else PART_OF.get(kind, "Scores"),
+            subject or model,
+            metric,
+            tuple(map(float, results.scores(model, method, metric))),
+            {
+                control: tuple(map(float, results.scores(model, control, metric)))
+                for control in BLIND  # not diffusion, which runs the model
+                if control in results.methods(model) and results.is_control(control)
+            },
+            chance_of(results, [model], metric) if METRICS[kind].requires_truth else math.nan,
+            manifest.metrics[metric]["settings"],
+            results.clusters(model, metric) or (),
+        )
+        for model in models
+        for metric, kind in kinds.items()
+        if kind in METRICS
+    ]
+    names = ("name", "value", "least", "most")
+    gates = {subject or m: tuple(Gate(*(gate[n] for n in names)) for gate in manifest.gates(m)) for m in models}
+    cost = cost_of_maps(results, models, method).row(0, named=True)
+    return Card(
+        label=method,
+        gates=gates,
+        measurements=tuple(measurements),
+        passes={name: cost[name] for name in ("forward", "jvp", "vjp") if cost["n"]},
+        seconds=cost["seconds"],
+        n=len(manifest.images),
+        seed=int(manifest.plan["seed"]),
+    )
 
 
 def _title(scene: str | Scene) -> str:
@@ -209,159 +326,123 @@ def _title(scene: str | Scene) -> str:
     return f"{get_scene(scene).title}{', ' if preset else ''}{preset.replace('_', ' ')}"
 
 
-class _Measuring:
-    """Collects the measurements of one method."""
+@dataclass(frozen=True)
+class DigitImages(Scene):
+    """The test digits as they are, for the classes that the given network predicts; the network may use every pixel.
 
-    def __init__(self, method: Attributor, n: int, seed: int):
-        self.method, self.n, self.seed = method, n, seed
-        self.checks: list[CheckResult] = []
-        self.gates: dict[str, tuple[Gate, ...]] = {}
-        self.measurements: list[Measurement] = []
-        self.skipped: dict[str, str] = {}
-        self.verdicts = Counter[str]()
-        self.passes: dict[str, float] = {}
-        self.jvp_use: JVPUse = "none"
-        self.seconds = float("nan")
+    Examples after the first ``n`` are digits that the network was trained on.
+    """
 
-    def card(self) -> Card:
-        return Card(
-            label=self.method.label,
-            summary=first_paragraph(type(self.method).__doc__),
-            source=self.method.source,
-            settings=self.method.record(),
-            assumptions=_assumptions(self.method, self.passes, self.jvp_use),
-            checks=tuple(self.checks),
-            gates=self.gates,
-            measurements=tuple(self.measurements),
-            skipped=self.skipped,
-            verdicts=dict(self.verdicts.most_common()),
-            passes=self.passes,
-            seconds=self.seconds,
-            n=self.n,
-            seed=self.seed,
-            made=datetime.now(UTC).date().isoformat(),
-        )
+    name: ClassVar[str] = "digits"
+    title: ClassVar[str] = "Digits"
+    source: ClassVar[str] = "scikit-learn"
+    answer: ClassVar[str] = "what the network uses is not known"
+    requires_model: ClassVar[bool] = True
 
-    def check(self) -> None:
-        """Run the conformance checks, which include the theorems."""
-        try:
-            results = check_attributor(self.method)
-        except CheckError as error:
-            results = error.results
-        self.checks += map(_without_refusals, results)
+    n: Annotated[PositiveInt, Doc("test digits")] = 24
 
-    def localise(self, title: str, scene: Scene) -> None:
-        """Compare the maps of one network of a scene with the known answer."""
-        scene = dataclasses.replace(scene, networks=1) if scene.networks > 1 else scene  # pyright: ignore[reportArgumentType]
-        model = load_model(DIGITS) if scene.requires_model else None
-        images = tuple(find_inputs([DIGITS])) if scene.requires_images else ()
-        network = scene.network(0, model, images)
-        self.gates[title] = scene.gates(network, model, images)
-        count = self.n + (REFERENCES if self.method.uses_references else 0)
-        examples = scene.examples([network], images, count, self.seed)
-        made = [scene.make(example, network) for example in examples]
-        x, truth = (torch.stack(tensors) for tensors in zip(*made, strict=True))
-        references = x[self.n :] if self.method.uses_references else None
-        low, high = network.preprocessing.bounds()
-        examples = examples[: self.n]
-        problem = Problem.of(
-            Classifier(network.module),
-            x[: self.n],
-            target=[example.target for example in examples],
-            ids=tuple(example.id for example in examples),
-            rng=KeyedGenerator(self.seed),
-            domain=InputSpace(low, high, references),
-        )
-        context = EvaluationContext(problem, truth[: self.n])
-        clusters = tuple(example.cluster for example in examples)
-        method = self._score("Localisation", title, context, (*LOCALISATION, *scene.metrics), clusters)
-        if scene.name == "difull":
-            self.checks.append(_difull(self.method, method))
+    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
+        """Return the given network; see :meth:`Scene.network`."""
+        assert model is not None
+        return model
 
-    def score_digits(self, part: str) -> None:
-        """Score maps of digits with the metrics of a part."""
-        metrics, makes_maps = PARTS[part]
-        if part == "Completeness" and not self.method.is_complete:
-            self.skipped[part] = "the method claims no sum of its map"
-            return
-        context = _digits(self.n, self.seed, self.method.uses_references)
-        context = context.select(range(min(self.n, FEW))) if makes_maps else context
-        method = self._score(part, "digits", context, metrics)
-        if not self.passes and method.attribution is not None:
-            self.jvp_use = self.method.jvp_use(context.problem)
-            images = len(context.problem.inputs)
-            counts = dataclasses.asdict(method.passes)
-            self.passes = {name: count / images for name, count in counts.items()}
-            self.seconds = method.seconds / images
-            self.verdicts.update(method.attribution.verdict)
+    def examples(
+        self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], count: int, seed: int
+    ) -> tuple[Example, ...]:
+        """Draw test digits, and take the first of those for training; see :meth:`Scene.examples`."""
+        order = KeyedGenerator(seed).permutation("digits of a card", len(load_digits().test))[: self.n]
+        ids = [*(f"digits-{i:04d}" for i in order), *(f"digits-train-{i:04d}" for i in range(count - len(order)))]
+        made = [Example(name, 0, name) for name in ids]
+        x = torch.stack([self.make(example, networks[0])[0] for example in made])
+        classes = Classifier(networks[0].module).logits(x).argmax(1).tolist()
+        return tuple(replace(example, target=target) for example, target in zip(made, classes, strict=True))
 
-    def _score(
-        self,
-        part: str,
-        subject: str,
-        context: EvaluationContext,
-        metrics: Sequence[str],
-        clusters: tuple[str, ...] = (),
-    ) -> MethodResult:
-        """Score the method and the blind maps; return the method's result."""
-        blind = [Candidate(name, None) for name in BLIND]
-        candidates = [Candidate(self.method.label, self.method), *blind]
-        with context.problem.model.session(context.problem.inputs.device):
-            chosen = {metric: get_metric(metric) for metric in metrics}
-            rows = Evaluator(context, candidates, chosen, None).rows(keep_maps=True)
-        refusals = (reason for scores in rows[0].scores.values() for reason in scores.refusals)
-        if (error := rows[0].error or next(filter(None, refusals), None)) is not None:
-            raise InputError(error)
-        for metric in metrics:
-            column, *controls = (tuple(row.scores[metric].values.tolist()) for row in rows)
-            chance = rows[0].scores[metric].details.get("chance")
-            self.measurements.append(
-                Measurement(
-                    part,
-                    subject,
-                    metric,
-                    column,
-                    {row.label: scores for row, scores in zip(rows[1:], controls, strict=True) if row.error is None},
-                    None if chance is None else float(chance.nanmean()),
-                    chosen[metric].record(),
-                    clusters,
-                )
-            )
-        return rows[0]
+    def make(self, example: Example, model: LoadedModel) -> tuple[Tensor, Tensor]:
+        """Open a digit; see :meth:`Scene.make`."""
+        digits, number = load_digits(), int(example.id.rpartition("-")[2])
+        scan = digits.images[(digits.train if "train" in example.id else digits.test)[number]]
+        x = model.prepare([digit_image(scan)])[0]
+        return x, torch.ones(x.shape[1:], dtype=torch.bool)
 
 
-def _without_refusals(result: CheckResult) -> CheckResult:
-    """Pass a check that failed only because the method refuses the network with a documented error."""
+def _run(
+    method: Attributor, title: str, scene: Scene, n: int, seed: int, skipped: dict[str, str], **metrics: Sequence[str]
+) -> tuple[Resolved, Results]:
+    """Score the method and blind maps on one network of a scene; if nothing is said of ``metrics``, localisation.
+
+    Why scores are missing is added to ``skipped``."""
+    scene = replace(scene, networks=1) if scene.networks > 1 else scene  # pyright: ignore[reportArgumentType]
+    spec = ExperimentSpec(scene={title: scene}, methods={VERIFIED: method}, n=n, seed=seed, shard=n, **metrics)
+    resolved, left = resolve(replace(build_plan(spec), controls=BLIND), draw=_draw), list[str]()
+    results = run_in_memory(
+        resolved,
+        progress=RunProgress(
+            ended=lambda report: left.extend(report.left.values() if report.task.method == VERIFIED else ())
+        ),
+    )
+    failed = results.failures().filter(method=VERIFIED)["reason"]
+    reasons = "; ".join(dict.fromkeys([*left, *(why for why in failed if why not in ("diverged", "not_finite"))]))
+    cells = [cell for cell in results.coverage() if cell.method == VERIFIED]
+    scored, required = sum(cell.scored for cell in cells), sum(cell.required for cell in cells)
+    if reasons:
+        skipped[f"{required - scored} of {required} scores of {title}" if scored else title] = reasons
+    return resolved, results
+
+
+def _measure_digits(method: Attributor, part: str, n: int, seed: int, skipped: dict[str, str]) -> Card:
+    """The scores of a part on digits, with the verdicts on the maps and what they need."""
+    metrics, makes_maps = PARTS[part]
+    count = min(n, FEW if makes_maps else n, len(load_digits().test))
+    resolved, results = _run(method, part, DigitImages(count), count, seed, skipped, metrics=metrics)
+    card, (model,) = card_of(results, VERIFIED, "digits"), results.models
+    first = [image["digest"] for image in resolved.manifest.images[:1]]
+    jvp_use = method.jvp_use(TaskRunner(resolved).subject(model, first).problem)
+    verdicts = Counter(results.map_frame(model, VERIFIED)["verdict"].drop_nulls())
+    return replace(
+        card,
+        assumptions=_assumptions(method, card.passes, jvp_use),
+        measurements=tuple(replace(one, clusters=()) for one in card.measurements),
+        verdicts=dict(verdicts.most_common()),
+    )
+
+
+def _draw(
+    plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]
+) -> tuple[ImageSample, tuple[ImageEntry, ...]]:
+    """Draw the examples of a card, each named by its id, and more of them as references where the method uses some."""
+    (model,) = plan.models
+    count = plan.n + (REFERENCES if model.methods[VERIFIED].uses_references else 0)
+    networks, counts = {model.scene: [loaded[model.label]]}, {model.scene: count}
+    made = sample_examples(plan.scenes, networks, refs, counts, plan.seed, (), lambda what: what["id"]).pictures
+    return ImageSample(made[: plan.n], ()), made[plan.n :]
+
+
+def _checked(method: Attributor) -> list[CheckResult]:
+    """The results of the conformance checks, which include the theorems. One that failed only because the method
+    refuses the network with a documented error does not apply."""
+    try:
+        results = check_attributor(method)
+    except CheckError as error:
+        results = error.results
     refusal = "InputError: model: "
-    if result.passed or not result.detail.startswith(refusal):
-        return result
-    return CheckResult(result.name, True, f"does not apply: {result.detail.removeprefix(refusal)}")
+    return [
+        CheckResult(one.name, True, f"does not apply: {one.detail.removeprefix(refusal)}")
+        if not one.passed and one.detail.startswith(refusal)
+        else one
+        for one in results
+    ]
 
 
-def _digits(n: int, seed: int, references: bool) -> EvaluationContext:
-    """The problem of ``n`` test digits, in an order drawn by the seed, for the predicted classes."""
-    model = load_model(DIGITS)
-    samples = digits_samples()
-    order = KeyedGenerator(seed).permutation("digits of a card", len(samples))[:n]
-    chosen = [samples[i] for i in order]
-    others = model.prepare([s.image for s in digits_samples("train")[:REFERENCES]]) if references else None
-    space = InputSpace(*model.preprocessing.bounds(), others)
-    x = model.prepare([sample.image for sample in chosen])
-    ids = tuple(sample.id for sample in chosen)
-    return EvaluationContext(Problem.of(Classifier(model.module), x, ids=ids, rng=KeyedGenerator(seed), domain=space))
-
-
-def _difull(method: Attributor, result: MethodResult) -> CheckResult:
+def _difull(method: Attributor, card: Card) -> CheckResult:
     """Check the theorem of disconnected cells: a path method attributes zero to cells that the network ignores."""
     if not method.is_complete:
         return CheckResult("difull", True, "does not apply: the method integrates no gradient along a path")
-    values = result.scores["mass_inside"].values
-    known = values[torch.isfinite(values)]
-    if not len(known):
+    (inside,) = (one.scores for one in card.measurements if one.metric == "mass_inside")
+    known = [score for score in inside if math.isfinite(score)]
+    if not known:
         return CheckResult("difull", True, "does not apply: no map has positive mass")
-    worst = float(known.amin())
-    text = f"share of the mass in the cell that is read: {worst:.9g}, the least of {len(known)} maps"
-    return CheckResult("difull", worst >= 1 - 1e-6, text)
+    text = f"share of the mass in the cell that is read: {min(known):.9g}, the least of {len(known)} maps"
+    return CheckResult("difull", min(known) >= 1 - 1e-6, text)
 
 
 def _assumptions(method: Attributor, passes: Mapping[str, float], jvp_use: JVPUse) -> tuple[str, ...]:

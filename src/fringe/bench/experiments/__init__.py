@@ -2,10 +2,10 @@
 
 from fringe._urls import url_of
 from fringe.bench.experiments._estimate import MethodCost, RunEstimate, describe_excess, estimate_run, estimate_tasks
+from fringe.bench.experiments._examples import sample_examples
 from fringe.bench.experiments._executors import Executor, ProcessExecutor, SerialExecutor
 from fringe.bench.experiments._jobs import RunLog, TaskReport
 from fringe.bench.experiments._manifest import (
-    FirstLogits,
     Manifest,
     Resolved,
     resolve,
@@ -27,6 +27,7 @@ from fringe.bench.experiments._run import (
     has_scores,
     open_session,
     run_experiment,
+    run_in_memory,
     run_plan,
     run_record,
 )

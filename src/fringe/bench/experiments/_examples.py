@@ -9,7 +9,7 @@ from torch import Tensor
 from fringe.bench.scenes import Example, Scene
 from fringe.data import ImageError, ImageRef, find_inputs
 from fringe.errors import TransientError
-from fringe.inputs import ImageEntry, ImageSample, content_digest, in_order, open_image_entry
+from fringe.inputs import ImageEntry, ImageSample, content_digest, open_image_entry
 from fringe.models import LoadedModel
 
 
@@ -36,13 +36,12 @@ def sample_examples(
     exclude: Iterable[str],
     digest: Callable[[Any], str],
 ) -> ImageSample:
-    """The examples of scenes by label, made of ``images``, each with all of its ``networks`` and its number of examples
-    in ``counts``; none is made of an image whose digest is in ``exclude``.
+    """The examples of scenes by label, made of ``images`` in their order, each with all of its ``networks`` and its
+    number of examples in ``counts``; none is made of an image whose digest is in ``exclude``.
 
     The name of an example is the ``digest`` of the settings of its scene, the example, and the content of
     its images. Raises InputError if a scene has fewer examples.
     """
-    images = in_order(images, seed)
     excluded, contents, entries = set(exclude), dict[str, str](), list[ExampleEntry]()
     if excluded:
         images = [ref for ref in images if content_digest(ref) not in excluded]

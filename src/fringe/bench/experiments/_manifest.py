@@ -6,13 +6,13 @@ import json
 import math
 import platform
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import fringe
 from fringe._records import digest
@@ -21,9 +21,9 @@ from fringe.bench.experiments._plan import Plan
 from fringe.bench.experiments._plan_models import PlanModel, refuse_lookalikes, written_code
 from fringe.classifier import Classifier
 from fringe.data import ImageRef
-from fringe.errors import FringeError, TargetError, TransientError, first_line, is_misread, is_transient
-from fringe.inputs import ImageEntry, ImageSample, choose_references, find_images, sample_images
-from fringe.models import LoadedModel
+from fringe.errors import FringeError, InputError, TargetError, TransientError, first_line, is_misread, is_transient
+from fringe.inputs import ImageEntry, ImageSample, choose_references, find_images, in_order, sample_images
+from fringe.models import Answers, LoadedModel, rounding_of
 
 #: Raised when a change of this library moves numbers that are stored under the same names.
 SCHEMA = 1
@@ -48,7 +48,16 @@ def map_setting(
     """
     setting = {"model": model, "method": method, "target": target, "score": score, "seed": seed}
     setting |= {"code": code} if code else {}
-    return json.loads(json.dumps({**setting, "references": references, "dtype": "float32", "schema": SCHEMA}))
+    setting |= {"references": references, "dtype": "float32", "schema": SCHEMA}
+    return json.loads(json.dumps(setting, default=_as_plain))
+
+
+def _as_plain(value: Any) -> Any:
+    """An array as lists. Raises InputError for another setting that JSON does not hold."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    hint = "its record must be plain data: numbers, texts, lists and tables of them"
+    raise InputError(f"a setting of type {type(value).__name__} names no result", argument="methods", hint=hint)
 
 
 def without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,38 +93,13 @@ def _limit(plan: Mapping[str, Any], metric: str) -> int:
 #: Images whose logits are stored for each model.
 IMAGES = 4
 
-#: Largest difference that is rounding, as a part of the largest logit, on one kind of device.
-TOLERANCE = 1e-4
-#: The same between two kinds, of which one may multiply in a shorter format.
-OTHER_DEVICE = 5e-2
-
-
-@dataclass(frozen=True)
-class FirstLogits:
-    """Logits (C,) of a model by image digest, and the ``tolerance`` within which they are equal."""
-
-    values: Mapping[str, Tensor]
-    tolerance: float = TOLERANCE
-
-    def differing(self, others: Mapping[str, Tensor], *, same_device: bool = True) -> tuple[str, float] | None:
-        """The image on which ``others`` differ most, and by how much, if that is more than rounding; None where they
-        agree on all images that both have. Of two devices one may not run the model at all: what only one of them could
-        compute is then no difference."""
-        tolerance = self.tolerance if same_device else max(self.tolerance, OTHER_DEVICE)
-        pairs = {image: (others[image], now) for image, now in self.values.items() if image in others}
-        if not same_device:
-            pairs = {image: pair for image, pair in pairs.items() if all(bool(one.isfinite().all()) for one in pair)}
-        both = {image: _apart(*pair) for image, pair in pairs.items()}
-        far = [(image, distance) for image, (distance, size) in both.items() if not distance <= tolerance * size]
-        return max(far, key=lambda one: one[1], default=None)
-
 
 def first_logits(
     model: LoadedModel,
     pictures: Iterable[ImageEntry],
     exif: Literal["transpose", "ignore"],
     device: str | torch.device = "cpu",
-) -> FirstLogits:
+) -> Answers:
     """Compute the logits of the first images that can be opened; one NaN where the model does not take an image.
     Raises TransientError if memory or the device fails."""
     classifier, logits = Classifier(model.module, output=model.output), dict[str, Tensor]()
@@ -134,24 +118,7 @@ def first_logits(
             if is_transient(error):
                 raise TransientError(f"model {model.spec!r}: {first_line(error)}") from error
             logits[picture.digest] = torch.full((1,), math.nan)
-    return FirstLogits(logits, _tolerance(model.module))
-
-
-def _tolerance(module: nn.Module) -> float:
-    """Relative error of rounding: larger for a model in half precision."""
-    kinds = {parameter.dtype for parameter in module.parameters() if parameter.dtype.is_floating_point}
-    return max([TOLERANCE, *(16 * torch.finfo(kind).eps for kind in kinds)])
-
-
-def _apart(before: Tensor, now: Tensor) -> tuple[float, float]:
-    """The largest difference, infinite for other classes or non-finite numbers, and the size of the logits."""
-    if not torch.equal(before.isfinite(), now.isfinite()):  # nor are they for two shapes
-        return math.inf, 0.0
-    finite = before.isfinite()
-    if not finite.any():
-        return 0.0, 0.0
-    size = float(before[finite].abs().max())
-    return float((before - now)[finite].abs().max()), max(size, 1e-3)
+    return Answers(logits, rounding_of(model.module))
 
 
 @dataclass(frozen=True)
@@ -229,21 +196,23 @@ class Resolved:
     manifest: Manifest
     pictures: Mapping[str, ImageEntry]
     references: tuple[ImageEntry, ...]
-    logits: Mapping[str, FirstLogits] = field(default_factory=dict[str, FirstLogits])
+    logits: Mapping[str, Answers] = field(default_factory=dict[str, Answers])
 
 
-def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) -> Resolved:
+#: From a plan, the images that are given and the models by label to the images of the plan and its references.
+Draw = Callable[[Plan, Sequence[ImageRef], Mapping[str, LoadedModel]], tuple[ImageSample, tuple[ImageEntry, ...]]]
+
+
+def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), draw: Draw | None = None) -> Resolved:
     """Load the models and sample the images of a plan; with ``logits``, compute those of the first few images on the
-    CPU, and of those that are ``known`` before the others. Raises FringeError for a model or data that cannot be
-    used."""
+    CPU, and of those that are ``known`` before the others. ``draw`` samples in another way. Raises FringeError for a
+    model or data that cannot be used."""
     refuse_lookalikes("metrics", plan.metrics)
     for model in plan.models:
         refuse_lookalikes("methods", model.methods)
     refs = find_images(plan.data) if plan.data or not plan.scenes else []  # once: a folder may hold very many
     loaded = {model.label: model.source.load(images=refs) for model in plan.models} if plan.scenes else {}
-    drawn = _drawn(plan, refs, loaded)
-    given = refs if plan.references is None else find_images([plan.references], "references")
-    references = choose_references(given, plan.seed)
+    drawn, references = (draw or _drawn)(plan, refs, loaded)
     loaded = loaded or {model.label: model.source.load() for model in plan.models}
     manifest = Manifest(
         plan=plan.record(),
@@ -265,7 +234,7 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) ->
     return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
 
 
-def _require_target(plan: Plan, first: Mapping[str, FirstLogits]) -> None:
+def _require_target(plan: Plan, first: Mapping[str, Answers]) -> None:
     """Raise TargetError for a class that a model does not have, before all its scores fail."""
     for label, known in first.items():
         classes = {len(values) for values in known.values.values() if bool(values.isfinite().all())}
@@ -274,15 +243,19 @@ def _require_target(plan: Plan, first: Mapping[str, FirstLogits]) -> None:
             raise TargetError(message, argument="target")
 
 
-def _drawn(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]) -> ImageSample:
-    """The images of a plan: sampled of ``refs``, or made by its scenes."""
+def _drawn(
+    plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]
+) -> tuple[ImageSample, tuple[ImageEntry, ...]]:
+    """The images of a plan, sampled of ``refs`` or made by its scenes, and the references."""
+    given = refs if plan.references is None else find_images([plan.references], "references")
+    references = choose_references(given, plan.seed)
     if not plan.scenes:
         how = {"holdout": plan.holdout, "labels": plan.target == "label"}
-        return sample_images(plan.data, plan.n, plan.seed, plan.exclude, refs=refs, **how)
+        return sample_images(plan.data, plan.n, plan.seed, plan.exclude, refs=refs, **how), references
     networks = {label: [loaded[model.label] for model in plan.models if model.scene == label] for label in plan.scenes}
     counts = {label: plan.images(label) for label in plan.scenes}
-    images = refs if any(scene.requires_images for scene in plan.scenes.values()) else []
-    return sample_examples(plan.scenes, networks, images, counts, plan.seed, plan.exclude, digest)
+    images = in_order(refs if any(scene.requires_images for scene in plan.scenes.values()) else [], plan.seed)
+    return sample_examples(plan.scenes, networks, images, counts, plan.seed, plan.exclude, digest), references
 
 
 def _scenes(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]) -> dict[str, dict[str, Any]]:

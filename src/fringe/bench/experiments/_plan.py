@@ -44,7 +44,7 @@ class Plan:
     are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet the others. ``shard``
     images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
     the number of a class. ``scenes`` by label make the networks and examples of the models, ``n`` examples each, or as
-    many as ``examples`` says, if that is less.
+    many as ``examples`` says, if that is less. ``controls`` may name those that are computed.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Plan:
     score: Score = "logit"
     exif: Literal["transpose", "ignore"] = "ignore"
     references: str | None = None
-    controls: bool = True
+    controls: bool | tuple[str, ...] = True
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     exclude: frozenset[str] = frozenset()
     holdout: bool = False
@@ -90,6 +90,8 @@ class Plan:
     def candidates(self, model: PlanModel) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
         controls = control_candidates(model.methods) if self.controls else []
+        if isinstance(self.controls, tuple):
+            controls = [control for control in controls if control.label in self.controls]
         return [*(Candidate(label, method) for label, method in model.methods.items()), *controls]
 
     def limit(self, metric: str) -> int:
@@ -218,8 +220,9 @@ def configured(method: str | Attributor) -> Attributor:
 
 def _without_auto(method: str | Attributor) -> str | None:
     """``fringe`` of ``fringe:auto``, ``straight:fringe`` of ``straight:fringe:auto``; None for any other method."""
-    is_auto = isinstance(method, str) and str(innermost_reference(method)) == AUTO
-    return method.removesuffix(":auto") if is_auto else None
+    if not isinstance(method, str) or str(innermost_reference(method)) != AUTO:
+        return None
+    return method.removesuffix(":auto")
 
 
 def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
@@ -343,7 +346,7 @@ def planned_work(
     metrics: Mapping[str, Metric],
     images: int,
     limits: Mapping[str, int] | None = None,
-    controls: bool = False,
+    controls: bool | tuple[str, ...] = False,
 ) -> list[tuple[str, float, float]]:
     """List what maps and scores would take, as far as the settings tell: what is computed, the forward and backward
     passes of one, and how many. ``limits`` are metrics that are computed on the first images only; ``controls`` says

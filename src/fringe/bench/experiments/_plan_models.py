@@ -126,7 +126,7 @@ def written_code(configured: Attributor | Metric | None) -> str | None:
             continue
         for member in vars(kind).values():
             function = getattr(member, "__func__", getattr(member, "fget", member))
-            if inspect.isfunction(function) and not function.__module__.startswith(("fringe.", "typing")):
+            if inspect.isfunction(function) and not (function.__module__ or "").startswith(("fringe.", "typing")):
                 with contextlib.suppress(Exception):  # what a dataclass writes has no text; a file may have changed
                     texts.append(inspect.getsource(function))
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:32] if texts else None

@@ -119,7 +119,7 @@ def run_experiment(
     how = RunOptions(**options).resolve()
     if out is None:
         with _callbacks(progress, plan.name) as callbacks:
-            return _in_memory(plan, how.device, how.batch_size, callbacks)
+            return run_in_memory(resolve(plan), how.device, how.batch_size, callbacks)
     root = out.root if isinstance(out, Store) else Path(out)
     with _callbacks(progress, plan.name) as callbacks:
         finished = run_plan(plan, root, how, callbacks)
@@ -150,10 +150,16 @@ def _callbacks(progress: bool | Progress | None, name: str) -> Generator[Progres
         yield Progress(began, ended)
 
 
-def _in_memory(plan: Plan, device: str, batch_size: int | Literal["auto"], progress: Progress) -> Results:
-    resolved = resolve(plan)
+def run_in_memory(
+    resolved: Resolved,
+    device: str = "cpu",
+    batch_size: int | Literal["auto"] = "auto",
+    progress: Progress | None = None,
+) -> Results:
+    """Compute all tasks of a resolved plan in this process, and store nothing."""
+    progress = progress or Progress()
     runner, records = TaskRunner(resolved, device=device, batch_size=batch_size), dict[Key, ScoreRecord]()
-    tasks = pending_tasks(resolved.manifest, (), plan.shard)
+    tasks = pending_tasks(resolved.manifest, (), resolved.plan.shard)
     progress.began(resolved, tasks)
     for task in tasks:
         result = runner.perform(task)

@@ -181,7 +181,9 @@ class TaskRunner:
             loaded = self._load(model)
             low, high = loaded.preprocessing.bounds()
             required = any(method.uses_references for method in model.methods.values())
-            references = open_references(self._resolved.references, loaded.preprocessing, plan.exif, required=required)
+            references = open_references(
+                self._resolved.references, lambda entry: open_entry(entry, loaded, plan.exif)[0], required=required
+            )
             self._context = _ModelContext(
                 label,
                 loaded,

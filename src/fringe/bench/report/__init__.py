@@ -13,6 +13,7 @@ from fringe.bench.report._render import (
     markdown_report,
 )
 from fringe.bench.report._table import Table, build_table
+from fringe.bench.report._truth import chance_of
 from fringe.bench.report._write import ReportFiles, ReportSpec, report_folder, write_report, write_reports
 
 __all__ = ["ReportSpec", "write_report"]

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fringe._records import changes, describe_changes
 from fringe.attribution import METHODS, Attributor, method_of_record
 from fringe.bench.experiments import (
-    FirstLogits,
     Manifest,
     ModelSource,
     Plan,
@@ -31,7 +30,7 @@ from fringe.data import SOURCE, find_inputs
 from fringe.errors import FringeError, InputError
 from fringe.inputs import ImageEntry, content_digest, content_of, prepare
 from fringe.metrics import Sparseness
-from fringe.models import Preprocessing
+from fringe.models import Answers, Preprocessing
 
 Array = NDArray[Any]
 
@@ -78,7 +77,7 @@ def load_maps(results: Results, model: str, digests: Sequence[str], source: MapS
     else:
         require_same(manifest, resolved.manifest, model)
         # Maps that are computed here are stored under the name of those that were scored.
-        first = FirstLogits(source.store.logits(manifest.model_key(model)))
+        first = Answers(source.store.logits(manifest.model_key(model)))
         resolved = replace(resolved, logits={model: first})
         loaded = resolved.plan.model(model).source.load(source.device)
         runner = TaskRunner(resolved, device=source.device, batch_size=source.batch_size)

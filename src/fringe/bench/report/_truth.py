@@ -92,7 +92,7 @@ def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method", *(_heading(results, metric) for metric in shown), "n", "passes"]
     decimals = {metric: decimals_for([cells[method, metric] for method in methods]) for metric in shown}
-    chance = [format_number(_chance(results, models, metric), decimals[metric]) for metric in shown]
+    chance = [format_number(chance_of(results, models, metric), decimals[metric]) for metric in shown]
     rows = [("chance", *chance, "", "")]
     for method in methods:
         texts = [
@@ -128,8 +128,8 @@ def _heading(results: Results, metric: str) -> str:
     return f"{metadata['title']}{f', {preset}' if preset else ''} {ARROW[metadata['direction']]}"
 
 
-def _chance(results: Results, models: Sequence[str], metric: str) -> float:
-    """The mean score of a map that says nothing, as the metric reports it; NaN if it does not."""
+def chance_of(results: Results, models: Sequence[str], metric: str) -> float:
+    """Return the mean score of a map that says nothing, as the metric reports it; NaN if it does not."""
 
     def scored(model: str) -> str:  # the method with the most scores: a map that failed reports no chance
         return max(
