@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -11,10 +13,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, InputError, InputSpace, IntegratedGradients, SmoothGrad
+from fringe.attribution import IG2
+from fringe.bench import comparison
+from fringe.bench.experiments import Store
 from fringe.cli import app
 from fringe.data import find_inputs
 from fringe.evaluation import CONTROLS, compare, estimate, validate_metrics
-from fringe.explanations import ComparisonRun, _compare
 from fringe.metrics import Sparseness
 from fringe.models import load_model
 
@@ -56,7 +60,8 @@ def test_a_run_writes_what_the_library_computes(tmp_path):
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert document == read(out)
-    assert {file.name for file in out.iterdir()} == {"compare.png", "scores.csv", "summary.json"}
+    beside = {"claims", "fringe-run.json", *(file.name for file in out.glob("*.db"))}
+    assert {file.name for file in out.iterdir()} - beside == {"compare.png", "scores.csv", "summary.json"}
     with Image.open(out / "compare.png") as picture:
         assert min(picture.size) > 400
 
@@ -239,7 +244,7 @@ def test_functions_of_a_file_take_part(tmp_path):
 
 
 def test_a_method_that_fails_is_a_row_with_its_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(ComparisonRun, "_check", lambda self: None)  # which would refuse a method without references
+    monkeypatch.setattr(IG2, "uses_references", False)  # which would refuse it before the first map
     alone = quick(tmp_path, "embedded:digits:0", "--methods", "ig2,ig", *QUICK[-2:])
     assert alone.exit_code == 3
     told = "error: ig2: --references: ig2 follows paths to images of other classes; pass images with --references DIR\n"
@@ -336,7 +341,7 @@ def test_a_model_that_ends_in_a_softmax_names_the_option_that_reads_it(tmp_path)
 
 
 def test_nothing_done_is_exit_code_1(tmp_path, monkeypatch):
-    monkeypatch.setattr(ComparisonRun, "_check", lambda self: None)
+    monkeypatch.setattr(IG2, "uses_references", False)
     assert quick(tmp_path / "out", tmp_path / "absent.png", *DIGITS).exit_code == 1
     result = quick(tmp_path / "out", "embedded:digits:0", "--methods", "ig2")
     assert result.exit_code == 1
@@ -372,22 +377,85 @@ def test_a_method_that_cannot_explain_is_refused_before_the_first_map(tmp_path, 
         assert not (tmp_path / "run").exists()
 
 
-def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
-    real, calls = ComparisonRun.logits, iter([False, True])
+def test_an_interrupted_run_keeps_what_it_finished_and_goes_on(tmp_path, monkeypatch):
+    """A signal in the third image: the next call computes this image and the last, and the scores are those of a run
+    that nothing stopped."""
+    arguments = ("embedded:digits:0:4", "--methods", "ig,smoothgrad", *QUICK[-2:], "--set", "smoothgrad.samples=3")
+    monkeypatch.setattr(comparison, "BATCH_IMAGES", 1)
+    assert quick(tmp_path / "whole", *arguments, metrics="insertion,infidelity").exit_code == 0
+    real, seen = IntegratedGradients.attribute, []
 
-    def stop(self, group):
-        if next(calls):
-            raise KeyboardInterrupt
-        return real(self, group)
+    def attribute(self, problem):
+        seen.extend(problem.keys)
+        if len(seen) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(self, problem)
 
-    monkeypatch.setattr(_compare, "BATCH_IMAGES", 1)
-    monkeypatch.setattr(ComparisonRun, "logits", stop)
-    result = quick(tmp_path, "embedded:digits:0:3", "--methods", "ig", *QUICK[-2:])
-    assert result.exit_code == 130
-    assert "1 of 3 inputs are done" in result.stderr
-    assert "the comparison is not resumed: run the same command again" in result.stderr
-    assert not read(tmp_path)["complete"]
-    assert {r["image"] for r in lines(tmp_path)} == {"digits-0000"}
+    monkeypatch.setattr(IntegratedGradients, "attribute", attribute)
+    out = tmp_path / "out"
+    result = quick(out, *arguments, metrics="insertion,infidelity")
+    assert result.exit_code == 130, result.output
+    assert f"2 of 4 inputs are done, in {out}; run the same command again to go on" in result.stderr
+    assert not read(out)["complete"]
+    assert {r["image"] for r in lines(out)} == {"digits-0000", "digits-0001"}
+    assert quick(out, *arguments, metrics="insertion,infidelity").exit_code == 0
+    assert seen[3:] == ["digits-0002", "digits-0003"]
+    assert (out / "scores.csv").read_text() == (tmp_path / "whole" / "scores.csv").read_text()
+    assert read(out)["table"] == read(tmp_path / "whole")["table"]
+    assert (out / "compare.png").read_bytes() == (tmp_path / "whole" / "compare.png").read_bytes()
+
+
+def test_what_is_added_is_computed_alone(tmp_path, monkeypatch):
+    """A metric that is added scores the stored maps, an image that is added is explained alone; what other settings
+    asked for stays."""
+    real, seen = IntegratedGradients.attribute, []
+
+    def attribute(self, problem):
+        seen.append((self.steps, *problem.keys))
+        return real(self, problem)
+
+    monkeypatch.setattr(IntegratedGradients, "attribute", attribute)
+    monkeypatch.setattr(comparison, "BATCH_IMAGES", 1)
+    first = ("embedded:digits:0", "--methods", "ig", "--no-controls")
+    for arguments, metrics, made in (
+        (first, "sparseness", [(50, "digits-0000")]),
+        (first, "sparseness,insertion", []),
+        (("embedded:digits:0:2", *first[1:]), "insertion", [(50, "digits-0001")]),
+        ((*first, *QUICK[-2:]), "insertion", [(10, "digits-0000")]),
+        (first, "sparseness,insertion", []),
+    ):
+        seen.clear()
+        assert quick(tmp_path, *arguments, metrics=metrics).exit_code == 0
+        assert seen == made
+        assert [m["label"] for m in read(tmp_path)["metrics"]] == metrics.split(",")
+        assert len(lines(tmp_path)) == len(metrics.split(",")) * read(tmp_path)["counts"]["compared"]
+
+
+def test_what_failed_is_tried_again(tmp_path, monkeypatch):
+    def refuse(self, maps):
+        raise InputError("not today")
+
+    arguments = ("embedded:digits:0:2", "--methods", "ig", *QUICK[-2:], "--no-controls")
+    with monkeypatch.context() as patch:
+        patch.setattr(Sparseness, "score", refuse)
+        assert quick(tmp_path, *arguments).exit_code == 3
+    assert quick(tmp_path, *arguments).exit_code == 0
+    assert [r["flags"] for r in lines(tmp_path)] == ["", ""]
+
+
+def test_a_comparison_is_a_run_that_status_reads(tmp_path):
+    arguments = ("embedded:digits:0:2", "--methods", "ig", *QUICK[-2:], "--no-controls")
+    assert quick(tmp_path, *arguments).exit_code == 0
+    shown = CliRunner().invoke(app, ["status", str(tmp_path)])
+    assert (shown.exit_code, "compare" in shown.stdout) == (0, True), shown.output
+
+
+def test_maps_are_stored_only_where_they_are_shown(tmp_path):
+    arguments = ("embedded:digits:0:3", "--methods", "ig", *QUICK[-2:], "--rows", "2")
+    assert quick(tmp_path, *arguments).exit_code == 0
+    store = Store(tmp_path, create=False)
+    kept = {task.shared["method"]: len(store.images_with_maps(task.setting)) for task in store.tasks()}
+    assert kept == {"ig": 2, **dict.fromkeys(CONTROLS, 0)}
 
 
 def test_a_spreadsheet_computes_no_name(tmp_path):
@@ -410,7 +478,7 @@ def test_a_spreadsheet_computes_no_name(tmp_path):
 def test_chunks_change_nothing(tmp_path, monkeypatch):
     arguments = ("embedded:digits:0:3", "--methods", "ig", *QUICK[-2:])
     assert quick(tmp_path / "whole", *arguments, metrics="insertion,infidelity").exit_code == 0
-    monkeypatch.setattr(_compare, "BATCH_IMAGES", 1)
+    monkeypatch.setattr(comparison, "BATCH_IMAGES", 1)
     assert quick(tmp_path / "parts", *arguments, metrics="insertion,infidelity").exit_code == 0
     whole, parts = ([float(r["score"]) for r in lines(tmp_path / name)] for name in ("whole", "parts"))
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
@@ -432,7 +500,7 @@ def test_a_comparison_judges_its_metrics(tmp_path, monkeypatch):
     """The verdicts are the library's, in one batch or in several, and are written, printed and drawn."""
     arguments = ("embedded:digits:0:4", "--methods", "ig,smoothgrad,short=ig", *QUICK[-2:], "--validity")
     options = ("--set", "short.steps=2", "--set", "smoothgrad.samples=3")
-    monkeypatch.setattr(_compare, "BATCH_IMAGES", 3)
+    monkeypatch.setattr(comparison, "BATCH_IMAGES", 3)
     result = quick(tmp_path, *arguments, *options, metrics="insertion,sparseness")
     assert result.exit_code == 0, result.output
     assert {"validity.json", "agreement.png"} < {file.name for file in tmp_path.iterdir()}

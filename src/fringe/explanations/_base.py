@@ -18,7 +18,7 @@ from fringe._files import MAPS_BYTES, read_regular
 from fringe._tables import TextTable
 from fringe._text import to_json
 from fringe._urls import RemoteFile
-from fringe.attribution import Attributor, FRInGe, get_method, require_package, split_name
+from fringe.attribution import Attributor, Context, FRInGe, get_method, require_package, split_name
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, file_sha256, find_inputs
@@ -196,6 +196,7 @@ class ImageRun(Generic[Spec]):
         command: Name of the run in its summary: a folder of another command is refused.
         refs: The images.
         missing: Inputs that lead to no image.
+        left: Whether something was left to the next run.
         loaded: The model, once it is open.
         target: "predicted" or the number of the explained class, once it is open.
         document: Content of ``summary.json``.
@@ -207,6 +208,7 @@ class ImageRun(Generic[Spec]):
     """
 
     command: ClassVar[str]
+    left: bool = False
     loaded: LoadedModel
     target: int | str
     document: dict[str, Any]
@@ -300,6 +302,16 @@ class ImageRun(Generic[Spec]):
             "dtype": "float32",
             "options": spec.record(),
         }
+
+    def sha256(self, ref: ImageRef) -> str | None:
+        """The digest of an image's file."""
+        return file_digest(ref.origin)
+
+    def context(self, ids: Sequence[str], x: Tensor, logits: Tensor) -> Context:
+        """What pictures show of inputs (B, C, H, W) besides their maps."""
+        from fringe.explanations._pictures import image_context
+
+        return image_context(self.loaded, ids, x, logits)
 
     def prepare(self, ref: ImageRef) -> Prepared | Failure:
         """Open an image; its digest is taken first, so that a file that changes in between is known as changed."""

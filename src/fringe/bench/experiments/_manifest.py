@@ -20,9 +20,9 @@ from fringe.bench.experiments._arms import Arm, refuse_lookalikes, written_code
 from fringe.bench.experiments._examples import open_entry, sample_examples
 from fringe.bench.experiments._plan import Plan
 from fringe.classifier import Classifier
-from fringe.data import ImageRef
+from fringe.data import ImageRef, find_inputs
 from fringe.errors import FringeError, TargetError, TransientError, first_line, is_misread, is_transient
-from fringe.inputs import ImageEntry, ImageSample, choose_references, find_images, sample_images
+from fringe.inputs import ImageEntry, ImageSample, choose_references, find_images, given_images, sample_images
 from fringe.models import LoadedModel
 
 #: Raised when a change of this library moves numbers that are stored under the same names.
@@ -239,10 +239,11 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = ()) ->
     refuse_lookalikes("metrics", plan.metrics)
     for arm in plan.arms:
         refuse_lookalikes("methods", arm.methods)
-    refs = find_images(plan.data) if plan.data or not plan.scenes else []  # once: a folder may hold very many
+    refs = _found(plan) if plan.data or not plan.scenes else []  # once: a folder may hold very many
     loaded = {arm.label: arm.model.load(images=refs) for arm in plan.arms} if plan.scenes else {}
     drawn = _drawn(plan, refs, loaded)
     given = refs if plan.references is None else find_images([plan.references], "references")
+    given = [] if not plan.sample and given == refs and len(refs) == 1 else given
     references = choose_references(given, plan.seed)
     loaded = loaded or {arm.label: arm.model.load() for arm in plan.arms}
     manifest = Manifest(
@@ -273,8 +274,15 @@ def _require_target(plan: Plan, first: Mapping[str, FirstLogits]) -> None:
             raise TargetError(message, argument="target")
 
 
+def _found(plan: Plan) -> list[ImageRef]:
+    """The images of a plan; of those that are not sampled without what leads to none."""
+    return find_images(plan.data) if plan.sample else list(find_inputs(plan.data, on_error=lambda *_: None))
+
+
 def _drawn(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]) -> ImageSample:
     """The images of a plan: sampled of ``refs``, or made by its scenes."""
+    if not plan.sample:
+        return given_images(refs[: plan.n])
     if not plan.scenes:
         how = {"holdout": plan.holdout, "labels": plan.target == "label"}
         return sample_images(plan.data, plan.n, plan.seed, plan.exclude, refs=refs, **how)

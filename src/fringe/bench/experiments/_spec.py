@@ -15,7 +15,7 @@ from fringe.attribution import METHODS
 from fringe.bench.scenes import SCENES
 from fringe.errors import InputError
 from fringe.metrics import METRICS
-from fringe.models import LABEL, split_label
+from fringe.models import LABEL, LoadedModel, split_label
 from fringe.settings import Options, canonical_name, refuse_unknown, wrong_value
 
 _REGISTRIES: Mapping[str, Mapping[str, Any]] = {"methods": METHODS, "metrics": METRICS, "scene": SCENES}
@@ -77,6 +77,8 @@ def _models(value: Any) -> dict[str, Any]:
         if any(isinstance(spec, (int, float, list, dict, type(None))) for spec in table.values()):
             raise wrong_value("model", value, _EXPECTED["model"])
         return _required(dict(table), "model")
+    if isinstance(value, LoadedModel):
+        return {value.label: value}
     if callable(value):
         return {"model": value}
     try:
@@ -194,7 +196,8 @@ class ExperimentSpec(Options):
 
     Attributes:
         name: Name of the plan; a run folder may hold several.
-        model: A spec for :func:`fringe.models.load_model`, a list of specs, or a table of specs or modules by label.
+        model: A spec for :func:`fringe.models.load_model`, a list of specs, a table of specs or modules by label, or a
+            model that is loaded.
         data: Images, folders or ``"embedded:digits"``.
         methods: Methods by label: names, ``"NAME:PRESET"``, or configured methods.
         metrics: Metrics by label, in the same forms. None stands for those with ``by_default``, or with a scene for
@@ -205,6 +208,8 @@ class ExperimentSpec(Options):
         preset: Tuned preset file; the images that it was tuned on are left out.
         limits: By metric, how many images it scores, the first ones; by scene, its number of examples.
         n: Number of images.
+        sample: Whether the seed draws them. If not, the first ``n`` are taken in their order, under their ids, also two
+            of one content; those that cannot be found are left out, and a single image is no reference of itself.
         seed: Samples the images and keys all randomness.
         target: ``"predicted"`` (top-1), ``"label"``, or the number of a class.
         score: Explained score of that class.
@@ -253,6 +258,7 @@ class ExperimentSpec(Options):
         {"max_sensitivity": 8}, description="METRIC=N: compute a metric on the first N images only; may be repeated."
     )
     n: StrictInt = Field(100, ge=1, description="Number of images, sampled by the seed.")
+    sample: StrictBool = Field(True, description="Draw the images; if not, take the first ones in their order.")
     seed: StrictInt = Field(0, description="Samples the images and keys all randomness.")
     target: Annotated[str | int, PlainValidator(_target)] = Field(
         "predicted", description="Class to explain: 'predicted' (top-1), 'label', or a class number."
