@@ -431,6 +431,53 @@ def test_what_is_added_is_computed_alone(tmp_path, monkeypatch):
         assert len(lines(tmp_path)) == len(metrics.split(",")) * read(tmp_path)["counts"]["compared"]
 
 
+def test_a_function_that_was_edited_is_called_again(tmp_path):
+    """Its file is a part of its settings: of two functions of one name, too."""
+    for folder, factor in (("a", 1), ("b", -1)):
+        (tmp_path / folder).mkdir()
+        code = f"def scaled(model, inputs, target):\n    return {factor} * inputs\n"
+        (tmp_path / folder / "own.py").write_text(code)
+    names = ",".join(f"{folder}={tmp_path / folder / 'own.py'}:scaled" for folder in "ab")
+    asked = ("embedded:digits:0", "--methods", names, "--trust-code", "--no-controls")
+    assert quick(tmp_path / "out", *asked, metrics="infidelity").exit_code == 0
+    first = {r["method"]: r["score"] for r in lines(tmp_path / "out")}
+    assert first["a"] != first["b"]
+    (tmp_path / "a" / "own.py").write_text(code)
+    assert quick(tmp_path / "out", *asked, metrics="infidelity").exit_code == 0
+    assert {r["method"]: r["score"] for r in lines(tmp_path / "out")} == {"a": first["b"], "b": first["b"]}
+
+
+NET = """
+import torch
+
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        return {factor} * super().forward(x.flatten(1))
+
+def net():
+    torch.manual_seed(0)
+    return Net(64, 3)
+"""
+
+
+def test_a_model_whose_code_was_edited_is_named(tmp_path):
+    """Its weights are the same; with --overwrite its results are computed again."""
+    (tmp_path / "net.py").write_text(NET.format(factor=1))
+    model = ("--model", f"{tmp_path / 'net.py'}:net", "--trust-code", "--preprocessing", "unit,channels=1")
+    asked = (grey(tmp_path / "a.png"), *model, "--methods", "ig", "--no-controls")
+    assert quick(tmp_path / "out", *asked, metrics="infidelity").exit_code == 0
+    (before,) = lines(tmp_path / "out")
+    (tmp_path / "net.py").write_text(NET.format(factor=2))
+    refused = quick(tmp_path / "out", *asked, metrics="infidelity")
+    assert refused.exit_code == 2
+    assert "its logits are not those that the results" in refused.stderr
+    assert "or use --overwrite to recall the results of this model" in refused.stderr
+    again = quick(tmp_path / "out", *asked, "--overwrite", metrics="infidelity")
+    assert (again.exit_code, "its results under 1 setting are recalled" in again.stderr) == (0, True)
+    (after,) = lines(tmp_path / "out")
+    assert float(after["score"]) == pytest.approx(4 * float(before["score"]), rel=1e-4)
+
+
 def test_what_failed_is_tried_again(tmp_path, monkeypatch):
     def refuse(self, maps):
         raise InputError("not today")

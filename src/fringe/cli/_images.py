@@ -42,7 +42,8 @@ def explain(
         if run.spec.preset is None and run.method.name == "fringe" and architecture in preset_names():
             warn(f"hint: the paper tuned a setting for this network; use it with --preset {architecture}")
         with (
-            _interruptible(run), Progress("images", len(run.refs), quiet=as_json) as bars,
+            _interruptible(run),
+            Progress("images", len(run.refs), quiet=as_json) as bars,
             contextlib.closing(run.results(bars.step)) as results,
         ):
             for _ in results:

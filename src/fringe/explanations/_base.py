@@ -308,10 +308,17 @@ class ImageRun(Generic[Spec]):
         return file_digest(ref.origin)
 
     def context(self, ids: Sequence[str], x: Tensor, logits: Tensor) -> Context:
-        """What pictures show of inputs (B, C, H, W) besides their maps."""
-        from fringe.explanations._pictures import image_context
-
-        return image_context(self.loaded, ids, x, logits)
+        """What pictures and pages show of inputs (B, C, H, W) besides their maps."""
+        return Context(
+            kind="image",
+            inputs=x.cpu(),
+            probabilities=logits.double().softmax(-1).float(),
+            ids=tuple(ids),
+            model=self.loaded.label,
+            mean=self.loaded.preprocessing.mean,
+            std=self.loaded.preprocessing.std,
+            class_names=self.loaded.class_names,
+        )
 
     def prepare(self, ref: ImageRef) -> Prepared | Failure:
         """Open an image; its digest is taken first, so that a file that changes in between is known as changed."""

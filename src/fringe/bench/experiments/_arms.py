@@ -117,8 +117,8 @@ def refuse_lookalikes(argument: str, named: Mapping[str, Attributor] | Mapping[s
     """Raise InputError if two classes have one name and the same settings, by which scores are stored."""
     for (first, one), (second, other) in combinations(named.items(), 2):
         kinds = [(type(each), type(getattr(each, "innermost", each))) for each in (one, other)]
-        same = one.record() == other.record() and written_code(one) == written_code(other)
-        if kinds[0] != kinds[1] and same:
+        whole = hasattr(kinds[0][0], "code") and hasattr(kinds[1][0], "code")  # their keys hold all of their text
+        if kinds[0] != kinds[1] and one.record() == other.record() and not whole:
             message = f"{first} and {second} have one name and the same settings, and would share their scores"
             raise InputError(message, argument=argument, hint="give the class of one of them a `name` of its own")
 
