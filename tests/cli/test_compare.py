@@ -8,14 +8,13 @@ import signal
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, InputError, InputSpace, IntegratedGradients, SmoothGrad
 from fringe.attribution import IG2
 from fringe.bench import comparison
-from fringe.bench.experiments import Store
+from fringe.bench.experiments import ExperimentSpec, Store, run_experiment
 from fringe.cli import app
 from fringe.data import find_inputs
 from fringe.evaluation import CONTROLS, compare, estimate, validate_metrics
@@ -522,14 +521,26 @@ def test_a_spreadsheet_computes_no_name(tmp_path):
     assert (line["method"], line["image"]) == ("'-x", read(tmp_path / "out")["images"][0]["id"])
 
 
-def test_chunks_change_nothing(tmp_path, monkeypatch):
-    arguments = ("embedded:digits:0:3", "--methods", "ig", *QUICK[-2:])
-    assert quick(tmp_path / "whole", *arguments, metrics="insertion,infidelity").exit_code == 0
-    monkeypatch.setattr(comparison, "BATCH_IMAGES", 1)
-    assert quick(tmp_path / "parts", *arguments, metrics="insertion,infidelity").exit_code == 0
-    whole, parts = ([float(r["score"]) for r in lines(tmp_path / name)] for name in ("whole", "parts"))
-    torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
-    assert read(tmp_path / "whole")["methods"][0]["passes"] == read(tmp_path / "parts")["methods"][0]["passes"]
+def test_copies_of_an_image_stay_two_images(tmp_path):
+    """Their noise is that of their names."""
+    copies = [grey(tmp_path / name) for name in ("b.png", "a.png")]
+    arguments = (*copies, *DIGITS, "--preprocessing", "channels=1,mean=0.3,std=0.35", "--methods", "ig")
+    assert quick(tmp_path / "out", *arguments, *QUICK[-2:]).exit_code == 0
+    scores = {(r["method"], r["image"]): r["score"] for r in lines(tmp_path / "out")}
+    assert list(scores)[:2] == [("ig", "b"), ("ig", "a")]
+    assert scores["ig", "a"] == scores["ig", "b"]
+    assert scores["random", "a"] != scores["random", "b"]
+
+
+def test_an_experiment_takes_given_images_and_a_loaded_model():
+    asked = {"data": "embedded:digits:5:9", "n": 2, "sample": False, "methods": "random=smoothgrad,ig"}
+    spec = ExperimentSpec(model=load_model("embedded:digits"), metrics="sparseness", controls=False, **asked)
+    results = run_experiment(spec)
+    loaded, x, ids = digits("embedded:digits:5:7")
+    found = compare(loaded.module, x, {"random": "smoothgrad", "ig": "ig"}, ["sparseness"], ids=ids, controls=False)
+    for row in found.rows:
+        assert results.scores("digits", row.label, "sparseness").tolist() == row.scores["sparseness"].values.tolist()
+    assert [image["id"] for image in results.manifest.images] == ids
 
 
 def test_metrics_of_random_networks_and_of_other_classes(tmp_path):

@@ -1,5 +1,6 @@
 """Compare methods on image files: a run that is resumed, and beside it its picture, scores and table for people."""
 
+import contextlib
 import importlib
 import math
 import warnings
@@ -34,13 +35,12 @@ from fringe.bench.experiments import (
 )
 from fringe.bench.experiments import Progress as Callbacks
 from fringe.data import SOURCE
-from fringe.errors import InputError
+from fringe.errors import FringeError, InputError
 from fringe.evaluation import (
     LEVEL,
     METRIC_REFUSED,
     NOT_BETTER,
     RESAMPLES,
-    Candidate,
     Comparison,
     MethodResult,
     Validity,
@@ -173,7 +173,7 @@ class ImageComparison(ImageRun[CompareSpec]):
             at += sorted(i for positions, _ in groups for i in positions)
             for positions, context in groups:
                 problem, logits = context.problem, context.problem.logits.cpu()
-                settings = settings or {one.label: one.record() for one in table.fitted(self.plan, problem)}
+                settings = settings or _used_settings(self.plan, problem)
                 for i, values, target in zip(positions, logits, problem.target, strict=True):
                     ref = table.pictures[i].ref
                     entries[i] = {**self.image_entry(ref, values, target), "sha256": self.sha256(ref)}
@@ -277,11 +277,6 @@ class _Table:
             found = runner.subjects(self.model, self.digests[start : start + shard])
             yield [([places[key] for key in context.problem.keys], context) for context in found]
 
-    def fitted(self, plan: Plan, problem: Problem) -> list[Candidate]:
-        """The methods with the settings that they use for such images."""
-        candidates = plan.candidates(plan.arms[0])
-        return [replace(one, method=one.method and one.method.fitted(problem)) for one in candidates]
-
     def is_scored(self, i: int) -> bool:
         """Whether all methods are done with an image, and it has a score."""
         records = [column[i] for column in self._records.values()]
@@ -373,6 +368,15 @@ class _Table:
             column = torch.tensor(numbers, dtype=torch.float64)
             scores[metric] = Scores(column, refusals=refusals if any(refusals) else ())
         return MethodResult(method, False, {}, scores, faults, maps=torch.stack(values) if values else None)
+
+
+def _used_settings(plan: Plan, problem: Problem) -> dict[str, Mapping[str, Any]]:
+    """The settings that the methods use for such images; of those that take them."""
+    settings = dict[str, Mapping[str, Any]]()
+    for one in plan.candidates(plan.arms[0]):
+        with contextlib.suppress(FringeError):
+            settings[one.label] = replace(one, method=one.method and one.method.fitted(problem)).record()
+    return settings
 
 
 def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:
