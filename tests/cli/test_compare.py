@@ -3,18 +3,21 @@
 import csv
 import io
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 from fringe import FRInGe, InputError, InputSpace, IntegratedGradients, SmoothGrad
+from fringe.attribution import IG2
+from fringe.bench import comparison
+from fringe.bench.experiments import ExperimentSpec, Store, run_experiment
 from fringe.cli import app
 from fringe.data import find_inputs
 from fringe.evaluation import CONTROLS, compare, estimate, validate_metrics
-from fringe.explanations import ComparisonRun, _compare
 from fringe.metrics import Sparseness
 from fringe.models import load_model
 
@@ -56,7 +59,8 @@ def test_a_run_writes_what_the_library_computes(tmp_path):
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert document == read(out)
-    assert {file.name for file in out.iterdir()} == {"compare.png", "scores.csv", "summary.json"}
+    beside = {"claims", "fringe-run.json", *(file.name for file in out.glob("*.db"))}
+    assert {file.name for file in out.iterdir()} - beside == {"compare.png", "scores.csv", "summary.json"}
     with Image.open(out / "compare.png") as picture:
         assert min(picture.size) > 400
 
@@ -239,7 +243,7 @@ def test_functions_of_a_file_take_part(tmp_path):
 
 
 def test_a_method_that_fails_is_a_row_with_its_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(ComparisonRun, "_check", lambda self: None)  # which would refuse a method without references
+    monkeypatch.setattr(IG2, "uses_references", False)  # which would refuse it before the first map
     alone = quick(tmp_path, "embedded:digits:0", "--methods", "ig2,ig", *QUICK[-2:])
     assert alone.exit_code == 3
     told = "error: ig2: --references: ig2 follows paths to images of other classes; pass images with --references DIR\n"
@@ -336,7 +340,7 @@ def test_a_model_that_ends_in_a_softmax_names_the_option_that_reads_it(tmp_path)
 
 
 def test_nothing_done_is_exit_code_1(tmp_path, monkeypatch):
-    monkeypatch.setattr(ComparisonRun, "_check", lambda self: None)
+    monkeypatch.setattr(IG2, "uses_references", False)
     assert quick(tmp_path / "out", tmp_path / "absent.png", *DIGITS).exit_code == 1
     result = quick(tmp_path / "out", "embedded:digits:0", "--methods", "ig2")
     assert result.exit_code == 1
@@ -372,22 +376,132 @@ def test_a_method_that_cannot_explain_is_refused_before_the_first_map(tmp_path, 
         assert not (tmp_path / "run").exists()
 
 
-def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch):
-    real, calls = ComparisonRun.logits, iter([False, True])
+def test_an_interrupted_run_keeps_what_it_finished_and_goes_on(tmp_path, monkeypatch):
+    """A signal in the third image: the next call computes this image and the last, and the scores are those of a run
+    that nothing stopped."""
+    arguments = ("embedded:digits:0:4", "--methods", "ig,smoothgrad", *QUICK[-2:], "--set", "smoothgrad.samples=3")
+    monkeypatch.setattr(comparison, "BATCH_IMAGES", 1)
+    assert quick(tmp_path / "whole", *arguments, metrics="insertion,infidelity").exit_code == 0
+    real, seen = IntegratedGradients.attribute, []
 
-    def stop(self, group):
-        if next(calls):
-            raise KeyboardInterrupt
-        return real(self, group)
+    def attribute(self, problem):
+        seen.extend(problem.keys)
+        if len(seen) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(self, problem)
 
-    monkeypatch.setattr(_compare, "BATCH_IMAGES", 1)
-    monkeypatch.setattr(ComparisonRun, "logits", stop)
-    result = quick(tmp_path, "embedded:digits:0:3", "--methods", "ig", *QUICK[-2:])
-    assert result.exit_code == 130
-    assert "1 of 3 inputs are done" in result.stderr
-    assert "the comparison is not resumed: run the same command again" in result.stderr
-    assert not read(tmp_path)["complete"]
-    assert {r["image"] for r in lines(tmp_path)} == {"digits-0000"}
+    monkeypatch.setattr(IntegratedGradients, "attribute", attribute)
+    out = tmp_path / "out"
+    result = quick(out, *arguments, metrics="insertion,infidelity")
+    assert result.exit_code == 130, result.output
+    assert f"2 of 4 inputs are done, in {out}; run the same command again to go on" in result.stderr
+    assert not read(out)["complete"]
+    assert {r["image"] for r in lines(out)} == {"digits-0000", "digits-0001"}
+    assert quick(out, *arguments, metrics="insertion,infidelity").exit_code == 0
+    assert seen[3:] == ["digits-0002", "digits-0003"]
+    assert (out / "scores.csv").read_text() == (tmp_path / "whole" / "scores.csv").read_text()
+    assert read(out)["table"] == read(tmp_path / "whole")["table"]
+    assert (out / "compare.png").read_bytes() == (tmp_path / "whole" / "compare.png").read_bytes()
+
+
+def test_what_is_added_is_computed_alone(tmp_path, monkeypatch):
+    """A metric that is added scores the stored maps, an image that is added is explained alone; what other settings
+    asked for stays."""
+    real, seen = IntegratedGradients.attribute, []
+
+    def attribute(self, problem):
+        seen.append((self.steps, *problem.keys))
+        return real(self, problem)
+
+    monkeypatch.setattr(IntegratedGradients, "attribute", attribute)
+    monkeypatch.setattr(comparison, "BATCH_IMAGES", 1)
+    first = ("embedded:digits:0", "--methods", "ig", "--no-controls")
+    for arguments, metrics, made in (
+        (first, "sparseness", [(50, "digits-0000")]),
+        (first, "sparseness,insertion", []),
+        (("embedded:digits:0:2", *first[1:]), "insertion", [(50, "digits-0001")]),
+        ((*first, *QUICK[-2:]), "insertion", [(10, "digits-0000")]),
+        (first, "sparseness,insertion", []),
+    ):
+        seen.clear()
+        assert quick(tmp_path, *arguments, metrics=metrics).exit_code == 0
+        assert seen == made
+        assert [m["label"] for m in read(tmp_path)["metrics"]] == metrics.split(",")
+        assert len(lines(tmp_path)) == len(metrics.split(",")) * read(tmp_path)["counts"]["compared"]
+
+
+def test_a_function_that_was_edited_is_called_again(tmp_path):
+    """Its file is a part of its settings: of two functions of one name, too."""
+    for folder, factor in (("a", 1), ("b", -1)):
+        (tmp_path / folder).mkdir()
+        code = f"def scaled(model, inputs, target):\n    return {factor} * inputs\n"
+        (tmp_path / folder / "own.py").write_text(code)
+    names = ",".join(f"{folder}={tmp_path / folder / 'own.py'}:scaled" for folder in "ab")
+    asked = ("embedded:digits:0", "--methods", names, "--trust-code", "--no-controls")
+    assert quick(tmp_path / "out", *asked, metrics="infidelity").exit_code == 0
+    first = {r["method"]: r["score"] for r in lines(tmp_path / "out")}
+    assert first["a"] != first["b"]
+    (tmp_path / "a" / "own.py").write_text(code)
+    assert quick(tmp_path / "out", *asked, metrics="infidelity").exit_code == 0
+    assert {r["method"]: r["score"] for r in lines(tmp_path / "out")} == {"a": first["b"], "b": first["b"]}
+
+
+NET = """
+import torch
+
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        return {factor} * super().forward(x.flatten(1))
+
+def net():
+    torch.manual_seed(0)
+    return Net(64, 3)
+"""
+
+
+def test_a_model_whose_code_was_edited_is_named(tmp_path):
+    """Its weights are the same; with --overwrite its results are computed again."""
+    (tmp_path / "net.py").write_text(NET.format(factor=1))
+    model = ("--model", f"{tmp_path / 'net.py'}:net", "--trust-code", "--preprocessing", "unit,channels=1")
+    asked = (grey(tmp_path / "a.png"), *model, "--methods", "ig", "--no-controls")
+    assert quick(tmp_path / "out", *asked, metrics="infidelity").exit_code == 0
+    (before,) = lines(tmp_path / "out")
+    (tmp_path / "net.py").write_text(NET.format(factor=2))
+    refused = quick(tmp_path / "out", *asked, metrics="infidelity")
+    assert refused.exit_code == 2
+    assert "its logits are not those that the results" in refused.stderr
+    assert "or use --overwrite to recall the results of this model" in refused.stderr
+    again = quick(tmp_path / "out", *asked, "--overwrite", metrics="infidelity")
+    assert (again.exit_code, "its results under 1 setting are recalled" in again.stderr) == (0, True)
+    (after,) = lines(tmp_path / "out")
+    assert float(after["score"]) == pytest.approx(4 * float(before["score"]), rel=1e-4)
+
+
+def test_what_failed_is_tried_again(tmp_path, monkeypatch):
+    def refuse(self, maps):
+        raise InputError("not today")
+
+    arguments = ("embedded:digits:0:2", "--methods", "ig", *QUICK[-2:], "--no-controls")
+    with monkeypatch.context() as patch:
+        patch.setattr(Sparseness, "score", refuse)
+        assert quick(tmp_path, *arguments).exit_code == 3
+    assert quick(tmp_path, *arguments).exit_code == 0
+    assert [r["flags"] for r in lines(tmp_path)] == ["", ""]
+
+
+def test_a_comparison_is_a_run_that_status_reads(tmp_path):
+    arguments = ("embedded:digits:0:2", "--methods", "ig", *QUICK[-2:], "--no-controls")
+    assert quick(tmp_path, *arguments).exit_code == 0
+    shown = CliRunner().invoke(app, ["status", str(tmp_path)])
+    assert (shown.exit_code, "compare" in shown.stdout) == (0, True), shown.output
+
+
+def test_maps_are_stored_only_where_they_are_shown(tmp_path):
+    arguments = ("embedded:digits:0:3", "--methods", "ig", *QUICK[-2:], "--rows", "2")
+    assert quick(tmp_path, *arguments).exit_code == 0
+    store = Store(tmp_path, create=False)
+    kept = {task.shared["method"]: len(store.images_with_maps(task.setting)) for task in store.tasks()}
+    assert kept == {"ig": 2, **dict.fromkeys(CONTROLS, 0)}
 
 
 def test_a_spreadsheet_computes_no_name(tmp_path):
@@ -407,14 +521,26 @@ def test_a_spreadsheet_computes_no_name(tmp_path):
     assert (line["method"], line["image"]) == ("'-x", read(tmp_path / "out")["images"][0]["id"])
 
 
-def test_chunks_change_nothing(tmp_path, monkeypatch):
-    arguments = ("embedded:digits:0:3", "--methods", "ig", *QUICK[-2:])
-    assert quick(tmp_path / "whole", *arguments, metrics="insertion,infidelity").exit_code == 0
-    monkeypatch.setattr(_compare, "BATCH_IMAGES", 1)
-    assert quick(tmp_path / "parts", *arguments, metrics="insertion,infidelity").exit_code == 0
-    whole, parts = ([float(r["score"]) for r in lines(tmp_path / name)] for name in ("whole", "parts"))
-    torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
-    assert read(tmp_path / "whole")["methods"][0]["passes"] == read(tmp_path / "parts")["methods"][0]["passes"]
+def test_copies_of_an_image_stay_two_images(tmp_path):
+    """Their noise is that of their names."""
+    copies = [grey(tmp_path / name) for name in ("b.png", "a.png")]
+    arguments = (*copies, *DIGITS, "--preprocessing", "channels=1,mean=0.3,std=0.35", "--methods", "ig")
+    assert quick(tmp_path / "out", *arguments, *QUICK[-2:]).exit_code == 0
+    scores = {(r["method"], r["image"]): r["score"] for r in lines(tmp_path / "out")}
+    assert list(scores)[:2] == [("ig", "b"), ("ig", "a")]
+    assert scores["ig", "a"] == scores["ig", "b"]
+    assert scores["random", "a"] != scores["random", "b"]
+
+
+def test_an_experiment_takes_given_images_and_a_loaded_model():
+    asked = {"data": "embedded:digits:5:9", "n": 2, "sample": False, "methods": "random=smoothgrad,ig"}
+    spec = ExperimentSpec(model=load_model("embedded:digits"), metrics="sparseness", controls=False, **asked)
+    results = run_experiment(spec)
+    loaded, x, ids = digits("embedded:digits:5:7")
+    found = compare(loaded.module, x, {"random": "smoothgrad", "ig": "ig"}, ["sparseness"], ids=ids, controls=False)
+    for row in found.rows:
+        assert results.scores("digits", row.label, "sparseness").tolist() == row.scores["sparseness"].values.tolist()
+    assert [image["id"] for image in results.manifest.images] == ids
 
 
 def test_metrics_of_random_networks_and_of_other_classes(tmp_path):
@@ -432,7 +558,7 @@ def test_a_comparison_judges_its_metrics(tmp_path, monkeypatch):
     """The verdicts are the library's, in one batch or in several, and are written, printed and drawn."""
     arguments = ("embedded:digits:0:4", "--methods", "ig,smoothgrad,short=ig", *QUICK[-2:], "--validity")
     options = ("--set", "short.steps=2", "--set", "smoothgrad.samples=3")
-    monkeypatch.setattr(_compare, "BATCH_IMAGES", 3)
+    monkeypatch.setattr(comparison, "BATCH_IMAGES", 3)
     result = quick(tmp_path, *arguments, *options, metrics="insertion,sparseness")
     assert result.exit_code == 0, result.output
     assert {"validity.json", "agreement.png"} < {file.name for file in tmp_path.iterdir()}

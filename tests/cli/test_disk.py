@@ -15,6 +15,8 @@ from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from fringe._files import StoreFull
+from fringe.bench.experiments import Store
 from fringe.cli import app
 
 PREPARED = ("--model", "embedded:digits", "--preprocessing", "channels=1,mean=0.3,std=0.35")
@@ -37,6 +39,10 @@ def errors(result):
 
 def summary(out):
     return json.loads((out / "summary.json").read_text(encoding="utf-8"))
+
+
+def scores(out):
+    return list(csv.DictReader((out / "scores.csv").read_text(encoding="utf-8").splitlines()))
 
 
 def picture(path, size=8):
@@ -144,6 +150,26 @@ def test_a_full_disk_stops_the_run_which_goes_on_when_there_is_room(tmp_path, mo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["digits-0000", "summary.json"]
     assert run(*arguments).exit_code == 0
     assert summary(tmp_path)["counts"]["reused"] == 1
+
+
+def test_a_full_disk_stops_a_comparison_which_goes_on_when_there_is_room(tmp_path, monkeypatch):
+    arguments = ("compare", "embedded:digits:0:3", "--out", tmp_path)
+    monkeypatch.setattr("fringe.bench.comparison.BATCH_IMAGES", 1)
+    with monkeypatch.context() as patch:
+        real, calls = Store.commit, iter(range(99))
+
+        def commit(self, rows, shared):
+            if next(calls) >= 5:  # ig and four controls: one image
+                raise StoreFull(f"{str(tmp_path)!r}: no space left")
+            real(self, rows, shared)
+
+        patch.setattr(Store, "commit", commit)
+        result = run(*arguments)
+    assert result.exit_code == 75
+    assert errors(result) == [f"error: '{tmp_path}': no space left"]
+    assert {row["image"] for row in scores(tmp_path)} == {"digits-0000"}
+    assert run(*arguments).exit_code == 0
+    assert len({row["image"] for row in scores(tmp_path)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -341,4 +367,4 @@ def test_an_image_that_is_gone_after_it_was_opened_is_explained_without_its_hash
     found = json.loads(entry.read_text()) if command == "explain" else summary(tmp_path / "out")["images"][0]
     assert found["sha256"] is None
     if command == "compare":
-        assert list(csv.DictReader((tmp_path / "out" / "scores.csv").read_text().splitlines()))
+        assert scores(tmp_path / "out")

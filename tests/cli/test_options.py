@@ -42,7 +42,7 @@ def plan(folder):
     [
         ("explain", ExplainSpec, ()),
         ("compare", CompareSpec, ()),
-        ("benchmark", ExperimentSpec, ("name", "shard")),
+        ("benchmark", ExperimentSpec, ("name", "sample", "shard")),
     ],
 )
 def test_every_field_is_a_flag_with_its_help(command, spec, others):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SPEC, FLAGS = "fringe.bench.experiments:ExperimentSpec", "fringe.cli._runs:RunFlags"
 #: Fields of a specification without a flag.
-UNTYPED = ("name", "shard")
+UNTYPED = ("name", "sample", "shard")
 
 
 @with_options(SPEC, FLAGS, "fringe.cli._runs:BenchmarkOptions", skip=UNTYPED)

@@ -1,7 +1,7 @@
 """``fringe explain``, ``compare`` and ``app``: maps of image files."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,9 +15,10 @@ from fringe.errors import FringeError, InputError
 
 Given = dict[str, Any]
 if TYPE_CHECKING:
-    from fringe.explanations import ComparisonRun, ExplanationRun
+    from fringe.bench.comparison import ImageComparison
+    from fringe.explanations import ExplanationRun
 
-    Run = ExplanationRun | ComparisonRun
+    Run = ExplanationRun | ImageComparison
 
 
 @with_options("fringe.explanations:ExplainSpec")
@@ -41,7 +42,15 @@ def explain(
         architecture = run.loaded.architecture
         if run.spec.preset is None and run.method.name == "fringe" and architecture in preset_names():
             warn(f"hint: the paper tuned a setting for this network; use it with --preset {architecture}")
-        _compute(run, as_json=as_json)
+        with (
+            _interruptible(run),
+            Progress("images", len(run.refs), quiet=as_json) as bars,
+            contextlib.closing(run.results(bars.step)) as results,
+        ):
+            for _ in results:
+                bars.advance()
+                check_interrupt()
+        _finish(run, as_json=as_json)
 
 
 @with_options("fringe.explanations:CompareSpec")
@@ -52,17 +61,21 @@ def compare(
 
     Writes a picture, a table of means, and every score.
 
+    An interrupted run is resumed by the same command.
+
     Exit codes: 0 all done, 1 nothing done, 2 wrong usage, 3 some inputs, methods or metrics failed,
-    130 interrupted.
+    75 stopped early (run it again), 130 interrupted.
     """
     with exit_on_error():
-        from fringe.bench.experiments import planned_work
-        from fringe.explanations import CompareSpec, ComparisonRun
+        from fringe.bench.comparison import ImageComparison
+        from fringe.bench.experiments import planned_work_of
+        from fringe.explanations import CompareSpec
 
-        run = ComparisonRun(inputs, out, CompareSpec(**_with_file_methods(given)), overwrite=overwrite)
-        work = planned_work(run.methods, run.metrics, len(run.refs), controls=run.spec.controls)
-        _open(run, work, yes=yes, quiet=as_json)
-        _compute(run, as_json=as_json)
+        run = ImageComparison(inputs, out, CompareSpec(**_with_file_methods(given)), overwrite=overwrite)
+        _open(run, planned_work_of([run.plan]), yes=yes, quiet=as_json)
+        with _interruptible(run), Progress("maps", None, quiet=as_json) as bars:
+            run.compute(bars)
+        _finish(run, as_json=as_json)
 
 
 def _with_file_methods(given: Given) -> Given:
@@ -92,22 +105,19 @@ def _open(run: "Run", work: Sequence[tuple[str, float, float]], *, yes: bool, qu
     run.open()
 
 
-def _compute(run: "Run", *, as_json: bool) -> None:
-    """Compute a run, show its results, print what failed, and exit."""
+@contextlib.contextmanager
+def _interruptible(run: "Run") -> Generator[None]:
+    """Say how far a run is that a signal ends."""
     try:
-        with (
-            Progress("images", len(run.refs), quiet=as_json) as bars,
-            contextlib.closing(run.results(bars.step)) as results,
-        ):
-            for result in results:
-                bars.advance(result if isinstance(result, int) else 1)
-                check_interrupt()
+        yield
     except (KeyboardInterrupt, Interrupted):
-        more = "the comparison is not resumed: run the same command again for all of it"
-        if run.command == "explain":
-            more = "run the same command again to go on"
-        warn(f"interrupted: {run.done} of {len(run.refs)} inputs are done, in {run.folder.root}; {more}")
+        done = f"{run.done} of {len(run.refs)} inputs are done, in {run.folder.root}"
+        warn(f"interrupted: {done}; run the same command again to go on")
         raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def _finish(run: "Run", *, as_json: bool) -> None:
+    """Show the results of a run, print what failed, and exit."""
     if as_json:
         typer.echo(to_json(run.document), nl=False)
     elif run.done or run.command == "explain":
@@ -119,6 +129,8 @@ def _compute(run: "Run", *, as_json: bool) -> None:
         print_error(f"{label}: {error_text(FringeError(text))}")
     for error in run.unwritten:
         print_error(f"cannot write {error.filename!r} ({error.strerror})")
+    if run.left:
+        raise typer.Exit(Exit.RESUMABLE)
     if not run.any_map:
         raise typer.Exit(Exit.NOTHING_DONE)
     raise typer.Exit(Exit.SOME_FAILED if run.failures or run.errors or run.unwritten else Exit.DONE)

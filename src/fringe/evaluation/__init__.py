@@ -1,7 +1,7 @@
 """Scores of maps on a batch in memory: methods against controls, intervals, paired tests, what a metric is worth."""
 
 from fringe.evaluation._compare import compare
-from fringe.evaluation._comparison import Comparison, grid_row, metric_labels, summarise, tidy
+from fringe.evaluation._comparison import METRIC_REFUSED, Comparison, grid_row, metric_labels, summarise, tidy
 from fringe.evaluation._evaluator import (
     CONTROLS,
     Candidate,

@@ -1,4 +1,4 @@
-"""Explain image files into a folder: maps, pictures and a JSON record per image; and compare methods on image files.
+"""Explain image files into a folder: maps, pictures and a JSON record per image.
 
 >>> from fringe.explanations import explain_images
 >>> results = explain_images(["embedded:digits:3:5"], "out", method="ig")  # doctest: +SKIP
@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 from fringe.explanations._spec import CompareSpec, ExplainSpec
 
 if TYPE_CHECKING:
-    from fringe.explanations._base import Explanation, Failure
+    from fringe.explanations._base import Explanation, Failure, ImageRun, Prepared
     from fringe.explanations._call import explain
-    from fringe.explanations._compare import ComparisonRun
     from fringe.explanations._explain import ExplanationRun, explain_images
 
 __all__ = [
     "CompareSpec",
-    "ComparisonRun",
     "ExplainSpec",
     "Explanation",
     "ExplanationRun",
@@ -29,8 +27,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    **{"ComparisonRun": "_compare", "explain": "_call"},
-    **dict.fromkeys(("Explanation", "Failure"), "_base"),
+    "explain": "_call",
+    **dict.fromkeys(("Explanation", "Failure", "ImageRun", "Prepared"), "_base"),
     **dict.fromkeys(("ExplanationRun", "explain_images"), "_explain"),
 }
 

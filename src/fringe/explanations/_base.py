@@ -19,7 +19,15 @@ from fringe._names import read_pair
 from fringe._tables import TextTable
 from fringe._text import to_json
 from fringe._urls import RemoteFile
-from fringe.attribution import Attributor, FRInGe, get_method, innermost_reference, read_preset, require_package
+from fringe.attribution import (
+    Attributor,
+    Context,
+    FRInGe,
+    get_method,
+    innermost_reference,
+    read_preset,
+    require_package,
+)
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, file_sha256, find_inputs
@@ -192,6 +200,7 @@ class ImageRun(Generic[Spec]):
         command: Name of the run in its summary: a folder of another command is refused.
         refs: The images.
         missing: Inputs that lead to no image.
+        left: Whether something was left to the next run.
         loaded: The model, once it is open.
         target: "predicted" or the number of the explained class, once it is open.
         document: Content of ``summary.json``.
@@ -203,6 +212,7 @@ class ImageRun(Generic[Spec]):
     """
 
     command: ClassVar[str]
+    left: bool = False
     loaded: LoadedModel
     target: int | str
     document: dict[str, Any]
@@ -296,6 +306,23 @@ class ImageRun(Generic[Spec]):
             "dtype": "float32",
             "options": spec.record(),
         }
+
+    def sha256(self, ref: ImageRef) -> str | None:
+        """The digest of an image's file."""
+        return file_digest(ref.origin)
+
+    def context(self, ids: Sequence[str], x: Tensor, logits: Tensor) -> Context:
+        """What pictures and pages show of inputs (B, C, H, W) besides their maps."""
+        return Context(
+            kind="image",
+            inputs=x.cpu(),
+            probabilities=logits.double().softmax(-1).float(),
+            ids=tuple(ids),
+            model=self.loaded.label,
+            mean=self.loaded.preprocessing.mean,
+            std=self.loaded.preprocessing.std,
+            class_names=self.loaded.class_names,
+        )
 
     def prepare(self, ref: ImageRef) -> Prepared | Failure:
         """Open an image; its digest is taken first, so that a file that changes in between is known as changed."""

@@ -272,10 +272,10 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         x, logits = answer
         target, context = self.target, None
         if self.spec.figures:
-            from fringe.explanations._pictures import image_context, page_targets
+            from fringe.explanations._pictures import page_targets
 
             target = page_targets(target, logits, self._classes(logits.shape[1]))
-            context = image_context(self.loaded, [item.ref.id for item in group], x, logits)
+            context = self.context([item.ref.id for item in group], x, logits)
         result = attribute(
             self.classifier,
             x,

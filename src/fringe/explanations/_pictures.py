@@ -1,6 +1,6 @@
 """The pictures and the page of an explained image, and the contact sheet and the index of a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from fringe.attribution import Attribution, Context, preset_label, tone_of
+from fringe.attribution import Attribution, preset_label, tone_of
 from fringe.classifier import Target
 from fringe.explanations._base import Explanation, Failure
 from fringe.explanations._folder import ANIMATION, PAGE
-from fringe.models import LoadedModel, Preprocessing
+from fringe.models import Preprocessing
 from fringe.page import Document, IndexEntry, animation, page_document, render_page, thumbnail
 from fringe.plots import Prediction, SheetItem, class_title, heading, signed_map
 
@@ -21,20 +21,6 @@ from fringe.plots import Prediction, SheetItem, class_title, heading, signed_map
 SHEET = 24
 _THUMBNAIL = 512
 _UNITS = {"logit": "logit", "log_probability": "nats", "probability": "probability"}
-
-
-def image_context(model: LoadedModel, ids: Sequence[str], x: Tensor, logits: Tensor) -> Context:
-    """What pictures and pages show of inputs (B, C, H, W) besides their maps."""
-    return Context(
-        kind="image",
-        inputs=x.cpu(),
-        probabilities=logits.double().softmax(-1).float(),
-        ids=tuple(ids),
-        model=model.label,
-        mean=model.preprocessing.mean,
-        std=model.preprocessing.std,
-        class_names=model.class_names,
-    )
 
 
 def draw_pictures(folder: Path, result: Attribution, record: Mapping[str, Any]) -> None:

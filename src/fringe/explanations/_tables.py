@@ -1,14 +1,11 @@
 """What a run on image files shows at its end: tables and lines, from the content of its summary."""
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fringe._tables import Styled, TextTable
 from fringe.attribution import tone_of
-from fringe.evaluation import NOT_BETTER
-from fringe.metrics import ARROW, Metric, best_of
 
 #: Rows of the table of explained images; the rest is in the summary.
 SHOWN_IMAGES = 40
@@ -49,80 +46,3 @@ def _image_row(entry: Mapping[str, Any]) -> list[str]:
 
 def _class(entry: Mapping[str, Any]) -> str:
     return entry["name"] or f"class {entry['class']}"
-
-
-def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[str | TextTable]:
-    """A table of methods by metrics: means or medians with their intervals, the best in bold, controls below a rule;
-    then what is known of the metrics."""
-    cells = {(entry["method"], entry["metric"]): entry for entry in document["table"]}
-    methods = document["methods"]
-    names = [method["label"] for method in methods if not method["control"]]
-    best = {label: best_of([_value(cells[n, label]) for n in names], m.direction) for label, m in metrics.items()}
-    rows: list[list[str]] = []
-    for method in methods:
-        entries = {label: cells[method["label"], label] for label in metrics}
-        scores = [_score(entry, None if method["control"] else best[label]) for label, entry in entries.items()]
-        rows.append([method["label"], *scores, *_costs(method, list(entries.values()))])
-    titles = [f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip() for label, metric in metrics.items()]
-    numbers = ("n", "flagged", "passes", "seconds")
-    rules = (len(names) - 1,) if len(names) < len(methods) else ()
-    parts = [
-        TextTable(("method", *(f"{title}~" for title in titles), *numbers), rows, numbers, rules),
-        _legend(document),
-    ]
-    return parts + (_describe_validity(document["validity"]["metrics"]) if "validity" in document else [])
-
-
-def _describe_validity(entries: Sequence[Mapping[str, Any]]) -> list[str | TextTable]:
-    """How each metric did on degraded maps and against blind ones."""
-    rows: list[list[str]] = []
-    for entry in entries:
-        words = entry["verdict"] + (f": {entry['reason']}" if entry["reason"] else "")
-        verdict = Styled(words, "bold red" if entry["verdict"] == "does not pass" else "")
-        sizes = ["—" if entry[name] is None else _number(entry[name]) for name in ("power", "gap")]
-        rows.append([entry["metric"].replace("_", " "), _score(entry["validity"], None), *sizes, verdict])
-    numbers = ("validity", "power", "gap")
-    words = "validity: order of degraded maps, from -1 to 1; power and gap: effect sizes, of moving 40 % of the pixels"
-    table = TextTable(("metric", *numbers, "verdict~"), rows, numbers)
-    return ["", table, f"{words} and of the best method over the best control"]
-
-
-def _value(entry: Mapping[str, Any]) -> float | None:
-    return entry[entry["summary"]]
-
-
-def _score(entry: Mapping[str, Any], best: float | None) -> str:
-    value = _value(entry)
-    if value is None:
-        return "—"
-    interval = "" if entry["low"] is None else f" [{_number(entry['low'])}…{_number(entry['high'])}]"
-    mark = NOT_BETTER if entry.get("better_than_controls") is False else ""
-    return Styled(_number(value) + mark + interval, "bold" if value == best else "")
-
-
-def _costs(method: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """How many images have a score, how many scores are flagged, and the passes and seconds of one map."""
-    counts = sorted({entry["n"] for entry in entries if entry["n"]}) or [0]
-    flagged, passes = sum(entry["flagged"] for entry in entries), sum(method["passes"].values())
-    images = max(method["images"], 1)
-    cost = (f"{passes / images:.0f}", f"{method['seconds'] / images:.2f}") if passes else ("", "")
-    return "–".join(map(str, counts[:: max(len(counts) - 1, 1)])), str(flagged or ""), *cost
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}" if value == 0 or 1e-3 <= abs(value) < 1e3 else f"{value:.2g}"
-
-
-def _legend(document: Mapping[str, Any]) -> str:
-    flags = Counter[str]()
-    for entry in document["table"]:
-        flags.update(entry["flags"])
-    medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
-    summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
-    costs = "n: images with a score; passes and seconds: of one image's map"
-    counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
-    marked = any(entry["better_than_controls"] is False for entry in document["table"])
-    tested = (
-        f"\n{NOT_BETTER}: not shown to be better than every control (sign-flip tests, adjusted after Holm)" * marked
-    )
-    return f"{summary} [95 % bootstrap interval over images]; {costs}{tested}{counts}"

@@ -12,6 +12,7 @@ from fringe.inputs._sampling import (
     content_digest,
     content_of,
     find_images,
+    given_images,
     in_order,
     open_image_entry,
     open_references,

@@ -13,15 +13,24 @@ from fringe.data import ImageError, ImageRef, file_sha256, find_inputs, load_dig
 from fringe.errors import FringeError, InputError, TransientError, is_transient
 from fringe.models import Preprocessing
 
+#: Between the digest of a given image and its id.
+_GIVEN = "-id:"
+
 
 @dataclass(frozen=True)
 class ImageEntry:
     """An image of a run: its source, and the ``digest`` of its content, which names it in every result; where labels
-    are explained, with a hyphen and the label of its file. ``label`` is that of the scene that made it, if one did."""
+    are explained, with a hyphen and the label of its file; where it was not sampled, with its id. ``label`` is that of
+    the scene that made it, if one did."""
 
     ref: ImageRef
     digest: str
     label: str = ""
+
+    @property
+    def key(self) -> str:
+        """What keys the noise of its maps and scores: the id of a given image, the digest of any other."""
+        return self.digest.partition(_GIVEN)[2] or self.digest
 
     def record(self) -> dict[str, Any]:
         """As plain data for the record of a run."""
@@ -74,6 +83,17 @@ def sample_images(
             f"n: got {n}, but there are {len(pictures)} different images behind {', '.join(data)}{left}; ask for fewer"
         )
     return ImageSample(tuple(pictures.values()), tuple(missing))
+
+
+def given_images(refs: Sequence[ImageRef]) -> ImageSample:
+    """Take all images in their order. Each is known, and its noise is keyed, by its id: two of one content stay two."""
+    pictures, missing = list[ImageEntry](), list[str]()
+    for ref in refs:
+        try:
+            pictures.append(ImageEntry(ref, f"{content_digest(ref)}{_GIVEN}{ref.id}"))
+        except OSError as error:
+            missing.append(f"{ref.source}: {error.strerror or error}")
+    return ImageSample(tuple(pictures), tuple(missing))
 
 
 def find_images(data: Sequence[str], argument: str = "data") -> list[ImageRef]:

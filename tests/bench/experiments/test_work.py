@@ -209,7 +209,7 @@ def test_images_of_several_sizes_share_a_unit(tmp_path):
     assert states["a"] == states["b"] == ("ok", None)
     status, error = states["c"]
     assert status == "failed"
-    assert error.startswith("the model cannot take these inputs of shape (3, 9, 9): ")
+    assert error.startswith("the model cannot take an input of shape (3, 9, 9): ")
 
 
 REFUSES = """
@@ -240,7 +240,7 @@ def test_an_image_that_the_model_refuses_costs_no_other_its_score(tmp_path, rais
     states = outcome(rows_of(plan((str(tmp_path),), n=4, models=(PlanModel("net", model, {"ig": IG}),))))
     status, error = states.pop("black")
     assert status == "failed"
-    assert error.startswith(f"the model cannot take these inputs of shape (3, 8, 8): {reason}")
+    assert error.startswith(f"the model cannot take an input of shape (3, 8, 8): {reason}")
     assert set(states.values()) == {("ok", None)}
     assert states.keys() == {"a", "b", "c"}
 

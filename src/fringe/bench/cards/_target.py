@@ -1,5 +1,6 @@
 """Turn a name, a class of this library or of Captum, or a function into a method of this library."""
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -53,7 +54,7 @@ def read_target(target: object, *, trust_code: bool = False) -> Attributor:
         # a module read from a file has an invented name, so record the file; a notebook's module has no file
         file = getattr(inspect.getmodule(target), "__file__", None)
         source = Path(file).name if file else getattr(target, "__module__", "") or ""
-        return _method(name, source, _call_function(target))
+        return _method(name, source, _call_function(target), _text_around(target))
     hint = "give a name, a method, a class of captum.attr, or a function (model, inputs, target)"
     raise InputError(f"got {target!r}, which is no attribution method", argument="target", hint=hint)
 
@@ -138,13 +139,22 @@ class CountedModule(nn.Module):
         self.part.model.passes.vjp += len(cotangent)
 
 
-def _method(name: str, source: str, function: Function) -> Attributor:
+def _text_around(function: Function) -> str:
+    """The text of the file that a function is written in, or of the function where there is no file."""
+    for written in (inspect.getmodule(function), function):
+        with contextlib.suppress(Exception):  # a function of a compiled module, or of a program that was typed in
+            return inspect.getsource(cast(Any, written))
+    return ""
+
+
+def _method(name: str, source: str, function: Function, code: str = "") -> Attributor:
     """Define a class for the function, so that the method's settings are plain data."""
     label = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
     attributes: Mapping[str, Any] = {
         "__doc__": inspect.getdoc(function) or f"{name}, a function of {source or 'the caller'}.",
         **{"__annotations__": {}, "name": label, "title": name, "source": source},
         "function": staticmethod(function),
+        **({"code": code} if code else {}),
     }
     kind = dataclass(frozen=True)(type(label, (CallableMethod,), dict(attributes)))
     return cast("type[Attributor]", kind)()

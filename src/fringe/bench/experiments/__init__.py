@@ -44,6 +44,7 @@ from fringe.bench.experiments._tasks import (
     mixed,
     pending_tasks,
     required_keys,
+    versions_of,
 )
 
 __all__ = [  # noqa: RUF022 - by topic

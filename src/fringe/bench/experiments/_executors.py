@@ -18,6 +18,7 @@ from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._store import CRASH
 from fringe.bench.experiments._tasks import Task
 from fringe.errors import FringeError, InputError, first_line
+from fringe.evaluation import Progress
 
 #: Times that a task is tried before it is set aside, if its process dies or is late.
 MAX_TRIES = 3
@@ -167,25 +168,32 @@ class SerialExecutor:
     Args:
         keep: Whether the model and the images of the last task stay in memory for the next job, of the same models and
             images.
+        progress: Called as maps are made.
     """
 
     capacity = 1
 
-    def __init__(self, *, keep: bool = False) -> None:
+    def __init__(self, *, keep: bool = False, progress: Progress | None = None) -> None:
         self._results: list[tuple[Task, TaskReport | TaskFailure]] = []
-        self._keep = keep
+        self._keep, self._progress = keep, progress
         self._runner: TaskRunner | None = None
 
     def start(self, job: Job, tasks: int) -> None:
         self._job = job
         if self._runner is None or not self._keep:
             self._runner = job.worker()
+            self._runner.progress = self._progress
         else:
             self._runner.use(job.resolved)
 
-    def schedule(self, task: Task) -> None:
+    @property
+    def runner(self) -> TaskRunner:
+        """What computes the tasks of the last job, with the model and the images of its last task."""
         assert self._runner is not None
-        self._results.append((task, perform(self._job, self._runner, task)))
+        return self._runner
+
+    def schedule(self, task: Task) -> None:
+        self._results.append((task, perform(self._job, self.runner, task)))
 
     def completed(self, timeout: float) -> list[tuple[Task, TaskReport | TaskFailure]]:
         results, self._results = self._results, []

@@ -18,13 +18,23 @@ from fringe.errors import FringeError, is_transient
 
 @dataclass(frozen=True)
 class Job:
-    """A plan and where it goes. ``save_maps`` keeps the maps, too; ``device`` and ``batch_size`` shape no number."""
+    """A plan and where it goes. ``save_maps`` keeps all maps, too; ``device`` and ``batch_size`` shape no number."""
 
     resolved: Resolved
     store: Store
     device: str = "cpu"
     batch_size: int | Literal["auto"] = "auto"
     save_maps: bool = False
+
+    def saved(self, task: Task, maps: Mapping[str, StoredMap]) -> Mapping[str, StoredMap]:
+        """The maps of a task that are stored: all, or those by methods that the plan shows."""
+        plan, manifest = self.resolved.plan, self.resolved.manifest
+        if self.save_maps:
+            return maps
+        if not plan.shown or "control" in manifest.settings[task.model][task.method]["method"]:
+            return {}
+        shown = {image["digest"] for image in manifest.images[: plan.shown]}
+        return {image: one for image, one in maps.items() if image in shown}
 
     def worker(self) -> TaskRunner:
         return TaskRunner(self.resolved, device=self.device, batch_size=self.batch_size)
@@ -92,8 +102,8 @@ def perform(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
             return TaskReport(task, "cached", failed)
         stored = None if task.force else store.load_maps(task.setting, task.images)
         result = _attempt(worker, task, stored)
-        if job.save_maps and result.maps:
-            store.commit_maps(task.setting, result.maps)
+        if saved := job.saved(task, result.maps):
+            store.commit_maps(task.setting, saved)
         part = replace(task, images=tuple(image for image in task.images if image not in result.left))
         if not part.images:
             return TaskReport(task, "left", seconds=time.perf_counter() - began, left=result.left)

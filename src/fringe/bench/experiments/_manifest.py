@@ -20,9 +20,17 @@ from fringe.bench.experiments._examples import open_entry, sample_examples
 from fringe.bench.experiments._plan import Plan
 from fringe.bench.experiments._plan_models import PlanModel, refuse_lookalikes, written_code
 from fringe.classifier import Classifier
-from fringe.data import ImageRef
+from fringe.data import ImageRef, find_inputs
 from fringe.errors import FringeError, InputError, TargetError, TransientError, first_line, is_misread, is_transient
-from fringe.inputs import ImageEntry, ImageSample, choose_references, find_images, in_order, sample_images
+from fringe.inputs import (
+    ImageEntry,
+    ImageSample,
+    choose_references,
+    find_images,
+    given_images,
+    in_order,
+    sample_images,
+)
 from fringe.models import Answers, LoadedModel, rounding_of
 
 #: Raised when a change of this library moves numbers that are stored under the same names.
@@ -210,7 +218,7 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
     refuse_lookalikes("metrics", plan.metrics)
     for model in plan.models:
         refuse_lookalikes("methods", model.methods)
-    refs = find_images(plan.data) if plan.data or not plan.scenes else []  # once: a folder may hold very many
+    refs = _found(plan) if plan.data or not plan.scenes else []  # once: a folder may hold very many
     loaded = {model.label: model.source.load(images=refs) for model in plan.models} if plan.scenes else {}
     drawn, references = (draw or _drawn)(plan, refs, loaded)
     loaded = loaded or {model.label: model.source.load() for model in plan.models}
@@ -243,12 +251,24 @@ def _require_target(plan: Plan, first: Mapping[str, Answers]) -> None:
             raise TargetError(message, argument="target")
 
 
+def _found(plan: Plan) -> list[ImageRef]:
+    """The images of a plan; of those that are not sampled without what leads to none."""
+
+    def ignore(argument: str, error: Exception) -> None:
+        """The comparison names it itself."""
+
+    return find_images(plan.data) if plan.sample else list(find_inputs(plan.data, on_error=ignore))
+
+
 def _drawn(
     plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedModel]
 ) -> tuple[ImageSample, tuple[ImageEntry, ...]]:
     """The images of a plan, sampled of ``refs`` or made by its scenes, and the references."""
     given = refs if plan.references is None else find_images([plan.references], "references")
+    given = [] if not plan.sample and given == refs and len(refs) == 1 else given
     references = choose_references(given, plan.seed)
+    if not plan.sample:
+        return given_images(refs[: plan.n]), references
     if not plan.scenes:
         how = {"holdout": plan.holdout, "labels": plan.target == "label"}
         return sample_images(plan.data, plan.n, plan.seed, plan.exclude, refs=refs, **how), references

@@ -29,6 +29,7 @@ from fringe.errors import InputError, install_hint
 from fringe.evaluation import CONTROLS, Candidate, control_candidates
 from fringe.inputs import default_model
 from fringe.metrics import METRICS, Metric, get_metric
+from fringe.models import LoadedModel
 from fringe.settings import canonical_name, nearest_known, with_settings
 
 #: The paper's setting of FRInGe for a model's architecture, as the name of a method.
@@ -44,7 +45,9 @@ class Plan:
     are not drawn; ``holdout`` draws from the end of the order, for a part that must not meet the others. ``shard``
     images make a task. ``target``: ``"predicted"`` (top-1 on the clean image, the paper's protocol), ``"label"``, or
     the number of a class. ``scenes`` by label make the networks and examples of the models, ``n`` examples each, or as
-    many as ``examples`` says, if that is less. ``controls`` may name those that are computed.
+    many as ``examples`` says, if that is less. ``controls`` may name those that are computed. Unless they are to
+    ``sample``, the images are the first ``n`` in their order. The maps of the first ``shown`` images are stored in any
+    case.
     """
 
     name: str
@@ -64,6 +67,8 @@ class Plan:
     shard: int = 16
     scenes: Mapping[str, Scene] = field(default_factory=dict[str, Scene])
     examples: Mapping[str, int] = field(default_factory=dict[str, int])
+    sample: bool = True
+    shown: int = 0
 
     def __post_init__(self) -> None:
         labels = [model.label for model in self.models]
@@ -121,6 +126,7 @@ class Plan:
             "references": self.references,
             **({"model_output": outputs} if outputs else {}),
             **({"last": True} if self.holdout else {}),
+            **({} if self.sample else {"sample": False}),
             **({"scenes": {label: scene.record() for label, scene in self.scenes.items()}} if self.scenes else {}),
             **({"examples": dict(self.examples)} if self.examples else {}),
         }
@@ -183,7 +189,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
 
 
 #: Fields that a plan takes from the specification as they are.
-_SHARED = ("name", "n", "seed", "target", "score", "exif", "references", "controls", "shard")
+_SHARED = ("name", "n", "sample", "seed", "target", "score", "exif", "references", "controls", "shard")
 
 
 #: The metrics of an experiment with scenes that names none; its scenes add their own.
@@ -284,6 +290,9 @@ def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, Model
     """The models by label; one without a label goes by its architecture."""
 
     def labelled(name: str, model: Any) -> tuple[str, ModelSource]:
+        if isinstance(model, LoadedModel):
+            source = ModelSource(model.spec, spec.preprocessing, spec.trust_code, output=model.output, loaded=model)
+            return name, source
         text, module = (model, None) if isinstance(model, str) else (name, model)
         source = ModelSource(text, spec.preprocessing, spec.trust_code, module, spec.model_output)
         return source.load().label if name == model else name, source

@@ -33,6 +33,7 @@ class ModelSource:
         scene: Makes the network, of the model that the fields above name if it requires one.
         number: Number of the network among those that the scene makes.
         data: The images that the scene is given.
+        loaded: The model, where it is loaded already.
     """
 
     spec: str
@@ -43,6 +44,7 @@ class ModelSource:
     scene: Scene | None = None
     number: int = 0
     data: tuple[str, ...] = ()
+    loaded: LoadedModel | None = None
 
     def load(self, device: torch.device | str = "cpu", *, images: Sequence[ImageRef] | None = None) -> LoadedModel:
         """Load the model in evaluation mode, without parameter gradients; a module in memory is copied. ``images`` are
@@ -62,6 +64,11 @@ class ModelSource:
         return self._given("cpu") if self.scene is not None and self.scene.requires_model else None
 
     def _given(self, device: torch.device | str) -> LoadedModel:
+        if self.loaded is not None:
+            module = self.loaded.module
+            places = {one.device for one in (*module.parameters(), *module.buffers())}
+            elsewhere = any(place.type != torch.device(device).type for place in places)
+            return replace(self.loaded, module=copy.deepcopy(module).to(device)) if elsewhere else self.loaded
         recipe = None if self.preprocessing is None else Preprocessing.parse(self.preprocessing)
         if self.module is None:
             return load_model(
@@ -111,16 +118,17 @@ def refuse_lookalikes(argument: str, named: Mapping[str, Attributor] | Mapping[s
     """Raise InputError if two classes have one name and the same settings, by which scores are stored."""
     for (first, one), (second, other) in combinations(named.items(), 2):
         kinds = [(type(each), type(getattr(each, "innermost", each))) for each in (one, other)]
-        if kinds[0] != kinds[1] and one.record() == other.record():
+        whole = hasattr(kinds[0][0], "code") and hasattr(kinds[1][0], "code")  # their keys hold all of their text
+        if kinds[0] != kinds[1] and one.record() == other.record() and not whole:
             message = f"{first} and {second} have one name and the same settings, and would share their scores"
             raise InputError(message, argument=argument, hint="give the class of one of them a `name` of its own")
 
 
 def written_code(configured: Attributor | Metric | None) -> str | None:
     """Digest of the source text of the functions in the classes of a method or a metric, and in those of the method
-    within it; None if all are of this library, or no text can be read."""
+    within it, or of the ``code`` of a function as a method; None if all are of this library, or no text can be read."""
     kinds = [kind for each in (configured, getattr(configured, "innermost", None)) for kind in type(each).__mro__]
-    texts = list[str]()
+    texts = [str(kind.code) for kind in kinds if "code" in vars(kind)]
     for kind in kinds:
         if kind.__module__.startswith("fringe."):
             continue

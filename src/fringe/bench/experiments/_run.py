@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
@@ -31,6 +31,7 @@ from fringe.bench.experiments._status import describe_failures
 from fringe.bench.experiments._store import CRASH, PLAN, Store
 from fringe.bench.experiments._tasks import (
     Key,
+    KeySet,
     Requirements,
     Task,
     committed_keys,
@@ -250,10 +251,16 @@ def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Tas
     scored = committed_keys(store, failures=False, tasks=stored)
     done = scored if retry else committed_keys(store, tasks=stored)
     tasks = pending_tasks(manifest, done, resolved.plan.shard, force=retry)
-    crashes = {} if retry else store.records(CRASH)
+    crashes, failed = store.records(CRASH), failed_keys(stored, scored, manifest)
+    if retry:  # of what was never computed, stored maps are scored as usual
+        failing = KeySet(failed)
+
+        def has_failed(task: Task) -> bool:
+            return any(failing.metrics(task.setting, image).intersection(task.metric_keys) for image in task.images)
+
+        return [replace(one, force=one.key in crashes or has_failed(one)) for one in tasks], (), 0
     quarantined = tuple(crashes[task.key] for task in tasks if task.key in crashes)
-    failed_before = 0 if retry else len(failed_keys(stored, scored, manifest))
-    return [task for task in tasks if task.key not in crashes], quarantined, failed_before
+    return [task for task in tasks if task.key not in crashes], quarantined, len(failed)
 
 
 def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:

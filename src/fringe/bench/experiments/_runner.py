@@ -254,7 +254,8 @@ class TaskRunner:
                 x, logits, images = x[valid], logits[valid], [images[i] for i in valid]
                 target = classifier.resolve_target(self._target(images), logits)
                 space = InputSpace(*context.bounds, context.references.get(tuple(x.shape[1:])))
-                problem = Problem(classifier, x, logits, target, ids=tuple(images), rng=noise, domain=space)
+                keys = tuple(self._resolved.pictures[image].key for image in images)
+                problem = Problem(classifier, x, logits, target, ids=keys, rng=noise, domain=space)
                 candidates = self._resolved.plan.candidates(self._resolved.plan.model(context.label))
                 verify(problem, {one.method.jvp_use(problem) for one in candidates if one.method is not None})
         except TargetError as error:
@@ -271,7 +272,7 @@ class TaskRunner:
                 if None in alone:  # an image that the model refuses must not cost the others theirs
                     taken = [one for one, batch in zip(rest, alone, strict=True) if batch is not None]
                     return self._group(context, taken, failed) if taken else None
-                status, reason = "failed", f"the model cannot take these inputs of shape {tuple(x.shape[1:])}: {reason}"
+                status, reason = "failed", f"the model cannot take an input of shape {tuple(x.shape[1:])}: {reason}"
             failed += [_FailedImage(image, status, reason) for image in images]
             return None
         confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()

@@ -74,6 +74,7 @@ class _Plan(TypedDict):
     references: str | None
     model_output: NotRequired[dict[str, str]]
     last: NotRequired[bool]
+    sample: NotRequired[bool]
     scenes: NotRequired[dict[str, _Names]]
     examples: NotRequired[dict[str, _Count]]
 

@@ -16,6 +16,7 @@ from fringe.attribution import METHODS
 from fringe.bench.scenes import SCENES
 from fringe.errors import InputError, wrong_value
 from fringe.metrics import METRICS
+from fringe.models import LoadedModel
 from fringe.settings import Options, canonical_name, refuse_unknown
 
 _REGISTRIES: Mapping[str, Mapping[str, Any]] = {"methods": METHODS, "metrics": METRICS, "scene": SCENES}
@@ -67,6 +68,8 @@ def _models(value: Any) -> dict[str, Any]:
         if any(isinstance(spec, (int, float, list, dict, type(None))) for spec in table.values()):
             raise wrong_value("model", value, _EXPECTED["model"])
         return _required(dict(table), "model")
+    if isinstance(value, LoadedModel):
+        return {value.label: value}
     if callable(value):
         return {"model": value}
     texts = _required(_texts(value, "model", _EXPECTED["model"]), "model")
@@ -210,6 +213,7 @@ class ExperimentSpec(Options):
         {"max_sensitivity": 8}, description="METRIC=N: compute a metric on the first N images only; may be repeated."
     )
     n: StrictInt = Field(100, ge=1, description="Number of images, sampled by the seed.")
+    sample: StrictBool = Field(True, description="Draw the images; if not, take the first ones in their order.")
     seed: StrictInt = Field(0, description="Samples the images and keys all randomness.")
     target: Annotated[str | int, PlainValidator(_target)] = Field(
         "predicted", description="Class to explain: 'predicted' (top-1), 'label', or a class number."

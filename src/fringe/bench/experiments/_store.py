@@ -65,13 +65,13 @@ class _Seen:
 
 class Store(AbstractContextManager["Store"]):
     """A run folder, or the URL of one in an object store, such as ``s3://bucket/run``. Without ``create`` nothing is
-    written.
+    written; ``beside`` other files a run may begin, too.
 
     Raises InputError for a folder that holds other things, holds no run or cannot be written, and for a URL of another
     kind; TransientError for trouble of the disk that may pass.
     """
 
-    def __init__(self, root: Path | str, *, create: bool = True, full: int | None = None):
+    def __init__(self, root: Path | str, *, create: bool = True, beside: bool = False, full: int | None = None):
         root = Path(root)
         url = url_of(root)
         if url is None:
@@ -80,7 +80,7 @@ class Store(AbstractContextManager["Store"]):
         self.files = Folder(root) if url is None else Bucket(url)
         self._full = full or (FULL if url is None else FULL_REMOTE)
         self._start({}, is_worker=False)
-        self._check_folder(create=create)
+        self._check_folder(create=create, beside=beside)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -113,7 +113,7 @@ class Store(AbstractContextManager["Store"]):
         names = (Folder(root) if url is None else Bucket(url)).names()
         return cls(root, create=False) if any(name == MARKER or is_database(name) for name in names) else None
 
-    def _check_folder(self, *, create: bool) -> None:
+    def _check_folder(self, *, create: bool, beside: bool) -> None:
         """Refuse a folder that is none of a run of this format; heal one whose mark is damaged."""
         names = self.files.names()
         content = self.files.read(MARKER) if MARKER in names else None
@@ -139,7 +139,7 @@ class Store(AbstractContextManager["Store"]):
         if create:
             if MARKER in names:
                 self.files.set_aside(MARKER)
-            if not has_results:
+            if not has_results and not beside:
                 self.files.begin(
                     (MARKER, "claims", "done", "aside")
                 )  # the mark, too: another may have begun here just now

@@ -116,6 +116,7 @@ def load_experiment(manifest: Manifest, model: str, source: ModelSource) -> Reso
         exif=record["exif"],
         references=record["references"],
         controls=False,
+        sample=record.get("sample", True),
     )
     resolved = resolve(plan)
     require_same(manifest, resolved.manifest, model)

@@ -1,0 +1,456 @@
+"""Compare methods on image files: a run that is resumed, and beside it its picture, scores and table for people."""
+
+import contextlib
+import importlib
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fringe._progress import Progress
+from fringe._tables import Styled, TextTable
+from fringe._text import counted, plain, to_csv, to_json
+from fringe.bench.experiments import (
+    ExperimentSpec,
+    Plan,
+    Results,
+    RunOptions,
+    RunResult,
+    ScoreRecord,
+    SerialExecutor,
+    Store,
+    Task,
+    TaskRunner,
+    build_plan,
+    mixed,
+    results_of,
+    run_plan,
+    versions_of,
+)
+from fringe.bench.experiments import Progress as Callbacks
+from fringe.data import SOURCE
+from fringe.errors import FringeError, InputError
+from fringe.evaluation import (
+    LEVEL,
+    METRIC_REFUSED,
+    NOT_BETTER,
+    RESAMPLES,
+    Comparison,
+    MethodResult,
+    Validity,
+    degraded_scores,
+    grid_row,
+    judge_metrics,
+    metric_labels,
+    summarise,
+)
+from fringe.explanations import CompareSpec, Failure, ImageRun, Prepared
+from fringe.metrics import ARROW, EvaluationContext, Metric, Scores, best_of
+from fringe.paths import Problem
+
+FIGURE, SCORES = "compare.png", "scores.csv"
+VALIDITY, AGREEMENT = "validity.json", "agreement.png"
+COLUMNS = ("method", "control", "metric", "image", "score", "flags")
+#: Images, and numbers of input, of one task.
+BATCH_IMAGES, BATCH_NUMBERS = 64, 10_000_000
+
+
+class ImageComparison(ImageRun[CompareSpec]):
+    """A run of an experiment on given images, with files for people: :meth:`open`, then :meth:`compute`.
+
+    Attributes:
+        plan: What is computed; before :meth:`open` with a stand-in for the model.
+        validity: What is known of the metrics, at the end of a run that judges them.
+    """
+
+    command = "compare"
+    validity: Validity | None = None
+
+    def __init__(self, inputs: Sequence[str], out: Path, spec: CompareSpec, *, overwrite: bool = False):
+        chosen = {name: getattr(spec, name) for name in ("methods", "metrics", "set", "controls", "references")}
+        self._same = {**chosen, "name": self.command, "sample": False, "limits": {}}
+        self.plan = build_plan(ExperimentSpec(**self._same, model={"model": SOURCE}, data=(SOURCE,)))
+        importlib.import_module("fringe.plots")  # a missing package is reported now
+        super().__init__(inputs, out, spec, overwrite=overwrite)
+        refused = {failure.source for failure in self.missing}
+        self._data = tuple(text for text in inputs if text not in refused)
+        self._default_references = self.refs if len(self.refs) > 1 else ()
+        self.failures += self.missing
+        self._scores, self._costs, self._images = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
+        self._refused = list[dict[str, Any]]()
+
+    @property
+    def errors(self) -> list[tuple[str, str]]:
+        """Label and error of what failed, methods or scores, each once."""
+        errors = [(entry["label"], error["error"]) for entry in self._costs for error in entry["errors"]]
+        refused = [(f"metric {one['metric']}", one["reason"]) for one in self._refused]
+        return list(dict.fromkeys([*errors, *refused]))
+
+    @property
+    def any_map(self) -> bool:
+        return any(entry["maps"] for entry in self._costs if not entry["control"])
+
+    def describe(self) -> Sequence[str | TextTable]:
+        """Return a table of methods by metrics, for people; nothing if no image was compared."""
+        return describe_comparison(self.document, self.plan.metrics) if self.done else ()
+
+    def _check(self) -> None:
+        """Refuse what would fail for every image, before the folder becomes a run."""
+        for label, method in self.plan.models[0].methods.items():
+            if method.uses_references and not self.references.ids:
+                message = f"{label} explains an image by others, and there are none"
+                hint = "name a folder of them, or compare several images"
+                raise InputError(message, argument="references", hint=hint)
+        first = next((item for item in map(self.prepare, self.refs) if isinstance(item, Prepared)), None)
+        answer = "" if first is None else self.logits([first])
+        if not isinstance(answer, str):
+            self.classifier.resolve_target(self.target, answer[1])
+        numbers = 1 if first is None else first.x.numel()
+        self.plan = self._plan(max(1, min(BATCH_IMAGES, -(-BATCH_NUMBERS // numbers))))
+
+    def _plan(self, shard: int) -> Plan:
+        spec = self.spec
+        names = ("seed", "score", "exif", "preprocessing", "trust_code", "model_output")
+        plan = build_plan(
+            ExperimentSpec(
+                **self._same,
+                **{name: getattr(spec, name) for name in names},
+                model=self.loaded,
+                data=self._data,
+                n=len(self.refs),
+                target=self.target,
+                shard=shard,
+            )
+        )
+        return replace(plan, shown=len(self.refs) if spec.validity else spec.rows)
+
+    def compute(self, bar: Progress) -> None:
+        """Compute what the folder lacks, and write the files.
+
+        Raises:
+            Interrupted: On a signal; what was computed stays.
+            TransientError: If the disk or device fails; what was computed stays.
+        """
+        spec = self.spec
+        executor = SerialExecutor(keep=True, progress=lambda what, done, total: bar.step(done, total, what))
+        how: dict[str, Any] = {"device": spec.device, "batch_size": spec.batch_size, "executor": executor}
+        options = RunOptions(**how, amend=True, retry=True, renew=self._overwrite)
+        with Store(self._out, beside=True):
+            callbacks = Callbacks(
+                lambda _, tasks: bar.begin(sum(len(task.images) for task in tasks)),
+                lambda report: bar.advance(len(report.task.images), report.task.method),
+            )
+            finished = run_plan(self.plan, self._out, options.resolve(), callbacks)
+        store, manifest = Store(self._out, create=False), finished.resolved.manifest
+        table = _Table(results_of(store, manifest), finished)
+        if finished.cause is None:
+            self._add_images(table, store, executor.runner)
+            for line in mixed(versions_of(store.tasks(), manifest)):
+                warnings.warn(f"results of several versions are mixed: {line}", stacklevel=2)
+        else:
+            self._add_scores(table, [i for i in range(len(manifest.images)) if table.is_scored(i)])
+        self._write_summary(complete=finished.cause is None)
+        if finished.cause is not None:
+            raise finished.cause
+
+    def _add_images(self, table: "_Table", store: Store, runner: TaskRunner) -> None:
+        """Add the scores of the images that the model takes, draw the first of them, and judge the metrics."""
+        at, rows, degraded = list[int](), list[tuple[int, Any]](), list[dict[str, Any]]()
+        entries, settings = dict[int, dict[str, Any]](), dict[str, Any]()
+        for groups in table.groups(self.plan.shard, runner):
+            at += sorted(i for positions, _ in groups for i in positions)
+            for positions, context in groups:
+                problem, logits = context.problem, context.problem.logits.cpu()
+                settings = settings or _used_settings(self.plan, problem)
+                for i, values, target in zip(positions, logits, problem.target, strict=True):
+                    ref = table.pictures[i].ref
+                    entries[i] = {**self.image_entry(ref, values, target), "sha256": self.sha256(ref)}
+                drawn = [k for k, i in enumerate(positions) if i in at[: self.spec.rows]]
+                kept = list(range(len(positions))) if self.spec.validity else drawn
+                if kept:
+                    part = table.comparison([positions[k] for k in kept], problem.target[kept], store, runner)
+                    part = replace(part, metrics=self.plan.metrics, seed=self.spec.seed, evaluation=context)
+                    known = self.context(part.images, problem.inputs[kept], logits[kept])
+                    rows += [(positions[k], grid_row(part, known, n)) for n, k in enumerate(kept) if k in drawn]
+                    degraded += degraded_scores(part) if self.spec.validity else []
+        self._images = [entries[i] for i in at]
+        self._add_failures(table, at)
+        self._add_scores(table, at, settings)
+        if rows:
+            self._draw([row for _, row in sorted(rows, key=lambda one: one[0])])
+        if self.spec.validity and at:
+            self._judge(degraded)
+
+    def _add_failures(self, table: "_Table", at: Sequence[int]) -> None:
+        """Add why images were not compared: those that cannot be found or opened, and those that the model refuses."""
+        known = {picture.ref.id for picture in table.pictures}
+        lost = (item for item in (self.prepare(ref) for ref in self.refs if ref.id not in known))
+        self.failures += [item if isinstance(item, Failure) else Failure.of(item.ref, "it changed") for item in lost]
+        refused = [i for i in range(len(table.pictures)) if i not in set(at)]
+        self.failures += [Failure.of(table.pictures[i].ref, table.reason(i)) for i in refused]
+
+    def _add_scores(self, table: "_Table", at: Sequence[int], settings: Mapping[str, Any] | None = None) -> None:
+        self.done, self.left = len(at), bool(table.left)
+        self._scores = [row for method in table.methods for row in table.rows(method, at)]
+        self._costs = [table.cost(method, at, (settings or {}).get(method)) for method in table.methods if at]
+        self._refused = [entry for method in table.methods for entry in table.refused(method, at)]
+
+    def _draw(self, rows: Sequence[Any]) -> None:
+        from fringe.plots import captions, comparison_grid
+
+        methods, pool = list(self.plan.models[0].methods), None if self.spec.pool == "auto" else self.spec.pool
+        first = f"first {len(rows)} of {self.done} images" if self.done > len(rows) else counted(self.done, "image")
+        title = f"{self.loaded.label} · {first} · {counted(len(methods), 'method')}"
+        caption = captions(metric_labels(self.plan.metrics))
+        figure = comparison_grid(rows, methods, title=title, caption=caption, pool=pool)
+        self.folder.attempt(FIGURE, lambda path: figure.savefig(path))
+
+    def _judge(self, degraded: Sequence[Mapping[str, Any]]) -> None:
+        """Write what is known of the metrics, with a figure of how alike they are."""
+        self.validity = judge_metrics(self._scores, degraded, self.plan.metrics, self.spec.seed)
+        document = {"model": self.loaded.label, "images": self.done, **plain(self.validity.record())}
+        self.folder.attempt_text(VALIDITY, to_json(document))
+        if self.validity.agreement is not None:
+            figure = self.validity.agreement.plot(self.loaded.label)
+            self.folder.attempt(AGREEMENT, lambda path: figure.savefig(path))
+
+    def _write_summary(self, *, complete: bool) -> None:
+        metrics, words = self.plan.metrics, ("title", "direction", "unit", "space")
+        self.folder.attempt_text(SCORES, scores_csv(self._scores))
+        counts = {"inputs": self.done + len(self.failures), "compared": self.done, "failed": len(self.failures)}
+        self.write_document(
+            {
+                "target": self.target,
+                "complete": complete,
+                "counts": counts,
+                "figure": FIGURE if FIGURE in self.folder.written else None,
+                "scores": SCORES,
+                "methods": plain(self._costs),
+                "metrics": [
+                    {"label": label, **{name: getattr(m, name) for name in words}, "settings": plain(m.record())}
+                    for label, m in metrics.items()
+                ],
+                "refused": plain(self._refused),
+                "interval": {
+                    "of": "what the entry's summary names",
+                    "kind": "percentile bootstrap over images",
+                    "level": LEVEL,
+                    "resamples": RESAMPLES,
+                },
+                "table": plain(summarise(self._scores, metrics, self.spec.seed)),
+                **({} if self.validity is None else {"validity": plain(self.validity.record())}),
+                "images": [*self._images, *(failure.entry() for failure in self.failures)],
+            }
+        )
+
+
+class _Table:
+    """The stored records of a run of one model, by method, metric and position of the image."""
+
+    def __init__(self, results: Results, finished: RunResult):
+        self.manifest = manifest = finished.resolved.manifest
+        (self.model,) = results.models
+        self.methods, self._metrics = results.methods(self.model), results.metrics
+        self.is_control = results.is_control
+        self._records = {(m, k): results.cell(self.model, m, k).rows for m in self.methods for k in self._metrics}
+        self.digests = [image["digest"] for image in manifest.images]
+        self.pictures = [finished.resolved.pictures[digest] for digest in self.digests]
+        reports = finished.log.reports
+        self.left = {(one.task.method, image): why for one in reports for image, why in one.left.items()}
+
+    def groups(self, shard: int, runner: TaskRunner) -> Iterator[list[tuple[list[int], EvaluationContext]]]:
+        """Open the images as the tasks did: block by block, those of one size together, with their positions."""
+        places = {picture.key: i for i, picture in enumerate(self.pictures)}
+        for start in range(0, len(self.digests), shard):
+            found = runner.subjects(self.model, self.digests[start : start + shard])
+            yield [([places[key] for key in context.problem.keys], context) for context in found]
+
+    def is_scored(self, i: int) -> bool:
+        """Whether all methods are done with an image, and it has a score."""
+        records = [column[i] for column in self._records.values()]
+        return None not in records and any(one is not None and one.status == "ok" for one in records)
+
+    def reason(self, i: int) -> str:
+        """Why an image has no score, or the first reason of several."""
+        column = ((method, self._records[method, metric][i]) for method in self.methods for metric in self._metrics)
+        method, record = next(column)
+        return self._why(method, record, i)
+
+    def _why(self, method: str, record: ScoreRecord | None, i: int) -> str:
+        if record is None:
+            return self.left.get((method, self.digests[i]), "it is left to the next run")
+        return record.error or record.status
+
+    def _fault(self, method: str, metric: str, i: int) -> str:
+        """What is wrong with a map, whatever the metric."""
+        record = self._records[method, metric][i]
+        status = "failed" if record is None else record.status
+        return "" if status == "ok" or self._refusal(method, metric, i) else status
+
+    def _refusal(self, method: str, metric: str, i: int) -> str:
+        """Why a metric refused a map."""
+        record, before = self._records[method, metric][i], f"metric {metric}: "
+        refused = record is not None and record.status == "failed" and (record.error or "").startswith(before)
+        return str(record.error).removeprefix(before) if record is not None and refused else ""
+
+    def rows(self, method: str, at: Sequence[int]) -> list[dict[str, Any]]:
+        """What :func:`fringe.evaluation.tidy` makes of a comparison."""
+        rows = list[dict[str, Any]]()
+        for metric in self._metrics:
+            for i in at:
+                record, fault = self._records[method, metric][i], self._fault(method, metric, i)
+                flags = [] if record is None else list(record.flags)
+                flags = [fault] if fault else [METRIC_REFUSED] if self._refusal(method, metric, i) else flags
+                names = {"method": method, "control": self.is_control(method), "metric": metric}
+                score = None if record is None else record.score
+                rows.append({**names, "image": self.manifest.images[i]["id"], "score": score, "flags": flags})
+        return rows
+
+    def cost(self, method: str, at: Sequence[int], settings: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What the maps of a method took, and the errors of those that failed."""
+        first = self._metrics[0]
+        records, faults = self._records[method, first], {i: self._fault(method, first, i) for i in at}
+        made = [record for i in at if (record := records[i]) is not None]
+        errors = Counter(self._why(method, records[i], i) for i in at if faults[i] == "failed")
+        passes = {kind: round(sum(getattr(one, kind) for one in made)) for kind in ("forward", "jvp", "vjp")}
+        maps = sum(not fault for fault in faults.values())
+        asked = self.manifest.settings[self.model][method]["method"]
+        return {
+            "label": method,
+            "control": self.is_control(method),
+            "settings": settings if maps and settings is not None else asked,
+            "images": len(at),
+            "maps": maps,
+            "passes": passes,
+            "seconds": round(sum(one.seconds for one in made), 3),
+            "errors": [{"error": error, "images": n} for error, n in errors.items()],
+        }
+
+    def refused(self, method: str, at: Sequence[int]) -> list[dict[str, Any]]:
+        """Why metrics refused maps of a method, and how many."""
+        return [
+            {"method": method, "metric": metric, "reason": reason, "images": n}
+            for metric in self._metrics
+            for reason, n in Counter(filter(None, (self._refusal(method, metric, i) for i in at))).items()
+        ]
+
+    def comparison(self, at: Sequence[int], target: Tensor, store: Store, runner: TaskRunner) -> Comparison:
+        """The methods on some images of one size, with their maps: those that the store lacks are made again."""
+        rows = [self._result(method, at, store, runner) for method in self.methods if not self.is_control(method)]
+        return Comparison(tuple(self.manifest.images[i]["id"] for i in at), target, {}, tuple(rows), 0)
+
+    def _result(self, method: str, at: Sequence[int], store: Store, runner: TaskRunner) -> MethodResult:
+        setting, digests = self.manifest.setting_key(self.model, method), [self.digests[i] for i in at]
+        faults = tuple(self._fault(method, self._metrics[0], i) for i in at)
+        maps = store.load_maps(setting, digests)
+        lacking = [one for one, fault in zip(digests, faults, strict=True) if fault != "failed" and one not in maps]
+        if lacking:
+            maps |= runner.perform(Task(self.model, method, setting, (), (), tuple(lacking))).maps
+        known = [maps[digest].values for digest in digests if digest in maps]
+        values = [maps[one].values if one in maps else torch.full_like(known[0], torch.nan) for one in digests if known]
+        scores = dict[str, Scores]()
+        for metric in self._metrics:
+            records = [self._records[method, metric][i] for i in at]
+            numbers = [math.nan if one is None or one.score is None else one.score for one in records]
+            refusals = tuple(self._refusal(method, metric, i) for i in at)
+            column = torch.tensor(numbers, dtype=torch.float64)
+            scores[metric] = Scores(column, refusals=refusals if any(refusals) else ())
+        return MethodResult(method, False, {}, scores, faults, maps=torch.stack(values) if values else None)
+
+
+def _used_settings(plan: Plan, problem: Problem) -> dict[str, Mapping[str, Any]]:
+    """The settings that the methods use for such images; of those that take them."""
+    settings = dict[str, Mapping[str, Any]]()
+    for one in plan.candidates(plan.models[0]):
+        with contextlib.suppress(FringeError):
+            settings[one.label] = replace(one, method=one.method and one.method.fitted(problem)).record()
+    return settings
+
+
+def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line per method, metric and image; a missing score is empty, flags have semicolons between them."""
+    lines = [{**row, "control": str(row["control"]).lower(), "flags": ";".join(row["flags"])} for row in rows]
+    return to_csv(lines, COLUMNS)
+
+
+def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[str | TextTable]:
+    """A table of methods by metrics: means or medians with their intervals, the best in bold, controls below a rule;
+    then what is known of the metrics."""
+    cells = {(entry["method"], entry["metric"]): entry for entry in document["table"]}
+    methods = document["methods"]
+    names = [method["label"] for method in methods if not method["control"]]
+    best = {label: best_of([_value(cells[n, label]) for n in names], m.direction) for label, m in metrics.items()}
+    rows: list[list[str]] = []
+    for method in methods:
+        entries = {label: cells[method["label"], label] for label in metrics}
+        scores = [_score(entry, None if method["control"] else best[label]) for label, entry in entries.items()]
+        rows.append([method["label"], *scores, *_costs(method, list(entries.values()))])
+    titles = [f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip() for label, metric in metrics.items()]
+    numbers = ("n", "flagged", "passes", "seconds")
+    rules = (len(names) - 1,) if len(names) < len(methods) else ()
+    parts = [
+        TextTable(("method", *(f"{title}~" for title in titles), *numbers), rows, numbers, rules),
+        _legend(document),
+    ]
+    return parts + (_describe_validity(document["validity"]["metrics"]) if "validity" in document else [])
+
+
+def _describe_validity(entries: Sequence[Mapping[str, Any]]) -> list[str | TextTable]:
+    """How each metric did on degraded maps and against blind ones."""
+    rows: list[list[str]] = []
+    for entry in entries:
+        words = entry["verdict"] + (f": {entry['reason']}" if entry["reason"] else "")
+        verdict = Styled(words, "bold red" if entry["verdict"] == "does not pass" else "")
+        sizes = ["—" if entry[name] is None else _number(entry[name]) for name in ("power", "gap")]
+        rows.append([entry["metric"].replace("_", " "), _score(entry["validity"], None), *sizes, verdict])
+    numbers = ("validity", "power", "gap")
+    words = "validity: order of degraded maps, from -1 to 1; power and gap: effect sizes, of moving 40 % of the pixels"
+    table = TextTable(("metric", *numbers, "verdict~"), rows, numbers)
+    return ["", table, f"{words} and of the best method over the best control"]
+
+
+def _value(entry: Mapping[str, Any]) -> float | None:
+    return entry[entry["summary"]]
+
+
+def _score(entry: Mapping[str, Any], best: float | None) -> str:
+    value = _value(entry)
+    if value is None:
+        return "—"
+    interval = "" if entry["low"] is None else f" [{_number(entry['low'])}…{_number(entry['high'])}]"
+    mark = NOT_BETTER if entry.get("better_than_controls") is False else ""
+    return Styled(_number(value) + mark + interval, "bold" if value == best else "")
+
+
+def _costs(method: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """How many images have a score, how many scores are flagged, and the passes and seconds of one map."""
+    counts = sorted({entry["n"] for entry in entries if entry["n"]}) or [0]
+    flagged, passes = sum(entry["flagged"] for entry in entries), sum(method["passes"].values())
+    images = max(method["images"], 1)
+    cost = (f"{passes / images:.0f}", f"{method['seconds'] / images:.2f}") if passes else ("", "")
+    return "–".join(map(str, counts[:: max(len(counts) - 1, 1)])), str(flagged or ""), *cost
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}" if value == 0 or 1e-3 <= abs(value) < 1e3 else f"{value:.2g}"
+
+
+def _legend(document: Mapping[str, Any]) -> str:
+    flags = Counter[str]()
+    for entry in document["table"]:
+        flags.update(entry["flags"])
+    medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
+    summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
+    costs = "n: images with a score; passes and seconds: of one image's map"
+    counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
+    marked = any(entry["better_than_controls"] is False for entry in document["table"])
+    tested = (
+        f"\n{NOT_BETTER}: not shown to be better than every control (sign-flip tests, adjusted after Holm)" * marked
+    )
+    return f"{summary} [95 % bootstrap interval over images]; {costs}{tested}{counts}"
