@@ -473,7 +473,7 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     Raises:
         InputError: If there is no such method or preset.
     """
-    if isinstance(method, type) and issubclass(method, Attributor):
+    if isinstance(method, type) and issubclass(method, Attributor):  # pyright: ignore[reportUnnecessaryIsInstance]
         return method()
     if isinstance(method, str) and Reference.parse(method).name.endswith(".py"):
         hint = "for a benchmark see 'How do I score my own method?' in docs/questions.md"
