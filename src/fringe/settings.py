@@ -53,7 +53,8 @@ class Options(BaseModel):
             return original
         name = str(first["loc"][0])
         field = type(self).model_fields[name]
-        hint = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        metadata = tuple(field.metadata)
+        hint = cast(Any, Annotated)[(field.annotation, *metadata)] if metadata else field.annotation
         return wrong_value(name, first["input"], self.expected.get(name) or _words(hint))
 
 

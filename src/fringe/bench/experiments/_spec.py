@@ -142,6 +142,7 @@ def _as_text(value: Any) -> str:
 
 def _limits(value: Any) -> dict[str, int]:
     form = "METRIC=N with N of at least 1, such as max_sensitivity=64"
+    pairs: list[tuple[str, Any]]
     if isinstance(value, Mapping):
         pairs = list(cast(Mapping[str, Any], value).items())
     else:
