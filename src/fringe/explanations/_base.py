@@ -15,7 +15,7 @@ from torch import Tensor
 import fringe
 from fringe._class_names import read_class_names, resolve_class_name
 from fringe._files import MAPS_BYTES, read_regular
-from fringe._tables import TextTable
+from fringe._tables import Table
 from fringe._text import to_json
 from fringe._urls import RemoteFile
 from fringe.attribution import Attributor, FRInGe, get_method, require_package, split_name
@@ -235,7 +235,7 @@ class ImageRun(Generic[Spec]):
         """The files of the run itself that were written; each explained image has a folder beside them."""
         return list(self.folder.written.values())
 
-    def describe(self) -> Sequence[str | TextTable]:
+    def describe(self) -> Sequence[str | Table]:
         """Return what the run shows at its end, for people: tables and lines."""
         raise NotImplementedError
 

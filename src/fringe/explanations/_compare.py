@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fringe._tables import TextTable
+from fringe._tables import Table
 from fringe._text import counted, plain, to_csv, to_json
 from fringe.bench.experiments import ExperimentSpec, build_plan
 from fringe.data import SOURCE
@@ -82,7 +82,7 @@ class ComparisonRun(ImageRun[CompareSpec]):
     def any_map(self) -> bool:
         return any(entry["maps"] for entry in self._costs.values() if not entry["control"])
 
-    def describe(self) -> Sequence[str | TextTable]:
+    def describe(self) -> Sequence[str | Table]:
         """Return a table of methods by metrics, for people; nothing if no image was compared."""
         return describe_comparison(self.document, self.metrics) if self.done else ()
 
