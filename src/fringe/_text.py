@@ -44,7 +44,7 @@ def number(
         scientific = not 1e-4 <= abs(value) < 10**digits
     elif scientific is None:
         scientific = abs(value) >= LARGE or round(value, decimals) == 0
-    if scientific and value != 0:
+    if scientific and value != 0.0:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         text = f"{mantissa}×10{str(int(exponent)).translate(_SUPERSCRIPT)}"
     else:

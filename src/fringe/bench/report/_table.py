@@ -222,12 +222,17 @@ def build_table(
     cells = {(method, label): results.cell(model, method, label) for method in labels for label in known}
     scores = {key: cell.scores for key, cell in cells.items()}
     clusters = {label: results.clusters(model, label) for label in known}
-    measured = [(column, known[label].summary, clusters[label]) for (_, label), column in scores.items()]
-    estimates = dict(zip(cells, estimate_all(measured, seed), strict=True))
+    measured = estimate_all(
+        [(column, known[label].summary, clusters[label]) for (_, label), column in scores.items()], seed
+    )
+    estimates = dict(zip(cells, measured, strict=True))
     others = set(methods) - {reference}
     compared = [(m, label) for m, label in cells if m in others and known[label].direction != "none"]
-    pairs = [(scores[reference, label], scores[method, label], known[label].summary) for method, label in compared]
-    paired = paired_all(pairs, seed, clusters=results.clusters(model))
+    paired = paired_all(
+        [(scores[reference, label], scores[method, label], known[label].summary) for method, label in compared],
+        seed,
+        clusters=results.clusters(model),
+    )
     differences = dict(zip(compared, paired, strict=True))
     adjusted = dict(zip(compared, holm([difference.p for difference in paired]), strict=True))
     tests: dict[tuple[str, str], ControlTest] = {}
