@@ -109,8 +109,8 @@ class Table:
     @property
     def numeric(self) -> list[bool]:
         """Which columns hold numbers."""
-        columns = zip(*self.cells, strict=True) if self.rows else [()] * len(self.columns)
-        return [any(cell.is_number for cell in column) for column in columns]
+        cells = self.cells
+        return [any(row[index].is_number for row in cells) for index in range(len(self.columns))]
 
     def show(self, file: Any = None) -> None:
         """Print the table; where no terminal limits a line, it is not wrapped."""
@@ -120,12 +120,14 @@ class Table:
         from rich.text import Text
 
         grid = Grid(box=box.HORIZONTALS, show_edge=False, pad_edge=False, header_style="bold")
+        cells, numeric = self.cells, self.numeric
         for index, name in enumerate(self.columns):
-            column = [row[index] for row in self.cells]
+            column = [row[index] for row in cells]
             # marks and intervals stand at the end, so that decimals of one number each stand below each other
-            short = any(cell.is_number for cell in column) and not any(cell.mark or " " in cell.text for cell in column)
+            more = any(cell.mark or {"±", "["} & set(cell.text) for cell in column)
+            short = numeric[index] and not more
             grid.add_column(name, justify="right" if short else "left", no_wrap=short, overflow="fold")
-        for index, row in enumerate(self.cells):
+        for index, row in enumerate(cells):
             letters = (Text(printable(_line(cell)), _COLOURS.get(cell.style, "")) for cell in row)
             grid.add_row(*letters, end_section=index in self.rules)
         console = Console(highlight=False, file=file)

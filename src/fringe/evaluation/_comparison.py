@@ -240,7 +240,11 @@ def score_table(
     methods = sum(not is_control[method] for method in costs)
     marked = any(cell.mark for column in columns for cell in column)
     return Table(
-        ("method", *(f"{label} {ARROW[metric.direction]}".strip() for label, metric in metrics.items()), *names),
+        (
+            "method",
+            *(f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip() for label, metric in metrics.items()),
+            *names,
+        ),
         rows,
         rules=(methods - 1,) if 0 < methods < len(rows) else (),
         notes=[f"{NOT_BETTER}: not shown to be better than every control"] * marked,

@@ -72,8 +72,8 @@ def _legend(document: Mapping[str, Any]) -> str:
     flags = Counter[str]()
     for entry in document["table"]:
         flags.update(entry["flags"])
-    medians = sorted({e["metric"] for e in document["table"] if e["summary"] == "median"})
+    medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
     summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
     costs = "n: images with a score; passes and seconds: of one image's map"
     counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
-    return f"{summary} [95% bootstrap interval over images]; {costs}{counts}"
+    return f"{summary} [95 % bootstrap interval over images]; {costs}{counts}"
