@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 #: What stands where there is no number.
-NONE = "–"
+_NONE = "–"
 #: From here on a number is printed as a power of ten, as in the paper's tables.
-LARGE = 1000.0
+_LARGE = 1000.0
 #: Fewest and most decimals of a column of numbers; the paper prints three.
-DECIMALS = (3, 6)
+_DECIMALS = (3, 6)
 _RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
 _SUPERSCRIPT = str.maketrans("-0123456789", _RAISED)
 
@@ -37,13 +37,13 @@ def number(
             zero and is not.
     """
     if value is None or not math.isfinite(value):
-        return NONE
+        return _NONE
     if isinstance(value, int):
         return str(value).replace("-", "−")
     if scientific is None and decimals is None:
         scientific = not 1e-4 <= abs(value) < 10**digits
     elif scientific is None:
-        scientific = abs(value) >= LARGE or round(value, decimals) == 0
+        scientific = abs(value) >= _LARGE or round(value, decimals) == 0
     if scientific and value != 0.0:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
         text = f"{mantissa}×10{str(int(exponent)).translate(_SUPERSCRIPT)}"
@@ -78,8 +78,8 @@ def decimals_for(spreads: Iterable[tuple[float, float]]) -> int:
         The fewest decimals, of three to six, with which no spread is printed as zero, except those that six show as
         zero, too, such as rounding, or that belong to a number printed as a power of ten.
     """
-    fewest, most = DECIMALS
-    widths = [half for value, half in spreads if math.isfinite(value) and abs(value) < LARGE and math.isfinite(half)]
+    fewest, most = _DECIMALS
+    widths = [half for value, half in spreads if math.isfinite(value) and abs(value) < _LARGE and math.isfinite(half)]
     smallest = min((width for width in widths if round(width, most) > 0), default=1.0)
     return next(places for places in range(fewest, most + 1) if round(smallest, places) > 0)
 
@@ -87,7 +87,7 @@ def decimals_for(spreads: Iterable[tuple[float, float]]) -> int:
 def percent(share: float | None, decimals: int = 1) -> str:
     """Return ``62.3%``; a share that is not zero is not printed as zero."""
     if share is None or not math.isfinite(share):
-        return NONE
+        return _NONE
     least = 10.0 ** -(decimals + 2)
     text = f"< {least:.{decimals}%}" if 0 < share < least else f"{share:.{decimals}%}"
     return text.replace("-", "−")

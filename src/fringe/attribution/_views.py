@@ -298,14 +298,14 @@ class Views:
         verdict, advice = self._status(row)
         tone, sentence = SENTENCES.get(verdict, ("fair", ""))
         name = str(row) if self.context is None else self.context.ids[row]
-        about = {"name": name, "classes": self._classes_text(row), "verdict": verdict, "advice": advice}
-        about |= {"sign": _MARKS[tone], "sentence": sentence, "words": "", "picture": b""}
+        shown: dict[str, Any] = {"name": name, "classes": self._classes_text(row), "verdict": verdict, "advice": advice}
+        shown |= {"sign": _MARKS[tone], "sentence": sentence, "words": "", "picture": b""}
         if self.context is not None and self.context.kind == "text":
-            about["words"] = token_html(*self._words_of(row))
+            shown["words"] = token_html(*self._words_of(row))
         elif self.context is not None or self.values.dim() - self.target.dim() in (2, 3):
             one: Any = self.select([row])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType] - of the attribution
-            about["picture"] = png_of(one.plot("signed" if self.context is None else None), dpi=80)
-        return about
+            shown["picture"] = png_of(one.plot("signed" if self.context is None else None), dpi=80)
+        return shown
 
     def __rich__(self) -> Any:
         """The text of this attribution for rich; below it, texts with each word on the colour of its evidence."""

@@ -235,8 +235,10 @@ def score_table(
     known = {(entry["method"], entry["metric"]): entry for entry in entries}
     columns = [_column([known[method, label] for method in costs], metric) for label, metric in metrics.items()]
     is_control = {method: entry["control"] for (method, _), entry in known.items()}
-    first = [Cell(method, note="control" if is_control[method] else "") for method in costs]
-    rows = [(name, *cells, *more) for name, *cells, more in zip(first, *columns, costs.values(), strict=True)]
+    rows = [
+        (Cell(method, note="control" * is_control[method]), *(column[index] for column in columns), *more)
+        for index, (method, more) in enumerate(costs.items())
+    ]
     methods = sum(not is_control[method] for method in costs)
     marked = any(cell.mark for column in columns for cell in column)
     return Table(
