@@ -46,7 +46,7 @@ HEAVY = {  # package: the only rooms that may import it
     "yaml": {"cli", "experiments"},
     "polars": {"experiments", "report"},
     "pebble": {"experiments"},
-    "jinja2": {"page", "report"},
+    "jinja2": {None},
     "captum": {"captum"},  # the methods of captum, zennit and lxt are loaded by name when one is asked for
     "zennit": set(),
     "lxt": set(),

@@ -129,7 +129,7 @@ def test_a_report_section_is_a_function(monkeypatch, tmp_path):
     def with_remark(inputs, table, prefix):
         chapter = original(inputs, table, prefix)
         remark = _build.Section("Remark", ("A section of mine.",))
-        return _build.Chapter(chapter.title, (*chapter.sections, remark))
+        return dataclasses.replace(chapter, sections=(*chapter.sections, remark))
 
     monkeypatch.setattr(_build, "_model_chapter", with_remark)
     spec = experiments.ExperimentSpec(**DIGITS, methods="ig", metrics="sparseness", set=["ig.steps=2"])

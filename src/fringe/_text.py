@@ -1,11 +1,96 @@
-"""Text as a terminal, a JSON file and a spreadsheet may show it."""
+"""Numbers as people read them, and text as a terminal, a JSON file, a spreadsheet, Markdown and LaTeX may show it."""
 
 import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+#: What stands where there is no number.
+_NONE = "–"
+#: From here on a number is printed as a power of ten, as in the paper's tables.
+_LARGE = 1000.0
+#: Fewest and most decimals of a column of numbers; the paper prints three.
+_DECIMALS = (3, 6)
+_RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"
+_SUPERSCRIPT = str.maketrans("-0123456789", _RAISED)
+
+
+def number(
+    value: float | None,
+    decimals: int | None = None,
+    *,
+    digits: int = 3,
+    signed: bool = False,
+    scientific: bool | None = None,
+) -> str:
+    """Return ``0.597``, ``12``, ``3.81×10³``, or a dash for None and numbers that are not finite.
+
+    Args:
+        value: The number; a whole number of type int is printed in full.
+        decimals: Digits behind the point, for numbers that stand in one column; None for ``digits`` significant ones.
+        digits: Significant digits of a number that stands alone, or of a power of ten.
+        signed: Whether a positive number has its sign.
+        scientific: Whether it is printed as a power of ten; by default a large number, and one that would be printed as
+            zero and is not.
+    """
+    if value is None or not math.isfinite(value):
+        return _NONE
+    if isinstance(value, int):
+        return str(value).replace("-", "−")
+    if scientific is None and decimals is None:
+        scientific = not 1e-4 <= abs(value) < 10**digits
+    elif scientific is None:
+        scientific = abs(value) >= _LARGE or round(value, decimals) == 0
+    if scientific and value != 0.0:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        text = f"{mantissa}×10{str(int(exponent)).translate(_SUPERSCRIPT)}"
+    else:
+        text = f"{value:.{digits}g}" if decimals is None else f"{value:.{decimals}f}"
+    return ("+" * (signed and value > 0) + text).replace("-", "−")
+
+
+def with_spread(value: float | None, half: float, decimals: int | None = None) -> str:
+    """Return ``0.597 ± 0.015``; without the second half if it is not finite."""
+    text = number(value, decimals)
+    if value is None or not math.isfinite(value) or not math.isfinite(half):
+        return text
+    return f"{text} ± {number(half, decimals, scientific='×' in text)}"
+
+
+def with_interval(value: float | None, low: float | None, high: float | None, decimals: int | None = None) -> str:
+    """Return ``0.325 [0.301, 0.350]``; without the interval if there is none."""
+    text = number(value, decimals)
+    if value is None or not math.isfinite(value) or low is None or high is None or not math.isfinite(low):
+        return text
+    return f"{text} [{number(low, decimals)}, {number(high, decimals)}]"
+
+
+def decimals_for(spreads: Iterable[tuple[float, float]]) -> int:
+    """Return how many decimals a column of numbers needs.
+
+    Args:
+        spreads: Each number and what stands behind its ±.
+
+    Returns:
+        The fewest decimals, of three to six, with which no spread is printed as zero, except those that six show as
+        zero, too, such as rounding, or that belong to a number printed as a power of ten.
+    """
+    fewest, most = _DECIMALS
+    widths = [half for value, half in spreads if math.isfinite(value) and abs(value) < _LARGE and math.isfinite(half)]
+    smallest = min((width for width in widths if round(width, most) > 0), default=1.0)
+    return next(places for places in range(fewest, most + 1) if round(smallest, places) > 0)
+
+
+def percent(share: float | None, decimals: int = 1) -> str:
+    """Return ``62.3%``; a share that is not zero is not printed as zero."""
+    if share is None or not math.isfinite(share):
+        return _NONE
+    least = 10.0 ** -(decimals + 2)
+    text = f"< {least:.{decimals}%}" if 0 < share < least else f"{share:.{decimals}%}"
+    return text.replace("-", "−")
 
 
 def printable(text: str) -> str:
@@ -56,6 +141,48 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value
+
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]~|$])")
+_MARKDOWN_START = re.compile(r"^(\d{0,9})([-+#>=.)])")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{letter: f"\\{letter}" for letter in "{}$&#%_"},
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\char34{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": "$-$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "†": r"\dag{}",
+    "‡": r"\ddag{}",
+    "—": "---",
+    "–": "--",
+    **{raised: rf"\textsuperscript{{{plain}}}" for raised, plain in zip(_RAISED, ("$-$", *"0123456789"), strict=True)},
+    **dict.fromkeys("«»ÐÞðþ", "?"),  # LaTeX's default fonts lack these
+}
+
+
+def one_line(text: str) -> str:
+    """Return ``text`` with single spaces in place of line feeds and tabs."""
+    return " ".join(text.split())
+
+
+def escape_markdown(text: str) -> str:
+    """Return ``text`` as Markdown that shows it and does nothing else, on one line: no markup, no HTML, no list, no
+    mention, no formula."""
+    line = _MARKDOWN.sub(r"\\\1", printable(one_line(text)).replace("&", "&amp;").replace("<", "&lt;"))
+    return _MARKDOWN_START.sub(r"\1\\\2", line).replace("@", "&#64;")
+
+
+def escape_latex(text: str) -> str:
+    """Return ``text`` as LaTeX that prints it, on one line. What LaTeX's default fonts lack becomes a question mark."""
+    return "".join(_LATEX.get(c, c if c.isprintable() and ord(c) < 256 else "?") for c in one_line(text))
 
 
 #: A spreadsheet would compute a text that begins with one of these; it gets an apostrophe in front.

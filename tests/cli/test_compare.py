@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 
 import numpy as np
@@ -104,9 +105,9 @@ def test_the_table_says_where_better_is_and_how_many_images_there_are(tmp_path):
     (line,) = [line for line in shown if line.startswith("ig ")]
     assert [text.partition(" ")[0].strip("─") for text in shown[1:7]] == ["", "ig", "", *list(CONTROLS)[:3]]
     entries = {e["metric"]: e for e in read(tmp_path)["table"] if e["method"] == "ig"}
-    for name in ("sparseness", "deletion:fast"):
-        mean, low, high = (f"{entries[name][key]:.3f}" for key in ("mean", "low", "high"))
-        assert f"{mean} [{low}…{high}]" in line
+    printed = [list(map(float, found)) for found in re.findall(r"([\d.]+) \[([\d.]+), ([\d.]+)\]", line)]
+    for name, found in zip(("sparseness", "deletion:fast"), printed, strict=True):
+        assert found == pytest.approx([entries[name][key] for key in ("mean", "low", "high")], abs=5e-4)
     assert line.split()[-4:-1] == ["2", "1", "101"]  # images with a score, flagged scores, passes an image
     assert "flagged scores: " in result.stdout
     assert " zero_map " in result.stdout
@@ -123,7 +124,7 @@ def test_a_metric_of_maxima_is_summed_up_by_its_median(tmp_path):
     (entry,) = [e for e in read(tmp_path)["table"] if (e["method"], e["metric"]) == ("ig", "max_sensitivity")]
     assert (entry["summary"], entry["median"]) == ("median", ordered[1])
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("ig ")]
-    assert f" {ordered[1]:.3f} [{entry['low']:.3f}…{entry['high']:.3f}] " in line
+    assert f" {ordered[1]:.3f} [{entry['low']:.3f}, {entry['high']:.3f}]" in line
     assert "mean (median for max sensitivity) [95 %" in result.stdout
 
 

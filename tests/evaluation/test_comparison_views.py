@@ -1,6 +1,7 @@
 """A comparison as text, notebook, table and picture; and models and images in the forms that ``explain`` takes."""
 
 import dataclasses
+import re
 
 import matplotlib.figure
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import fringe
+from fringe._text import with_interval
 from fringe.evaluation import summarise, tidy
 from fringe.evaluation._comparison import LEAST_TESTED
 from fringe.metrics import get_metric
@@ -43,8 +45,9 @@ def test_the_text_is_the_table_of_the_summaries():
     assert lines[0] == "Comparison of digits · 2 images · 2 methods"
     assert lines[1].split() == ["method", "sparseness", "↑", "insertion", "↑", "passes"]
     (entry,) = (r for r in summarise(tidy(RESULT), RESULT.metrics) if (r["method"], r["metric"]) == ("ig", "insertion"))
-    assert lines[2].split()[:3:2] == ["ig", f"{entry['mean']:.3f}"]
-    assert len(lines) == 2 + len(RESULT.rows)
+    shown = with_interval(entry["mean"], entry["low"], entry["high"], 3)
+    assert re.split(r" {2,}", lines[3])[1:4:2] == ["ig", shown]
+    assert len(lines) == 4 + len(RESULT.rows)  # with two rules
     assert len(RESULT) == 2
     assert not [name for name in dir(RESULT) if name.startswith("_")]
 
@@ -79,11 +82,11 @@ def test_scores_that_are_not_better_than_every_control_are_marked():
 def test_the_mark_of_a_comparison_is_explained_below_its_table():
     found = fringe.compare("embedded:digits", "embedded:digits:0:6", METHODS, ["sparseness"])
     assert [entry["better_than_controls"] for entry in summarise(tidy(found), found.metrics)][:2] == [False, False]
-    head, *lines = repr(found).splitlines()[1:]
-    assert [line.split()[1].endswith("‡") for line in lines[:2]] == [True, True]
+    head, _, *lines = repr(found).splitlines()[1:]
+    assert [re.split(r" {2,}", line)[2].endswith("‡") for line in lines[:2]] == [True, True]
     assert lines[-1].strip() == "‡: not shown to be better than every control"
     assert sum("‡" in line for line in [head, *lines]) == 3
-    assert "<div>‡: not shown to be better than every control</div>" in found._repr_html_()
+    assert "<li>‡: not shown to be better than every control</li>" in found._repr_html_()
     assert "‡" not in repr(RESULT)  # of two images
 
 

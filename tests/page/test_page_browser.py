@@ -87,7 +87,7 @@ def test_the_slider_moves_image_map_bars_and_curve(visit, file):
     assert np.abs(pixels(page, "image") - last["image"]).max() > 2
     start = document["snapshots"][0]
     numbers = page.locator("#bars .number").all_inner_texts()
-    assert numbers[0] == f"{100 * start['probabilities'][0]:.1f} %"
+    assert numbers[0] == f"{100 * start['probabilities'][0]:.1f}%"
     assert page.locator("#status").inner_text().startswith("Step 0 of ")
     assert page.locator("#entropy").inner_text().startswith(f"{start['entropy']:.2f} of ")
     before = page.locator("#chart .now").get_attribute("cx")
@@ -228,7 +228,7 @@ def test_a_small_negative_score_has_two_minus_signs(visit, tmp_path):
     document = page_document(explained())
     document["path"]["scores"][0][0] = -0.00123
     (tmp_path / "page.html").write_text(render_page(document), encoding="utf-8")
-    assert "Its score went from −1.2e−3 to" in visit(tmp_path / "page.html").locator("#status").inner_text()
+    assert "Its score went from −1.2×10⁻³ to" in visit(tmp_path / "page.html").locator("#status").inner_text()
 
 
 def test_coming_back_shows_what_is_chosen(visit, file):

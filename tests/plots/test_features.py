@@ -20,7 +20,7 @@ def names(figure) -> list[str]:
 
 def test_bars_are_sorted_by_strength_with_the_colour_of_their_sign():
     figure = feature_bars(["a", "b", "c"], [0.5, -2.0, 1.0], inputs=[1.5, 2.0, -3.0], label="yes", note="ok: good")
-    assert names(figure) == ["b = 2", "c = -3", "a = 1.5"]
+    assert names(figure) == ["b = 2", "c = −3", "a = 1.5"]
     assert [bar.get_width() for bar in bars(figure)] == [-2.0, 1.0, 0.5]
     red, _, blue, _ = bars(figure)[1].get_facecolor()
     assert red > blue

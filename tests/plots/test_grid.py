@@ -113,7 +113,7 @@ def test_two_scores_stand_under_a_map():
 
 
 def test_numbers_are_short():
-    values = {0.434: ".43", -0.071: "-.07", 0.999: "1.00", 0.0: ".00", 1.25: "1.25", 12.3: "12", 2.5e6: "2e+06"}
+    values = {0.434: ".43", -0.071: "−.07", 0.999: "1.00", 0.0: ".00", 1.25: "1.25", 12.3: "12", 2.5e6: "2×10⁶"}
     assert {value: short_number(value) for value in values} == values
     assert short_number(math.nan) == "–"
 
@@ -138,7 +138,7 @@ def test_the_best_of_an_image_is_marked_unless_two_tie():
         ([0.4312, 0.4349, 0.2], "higher", ["MI .431", "MI .435", "MI .200"]),
         ([0.30001, 0.30002, 0.7], "lower", ["MI .30001", "MI .30002", "MI .70000"]),
         ([12.31, 12.34], "lower", ["MI 12.31", "MI 12.34"]),
-        ([123456.0, 123789.0], "higher", ["MI 1.23e+05", "MI 1.24e+05"]),
+        ([123456.0, 123789.0], "higher", ["MI 1.23×10⁵", "MI 1.24×10⁵"]),
         ([0.5, 0.6, 0.5001], "higher", ["MI .50", "MI .60", "MI .50"]),
     ],
 )

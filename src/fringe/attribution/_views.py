@@ -1,9 +1,7 @@
 """How an attribution is shown: in one screen of text, in a notebook, as a figure and as a table."""
 
-import base64
 from collections import Counter
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -11,7 +9,7 @@ from torch import Tensor
 
 from fringe._names import Reference
 from fringe._tables import FrameLibrary, make_frame
-from fringe._text import plain
+from fringe._text import percent, plain
 from fringe.attribution._context import Context
 from fringe.classifier import PassCounts
 from fringe.errors import InputError, require_choice
@@ -119,11 +117,11 @@ class Views:
         return "\n".join(["Attribution", *(f"  {line}" for line in lines)])
 
     def _repr_html_(self) -> str:
-        facts = " · ".join(f"{escape(name)} <b>{escape(text)}</b>" for name, text in self._summary().items())
-        rows = [self._row_html(i) for i in range(min(len(self), MOST_ROWS))]
-        more = f"<div>and {len(self) - MOST_ROWS} more</div>" if len(self) > MOST_ROWS else ""
-        style = "font-family:sans-serif;font-size:13px;line-height:1.5;max-width:60em"
-        return f'<div style="{style}"><div style="opacity:.8">{facts}</div>{"".join(rows)}{more}</div>'
+        from fringe._html import render
+
+        rows = [self._row(i) for i in range(min(len(self), MOST_ROWS))]
+        more, width = len(self) - len(rows), 300 if len(self) == 1 else 200
+        return render("attribution", facts=self._summary(), rows=rows, more=more, width=width)
 
     def plot(self, kind: PlotKind | None = None, *, target: int | None = None, ax: Any = None) -> "Figure":
         """Draw the maps, or the path of one input.
@@ -251,7 +249,7 @@ class Views:
         finite = self.completeness_residual[self.completeness_residual.isfinite()]
         residual = "none (the method has no completeness identity)"
         if finite.numel():
-            residual = f"median {float(finite.median()):.2%}, largest {float(finite.max()):.2%}"
+            residual = f"median {percent(float(finite.median()), 2)}, largest {percent(float(finite.max()), 2)}"
         counts = {"forward": self.passes.forward, "jvp": self.passes.jvp, "vjp": self.passes.vjp}
         total = sum(counts.values())
         passes = f"{total} ({', '.join(f'{n} {name}' for name, n in counts.items() if n)})" if total else "0"
@@ -272,7 +270,7 @@ class Views:
     def _classes_text(self, row: int) -> str:
         classes, label = self.target[row].flatten().tolist(), self.labels(row)[0]
         if self.context is not None and self.context.probabilities.shape[1] > 1:
-            label = f"{label} ({float(self.context.probabilities[row, classes[0]]):.1%})"
+            label = f"{label} ({percent(float(self.context.probabilities[row, classes[0]]))})"
         return label + (f", first of {len(classes)} classes" if len(classes) > 1 else "")
 
     def labels(self, row: int) -> tuple[str, ...]:
@@ -294,38 +292,21 @@ class Views:
         others: list[int] = self.contrast[row].flatten().tolist()
         return tuple(f"{label}, not {name(other)}" for label, other in zip(labels, others, strict=True))
 
-    def _row_html(self, row: int) -> str:
+    def _row(self, row: int) -> dict[str, Any]:
+        """What a notebook shows of an input: a picture, if there is one, and words on its verdict."""
+        from fringe.plots import png_of, token_html
+
         verdict, advice = self._status(row)
         tone, sentence = SENTENCES.get(verdict, ("fair", ""))
         name = str(row) if self.context is None else self.context.ids[row]
-        words = [
-            f'<span style="opacity:.8">{escape(name)}</span>',
-            f"<b>{escape(self._classes_text(row))}</b>",
-            f"{_MARKS[tone]} <b>{escape(verdict.replace('_', ' '))}</b>. {escape(sentence)}",
-            f'<span style="opacity:.8">{escape(advice)}</span>',
-        ]
-        picture = self._picture_html(row)
-        text = f'<div style="flex:1;min-width:16em">{"<br>".join(words)}</div>'
-        return (
-            f'<div style="display:flex;gap:12px;align-items:center;margin:8px 0;flex-wrap:wrap">{picture}{text}</div>'
-        )
-
-    def _picture_html(self, row: int) -> str:
-        """The first picture of an input, or nothing where there is none."""
-        from fringe.plots import png_of, token_html
-
-        if self.context is None and self.values.dim() - self.target.dim() not in (2, 3):
-            return ""
+        shown: dict[str, Any] = {"name": name, "classes": self._classes_text(row), "verdict": verdict, "advice": advice}
+        shown |= {"sign": _MARKS[tone], "sentence": sentence, "words": "", "picture": b""}
         if self.context is not None and self.context.kind == "text":
-            return f'<div style="flex-basis:100%">{token_html(*self._words_of(row))}</div>'
-        one: Any = self.select([row])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType] - of the attribution
-        figure = one.plot("signed" if self.context is None else None)
-        data = base64.b64encode(png_of(figure, dpi=80)).decode()
-        width = 300 if len(self) == 1 else 200
-        alt = escape(f"Map of {self._classes_text(row)}", quote=True)
-        return (
-            f'<img src="data:image/png;base64,{data}" alt="{alt}" style="width:{width}px;max-width:100%;height:auto">'
-        )
+            shown["words"] = token_html(*self._words_of(row))
+        elif self.context is not None or self.values.dim() - self.target.dim() in (2, 3):
+            one: Any = self.select([row])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType] - of the attribution
+            shown["picture"] = png_of(one.plot("signed" if self.context is None else None), dpi=80)
+        return shown
 
     def __rich__(self) -> Any:
         """The text of this attribution for rich; below it, texts with each word on the colour of its evidence."""

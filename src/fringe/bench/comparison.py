@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fringe._progress import Progress
-from fringe._tables import Styled, TextTable
+from fringe._tables import Cell, Row, Table
 from fringe._text import counted, plain, to_csv, to_json
 from fringe.bench.experiments import (
     ExperimentSpec,
@@ -39,7 +39,6 @@ from fringe.errors import FringeError, InputError
 from fringe.evaluation import (
     LEVEL,
     METRIC_REFUSED,
-    NOT_BETTER,
     RESAMPLES,
     Comparison,
     MethodResult,
@@ -48,10 +47,12 @@ from fringe.evaluation import (
     grid_row,
     judge_metrics,
     metric_labels,
+    score_table,
     summarise,
+    validity_table,
 )
 from fringe.explanations import CompareSpec, Failure, ImageRun, Prepared
-from fringe.metrics import ARROW, EvaluationContext, Metric, Scores, best_of
+from fringe.metrics import EvaluationContext, Metric, Scores
 from fringe.paths import Problem
 
 FIGURE, SCORES = "compare.png", "scores.csv"
@@ -96,7 +97,7 @@ class ImageComparison(ImageRun[CompareSpec]):
     def any_map(self) -> bool:
         return any(entry["maps"] for entry in self._costs if not entry["control"])
 
-    def describe(self) -> Sequence[str | TextTable]:
+    def describe(self) -> Sequence[str | Table]:
         """Return a table of methods by metrics, for people; nothing if no image was compared."""
         return describe_comparison(self.document, self.plan.metrics) if self.done else ()
 
@@ -379,66 +380,26 @@ def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return to_csv(lines, COLUMNS)
 
 
-def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[str | TextTable]:
+def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[str | Table]:
     """A table of methods by metrics: means or medians with their intervals, the best in bold, controls below a rule;
     then what is known of the metrics."""
-    cells = {(entry["method"], entry["metric"]): entry for entry in document["table"]}
-    methods = document["methods"]
-    names = [method["label"] for method in methods if not method["control"]]
-    best = {label: best_of([_value(cells[n, label]) for n in names], m.direction) for label, m in metrics.items()}
-    rows: list[list[str]] = []
-    for method in methods:
-        entries = {label: cells[method["label"], label] for label in metrics}
-        scores = [_score(entry, None if method["control"] else best[label]) for label, entry in entries.items()]
-        rows.append([method["label"], *scores, *_costs(method, list(entries.values()))])
-    titles = [f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip() for label, metric in metrics.items()]
-    numbers = ("n", "flagged", "passes", "seconds")
-    rules = (len(names) - 1,) if len(names) < len(methods) else ()
-    parts = [
-        TextTable(("method", *(f"{title}~" for title in titles), *numbers), rows, numbers, rules),
-        _legend(document),
-    ]
-    return parts + (_describe_validity(document["validity"]["metrics"]) if "validity" in document else [])
+    entries: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in document["table"]:
+        entries.setdefault(entry["method"], []).append(entry)
+    costs = {method["label"]: _costs(method, entries[method["label"]]) for method in document["methods"]}
+    table = score_table(document["table"], metrics, costs, ("n", "flagged", "passes", "seconds"))
+    parts = [table, _legend(document)]
+    return parts + ([validity_table(document["validity"]["metrics"])] if "validity" in document else [])
 
 
-def _describe_validity(entries: Sequence[Mapping[str, Any]]) -> list[str | TextTable]:
-    """How each metric did on degraded maps and against blind ones."""
-    rows: list[list[str]] = []
-    for entry in entries:
-        words = entry["verdict"] + (f": {entry['reason']}" if entry["reason"] else "")
-        verdict = Styled(words, "bold red" if entry["verdict"] == "does not pass" else "")
-        sizes = ["—" if entry[name] is None else _number(entry[name]) for name in ("power", "gap")]
-        rows.append([entry["metric"].replace("_", " "), _score(entry["validity"], None), *sizes, verdict])
-    numbers = ("validity", "power", "gap")
-    words = "validity: order of degraded maps, from -1 to 1; power and gap: effect sizes, of moving 40 % of the pixels"
-    table = TextTable(("metric", *numbers, "verdict~"), rows, numbers)
-    return ["", table, f"{words} and of the best method over the best control"]
-
-
-def _value(entry: Mapping[str, Any]) -> float | None:
-    return entry[entry["summary"]]
-
-
-def _score(entry: Mapping[str, Any], best: float | None) -> str:
-    value = _value(entry)
-    if value is None:
-        return "—"
-    interval = "" if entry["low"] is None else f" [{_number(entry['low'])}…{_number(entry['high'])}]"
-    mark = NOT_BETTER if entry.get("better_than_controls") is False else ""
-    return Styled(_number(value) + mark + interval, "bold" if value == best else "")
-
-
-def _costs(method: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _costs(method: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> Row:
     """How many images have a score, how many scores are flagged, and the passes and seconds of one map."""
     counts = sorted({entry["n"] for entry in entries if entry["n"]}) or [0]
     flagged, passes = sum(entry["flagged"] for entry in entries), sum(method["passes"].values())
     images = max(method["images"], 1)
-    cost = (f"{passes / images:.0f}", f"{method['seconds'] / images:.2f}") if passes else ("", "")
-    return "–".join(map(str, counts[:: max(len(counts) - 1, 1)])), str(flagged or ""), *cost
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}" if value == 0 or 1e-3 <= abs(value) < 1e3 else f"{value:.2g}"
+    cost = (Cell(passes / images, 0), Cell(method["seconds"] / images, 2)) if passes else ("", "")
+    n = counts[0] if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
+    return (n, flagged or "", *cost)
 
 
 def _legend(document: Mapping[str, Any]) -> str:
@@ -449,8 +410,4 @@ def _legend(document: Mapping[str, Any]) -> str:
     summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
     costs = "n: images with a score; passes and seconds: of one image's map"
     counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
-    marked = any(entry["better_than_controls"] is False for entry in document["table"])
-    tested = (
-        f"\n{NOT_BETTER}: not shown to be better than every control (sign-flip tests, adjusted after Holm)" * marked
-    )
-    return f"{summary} [95 % bootstrap interval over images]; {costs}{tested}{counts}"
+    return f"{summary} [95 % bootstrap interval over images]; {costs}{counts}"

@@ -13,7 +13,7 @@ import typer
 
 from fringe._process import Interrupted, check_interrupt, interruptible
 from fringe._progress import Progress as Progress
-from fringe._tables import TextTable
+from fringe._tables import Table
 from fringe._text import printable
 from fringe.errors import (
     FringeError,
@@ -185,10 +185,10 @@ def say(message: str) -> None:
     typer.echo(printable(message))
 
 
-def show(parts: Iterable[str | TextTable]) -> None:
+def show(parts: Iterable[str | Table]) -> None:
     """Print tables and lines."""
     for part in parts:
-        part.show() if isinstance(part, TextTable) else say(part)
+        part.show() if isinstance(part, Table) else say(part)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fringe._tables import TextTable
+from fringe._tables import Table
 from fringe._text import first_paragraph, to_json
 from fringe.cli._console import exit_on_error, say, show
 from fringe.cli._options import AsJson
@@ -86,7 +86,7 @@ def presets(as_json: AsJson = False) -> None:
         names = ("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior", "cg_iterations")
         shown = _shown("presets", entries, as_json=as_json)
         rows = [(e["model"], e["variant"], *(_text(e["settings"].get(n, "")) for n in names)) for e in shown]
-        show([TextTable(("--preset", "--variant", *names), rows)] if rows else [])
+        show([Table(("--preset", "--variant", *names), rows)] if rows else [])
 
 
 def models(as_json: AsJson = False) -> None:
@@ -99,7 +99,7 @@ def models(as_json: AsJson = False) -> None:
             for name, loader in LOADERS.items()
         ]
         rows = [(e["form"], e["summary"], e["example"]) for e in _shown("models", entries, as_json=as_json)]
-        show([TextTable(("form~", "what it is~", "example~"), rows)] if rows else [])
+        show([Table(("form", "what it is", "example"), rows)] if rows else [])
 
 
 def _shown(name: str, entries: Sequence[dict[str, Any]], *, as_json: bool) -> Sequence[dict[str, Any]]:
@@ -130,7 +130,7 @@ def _print_entry(entry: Mapping[str, Any], notes: Mapping[str, str]) -> None:
     lines = [f"  {key}: {value}" for key, value in {**notes, "presets": ", ".join(names)}.items() if value]
     say("\n".join([*lines, ""]))
     rows = [(s["name"], _text(s["default"]), s["expected"], s["help"]) for s in entry["settings"]]
-    show([TextTable(("setting~", "default~", "takes~", "meaning~"), rows), ""] if rows else [])
+    show([Table(("setting", "default", "takes", "meaning"), rows), ""] if rows else [])
 
 
 def _text(value: object) -> str:

@@ -1,7 +1,15 @@
 """Scores of maps on a batch in memory: methods against controls, intervals, paired tests, what a metric is worth."""
 
 from fringe.evaluation._compare import compare
-from fringe.evaluation._comparison import METRIC_REFUSED, Comparison, grid_row, metric_labels, summarise, tidy
+from fringe.evaluation._comparison import (
+    METRIC_REFUSED,
+    Comparison,
+    grid_row,
+    metric_labels,
+    score_table,
+    summarise,
+    tidy,
+)
 from fringe.evaluation._evaluator import (
     CONTROLS,
     Candidate,
@@ -31,7 +39,15 @@ from fringe.evaluation._statistics import (
     pick,
     significance_stars,
 )
-from fringe.evaluation._validity import LEAST, SHARES, Validity, degraded_scores, judge_metrics, validate_metrics
+from fringe.evaluation._validity import (
+    LEAST,
+    SHARES,
+    Validity,
+    degraded_scores,
+    judge_metrics,
+    validate_metrics,
+    validity_table,
+)
 
 __all__ = [  # noqa: RUF022 - by topic
     "compare",

@@ -1,17 +1,14 @@
 """A comparison, and what is read off it: rows of scores, means with intervals, text, table and picture."""
 
-import base64
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from html import escape
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fringe._tables import FrameLibrary, make_frame
-from fringe._text import counted
+from fringe._tables import Cell, FrameLibrary, Table, make_frame
+from fringe._text import counted, decimals_for
 from fringe.attribution import Context
 from fringe.errors import InputError
 from fringe.evaluation._evaluator import MethodResult
@@ -23,7 +20,7 @@ from fringe.evaluation._statistics import (
     compare_with_controls,
     estimate,
 )
-from fringe.metrics import ARROW, EvaluationContext, Metric
+from fringe.metrics import ARROW, EvaluationContext, Metric, best_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,23 +64,15 @@ class Comparison:
         return [name for name in super().__dir__() if not name.startswith("_")]
 
     def __repr__(self) -> str:
-        head, *rows = self._table()
-        widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
-        lines += [*_note(rows), *self.reasons()]
-        return "\n".join([f"Comparison of {self._count()}", *(f"  {line.rstrip()}" for line in lines)])
+        lines = [line.rstrip() for line in str(self._table()).splitlines()]
+        return "\n".join([f"Comparison of {self._count()}", *(f"  {line}" for line in lines)])
 
     def _repr_html_(self) -> str:
-        head, *rows = self._table()
-        style = "text-align:right;padding:2px 8px"
-        body = "".join(
-            "<tr>" + "".join(f'<td style="{style}">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows
-        )
-        titles = "".join(f'<th style="{style}">{escape(cell)}</th>' for cell in head)
-        table = f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
-        box = "font-family:sans-serif;font-size:13px;line-height:1.5"
-        below = "".join(f"<div>{escape(line)}</div>" for line in (*_note(rows), *self.reasons())) + self._picture_html()
-        return f'<div style="{box}"><div>Comparison of {escape(self._count())}</div>{table}{below}</div>'
+        from fringe._html import render
+        from fringe.plots import png_of
+
+        picture = None if isinstance(self._drawable(), str) else png_of(self.plot(), dpi=90)
+        return render("comparison", count=self._count(), table=self._table(), picture=picture)
 
     def reasons(self) -> list[str]:
         """List why scores are missing.
@@ -139,19 +128,15 @@ class Comparison:
         model = "" if self.context is None else f"{self.context.model} · "
         return f"{model}{counted(len(self), 'image')} · {counted(methods, 'method')}"
 
-    def _table(self) -> list[list[str]]:
-        """The summary of each metric for each method, with a line of titles; the passes are of one image."""
-        summary = {(row["method"], row["metric"]): row for row in summarise(tidy(self), self.metrics, self.seed)}
-        names = [f"{name} {ARROW[metric.direction]}".strip() for name, metric in self.metrics.items()]
-        table = [["method", *names, "passes"]]
-        for row in self.rows:
-            entries = [summary[row.label, name] for name in self.metrics]
-            values = [(entry[entry["summary"]], entry["better_than_controls"]) for entry in entries]
-            marked = [(value, NOT_BETTER if better is False else "") for value, better in values]
-            cells = [f"{value:.3f}{mark}" if math.isfinite(value) else "–" for value, mark in marked]
-            passes = (row.passes.forward + row.passes.jvp + row.passes.vjp) / len(self)
-            table.append([f"{row.label} (control)" if row.control else row.label, *cells, f"{passes:.0f}"])
-        return table
+    def _table(self) -> Table:
+        """The summary of each metric for each method; the passes are of one image."""
+        entries = summarise(tidy(self), self.metrics, self.seed)
+        passes = {
+            row.label: [Cell((row.passes.forward + row.passes.jvp + row.passes.vjp) / len(self), 0)]
+            for row in self.rows
+        }
+        table = score_table(entries, self.metrics, passes, ["passes"])
+        return replace(table, title=f"Scores of {self._count()}", notes=[*table.notes, *self.reasons()])
 
     def _drawable(self) -> Context | str:
         """The context, or why there is no picture."""
@@ -160,15 +145,6 @@ class Comparison:
         if all(row.maps is None for row in self.rows if not row.control):
             return "the maps were not stored (keep_maps=False), or every method failed"
         return self.context
-
-    def _picture_html(self) -> str:
-        if isinstance(self._drawable(), str):
-            return ""
-        from fringe.plots import png_of
-
-        data = base64.b64encode(png_of(self.plot(), dpi=90)).decode()
-        alt = f"Maps of {escape(self._count(), quote=True)}"
-        return f'<img src="data:image/png;base64,{data}" alt="{alt}" style="max-width:100%;height:auto">'
 
 
 def metric_labels(metrics: Mapping[str, Metric]) -> list["MetricLabel"]:
@@ -239,6 +215,65 @@ def summarise(rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], see
     ]
 
 
+def score_table(
+    entries: Iterable[Mapping[str, Any]],
+    metrics: Mapping[str, Metric],
+    costs: Mapping[str, Sequence[Any]],
+    names: Sequence[str],
+) -> Table:
+    """Make a table of methods by metrics.
+
+    Args:
+        entries: Summaries, as of :func:`summarise`.
+        metrics: Metrics by label.
+        costs: Further cells of each method, in the order of the rows.
+        names: Headers of these.
+
+    Returns:
+        Means or medians with their intervals, the best of the methods marked, and the controls below a rule.
+    """
+    known = {(entry["method"], entry["metric"]): entry for entry in entries}
+    columns = [_column([known[method, label] for method in costs], metric) for label, metric in metrics.items()]
+    is_control = {method: entry["control"] for (method, _), entry in known.items()}
+    rows = [
+        (Cell(method, note="control" * is_control[method]), *(column[index] for column in columns), *more)
+        for index, (method, more) in enumerate(costs.items())
+    ]
+    methods = sum(not is_control[method] for method in costs)
+    marked = any(cell.mark for column in columns for cell in column)
+    return Table(
+        (
+            "method",
+            *(f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip() for label, metric in metrics.items()),
+            *names,
+        ),
+        rows,
+        rules=(methods - 1,) if 0 < methods < len(rows) else (),
+        notes=[f"{NOT_BETTER}: not shown to be better than every control"] * marked,
+    )
+
+
+def _column(entries: Sequence[Mapping[str, Any]], metric: Metric) -> list[Cell]:
+    """The summaries of one metric as cells."""
+    values = [entry[entry["summary"]] for entry in entries]
+    best = best_of(
+        [value for value, entry in zip(values, entries, strict=True) if not entry["control"]], metric.direction
+    )
+    ends = [(entry["low"], entry["high"]) for entry in entries]
+    spreads = [(value, (high - low) / 2) for value, (low, high) in zip(values, ends, strict=True) if low is not None]
+    decimals = decimals_for(spreads)
+    return [
+        Cell(
+            value,
+            decimals,
+            ends=(entry["low"], entry["high"]),
+            style="best" if best is not None and value == best and not entry["control"] else "",
+            mark=NOT_BETTER if entry["better_than_controls"] is False else "",
+        )
+        for value, entry in zip(values, entries, strict=True)
+    ]
+
+
 def _control_tests(
     groups: Mapping[tuple[str, str], Sequence[dict[str, Any]]], metrics: Mapping[str, Metric], seed: int
 ) -> dict[tuple[str, str], ControlTest]:
@@ -252,12 +287,6 @@ def _control_tests(
         compared = compare_with_controls(scores, controls, metric.direction, metric.aggregate, seed)
         tests |= {(method, label): test for method, test in compared.items()}
     return tests
-
-
-def _note(rows: Sequence[Sequence[str]]) -> list[str]:
-    """What the mark in a table means."""
-    marked = any(NOT_BETTER in cell for row in rows for cell in row)
-    return [f"{NOT_BETTER}: not shown to be better than every control"] if marked else []
 
 
 def _cells(row: MethodResult, metric: str) -> Iterable[dict[str, Any]]:

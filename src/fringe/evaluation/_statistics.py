@@ -46,6 +46,11 @@ class Estimate:
         """The mean or the median, as ``summary`` says."""
         return self.mean if self.summary == "mean" else self.median
 
+    @property
+    def half(self) -> float:
+        """What stands behind the ±: half the width of a mean's interval, or a median's half-IQR; NaN for neither."""
+        return self.half_iqr if self.summary == "median" else (self.high - self.low) / 2
+
 
 def estimate(
     scores: Column,

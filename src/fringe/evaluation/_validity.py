@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fringe._rng import KeyedGenerator
+from fringe._tables import Cell, Table
 from fringe.errors import InputError
 from fringe.evaluation._comparison import Comparison, tidy
 from fringe.evaluation._evaluator import DIFFUSION
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 #: Scores (n,) by metric and method, NaN where there is none.
-Table = Mapping[tuple[str, str], Array]
+Columns = Mapping[tuple[str, str], Array]
 #: Bootstrap draws are made in parts of so many numbers.
 _AT_ONCE = 5_000_000
 
@@ -55,7 +56,7 @@ class RankAgreement:
 
 
 def rank_agreement(
-    table: Table, metrics: Mapping[str, Metric], methods: Sequence[str], seed: int
+    table: Columns, metrics: Mapping[str, Metric], methods: Sequence[str], seed: int
 ) -> RankAgreement | None:
     """Compare the orders of methods by a table of scores, with percentiles over resampled images, the same ones for all
     metrics. None for fewer than three methods, or fewer than two metrics that rank all of them."""
@@ -74,7 +75,7 @@ def rank_agreement(
     return RankAgreement(tuple(chosen), tuple(tuple(map(float, row)) for row in tau), low, high, tuple(methods))
 
 
-def _summaries(table: Table, label: str, metric: Metric, methods: Sequence[str], draws: NDArray[np.int64]) -> Array:
+def _summaries(table: Columns, label: str, metric: Metric, methods: Sequence[str], draws: NDArray[np.int64]) -> Array:
     """How good each method is in each resample (R, K): the mean or median of the scores that are known."""
     columns = np.array([table[label, name] for name in methods])
     sign = 1.0 if metric.direction == "higher" else -1.0
@@ -180,12 +181,27 @@ class Validity:
         return {"least": dict(LEAST), "metrics": [asdict(one) for one in self.metrics], "agreement": agreement}
 
     def __repr__(self) -> str:
-        lines = [f"{'metric':24} {'validity':>22} {'power':>7} {'gap':>7}  verdict"]
-        for one in self.metrics:
-            spread = f"{one.validity.mean:.2f} [{one.validity.low:.2f}…{one.validity.high:.2f}]"
-            verdict = one.verdict + (f": {one.reason}" if one.reason else "")
-            lines.append(f"{one.metric:24} {spread:>22} {one.power:7.2f} {one.gap:7.2f}  {verdict}")
-        return "\n".join(lines).replace("nan [nan…nan]", "–").replace("nan", "–")
+        return str(validity_table(self.record()["metrics"]))
+
+
+def validity_table(metrics: Sequence[Mapping[str, Any]], title: str = "") -> Table:
+    """Make a table of how each metric did, from the records of :class:`MetricValidity`."""
+    rows = [
+        (
+            *(one["metric"], Cell(one["validity"]["mean"], 2, ends=(one["validity"]["low"], one["validity"]["high"]))),
+            *(Cell(one["power"], 2), Cell(one["gap"], 2), one["n"]),
+            Cell(
+                one["verdict"] + (f": {one['reason']}" if one["reason"] else ""),
+                style="bad" if one["verdict"] == "does not pass" else "",
+            ),
+        )
+        for one in metrics
+    ]
+    notes = (
+        "validity: rank correlation of how little of a map is shuffled with how good its score is, from −1 to 1; power "
+        "and gap: effect sizes, of shuffling 40% of the pixels and of the best method over the best control",
+    )
+    return Table(("metric", "validity", "power", "gap", "images", "verdict"), rows, title, notes=notes)
 
 
 def validate_metrics(comparison: Comparison, seed: int = 0) -> Validity:
@@ -289,8 +305,8 @@ def _reads_maps(metric: Metric) -> bool:
 def _judge(
     label: str,
     metric: Metric,
-    table: Table,
-    levels: Mapping[float, Table],
+    table: Columns,
+    levels: Mapping[float, Columns],
     labels: tuple[list[str], list[str]],
     images: int,
     seed: int,
@@ -375,7 +391,7 @@ def _effect(differences: Array) -> float:
     return max(-_LARGEST, min(_LARGEST, mean / deviation))
 
 
-def _best(label: str, metric: Metric, table: Table, names: Sequence[str]) -> str | None:
+def _best(label: str, metric: Metric, table: Columns, names: Sequence[str]) -> str | None:
     """The name with the best mean or median score."""
     if metric.direction == "none":
         return None

@@ -16,7 +16,7 @@ import fringe
 from fringe._class_names import read_class_names, resolve_class_name
 from fringe._files import MAPS_BYTES, read_regular
 from fringe._names import read_pair
-from fringe._tables import TextTable
+from fringe._tables import Table
 from fringe._text import to_json
 from fringe._urls import RemoteFile
 from fringe.attribution import (
@@ -241,7 +241,7 @@ class ImageRun(Generic[Spec]):
         """The files of the run itself that were written; each explained image has a folder beside them."""
         return list(self.folder.written.values())
 
-    def describe(self) -> Sequence[str | TextTable]:
+    def describe(self) -> Sequence[str | Table]:
         """Return what the run shows at its end, for people: tables and lines."""
         raise NotImplementedError
 

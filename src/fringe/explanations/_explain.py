@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fringe._files import StoreFull, disk_error
 from fringe._records import changes, describe_changes
-from fringe._tables import TextTable
+from fringe._tables import Table
 from fringe._text import plain
 from fringe.attribution import Attribution, attribute, preset_label
 from fringe.data import ImageRef
@@ -146,7 +146,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             self._entries.append({**{name: result.record[name] for name in _ENTRY}, "folder": result.folder.name})
         return result
 
-    def describe(self) -> Sequence[str | TextTable]:
+    def describe(self) -> Sequence[str | Table]:
         """Return a table with one row per image, for people."""
         return describe_explanations(self.document)
 

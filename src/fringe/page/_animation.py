@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from fringe._files import write_atomic
-from fringe._text import printable
+from fringe._text import percent, printable
 from fringe.attribution import Attribution
 from fringe.page._build import page_document
 from fringe.page._document import Array, Document, decode_maps
@@ -86,7 +86,7 @@ def _frame(document: Document, number: int, pictures: list[Image.Image]) -> Imag
     draw, font, small = ImageDraw.Draw(frame), ImageFont.load_default(15), ImageFont.load_default(12)
     position = [label.index for label in document.predictions].index(explained.index)
     probability = snapshot.probabilities[position]
-    chance = "" if probability is None else f"  {probability:.1%}"
+    chance = "" if probability is None else f"  {percent(probability)}"
     title = _fitted(draw, printable(explained.label), font, total - 2 * _MARGIN - draw.textlength(chance, font))
     draw.text((_MARGIN, _MARGIN // 2), title + chance, INK, font)
     for column, picture in enumerate(pictures):

@@ -1,27 +1,20 @@
-"""Documents as HTML: the page of one explanation, and the index of a run.
-
-All text is escaped by the templates. The scripts and styles of a page are named in its security policy by their hashes,
-so that no other script runs, and nothing is loaded from anywhere.
-"""
+"""Documents as HTML: the page of one explanation, and the index of a run."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import jinja2
 from markupsafe import Markup
 
 from fringe._files import write_atomic
-from fringe._text import printable, printable_json
+from fringe._html import html_page
+from fringe._tables import Cell, Table
+from fringe._text import number, printable_json
 from fringe.attribution import Attribution, Tone, tone_of
 from fringe.page._build import SMALL, page_document
 from fringe.page._document import Document
@@ -69,17 +62,39 @@ def render_page(document: Mapping[str, Any]) -> str:
         text = text.replace(character, escape)
     images = checked.details.get("images of the batch")
     images = images if isinstance(images, int) and images > 1 else 1
-    passes = {name: f"{n} ({n / images:.4g} per image)" if images > 1 else n for name, n in checked.passes.items()}
+    passes = {name: f"{n} ({number(n / images)} per image)" if images > 1 else n for name, n in checked.passes.items()}
     facts = {**checked.details, **{f"passes: {name}": count for name, count in passes.items()}}
     facts |= {**checked.settings, **{f"{name} version": version for name, version in checked.versions.items()}}
-    return _render(
+    return html_page(
         "page",
+        script="page.js",
         page=checked,
         first=checked.classes[0],
+        tables=list(_tables(checked)),
         facts=[(name, _fact(value)) for name, value in facts.items()],
         smooth=max(checked.width, checked.height) > SMALL,
         data=Markup(text),
     )
+
+
+def _tables(page: Document) -> Iterator[Table]:
+    """The numbers of the explained classes, and those along the path."""
+    classes = [
+        (
+            *(one.label, Cell(one.probability, share=True), one.score, one.endpoint_score),
+            *(Cell(one.residual, share=True), one.verdict.replace("_", " ")),
+        )
+        for one in page.classes
+    ]
+    names = ("class", "probability", "score of the input", "score at the end", "missed share", "verdict")
+    yield Table(names, classes, "Explained classes")
+    if page.path is not None:
+        along = [
+            (str(point.step), point.entropy, *(Cell(share, share=True) for share in point.probabilities))
+            for point in page.snapshots
+        ]
+        title = f"Prediction along the path (entropy in nats, at most {number(page.path.largest_entropy)})"
+        yield Table(("step", "entropy", *(label.label for label in page.predictions)), along, title)
 
 
 def write_page(result: Attribution, path: str | Path, row: int = 0) -> Path:
@@ -106,62 +121,7 @@ def render_index(title: str, entries: Sequence[IndexEntry]) -> str:
     """Return the index of a run as one HTML file: pictures, predictions and verdicts, with links to the pages."""
     verdicts = list(dict.fromkeys(entry.verdict for entry in entries))
     counts = [(verdict, sum(entry.verdict == verdict for entry in entries)) for verdict in verdicts]
-    return _render("index", title=title, entries=entries, counts=counts)
-
-
-def _render(name: str, **content: Any) -> str:
-    css, script = _source("page.css"), _source(f"{name}.js")
-    policy = (
-        f"default-src 'none'; img-src data:; style-src {policy_hash(css)}; script-src {policy_hash(script)}; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    template = _environment().get_template(f"{name}.html.j2")
-    return template.render(css=Markup(css), script=Markup(script), policy=Markup(policy), **content)
-
-
-def policy_hash(text: str) -> str:
-    """Return how a security policy names a script or a style inside a page."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
-
-
-def _source(name: str) -> str:
-    environment = _environment()
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    """Templates that escape what is put into them, and in which a missing name is an error."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fringe.page", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_visible,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(percent=_percent, number=_number, words=_words)
-    return environment
-
-
-def _visible(value: Any) -> Any:
-    """Text without characters that hide or turn what is written."""
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _percent(share: float | None) -> str:
-    if share is None:
-        return "–"
-    return "< 0.1 %" if 0 < share < 1e-3 else f"{share:.1%}".replace("%", " %")
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None or not math.isfinite(value) else f"{value:.4g}"
+    return html_page("index", script="index.js", title=title, entries=entries, counts=counts)
 
 
 def _fact(value: Any) -> str:
@@ -170,5 +130,5 @@ def _fact(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.6g}"  # a setting, as it is typed
     return json.dumps(value, ensure_ascii=False)

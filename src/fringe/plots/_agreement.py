@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fringe._text import number
 from fringe.plots import _style as styles
 
 #: Letters of a name.
@@ -62,9 +63,8 @@ def _write(axes: Axes, row: int, column: int, value: float, ends: tuple[float, f
     colour = "white" if math.isfinite(value) and abs(value) > 0.8 else styles.INK
     style = styles.text_style(styles.TICK, colour, ha="center", va="center")
     with_interval = column < row and all(map(math.isfinite, ends))
-    number = f"{value:.2f}".replace("-", "−") if math.isfinite(value) else "–"
-    axes.text(column, row - (0.12 if with_interval else 0.0), number, **style)
+    axes.text(column, row - (0.12 if with_interval else 0.0), number(value, 2), **style)
     if with_interval:
-        words = f"{ends[0]:.1f}…{ends[1]:.1f}".replace("-", "−")
+        words = "…".join(number(end, 1) for end in ends)
         muted = colour if colour == "white" or abs(value) > 0.4 else styles.MUTED
         axes.text(column, row + 0.22, words, **styles.text_style(styles.TICK - 2, muted, ha="center", va="center"))

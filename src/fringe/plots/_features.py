@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike, NDArray
 
+from fringe._text import number
 from fringe.plots import _style as styles
 from fringe.plots._maps import DIVERGING
 
@@ -38,7 +39,7 @@ def feature_bars(
     strength = _finite(np.asarray(values, dtype=np.float64))
     if strength.shape != (len(names),) or not len(names):
         raise ValueError(f"values: got shape {strength.shape} for {len(names)} names")
-    ends = [""] * len(names) if inputs is None else [f" = {float(v):.4g}" for v in np.asarray(inputs)]
+    ends = [""] * len(names) if inputs is None else [f" = {number(float(v), digits=4)}" for v in np.asarray(inputs)]
     words = [styles.sanitise(name, _NAME) + end for name, end in zip(names, ends, strict=True)]
     order = sorted(range(len(words)), key=lambda k: -abs(np.nan_to_num(strength[k])))
     rows = [(words[k], float(strength[k])) for k in order]
@@ -51,7 +52,7 @@ def feature_bars(
     axes.axvline(0, color=styles.INK, linewidth=0.8)
     styles.name_rows(axes, [name for name, _ in rows])
     numbers = axes.secondary_yaxis("right")
-    numbers.set_yticks(range(len(rows)), [f"{v:+.3g}".replace("-", "\N{MINUS SIGN}") for _, v in rows])
+    numbers.set_yticks(range(len(rows)), [number(v, signed=True) for _, v in rows])
     numbers.tick_params(length=0, labelsize=styles.TICK, labelcolor=styles.MUTED)
     numbers.spines[:].set_visible(False)
     if not np.isfinite(strength).all() or not strength.any():
@@ -82,7 +83,7 @@ def series_line(
     shown = sorted(np.argsort(-np.abs(strength).sum(1), kind="stable")[:MOST_CHANNELS].tolist())
     scale = float(np.nanmax(np.abs(strength), initial=0.0)) or 1.0
     caption = [
-        f"Strips: red samples speak for {styles.quoted(label)}, blue ones against it; strongest {scale:.3g}.",
+        f"Strips: red samples speak for {styles.quoted(label)}, blue ones against it; strongest {number(scale)}.",
         *(
             [f"{len(shown)} of {len(lines)} channels: those with the strongest evidence."]
             if len(shown) < len(lines)

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from fringe._tables import ARROW, Direction, best_of
+from fringe._text import number, percent
 from fringe.plots import _maps as maps
 from fringe.plots import _style as styles
 
@@ -34,7 +35,7 @@ class Prediction:
     def text(self, letters: int = 400) -> str:
         """Return it in words, with at most so many letters of each name: a probability is never cut."""
         said = f", explained: {styles.sanitise(self.explained, letters)}" if self.explained else ""
-        chance = "" if math.isnan(self.probability) else f" · {self.probability:.1%}"
+        chance = "" if math.isnan(self.probability) else f" · {percent(self.probability)}"
         return f"{styles.sanitise(self.name, letters)}{chance}{said}"
 
 
@@ -199,12 +200,9 @@ def captions(metrics: Sequence[MetricLabel]) -> str:
 
 
 def short_number(value: float, decimals: int = 2) -> str:
-    """Return ``decimals`` without a leading zero, fewer of large numbers: ``.43``, ``-.07``, ``12``, ``2e+06``."""
-    if not math.isfinite(value):
-        return "–"
-    text = f"{value:.{decimals if abs(value) < 10 else decimals - 2}f}"
-    if abs(value) >= 1e4:
-        text = f"{value:.{decimals - 2}e}"
+    """Return ``decimals`` without a leading zero, fewer of large numbers: ``.43``, ``−.07``, ``12``, ``2×10⁶``."""
+    large = abs(value) >= 1e4
+    text = number(value, decimals if abs(value) < 10 else decimals - 2, digits=decimals - 1, scientific=large)
     return text.replace("0.", ".", 1) if abs(value) < 1 else text
 
 

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from fringe._text import percent
 from fringe.plots import _maps as maps
 from fringe.plots import _style as styles
 from fringe.plots._grid import Prediction
@@ -103,7 +104,7 @@ def class_maps(
         maps.show_signed(axes, averaged, scale)
         maps.draw_outline(axes, image, size)
         maps.annotate_empty(axes, plane)
-        below = f"probability {chance:.1%}" if math.isfinite(chance) else ""
+        below = f"probability {percent(chance)}" if math.isfinite(chance) else ""
         styles.write(axes, title=styles.wrapped(styles.class_title(label), letters), x=below)
     if ax is None:
         styles.fit_height(grid[0], rows)

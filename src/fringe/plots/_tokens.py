@@ -1,7 +1,6 @@
 """Attributions of texts: words on coloured ground, as a figure, as HTML and in a terminal."""
 
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from fringe._text import number
 from fringe.plots import _style as styles
 from fringe.plots._maps import DIVERGING
 
@@ -66,17 +66,14 @@ def token_map(
 def token_html(words: Sequence[str], values: ArrayLike) -> str:
     """Return a text as one ``<span>`` with each word, escaped, on the colour of its evidence (W,); the value is in the
     word's title. Raises ValueError if the numbers of words and values differ."""
+    from fringe._html import render
+
     strength, numbers = _checked(words, values), np.asarray(values, dtype=np.float64)
-    parts: list[str] = []
-    for word, share, number in zip(words, strength, numbers, strict=True):
-        text = escape(word, quote=True)
-        if share == 0:
-            parts.append(f'<span style="opacity:.6">{text}</span>')
-            continue
-        ground, ink = _colours(share)
-        style = f"background:{ground};color:{ink};border-radius:3px;padding:1px 4px"
-        parts.append(f'<span style="{style}" title="{number:+.3g}">{text}</span>')
-    return f'<span style="font-family:sans-serif;line-height:2;overflow-wrap:anywhere">{" ".join(parts)}</span>'
+    coloured = [
+        (word, *_colours(share), number(float(value), signed=True)) if share else (word, "", "", "")
+        for word, share, value in zip(words, strength, numbers, strict=True)
+    ]
+    return render("words", words=coloured)
 
 
 def token_text(words: Sequence[str], values: ArrayLike) -> "Text":

@@ -47,7 +47,7 @@ def test_a_card_is_a_page_a_text_and_data(tmp_path):
     page, text = files[0].read_text(), files[1].read_text()
     for said in ("0.85 [0.8, 0.9]", "forward passes", "Scene", "It promises no sum", "fringe verify mine", "≤ 0.2"):
         assert said in page
-        assert said.replace("0.85 [0.8, 0.9]", "0\\.85 \\[0.8, 0.9\\]").replace("0.2", "0.2") in text
+        assert said in text
     assert "Scene: without the mark is 0.4, so its numbers prove nothing." in page
     assert page.count("http") == page.count("http-equiv")  # nothing is fetched
     data = json.loads(files[2].read_text())

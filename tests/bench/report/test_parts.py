@@ -8,7 +8,7 @@ import pytest
 import report_toys as runs
 from matplotlib.text import Text
 
-from fringe._tables import TextTable
+from fringe._tables import Table
 from fringe.bench.report import build_table, write_report
 from fringe.bench.report._build import curves, forest, stacked
 from fringe.bench.report._examples import ExampleSet, choose_examples, plot_examples
@@ -219,4 +219,4 @@ def test_a_status_says_100_percent_only_where_nothing_is_missing(missing, share)
     shown = describe_status(
         {"plans": {"benchmark": plan}, "damaged": {}, "set_aside": [], "invalidated": [], "trials": 0}
     )
-    assert [part.rows[0][-1] for part in shown if isinstance(part, TextTable)] == [share]
+    assert [part.cells[0][-1].text for part in shown if isinstance(part, Table)] == [share]

@@ -50,8 +50,7 @@ def test_a_metric_that_does_not_pass_stands_last_and_has_no_winner():
     before, after = build_table(results, "net"), build_table(results, "net", None, VERDICTS)
     assert [column.label for column in before.columns] == ["insertion", "deletion"]
     assert [column.label for column in after.columns] == ["deletion", "insertion"]
-    assert [group.name for group in after.groups][-1] == "Metrics that do not pass on this model"
-    assert after.groups[-1].columns == (1,)
+    assert after.groups[-1] == ("Metrics that do not pass on this model", 1)
     assert [cell.best for cell in before.rows[0].cells] == [True, True]
     assert [cell.best for cell in after.rows[0].cells] == [True, False]
     assert [cell.estimate for cell in after.rows[0].cells] == [cell.estimate for cell in before.rows[0].cells][::-1]
@@ -63,11 +62,11 @@ def test_only_metrics_that_pass_have_a_headline():
     for verdicts in ({"deletion": "passes", "insertion": "not judged"}, {"deletion": "passes"}):
         table = build_table(results, "net", None, verdicts)
         assert [column.label for column in table.columns] == ["deletion", "insertion"]
-        assert table.groups[-1].name == "Metrics not judged on this model"
+        assert table.groups[-1][0] == "Metrics not judged on this model"
         assert [cell.best for cell in table.rows[0].cells] == [True, False]
         assert [cell.near_tie for row in table.rows for cell in row.cells][1::2] == [False, False]
     none = build_table(results, "net", None, {"insertion": "does not pass"})
-    assert [group.name for group in none.groups][-1] == "Metrics that do not pass on this model"
+    assert [name for name, _ in none.groups][-1] == "Metrics that do not pass on this model"
     assert not any(cell.best or cell.near_tie for row in none.rows for cell in row.cells)
 
 

@@ -8,10 +8,9 @@ import pytest
 import report_toys as runs
 
 from fringe.bench.report import build_table
-from fringe.bench.report._render import format_number, with_spread
-from fringe.bench.report._table import decimals_for, half_width, reference_of
+from fringe.bench.report._table import flag_lines, legend, reference_of
 from fringe.errors import InputError
-from fringe.evaluation import Estimate, compare_with_controls
+from fringe.evaluation import compare_with_controls
 
 rng = np.random.default_rng(7)
 N = 7
@@ -48,14 +47,14 @@ def test_means_and_intervals_are_numpys():
             assert cell.n == cell.required == N
             assert cell.estimate.value == pytest.approx(sign * column.mean(), rel=1e-12)
             assert (cell.estimate.low, cell.estimate.high) == pytest.approx((low, high), rel=1e-12)
-            assert half_width(cell.estimate) == pytest.approx((high - low) / 2, rel=1e-12)
+            assert cell.estimate.half == pytest.approx((high - low) / 2, rel=1e-12)
 
 
 def test_a_median_stands_with_half_the_interquartile_range():
     about = runs.manifest(("fringe", "ig"), ("max_sensitivity",), 5)
     scores = {("net", "fringe", "max_sensitivity"): [1, 2, 4, 8, 100], ("net", "ig", "max_sensitivity"): [9] * 5}
     cell = cells(build_table(runs.results(about, scores), "net"), "max_sensitivity")["fringe"]
-    assert (cell.estimate.value, half_width(cell.estimate)) == (4.0, (8 - 2) / 2)
+    assert (cell.estimate.value, cell.estimate.half) == (4.0, (8 - 2) / 2)
 
 
 def test_p_is_that_of_all_sign_flips_adjusted_by_holm_over_the_whole_table():
@@ -76,7 +75,7 @@ def test_p_is_that_of_all_sign_flips_adjusted_by_holm_over_the_whole_table():
     far = cells(found, "insertion")["far"]
     assert far.difference.p == 2 / 128
     assert far.adjusted == pytest.approx(4 * 2 / 128)
-    assert far.mark == ""
+    assert far.mark == "‡"  # it has no asterisk
     assert far.difference.value == pytest.approx(np.mean(FRINGE - FAR))
     assert cells(found, "steps")["far"].difference is None
     assert all(cell.difference is None for cell in cells(found, "insertion").values() if cell.best)
@@ -234,7 +233,7 @@ def test_a_method_without_any_score_has_a_cell_and_no_comparison():
     assert found.comparisons == 0
     cell = cells(found, "insertion")["ig"]
     assert (cell.n, cell.undefined, cell.mark) == (0, 3, "")
-    assert with_spread(cell.estimate, 3) == "—"
+    assert cell.shown(3).text == "–"
 
 
 def test_flags_are_counted_for_methods_and_controls_apart():
@@ -264,12 +263,12 @@ def test_columns_stand_in_the_order_and_groups_of_the_paper():
         "infidelity",
         "steps",
     ]
-    assert [(group.name, group.columns) for group in found.groups] == [
-        ("Attribution calibration", (0, 1)),
-        ("Causal faithfulness (normalized, blur)", (2, 3)),
-        ("Causal faithfulness (raw, or without blur)", (4,)),
-        ("Map focus and local robustness", (5,)),
-        ("Other metrics", (6,)),
+    assert found.groups == [
+        ("Attribution calibration", 2),
+        ("Causal faithfulness (normalized, blur)", 2),
+        ("Causal faithfulness (raw, or without blur)", 1),
+        ("Map focus and local robustness", 1),
+        ("Other metrics", 1),
     ]
     assert found.columns[2].title == "Insertion AUC (insertion)"
     assert found.columns[3].title == "Deletion AUC"
@@ -286,48 +285,71 @@ def test_the_reference_is_fringe_or_the_first_or_the_one_asked_for():
             reference_of(found, "net", wrong)
 
 
-def about(value, half, summary="mean"):
-    return Estimate(value, value, value - half, value + half, 9, half, summary)
+def mixed():
+    """A table with means and medians, large numbers, a control, and cells that are not complete."""
+    methods, metrics = (
+        ("fringe", "near", "far", "other", "random"),
+        ("mas_insertion", "insertion", "infidelity", "max_sensitivity", "steps"),
+    )
+    rng = np.random.default_rng(1)
+    n, about = 6, runs.manifest(methods, metrics, 6, limits={"max_sensitivity": 4}, models=("net_1",))
+    base, offset = rng.normal(0.6, 0.05, n), dict(zip(methods, (0.0, 0.001, 0.3, 0.35, -0.2), strict=True))
+    scores = {}
+    for method in methods:
+        for metric in metrics:
+            column = base + (-1 if metric in ("mas_insertion", "insertion") else 1) * offset[method]
+            scores["net_1", method, metric] = list(column[: about.metrics[metric]["limit"]])
+    scores["net_1", "far", "infidelity"] = list(4000 + 100 * base)
+    scores["net_1", "far", "insertion"][0] = "missing"
+    scores["net_1", "near", "insertion"][1] = None
+
+    def flags(method, metric, place):
+        return ("zero_map",) if method == "far" and place == 1 else ()
+
+    return build_table(runs.results(about, scores, flags=flags), "net_1")
 
 
-@pytest.mark.parametrize(
-    ("halves", "decimals"),
-    [
-        ([0.015], 3),
-        ([0.0006], 3),
-        ([0.0004], 4),
-        ([0.015, 0.00004], 5),
-        ([1e-6], 6),
-        ([1e-9], 3),
-        ([0.0, math.nan], 3),
-        ([], 3),
-    ],
-)
-def test_decimals_let_every_spread_be_seen(halves, decimals):
-    assert decimals_for([about(0.5, half) for half in halves]) == decimals
+def test_what_is_printed_is_every_number_mark_and_n():
+    """Infidelity of 4060 beside 0.6: the paper's appendix writes such a number as a power of ten."""
+    found = mixed()
+    shown = found.shown
+    assert shown.columns[3:5] == ("Infidelity (score^2) ↓", "Max sensitivity (1 / input unit) ↓")
+    assert [(row[0].value, row[0].note) for row in shown.cells][::4] == [("fringe", "reference"), ("random", "control")]
+    assert shown.rules == (3,)
+    for cells, row in zip(shown.cells, found.rows, strict=True):
+        for cell, given, column in zip(cells[1:], row.cells, found.columns, strict=True):
+            assert (cell.value, cell.half, cell.decimals) == (
+                given.estimate.value,
+                given.estimate.half,
+                column.decimals,
+            )
+            assert cell.style == ("best" if given.best else "near" if given.near_tie else "")
+            assert (cell.mark.count("*"), "†" in cell.mark) == (given.mark.count("*"), given.missing > 0)
+            assert ("‡" in cell.mark) == (given.control is not None and not given.control.better)
+            assert bool(cell.hint) == ("‡" in cell.mark)
+            assert cell.note == f"n={given.n}" + (f" of {given.required}" if given.n < given.required else "")
+    assert {"n=5 of 6", "n=4"} < {cell.note for row in shown.cells for cell in row}
+    assert shown.cells[2][3].text.startswith("4.06×10³ ± ")
 
 
-def test_a_number_printed_as_a_power_of_ten_asks_for_no_decimals():
-    assert decimals_for([about(5000.0, 0.00001), about(0.5, 0.01)]) == 3
-
-
-@pytest.mark.parametrize(
-    ("value", "half", "decimals", "text"),
-    [
-        (0.597, 0.015, 3, "0.597 ± 0.015"),
-        (-0.0712, 0.0151, 3, "−0.071 ± 0.015"),
-        (3814.2, 132.4, 3, "3.81×10³ ± 1.32×10²"),
-        (-3814.2, 132.4, 3, "−3.81×10³ ± 1.32×10²"),
-        (1.5e-7, 0.3e-7, 6, "1.50×10⁻⁷ ± 3.00×10⁻⁸"),
-        (0.0, 0.0, 3, "0.000 ± 0.000"),
-        (5000.0, 0.0, 3, "5.00×10³ ± 0.000"),
-        (0.25, math.nan, 3, "0.250"),
-        (math.nan, math.nan, 3, "—"),
-    ],
-)
-def test_numbers_are_printed_as_in_the_paper(value, half, decimals, text):
-    assert with_spread(about(value, half), decimals) == text
-
-
-def test_999_999_is_not_a_power_of_ten_and_1000_is():
-    assert (format_number(999.999, 3), format_number(1000.0, 3)) == ("999.999", "1.00×10³")
+def test_notes_say_what_is_there_and_nothing_else():
+    table = mixed()
+    text = " ".join(legend(table))
+    assert "for Max sensitivity: median ± half-IQR" in text
+    assert "95% bootstrap interval over images (1000 resamples, seed 0)" in text
+    assert f"Holm for the {3 * 4} comparisons" in text
+    assert "†: incomplete" in text
+    assert "‡: not shown to be better than every control." in text
+    assert "adjusted after Holm for 16 scores." in text
+    assert flag_lines(table) == [
+        "Flagged scores of the methods: zero_map 5 (MAS insertion 1, Insertion AUC 1, Infidelity 1, Max sensitivity 1, "
+        "Steps 1)."
+    ]
+    alone = runs.manifest(("fringe",), ("insertion",), 2)
+    lonely = build_table(runs.results(alone, {("net", "fringe", "insertion"): [0.1, 0.2]}), "net")
+    text = " ".join(legend(lonely))
+    assert "median" not in text
+    assert "Holm" not in text
+    assert "†" not in text
+    assert "‡" not in text
+    assert flag_lines(lonely) == ["No score is flagged."]

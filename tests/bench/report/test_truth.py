@@ -12,7 +12,7 @@ from small_scenes import TwoNetworks
 from fringe import IntegratedGradients
 from fringe.bench.experiments import ExperimentSpec, read_results, run_experiment
 from fringe.bench.report import build_table, write_report
-from fringe.bench.report._render import legend
+from fringe.bench.report._table import legend
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_chance_and_controls_stand_beside_every_score(run):
 def test_a_score_is_marked_unless_it_is_better_than_every_control(tmp_path):
     """Pairs of examples share pixels, and all are shown to both networks: of n / 2 clusters 2 / 2**(n / 2) sign
     assignments are as extreme, and four scores are tested. Six clusters are too few for p < .05."""
-    for n, mark in ((12, "‡"), (16, "")):
+    for n, mark in ((12, "<sup>‡</sup>"), (16, "")):
         run_experiment(ExperimentSpec(scene=[("valid", TwoNetworks(most=2.0))], methods="ig", n=n), tmp_path / f"{n}")
         write_report(tmp_path / f"{n}")
         table = rows(tmp_path / f"{n}", "Two networks (valid)")
@@ -109,7 +109,7 @@ def test_a_method_that_failed_on_every_image_hides_no_chance(tmp_path):
     run_experiment(ExperimentSpec(scene=scene, methods=methods, n=2, controls=False), tmp_path / "run")
     write_report(tmp_path / "run")
     table = rows(tmp_path / "run", "Two networks (valid)")
-    assert table["none"][:5] == ["—"] * 4 + ["0"]
+    assert table["none"][:5] == ["–"] * 4 + ["0"]
     assert table["chance"][:4] == [f"{12 / 16**2:.3f}"] * 4
 
 
@@ -176,7 +176,7 @@ def test_the_spread_resamples_networks(tmp_path):
     assert (light == light[0]).all()
     assert (heavy == heavy[0]).all()
     cell = rows(tmp_path / "run", "Two networks (valid)")["one"][0]
-    assert cell.removesuffix("‡") == f"{(light[0] + heavy[0]) / 2:.3f} ± {(light[0] - heavy[0]) / 2:.3f}"
+    assert cell.removesuffix("<sup>‡</sup>") == f"{(light[0] + heavy[0]) / 2:.3f} ± {(light[0] - heavy[0]) / 2:.3f}"
 
 
 def test_networks_whose_gate_failed_are_named_and_in_no_mean(run):

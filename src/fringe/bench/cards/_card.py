@@ -10,11 +10,11 @@ from pathlib import Path
 
 from fringe._files import write_files
 from fringe._names import Reference
-from fringe._tables import ARROW, Styled, TextTable
-from fringe._text import plain, to_json
+from fringe._tables import ARROW, Cell, Row, Style, Table
+from fringe._text import number, plain, to_json
 from fringe.bench.cards._measure import COMPARED, PATH, Card, Measurement, by_text
 from fringe.bench.experiments import versions
-from fringe.bench.report import Chapter, Image, Report, Section, SimpleTable, html_page, markdown_report
+from fringe.bench.report import Image, Report, Section, html_page, markdown_report, versions_chapter
 from fringe.evaluation import Difference, Estimate, estimate, holm, paired
 from fringe.metrics import METRICS, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
@@ -85,7 +85,7 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
     """List failed checks and gates, missing scores, and metrics where a blind map scores as well, as sentences."""
     said = [f"The {clause}." for clause in card.failures()]
     for scene, gates in card.gates.items():
-        broken = [f"{gate.name} is {gate.value:.3g}" for gate in gates if not gate.holds]
+        broken = [f"{gate.name} is {number(gate.value)}" for gate in gates if not gate.holds]
         said += [f"{scene}: {'; '.join(broken)}, so its numbers prove nothing."] if broken else []
     for line in lines:
         where = f"{line.measurement.subject}, {line.title}"
@@ -106,22 +106,19 @@ def not_measured(card: Card) -> tuple[str, ...]:
     return tuple(f"{what}: {why.rstrip('.')}." for what, why in by_text(card.skipped.items()))
 
 
-def describe_card(card: Card) -> list[str | TextTable]:
+def describe_card(card: Card) -> list[str | Table]:
     """Describe a card in text: scores of the method and of blind maps, checks, cost, and failures."""
     lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
     parts = [line.measurement.part for line in lines]
-    rows = [
+    rows: list[Row] = [
         (
-            line.measurement.subject,
-            f"{line.title} {ARROW[line.kind.direction]}".strip(),
-            Styled(with_interval(line.score), {True: "green", False: "yellow", None: ""}[line.beats_controls]),
-            str(line.score.n),
+            *_score(line),
+            line.score.n,
             "" if line.rival is None else f"{line.rival} {number(line.controls[line.rival].value)}",
         )
         for line in lines
     ]
     rules = [index for index, (part, following) in enumerate(pairwise(parts)) if part != following]
-    numbers = ("score", "n", "best blind map")
     counts = " + ".join(f"{count:.0f} {name}" for name, count in card.passes.items() if count)
     states = Counter(check.state for check in card.checks)
     not_applicable = states.pop("does not apply", 0)
@@ -130,61 +127,54 @@ def describe_card(card: Card) -> list[str | TextTable]:
     text.append(f"cost of a map: {counts or ('no passes' if card.passes else 'not measured')}")
     text += ["where it fails:", *(f"  {sentence}" for sentence in failures(card, lines))]
     missing = [f"  {sentence}" for sentence in not_measured(card)]
-    table = TextTable(("on", "metric", *numbers), rows, numbers, rules)
+    table = Table(("on", "metric", "score", "n", "best blind map"), rows, rules=rules)
     return [table, *text, *(["not measured:"] if missing else []), *missing]
 
 
-def number(value: float) -> str:
-    """Return a number with three digits, or a dash."""
-    return "—" if not math.isfinite(value) else f"{value:.3g}".replace("-", "−")
-
-
-def with_interval(value: Estimate) -> str:
-    """Return ``0.325 [0.301, 0.350]``."""
-    interval = f" [{number(value.low)}, {number(value.high)}]" if math.isfinite(value.low) else ""
-    return number(value.value) + interval
+def _score(line: Line) -> Row:
+    """The first cells of a measurement: on what, under which metric, and the score with its interval."""
+    styles: Mapping[bool | None, Style] = {True: "checked", False: "fair", None: ""}
+    median = ", median" * (line.kind.aggregate == "median")
+    metric = f"{line.title}{median} {ARROW[line.kind.direction]}".strip()
+    score = Cell(line.score.value, ends=(line.score.low, line.score.high), style=styles[line.beats_controls])
+    return line.measurement.subject, metric, score
 
 
 def card_report(card: Card, command: str = "") -> Report:
     """Build the page of a card, independent of the output format; ``command`` is the one that made the card."""
     lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
-    short = Chapter(
-        "In short",
-        (
-            Section("Where it fails", lines=failures(card, lines)),
-            *([Section("What it is", (card.summary,))] if card.summary else []),
-            *([Section("What it assumes", lines=card.assumptions)] if card.assumptions else []),
-            Section("What a map costs", simple=_costs(card)),
-            *([Section("What was not measured", lines=not_measured(card))] if card.skipped else []),
-        ),
+    short = (
+        Section("Where it fails", lines=failures(card, lines)),
+        *([Section("What it is", (card.summary,))] if card.summary else []),
+        *([Section("What it assumes", lines=card.assumptions)] if card.assumptions else []),
+        Section("What a map costs", table=_costs(card)),
+        *([Section("What was not measured", lines=not_measured(card))] if card.skipped else []),
     )
     parts = list(dict.fromkeys(line.measurement.part for line in lines))
     figure = _forest(card, lines)
     sections = [_scores(part, [line for line in lines if line.measurement.part == part]) for part in parts]
     if figure is not None:
         sections.append(Section("The method minus each blind map", images=(figure,)))
-    chapters = [short, Chapter("Measurements", tuple(sections))] if sections else [short]
-    if card.checks or card.gates:
-        chapters.append(Chapter("Checks", tuple(_checks(card))))
     failed = len(card.failed_checks())
     header = {"method": card.label, "source": card.source or "not stated", "made": card.made}
     header |= {"checks": f"{failed} of {len(card.checks)} fail"} if card.checks else {}
     settings = ", ".join(f"{name}={value}" for name, value in card.settings.items() if name != "method")
     reading = (
-        "Numbers are means, or medians where the column says so, with the 95 % bootstrap interval over examples (those "
+        "Numbers are means, or medians where the column says so, with the 95% bootstrap interval over examples (those "
         "that share pixels are drawn together); n is the number of examples with a score. The maps edge, random and "
         "uniform know nothing of the model: a score says little where it does not beat them on the same examples.",
         f"Examples are drawn by the seed {card.seed}. Settings of the method: {settings or 'none'}.",
     )
-    chapters.append(Chapter("Protocol", (Section("How to read the numbers", reading),)))
+    again = "The command, which gives the same numbers on the same machine:" if command else ""
+    chapters = {"In short": short, "Measurements": tuple(sections), "Checks": tuple(_checks(card))}
     return Report(
-        title=f"Card of {card.label}",
-        header=header,
-        protocol=(),
-        chapters=tuple(chapters),
-        versions=SimpleTable("Versions", ("what", "version"), tuple(versions().items())),
-        how_to_rerun="The command, which gives the same numbers on the same machine:" if command else "",
-        commands=(command,) if command else (),
+        f"Card of {card.label}",
+        header,
+        (
+            *(Section(title, sections=part) for title, part in chapters.items() if part),
+            Section("Protocol", reading),
+            versions_chapter(versions(), again, (command,) if command else ()),
+        ),
     )
 
 
@@ -212,61 +202,50 @@ def write_card(card: Card, folder: str | Path, command: str = "") -> tuple[Path,
     return write_files(Path(folder), content)
 
 
-def _costs(card: Card) -> SimpleTable:
+def _costs(card: Card) -> Table:
     names = {"forward": "forward passes", "vjp": "backward passes (VJP)", "jvp": "forward-mode passes (JVP)"}
-    rows = [(name, number(card.passes[key])) for key, name in names.items() if key in card.passes]
-    rows += [("seconds on this machine", number(card.seconds))] if math.isfinite(card.seconds) else []
-    return SimpleTable("Cost of a map", ("what", "per image"), tuple(rows) or (("not measured", "—"),), frozenset({1}))
+    rows: list[Row] = [(name, float(card.passes[key])) for key, name in names.items() if key in card.passes]
+    rows += [("seconds on this machine", card.seconds)] if math.isfinite(card.seconds) else []
+    return Table(("what", "per image"), rows or [("not measured", None)], "Cost of a map")
 
 
 def _scores(part: str, lines: Sequence[Line]) -> Section:
     names = list(dict.fromkeys(name for line in lines for name in line.controls))
     has_chance = any(math.isfinite(line.measurement.chance) for line in lines)
     is_compared = any(line.beats_controls is not None for line in lines)
-    head = ("on", "metric", "score", "n", *names, *(["chance"] if has_chance else []))
-    head += ("beats blind maps",) if is_compared else ()
-    answers = {True: "yes", False: "no", None: "—"}
-    rows = [
+    columns = ("on", "metric", "score", "n", *names, *["chance"] * has_chance, *["beats blind maps"] * is_compared)
+    rows: list[Row] = [
         (
-            line.measurement.subject,
-            f"{line.title}{', median' * (line.kind.aggregate == 'median')}\u00a0{ARROW[line.kind.direction]}",
-            with_interval(line.score),
-            str(line.score.n),
-            *(number(line.controls[name].value) if name in line.controls else "—" for name in names),
-            *([number(line.measurement.chance)] if has_chance else []),
-            *([answers[line.beats_controls]] if is_compared else []),
+            *_score(line),
+            line.score.n,
+            *(line.controls[name].value if name in line.controls else None for name in names),
+            *[line.measurement.chance] * has_chance,
+            *[line.beats_controls] * is_compared,
         )
         for line in lines
     ]
-    return Section(part, simple=SimpleTable(part, head, tuple(rows), frozenset(range(2, len(head) - is_compared))))
+    return Section(part, table=Table(columns, rows, part))
 
 
 def _checks(card: Card) -> list[Section]:
     sections: list[Section] = []
     if card.checks:
-        rows = tuple(
+        rows = [
             (check.name.replace("_", " "), check.state, check.detail.removeprefix(f"{check.state}: "))
             for check in card.checks
-        )
+        ]
         text = "Each check is a theorem or a part of the contract of methods, on small built-in networks."
-        sections.append(
-            Section(
-                "Theorems and contract",
-                (text,),
-                simple=SimpleTable("Checks", ("check", "result", "what was seen"), rows),
-            )
-        )
+        table = Table(("check", "result", "what was seen"), rows, "Checks")
+        sections.append(Section("Theorems and contract", (text,), table))
     if any(card.gates.values()):
-        rows = tuple(
-            (scene, gate.name, number(gate.value), _bounds(gate.least, gate.most), "holds" if gate.holds else "FAILS")
+        rows = [
+            (scene, gate.name, gate.value, _bounds(gate.least, gate.most), "holds" if gate.holds else "FAILS")
             for scene, gates in card.gates.items()
             for gate in gates
-        )
+        ]
         text = "A scene knows its answer only if its network meets these conditions."
-        head = ("scene", "condition", "measured", "required", "result")
-        sections.append(
-            Section("Conditions of the scenes", (text,), simple=SimpleTable("Gates", head, rows, frozenset({2, 3})))
-        )
+        table = Table(("scene", "condition", "measured", "required", "result"), rows, "Gates")
+        sections.append(Section("Conditions of the scenes", (text,), table))
     return sections
 
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from fringe._files import write_files
-from fringe._text import to_csv
+from fringe._tables import Cell, Row, Table
+from fringe._text import number, to_csv
 from fringe.bench.experiments import Plan, Resolved, Results, Store, manifests, read_results, versions
 from fringe.bench.paper._studies import DEFAULT, SPECS, STUDIES, WITH_DEFAULT, PaperStudy, study_plans, timed_plan
 from fringe.bench.paper._tables import READINGS, SECONDS, PaperValue, paper_tables
 from fringe.bench.paper._timing import BatchSize, Timing, slowdowns, stored_timings
 from fringe.bench.paper._trajectories import draw_study
-from fringe.bench.report import Chapter, Image, Report, Section, SimpleTable, html_page, markdown_report
+from fringe.bench.report import Image, Report, Section, html_page, markdown_report, versions_chapter
 from fringe.evaluation import estimate
 
 PAGE = "reproduction"
@@ -91,15 +92,9 @@ def reproduction_report(notes: Sequence[str], rows: Sequence[ComparedValue], ima
     sections = tuple(_section(study, [row for row in rows if row.paper.study == study]) for study in studies)
     figures = Section("Of the studies", images=tuple(images))
     parts = {"Readings of the paper": (readings,), "Numbers": sections, "Figures": (figures,) if images else ()}
-    return Report(
-        title=TITLE,
-        header={"Numbers": str(len(rows))},
-        protocol=tuple(notes),
-        chapters=tuple(Chapter(title, part) for title, part in parts.items() if part),
-        versions=SimpleTable("Versions", ("what", "version"), tuple(versions().items())),
-        how_to_rerun="",
-        commands=(),
-    )
+    chapters = (Section(title, sections=part) for title, part in parts.items() if part)
+    header = {"Numbers": str(len(rows))}
+    return Report(TITLE, header, (Section("Protocol", tuple(notes)), *chapters, versions_chapter(versions())))
 
 
 def comparison_csv(rows: Sequence[ComparedValue]) -> str:
@@ -189,8 +184,7 @@ def _measurement(value: PaperValue, method: str, results: Results) -> Measuremen
         return None
     summary, seed = results.manifest.metrics[value.metric]["summary"], int(results.manifest.plan["seed"])
     result = estimate(list(results.scores(value.model, method, value.metric)), seed, summary)
-    half = result.half_iqr if summary == "median" else (result.high - result.low) / 2
-    return Measurement(result.value, half, result.n)
+    return Measurement(result.value, result.half, result.n)
 
 
 def _section(study: str, rows: Sequence[ComparedValue]) -> Section:
@@ -200,22 +194,14 @@ def _section(study: str, rows: Sequence[ComparedValue]) -> Section:
         note = "No interval compares: seconds are those of another machine, and a slowdown has none."
     title, more = study.replace("_", " "), ("FRInGe()",) if study in WITH_DEFAULT else ()
     head = ("network", "metric", "method", "paper", "ours", *more, "n", "intervals overlap")
-    table = SimpleTable(title, head, tuple(map(_row, rows)), frozenset(range(3, len(head) - 1)))
-    return Section(title, (note,), simple=table)
+    return Section(title, (note,), Table(head, list(map(_row, rows)), title))
 
 
-def _row(row: ComparedValue) -> tuple[str, ...]:
+def _row(row: ComparedValue) -> Row:
     paper, ours, default = row.paper, row.ours, row.default or Measurement(math.nan, math.nan, 0)
-    more = (_number(default.value, default.half),) if paper.study in WITH_DEFAULT else ()
-    numbers = (_number(paper.value, paper.half), _number(ours.value, ours.half), *more, str(ours.n))
-    return paper.model, paper.metric, paper.method, *numbers, {True: "yes", False: "no", None: ""}[row.overlap]
-
-
-def _number(value: float, half: float) -> str:
-    if not math.isfinite(value):
-        return "—"
-    form = ".2e" if abs(value) >= 1000 else ".3f"
-    return f"{value:{form}} ± {half:{form}}" if math.isfinite(half) else f"{value:{form}}"
+    numbers = (paper, ours, *([default] if paper.study in WITH_DEFAULT else []))
+    cells = (Cell(one.value, 3, half=one.half) for one in numbers)
+    return paper.model, paper.metric, paper.method, *cells, ours.n, "" if row.overlap is None else row.overlap
 
 
 def _notes(base: Plan) -> list[str]:
@@ -236,7 +222,7 @@ def _notes(base: Plan) -> list[str]:
 def _timing_notes(timings: Sequence[Timing]) -> list[str]:
     """Run times as ratios: seconds of another machine are no reproduction."""
     return [
-        f"{model}, {mode}: {name} takes {ratio:.1f} times as long as IG on {timings[0].device}."
+        f"{model}, {mode}: {name} takes {number(ratio)} times as long as IG on {timings[0].device}."
         for name, method in (("FRInGe", "fringe"), ("FRInGe()", DEFAULT))
         for (model, mode), ratio in slowdowns(timings, method).items()
     ]

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fringe._tables import Cell, Row, Table
 from fringe.bench.experiments import Results, Store
 from fringe.bench.report._examples import choose_examples, plot_examples
 from fringe.bench.report._failures import costs, failure_chapter
 from fringe.bench.report._maps import MapSource, load_maps
 from fringe.bench.report._protocol import header, how_to_rerun, protocol, read_commands, settings, versions
-from fringe.bench.report._render import Chapter, Image, Report, Section, SimpleTable
-from fringe.bench.report._table import Column, Table
+from fringe.bench.report._render import Image, Report, Section, versions_chapter
+from fringe.bench.report._table import Column, ScoreTable
 from fringe.bench.report._truth import failed_gates, truth_chapter
 from fringe.bench.report._validity import MetricVerdicts
 from fringe.errors import FringeError
@@ -49,7 +50,7 @@ class ReportInputs:
 
     store: Store
     results: Results
-    tables: tuple[Table, ...]
+    tables: tuple[ScoreTable, ...]
     maps: MapSource | None
     validity: Mapping[str, MetricVerdicts] = field(default_factory=dict[str, MetricVerdicts])
 
@@ -61,8 +62,8 @@ def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
     return Report(
         title=f"Attribution methods on {', '.join(results.manifest.scenes or results.models)}",
         header=header(results),
-        protocol=protocol(results),
         chapters=(
+            Section("Protocol", protocol(results)),
             *(() if truth is None else (truth,)),
             *(
                 _model_chapter(inputs, table, prefix)
@@ -71,10 +72,10 @@ def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
             ),
             failure_chapter(results, inputs.tables, inputs.store),
             settings(results),
+            versions_chapter(
+                versions(results), how_to_rerun(results), (*commands, *read_commands(results, inputs.store.root.name))
+            ),
         ),
-        versions=versions(results),
-        how_to_rerun=how_to_rerun(results),
-        commands=(*commands, *read_commands(results, inputs.store.root.name)),
     )
 
 
@@ -84,34 +85,34 @@ def _is_one_of_many(results: Results, model: str) -> bool:
     return scene is not None and len(results.manifest.scenes[scene]["networks"]) > 1
 
 
-def _model_chapter(inputs: ReportInputs, table: Table, prefix: str) -> Chapter:
+def _model_chapter(inputs: ReportInputs, table: ScoreTable, prefix: str) -> Section:
     if inputs.results.manifest.scene_of(table.model) is not None:
         return _scene_chapter(inputs.results, table, prefix)
     verdicts = inputs.validity.get(table.model)
     sections = (
-        Section("Scores", table=table),
+        Section("Scores", table=table.shown),
         *(() if verdicts is None else (verdicts.section(prefix),)),
         _difference_section(table, prefix),
         _curve_section(inputs.results, table, prefix),
         _map_section(inputs.results, table, inputs.maps, prefix),
         _cost_section(inputs.results, table),
     )
-    return Chapter(table.model, sections)
+    return Section(table.model, sections=sections)
 
 
-def _scene_chapter(results: Results, table: Table, prefix: str) -> Chapter:
+def _scene_chapter(results: Results, table: ScoreTable, prefix: str) -> Section:
     """One network of a scene; what its gates say stands before its scores."""
     failed = failed_gates(results.manifest, table.model)
     warning = (f"Gate failed: {'; '.join(failed)}. These scores are not to be read.",) if failed else ()
     sections = (
-        Section("Scores", warning, table=table),
+        Section("Scores", warning, table.shown),
         _difference_section(table, prefix),
         _cost_section(results, table),
     )
-    return Chapter(f"{table.model} (gate failed)" if failed else table.model, sections)
+    return Section(f"{table.model} (gate failed)" if failed else table.model, sections=sections)
 
 
-def _difference_section(table: Table, prefix: str) -> Section:
+def _difference_section(table: ScoreTable, prefix: str) -> Section:
     title = f"Paired differences to {table.reference}"
     figure = forest(table)
     if figure is None:
@@ -124,7 +125,7 @@ def _difference_section(table: Table, prefix: str) -> Section:
     return Section(title, images=(Image(f"{prefix}differences", caption, png_of(figure)),))
 
 
-def _curve_section(results: Results, table: Table, prefix: str) -> Section:
+def _curve_section(results: Results, table: ScoreTable, prefix: str) -> Section:
     title, drawn = "Insertion, deletion and MAS curves", curves(results, table)
     if not drawn:
         return Section(title, ("The run has no metric with curves.",))
@@ -134,7 +135,7 @@ def _curve_section(results: Results, table: Table, prefix: str) -> Section:
     return Section(title, text, images=images)
 
 
-def _map_section(results: Results, table: Table, source: MapSource | None, prefix: str) -> Section:
+def _map_section(results: Results, table: ScoreTable, source: MapSource | None, prefix: str) -> Section:
     title = "Maps"
     if source is None:
         return Section(title, ("Maps were not asked for.",))
@@ -153,21 +154,16 @@ def _map_section(results: Results, table: Table, source: MapSource | None, prefi
     return Section(title, (examples.reason,), images=tuple(images))
 
 
-def _cost_section(results: Results, table: Table) -> Section:
+def _cost_section(results: Results, table: ScoreTable) -> Section:
     head = ("method", "images", "forward", "forward mode (JVP)", "backward (VJP)", "passes", "seconds")
-    rows = tuple(
-        (method, str(n), *map(_amount, passes), f"{seconds:.3g}" if math.isfinite(seconds) else "—")
+    rows: list[Row] = [
+        (method, n, *(Cell(one, int(one != round(one)) if math.isfinite(one) else 0) for one in passes), seconds)
         for method, n, *passes, seconds in costs(results, table.model).rows()
-    )
-    simple = SimpleTable("Cost of a map, means over images", head, rows, frozenset(range(1, len(head))))
-    return Section("Cost", simple=simple, text=(_COST_TEXT,))
+    ]
+    return Section("Cost", (_COST_TEXT,), Table(head, rows, "Cost of a map, means over images"))
 
 
-def _amount(value: float) -> str:
-    return "—" if not math.isfinite(value) else f"{value:.0f}" if value == round(value) else f"{value:.1f}"
-
-
-def forest(table: Table) -> Figure | None:
+def forest(table: ScoreTable) -> Figure | None:
     """Plot the reference method against the others under every metric with a direction; None without a comparison."""
     panels = [panel for index, column in enumerate(table.columns) if (panel := _forest_panel(table, index, column))]
     if not panels:
@@ -176,7 +172,7 @@ def forest(table: Table) -> Figure | None:
     return plot_forest(panels, reference=table.reference, title=title)
 
 
-def curves(results: Results, table: Table) -> dict[str, Figure]:
+def curves(results: Results, table: ScoreTable) -> dict[str, Figure]:
     """Plot the curves of insertion and deletion, and of both MAS metrics, if there are any, by a name for a file."""
     families = {
         "curves": ("insertion and deletion", ("insertion", "deletion")),
@@ -202,7 +198,7 @@ def curves(results: Results, table: Table) -> dict[str, Figure]:
     return drawn
 
 
-def _forest_panel(table: Table, index: int, column: Column) -> ForestPanel | None:
+def _forest_panel(table: ScoreTable, index: int, column: Column) -> ForestPanel | None:
     contrasts = tuple(
         Contrast(row.method, difference.value, difference.low, difference.high, cell.adjusted)
         for row in table.competing

@@ -10,7 +10,7 @@ import polars as pl
 from fringe.bench.experiments import Results
 from fringe.bench.report._failures import STATUS
 from fringe.bench.report._maps import GridData
-from fringe.bench.report._table import Column, Table
+from fringe.bench.report._table import Column, ScoreTable
 from fringe.errors import InputError
 from fringe.evaluation import WEIGHTS, dominance, pick
 from fringe.metrics import Direction
@@ -48,7 +48,7 @@ class Examples:
     reason: str
 
 
-def choose_examples(results: Results, table: Table, each: int = EXAMPLES) -> Examples:
+def choose_examples(results: Results, table: ScoreTable, each: int = EXAMPLES) -> Examples:
     """Choose strong, typical and failing images of the reference method by dominance, or the first images if the run
     lacks the metrics or the methods to compare with."""
     columns = ranking_columns(table)
@@ -85,7 +85,7 @@ def choose_examples(results: Results, table: Table, each: int = EXAMPLES) -> Exa
     )
 
 
-def ranking_columns(table: Table) -> dict[str, Column]:
+def ranking_columns(table: ScoreTable) -> dict[str, Column]:
     """Return the columns that images are ranked by, by the metric's name; of two settings of a metric the first."""
     columns: dict[str, Column] = {}
     for column in table.columns:
@@ -94,7 +94,7 @@ def ranking_columns(table: Table) -> dict[str, Column]:
     return columns
 
 
-def plot_examples(results: Results, table: Table, examples: ExampleSet, data: GridData) -> Figure:
+def plot_examples(results: Results, table: ScoreTable, examples: ExampleSet, data: GridData) -> Figure:
     """Draw one grid: a row per image, the input and a column per method, the reference first."""
     metrics = labels([MetricLabel(c.label, c.settings["metric"], c.title, c.direction) for c in table.columns])
     shown = pl.col("image").cast(pl.String).is_in(list(examples.images))
@@ -111,7 +111,7 @@ def plot_examples(results: Results, table: Table, examples: ExampleSet, data: Gr
 
 def _grid_row(
     results: Results,
-    table: Table,
+    table: ScoreTable,
     metrics: Sequence[MetricLabel],
     image: str,
     data: GridData,

@@ -6,16 +6,18 @@ from typing import Any
 
 import polars as pl
 
-from fringe._tables import TextTable
+from fringe._tables import Cell, Row, Table
 from fringe.bench.experiments import Results, Store, crashes, describe_failures, mixed
-from fringe.bench.report._render import Chapter, Section, SimpleTable
-from fringe.bench.report._table import Table
+from fringe.bench.report._render import Section
+from fringe.bench.report._table import ScoreTable
 
 #: The status of a score as text.
 STATUS = pl.col("status").cast(pl.String)
 #: Reasons of one kind that a status shows.
 SHOWN_REASONS = 10
 _NO_MAP = ("failed", "unreadable")
+#: A count of zero: other numbers should stand out.
+ZERO = "·"
 
 
 def costs(results: Results, model: str) -> pl.DataFrame:
@@ -53,7 +55,7 @@ def quarantined(store: Store, results: Results) -> list[str]:
     ]
 
 
-def failure_chapter(results: Results, tables: Sequence[Table], store: Store) -> Chapter:
+def failure_chapter(results: Results, tables: Sequence[ScoreTable], store: Store) -> Section:
     """Return what is missing, what failed and why, verdicts of the methods on their own maps, and metrics' flags."""
     missing = (
         *results.missing(),
@@ -64,10 +66,10 @@ def failure_chapter(results: Results, tables: Sequence[Table], store: Store) -> 
         Section("Not computed", lines=missing or ("Every image of the plan was computed.",)),
         _failures(results),
         _undefined(tables),
-        *(Section(f"Verdicts on {m}", simple=table) for m in results.models if (table := _verdicts(results, m))),
-        *(Section(f"Flags on {t.model}", simple=table) for t in tables if (table := _flags(t))),
+        *(Section(f"Verdicts on {m}", table=table) for m in results.models if (table := _verdicts(results, m))),
+        *(Section(f"Flags on {t.model}", table=table) for t in tables if (table := _flags(t))),
     ]
-    return Chapter("Missing, failures and flags", tuple(sections))
+    return Section("Missing, failures and flags", sections=tuple(sections))
 
 
 def _failures(results: Results) -> Section:
@@ -76,12 +78,12 @@ def _failures(results: Results) -> Section:
         methods.setdefault((model, images, reason.replace("not_finite", "not finite")), []).append(method)
     if not methods:
         return Section("Failed", lines=("No method failed on an image.",))
-    rows = tuple((model, ", ".join(names), str(images), why) for (model, images, why), names in methods.items())
+    rows = [(model, ", ".join(names), images, why) for (model, images, why), names in methods.items()]
     head = ("model", "methods", "images", "reason")
-    return Section("Failed", simple=SimpleTable("Images that a method failed on", head, rows, frozenset({2})))
+    return Section("Failed", table=Table(head, rows, "Images that a method failed on"))
 
 
-def _undefined(tables: Sequence[Table]) -> Section:
+def _undefined(tables: Sequence[ScoreTable]) -> Section:
     methods: dict[tuple[str, str], list[str]] = {}
     for table in tables:
         for row in table.rows:
@@ -90,44 +92,37 @@ def _undefined(tables: Sequence[Table]) -> Section:
                     methods.setdefault((table.model, column.title), []).append(f"{row.method} {cell.undefined}")
     if not methods:
         return Section("Not defined", lines=("Every finite map has a score under every metric.",))
-    rows = tuple((model, metric, ", ".join(names)) for (model, metric), names in methods.items())
+    rows = [(model, metric, ", ".join(names)) for (model, metric), names in methods.items()]
     head = ("model", "metric", "images where it is not defined, by method")
-    return Section("Not defined", simple=SimpleTable("Finite maps without a score", head, rows))
+    return Section("Not defined", table=Table(head, rows, "Finite maps without a score"))
 
 
-def _verdicts(results: Results, model: str) -> SimpleTable | None:
+def _verdicts(results: Results, model: str) -> Table | None:
     counted = verdicts(results, model)
     names = sorted({name for counts in counted.values() for name in counts}, key=lambda name: (name != "ok", name))
-    rows = tuple((method, *(_number(counts.get(name, 0)) for name in names)) for method, counts in counted.items())
-    numeric = frozenset(range(1, len(names) + 1))
-    return SimpleTable(f"Verdicts on {model}, images", ("method", *names), rows, numeric) if rows else None
+    rows = [(method, *(counts.get(name) or ZERO for name in names)) for method, counts in counted.items()]
+    return Table(("method", *names), rows, f"Verdicts on {model}, images") if rows else None
 
 
-def _flags(table: Table) -> SimpleTable | None:
+def _flags(table: ScoreTable) -> Table | None:
     names = sorted(table.flags(controls=False) | table.flags(controls=True))
     indices = {column.title: index for index, column in enumerate(table.columns)}
-    rows = tuple(
-        (flag, title, *(_number(row.cells[indices[title]].flags.get(flag, 0)) for row in table.rows))
+    rows = [
+        (flag, title, *(row.cells[indices[title]].flags.get(flag) or ZERO for row in table.rows))
         for flag, title in names
-    )
+    ]
     head = ("flag", "metric", *(row.method for row in table.rows))
-    numeric = frozenset(range(2, len(head)))
-    return SimpleTable(f"Flagged scores on {table.model}", head, rows, numeric) if rows else None
+    return Table(head, rows, f"Flagged scores on {table.model}") if rows else None
 
 
-def _number(count: int) -> str:
-    """Return a count, or a point for zero: other numbers should stand out."""
-    return str(count) if count else "·"
-
-
-def describe_status(document: Mapping[str, Any]) -> Iterator[str | TextTable]:
+def describe_status(document: Mapping[str, Any]) -> Iterator[str | Table]:
     """Describe what a run folder holds, as :func:`fringe.bench.experiments.read_status` returns it."""
     if not document["plans"]:
         yield "no plan yet: nothing was asked for in this folder"
     for name, plan in document["plans"].items():
         yield f"{name}: {plan['images']} images"
-        numbers = ("scores", "failed", "missing", "done")
-        yield TextTable(("model", "method", *numbers), list(_status_rows(plan["cells"])), numbers)
+        names = ("model", "method", "scores", "failed", "missing", "done")
+        yield Table(names, list(_status_rows(plan["cells"])))
         yield from (f"  {line}" for line in describe_failures(plan["failures"], (), SHOWN_REASONS))
         yield from (f"  not read: {reason}" for reason in plan["not_read"][:SHOWN_REASONS])
         yield from (f"  results of several versions are mixed: {line}" for line in mixed(plan["versions"]))
@@ -142,7 +137,7 @@ def describe_status(document: Mapping[str, Any]) -> Iterator[str | TextTable]:
         yield f"stored from the trials of a search: {document['trials']} tasks"
 
 
-def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     """One row per model and method, metrics together."""
     totals: dict[tuple[str, str], Counter[str]] = {}
     for cell in cells:
@@ -150,5 +145,5 @@ def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, ...]
         totals.setdefault((cell["model"], cell["method"]), Counter()).update(numbers)
     for (model, method), total in totals.items():
         share = 100 * (total["scored"] + total["failed"]) // max(total["required"], 1)  # 100 only where none is missing
-        counts = (str(total[name]) if total[name] else "" for name in ("failed", "missing"))
-        yield model, method, f"{total['scored']}/{total['required']}", *counts, f"{share}%"
+        counts = (total[name] or "" for name in ("failed", "missing"))
+        yield model, method, f"{total['scored']}/{total['required']}", *counts, Cell(share / 100, 0, share=True)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import fringe
+from fringe._tables import Table
 from fringe._text import counted
 from fringe.bench.experiments import Manifest, Results, mixed
-from fringe.bench.report._render import Chapter, Section, SimpleTable
+from fringe.bench.report._render import Section
 
 _SCORES = {"logit": "logit", "log_probability": "log probability", "probability": "probability"}
 
@@ -58,30 +59,28 @@ def protocol(results: Results) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def settings(results: Results) -> Chapter:
+def settings(results: Results) -> Section:
     """Return every setting of models, methods and metrics."""
     manifest = results.manifest
     methods: dict[tuple[str, str], list[str]] = {}
     for model, entries in manifest.settings.items():
         for method, setting in entries.items():
             methods.setdefault((method, _pairs(setting["method"])), []).append(model)
-    rows = tuple((method, ", ".join(models), pairs) for (method, pairs), models in methods.items())
-    return Chapter(
-        "Settings",
-        (
-            Section("Models", simple=_models(manifest)),
-            Section("Methods", simple=SimpleTable("Settings of the methods", ("method", "models", "settings"), rows)),
-            Section("Metrics", simple=_metrics(manifest)),
-        ),
+    rows = [(method, ", ".join(models), pairs) for (method, pairs), models in methods.items()]
+    sections = (
+        Section("Models", table=_models(manifest)),
+        Section("Methods", table=Table(("method", "models", "settings"), rows, "Settings of the methods")),
+        Section("Metrics", table=_metrics(manifest)),
     )
+    return Section("Settings", sections=sections)
 
 
-def versions(results: Results) -> SimpleTable:
+def versions(results: Results) -> dict[str, str]:
     """Return the versions of libraries that computed the run."""
     used = {name: ", ".join(counts) for name, counts in results.versions.items()}
     texts = {f"{name} (run)": text for name, text in {**results.manifest.versions, **used}.items()}
     texts["fringe (report)"] = fringe.__version__
-    return SimpleTable("Versions", ("what", "version"), tuple(texts.items()))
+    return texts
 
 
 def read_commands(results: Results, folder: str) -> tuple[str, ...]:
@@ -137,31 +136,31 @@ def _score(plan: Mapping[str, Any]) -> str:
     return f"The explained score is the class's {_SCORES[plan['score']]}. Reference images come from {source}."
 
 
-def _models(manifest: Manifest) -> SimpleTable:
-    rows = tuple(
+def _models(manifest: Manifest) -> Table:
+    rows = [
         (label, model["spec"], model["architecture"], model["weights"], _pairs(model["preprocessing"]))
         for label, model in manifest.models.items()
-    )
-    return SimpleTable("Models", ("model", "source", "architecture", "weights (digest)", "preprocessing"), rows)
+    ]
+    return Table(("model", "source", "architecture", "weights (digest)", "preprocessing"), rows, "Models")
 
 
-def _metrics(manifest: Manifest) -> SimpleTable:
+def _metrics(manifest: Manifest) -> Table:
     better = {"higher": "higher", "lower": "lower", "none": "neither"}
-    rows = tuple(
+    rows = [
         (
             f"{metric['title']} ({label})",
             better[metric["direction"]],
             metric["unit"] or "pure number",
             metric["summary"],
-            str(metric["limit"]),
+            metric["limit"],
             metric["space"],
             _pairs(metric["settings"]),
             metric["source"],
         )
         for label, metric in manifest.metrics.items()
-    )
+    ]
     head = ("metric", "better", "unit", "summary", "images", "looks at", "settings", "source")
-    return SimpleTable("Settings of the metrics", head, rows, frozenset({4}))
+    return Table(head, rows, "Settings of the metrics")
 
 
 def _pairs(record: Mapping[str, Any]) -> str:

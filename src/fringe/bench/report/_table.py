@@ -1,14 +1,19 @@
-"""Methods by metrics, as numbers: what every form of the table is printed from."""
+"""Methods by metrics: as numbers, and as the table that is printed."""
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fringe._tables import Cell, Table
+from fringe._text import counted, decimals_for
 from fringe.bench.experiments import Results
 from fringe.errors import InputError
 from fringe.evaluation import (
+    LEVEL,
+    NOT_BETTER,
+    RESAMPLES,
     ControlTest,
     Difference,
     Estimate,
@@ -24,10 +29,8 @@ from fringe.metrics import ARROW, METRICS, Aggregate, Direction
 
 #: The method that others are compared with, where a run has it.
 DEFAULT_REFERENCE = "fringe"
-#: Fewest and most decimals; the paper prints three.
-MIN_DECIMALS, MAX_DECIMALS = 3, 6
-#: From here on a number is printed as a power of ten, as in the paper's tables.
-LARGE = 1000.0
+#: Marks cells with images that were not computed.
+INCOMPLETE = "†"
 
 # The groups of rows in the paper's tables, by the question that a metric answers.
 CALIBRATION = "Attribution calibration"
@@ -55,7 +58,7 @@ class Column:
     unit: str
     summary: Aggregate
     settings: Mapping[str, Any]
-    decimals: int = MIN_DECIMALS
+    decimals: int = 3
     verdict: str = "passes"
 
     @property
@@ -63,17 +66,13 @@ class Column:
         return self.verdict not in UNFIT
 
     @property
-    def arrow(self) -> str:
-        return ARROW[self.direction]
-
-    @property
     def heading(self) -> str:
-        """The title with the unit."""
-        return f"{self.title} ({self.unit})" if self.unit else self.title
+        """The title with the unit and the direction."""
+        return " ".join(filter(None, (self.title, f"({self.unit})" * bool(self.unit), ARROW[self.direction])))
 
 
 @dataclass(frozen=True)
-class TableCell:
+class ScoreCell:
     """One method under one metric. Of the ``required`` images, ``n`` have a score, ``missing`` were not computed,
     ``failed`` have no valid map, and for the rest the metric is not defined; ``clustered`` says that images which
     share pixels are resampled together. ``difference`` is the reference method
@@ -85,12 +84,12 @@ class TableCell:
     missing: int
     failed: int
     flags: Mapping[str, int]
-    best: bool = False
-    near_tie: bool = False
-    difference: Difference | None = None
-    adjusted: float = float("nan")
-    clustered: bool = False
-    control: ControlTest | None = None
+    best: bool
+    near_tie: bool
+    difference: Difference | None
+    adjusted: float
+    clustered: bool
+    control: ControlTest | None
 
     @property
     def n(self) -> int:
@@ -102,34 +101,36 @@ class TableCell:
 
     @property
     def mark(self) -> str:
-        return significance_stars(self.adjusted)
+        """Asterisks of the difference, and the signs of what is not shown and of what is not computed."""
+        not_better = self.control is not None and not self.control.better
+        return significance_stars(self.adjusted) + NOT_BETTER * not_better + INCOMPLETE * bool(self.missing)
 
-    @property
-    def count(self) -> str:
-        """``n=64``, or ``n=60 of 64`` if images have no score."""
-        return f"n={self.n}" if self.n == self.required else f"n={self.n} of {self.required}"
+    def shown(self, decimals: int) -> Cell:
+        """The cell as it is printed, with ``n=64``, or ``n=60 of 64`` if images have no score."""
+        return Cell(
+            self.estimate.value,
+            decimals,
+            half=self.estimate.half,
+            style="best" if self.best else "near" if self.near_tie else "",
+            mark=self.mark,
+            note=f"n={self.n}" if self.n == self.required else f"n={self.n} of {self.required}",
+            hint=f"not shown to be better than {self.control.control}"
+            if NOT_BETTER in self.mark and self.control
+            else "",
+        )
 
 
 @dataclass(frozen=True)
-class TableRow:
+class ScoreRow:
     """A method or a control, and a cell per column."""
 
     method: str
     control: bool
-    cells: tuple[TableCell, ...]
+    cells: tuple[ScoreCell, ...]
 
 
 @dataclass(frozen=True)
-class Group:
-    """Metrics that answer one question, by their indices among a table's columns: neighbours, as
-    :func:`sort_metrics` puts them."""
-
-    name: str
-    columns: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Table:
+class ScoreTable:
     """All methods of a model, the controls last, under its metrics. ``comparisons`` is how many the adjustment of p
     counts, ``seed`` that of the intervals. Unless all gates of the model hold, its scores prove nothing."""
 
@@ -137,18 +138,18 @@ class Table:
     model: str
     reference: str
     columns: tuple[Column, ...]
-    rows: tuple[TableRow, ...]
+    rows: tuple[ScoreRow, ...]
     comparisons: int
     seed: int
     gates_hold: bool
 
     @property
-    def competing(self) -> tuple[TableRow, ...]:
+    def competing(self) -> tuple[ScoreRow, ...]:
         """The methods, without the controls."""
         return tuple(row for row in self.rows if not row.control)
 
     @property
-    def controls(self) -> tuple[TableRow, ...]:
+    def controls(self) -> tuple[ScoreRow, ...]:
         """The controls."""
         return tuple(row for row in self.rows if row.control)
 
@@ -163,12 +164,26 @@ class Table:
         return sorted((row.method for row in self.competing), key=lambda method: method != self.reference)
 
     @property
-    def groups(self) -> list[Group]:
-        """The columns by the question that they answer."""
-        indices: dict[str, list[int]] = {}
-        for index, column in enumerate(self.columns):
-            indices.setdefault(UNFIT.get(column.verdict) or metric_group(column.settings), []).append(index)
-        return [Group(name, tuple(columns)) for name, columns in indices.items()]
+    def groups(self) -> list[tuple[str, int]]:
+        """The questions that the metrics answer, each with the number of its columns: :func:`sort_metrics` has put
+        these side by side."""
+        names = [UNFIT.get(column.verdict) or metric_group(column.settings) for column in self.columns]
+        return list(Counter(names).items())
+
+    @property
+    def shown(self) -> Table:
+        """The table as it is printed."""
+        notes = {True: "control", False: ""}
+        rows = [
+            (
+                Cell(row.method, note="reference" if row.method == self.reference else notes[row.control]),
+                *(cell.shown(column.decimals) for cell, column in zip(row.cells, self.columns, strict=True)),
+            )
+            for row in (*self.competing, *self.controls)
+        ]
+        rules = (len(self.competing) - 1,) if self.controls else ()
+        columns = ("method", *(column.heading for column in self.columns))
+        return Table(columns, rows, self.title, rules, self.groups, [*legend(self), *flag_lines(self)])
 
     def flags(self, *, controls: bool) -> Counter[tuple[str, str]]:
         """Count how often each flag is up for the methods' scores, or the controls', by (flag, title of the metric)."""
@@ -182,7 +197,7 @@ class Table:
 
 def build_table(
     results: Results, model: str, reference: str | None = None, verdicts: Mapping[str, str] | None = None
-) -> Table:
+) -> ScoreTable:
     """Build the table of a model.
 
     Per metric it marks the best method and its near ties (:func:`near_ties`; a method with exactly the best score is
@@ -196,59 +211,63 @@ def build_table(
     """
     reference = reference_of(results, model, reference)
     seed = int(results.manifest.plan["seed"])
-    labels = results.methods(model)
     settings = {label: metric["settings"] for label, metric in results.manifest.metrics.items()}
     drafts = [
         _column(results, metric, "passes" if verdicts is None else verdicts.get(metric, "not judged"))
         for metric in sort_metrics(settings)
     ]
     drafts.sort(key=lambda column: ["passes", *UNFIT].index(column.verdict))
-    names = [(label, column) for label in labels for column in drafts]
-    cells = [results.cell(model, label, column.label) for label, column in names]
-    clusters = {column.label: results.clusters(model, column.label) for column in drafts}
-    columns_of = zip(cells, names, strict=True)
-    estimates = estimate_all(
-        [(c.scores, column.summary, clusters[column.label]) for c, (_, column) in columns_of], seed
+    known = {column.label: column for column in drafts}
+    labels, methods = results.methods(model), results.methods(model, controls=False)
+    cells = {(method, label): results.cell(model, method, label) for method in labels for label in known}
+    scores = {key: cell.scores for key, cell in cells.items()}
+    clusters = {label: results.clusters(model, label) for label in known}
+    measured = estimate_all(
+        [(column, known[label].summary, clusters[label]) for (_, label), column in scores.items()], seed
     )
-    grid = {
-        (label, column.label): TableCell(
-            *(value, len(cell.scores), cell.missing, cell.failed, cell.flags()),
-            clustered=clusters[column.label] is not None,
-        )
-        for (label, column), cell, value in zip(names, cells, estimates, strict=True)
-    }
-    others = [label for label in results.methods(model, controls=False) if label != reference]
-    compared = [(label, column) for label in others for column in drafts if column.direction != "none"]
-    first = {column.label: results.scores(model, reference, column.label) for column in drafts}
-    differences = paired_all(
-        [
-            (first[column.label], results.scores(model, label, column.label), column.summary)
-            for label, column in compared
-        ],
+    estimates = dict(zip(cells, measured, strict=True))
+    others = set(methods) - {reference}
+    compared = [(m, label) for m, label in cells if m in others and known[label].direction != "none"]
+    paired = paired_all(
+        [(scores[reference, label], scores[method, label], known[label].summary) for method, label in compared],
         seed,
         clusters=results.clusters(model),
     )
-    adjusted = holm([difference.p for difference in differences])
-    for (label, column), difference, p in zip(compared, differences, adjusted, strict=True):
-        grid[label, column.label] = replace(grid[label, column.label], difference=difference, adjusted=p)
+    differences = dict(zip(compared, paired, strict=True))
+    adjusted = dict(zip(compared, holm([difference.p for difference in paired]), strict=True))
     tests: dict[tuple[str, str], ControlTest] = {}
-    controls = [label for label in labels if results.is_control(label)]
-    for column in drafts:
-        scores = {label: results.scores(model, label, column.label) for label in labels}
+    for label, column in known.items():
+        by_method = {method: scores[method, label] for method in labels}
+        controls = [method for method in labels if method not in methods]
         words = column.direction, column.summary, seed
-        compared = compare_with_controls(scores, controls, *words, clusters=clusters[column.label])
-        tests |= {(label, column.label): test for label, test in compared.items()}
-    for key, test in adjust_tests(tests).items():
-        grid[key] = replace(grid[key], control=test)
-    columns = tuple(_mark_best(results, model, column, grid) for column in drafts)
+        against = compare_with_controls(by_method, controls, *words, clusters=clusters[label])
+        tests |= {(method, label): test for method, test in against.items()}
+    tests = adjust_tests(tests)
+    grid: dict[tuple[str, str], ScoreCell] = {}
+    for label, column in known.items():
+        competing = {method: estimates[method, label] for method in methods}
+        first, near = near_ties(competing, column.direction if column.valid else "none")
+        best = {method for method in methods if first is not None and competing[method].value == competing[first].value}
+        known[label] = replace(column, decimals=decimals_for((one.value, one.half) for one in competing.values()))
+        for key in ((method, label) for method in labels):
+            grid[key] = ScoreCell(
+                estimates[key],
+                *(len(scores[key]), cells[key].missing, cells[key].failed, cells[key].flags()),
+                best=key[0] in best,
+                near_tie=key[0] in near - best,
+                difference=differences.get(key),
+                adjusted=adjusted.get(key, math.nan),
+                clustered=clusters[label] is not None,
+                control=tests.get(key),
+            )
+    columns = tuple(known.values())
     rows = tuple(
-        TableRow(label, results.is_control(label), tuple(grid[label, column.label] for column in columns))
-        for label in labels
+        ScoreRow(method, method not in methods, tuple(grid[method, label] for label in known)) for method in labels
     )
-    comparisons = sum(difference.n > 0 for difference in differences)
+    comparisons = sum(difference.n > 0 for difference in paired)
     gates_hold = all(gate["holds"] for gate in results.manifest.gates(model))
     title = f"Methods on {model}" + ("" if gates_hold else ", whose gate failed: these scores are not to be read")
-    return Table(title, model, reference, columns, rows, comparisons, seed, gates_hold)
+    return ScoreTable(title, model, reference, columns, rows, comparisons, seed, gates_hold)
 
 
 def reference_of(results: Results, model: str, reference: str | None = None) -> str:
@@ -286,18 +305,61 @@ def sort_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return sorted(metrics, key=rank)
 
 
-def half_width(value: Estimate) -> float:
-    """Return what stands behind the ±: half the width of a mean's interval, or the half-IQR of a median; NaN for
-    neither."""
-    return value.half_iqr if value.summary == "median" else (value.high - value.low) / 2
+def legend(table: ScoreTable) -> list[str]:
+    """Return how to read the numbers and marks of a table."""
+    means = [column.title for column in table.columns if column.summary == "mean"]
+    medians = [column.title for column in table.columns if column.summary == "median"]
+    clustered = any(cell.clustered for row in table.rows for cell in row.cells)
+    unit = "clusters of images that share pixels" if clustered else "images"
+    interval = f"mean ± half the width of the {LEVEL:.0%} bootstrap interval over {unit}"
+    interval = f"{interval} ({RESAMPLES} resamples, seed {table.seed})"
+    spread = "median ± half-IQR, (Q3 − Q1) / 2"
+    if means and medians:
+        last = f"{', '.join(medians[:-1])} and {medians[-1]}" if len(medians) > 1 else medians[0]
+        lines = [f"Values: {interval}; for {last}: {spread}."]
+    else:
+        lines = [f"Values: {interval if means else spread}."]
+    lines.append("n: images with a score. ↑: higher is better, ↓: lower is better.")
+    lines.append(
+        "Bold and underlined: the best method of a metric. Bold: its interval overlaps that of the best, which is no "
+        "test. Controls are never bold."
+    )
+    for verdict, what in UNFIT.items():
+        titles = [column.title for column in table.columns if column.verdict == verdict]
+        lines += [f"{what}: {', '.join(titles)}. No method wins there."] if titles else []
+    if table.comparisons:
+        lines.append(
+            f"*, **, ***: differs from {table.reference} on the same images with p < .05, .01, .001 (sign-flip test of "
+            f"the paired differences, adjusted after Holm for the {table.comparisons} comparisons of this table)."
+        )
+    if tests := table.control_tests:
+        lines.append(
+            f"{NOT_BETTER}: not shown to be better than every control. The greatest p of the sign-flip test against "
+            f"each control counts, adjusted after Holm for {counted(len(tests), 'score')}. Such a score is no "
+            "evidence for the map."
+        )
+    if any(cell.missing for row in table.rows for cell in row.cells):
+        lines.append(f"{INCOMPLETE}: incomplete, images of this cell were not computed.")
+    return lines
 
 
-def decimals_for(estimates: Sequence[Estimate]) -> int:
-    """Return the fewest decimals, of three to six, with which no spread is printed as zero, except those that six show
-    as zero, too, such as rounding, or that belong to a number printed as a power of ten."""
-    widths = [half_width(e) for e in estimates if math.isfinite(e.value) and abs(e.value) < LARGE]
-    smallest = min((w for w in widths if math.isfinite(w) and round(w, MAX_DECIMALS) > 0), default=1.0)
-    return next(d for d in range(MIN_DECIMALS, MAX_DECIMALS + 1) if round(smallest, d) > 0)
+def flag_lines(table: ScoreTable) -> list[str]:
+    """Return how often each flag is up: one line for the methods' scores and one for the controls'."""
+    counts = {"methods": table.flags(controls=False), "controls": table.flags(controls=True)}
+    lines = [f"Flagged scores of the {who}: {_counted(flags)}." for who, flags in counts.items() if flags]
+    return lines or ["No score is flagged."]
+
+
+def _counted(flags: Counter[tuple[str, str]]) -> str:
+    """Return ``zero_map 8 (Sparseness 4, Infidelity 4)``."""
+    by_flag: dict[str, list[tuple[str, int]]] = {}
+    for (flag, title), number in flags.items():
+        by_flag.setdefault(flag, []).append((title, number))
+    parts = [
+        f"{flag} {sum(n for _, n in metrics)} ({', '.join(f'{title} {n}' for title, n in metrics)})"
+        for flag, metrics in by_flag.items()
+    ]
+    return "; ".join(parts)
 
 
 def _column(results: Results, label: str, verdict: str) -> Column:
@@ -307,15 +369,3 @@ def _column(results: Results, label: str, verdict: str) -> Column:
     title = metric["title"] if len(alike) == 1 else f"{metric['title']} ({label})"
     words = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
     return Column(label, title, *words, verdict=verdict)
-
-
-def _mark_best(results: Results, model: str, column: Column, grid: dict[tuple[str, str], TableCell]) -> Column:
-    """Mark the best of a column and its near ties in ``grid``; return the column with the decimals that it needs."""
-    competing = results.methods(model, controls=False)
-    estimates = {label: grid[label, column.label].estimate for label in competing}
-    best, near = near_ties(estimates, column.direction if column.valid else "none")
-    for label, value in estimates.items():
-        is_best = best is not None and value.value == estimates[best].value
-        key = (label, column.label)
-        grid[key] = replace(grid[key], best=is_best, near_tie=label in near and not is_best)
-    return replace(column, decimals=decimals_for(list(estimates.values())))

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe._names import Reference
+from fringe._tables import Cell, Row, Table
+from fringe._text import decimals_for
 from fringe.bench.experiments import Manifest, Results
 from fringe.bench.report._failures import cost_of_maps
-from fringe.bench.report._render import Chapter, Section, SimpleTable, format_number, with_spread
-from fringe.bench.report._table import decimals_for
+from fringe.bench.report._render import Section
 from fringe.evaluation import NOT_BETTER, ControlTest, Estimate, adjust_tests, compare_with_controls, estimate
 from fringe.metrics import ARROW, METRICS
 
@@ -24,7 +25,7 @@ _READING = (
 )
 
 
-def truth_chapter(results: Results) -> Chapter | None:
+def truth_chapter(results: Results) -> Section | None:
     """Return the scores of every scene, pooled over its networks, and whether its gates hold; None without scenes.
 
     Networks whose gates fail prove nothing: they are listed, and their scores are left out of the means.
@@ -32,7 +33,7 @@ def truth_chapter(results: Results) -> Chapter | None:
     manifest = results.manifest
     if not manifest.scenes:
         return None
-    sections = [Section("Gates", simple=_gates(manifest), text=_failed(manifest))]
+    sections = [Section("Gates", table=_gates(manifest), text=_failed(manifest))]
     for label, scene in manifest.scenes.items():
         groups: dict[str, list[str]] = {}
         for model, network in scene["networks"].items():
@@ -45,9 +46,9 @@ def truth_chapter(results: Results) -> Chapter | None:
                 failed = "Gate failed: no network of this scene is one that the answer is known of; it has no scores."
                 sections.append(Section(title, (answer, failed)))
                 continue
-            sections.append(Section(title, (answer,), simple=_table(results, title, valid)))
+            sections.append(Section(title, (answer,), _table(results, title, valid)))
     sections[1:1] = [Section("How to read the tables", (_READING,))]
-    return Chapter("Tests with a known answer", tuple(sections))
+    return Section("Tests with a known answer", sections=tuple(sections))
 
 
 def failed_gates(manifest: Manifest, model: str) -> list[str]:
@@ -55,13 +56,13 @@ def failed_gates(manifest: Manifest, model: str) -> list[str]:
     return [gate["text"] for gate in manifest.gates(model) if not gate["holds"]]
 
 
-def _gates(manifest: Manifest) -> SimpleTable:
-    rows: list[tuple[str, ...]] = []
+def _gates(manifest: Manifest) -> Table:
+    rows: list[Row] = []
     for label, scene in manifest.scenes.items():
         for model, network in scene["networks"].items():
             texts = [gate["text"] for gate in network["gates"]]
             rows += [(label, model, text) for text in texts or ["none: the answer is known without a condition"]]
-    return SimpleTable("Conditions under which the answer is known", ("scene", "network", "gate"), tuple(rows))
+    return Table(("scene", "network", "gate"), rows, "Conditions under which the answer is known")
 
 
 def _failed(manifest: Manifest) -> tuple[str, ...]:
@@ -70,7 +71,7 @@ def _failed(manifest: Manifest) -> tuple[str, ...]:
     return tuple(f"{line}. Its scores are not to be read, and no mean holds them." for line in lines)
 
 
-def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
+def _table(results: Results, title: str, models: Sequence[str]) -> Table:
     """Methods and controls by localisation scores, over all networks."""
     manifest = results.manifest
     metrics = [
@@ -91,19 +92,19 @@ def _table(results: Results, title: str, models: Sequence[str]) -> SimpleTable:
     marks = {key: NOT_BETTER for key, test in adjust_tests(tests).items() if not test.better}
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method", *(_heading(results, metric) for metric in shown), "n", "passes"]
-    decimals = {metric: decimals_for([cells[method, metric] for method in methods]) for metric in shown}
-    chance = [format_number(chance_of(results, models, metric), decimals[metric]) for metric in shown]
-    rows = [("chance", *chance, "", "")]
+    decimals = {m: decimals_for((cells[name, m].value, cells[name, m].half) for name in methods) for m in shown}
+    rows: list[Row] = [("chance", *(Cell(chance_of(results, models, m), decimals[m]) for m in shown), "", "")]
     for method in methods:
-        texts = [
-            with_spread(cells[method, metric], decimals[metric]) + marks.get((method, metric), "") for metric in shown
+        estimates = {metric: cells[method, metric] for metric in shown}
+        counts = sorted({one.n for one in estimates.values() if one.n}) or [0]
+        scores = [
+            Cell(one.value, decimals[metric], half=one.half, mark=marks.get((method, metric), ""))
+            for metric, one in estimates.items()
         ]
-        counts = [cells[method, metric].n for metric in shown if cells[method, metric].n] or [0]
-        n = str(max(counts)) if min(counts) == max(counts) else f"{min(counts)}–{max(counts)}"
-        name = f"{method} (control)" if results.is_control(method) else method
-        passes = float(cost_of_maps(results, models, method)["passes"][0])
-        rows.append((name, *texts, n, format_number(passes, 0)))
-    return SimpleTable(title, tuple(head), tuple(rows), frozenset(range(1, len(head))))
+        n = counts[0] if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
+        passes = Cell(float(cost_of_maps(results, models, method)["passes"][0]), 0)
+        rows.append((Cell(method, note="control" if results.is_control(method) else ""), *scores, n, passes))
+    return Table(head, rows, title)
 
 
 def _pooled(results: Results, models: Sequence[str], metric: str) -> dict[str, NDArray[np.float64]]:

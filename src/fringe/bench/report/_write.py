@@ -19,7 +19,7 @@ from fringe.bench.experiments import Manifest, ModelSource, Resolved, Results, S
 from fringe.bench.report._build import ReportInputs, build_report
 from fringe.bench.report._maps import MapSource, load_experiment
 from fringe.bench.report._render import html_page, latex_document, markdown_report
-from fringe.bench.report._table import Column, Table, TableCell, TableRow, build_table, half_width, reference_of
+from fringe.bench.report._table import Column, ScoreCell, ScoreRow, ScoreTable, build_table, reference_of
 from fringe.bench.report._validity import MetricVerdicts, read_verdicts
 from fringe.errors import InputError
 from fringe.models import resolve_device
@@ -140,7 +140,7 @@ def write_report(
     files = {
         "report.html": html_page(report),
         "report.md": markdown_report(report),
-        "tables.tex": latex_document(tables),
+        "tables.tex": latex_document({table.model: table.shown for table in tables}),
     }
     texts = {name: text.encode(errors="backslashreplace") for name, text in files.items()}  # names may not be UTF-8
     images = {f"figures/{image.name}.png": image.png for image in report.images}
@@ -209,7 +209,7 @@ def _csv(scores: pl.DataFrame, plan: str, *, header: bool) -> str:
     return frame.with_columns(guarded.name.keep()).write_csv(include_header=header)
 
 
-def summary_csv(tables: Sequence[Table]) -> str:
+def summary_csv(tables: Sequence[ScoreTable]) -> str:
     """Return every cell of the tables, with its difference to the reference method."""
     return to_csv(
         [
@@ -259,7 +259,7 @@ def _opener(
     return lambda model: once()
 
 
-def _summary(table: Table, row: TableRow, column: Column, cell: TableCell) -> dict[str, Any]:
+def _summary(table: ScoreTable, row: ScoreRow, column: Column, cell: ScoreCell) -> dict[str, Any]:
     estimate, difference, test = cell.estimate, cell.difference, cell.control
     return {
         "method": row.method,
@@ -269,7 +269,7 @@ def _summary(table: Table, row: TableRow, column: Column, cell: TableCell) -> di
         "unit": column.unit,
         "summary": column.summary,
         "value": estimate.value,
-        "spread": half_width(estimate),
+        "spread": estimate.half,
         **{name: getattr(estimate, name) for name in ("mean", "low", "high", "median", "half_iqr")},
         "n": cell.n,
         "required": cell.required,

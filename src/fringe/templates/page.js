@@ -79,8 +79,10 @@
   };
 
   // Numbers
-  const percent = (p) => p === null ? "–" : p > 0 && p < 0.001 ? "< 0.1 %" : `${(100 * p).toFixed(1)} %`;
-  const number = (x) => x === null ? "–" : (Math.abs(x) >= 1000 || (x !== 0 && Math.abs(x) < 0.01) ? x.toExponential(1) : x.toFixed(2)).replaceAll("-", "−");
+  const percent = (p) => p === null ? "–" : p > 0 && p < 0.001 ? "< 0.1%" : `${(100 * p).toFixed(1)}%`;
+  const raised = (digits) => [...digits.replace("+", "")].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("");
+  const power = (x) => x.toExponential(1).replace(/e(.*)/, (_, digits) => `×10${raised(digits)}`);
+  const number = (x) => x === null ? "–" : (Math.abs(x) >= 1000 || (x !== 0 && Math.abs(x) < 0.01) ? power(x) : x.toFixed(2)).replace("-", "−");
   const drawBars = () => {
     const now = page.snapshots[state.point].probabilities, rest = now.includes(null) ? 0 : 1 - now.reduce((sum, p) => sum + p, 0);
     [...$("bars").children].forEach((row, i) => {
