@@ -182,7 +182,8 @@ class SerialExecutor:
         self._job = job
         if self._runner is None or not self._keep:
             self._runner = job.worker()
-            self._runner.progress = self._progress
+            if self._progress is not None:
+                self._runner.progress = self._progress
         else:
             self._runner.use(job.resolved)
 

@@ -28,9 +28,9 @@ class Job:
 
     def saved(self, task: Task, maps: Mapping[str, StoredMap]) -> Mapping[str, StoredMap]:
         """The maps of a task that are stored: all, or those by methods that the plan shows."""
-        plan, manifest = self.resolved.plan, self.resolved.manifest
-        if self.save_maps:
+        if self.save_maps or not maps:
             return maps
+        plan, manifest = self.resolved.plan, self.resolved.manifest
         if not plan.shown or "control" in manifest.settings[task.model][task.method]["method"]:
             return {}
         shown = {image["digest"] for image in manifest.images[: plan.shown]}
