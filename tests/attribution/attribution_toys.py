@@ -52,9 +52,6 @@ class Linear(nn.Module):
 SHAPE = (2, 6, 6)
 ENTRIES = 72
 CLASSES = 4
-CHECKED = 9
-"""Forward passes of the check of the model on three images: each alone, all in another order, a linearisation, and a
-central difference."""
 
 
 def images(count: int, seed: int = 1, shape: tuple[int, ...] = SHAPE) -> Tensor:

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 import torch
 from attribution_toys import (
-    CHECKED,
     CLASSES,
     Affine,
     Quadratic,
@@ -14,8 +13,6 @@ from attribution_toys import (
     Watched,
     bend,
     images,
-    measured,
-    most_alive,
     problem_of,
     score_and_gradient,
     segments,
@@ -165,49 +162,6 @@ def test_the_direction_survives_a_probability_that_underflows():
         assert sharp(t.snapshots[-1:]).argmax().item() == label  # it arrived
 
 
-def test_units_do_not_matter():
-    """A model of normalised images, with the bounds in its coordinates, has the map of the model of pixels."""
-    model, pixels = SoftplusMLP(), images(3).sigmoid()
-    mean = torch.tensor([0.4, 0.5], dtype=torch.float64).view(2, 1, 1)
-    std = torch.tensor([0.2, 0.3], dtype=torch.float64).view(2, 1, 1)
-    for mode in ("path", "official"):
-        of_pixels = fringe.attribute(
-            lambda z: model(4 * z), pixels, method=AGI(mode=mode), space=InputSpace(low=0.0, high=1.0)
-        )
-        of_normalised = fringe.attribute(
-            lambda z: model(4 * (z * std + mean)),
-            (pixels - mean) / std,
-            method=AGI(mode=mode),
-            space=InputSpace(low=(0 - mean) / std, high=(1 - mean) / std),
-        )
-        torch.testing.assert_close(of_normalised.values, of_pixels.values, rtol=1e-9, atol=1e-11)
-        assert of_pixels.values.abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("mode", ["path", "official"])
-def test_passes(mode):
-    """A walk of s steps costs s forward passes and 2 s VJPs, one forward pass more where it ended after m, and one of
-    each kind more where it arrived: at most k m of the first and 2 k m of the second, and k for the ends."""
-    model, x, method = SoftplusMLP(), images(3), AGI(steps=9, epsilon=0.01, mode=mode)
-    door = 3 + CHECKED  # predictions, and the check of the model
-    found = fringe.attribute(model, x, method=method).passes
-    forward = vjp = 0
-    arrived = 0
-    for i in range(3):
-        _, _, steps = literal(model, x[i], model(x)[i].argmax().item(), method)
-        for taken in steps:
-            early = taken < method.steps
-            forward += taken + 1
-            vjp += 2 * (taken + 1) if early else 2 * taken
-            arrived += early
-    assert 0 < arrived < 3 * 3
-    assert found.forward == forward + door
-    assert vjp <= 2 * 3 * 3 * method.steps
-    assert forward <= 3 * 3 * method.steps + 3 * 3
-    one_step = fringe.attribute(model, x, method=AGI(steps=1, mode="official")).passes
-    assert found.vjp - one_step.vjp == vjp - 2 * 9  # one step: nine walks, two VJPs each
-
-
 def test_finished_walks_are_not_evaluated_again():
     """Every call brings the walks that are still on their way, and no others."""
     model, x, method = SoftplusMLP(), images(3), AGI(epsilon=0.03, steps=9)
@@ -217,27 +171,6 @@ def test_finished_walks_are_not_evaluated_again():
     expected = [sum(s >= k for s in steps) for k in range(max(steps) + 1)]
     assert watched.sizes[-len(expected) :] == expected
     assert len(set(expected)) > 3
-
-
-def test_diagnostics_are_means_over_the_classes():
-    model, x, method = SoftplusMLP(), images(1), AGI(epsilon=0.02)
-    found = fringe.attribute(model, x, method=method, telemetry=True)
-    lengths, entropies, worst = [], [], []
-    target = found.target.item()
-    for label in method._towards(target, CLASSES):
-        walked, _ = segments(AdversarialPath((0,), (label,), 20, 0.02), problem_of(model, x, score="probability"))
-        points = torch.stack([x[0]] + [s.start.x[0] for s in walked])
-        lengths.append(points.flatten(1).diff(dim=0).norm(dim=1).sum())
-        p = model(points[-1:]).softmax(1)[0]
-        entropies.append(-(p * p.log()).sum())
-        worst.append(max(measured(AdversarialPath, s, "tracking_error").item() for s in walked))
-    torch.testing.assert_close(found.diagnostics["path_length"][0], torch.stack(lengths).mean())
-    torch.testing.assert_close(found.diagnostics["endpoint_entropy"][0], torch.stack(entropies).mean())
-    assert found.diagnostics["tracking_error_max"][0].item() == pytest.approx(max(worst))
-    first = found.trajectory[0]
-    assert first.steps["euclidean_step"].sum().item() == pytest.approx(lengths[0].item())
-    assert first.points["entropy"][-1].item() == pytest.approx(entropies[0].item())
-    assert first.points["score"][0].item() == pytest.approx(found.score.item())
 
 
 @pytest.mark.parametrize("mode", ["path", "official"])
@@ -264,21 +197,3 @@ def test_the_trajectory_is_the_walk_towards_the_first_class(mode):
         torch.testing.assert_close(trajectory.steps["fisher_rao_step"], 4 * (chords / 2).arcsin())
         torch.testing.assert_close(trajectory.points["score"], p[:, target])
         torch.testing.assert_close(trajectory.points["entropy"], -(p * p.log()).sum(1))
-
-
-def test_memory_does_not_grow_with_the_number_of_steps():
-    model, x = SoftplusMLP(), images(2)
-    problem = problem_of(model, x)
-    toward = tuple((problem.target + 1).remainder(CLASSES).tolist())
-    assert most_alive(AdversarialPath((0, 1), toward, 60, 1e-4), problem) <= 3
-
-
-def test_the_score_is_the_methods_own():
-    """A probability, whatever else the classifier explains; the record says so, and the classifier is as it was."""
-    model, x = SoftplusMLP(), images(2)
-    classifier = fringe.Classifier(model, score="logit")
-    found = fringe.attribute(classifier, x, method=AGI(epsilon=0.01))
-    assert found.settings["score"] == "probability"
-    assert classifier.score_kind == "logit"
-    torch.testing.assert_close(found.score, model(x).softmax(1).amax(1))
-    assert fringe.attribute(classifier, x, method=AGI(score="logit")).score.tolist() == model(x).amax(1).tolist()

@@ -96,26 +96,6 @@ def test_inputs_at_the_door():
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant"),
-    [
-        ("integrated_gradients", "ig"),
-        ("Integrated Gradients", "ig"),
-        ("IntegratedGradients", "ig"),
-        ("IG", "ig"),
-        ("FRInGe", "fringe"),
-        ("Fisher-Rao Integrated Gradients", "fringe"),
-        ("smooth grad", "smoothgrad"),
-        ("guided-ig", "guided_ig"),
-        ("Guided Integrated Gradients", "guided_ig"),
-        ("ExpectedGradients", "expected_gradients"),
-        ("IG²", "ig2"),
-    ],
-)
-def test_a_method_is_understood_by_its_title_or_class(asked, meant):
-    assert fringe.attribution.get_method(asked) == fringe.METHODS[meant]()
-
-
-@pytest.mark.parametrize(
     ("call", "name", "hint"),
     [
         (fringe.attribute, "n_steps", r"method=IntegratedGradients\(steps=50\)"),
@@ -290,31 +270,6 @@ def test_a_file_that_cannot_be_saved_is_named_and_not_its_neighbour(tmp_path):
     with pytest.raises(OSError, match="folder") as caught:
         result.save(tmp_path / "folder")
     assert "partial" not in str(caught.value)
-
-
-PUBLISHED = [
-    (fringe.AGI, "paper", {"mode": "official", "classes": 1, "epsilon": 0.05, "steps": 20, "score": "probability"}),
-    (fringe.BlurIG, "official", {"steps": 100, "mode": "derivative"}),
-    (fringe.GGIG, "paper", {"intervals": 50, "iterations": 100, "learning_rate": 1e-2, "aggregate": "max"}),
-    (
-        fringe.GeoIGSVI,
-        "paper",
-        {"mode": "official", "steps": 50, "iterations": 500, "beta": 0.1, "learning_rate": 1e-2},
-    ),
-    (fringe.GuidedIG, "paper", {"steps": 200, "fraction": 0.25, "max_dist": 0.02, "baseline": "zero", "rule": "left"}),
-    (fringe.GuidedIG, "notebook", {"steps": 25, "fraction": 0.5, "max_dist": 1.0}),
-    (fringe.IG2, "paper", {"references": 8, "steps": 201, "eta": 0.015}),
-    (fringe.IntegratedDecisionGradients, "official", {"mode": "official"}),
-    (fringe.IntegratedGradients, "paper", {"steps": 200, "rule": "midpoint", "baseline": "zero"}),
-    (fringe.SmoothGrad, "paper", {"samples": 50, "spread": 0.15, "square": False}),
-    (fringe.SmoothGrad, "official", {"samples": 25, "square": True}),
-]
-
-
-@pytest.mark.parametrize(("kind", "preset", "settings"), PUBLISHED)
-def test_presets_hold_the_published_numbers(kind, preset, settings):
-    made = kind.preset(preset)
-    assert {name: getattr(made, name) for name in settings} == settings
 
 
 @pytest.mark.parametrize(

@@ -123,27 +123,6 @@ def test_nan_logits_are_named():
     assert found.verdict[2] == "nan_logits"
 
 
-def test_a_path_that_leaves_the_model_s_domain_ends_at_its_last_sound_point():
-    """A model that is NaN off a ball: the path is cut, complete up to there, and says so; its neighbour is as ever."""
-    model, x = Smooth(), mixed(2)
-
-    def fragile(z):
-        moved = (z - x[1]).flatten(1).norm(dim=1)
-        outside = (moved > 1.2) & ((z - x[0]).flatten(1).norm(dim=1) > moved)
-        return model(z).masked_fill(outside[:, None], torch.nan)
-
-    found = fringe.attribute(fragile, x, method=METHOD, telemetry=True)
-    whole = fringe.attribute(model, x, method=METHOD)
-    assert found.verdict[1] == "diverged"
-    assert "after step 1" in found.advice[1]
-    assert found.diagnostics["steps"][1] == 1
-    assert torch.isfinite(found.values).all()
-    gap = found.values[1].sum() - (found.score[1] - found.endpoint_score[1])
-    torch.testing.assert_close(gap, found.completeness_gap[1])
-    torch.testing.assert_close(found.values[0], whole.values[0], rtol=1e-7, atol=1e-10)
-    assert found.trajectory[1].snapshot_steps.tolist()[-1] == 1
-
-
 @pytest.mark.parametrize("where", ["logits", "gradient"])
 @pytest.mark.parametrize(("value", "until"), [(torch.inf, "budget"), (-torch.inf, "arrival"), (torch.nan, "arrival")])
 def test_one_entry_that_is_not_finite_ends_the_path_before_it(until, where, value):

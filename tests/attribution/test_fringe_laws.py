@@ -71,18 +71,6 @@ def test_an_undecided_prediction_that_comes_no_nearer_has_nothing_to_explain():
     assert found.advice[0] == "the prediction is 1.6e-05 nats from the reference: lower arrival_kl to explain it"
 
 
-def test_any_reference_distribution_is_approached():
-    model, x = Linear(), inputs(2)
-    q = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64)
-    method = dataclasses.replace(FAST, reference=q, gamma_prior=0.0, delta_euc=None)
-    found = fringe.attribute(model, x, method=method, telemetry=True)
-    ends = torch.stack([t.snapshots[-1] for t in found.trajectory])
-    realised = model(ends).softmax(-1)
-    assert (realised - q).abs().max() < 0.01
-    kl = (realised * (realised / q).log()).sum(1)
-    torch.testing.assert_close(found.diagnostics["endpoint_kl"], kl, rtol=1e-6, atol=1e-12)
-
-
 @pytest.mark.parametrize("gap", [105.0, 120.0, 200.0])
 def test_one_hot_prediction_in_float32_is_left(gap):
     """The probabilities of the other classes underflow in float32; the path finds its way to the reference all the
@@ -112,26 +100,6 @@ def test_completeness_is_second_order_in_the_steps():
         assert ((order > 1.8) & (order < 2.4)).all(), order
         assert (fine.diagnostics["tracking_error_max"] < 0.5 * coarse.diagnostics["tracking_error_max"]).all()
         assert (fine.diagnostics["endpoint_kl"] < 1e-3).all()
-
-
-def test_adaptive_quadrature_meets_its_tolerance_at_less_cost_than_small_steps():
-    model, x = Smooth(), inputs(4)
-    coarse = dataclasses.replace(FAST, tau=0.15, delta_euc=None)
-    plain = fringe.attribute(model, x, method=dataclasses.replace(coarse, quadrature="trapezoid"))
-    fine = fringe.attribute(model, x, method=dataclasses.replace(coarse, quadrature_rtol=1e-3, quadrature_depth=8))
-    assert plain.completeness_residual.max() > 0.01
-    assert fine.completeness_residual.max() < 2e-3
-    assert torch.equal(plain.endpoint_score, fine.endpoint_score)
-
-
-def test_arrival_goes_on_until_the_reference():
-    model, x = Linear(), inputs(4)[2:]
-    short = dataclasses.replace(FAST, delta_euc=0.25, gamma_prior=0.0)
-    budget = fringe.attribute(model, x, method=short)
-    arrival = fringe.attribute(model, x, method=dataclasses.replace(short, until="arrival", arrival_kl=0.02))
-    assert (budget.diagnostics["endpoint_kl"] > 0.02).all()
-    assert (arrival.diagnostics["endpoint_kl"] <= 0.02).all()
-    assert (arrival.diagnostics["steps"] > budget.diagnostics["steps"]).all()
 
 
 @pytest.mark.parametrize("classes", ["predicted", pytest.param("top2", marks=pytest.mark.thorough)])
@@ -207,12 +175,6 @@ def test_progress_of_a_path_that_goes_on_past_its_planned_steps():
     assert seen == [(k, planned) for k in range(1, planned + 1)]
 
 
-def test_arrival_is_bounded():
-    model, x = Smooth(), inputs(1)
-    method = dataclasses.replace(FAST, delta_euc=1e-3, until="arrival", max_steps=7)
-    assert fringe.attribute(model, x, method=method).diagnostics["steps"].tolist() == [7]
-
-
 def test_a_path_that_rests_ends():
     """The gradient is zero from 0.5 on: the step after T would be the same, and so would all to the thousandth."""
 
@@ -227,19 +189,6 @@ def test_a_path_that_rests_ends():
     torch.testing.assert_close(found.values, lost, rtol=0.02, atol=0)
     assert found.verdict == ("short", "stalled")
     assert not any("max_steps" in advice for advice in found.advice)
-
-
-def test_exact_pass_counts():
-    """One forward for the prediction, T for the steps, one for the end; two VJPs a step and one at the end; a CG
-    iteration costs a JVP and a VJP and no forward; a warm start one product; the Fisher norm one JVP."""
-    model, x = Smooth(), inputs(1)
-    k = 4
-    method = dataclasses.replace(FAST, cg_iterations=k, cg_rtol=1e-14, steps=5, jacobian="products")
-    found = fringe.attribute(model, x, method=method)
-    door = {"forward": 4, "vjp": 1, "jvp": 1}  # the check of the model on the first image
-    assert found.passes.forward == 1 + 5 + 1 + door["forward"]
-    assert found.passes.jvp == 5 * (k + 1) + 4 + door["jvp"]
-    assert found.passes.vjp == 5 * (k + 2) + 4 + 1 + door["vjp"]
 
 
 def test_an_explicit_jacobian_costs_a_vjp_a_class_and_changes_nothing():

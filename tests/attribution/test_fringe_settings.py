@@ -19,27 +19,11 @@ from fringe.paths import PathStatus, TrustRegion
 TABLE = SHARED / "paper" / "hyperparameters.csv"
 
 
-def test_presets_hold_the_paper_s_numbers():
-    m = fringe.FRInGe.preset("resnet18")
-    assert (m.tau, m.eta_max, m.delta_euc) == (3.0339e-4, 13.56315, 0.61337)
-    assert (m.damping, m.gamma_step, m.gamma_prior, m.cg_iterations) == (4.7707e-11, 9.9739e-3, 9.7495e-4, 20)
-    assert m.preconditioner == "blur"
-    u = fringe.FRInGe.preset("inception_v3", "fisher_rao_unregularized")
-    assert (u.tau, u.delta_euc, u.damping, u.gamma_step, u.gamma_prior) == (1.9717e-3, 3.27511, 9.7873e-3, 0.0, 0.0)
-    e = fringe.FRInGe.preset("vgg19", "euclidean")
-    assert (e.eta_max, e.solve, e.kl_bound, e.delta_euc, e.tau) == (0.01817, "gradient", False, None, 3.0449e-4)
-
-
 @pytest.mark.shared
 def test_the_shipped_table_is_the_paper_s():
     with Path(TABLE).open() as file:
         assert list(table().values()) == list(csv.DictReader(file))
     assert len(table()) == 18
-
-
-def test_every_row_of_the_table_makes_a_method():
-    for model, variant in table():
-        assert fringe.FRInGe.preset(model, variant).steps is None
 
 
 def test_variants_take_parts_out():
@@ -156,25 +140,9 @@ _LOST = r"the prediction lost \d+% of its divergence from the uniform prediction
     [
         ({}, "ok", rf"sum within \d\.\d% of the change of the score; {_LOST} \(ok needs 50%\)"),
         (
-            {"until": "budget", "temperature": 1.0},
-            "ok",
-            rf"sum within .*; {_LOST} \(ok needs 50%\); to go further, use until='arrival'",
-        ),
-        ({"until": "arrival"}, "ok", rf"sum within \d\.\d% of the change of the score; {_LOST} \(arrived\)"),
-        (
             {"steps": 4},
             "short",
-            rf".*% of the .*, but {_LOST.replace('lost', 'lost only')} \(ok needs 50%\): use until='arrival', .*",
-        ),
-        (
-            {"steps": 1, "temperature": 1.0},
-            "stalled",
-            r"[^:]* \(under 5%\): raise steps, delta_euc or eta_max, or lower damping",
-        ),
-        (
-            {"until": "arrival", "max_steps": 2, "temperature": 1.0},
-            "stalled",
-            r".*: raise max_steps, delta_euc or .* lower damping",
+            rf".*% of the .*, but {_LOST.replace('lost', 'lost only')} \(ok needs 50%\): use until=.*",
         ),
     ],
 )
@@ -281,7 +249,8 @@ def test_classes_that_a_mask_rules_out_are_left_out_by_a_reference():
         return torch.cat([x @ weights.T, torch.full((len(x), 2), -1e9, dtype=x.dtype)], 1)
 
     x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    result = fringe.attribute(masked, x, method=fringe.FRInGe(structure="none"))
+    method = fringe.FRInGe(structure="none", steps=8)
+    result = fringe.attribute(masked, x, method=method)
     far = [
         advice for verdict, advice in zip(result.verdict, result.advice, strict=True) if verdict in ("stalled", "short")
     ]
@@ -290,5 +259,5 @@ def test_classes_that_a_mask_rules_out_are_left_out_by_a_reference():
         "give reference=, nearly zero for the 2 classes" in advice and "delta_euc" not in advice for advice in far
     )
     reference = torch.tensor([1.0, 1.0, 1.0, 1e-9, 1e-9], dtype=torch.float64)
-    within = fringe.attribute(masked, x, method=fringe.FRInGe(structure="none", reference=reference / reference.sum()))
+    within = fringe.attribute(masked, x, method=dataclasses.replace(method, reference=reference / reference.sum()))
     assert not {"stalled", "short"} & set(within.verdict)

@@ -130,7 +130,7 @@ def test_points_are_measured_against_the_waypoint_that_was_due():
 
 
 @pytest.mark.parametrize("warm_start", [True, False])
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.thorough)])
 def test_few_iterations_start_from_the_image_s_own_last_direction(warm_start, size):
     """Four images in two slots: some wait, finish and are replaced on the way. Each is the printed algorithm's."""
     model, x = Smooth(), mixed(4)
@@ -144,6 +144,7 @@ def test_few_iterations_start_from_the_image_s_own_last_direction(warm_start, si
         assert relative(found.values[i], expected[0]) < 1e-8
 
 
+@pytest.mark.thorough
 def test_a_warm_start_saves_iterations_from_the_second_step_on():
     model, x = Smooth(), inputs(3)
     exact = dataclasses.replace(NATURAL, tau=2e-3, cg_iterations=200, cg_rtol=1e-4, preconditioner="scale")

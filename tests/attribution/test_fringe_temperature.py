@@ -111,35 +111,3 @@ def test_the_explained_score_is_not_softened():
         change = ends[0] - ends[1]
         target = int(found.target[0 if one is found.trajectory[0] else 1])
         assert one.cumulative[-1].sum().item() == pytest.approx(change[target].item(), rel=5e-3)
-
-
-def test_progress_of_a_path_that_ends_on_arrival_reads_the_distance_of_the_prediction_itself():
-    seen: list[tuple[int, int]] = []
-    exact = {"solve": "natural", "damping": 1e-6, "gamma_prior": 0.0, "gamma_step": 0.0, "delta_euc": None}
-    method = fringe.FRInGe(**exact, tau=1e-3, until="arrival", temperature=4.0, max_steps=200)
-    found = fringe.attribute(
-        Smooth(sharpness=3.0), inputs(1), method=method, telemetry=True, progress=lambda *now: seen.append(now)
-    )
-    planned, points = seen[0][1], found.trajectory[0].points
-    left = points["reference_distance"] / points["reference_distance"][0]
-    share = [max(1 - 0.5 ** (k / planned), 1 - left[k].item()) for k in range(1, len(left) - 1)]
-    expected = [int(min(max(share[: k + 1]), 0.99) * planned) for k in range(len(share))]
-    reported = [done for done, _ in seen]
-    assert reported[-1] == planned
-    assert set(expected) - {0} <= {*reported}
-    assert points["reference_kl"][-1] <= 0.05 < points["reference_kl"][-2]
-
-
-@pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_a_stalled_path_is_one_whose_prediction_hardly_moves(temperature):
-    method = fringe.FRInGe(steps=1, eta_max=1e-2, temperature=temperature)
-    found = fringe.attribute(Smooth(sharpness=3.0), inputs(2), method=method, telemetry=True)
-    for text, trajectory in zip(found.advice, found.trajectory, strict=True):
-        start, end = trajectory.points["reference_distance"].tolist()
-        assert 0 < 1 - end / start < 0.05
-        assert f" moved only {1 - end / start:.1%} of the Fisher-Rao distance" in text
-    assert found.verdict == ("stalled", "stalled")
-    unmoved = fringe.attribute(
-        lambda z: 0.0 * z.sum((1, 2, 3))[:, None] + torch.tensor([9.0, 0.0, 0.0]).double(), inputs(1)
-    )
-    assert "moved only 0.0% of the Fisher-Rao distance" in unmoved.advice[0]

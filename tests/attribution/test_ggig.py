@@ -8,7 +8,6 @@ import torch
 from attribution_toys import NETWORKS, Affine, SoftplusMLP, images
 
 import fringe
-from fringe.classifier import PassCounts
 from fringe.paths import Problem
 
 SMALL = {"intervals": 6, "iterations": 5, "learning_rate": 0.3}
@@ -75,11 +74,6 @@ def attribute_directly(method, x, batch_size):
     with classifier.session(x.device):
         found = method.attribute(problem)
     return dataclasses.replace(found, passes=classifier.passes.since(before))
-
-
-def test_a_gradient_a_point_and_iteration_and_nothing_else():
-    found = attribute_directly(fringe.GGIG(**SMALL), images(3), 4)
-    assert found.passes == PassCounts(forward=3 * 7 * 5, vjp=3 * 7 * 5)
 
 
 def test_no_history_is_kept(monkeypatch):

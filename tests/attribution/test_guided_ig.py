@@ -1,7 +1,5 @@
 """Guided IG: saliency's path and map, the laws of the path, and what it costs."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,6 @@ from attribution_toys import (
     Watched,
     bend,
     images,
-    most_alive,
     off_course,
     problem_of,
     segments,
@@ -22,10 +19,8 @@ from saliency.core import GuidedIG as PeerGuidedIG
 from saliency.core.base import INPUT_OUTPUT_GRADIENTS
 
 import fringe
-from fringe.attribution import GuidedIG, IntegratedGradients, SegmentTerms
-from fringe.attribution._integrate import integrate
-from fringe.attribution._quadrature import Quadrature
-from fringe.paths import Geodesic, GuidedPath, Here, Path, Point, Segment, State
+from fringe.attribution import GuidedIG, IntegratedGradients
+from fringe.paths import GuidedPath
 from fringe.paths._sequential import advance_to_goal
 
 SETTINGS = [(1, 0.25, 0.02), (7, 0.25, 0.02), (12, 0.5, 1.0), (20, 0.1, 0.1), (9, 1.0, 0.3), (15, 0.03, 0.5)]
@@ -179,12 +174,6 @@ def test_images_walk_a_batch_at_a_time():
     assert model.sizes[-15:] == [2] * 5 + [2] * 5 + [1] * 5
 
 
-def test_memory_does_not_grow_with_the_number_of_steps():
-    model, x = SoftplusMLP(), images(2)
-    problem = problem_of(model, x, baseline=torch.zeros_like(x))
-    assert most_alive(GuidedPath(40, 0.25, 0.02), problem) <= 3
-
-
 @pytest.mark.parametrize(("telemetry", "every"), [(True, 2), (11, 1)])
 def test_the_trajectory_runs_from_the_input_to_the_baseline(telemetry, every):
     """What is measured step by step is told from the input on, though the walk begins at the baseline."""
@@ -213,42 +202,6 @@ def test_the_trajectory_runs_from_the_input_to_the_baseline(telemetry, every):
         errors = [off_course(p[k], p[0], k / steps) for k in range(1, steps + 1)]
         assert t.points["tracking_error"][1:].tolist() == pytest.approx(errors, rel=1e-6)
         assert found.diagnostics["tracking_error_max"][i].item() == pytest.approx(max(errors), rel=1e-6)
-
-
-class Drawn(Path):
-    """A path of two segments that is given away: 0, 1, 3 on a line, with scores 5, 7, 10 and gradients 2, 1, 0."""
-
-    begins = "baseline"
-
-    def init(self, problem):
-        row, two = problem.every_row, torch.tensor([2])
-        geodesic = Geodesic.between(problem.logits.log_softmax(1))
-        return State(path=row, image=row, step=0 * two, total=two, limit=two, goal=None, geodesic=geodesic)
-
-    def look(self, problem, state, closing=False):
-        place, score, gradient = ((0, 5, 2), (1, 7, 1), (3, 10, 0))[int(state.step)]
-        x = torch.ones(1, *images(1).shape[1:], dtype=torch.float64)
-        log_p, yes = problem.logits.log_softmax(1), state.step < 9
-        point = Point(place * x, torch.tensor([score]).double(), gradient * x)
-        return Here(point, log_p, log_p, log_p, yes, state.step < 2, state.step == 1), None
-
-    def move(self, problem, state, here, more):
-        return dataclasses.replace(state, step=state.step + 1, past=here.point)
-
-    def segment(self, state, here):
-        stats = torch.ones(1, len(self.measures), dtype=torch.float64)
-        return state.past and Segment(state.path, state.step, state.past, here.point, stats, here.finite)
-
-
-def test_both_ends_are_the_walks_own():
-    """A walk from the baseline on: the end point is where its first segment starts, the input where its last stops."""
-    model, x = SoftplusMLP(), images(1)
-    problem = problem_of(model, x)
-    for rule, expected in (("left", 2 * 1 + 1 * 2), ("right", 1 * 1 + 0 * 2), ("trapezoid", 1.5 * 1 + 0.5 * 2)):
-        found = integrate(SegmentTerms(Drawn(), Quadrature(rule), problem))
-        assert (found.values == expected).all()
-        assert (found.score.item(), found.endpoint_score.item()) == (10, 5)
-        assert found.gap.item() == expected * x.numel() - 5
 
 
 def test_a_walk_that_meets_nan_ends_there_and_says_so():

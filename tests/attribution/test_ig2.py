@@ -13,7 +13,6 @@ from attribution_toys import (
     Quadratic,
     ReluCNN,
     SoftplusMLP,
-    Watched,
     bend,
     images,
     linear,
@@ -31,7 +30,7 @@ from fringe import InputSpace
 from fringe._rng import KeyedGenerator
 from fringe.attribution import IG2, IntegratedGradients
 from fringe.attribution._integrate import Stats
-from fringe.paths import CounterfactualPath, last_linear_layer
+from fringe.paths import AdversarialPath, CounterfactualPath, GuidedPath, last_linear_layer
 
 POOL = images(12, seed=11)
 SPACE = InputSpace(references=POOL)
@@ -249,19 +248,6 @@ def test_the_layer_is_the_last_that_runs():
         fringe.attribute(SoftplusMLP(), images(1), method=IG2(representation="penultimate"), space=SPACE)
 
 
-def test_both_gradients_come_from_one_forward_pass():
-    """P predictions, a probe, and R (S + 2) forward passes and 2 R S VJPs an image; the trapezoid one VJP more."""
-    for rule, extra in (("right", 0), ("trapezoid", 1)):
-        model, x = Watched(Headed()), images(3)
-        method = IG2(references=2, steps=7, eta=0.1, rule=rule)
-        found = fringe.attribute(model, x, method=method, space=SPACE, batch_size=4).passes
-        door = fringe.attribute(Headed(), x, method=IntegratedGradients(steps=1), baseline=0.0).passes
-        assert found.forward == door.forward - 6 + 12 + 1 + 3 * 2 * (7 + 2)
-        assert found.vjp == door.vjp - 3 + 3 * 2 * (2 * 7 + extra)
-        assert found.forward == sum(model.sizes)
-        assert max(model.sizes) <= 4
-
-
 def test_no_hook_stays_behind():
     """Whatever call fails: the predictions, the probe, the references' features, a step, or the last point."""
     x, method = images(2), IG2(references=1, steps=3, eta=0.1)
@@ -280,10 +266,19 @@ def test_no_hook_stays_behind():
         assert not any(module._forward_pre_hooks for module in classifier.module.modules())
 
 
-def test_memory_does_not_grow_with_the_number_of_steps():
-    model, x = Headed(), images(2)
-    problem = problem_of(model, x, domain=SPACE)
-    assert most_alive(CounterfactualPath((0, 1), (0, 1), "head", 40, 0.1), problem) <= 3
+@pytest.mark.parametrize(
+    "path",
+    [
+        CounterfactualPath((0, 1), (0, 1), "head", 40, 0.1),
+        AdversarialPath((0, 1), (2, 3), 60, 1e-4),
+        GuidedPath(40, 0.25, 0.02),
+    ],
+    ids=lambda path: type(path).__name__,
+)
+def test_memory_does_not_grow_with_the_number_of_steps(path):
+    x = images(2)
+    problem = problem_of(Headed(), x, domain=SPACE, baseline=torch.zeros_like(x))
+    assert most_alive(path, problem) <= 3
 
 
 def test_statistics_of_several_paths_are_pooled_by_hand():

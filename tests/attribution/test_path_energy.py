@@ -1,22 +1,16 @@
 """Steepness, energies of paths and spacing of points: against calculus, and against sums written out."""
 
-import dataclasses
-
 import pytest
 import torch
 from attribution_oracles import (
-    length_energy,
     line,
     log_probability,
     logit,
-    point_energy,
-    published_energy,
     published_respacing,
 )
-from attribution_toys import Quadratic, ReluCNN, SoftplusMLP, images
+from attribution_toys import Quadratic, SoftplusMLP, images
 
 import fringe
-from fringe.classifier import PassCounts
 from fringe.paths import (
     AuthorsEnergy,
     GradientNorm,
@@ -59,20 +53,6 @@ def test_steepness_against_finite_differences(of, rows):
     toward, h = images(3, seed=4), 1e-5
     slope = (steepness(x + h * toward, every)[0] - steepness(x - h * toward, every)[0]) / (2 * h)
     torch.testing.assert_close((push * toward).flatten(1).sum(1), slope, rtol=1e-7, atol=1e-8)
-
-
-def test_passes_of_the_second_order():
-    asked = problem(SoftplusMLP(), [0] * 5, batch_size=2)
-    before = dataclasses.replace(asked.model.passes)
-    GradientNorm(asked, "log_probability")(images(5), torch.arange(5))
-    assert asked.model.passes.since(before) == PassCounts(forward=5, jvp=5, vjp=10)
-
-
-def test_logits_of_relus_exert_no_force_and_log_probabilities_do():
-    asked, x, every = problem(ReluCNN(), [0, 1, 2, 3, 0, 1]), images(6), torch.arange(6)
-    for of in ("score", "outputs"):
-        assert torch.equal(GradientNorm(asked, of)(x, every)[1], torch.zeros_like(x))
-    assert (GradientNorm(asked, "log_probability")(x, every)[1].flatten(1).norm(dim=1) > 1e-3).all()
 
 
 class Once(torch.autograd.Function):
@@ -129,34 +109,6 @@ def test_slopes_of_energies_against_finite_differences(kind):
     ahead, behind = (energy.at(points + sign * h * toward, straight, every).energy for sign in (1, -1))
     change = (at.gradient * toward).flatten(1).sum(1)
     torch.testing.assert_close(change, (ahead - behind) / (2 * h), rtol=1e-7, atol=1e-6)
-
-
-@pytest.mark.parametrize("count", [5, 12, 30])
-def test_energies_written_out(count):
-    model, x, first = SoftplusMLP(), images(1), torch.tensor([0])
-    straight = line(x[0], count)
-    points = straight + images(count, seed=5) / 10
-    asked = problem(model, [2])
-    plain, rows = GradientNorm(asked, "log_probability"), GradientNorm(asked, "outputs", last_axis=True)
-    for energy, expected in (
-        (PointEnergy(plain, 0.7), point_energy(model, log_probability(2), 0.7)),
-        (LengthEnergy(plain, 0.7), length_energy(model, log_probability(2), 0.7)),
-        (AuthorsEnergy(rows, 0.7), published_energy(model, 0.7)),
-    ):
-        found = energy.at(points[None], straight[None], first).energy
-        torch.testing.assert_close(found, expected(points, straight).detach()[None], rtol=1e-13, atol=0)
-
-
-@pytest.mark.parametrize("objective", ["points", "length"])
-def test_the_straight_path_is_least_without_the_model(objective):
-    """Why the fit is left out at beta = 0: every path about the straight one has more energy."""
-    straight = torch.stack([line(x, 12) for x in images(2)])
-    energy = ENERGIES[objective](GradientNorm(problem(SoftplusMLP(), [0, 0]), "score"), 0.0)
-    least = energy.at(straight, straight, torch.arange(2)).energy
-    for seed in range(5):
-        moved = straight.clone()
-        moved[:, 1:-1] += torch.stack((images(10, seed=seed), images(10, seed=seed + 9))) / 100
-        assert (energy.at(moved, straight, torch.arange(2)).energy > least).all()
 
 
 def test_steep_places_attract_the_published_path_and_repel_the_repaired_one():

@@ -93,7 +93,7 @@ def test_every_picture_is_a_figure_of_its_own_or_a_part_of_the_callers(kind):
     figure = PREVIEW[0].plot(kind)
     assert isinstance(figure, matplotlib.figure.Figure)
     assert figure._repr_png_().startswith(b"\x89PNG")
-    mine = matplotlib.figure.Figure(figsize=(10, 5))
+    mine = matplotlib.figure.Figure(figsize=(4, 2), dpi=50)
     left, right = mine.subfigures(1, 2)
     axes = right.subplots()
     assert PREVIEW[0].plot(kind, ax=left) is mine

@@ -300,15 +300,6 @@ class TestNoGradientPath:
 
 
 class TestRandomModels:
-    def test_are_noticed(self):
-        model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(12, CLASSES)).double().train()
-        classifier = Classifier(model, mode="keep")
-        with (
-            pytest.warns(UserWarning, match=r"the same image gave logits that differ by .* is random"),
-            classifier.session(X.device),
-        ):
-            paths.verify(Problem.of(classifier, X))
-
     def test_that_mix_the_images_of_a_batch_are_noticed(self):
         def mixing(x):
             y = smooth(x)
@@ -634,20 +625,6 @@ class TestWrongDerivatives:
         for method in ("ig", PRODUCTS):
             with pytest.raises(NotDifferentiableError, match="a backward hook"):
                 fringe.attribute(model, IMAGES, method=method)
-
-    def test_half_precision_inside_the_model_is_named(self):
-        class Half(Trunk):
-            def forward(self, x):
-                with torch.autocast("cpu", dtype=torch.bfloat16):
-                    return super().forward(x).float()
-
-        try:
-            found = fringe.attribute(Half(), IMAGES, method="ig").values
-        except NotDifferentiableError as error:
-            assert "torch.autocast" in str(error)  # noqa: PT017
-        else:
-            expected = fringe.attribute(Trunk(), IMAGES, method="ig").values
-            assert (found - expected).norm() < 0.05 * expected.norm()
 
     def test_half_precision_that_comes_out_is_named(self):
         class Half(Trunk):

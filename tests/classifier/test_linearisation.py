@@ -80,14 +80,6 @@ class TestPasses:
         assert vars(classifier.passes) == {"forward": 7, "jvp": 0, "vjp": 7}
         assert (spy.calls, spy.rows) == (calls, 7)
 
-    def test_logits_cost_a_forward_an_image_and_since_subtracts(self):
-        classifier = Classifier(network("reused module"))
-        classifier.logits(normal(4, 3, 6, 6))
-        before = type(classifier.passes)(**vars(classifier.passes))
-        assert vars(before) == {"forward": 4, "jvp": 0, "vjp": 0}
-        classifier.score_gradient(normal(2, 3, 6, 6), torch.tensor([0, 1]))
-        assert vars(classifier.passes.since(before)) == {"forward": 2, "jvp": 0, "vjp": 2}
-
 
 SCORES = {
     "logit": lambda logits: logits,

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-import torch.nn.functional as F
 from classifier_toys import normal
 from matplotlib.text import Text
 from torch import nn
@@ -169,15 +168,6 @@ class TestProbabilities:
                 as_logits(torch.stack(rows), 2, "auto")
         assert as_logits(torch.stack([unknown, unknown]), 2, "auto").isnan().all()
 
-    def test_have_the_derivatives_of_the_log_softmax(self):
-        head, x, u, v = nn.Linear(4, 5).double(), normal(3, 4), normal(3, 5), normal(3, 4, seed=1)
-        point = Classifier(lambda z: head(z).softmax(1), output="probabilities").linearise(x)
-        expected, pullback = torch.func.vjp(lambda z: head(z).log_softmax(1), x)
-        assert torch.allclose(point.value, expected, rtol=1e-12)
-        assert torch.allclose(point.vjp(u), pullback(u)[0], rtol=1e-10)
-        pushed = torch.func.jvp(lambda z: head(z).log_softmax(1), (x,), (v,))[1]
-        assert torch.allclose(point.jvp(v), pushed, rtol=1e-10)
-
 
 class TestBinaryClassifier:
     @pytest.mark.filterwarnings("error:the model is in training mode")
@@ -210,26 +200,6 @@ class TestBinaryClassifier:
     def test_another_kind_of_output_is_refused(self):
         with pytest.raises(fringe.InputError, match=r"^output: got 'sigmoid', expected 'logit' or 'probability'"):
             BinaryClassifier(nn.Linear(4, 1), output="sigmoid")
-
-    def test_both_answers_have_a_map(self):
-        """Of a linear z = w x + b, Integrated Gradients give w x / 2 for yes, and minus that for no."""
-        head, x = nn.Linear(4, 1).double(), normal(6, 4)
-        head.bias.data -= 10.0  # the prediction is no
-        for target, sign in (("predicted", -0.5), (1, 0.5)):
-            found = fringe.attribute(BinaryClassifier(head).eval(), x, method="ig", target=target)
-            assert torch.allclose(found.values, sign * head.weight * x, rtol=1e-10)
-            assert set(found.verdict) == {"ok"}
-
-    def test_gradient_of_yes_is_that_of_the_sigmoid(self):
-        head, x = nn.Linear(4, 1).double(), normal(6, 4)
-        leaf = x.clone().requires_grad_(True)
-        (expected,) = torch.autograd.grad(torch.sigmoid(head(leaf)).sum(), leaf)
-        ones = torch.ones(6, dtype=torch.long)
-        found = Classifier(BinaryClassifier(head).eval(), score="probability").score_gradient(x, ones)
-        assert torch.allclose(found[1], expected, rtol=1e-10)
-        (expected,) = torch.autograd.grad(-F.softplus(head(leaf)).sum(), leaf)
-        found = Classifier(BinaryClassifier(head).eval(), score="log_probability").score_gradient(x, 0 * ones)
-        assert torch.allclose(found[1], expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["auto", "probabilities"])

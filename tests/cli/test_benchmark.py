@@ -111,28 +111,6 @@ def test_the_same_command_computes_nothing_twice_and_growing_computes_the_rest(t
     assert run("status", tmp_path).exit_code == 0
 
 
-def test_a_metric_added_later_scores_the_maps_that_were_kept(tmp_path):
-    wanted = (*IG, "--no-controls", "--n", 2)
-    assert "2 maps made now\n" in benchmark(tmp_path, *wanted, "--metrics", "sparseness", "--save-maps").stdout
-    grown = benchmark(tmp_path, *wanted, "--metrics", "sparseness,insertion")
-    assert "0 maps made now, 2 stored maps scored\n" in grown.stdout
-
-
-def test_other_settings_are_refused_with_the_difference_and_amended_on_request(tmp_path):
-    assert sparse(tmp_path).exit_code == 0
-    other = ("--set", "ig.steps=5")
-    refused = sparse(tmp_path, *other)
-    assert refused.exit_code == 2
-    assert "methods.digits.ig.steps: 2, now 5" in refused.stderr
-    assert "--amend" in refused.stderr
-    seed = sparse(tmp_path, "--seed", 1)
-    assert "seed: 0, now 1" in seed.stderr
-    assert len(Store(tmp_path).tasks()) == 1
-    assert "2 maps made now" in sparse(tmp_path, *other, "--amend").stdout
-    assert run("status", tmp_path).exit_code == 0
-    assert "0 maps made now" in sparse(tmp_path, "--amend").stdout  # the first setting's scores were kept
-
-
 def test_one_document_as_json_and_bars_for_nobody(tmp_path):
     arguments = (*IG, "--metrics", "sparseness,insertion", "--n", 2, "--json")
     result = benchmark(tmp_path, *arguments, report=True)
@@ -142,20 +120,6 @@ def test_one_document_as_json_and_bars_for_nobody(tmp_path):
     assert {str(report / "report.html"), str(report / "summary.csv")} <= set(document["report"])
     assert (report / "report.html").is_file()
     assert result.stderr == ""
-
-
-def test_controls_limits_and_targets(tmp_path):
-    arguments = ("--methods", "ig", "--set", "ig.steps=2", "--metrics", "sparseness,insertion", "--n", 3)
-    assert benchmark(tmp_path / "a", *arguments, "--limit", "insertion=1", "--target", "label").exit_code == 0
-    results = read_results(Store(tmp_path / "a"))
-    assert results.methods("digits") == ("ig", *CONTROLS)
-    assert [results.scores("digits", "ig", name).size for name in ("insertion", "sparseness")] == [1, 3]
-    cell = results.cell("digits", "ig", "sparseness")
-    assert [row.target for row in cell.rows] == [image["label"] for image in results.manifest.images]
-    assert sparse(tmp_path / "b", "--target", "7").exit_code == 0
-    cell = read_results(Store(tmp_path / "b")).cell("digits", "ig", "sparseness")
-    assert {row.target for row in cell.rows} == {7}
-    assert read_results(Store(tmp_path / "b")).methods("digits") == ("ig",)
 
 
 def test_a_class_that_there_is_not_is_told_before_its_scores_fail_and_the_folder_takes_another(tmp_path):
@@ -192,32 +156,16 @@ def test_a_corrupt_image_does_not_stop_the_others(tmp_path):
     assert (shown.exit_code, "cannot be decoded" in shown.stdout) == (3, True)
 
 
-def test_an_image_without_a_label_fails_alone(tmp_path):
-    folder = pictures(tmp_path / "images", "3_a.png", "nameless.png", "12_c.png")
-    result = sparse(tmp_path / "out", "--data", folder, *DIGITS, "--target", "label", n=3)
-    assert result.exit_code == 3
-    assert "the file name gives no label" in result.stderr
-    assert "label 12 does not fit a model of 10 classes" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--data", "EMPTY", *DIGITS), "holds no images"),
-        (("--data", "/nowhere", *DIGITS), "'/nowhere' is neither a file, a folder"),
         (("--n", "361"), "n: got 361, but there are 360 different images"),
-        (("--n", "0"), "--n"),
-        (("--methods", "igg"), "did you mean 'ig'"),
         (("--methods", "mine.py:f"), "only fringe compare and fringe verify read a function of a file"),
-        (("--metrics", "insertio"), "did you mean 'insertion'"),
-        (("--set", "ig.stepss=3"), "did you mean 'steps'"),
-        (("--set", "igg.steps=3"), "did you mean 'ig'"),
         (("--timeout", "9"), "add --workers 1, or more"),
-        (("--device", "tpu7"), "--device: got 'tpu7', expected auto, cpu, cuda"),
         (("--batch-size", "0"), "--batch-size: got '0'"),
         (("--reference", "fringe"), "--reference: got 'fringe'; the methods: ig"),
         (("--methods", "zero=ig", "--controls"), "zero is a control"),
-        (("--trust", "x"), "--trust"),
         (("--out", "FOREIGN"), "holds files that are no results of a run (mine.txt)"),
         (("--out", "FOREIGN/mine.txt"), "is a file, expected a folder"),
         (("--out", "FOREIGN/mine.txt/deeper"), "--out"),
@@ -259,14 +207,6 @@ def test_a_model_or_device_that_is_not_there_is_one_line_before_anything_is_writ
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    tmp_path.chmod(0o555)
-    result = sparse(tmp_path / "out")
-    tmp_path.chmod(0o755)
-    assert (result.exit_code, "--out: cannot write" in result.stderr) == (2, True)
 
 
 def interrupt_after(monkeypatch, units, number=signal.SIGTERM):
@@ -351,18 +291,6 @@ def test_a_worker_process_computes_the_same(tmp_path):
     here, there = (read_results(store).scores("digits", "ig", "sparseness") for store in stores)
     np.testing.assert_allclose(here, there, rtol=1e-6)
     assert len(list((tmp_path / "there").glob("*.maps.db"))) == 1
-
-
-def test_a_package_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("fringe.bench.experiments._run.committed_keys", absent)
-    result = benchmark(tmp_path / "run", "--n", 1, *IG)
-    assert result.exit_code == 2
-    hint = 'run pip install -e ".[bench]" in the checkout'
-    assert result.stderr == f"error: this command needs polars, which is not installed; {hint}\n"
-
-
-def absent(*_, **__):
-    raise ModuleNotFoundError("No module named 'polars'", name="polars")
 
 
 SOFTMAX = """

@@ -116,15 +116,6 @@ def test_code_that_is_not_trusted_does_not_run(code, tmp_path):
     assert "is run; this needs" in invoke("verify", "--help").output
 
 
-def test_a_card_may_be_one_document(tmp_path):
-    result = invoke("card", "ig", *SHORT, "--out", tmp_path, "--json")
-    assert result.exit_code == 0
-    document = json.loads(result.stdout)
-    assert document["label"] == "ig"
-    assert document["passes"] == {"forward": 51.0, "jvp": 0.0, "vjp": 50.0}
-    assert {m["subject"] for m in document["measurements"]} == {"AND of two patches", "digits"}
-
-
 def test_a_card_of_a_run(tmp_path):
     run = ("benchmark", "--data", "embedded:digits", "--n", "3", "--methods", "ig", "--metrics", "saco,insertion")
     done = invoke(*run, "--set", "ig.steps=3", "--controls", "--out", tmp_path / "run")
@@ -163,12 +154,6 @@ def test_an_interruption_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("fringe.bench.cards.verify", stop)
     result = invoke("verify", "ig", "--out", tmp_path)
     assert (result.exit_code, result.stderr) == (130, "interrupted: run the command again\n")
-
-
-def test_an_unknown_method_is_told_its_neighbour(tmp_path):
-    result = invoke("verify", "igg", "--out", tmp_path)
-    assert result.exit_code == 2
-    assert "did you mean 'ig'" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["verify", "card"])

@@ -103,30 +103,31 @@ def test_an_image_whose_results_cannot_be_written_at_all(tmp_path):
     [
         ("attribution.safetensors", errno.EFBIG),
         ("overlay.png", errno.EIO),
-        ("trajectory.png", errno.EIO),
-        ("explanation.html", errno.EIO),
-        ("path.webp", errno.EACCES),
-        ("explanation.json", errno.EROFS),
+        pytest.param("path.webp", errno.EACCES, marks=pytest.mark.thorough),
+        pytest.param("explanation.json", errno.EROFS, marks=pytest.mark.thorough),
     ],
 )
 def test_a_file_of_an_image_that_cannot_be_written_costs_this_image_alone(tmp_path, failing, file, number):
     failing(number, "digits-0001", file)
-    result = run("explain", "embedded:digits:0:3", "--out", tmp_path)
+    result = run("explain", "embedded:digits:1:3", "--out", tmp_path)
     assert result.exit_code == 3
     (line,) = errors(result)
     assert str(tmp_path / "digits-0001") in line
     assert os.strerror(number) in line
-    assert ["error" in entry for entry in summary(tmp_path)["inputs"]] == [False, True, False]
+    assert ["error" in entry for entry in summary(tmp_path)["inputs"]] == [True, False]
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"digits-0000", "digits-0002", "contact.png", "index.html", "summary.json"}
+    assert left == {"digits-0002", "contact.png", "index.html", "summary.json"}
 
 
 @pytest.mark.parametrize(
     ("file", "number"),
-    [("attribution.safetensors", errno.ENOSPC), ("overlay.png", errno.EDQUOT), ("path.webp", errno.ENOSPC)],
+    [
+        ("attribution.safetensors", errno.EDQUOT),
+        pytest.param("path.webp", errno.ENOSPC, marks=pytest.mark.thorough),
+    ],
 )
 def test_a_full_disk_stops_the_run_which_goes_on_when_there_is_room(tmp_path, monkeypatch, file, number):
-    arguments = ("explain", "embedded:digits:0:4", "--out", tmp_path, "--batch-size", "1")
+    arguments = ("explain", "embedded:digits:0:3", "--out", tmp_path, "--batch-size", "1")
     with monkeypatch.context() as patch:
         real, tried = builtins.open, []
 
@@ -175,7 +176,7 @@ def test_a_full_disk_stops_a_comparison_which_goes_on_when_there_is_room(tmp_pat
 @pytest.mark.parametrize(
     ("command", "file", "number"),
     [
-        ("explain", "contact.png", errno.ENOSPC),
+        pytest.param("explain", "contact.png", errno.ENOSPC, marks=pytest.mark.thorough),
         ("explain", "index.html", errno.ENOSPC),
         ("compare", "compare.png", errno.EDQUOT),
     ],
@@ -191,8 +192,10 @@ def test_a_picture_that_cannot_be_written_leaves_the_numbers(tmp_path, failing, 
     assert str(tmp_path / file) not in result.stdout
 
 
-@pytest.mark.parametrize(("command", "file"), [("explain", "summary"), ("compare", "summary"), ("compare", "scores")])
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])
+@pytest.mark.parametrize(
+    ("command", "file", "number"),
+    [("explain", "summary", errno.ENOSPC), ("compare", "summary", errno.EACCES), ("compare", "scores", errno.EIO)],
+)
 def test_a_disk_that_takes_nothing_is_one_line_before_anything_is_computed(tmp_path, failing, command, file, number):
     failing(number, str(tmp_path), file)
     result = run(command, "embedded:digits:0:2", "--out", tmp_path, "--json")

@@ -1,6 +1,5 @@
 """``fringe explain`` with every method, and the listings of methods and metrics."""
 
-import dataclasses
 import importlib.util
 import json
 
@@ -30,7 +29,8 @@ def test_explain_knows_every_method(tmp_path, name):
     counts = [f for f in METHODS[name].describe() if type(f["default"]) is int and f["low"]]
     settings = [part for f in counts for part in ("--set", f"{f['name']}={f['low']}")]
     arguments = ("embedded:digits:0", "--method", name, "--out", tmp_path, "--references", "embedded:digits:20:26")
-    result = invoke("explain", *arguments, *settings, "--json")
+    is_drawn = name in ("ig", "smoothgrad", "agi")  # with a path, without one, and with several
+    result = invoke("explain", *arguments, *settings, "--json", *(() if is_drawn else ("--no-figures",)))
     assert result.exit_code == 0, result.output
     (entry,) = json.loads(result.stdout)["inputs"]
     assert entry["verdict"] in ("ok", "coarse", "stalled", "unchecked")
@@ -40,7 +40,7 @@ def test_explain_knows_every_method(tmp_path, name):
     assert record["references"]["source"] == "embedded:digits:20:26"
     assert sorted(record["references"]["images"]) == [f"digits-00{i}" for i in range(20, 26)]
     drawn = {file.name for file in (tmp_path / "digits-0000").glob("*.png")}
-    assert drawn >= {"overlay.png", "signed.png"}
+    assert (drawn >= {"overlay.png", "signed.png"}) == is_drawn
     assert ("profile.png" in drawn) == ("trajectory.png" in drawn)
 
 
@@ -77,52 +77,6 @@ def test_the_listing_says_how_modifiers_and_methods_of_other_packages_are_writte
     installed = importlib.util.find_spec("zennit") is not None
     assert zennit.endswith('(not installed: run pip install -e ".[zennit]" in the checkout)') != installed
     assert json.loads(invoke("methods", "smooth(2):ig", "--json").stdout)["methods"][0]["name"] == "smooth"
-
-
-def test_modifiers_and_other_packages_are_compared_under_their_names(tmp_path):
-    methods = "ig,straight:guided_ig,Smooth(2):captum:input_x_gradient,captum:grad_cam"
-    settings = (
-        "ig.steps=3",
-        "straight:guided_ig.steps=3",
-        "straight:guided_ig.of.steps=2",
-        "captum:grad_cam.layer=features.6",
-    )
-    chosen = [part for text in settings for part in ("--set", text)]
-    arguments = ("compare", "embedded:digits:0:2", "--methods", methods, "--metrics", "sparseness", *chosen, "--json")
-    result = invoke(*arguments, "--out", tmp_path)
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
-    labels = ["ig", "straight:guided_ig", "smooth(2):captum:input_x_gradient", "captum:grad_cam"]
-    assert list(document["settings"])[:4] == labels if "settings" in document else True
-    shown = {entry["method"] for entry in document["table"]}
-    assert set(labels) <= shown
-    again = invoke(
-        "explain",
-        "embedded:digits:0",
-        "--method",
-        "smooth(2):ig",
-        "--set",
-        "of.steps=3",
-        "--out",
-        tmp_path / "e",
-        "--json",
-    )
-    assert again.exit_code == 0, again.output
-    settings = json.loads(again.stdout)["settings"]
-    assert (settings["method"], settings["sigma"], settings["of"]["steps"]) == ("smooth", 2.0, 3)
-    wrong = invoke(
-        "explain", "embedded:digits:0", "--method", "straight:smoothgrad", "--out", tmp_path / "w", "--no-figures"
-    )
-    assert "smoothgrad has no path, and so no end point" in wrong.output
-
-
-def test_metrics_are_set_as_methods_are():
-    fast = METRICS["insertion"].preset("fast")
-    assert fast.with_text({"normalise": "false", "size": "none"}) == dataclasses.replace(
-        fast, normalise=False, size=None
-    )
-    with pytest.raises(InputError, match="insertion has no setting 'step'; did you mean 'steps'"):
-        fast.with_text({"step": "3"})
 
 
 @pytest.mark.parametrize(("command", "known"), [("methods", METHODS), ("metrics", METRICS)])
@@ -178,7 +132,7 @@ def test_an_unknown_name_is_told_its_neighbour():
         assert f"did you mean {near}" in result.stderr
 
 
-@pytest.mark.parametrize("name", ["IntegratedGradients", "integrated_gradients", "IG", "Integrated Gradients"])
+@pytest.mark.parametrize("name", ["IntegratedGradients", "Integrated Gradients"])
 def test_a_method_is_understood_by_every_name_it_goes_by_and_recorded_under_one(tmp_path, name):
     arguments = ("embedded:digits:0", "--method", name, "--set", "steps=3", "--no-figures", "--json")
     result = invoke("explain", *arguments, "--out", tmp_path)

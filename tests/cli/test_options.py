@@ -91,25 +91,6 @@ def test_a_key_of_a_specification_may_be_set_as_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("limit = {}", "unknown key 'limit'; did you mean 'limits'?"),
-        ("trust_code = true", "--trust-code: a file cannot trust code"),
-        ('n = "three"', "--n: got 'three', expected a whole number"),
-        ("n = 0", "--n: got 0, expected a whole number of at least 1"),
-        ("limits = { sparseness = -1 }", "--limit: got 'sparseness=-1'"),
-        ("n = [", "--config: "),
-    ],
-)
-def test_a_file_that_makes_no_sense_is_one_line_that_names_the_flag(tmp_path, text, message):
-    (tmp_path / "plan.toml").write_text(text)
-    result = run("benchmark", "--out", tmp_path / "run", "--config", tmp_path / "plan.toml")
-    assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
-    assert len(result.stderr.splitlines()) == 1
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("explian",), "explain"),

@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-import fringe
 from fringe._files import disk_error
 from fringe.attribution import write_preset
 from fringe.bench.experiments import RunOptions, Store, read_results, run_plan
@@ -246,17 +245,6 @@ def test_a_damaged_file_is_named_set_aside_and_made_again(tmp_path):
     assert scores(out) == before
     again = run("status", out)
     assert (again.exit_code, "damaged" in again.output) == (0, False)
-
-
-def test_a_run_says_that_versions_are_mixed(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(fringe, "__version__", "0.0.1")
-        assert "mixed" not in benchmark(tmp_path).stderr
-    grown = benchmark(tmp_path, "--n", 3)
-    versions = f"0.0.1 (1 unit), {fringe.__version__} (1 unit)"
-    assert (grown.exit_code, f"results of several versions are mixed: fringe: {versions}" in grown.stderr) == (0, True)
-    plan = json.loads(run("status", tmp_path, "--json").stdout)["plans"]["benchmark"]
-    assert plan["versions"]["fringe"] == {"0.0.1": 1, fringe.__version__: 1}
 
 
 # Another model under the same name

@@ -278,12 +278,6 @@ def test_presets_and_searches_that_do_not_end_are_refused(tmp_path):
         assert ("is not a regular file" if name == "pipe" else "is no file of a search") in result.output
 
 
-def test_a_yaml_file_without_aliases_is_read(tmp_path):
-    (tmp_path / "plan.yaml").write_text("methods: [ig]\nset: {ig.steps: 2}\nmetrics: [sparseness]\nn: 1\n")
-    result = run("benchmark", "--config", tmp_path / "plan.yaml", "--out", tmp_path / "run", "--no-report")
-    assert result.exit_code == 0, result.output
-
-
 # Links and names that lead out of a run
 
 
@@ -312,17 +306,6 @@ def test_a_link_that_leads_out_is_refused_before_anything_is_computed(tmp_path):
     result = run("reproduce", "ablation", "--out", tmp_path / "run", "--set", "report=false", "--n", "1")
     assert (result.exit_code, "is a link that leads out of" in result.output) == (2, True)
     assert not list((tmp_path / "run").glob("*.db"))
-
-
-def test_a_plan_whose_name_leads_out_is_no_plan(folder, tmp_path):
-    tamper(folder, lambda record: record["plan"].update(name=".."), "..")
-    status = run("status", folder)
-    assert (status.exit_code, "the plan '..' is damaged" in status.output) == (75, True), status.output
-    result = run("report", folder, "--out", tmp_path / "out" / "here")
-    assert result.exit_code == 0, result.output
-    assert run("report", folder, "--plan", "..").exit_code == 2
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["here"]
-    assert not (folder / "report.html").exists()
 
 
 def test_a_half_written_file_that_is_a_link_is_not_written_through(tmp_path):

@@ -17,48 +17,6 @@ def configured(*settings, **more):
     return configured_method(ExplainSpec(set=settings, **more))
 
 
-@pytest.mark.parametrize(
-    ("text", "field", "value"),
-    [
-        ("tau=1e-2", "tau", 0.01),
-        ("cg_iterations=7", "cg_iterations", 7),
-        ("delta_euc=none", "delta_euc", None),
-        ("delta_euc=2", "delta_euc", 2.0),
-        ("warm_start=false", "warm_start", False),
-        ("solve=gradient", "solve", "gradient"),
-        ("structure=none", "structure", "none"),
-        ("steps=12", "steps", 12),
-        ("reference=0.25,0.75", "reference", (0.25, 0.75)),
-        ("reference=[[0.25, 0.75], [0.5, 0.5]]", "reference", ((0.25, 0.75), (0.5, 0.5))),
-        (" tau = 0.5 ", "tau", 0.5),
-    ],
-)
-def test_a_value_has_the_type_of_its_field(text, field, value):
-    found = getattr(configured(text), field)
-    assert found == value
-    assert type(found) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("taau=1", r"no setting 'taau'; did you mean 'tau'\? Its settings: tau, eta_max"),
-        ("tau=small", r"set: tau: got 'small', expected a positive number \(usually 0.0003 to 0.05 nats\)"),
-        ("tau=nan", r"set: tau: got 'nan', expected a positive number"),
-        ("tau=-1", r"set: tau: got '-1', expected a positive number"),
-        ("cg_iterations=2.5", r"set: cg_iterations: got '2.5', expected a positive whole number \(usually 3 to 40\)"),
-        ("solve=newton", r"set: solve: got 'newton', expected one of geodesic, natural, diffusion, gradient"),
-        ("warm_start=maybe", r"expected true or false"),
-        ("delta_euc=far", r"expected a positive number, one of auto, long or none"),
-        ("reference=[0.5", r"set: reference: got"),
-        ("tau", r"expected KEY=VALUE"),
-    ],
-)
-def test_what_cannot_be_meant_is_explained(text, message):
-    with pytest.raises(InputError, match=message):
-        configured(text)
-
-
 def test_presets_and_variants():
     assert configured(preset="vgg19") == FRInGe.preset("vgg19")
     assert configured(preset="vgg19", variant="euclidean") == FRInGe.preset("vgg19", "euclidean")

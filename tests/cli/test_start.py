@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 import fringe
-from fringe import FRInGe
 from fringe.cli import _print_every_letter, app
 
 SOURCE = Path(fringe.__file__).parents[1]
@@ -77,21 +76,6 @@ def listing(name):
     assert result.exit_code == 0
     assert CliRunner().invoke(app, [name]).exit_code == 0
     return json.loads(result.stdout)[name]
-
-
-def test_methods_lists_every_field_with_its_default():
-    method = next(m for m in listing("methods") if m["name"] == "fringe")
-    settings = {field["name"]: field for field in method["settings"]}
-    assert FRInGe(**{name: field["default"] for name, field in settings.items()}) == FRInGe()
-    assert (settings["tau"]["low"], settings["tau"]["high"]) == (3e-4, 5e-2)
-    assert all(field["help"] for field in settings.values())
-
-
-def test_presets_lists_the_papers_eighteen_settings():
-    found = listing("presets")
-    assert len(found) == 18
-    for row in found:
-        assert FRInGe(**row["settings"]) == FRInGe.preset(row["model"], row["variant"])
 
 
 def test_models_lists_every_family():

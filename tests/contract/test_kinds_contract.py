@@ -12,6 +12,7 @@ from toys import normal
 SHAPES = {"image": (2, 1, 6, 6), "tabular": (2, 8), "series": (2, 1, 40), "volume": (2, 1, 3, 5, 5)}
 USED = {"image": "image", "text": "none", "tabular": "none", "series": "sequence", "volume": "image"}
 METHODS = ["fringe", "fringe:preview", "straight:fringe", fringe.SmoothGrad(samples=3), fringe.IntegratedGradients(4)]
+LONG = [("text", "fringe"), ("text", "straight:fringe")]  # of text, the preview after every edit
 
 
 class Net(nn.Module):
@@ -37,8 +38,14 @@ def network_and_inputs(kind: str):
     return Net(x[0].numel()), x, (x, {})
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: getattr(method, "name", method))
-@pytest.mark.parametrize("kind", USED)
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        pytest.param(kind, method, marks=pytest.mark.thorough if (kind, method) in LONG else ())
+        for kind in USED
+        for method in METHODS
+    ],
+)
 def test_explain_equals_attribute_bit_for_bit(kind, method):
     model, given, (x, arguments) = network_and_inputs(kind)
     explained = fringe.explain(model, given, kind=kind, method=method)

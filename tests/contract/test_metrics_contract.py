@@ -15,7 +15,13 @@ CANNOT_RANK = {
 PRESETS = [f"{name}:{preset}" for name, kind in METRICS.items() for preset in kind.presets if preset != "paper"]
 
 
-@pytest.mark.parametrize("name", METRICS)
+#: Metrics of many passes, which after every edit keep the contract on a series alone.
+SLOW = ("pic", "road")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.thorough] if name in SLOW else []) for name in METRICS]
+)
 def test_it_keeps_the_contract(name):
     results = check_metric(name)
     assert [result.name for result in results] == list(METRIC_CHECKS)
@@ -29,7 +35,7 @@ def test_it_keeps_the_contract(name):
 LAWS = {"batch_of_one", "order", "batch_size", "repeatable", "passes"}
 LAWS |= {"shape_and_dtype", "ranking", "degenerate_maps", "shared_context", "caller_tensors"}
 OTHER_KINDS = [
-    pytest.param(name, kind, marks=[pytest.mark.thorough] if name in ("pic", "road") and kind == "volume" else [])
+    pytest.param(name, kind, marks=[pytest.mark.thorough] if name in SLOW and kind == "volume" else [])
     for name, one in METRICS.items()
     for kind in one().kinds
     if kind != "image"

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fringe import InputError
-from fringe.metrics import MaxSensitivity, evaluate
+from fringe.metrics import evaluate
 from toys import Affine, TanhMLP, context_of, normal
 
 X = normal(3, 2, 7, 6)
@@ -81,11 +81,6 @@ def test_captum_preset_is_captums_own():
     expected = captum.metrics.sensitivity_max(explain, X, lambda x: x + delta, n_perturb_samples=10)
     torch.testing.assert_close(result.values, expected, rtol=1e-12, atol=0)
     assert "bound" not in result.details
-
-
-def test_quantus_preset_moves_further_and_more_often():
-    chosen = MaxSensitivity.preset("quantus")
-    assert chosen == MaxSensitivity(samples=200, radius=0.2, normalise=False, per_distance=False)
 
 
 def test_a_map_that_stays_does_not_move():

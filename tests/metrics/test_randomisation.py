@@ -367,17 +367,6 @@ def test_every_other_class_is_drawn_as_often():
     assert abs(counts[1] - 300) < 49
 
 
-def test_several_classes_are_averaged_on_one_path():
-    model = build()
-    context, asked = context_of(model, X), Asked()
-    maps = gradients(context.problem)
-    result = evaluate(context, maps, [RandomLogit(classes=2)], asked)["random_logit"]
-    (others,) = asked.targets
-    assert others.shape == (3, 2)
-    each = [similarity(maps, gradients(context_of(model, X, t).problem), "ssim", signed=True) for t in others.unbind(1)]
-    torch.testing.assert_close(result.values, torch.stack(each).mean(0))
-
-
 @pytest.mark.parametrize("method", ["fringe", "ig"])
 def test_several_classes_of_a_method(method):
     """A method with one path for all classes, and one with a path for each; and control maps."""
@@ -449,10 +438,3 @@ def test_planned_work_counts_the_controls():
         maps = [(what, passes, count) for what, passes, count in work if what.startswith("a map")]
         known = [("f", methods["f"]), ("ig", methods["ig"]), *([("diffusion", methods["f"])] if controls else [])]
         assert maps == [(f"a map by {name}", method.planned_passes, 3) for name, method in known] * 2
-
-
-def test_the_planned_maps_are_those_that_are_made():
-    asked = Asked()
-    metric = MPRT(stages=3, samples=2)
-    scored(metric, explain=asked)
-    assert len(asked.states) == metric.planned_maps  # the network has three layers

@@ -7,7 +7,6 @@ import torch
 
 from fringe.data import digits_samples
 from fringe.models import load_model
-from fringe.models._digits import DigitNet
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +27,6 @@ def test_accuracy_through_the_real_preprocessing(logits_and_labels):
     logits, labels = logits_and_labels
     assert logits.shape == (360, 10)
     assert (logits.argmax(1) == labels).double().mean().item() >= 0.97
-
-
-def test_no_class_is_left_out(logits_and_labels):
-    logits, labels = logits_and_labels
-    right = logits.argmax(1) == labels
-    for digit in range(10):
-        assert right[labels == digit].double().mean().item() >= 0.85
 
 
 def test_it_is_confident_but_not_saturated(logits_and_labels):
@@ -61,18 +53,6 @@ def test_digest_is_sha256_over_names_types_shapes_and_bytes(model):
     for name, value in sorted(model.module.state_dict().items()):
         total.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode() + value.numpy().tobytes())
     assert model.digest == total.hexdigest()
-
-
-def test_digest_sees_one_changed_bit():
-    from fringe.models._base import state_digest
-
-    net = DigitNet()
-    before = state_digest(net)
-    net.load_state_dict({k: v.clone() for k, v in net.state_dict().items()})
-    assert state_digest(net) == before
-    with torch.no_grad():
-        net.head.bias[3] = torch.nextafter(net.head.bias[3], torch.tensor(9.0))
-    assert state_digest(net) != before
 
 
 def test_digest_reads_bfloat16_and_empty_and_scalar_entries():

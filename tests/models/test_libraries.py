@@ -316,7 +316,7 @@ def image_processor(name, **settings):
     return (getattr(transformers, f"{name}Pil", None) or getattr(transformers, name))(**settings)
 
 
-@pytest.mark.parametrize("size", [(300, 200), (333, 201), (202, 334), (375, 500)])  # the margins of crops are odd, too
+@pytest.mark.parametrize("size", [(333, 201), (202, 334)])  # the margins of crops are odd, too
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

@@ -493,6 +493,9 @@ def test_batch_counters_may_be_missing(tmp_path):
         ("embedded:digits", "", "embedded:digits"),
         ("folder/a=b.py:make", "", "folder/a=b.py:make"),
         ("timm:name@x=y", "", "timm:name@x=y"),
+        (r"C:\models\net.py:make@w=1.safetensors", "", r"C:\models\net.py:make@w=1.safetensors"),
+        (r"net=C:\models\net.py:make@w=1.safetensors", "net", r"C:\models\net.py:make@w=1.safetensors"),
+        ("=embedded:digits", "", "=embedded:digits"),
     ],
 )
 def test_a_label_is_told_from_its_spec(text, label, spec):

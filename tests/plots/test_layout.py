@@ -284,7 +284,7 @@ def figure_of(layout=None, size=(16, 8)):
     return figure
 
 
-@pytest.mark.parametrize("layout", [None, "constrained"])
+@pytest.mark.parametrize("layout", [None, pytest.param("constrained", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", PICTURES)
 def test_every_picture_is_drawn_on_given_axes_and_leaves_the_others_alone(name, layout):
     figure = figure_of(layout)

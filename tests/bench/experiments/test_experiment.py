@@ -15,7 +15,7 @@ from forked_runs import spawn_quickly
 from small_plans import IG
 from torch import nn
 
-from fringe import FringeError, InputError, Insertion, SmoothGrad
+from fringe import FringeError, Insertion, SmoothGrad
 from fringe.bench.experiments import (
     ExperimentSpec,
     Manifest,
@@ -35,7 +35,6 @@ SPEC = ExperimentSpec(
     model="embedded:digits", methods={"ig": IG, "sg": SmoothGrad(samples=2)}, metrics=["insertion", "sparseness"], n=4
 )
 COLUMNS = ("target", "confidence", "score", "status", "error", "verdict", "flags", "forward", "jvp", "vjp", "seconds")
-TIMES = ("seconds", "forward", "jvp", "vjp")
 
 
 def numbers(results: Results):
@@ -65,14 +64,6 @@ def test_results_that_are_gone_leave_no_file_open(tmp_path):
         assert read_results(tmp_path).missing() == []
         gc.collect()
     assert [str(warning.message) for warning in said] == []
-
-
-def test_what_a_folder_holds_is_not_computed_again(tmp_path, monkeypatch):
-    first = run_experiment(SPEC, tmp_path)
-    monkeypatch.setattr(SmoothGrad, "attribute", lambda *_: pytest.fail("computed again"))
-    assert numbers(run_experiment(SPEC, tmp_path)).equals(numbers(first))
-    with pytest.raises(InputError, match=r"holds a benchmark with other settings .*amend=True"):
-        run_experiment(ExperimentSpec(seed=1).over(SPEC), tmp_path)
 
 
 def test_a_summary_is_the_estimate_of_each_method_and_metric():
@@ -132,37 +123,11 @@ def test_a_model_in_memory_is_scored(form):
     assert np.isfinite(results.scores("net", "ig", "insertion")).all()
 
 
-def test_an_unknown_executor_is_refused(tmp_path):
-    with pytest.raises(InputError, match="executor: got 'threads', expected serial, processes, ray"):
-        run_experiment(SPEC, tmp_path, executor="threads")
-
-
-def test_of_two_records_with_one_key_the_one_with_a_score_counts(tmp_path):
-    first, store = run_experiment(SPEC, tmp_path), RunFolder(tmp_path)
-    for task, details in list(store.details(store.tasks())):
-        rows = [replace(row, score=None, status="failed", error="no memory") for row in task.rows(details, {})]
-        store.commit(rows, task.shared)
-    assert numbers(read_results(store)).equals(numbers(first))
-
-
 def test_without_polars_nothing_is_computed(monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     monkeypatch.setattr("fringe.bench.experiments._run.build_plan", lambda spec: pytest.fail("the plan was begun"))
     with pytest.raises(ImportError, match="polars"):
         run_experiment(ExperimentSpec())
-
-
-def test_curves_are_those_of_the_images_of_the_metric(tmp_path):
-    """A smaller plan asks for fewer images than are stored: a figure shows the curves of the scores in the table."""
-    spec = ExperimentSpec(data="embedded:digits", methods=[("ig", IG)], metrics="insertion", n=4, controls=False)
-    run_experiment(spec, tmp_path)
-    for limit in (4, 2):
-        results = run_experiment(ExperimentSpec(limits={"insertion": limit}).over(spec), tmp_path, amend=True)
-        (model,) = results.models
-        curves = np.array(results.curves(model, "ig", {"insertion": "normalised"})["insertion"])
-        areas = ((curves[:, 1:] + curves[:, :-1]) / 2).mean(1)
-        assert areas == pytest.approx(results.scores(model, "ig", "insertion"), abs=1e-6)
-        assert len(areas) == limit
 
 
 class Parts:

@@ -66,13 +66,6 @@ def test_what_a_summary_is_and_what_a_column_is():
         estimate(np.ones((2, 3)))
 
 
-def test_the_papers_choice_of_the_median():
-    assert {name for name, metric in fringe.METRICS.items() if metric.aggregate == "median"} == {
-        "max_sensitivity",
-        "pic",
-    }
-
-
 def test_the_interval_has_the_width_of_the_central_limit():
     many = np.random.default_rng(0).normal(size=4000)
     found = estimate(list(many))

@@ -1,8 +1,6 @@
 """A metric that is added later scores the maps that were kept: the same rows, and no map made again."""
 
-import sqlite3
 import sys
-from contextlib import closing
 from dataclasses import fields, replace
 
 import pytest
@@ -28,7 +26,7 @@ from fringe.metrics import (
     Sparseness,
 )
 
-METHODS = {"fringe": FRInGe(tau=0.02, cg_iterations=4), "sg": SmoothGrad(samples=3)}
+METHODS = {"fringe": FRInGe(tau=0.1, cg_iterations=2), "sg": SmoothGrad(samples=3)}
 FIRST = {"sparseness": Sparseness()}
 LATER = {
     "insertion": Insertion(),
@@ -116,23 +114,6 @@ def test_without_kept_maps_they_are_made_again(tmp_path, made):
     assert len(made) == 2 * 4  # by FRInGe and its control diffusion
     run_plan(asked({**FIRST, "insertion": Insertion(), "deletion": Insertion(steps=4)}), tmp_path, RunOptions())
     assert len(made) == 2 * 4  # by FRInGe and its control diffusion
-
-
-def test_a_damaged_map_is_made_again(tmp_path, made):
-    """A bit among the numbers, where safetensors itself sees nothing."""
-    run_plan(asked(FIRST, controls=False, shard=4), tmp_path, RunOptions(save_maps=True))
-    (path,) = tmp_path.glob("*.maps.db")
-    with closing(sqlite3.connect(path)) as database:
-        for number, content in database.execute("SELECT id, content FROM map").fetchall():
-            damaged = content[:-2] + bytes([content[-2] ^ 64]) + content[-1:]
-            database.execute("UPDATE map SET content = ? WHERE id = ?", (damaged, number))
-        database.commit()
-    made.clear()
-    run_plan(asked(LATER, controls=False, shard=4), tmp_path, RunOptions(amend=True))
-    assert len(made) == 4 * (1 + 2)
-    run_plan(asked({**FIRST, **LATER}, controls=False, shard=4), tmp_path / "whole", RunOptions())
-    found, whole = table(tmp_path), table(tmp_path / "whole")
-    assert {key: row.score for key, row in found.items()} == {key: row.score for key, row in whole.items()}
 
 
 def test_one_image_more_makes_its_own_map_alone(tmp_path, made):

@@ -68,26 +68,23 @@ def test_the_table_is_that_of_one_process(tmp_path):
 
 
 def test_units_that_end_their_process_are_set_aside(tmp_path):
-    asked = manifest(("exits", "segfaults", "fine", "raises"), 2)
+    fatal = ("exits", "leaves", "segfaults", "raises")
+    asked = manifest((*fatal, "fine"), 2)
     work = job(tmp_path, asked)
     account, fates = run(work)
-    assert fates == {
-        ("exits", "crashed"): 1,
-        ("segfaults", "crashed"): 1,
-        ("raises", "crashed"): 1,
-        ("fine", "done"): 1,
-    }
-    assert performed(tmp_path) == {"exits": 3, "segfaults": 3, "raises": 3, "fine": 1}
-    assert account.failed == 3 * 2
+    assert fates == {**{(name, "crashed"): 1 for name in fatal}, ("fine", "done"): 1}
+    assert performed(tmp_path) == {**dict.fromkeys(fatal, 3), "fine": 1}
+    assert account.failed == 4 * 2
     reasons = {record["method"]: record["reason"] for record in crashes(work.store)}
     assert reasons == {
         "exits": "ended its process (exit code 7), 3 times",
+        "leaves": "ended its process (exit code 0), 3 times",
         "segfaults": "ended its process (SIGSEGV), 3 times",
         "raises": "ended its process (exit code 1), 3 times",
     }
     (tmp_path / "behave").touch()
     _, fates = run(work)
-    assert sum(fates.values()) == 3
+    assert sum(fates.values()) == 4
     assert crashes(work.store) == []
     assert table(work.store) == expected(asked)
 
@@ -162,13 +159,6 @@ def test_a_process_killed_between_two_units_is_replaced_and_blames_none(tmp_path
     assert performed(tmp_path) == {"fine": 3}
     assert crashes(work.store) == []
     assert multiprocessing.active_children() == []
-
-
-def test_a_unit_that_ends_its_process_with_exit_code_0_is_set_aside(tmp_path):
-    work = job(tmp_path, manifest(("leaves", "fine"), 2))
-    _, fates = run(work)
-    assert fates == {("leaves", "crashed"): 1, ("fine", "done"): 1}
-    assert [record["reason"] for record in crashes(work.store)] == ["ended its process (exit code 0), 3 times"]
 
 
 @dataclass(frozen=True)

@@ -220,24 +220,6 @@ def test_an_empty_file_sets_nothing(tmp_path):
         assert ExperimentSpec.from_file(write(tmp_path / name, "")).model_fields_set == set()
 
 
-@pytest.mark.parametrize(
-    ("text", "label", "spec"),
-    [
-        ("embedded:digits", None, "embedded:digits"),
-        ("rn50=torchvision:resnet50@IMAGENET1K_V1", "rn50", "torchvision:resnet50@IMAGENET1K_V1"),
-        ("torchvision:resnet50@w=1.safetensors", None, "torchvision:resnet50@w=1.safetensors"),
-        (r"C:\models\net.py:make@w=1.safetensors", None, r"C:\models\net.py:make@w=1.safetensors"),
-        (r"net=C:\models\net.py:make@w=1.safetensors", "net", r"C:\models\net.py:make@w=1.safetensors"),
-        ("../models/a=b.pt2", None, "../models/a=b.pt2"),
-        ("v1.2-b=pkg.nets:make", "v1.2-b", "pkg.nets:make"),
-        ("timm:vit@tag=a", None, "timm:vit@tag=a"),
-        ("=embedded:digits", None, "=embedded:digits"),
-    ],
-)
-def test_a_label_is_told_from_an_equals_sign_in_a_spec(text, label, spec):
-    assert ExperimentSpec(model=text).model == {label or spec: spec}
-
-
 def test_models_need_labels_where_their_architecture_is_one():
     with pytest.raises(InputError, match="model: embedded:digits given twice; tell them apart with LABEL=SPEC"):
         ExperimentSpec(model=["embedded:digits"] * 2)

@@ -1,15 +1,13 @@
 """One unit after the other: the same numbers however they are cut, and a row with a reason for every image that has no
 score."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import pytest
 import torch
 from PIL import Image
 
 from fringe import ExpectedGradients, IntegratedGradients, SmoothGrad
-from fringe.attribution import Attributor
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, Plan, PlanModel
 from fringe.bench.experiments._runner import TaskRunner
@@ -246,22 +244,6 @@ def test_an_image_that_the_model_refuses_costs_no_other_its_score(tmp_path, rais
 
 
 # Methods and models that fail
-
-
-@dataclass(frozen=True)
-class Buggy(Attributor):
-    """Fails on what is no fault of the image."""
-
-    name: ClassVar[str] = "buggy"
-
-    def attribute(self, problem):
-        raise KeyError("waypoint")
-
-
-def test_a_bug_in_a_method_costs_its_own_rows():
-    found = rows_of(plan(n=2, methods={"buggy": Buggy(), "ig": IG}))
-    states = {(row.method, row.status, row.error) for row in found.values()}
-    assert states == {("ig", "ok", None), ("buggy", "failed", "KeyError: 'waypoint'")}
 
 
 def test_weights_that_change_amid_a_run_stop_it(monkeypatch):

@@ -1,7 +1,6 @@
 """A preset file gives back what was tuned, and nothing that was not meant."""
 
 import json
-import math
 
 import pytest
 from tuning_toys import BASE, score, search
@@ -121,18 +120,6 @@ def test_a_setting_that_is_missing_has_no_default(path):
         ({"settings": []}, r"settings: got \[\], expected dict"),
         ({"format": "fringe preset 2"}, "is no preset: it does not say 'fringe preset 1'"),
         ({"settings__tau": "1e-3"}, "tau: got '1e-3', expected a positive number"),
-        ({"settings__tau": True}, "tau: got True, expected a positive number"),
-        ({"settings__tau": None}, "tau: got None"),
-        ({"settings__tau": math.nan}, "tau: got nan, expected a positive number"),
-        ({"settings__tau": 10**400}, "expected a positive number"),
-        ({"settings__tau": -1}, "tau: got -1, expected a positive number"),
-        ({"settings__cg_iterations": 20.0}, "cg_iterations: got 20.0, expected a positive whole number"),
-        ({"settings__cg_iterations": True}, "cg_iterations: got True, expected a positive whole number"),
-        ({"settings__kl_bound": 1}, "kl_bound: got 1, expected true or false"),
-        ({"settings__solve": "newton"}, "solve: got 'newton', expected one of geodesic, natural, diffusion, gradient"),
-        ({"settings__delta_euc": "far"}, "delta_euc: got 'far', expected a positive number, one of auto, long or none"),
-        ({"settings__delta_euc": []}, r"delta_euc: got \(\)"),
-        ({"settings__reference": [0.5, "x"]}, r"reference: got \(0.5, 'x'\), expected numbers"),
         ({"settings__reference": [0.5, 0.6]}, "must sum to 1"),
         ({"about__images": "one"}, "about: images: got 'one', expected a list of texts"),
         ({"about__images": [1]}, r"about: images: got \[1\]"),
