@@ -83,8 +83,8 @@ class MASInsertion(MagnitudeAlignedScore):
     The aligned curve is clipped to [0, 1] (``clip``), min-max normalised (``rescale``) and averaged. These steps are
     the authors' code; the default differs from it in the reference, a Gaussian blur for both, and in max |A_c| for the
     importance of a pixel. Preset ``walker2024`` is the code, ``released`` that of the FRInGe authors (zeros beyond the
-    edge of the blur, not rescaled, images without a score where the reference has at least the input's probability), ``text`` the
-    formula as the FRInGe paper prints it, of plain means (over N + 1 terms; it prints 1/N).
+    edge of the blur, not rescaled, images without a score where the reference has at least the input's probability),
+    ``text`` the formula as the FRInGe paper prints it, of plain means (over N + 1 terms; it prints 1/N).
 
     A curve that is not defined scores 0.5, a straight line's area, and is flagged ``undefined``: that of a zero map, of
     equal probabilities at the ends, of no response. If the model's own output is NaN, so is the score. Other flags and
