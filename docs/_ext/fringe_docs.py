@@ -339,6 +339,10 @@ def returned_figure(block: Any, block_vars: dict[str, Any], gallery_conf: dict[s
 def _read(app: Any, docname: str, source: list[str]) -> None:
     if docname in ROOT_PAGES:
         source[0] = (ROOT / ROOT_PAGES[docname]).read_text(encoding="utf-8").replace("](docs/", "](")
+    if docname == "paper":
+        from fringe.bench.paper import READINGS
+
+        source[0] = source[0].replace("<!-- readings -->", "\n".join(f"- {reading.text}" for reading in READINGS))
     for name, file in ROOT_PAGES.items():
         source[0] = re.sub(rf"\]\((?:\.\./)*{re.escape(file)}", f"](/{name}.md", source[0])
 

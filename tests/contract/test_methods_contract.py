@@ -23,6 +23,7 @@ CHEAP = {
     "blur_ig": [fringe.BlurIG(steps=6), fringe.BlurIG(steps=6, mode="derivative")],
     "expected_gradients": [fringe.ExpectedGradients(samples=6)],
     "fringe": [fringe.FRInGe(tau=0.1, cg_iterations=6)],
+    "fringe_b": [METHODS["fringe_b"](tau=0.1)],
     "geoig_knn": [fringe.GeoIGKNN(neighbours=2, order=2)],
     "geoig_svi": [fringe.GeoIGSVI(steps=6, iterations=2), fringe.GeoIGSVI(steps=6, iterations=2, mode="official")],
     "ggig": [fringe.GGIG(intervals=4, iterations=3)],
@@ -51,7 +52,7 @@ CHEAP = {
     "lxt": [],  # its rules are for transformers, which the toys are not: tests/attribution/test_lrp.py
 }
 WALKS = {
-    *("agi", "blur_ig", "expected_gradients", "fringe", "geoig_knn", "geoig_svi", "guided_ig", "ig", "ig2"),
+    *("agi", "blur_ig", "expected_gradients", "fringe", "fringe_b", "geoig_knn", "geoig_svi", "guided_ig", "ig", "ig2"),
     *("smooth", "spectral_ig", "straight"),
 }
 

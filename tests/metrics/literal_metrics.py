@@ -61,7 +61,7 @@ def density(a: Tensor, mode: str, steps: int, how: str = "max") -> list[float]:
     return result
 
 
-def mas_official(c: list[float], dr: list[float], p_input: float, p_reference: float, mode: str) -> float:
+def mas_official(c, dr, p_input: float, p_reference: float, mode: str, rescale: bool = True) -> float:
     """The ten steps of the authors' code, from the probabilities and densities on."""
     response: list[float] = []
     for v in c:
@@ -73,10 +73,17 @@ def mas_official(c: list[float], dr: list[float], p_input: float, p_reference: f
     penalty = [abs(d - r) for d, r in zip(dr, response, strict=True)]
     sign = -1 if mode == "insertion" else 1
     score = [min(max(r + sign * p, 0.0), 1.0) for r, p in zip(response, penalty, strict=True)]
+    if not rescale:
+        return math.nan if p_input <= p_reference else trapezoid(score)
     low, high = min(score), max(score)
     if high == low:
         return 0.5
     return trapezoid([(v - low) / (high - low) for v in score])
+
+
+def mas_released(*of) -> float:
+    """As the FRInGe authors do: not rescaled, and no score where the reference is as sure as the input."""
+    return mas_official(*of, rescale=False)
 
 
 def mas_text(c: list[float], dr: list[float], p_input: float, p_reference: float, mode: str) -> float:

@@ -148,9 +148,10 @@ def test_single_precision_agrees_with_double(name):
     torch.testing.assert_close(result, expected, rtol=tolerance, atol=1e-5, equal_nan=True)
 
 
+STEPPED = (*PERTURBATION, "signed_insertion", "srg")
 AS_ROWS = {
-    **{name: METRICS[name](padding="reflect") for name in (*PERTURBATION, "signed_insertion")},
-    **{name: METRICS[name]() for name in EVERY if name not in (*PERTURBATION, "signed_insertion")},
+    **{name: METRICS[name](padding="reflect") for name in STEPPED},
+    **{name: METRICS[name]() for name in EVERY if name not in STEPPED},
     "pic": METRICS["pic"](least=0.0),
 }
 """Metrics of which a series is scored as an image of one row: a blur that counts zeros beyond the edge does not."""
@@ -178,7 +179,7 @@ def test_a_table_is_shown_feature_by_feature():
 
 
 #: Metrics that see no more of a map than its order, its size up to a factor, or that turn with its sign.
-BY_ORDER = ("insertion", "deletion", "road", "cpd", "cpp", "diffid")
+BY_ORDER = ("insertion", "deletion", "srg", "road", "cpd", "cpp", "diffid")
 WITHOUT_SCALE = (*BY_ORDER, "mas_insertion", "mas_deletion", "infidelity:scale_free", "single_deletion", "saco")
 WITHOUT_SCALE += ("signed_insertion", "sparseness")
 TURNING = ("signed_insertion", "single_deletion")
@@ -205,7 +206,7 @@ def test_a_map_back_to_front_has_the_negative_score(name):
     assert bool((first.values.abs() > 1e-6).all())
 
 
-@pytest.mark.parametrize("name", ["insertion", "deletion", "diffid", "cpd", "cpp", "signed_insertion"])
+@pytest.mark.parametrize("name", ["insertion", "deletion", "diffid", "cpd", "cpp", "signed_insertion", "srg"])
 def test_maps_without_an_order_are_flagged(name):
     maps = torch.stack([torch.zeros_like(X[0]), torch.ones_like(X[0]), *MAPS[2:]])
     (found,) = scored(context_of(TanhMLP(84), X), maps, [name]).values()
@@ -275,7 +276,6 @@ def test_what_a_metric_returns_has_a_number_for_each_map(scores, message):
         evaluate(context_of(TanhMLP(84), X), MAPS, [Given(scores)])
 
 
-STEPPED = (*PERTURBATION, "signed_insertion")
 PLANNED = {
     **{name: get_metric(name) for name in ("saco", "road", "diffid", "single_deletion", "infidelity")},
     **{name: replace(get_metric(name), steps=12) for name in ("cpd", "cpp")},

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_toys import Odds, doubtful
 
-from fringe.metrics import Deletion, Insertion, evaluate
+from fringe.metrics import Deletion, Insertion, SymmetricRelevanceGain, evaluate
 from fringe.metrics._perturbation import auc, min_max_normalise, running_extremum, to_response
 from toys import Affine, TanhMLP, context_of, normal
 
@@ -82,6 +82,30 @@ def test_curve_is_the_literal_loop(metric, settings):
         assert float(result.details["raw"][i]) == pytest.approx(literal.trapezoid(c), rel=1e-12)
         assert float(result.values[i]) == pytest.approx(literal.trapezoid(share), rel=1e-10, abs=1e-12)
         assert bool(result.flags["blur_more_confident"][i]) == (p_input <= p_reference) == (i == len(X) - 1)
+
+
+@pytest.mark.parametrize("steps", [6, 42])
+def test_srg_is_the_area_with_the_least_important_first_less_that_with_the_most_important(steps):
+    model, one = TanhMLP(84), SymmetricRelevanceGain(steps=steps)
+    context = context_of(model, X)
+    result = evaluate(context, MAPS, [one])["srg"]
+    references = torch.nn.functional.avg_pool2d(X, 3, 1, 1)
+    least = MAPS.abs().amax() + 1 - MAPS.abs().amax(1, keepdim=True)  # the same pixels from the other end
+    for i, target in enumerate(context.problem.target.tolist()):
+        curves = [literal.curve(model, X[i], references[i], target, a[i], "deletion", steps) for a in (least, MAPS)]
+        expected = literal.trapezoid(curves[0]) - literal.trapezoid(curves[1])
+        assert float(result.values[i]) == pytest.approx(expected, rel=1e-10, abs=1e-13)
+        assert result.curves["least_first"][i].tolist() == pytest.approx(curves[0], rel=1e-12)
+
+
+def test_srg_costs_nothing_beside_insertion_and_deletion():
+    both, context = [Insertion(), Deletion()], context_of(TanhMLP(84), X)
+    evaluate(context, MAPS, both)
+    before = context.problem.model.passes.forward
+    evaluate(context, MAPS, both)
+    between = context.problem.model.passes.forward
+    evaluate(context, MAPS, [*both, SymmetricRelevanceGain()])
+    assert context.problem.model.passes.forward - between == between - before
 
 
 def test_a_constant_network_gives_flat_curves():

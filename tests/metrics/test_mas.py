@@ -22,24 +22,28 @@ def literal_score(model, x, reference, target, a, metric, rule, how="max") -> fl
     return rule(c, literal.density(a, mode, 7, how), *ends, mode)
 
 
-def gaussian(x):
-    """15 x 15, sigma 3, mirrored at the edges."""
+def gaussian(x, edges="reflect"):
+    """15 x 15, sigma 3, mirrored at the edges or zero beyond them."""
     taps = torch.exp(-0.5 * (torch.arange(-7, 8, dtype=torch.float64) / 3.0) ** 2)
     kernel = torch.outer(taps, taps).div(taps.sum() ** 2).expand(2, 1, 15, 15)
-    padded = torch.from_numpy(np.pad(x.numpy(), ((0, 0), (0, 0), (7, 7), (7, 7)), mode="reflect"))
+    padded = torch.from_numpy(np.pad(x.numpy(), ((0, 0), (0, 0), (7, 7), (7, 7)), mode=edges))
     return torch.nn.functional.conv2d(padded, kernel, groups=2)
 
 
 @pytest.mark.parametrize("metric", BOTH)
-@pytest.mark.parametrize(("preset", "rule"), [("paper", literal.mas_official), ("text", literal.mas_text)])
-def test_default_and_text_are_the_literal_loops(metric, preset, rule):
+@pytest.mark.parametrize(
+    ("preset", "rule"),
+    [("paper", literal.mas_official), ("text", literal.mas_text), ("released", literal.mas_released)],
+)
+def test_default_text_and_release_are_the_literal_loops(metric, preset, rule):
     model = TanhMLP(84)
     context = context_of(model, X, doubtful(model, X))
     result = evaluate(context, MAPS, [metric.preset(preset)])[metric.name]
     assert result.flags["blur_more_confident"].tolist() == [False, False, False, True]
     for i, target in enumerate(context.problem.target.tolist()):
-        expected = literal_score(model, X[i], gaussian(X)[i], target, MAPS[i], metric, rule)
-        assert float(result.values[i]) == pytest.approx(expected, rel=1e-10, abs=1e-12)
+        reference = gaussian(X, "constant" if preset == "released" else "reflect")[i]
+        expected = literal_score(model, X[i], reference, target, MAPS[i], metric, rule)
+        assert float(result.values[i]) == pytest.approx(expected, rel=1e-10, abs=1e-12, nan_ok=True)
 
 
 @pytest.mark.parametrize("metric", BOTH)

@@ -18,7 +18,7 @@ from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._context import Context, InputKind
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_attribution
 from fringe.attribution._expected_gradients import ExpectedGradients
-from fringe.attribution._fringe import FRInGe, Variant, paper_settings, preset_names, table
+from fringe.attribution._fringe import FRInGe, FRInGeBinary, Variant, paper_settings, preset_names, table
 from fringe.attribution._geodesic_ig import GeoIGKNN, GeoIGSVI
 from fringe.attribution._ggig import GGIG
 from fringe.attribution._idg import IntegratedDecisionGradients
@@ -50,6 +50,7 @@ __all__ = [
     "Context",
     "ExpectedGradients",
     "FRInGe",
+    "FRInGeBinary",
     "GeoIGKNN",
     "GeoIGSVI",
     "GuidedIG",

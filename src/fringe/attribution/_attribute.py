@@ -28,7 +28,7 @@ from fringe.attribution._base import get_method as get_method
 from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._diagnostics import Status
 from fringe.attribution._expected_gradients import ExpectedGradients
-from fringe.attribution._fringe import FRInGe
+from fringe.attribution._fringe import FRInGe, FRInGeBinary
 from fringe.attribution._geodesic_ig import GeoIGKNN, GeoIGSVI
 from fringe.attribution._ggig import GGIG
 from fringe.attribution._idg import IntegratedDecisionGradients
@@ -47,8 +47,8 @@ from fringe.paths import Problem, verify
 METHODS.update(
     (kind.name, kind)
     for kind in (
-        *(AGI, BlurIG, ExpectedGradients, FRInGe, GeoIGKNN, GeoIGSVI, GGIG, GuidedIG, IntegratedDecisionGradients),
-        *(IG2, IntegratedGradients, RISE, SmoothGrad, SpectralIG),
+        *(AGI, BlurIG, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GuidedIG),
+        *(IG2, IntegratedDecisionGradients, IntegratedGradients, RISE, SmoothGrad, SpectralIG),
         *(Smooth, Straight),
         *(AttnLRP, CaptumMethod, ZennitMethod),
     )

@@ -63,11 +63,10 @@ class PathAttributor(Attributor):
         return path_attribution(self, integrate(self.terms(problem)), problem, self.hint)
 
 
-def path_diagnostics(result: PathIntegral, problem: Problem, log_q: Tensor | None = None) -> dict[str, Tensor]:
+def path_diagnostics(result: PathIntegral, log_p0: Tensor, log_q: Tensor | None = None) -> dict[str, Tensor]:
     """The paper's path diagnostics, (B,) each: distances in radians, entropies and divergences in nats, lengths in
-    input units. ``log_q`` (B, C) is the reference distribution; None: uniform."""
-    stats, log_p0 = result.stats, log_probabilities(problem.logits)
-    geodesic = Geodesic.between(log_p0, log_q)
+    input units. ``log_p0`` (B, C) are the predictions, ``log_q`` (B, C) the references; None: uniform."""
+    stats, geodesic = result.stats, Geodesic.between(log_p0, log_q)
     moved, distance = stats.count > 0, geodesic.length
     return {
         "steps": torch.tensor(result.steps, device=distance.device),
@@ -122,7 +121,9 @@ def path_attribution(
         else completeness_status(result, i, hint)
         for i, length in enumerate(lengths)
     ]
-    return build_attribution(method, result, problem, path_diagnostics(result, problem), [[s] for s in statuses])
+    return build_attribution(
+        method, result, problem, path_diagnostics(result, log_probabilities(problem.logits)), [[s] for s in statuses]
+    )
 
 
 def build_attribution(

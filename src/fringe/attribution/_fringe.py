@@ -17,7 +17,7 @@ from fringe.attribution._integrate import PathIntegral, integrate
 from fringe.attribution._quadrature import Quadrature, Rule
 from fringe.attribution._segments import SegmentTerms
 from fringe.errors import InputError, require, require_choice
-from fringe.geometry import kl, log_probabilities
+from fringe.geometry import kl
 from fringe.linalg import Boundary, CGStatus
 from fringe.paths import (
     ENOUGH,
@@ -39,6 +39,11 @@ from fringe.paths import (
 from fringe.settings import Doc, NotNegative, Positive, PositiveFraction, PositiveInt, PositiveOddInt, Search
 
 _UNSMOOTHED = {"gamma_step": 0.0, "gamma_prior": 0.0}
+#: What the authors' release computes, where it differs from the paper's text. Source: github.com/GabMartino/FRInGe.
+_RELEASED = {
+    **{"boundary": "reflect", "blur_sigma": 2.0, "blur_size": 5, "cg_atol": 1e-5, "step_margin": 1.1, "clamp": True},
+    "reorthogonalise": False,
+}
 _FIELDS = ("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior", "cg_iterations")
 
 
@@ -138,7 +143,10 @@ class FRInGe(Attributor):
         "full_metric": {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget", "temperature": 1.0},
         "preview": {"steps": 4, "kl_bound": False, "delta_euc": "long", "quadrature": "trapezoid"},
         **{name: paper_settings(name, "fringe") for name in preset_names()},
+        "released": {**paper_settings("resnet50", "fringe"), **_RELEASED, "delta_euc": "auto"},
+        **{f"released_{name}": paper_settings(name, "fringe") | _RELEASED for name in preset_names()},
     }
+    binary: ClassVar[bool] = False
 
     tau: Annotated[Positive, Search(3e-4, 5e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 4e-2
     eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest factor (eta_max); 4: Newton's step")] = 4.0
@@ -156,6 +164,9 @@ class FRInGe(Attributor):
     gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths the image (gamma_prior)")] = 3e-4
     cg_iterations: Annotated[PositiveInt, Search(3, 40), Doc("largest number of CG iterations per step (K)")] = 20
     cg_rtol: Annotated[Positive, Doc("relative residual at which CG stops")] = 1e-3
+    cg_atol: Annotated[
+        Positive | None, Doc("residual at which textbook CG stops, which takes any preconditioner; none: our CG")
+    ] = None
     solve: Annotated[
         Solve, Doc("metric of the direction: geodesic (closed form), natural (CG), diffusion or gradient (none)")
     ] = "geodesic"
@@ -181,6 +192,7 @@ class FRInGe(Attributor):
         ),
     ] = "auto"
     boundary: Annotated[Boundary, Doc("boundary of the Laplacian and the blur")] = "neumann"
+    clamp: Annotated[bool, Doc("clamp probabilities at 1e-8 (waypoints) and 1e-10, as the authors' release")] = False
     blur_sigma: Annotated[Positive, Doc("standard deviation of the blur preconditioner", unit="pixels")] = 1.0
     blur_size: Annotated[PositiveOddInt, Doc("taps of the blur preconditioner (odd)", unit="pixels")] = 7
     quadrature: Annotated[
@@ -193,6 +205,7 @@ class FRInGe(Attributor):
         Doc("adaptive: how often a segment may be halved; auto: 2 for images, else 8"),
     ] = "auto"
     steps: Annotated[PositiveInt | None, Doc("number of steps T; none: it follows from the distance")] = None
+    step_margin: Annotated[Positive, Doc("T is this times the distance over a step's, rounded up")] = 1.0
     until: Annotated[
         Literal["auto", Until],
         Doc(
@@ -218,11 +231,14 @@ class FRInGe(Attributor):
         if self.reference is not None:
             object.__setattr__(self, "reference", _distribution(self.reference))
         super().__post_init__()
+        if self.boundary == "reflect" and self.solve == "geodesic":
+            hint = "use boundary='neumann', or solve='natural' as in the preset 'released'"
+            raise InputError("'reflect' is not symmetric, which the closed form needs", argument="boundary", hint=hint)
         require(self._most_steps < 2**63, "tau", self.tau, "at least 1e-37: a path would have more than 2**63 steps")
 
     @property
     def _most_steps(self) -> float:
-        return math.pi / math.sqrt(2 * self.tau)  # no two distributions are farther apart than pi
+        return self.step_margin * math.pi / math.sqrt(2 * self.tau)  # no two distributions are farther apart than pi
 
     @classmethod
     def preset(cls, name: str, /, variant: Variant = "fringe") -> Self:
@@ -291,6 +307,8 @@ class FRInGe(Attributor):
                 fisher_rank=AUTO_RANK[structure] if self.fisher_rank == "auto" else self.fisher_rank,
                 relative=not image,
                 jacobian=self.jacobian,
+                cg_atol=self.cg_atol,
+                clamp=self.clamp,
                 smoothing=Smoothing(structure, self.boundary, self.blur_sigma, self.blur_size),
             ),
             trust=trust,
@@ -303,6 +321,8 @@ class FRInGe(Attributor):
             reference=self.reference,
             feedback=self.feedback,
             temperature=self.temperature,
+            margin=self.step_margin,
+            binary=self.binary,
         )
 
     @property
@@ -314,7 +334,7 @@ class FRInGe(Attributor):
 
     def jvp_use(self, problem: Problem) -> JVPUse:
         path = self.fitted(problem).path(1)
-        if path.step.explicit(problem.logits.shape[1]) or (self.solve != "natural" and not self.kl_bound):
+        if path.step.explicit(problem.logits.shape[1]) or (self.solve != "natural" and not path.needs_jvp):
             return "none"  # the whole Jacobian is computed, or no Fisher norm is
         return "optional" if path.estimates_norm else "required"
 
@@ -337,7 +357,7 @@ class FRInGe(Attributor):
         result, start = integrate(terms), terms.start
         stats = result.stats
         diagnostics = {
-            **path_diagnostics(result, problem, start.geodesic.log_q),
+            **path_diagnostics(result, start.geodesic.log_p, start.geodesic.log_q),
             "cg_iterations_mean": stats.mean("cg_iterations"),
             "cg_residual_mean": stats.mean("cg_residual"),
             "cg_residual_max": stats.largest("cg_residual"),
@@ -348,7 +368,7 @@ class FRInGe(Attributor):
         if result.uncorrected_gap is not None:
             diagnostics["uncorrected_residual"] = result.rule_residual.view_as(result.gap)
         ends = zip(
-            kl(log_probabilities(problem.logits), start.geodesic.log_q).tolist(),
+            kl(start.geodesic.log_p, start.geodesic.log_q).tolist(),
             *(diagnostics[name].tolist() for name in ("endpoint_kl", "distance", "endpoint_distance")),
             start.limit.tolist(),
             (problem.logits.amax(1, keepdim=True) - problem.logits > EXCLUDED_BELOW).sum(1).tolist(),
@@ -362,6 +382,35 @@ class FRInGe(Attributor):
             for image, (row, residuals) in enumerate(zip(ends, result.rule_residual.tolist(), strict=True))
         ]
         return build_attribution(self, result, problem, diagnostics, statuses)
+
+
+@dataclass(frozen=True)
+class FRInGeBinary(FRInGe):
+    """Integrate gradients along FRInGe's path for two classes: the target, and all others together.
+
+    The metric of two classes has rank one, so that its closed form is exact and a step needs no JVP. A path belongs to
+    one class; that of :class:`FRInGe` serves all.
+    """
+
+    name = "fringe_b"
+    title = "FRInGe-B: FRInGe, the target against the rest"
+    source = "the authors' release, github.com/GabMartino/FRInGe"
+    many_targets = False
+    binary: ClassVar[bool] = True
+    presets: ClassVar = {
+        name: {
+            **dict(zip(("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior"), numbers, strict=True)),
+            **{"until": "budget", "quadrature": "trapezoid", "temperature": 1.0, "step_margin": 1.1},
+        }
+        for name, numbers in {
+            "resnet18": (5.4966e-4, 21.7146, 6.3606, 2.8118e-4, 1.6784e-3, 2.8884e-5),
+            "resnet50": (4.4065e-4, 3.5530, 2.0516, 2.8034e-9, 1.2722e-9, 1.5934e-4),
+            "resnet101": (4.9684e-4, 4.2134, 3.0314, 1.2112e-12, 6.0822e-12, 1.3959e-6),
+            "resnet152": (3.9408e-4, 4.9128, 3.0571, 2.4264e-9, 6.2317e-9, 1.2413e-7),
+            "inception_v3": (1.4053e-3, 1.8920, 3.1400, 2.5141e-10, 2.3257e-12, 1.3089e-7),
+            "vgg19": tuple(float(table()["vgg19", "fringe"][name]) for name in _FIELDS[:6]),
+        }.items()
+    }
 
 
 def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...], ...]:

@@ -177,6 +177,7 @@ class GeoIGSVI(Attributor):
     source = "Salek and Enguehard 2025"
     presets: ClassVar = {
         "paper": {"mode": "official", "iterations": 500, "learning_rate": 1e-2},
+        "released": {"mode": "official", "steps": 10, "iterations": 10, "learning_rate": 1e-2, "beta": 1.0},
         "official": {"mode": "official", "iterations": 1000, "learning_rate": 1e-3, "beta": 0.3},
         "quick": {"mode": "official", "steps": 10, "iterations": 30, "learning_rate": 1e-2},
     }

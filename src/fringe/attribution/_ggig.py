@@ -41,6 +41,7 @@ class GGIG(Attributor):
     has_path = False
     presets: ClassVar = {
         "paper": {},
+        "released": {"iterations": 20, "learning_rate": 1e-4},
         "scaled": {"learning_rate": 1e-4, "aggregate": "trapezoid", "input_factor": "input"},
         "quick": {"intervals": 10, "iterations": 20},
     }

@@ -12,6 +12,7 @@ from fringe.attribution._diagnostics import gradient_attribution, path_diagnosti
 from fringe.attribution._integrate import integrate
 from fringe.attribution._terms import Evaluation, NodeTerms, WeightFn, iter_batches
 from fringe.errors import require
+from fringe.geometry import log_probabilities
 from fringe.paths import Problem, StraightLine
 from fringe.settings import Doc, PositiveInt, Search
 
@@ -57,7 +58,7 @@ class IntegratedDecisionGradients(Attributor):
         baseline = problem.resolve_baseline(self.baseline)
         line, weight_fn = self._plan(problem, baseline)
         result = integrate(NodeTerms(line, problem, weight_fn))
-        diagnostics = path_diagnostics(result, problem)
+        diagnostics = path_diagnostics(result, log_probabilities(problem.logits))
         why = "its sum is the integral of the squared slope of the score"
         plain = gradient_attribution(self, result.values, problem, diagnostics, why)
         trajectory = result.trajectories or plain.trajectory

@@ -29,7 +29,7 @@ class IntegratedGradients(PathAttributor):
     name = "ig"
     title = "Integrated Gradients"
     source = "Sundararajan, Taly and Yan 2017"
-    presets: ClassVar = {"paper": {"steps": 200}}
+    presets: ClassVar = {"paper": {"steps": 200}, "released": {"steps": 300, "rule": "gausslegendre"}}
 
     steps: Annotated[PositiveInt, Search(10, 500, log=True), Doc("gradients along the line")] = 50
     baseline: Baseline = "zero"
@@ -68,7 +68,7 @@ class BlurIG(PathAttributor):
     name = "blur_ig"
     title = "Blur Integrated Gradients"
     source = "Xu, Venugopalan and Sundararajan 2020"
-    presets: ClassVar = {"official": {"mode": "derivative"}}
+    presets: ClassVar = {"official": {"mode": "derivative"}, "released": {"sigma_max": 10 / 224}}
 
     steps: Annotated[PositiveInt, Search(20, 300, log=True), Doc("intervals between blurs (S)")] = 100
     sigma_max: Annotated[
@@ -114,6 +114,7 @@ class GuidedIG(PathAttributor):
     hint = "use more steps, or rule='trapezoid'"
     presets: ClassVar = {
         "paper": {},
+        "released": {"steps": 100},
         "notebook": {"steps": 25, "fraction": 0.5, "max_dist": 1.0},
         "quick": {"steps": 50},
     }

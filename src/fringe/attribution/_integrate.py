@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fringe.attribution._base import ProgressCounter, Trajectory
 from fringe.attribution._quadrature import completeness_gap
-from fringe.geometry import log_probabilities
 from fringe.linalg import add_rows, batch_view
 from fringe.paths import AT_POINTS, Geodesic, Orientation, PathStatus, Problem
 
@@ -310,7 +309,7 @@ class Record:
         self.measures, self.scale = terms.measures, terms.scale
         paths = [i if images is None else images.index(i) for i in range(len(problem.inputs))]
         geodesic = terms.geodesic[torch.tensor(paths, device=problem.inputs.device)]
-        start = geodesic.measured(log_probabilities(problem.logits), geodesic.s0).tolist()
+        start = geodesic.measured(geodesic.log_p, geodesic.s0).tolist()
         scores = problem.score(problem.logits).tolist()
         zero = torch.zeros(*problem.target.shape[1:], *problem.inputs.shape[1:], dtype=torch.float64)
         snapshots = SNAPSHOTS if problem.record_path is True else problem.record_path

@@ -13,6 +13,7 @@ from fringe.attribution._quadrature import Quadrature
 from fringe.attribution._segments import Reduce, SegmentTerms
 from fringe.classifier import Score
 from fringe.errors import InputError, require
+from fringe.geometry import log_probabilities
 from fringe.paths import AdversarialPath, CounterfactualPath, Problem, last_linear_layer
 from fringe.settings import Doc, Positive, PositiveInt, Search
 
@@ -46,7 +47,11 @@ class AGI(Attributor):
     source = "Pan, Li and Zhu 2021"
     many_paths = True
     needs_classes = True
-    presets: ClassVar = {"paper": {"mode": "official", "classes": 1}, "official": {"mode": "official"}}
+    presets: ClassVar = {
+        "paper": {"mode": "official", "classes": 1},
+        "released": {"mode": "official", "classes": 5},
+        "official": {"mode": "official"},
+    }
 
     classes: Annotated[PositiveInt, Search(1, 50, log=True), Doc("classes to step towards (k)")] = 20
     steps: Annotated[PositiveInt, Search(5, 100, log=True), Doc("most steps of a path (m)")] = 20
@@ -81,7 +86,9 @@ class AGI(Attributor):
             return path_attribution(
                 self, result, problem, "lower epsilon, or use rule='trapezoid' or 'adaptive'", _AGI_STALLED
             )
-        plain = gradient_attribution(self, result.values, problem, path_diagnostics(result, problem), _NOT_A_PATH)
+        plain = gradient_attribution(
+            self, result.values, problem, path_diagnostics(result, log_probabilities(problem.logits)), _NOT_A_PATH
+        )
         return dataclasses.replace(plain, trajectory=result.trajectories)
 
     def _terms(self, problem: Problem) -> SegmentTerms:
@@ -128,7 +135,11 @@ class IG2(Attributor):
     uses_references = True
     many_paths = True
     needs_classes = True
-    presets: ClassVar = {"paper": {"eta": 0.015}, "quick": {"references": 2, "steps": 51, "eta": 0.06}}
+    presets: ClassVar = {
+        "paper": {"eta": 0.015},
+        "released": {"references": 5, "steps": 50, "eta": 0.1},
+        "quick": {"references": 2, "steps": 51, "eta": 0.06},
+    }
 
     references: Annotated[PositiveInt, Search(1, 16, log=True), Doc("paths per image, one per reference (R)")] = 8
     steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("steps of a path (S)")] = 201

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fringe.attribution._integrate import IntegralTerms, Sums
 from fringe.attribution._quadrature import Adaptive, Choice, Quadrature, halved
-from fringe.geometry import dist, log_probabilities, sqrt_chart
+from fringe.geometry import dist, sqrt_chart
 from fringe.linalg import add_rows, batch_view
 from fringe.paths import Path, PathStatus, Problem, Segment, State
 
@@ -185,8 +185,8 @@ class _Driver:
         and the covered part of the distance to the reference. The share never falls, and is 1 only on arrival."""
         planned, left = self.terms.planned, torch.zeros_like(s.stats[:, 0])
         if self.path.open_ended:
-            log_p, log_q = log_probabilities(self.problem.logits)[self.terms.start.image], self.terms.geodesic.log_q
-            distance = dist(sqrt_chart(log_p), sqrt_chart(log_q))[s.path]
+            geodesic = self.terms.geodesic
+            distance = dist(sqrt_chart(geodesic.log_p), sqrt_chart(geodesic.log_q))[s.path]
             left = s.stats[:, self.path.measures.index("reference_distance")] / distance
         table = torch.stack([s.path.to(left), s.step.to(left), left], 1).tolist()
         for (number, k, rest), goes in zip(table, goes_on, strict=True):

@@ -47,7 +47,7 @@ class SmoothGrad(Attributor):
     source = "Smilkov et al. 2017"
     is_complete = False
     has_path = False
-    presets: ClassVar = {"paper": {}, "official": {"samples": 25, "square": True}}
+    presets: ClassVar = {"paper": {}, "released": {"samples": 25}, "official": {"samples": 25, "square": True}}
 
     samples: Annotated[PositiveInt, Search(10, 200, log=True), Doc("noisy copies (m)")] = 50
     spread: Annotated[Positive, Search(0.02, 0.5, log=True), Doc("noise (sigma), as a share of the range")] = 0.15

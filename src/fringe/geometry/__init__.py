@@ -4,6 +4,7 @@ from fringe.geometry._pullback import ExplicitJacobian as ExplicitJacobian
 from fringe.geometry._pullback import Jacobian as Jacobian
 from fringe.geometry._pullback import PullbackFisher as PullbackFisher
 from fringe.geometry._pullback import SoftenedJacobian as SoftenedJacobian
+from fringe.geometry._pullback import TargetRestJacobian as TargetRestJacobian
 from fringe.geometry._simplex import angle as angle
 from fringe.geometry._simplex import dist as dist
 from fringe.geometry._simplex import entropy as entropy
@@ -18,4 +19,5 @@ from fringe.geometry._simplex import softening_temperature as softening_temperat
 from fringe.geometry._simplex import spherical_loss as spherical_loss
 from fringe.geometry._simplex import spherical_loss_gradient as spherical_loss_gradient
 from fringe.geometry._simplex import sqrt_chart as sqrt_chart
+from fringe.geometry._simplex import target_rest_logits as target_rest_logits
 from fringe.geometry._simplex import to_tangent as to_tangent

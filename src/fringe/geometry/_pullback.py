@@ -60,6 +60,29 @@ class SoftenedJacobian:
 
 
 @dataclass(frozen=True)
+class TargetRestJacobian:
+    """The Jacobians (2 x n) of :func:`target_rest_logits` for ``target`` (B,), from those of ``logits`` (B, C)."""
+
+    jacobian: Jacobian
+    logits: Tensor
+    target: Tensor
+
+    def _rows(self) -> Tensor:
+        """The gradients (B, 2, C) of the two logits in the C."""
+        at = self.target[:, None]
+        rest = self.logits.scatter(1, at, -torch.inf).softmax(1)
+        return torch.stack([torch.zeros_like(rest).scatter(1, at, 1.0), rest], 1)
+
+    def jvp(self, tangent: Tensor) -> Tensor:
+        u = self.jacobian.jvp(tangent)
+        return torch.bmm(self._rows().to(u), u[:, :, None])[:, :, 0]
+
+    def vjp(self, cotangent: Tensor) -> Tensor:
+        rows = self._rows().to(cotangent)
+        return self.jacobian.vjp(torch.bmm(cotangent[:, None], rows)[:, 0].to(self.logits.dtype))
+
+
+@dataclass(frozen=True)
 class PullbackFisher:
     """``G v = J^T S(p) J v`` (FRInGe, eq. pullback metric): symmetric, PSD, of rank at most C - 1.
 

@@ -24,6 +24,13 @@ def log_probabilities(logits: Tensor) -> Tensor:
     return logits.double().log_softmax(-1)
 
 
+def target_rest_logits(logits: Tensor, target: Tensor) -> Tensor:
+    """Return the logits (..., 2) of the class ``target`` (...) and of all others together, in float64:
+    ``(F_t, log sum_{c != t} exp F_c)``. Their softmax is ``(p_t, 1 - p_t)``."""
+    at, wide = target[..., None], logits.double()
+    return torch.cat([wide.gather(-1, at), wide.scatter(-1, at, -torch.inf).logsumexp(-1, keepdim=True)], -1)
+
+
 #: Most logits whose temperature is found on the host.
 HOST_NUMBERS = 2**13
 

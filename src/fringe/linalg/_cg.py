@@ -130,6 +130,68 @@ def conjugate_gradient(
     return _in_range(CGSolution(x * scale, r * scale, relative, iterations, status), b * scale)
 
 
+#: Curvature, and size of <r, M^-1 r>, from which on textbook CG divides by them.
+TEXTBOOK_LEAST = 1e-8
+
+
+def textbook_conjugate_gradient(
+    operator: LinearOperator,
+    b: Tensor,
+    *,
+    preconditioner: LinearOperator,
+    x0: Tensor | None = None,
+    rtol: float = 1e-3,
+    atol: float = 1e-5,
+    max_iterations: int = 20,
+) -> CGSolution:
+    """Solve ``A x = b`` for each item of a batch by the textbook's recurrence, in the precision of ``b``.
+
+    No residual is made orthogonal again and no definiteness is asked for: with an indefinite preconditioner, or an
+    operator that is not symmetric, the result is what the recurrence returns, and rounding grows in it. Source: the
+    behaviour of the FRInGe authors' release (github.com/GabMartino/FRInGe), whose tables are made so.
+
+    Args:
+        operator: A. One product per iteration.
+        b: Right-hand sides (B, *S).
+        preconditioner: Approximation of the inverse of A.
+        x0: First iterate (B, *S), at the cost of one more product; zero if None.
+        rtol: An item has converged when ``|b - A x| <= max(atol, rtol |b|)``.
+        atol: See ``rtol``.
+        max_iterations: Maximum number of iterations.
+
+    Returns:
+        The solution; an item whose curvature is at most ``TEXTBOOK_LEAST`` keeps its iterate.
+    """
+
+    def dot(a: Tensor, c: Tensor) -> Tensor:
+        return (a * c).flatten(1).sum(1)
+
+    x, r = (torch.zeros_like(b), b) if x0 is None else (x0, b - operator.matvec(x0))
+    d = z = preconditioner.matvec(r)
+    rz, norm_b = dot(r, z), dot(b, b).sqrt()
+    tolerance = (rtol * norm_b).clamp_min(atol)
+    active = dot(r, r).sqrt() > tolerance
+    status, iterations = torch.zeros_like(active, dtype=torch.long), torch.zeros_like(active, dtype=torch.long)
+    for _ in range(max_iterations):
+        if not bool(active.any()):
+            break
+        iterations = iterations + active
+        product = operator.matvec(d)
+        curvature = dot(d, product)
+        curved = curvature > TEXTBOOK_LEAST
+        status = torch.where(active & ~curved, int(CGStatus.NEGATIVE_CURVATURE), status)
+        alpha = batch_view(torch.where(active & curved, rz / torch.where(curved, curvature, 1.0), 0.0), b)
+        x, r = x + alpha * d, r - alpha * product
+        active = active & curved & (dot(r, r).sqrt() > tolerance)
+        z = preconditioner.matvec(r)
+        before, rz = rz, dot(r, z)
+        beta = torch.where(active, rz / torch.where(before.abs() > TEXTBOOK_LEAST, before, 1.0), 0.0)
+        d = z + batch_view(beta, b) * d
+    status = torch.where(active, int(CGStatus.ITERATION_LIMIT), status)
+    relative = torch.where(norm_b > 0, dot(r, r).sqrt() / norm_b, 0.0)
+    return _in_range(CGSolution(x, r, relative, iterations, status), b)
+
+
 def _in_range(solution: CGSolution, b: Tensor) -> CGSolution:
     """Set items that overflow the dtype to zero, with status NON_FINITE."""
     finite = _all_finite(solution.x) & _all_finite(solution.residual)

@@ -11,7 +11,10 @@ known orthonormal eigenbasis ``V`` for each boundary rule:
 ``neumann``    mirrored, edge sample repeated  cosines at half samples (DCT-II)
 ``dirichlet``  zero                            sines (DST-I)
 ``periodic``   wrapped around                  the real Fourier basis
+``reflect``    mirrored, edge sample once      cosines at whole samples (DCT-I)
 =============  ==============================  ====================================
+
+With ``reflect`` the operators are not symmetric: the eigenvectors are orthogonal with half a weight at the edges.
 
 All that FRInGe smooths with - the Laplacian, the biharmonic :math:`L^\top L`, the Gaussian blur and the inverse of
 :math:`\lambda I + \gamma L^\top L` - is then one number per mode, the *symbol*: all of them are symmetric and commute,
@@ -20,6 +23,7 @@ Cosine Transform", SIAM Review 41 (1999).
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -29,7 +33,7 @@ from torch import Tensor
 
 from fringe.errors import InputError, require_choice
 
-Boundary = Literal["neumann", "dirichlet", "periodic"]
+Boundary = Literal["neumann", "dirichlet", "periodic", "reflect"]
 
 
 def batch_view(values: Tensor, like: Tensor) -> Tensor:
@@ -69,36 +73,39 @@ class SumOperator:
 
 @dataclass(frozen=True)
 class SpectralOperator:
-    """``v -> V diag(symbol) V^T v`` over the trailing axes of ``v`` (..., *sizes).
+    """``v -> V diag(symbol) V^-1 v`` over the trailing axes of ``v`` (..., *sizes).
 
-    ``bases[i]`` is orthonormal ``(N_i, N_i)`` with one mode per row; ``symbol`` has shape ``(N_1, …, N_d)``, d <= 2.
+    ``bases[i]`` is V^-1 ``(N_i, N_i)`` of an axis, with one mode per row, and orthonormal unless ``inverses`` has V;
+    ``symbol`` has shape ``(N_1, …, N_d)``, d <= 2.
     """
 
     bases: tuple[Tensor, ...]
     symbol: Tensor
+    inverses: tuple[Tensor, ...] | None = None
 
     def matvec(self, v: Tensor) -> Tensor:
         return self.from_modes(self.symbol * self.to_modes(v))
 
     def to_modes(self, v: Tensor) -> Tensor:
-        """Return ``V^T v``, the coefficients (..., *sizes) of ``v`` in the eigenbasis; inner products are preserved."""
-        match self.bases:
-            case (rows, columns):
-                return rows @ v @ columns.mT
-            case (basis,):
-                return v @ basis.mT
-            case _:
-                return v
+        """Return ``V^-1 v``, the coefficients (..., *sizes) of ``v`` in the eigenbasis; an orthonormal one preserves
+        inner products."""
+        return _transformed(v, self.bases)
 
     def from_modes(self, coefficients: Tensor) -> Tensor:
         """Return ``V c``, the inverse of :meth:`to_modes`."""
-        match self.bases:
-            case (rows, columns):
-                return rows.mT @ coefficients @ columns
-            case (basis,):
-                return coefficients @ basis
-            case _:
-                return coefficients
+        inverses = tuple(basis.mT for basis in self.bases) if self.inverses is None else self.inverses
+        return _transformed(coefficients, inverses)
+
+
+def _transformed(v: Tensor, matrices: tuple[Tensor, ...]) -> Tensor:
+    """Multiply each of the trailing axes of ``v`` (..., *sizes) by its matrix."""
+    match matrices:
+        case (rows, columns):
+            return rows @ v @ columns.mT
+        case (matrix,):
+            return v @ matrix.mT
+        case _:
+            return v
 
 
 @dataclass(frozen=True)
@@ -133,10 +140,10 @@ class LaplacianBasis:
         return _outer_sum([2.0 - 2.0 * torch.cos(w) for w in self.frequencies()])
 
     def biharmonic(self) -> Tensor:
-        """Symbol of ``L^T L`` (L is symmetric under all three boundary rules)."""
+        """Symbol of ``L^T L`` ("reflect": of L twice)."""
         return self.laplacian().square()
 
-    def gaussian_blur(self, sigma: float, size: int) -> Tensor:
+    def gaussian_blur(self, sigma: float, size: int, *, definite: bool = True) -> Tensor:
         """Return the symbol of a normalised Gaussian.
 
         A truncated Gaussian is not always positive definite (5 taps with sigma 1.5 are not), but a preconditioner of
@@ -145,6 +152,7 @@ class LaplacianBasis:
         Args:
             sigma: Standard deviation in samples.
             size: Number of taps, odd.
+            definite: Whether a kernel that is not positive definite is refused; else a warning says so.
 
         Raises:
             InputError: If the arguments are out of range, or the truncated kernel is not positive definite.
@@ -159,17 +167,21 @@ class LaplacianBasis:
             one_axis = (1.0 + 2.0 * (torch.cos(w[:, None] * taps) * weights).sum(1)) / total
             symbol = symbol[..., None] * one_axis
         if not bool((symbol > 0).all()):
-            raise InputError(
-                f"a kernel of {size} taps truncates sigma={sigma} so that it is not positive definite",
-                hint=_blur_hint(sigma),
-            )
+            fault = f"a kernel of {size} taps truncates sigma={sigma} so that it is not positive definite"
+            if definite:
+                raise InputError(fault, hint=_blur_hint(sigma))
+            least = f"its smallest response is {float(symbol.min()):.3f}, which amplifies rounding"
+            warnings.warn(f"{fault}: {least}", stacklevel=2)
         return symbol
 
     def operator(self, symbol: Tensor, like: Tensor) -> SpectralOperator:
         """Return the operator with this symbol, in the dtype and on the device of ``like``."""
         modes = (_MODES[self.boundary](w, n) for w, n in zip(self.frequencies(), self.sizes, strict=True))
-        bases = tuple(basis.to(like.device, like.dtype) for basis in modes)
-        return SpectralOperator(bases, symbol.to(like.device, like.dtype))
+        bases, inverses = tuple(modes), None
+        if self.boundary == "reflect":
+            inverses = tuple(basis.inverse().to(like.device, like.dtype) for basis in bases)
+        bases = tuple(basis.to(like.device, like.dtype) for basis in bases)
+        return SpectralOperator(bases, symbol.to(like.device, like.dtype), inverses)
 
 
 def _blur_hint(sigma: float) -> str:
@@ -203,14 +215,20 @@ def _fourier_modes(w: Tensor, n: int) -> Tensor:
     return basis / basis.norm(dim=1, keepdim=True)
 
 
+def _reflected_modes(w: Tensor, n: int) -> Tensor:
+    edges = torch.ones(n, dtype=torch.float64)
+    edges[[0, -1]] = 0.5 if n > 1 else 1.0
+    return torch.outer(w, torch.arange(n, dtype=torch.float64)).cos_() * torch.outer(edges, edges) * 2.0 / max(n - 1, 1)
+
+
 def _frequencies(boundary: Boundary, n: int) -> Tensor:
     """Angular frequency (n,) of each mode of an axis of ``n`` samples."""
     k = torch.arange(n, dtype=torch.float64)
-    if boundary == "neumann":
-        return math.pi * k / n
+    if boundary in ("neumann", "reflect"):
+        return math.pi * k / (n if boundary == "neumann" else max(n - 1, 1))
     if boundary == "dirichlet":
         return math.pi * (k + 1) / (n + 1)
     return 2.0 * math.pi * torch.ceil(k / 2) / n  # 0, 1, 1, 2, 2, … times 2 pi / n
 
 
-_MODES = {"neumann": _cosine_modes, "dirichlet": _sine_modes, "periodic": _fourier_modes}
+_MODES = {"neumann": _cosine_modes, "dirichlet": _sine_modes, "periodic": _fourier_modes, "reflect": _reflected_modes}

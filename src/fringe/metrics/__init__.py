@@ -14,7 +14,7 @@ from fringe.metrics._base import (
 )
 from fringe.metrics._evaluate import METRICS, evaluate, evaluated_maps, get_metric, score, why_refused
 from fringe.metrics._information_curves import PerformanceInformationCurve
-from fringe.metrics._insertion_deletion import Deletion, Insertion
+from fringe.metrics._insertion_deletion import Deletion, Insertion, SymmetricRelevanceGain
 from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
@@ -63,6 +63,7 @@ __all__ = [
     "SignedInsertion",
     "SingleDeletion",
     "Sparseness",
+    "SymmetricRelevanceGain",
     "TrackingErrorMax",
     "TrackingErrorMean",
     "evaluate",

@@ -10,7 +10,7 @@ from fringe._names import Reference, unique
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
 from fringe.metrics._information_curves import PerformanceInformationCurve
-from fringe.metrics._insertion_deletion import Deletion, Insertion
+from fringe.metrics._insertion_deletion import Deletion, Insertion, SymmetricRelevanceGain
 from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
@@ -35,7 +35,7 @@ METRICS: dict[str, type[Metric]] = {
     for kind in (
         *(Insertion, Deletion, MASInsertion, MASDeletion, Infidelity, MaxSensitivity, Sparseness),
         *(CompletenessResidual, EndpointKL, TrackingErrorMean, TrackingErrorMax),
-        *(SingleDeletion, SaCo, ROAD, PerformanceInformationCurve, DiffID, SignedInsertion),
+        *(SingleDeletion, SaCo, ROAD, PerformanceInformationCurve, DiffID, SignedInsertion, SymmetricRelevanceGain),
         *(CumulativePredictionDifference, CumulativePredictionPreservation),
         *(MassInside, RankAccuracy, ExpectedHit, RegionCompleteness),
         *(MPRT, EfficientMPRT, RandomLogit),

@@ -1,6 +1,6 @@
 """Insertion and deletion (Petsiuk et al. 2018): the area under the perturbation curve."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar
 
 from fringe.metrics import _perturbation as perturb
@@ -67,6 +67,7 @@ class Insertion(PerturbationAUC):
     direction = "higher"
     presets: ClassVar = {
         "paper": {},
+        "released": {"steps": 100},
         "raw": {"normalise": False},
         **perturb.SHARED_PRESETS,
         "rise": {"reference": "folded", "size": 11, "sigma": 5.0, "normalise": False, "reduction": "abs_sum"},
@@ -87,7 +88,51 @@ class Deletion(PerturbationAUC):
     direction = "lower"
     presets: ClassVar = {
         "paper": {},
+        "released": {"steps": 100},
         "raw": {"normalise": False},
         **perturb.SHARED_PRESETS,
         "rise": {"reference": "zeros", "normalise": False, "reduction": "abs_sum"},
     }
+
+
+@dataclass(frozen=True)
+class SymmetricRelevanceGain(perturb.ExchangeMetric):
+    r"""The area under the deletion curve, the least important pixels first, minus that with the most important first.
+
+    .. math:: \mathrm{SRG} = \mathrm{AUC}(\text{least first}) - \mathrm{AUC}(\text{most first})
+
+    The first curve is that of :class:`Insertion`, read backwards: the score is the difference of the areas of
+    ``insertion:raw`` and ``deletion:raw``, and costs nothing beside them. What any change of the image does to the
+    model counts in both areas, so it cancels; a random map scores 0. Alone it costs 2 (N - 1) forward passes per map,
+    and one per reference. Flags and details are those of :class:`Insertion`. Curves: ``least_first``, ``most_first``.
+    """
+
+    name = "srg"
+    title = "Symmetric relevance gain"
+    direction = "higher"
+    space = "the target's probability over the share of exchanged pixels"
+    source = "Bluecher et al. 2024 (Decoupling pixel flipping and occlusion strategy, TMLR)"
+    by_default = False
+    presets: ClassVar = {"paper": {}, **perturb.SHARED_PRESETS}
+
+    reference: perturb.Reference = "box"
+    size: perturb.BoxSize = None
+    sigma: perturb.Sigma = 3.0
+    padding: perturb.Edge = "zeros"
+    steps: perturb.Steps = None
+    reduction: perturb.Importance = "max"
+
+    @property
+    def planned_passes(self) -> float:
+        return 2 * super().planned_passes
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        kept, removed = (kind(**settings).curve(maps) for kind in (Insertion, Deletion))
+        areas = {"least_first": perturb.auc(kept.values), "most_first": perturb.auc(removed.values)}
+        return Scores(
+            areas["least_first"] - areas["most_first"],
+            flags=kept.ranking.flags(),
+            details={**areas, **kept.details()},
+            curves={"least_first": kept.values.flip(1), "most_first": removed.values},
+        )

@@ -1,5 +1,6 @@
 """Magnitude Aligned Scoring (Walker et al. 2024): a response curve, minus its distance from the map's mass."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -33,6 +34,7 @@ class MagnitudeAlignedScore(perturb.PerturbationMetric):
     clip: Annotated[bool, Doc("clip response and penalty together to [0, 1] at each step")] = True
     rescale: Annotated[bool, Doc("rescale the clipped curve to its minimum and maximum")] = True
     average: Annotated[Average, Doc("how the N + 1 steps are averaged")] = "trapezoid"
+    drop_confident: Annotated[bool, Doc("no score where the reference has at least the input's probability")] = False
     steps: perturb.Steps = None
     reduction: perturb.Importance = "max"
 
@@ -49,15 +51,20 @@ class MagnitudeAlignedScore(perturb.PerturbationMetric):
         aligned = perturb.min_max_normalise(aligned) if self.rescale else aligned
         undefined = torch.isnan(aligned).any(1)
         values = perturb.auc(aligned) if self.average == "trapezoid" else aligned.mean(1)
+        undefined_score = 0.5
+        if self.drop_confident:
+            undefined = undefined | (curve.at_input <= curve.at_reference)
+            undefined_score = math.nan
         curves = {"model_response": response, "density_response": density, "alignment_penalty": penalty}
         return Scores(
-            values.masked_fill(undefined & torch.isfinite(curve.values).all(1), 0.5),
+            values.masked_fill(undefined & torch.isfinite(curve.values).all(1), undefined_score),
             flags={**curve.flags(), "undefined": undefined},
             details={**curve.details(), "response": perturb.auc(response), "penalty": perturb.auc(penalty)},
             curves={**curves, "aligned": aligned},
         )
 
 
+_RELEASED = {"padding": "zeros", "rescale": False, "drop_confident": True}
 _TEXT = {"scale": "guarded", "monotone": False, "clip": False, "rescale": False, "average": "mean"}
 
 
@@ -75,8 +82,9 @@ class MASInsertion(MagnitudeAlignedScore):
 
     The aligned curve is clipped to [0, 1] (``clip``), min-max normalised (``rescale``) and averaged. These steps are
     the authors' code; the default differs from it in the reference, a Gaussian blur for both, and in max |A_c| for the
-    importance of a pixel. Preset ``walker2024`` is the code, ``text`` the formula as the FRInGe paper prints it, of
-    plain means (over N + 1 terms; it prints 1/N).
+    importance of a pixel. Preset ``walker2024`` is the code, ``released`` that of the FRInGe authors (zeros beyond the
+    edge of the blur, not rescaled, images without a score where the reference has at least the input's probability),
+    ``text`` the formula as the FRInGe paper prints it, of plain means (over N + 1 terms; it prints 1/N).
 
     A curve that is not defined scores 0.5, a straight line's area, and is flagged ``undefined``: that of a zero map, of
     equal probabilities at the ends, of no response. If the model's own output is NaN, so is the score. Other flags and
@@ -91,6 +99,7 @@ class MASInsertion(MagnitudeAlignedScore):
     direction = "higher"
     presets: ClassVar = {
         "paper": {},
+        "released": _RELEASED,
         "walker2024": {"reference": "folded", "size": 11, "sigma": 11.0, "padding": "zeros", "reduction": "abs_sum"},
         "text": _TEXT,
         **perturb.SHARED_PRESETS,
@@ -110,6 +119,7 @@ class MASDeletion(MagnitudeAlignedScore):
     direction = "lower"
     presets: ClassVar = {
         "paper": {},
+        "released": _RELEASED,
         "walker2024": {"reference": "zeros", "reduction": "abs_sum"},
         "text": _TEXT,
         **perturb.SHARED_PRESETS,

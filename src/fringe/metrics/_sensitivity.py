@@ -43,6 +43,7 @@ class Infidelity(Metric):
     source = "Yeh et al. 2019, definition 2.1; FRInGe, appendix Metric definitions"
     presets: ClassVar = {
         "paper": {},
+        "released": {},
         "captum": {"samples": 10},
         "scale_free": {"normalise": True},
     }
@@ -109,6 +110,7 @@ class MaxSensitivity(Metric):
     source = "Yeh et al. 2019, definition 2.3; FRInGe, appendix Metric definitions"
     presets: ClassVar = {
         "paper": {},
+        "released": {},
         "captum": {"normalise": False, "per_distance": False},
         "quantus": {"normalise": False, "per_distance": False, "samples": 200, "radius": 0.2},
     }

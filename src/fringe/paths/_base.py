@@ -99,6 +99,7 @@ class Geodesic(Rows):
     A path need not follow them: the same numbers for every method make paths comparable.
 
     Attributes:
+        log_p: Log-probabilities (L, C) at the inputs.
         log_q: Log-probabilities (L, C) of the references.
         s0: Predictions (L, C) at the inputs in the square-root chart, at the temperatures.
         s1: References (L, C) in the square-root chart, at the temperatures.
@@ -106,6 +107,7 @@ class Geodesic(Rows):
         temperature: What logits are divided by (L,); None: 1.
     """
 
+    log_p: Tensor
     log_q: Tensor
     s0: Tensor
     s1: Tensor
@@ -126,7 +128,7 @@ class Geodesic(Rows):
         """
         log_q = uniform_log_probs(log_p) if log_q is None else log_q
         s0, s1 = (sqrt_chart(softened(log, temperature)) for log in (log_p, log_q))
-        return cls(log_q, s0, s1, angle(s0, s1), temperature)
+        return cls(log_p, log_q, s0, s1, angle(s0, s1), temperature)
 
     @property
     def length(self) -> Tensor:

@@ -16,11 +16,13 @@ from fringe.geometry import (
     ExplicitJacobian,
     Jacobian,
     SoftenedJacobian,
+    TargetRestJacobian,
     fisher_norm_squared,
     kl,
     log_probabilities,
     softening_temperature,
     sqrt_chart,
+    target_rest_logits,
 )
 from fringe.linalg import batch_view, inner_product
 from fringe.paths._base import (
@@ -43,6 +45,8 @@ from fringe.paths._problem import Problem
 
 #: The paper's epsilon. ``|v|_G^2`` is near tau/8 > 1e-5 while tracking, so this has no effect except at v = 0.
 EPSILON = 1e-12
+#: Smallest probability at the input from which clamped waypoints start, as in the authors' release.
+LEAST_START = 1e-8
 #: Relative errors of a step's linearisation above which the bound on the logits shrinks, and below which it grows.
 TOO_CURVED, LINEAR_ENOUGH = 0.5, 0.25
 #: The smallest bound on the logits, as a share of ``delta_logit``.
@@ -186,6 +190,8 @@ class FisherRaoTracking:
             rounding: softened, it says where to go, and a factor of all logits does not change the way. How far the
             path goes (``until``) is measured by the prediction itself. The uniform distribution is the same at every
             temperature.
+        margin: What the number of steps T is multiplied by before it is rounded up.
+        binary: Two classes, the target and the others together (FRInGe-B), take the place of all C.
     """
 
     step: NaturalStep
@@ -199,12 +205,25 @@ class FisherRaoTracking:
     reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
     feedback: float | None = None
     temperature: float | Literal["auto"] = 1.0
+    margin: float = 1.0
+    binary: bool = False
+
+    @property
+    def exact_norm(self) -> bool:
+        """Whether ``(m^T v)^2`` is the whole Fisher norm: that of two classes."""
+        return self.binary and self.step.solve == "geodesic"
+
+    @property
+    def needs_jvp(self) -> bool:
+        """Whether the length of a step depends on a JVP."""
+        return self.trust.tau is not None and not (self.exact_norm and self.trust.delta_logit is None)
 
     @property
     def estimates_norm(self) -> bool:
         """Whether Fisher norms come from ``feedback``, so that no step depends on a JVP."""
         bounds = self.trust.tau is not None and self.trust.delta_logit is None  # the latter asks for the JVP anyway
-        return self.feedback is not None and bounds and self.step.solve == "geodesic" and self.waypoint == "next"
+        feedback = self.feedback is not None and not self.binary
+        return feedback and bounds and self.step.solve == "geodesic" and self.waypoint == "next"
 
     def log_reference(self, problem: Problem) -> Tensor:
         """Log-probabilities (B, C) of the reference of each image."""
@@ -223,7 +242,7 @@ class FisherRaoTracking:
     def schedule(self, distance: Tensor) -> Tensor:
         """Steps T (B,) of images whose predictions are ``distance`` (B,) radians from the reference; 0 where they are
         at it."""
-        steps = torch.ceil(distance / math.sqrt(2.0 * self.tau))
+        steps = torch.ceil(self.margin * distance / math.sqrt(2.0 * self.tau))
         if self.steps is not None:
             steps = torch.full_like(distance, self.steps)
         return torch.where(distance <= AT_REFERENCE_BELOW, 0.0, steps)
@@ -290,13 +309,18 @@ class FisherRaoPath(Path):
 
     def init(self, problem: Problem) -> State:
         """Lines 1-4: T, the waypoints s_k, x_0 = x."""
-        at, logits, rows = self.settings, problem.logits, problem.every_row
-        log_p, temperature = log_probabilities(logits), None
+        at, rows, temperature = self.settings, problem.every_row, None
+        logits, log_q = problem.logits, at.log_reference(problem)
+        if at.binary:
+            logits, log_q = (target_rest_logits(z, problem.target) for z in (logits, log_q))
+        log_p = log_probabilities(logits)
+        if at.step.clamp:
+            log_p = log_p.clamp_min(math.log(LEAST_START)).log_softmax(-1)
         if at.temperature == "auto":
             temperature = softening_temperature(logits, AUTO_ENTROPY)
         elif at.temperature != 1.0:
             temperature = torch.full_like(logits[:, 0], at.temperature, dtype=torch.float64)
-        geodesic = Geodesic.between(log_p, at.log_reference(problem), temperature)
+        geodesic = Geodesic.between(log_p, log_q, temperature)
         total = at.schedule(geodesic.length)
         start_kl = kl(log_p, geodesic.log_q)
         return State(
@@ -315,12 +339,16 @@ class FisherRaoPath(Path):
         x = problem.inputs[image] if state.x is None else state.x
         estimated = self.settings.estimates_norm and past is not None
         explicit = not (closing or estimated) and step.explicit(problem.logits.shape[1])
-        tangents = step.solve == "natural" or (self.settings.trust.tau is not None and self.has_jvp and not estimated)
+        tangents = step.solve == "natural" or (self.settings.needs_jvp and self.has_jvp and not estimated)
         jacobian: Any = problem.linearise(x, image, tangents=tangents and not (closing or explicit))
         logits = jacobian.value
         jacobian = ExplicitJacobian.of(jacobian, x, logits.shape[1]) if explicit else jacobian
         point = Point(x, problem.score(logits, image), problem.score_gradient(jacobian, logits, image))
-        log_p, finite = log_probabilities(logits), all_finite(point.gradient, logits)
+        finite = all_finite(point.gradient, logits)
+        if self.settings.binary:
+            jacobian = TargetRestJacobian(jacobian, logits, problem.target[image])
+            logits = target_rest_logits(logits, problem.target[image])
+        log_p = log_probabilities(logits)
         soft = softened(log_p, state.geodesic.temperature)
         # s_0 is what this pass says: from another pass, its rounding alone would give a direction
         waypoint = sqrt_chart(soft) if past is None else past.waypoint
@@ -367,7 +395,9 @@ class FisherRaoPath(Path):
 
         # line 10: n_k^2 = v^T G v, by a JVP, or learnt: rho (m^T v)^2
         u, rho, n2 = None, None, torch.zeros_like(log_p[:, 0])
-        if at.trust.tau is not None and self.has_jvp and not (at.estimates_norm and past is not None):
+        if at.exact_norm and part is not None:
+            n2 = part
+        if at.needs_jvp and self.has_jvp and not (at.estimates_norm and past is not None):
             # v^T (b - R v) would cost no JVP, but where R dominates it is a difference of large numbers
             u = jacobian.jvp(v).to(log_p.dtype)
             n2 = fisher_norm_squared(log_p.exp(), u)

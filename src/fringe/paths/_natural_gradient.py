@@ -21,7 +21,9 @@ r"""The direction of a step of a path, by the damped, smoothed natural gradient 
     v = g + gamma_prior L^T L x, the paper's Euclidean and non-geometric ablations.
 """
 
+import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -43,6 +45,7 @@ from fringe.linalg import (
     batch_view,
     conjugate_gradient,
     inner_product,
+    textbook_conjugate_gradient,
 )
 
 Solve = Literal["geodesic", "natural", "diffusion", "gradient"]
@@ -52,6 +55,8 @@ JacobianForm = Literal["auto", "products", "explicit"]
 
 #: Number of trailing axes of an input that are space.
 SPATIAL_AXES: dict[Structure, int] = {"image": 2, "sequence": 1, "none": 0}
+#: Smallest probability of a step that is clamped as the authors' release does.
+LEAST_PROBABILITY = 1e-10
 #: Share of |m|^2 that is the unit of ``relative`` damping.
 RELATIVE_UNIT = 1e-2
 
@@ -124,6 +129,8 @@ class NaturalStep:
     fisher_rank: int = 1
     relative: bool = False
     jacobian: JacobianForm = "auto"
+    cg_atol: float | None = None
+    clamp: bool = False
 
     def explicit(self, classes: int) -> bool:
         """Whether the full J of a model with this many classes is computed."""
@@ -140,7 +147,8 @@ class NaturalStep:
         if self.preconditioner == "spectral":
             preconditioner = 1.0 / symbol
         elif self.preconditioner == "blur" and self.gamma_step > 0:  # the paper's; with smoothing off, plain scaling
-            preconditioner = grid.gaussian_blur(self.smoothing.blur_sigma, self.smoothing.blur_size) / self.damping
+            sigma, size, definite = self.smoothing.blur_sigma, self.smoothing.blur_size, self.cg_atol is None
+            preconditioner = grid.gaussian_blur(sigma, size, definite=definite) / self.damping
         first, symbols = grid.operator(biharmonic, like), (symbol, preconditioner, 1.0 / symbol)
         # one basis for all: of n samples in a row it is n x n numbers
         return StepSolver(self, first, *(replace(first, symbol=s.to(first.symbol)) for s in symbols))
@@ -180,14 +188,17 @@ class StepSolver:
             case "gradient":
                 return Direction(self._loss_gradient(jacobian, log_p, waypoint, x), none)
             case "natural":
-                solution = conjugate_gradient(
-                    SumOperator((PullbackFisher(jacobian, log_p.exp()), self.regulariser)),
+                p = log_p.exp().clamp_min(LEAST_PROBABILITY if settings.clamp else 0.0)
+                solve = partial(conjugate_gradient, reorthogonalise=settings.reorthogonalise)
+                if settings.cg_atol is not None:
+                    solve = partial(textbook_conjugate_gradient, atol=settings.cg_atol)
+                solution = solve(
+                    SumOperator((PullbackFisher(jacobian, p), self.regulariser)),
                     self._loss_gradient(jacobian, log_p, waypoint, x),
                     preconditioner=self.preconditioner,
                     x0=previous,
                     rtol=settings.cg_rtol,
                     max_iterations=settings.cg_iterations,
-                    reorthogonalise=settings.reorthogonalise,
                 )
                 cg = (solution.iterations, solution.relative_residual, solution.status)
                 return Direction(solution.x, torch.stack([column.to(log_p.dtype) for column in cg], 1))
@@ -198,7 +209,9 @@ class StepSolver:
         return self.settings.gamma_prior * self.biharmonic.symbol * self.inverse.symbol * self.inverse.to_modes(x)
 
     def _loss_gradient(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> Tensor:
-        """The system's right-hand side b."""
+        """The system's right-hand side b. A clamped probability has no gradient."""
+        if self.settings.clamp:
+            waypoint = torch.where(log_p >= math.log(LEAST_PROBABILITY), waypoint, 0.0)
         b = jacobian.vjp(spherical_loss_gradient(log_p, waypoint).to(x.dtype))
         return b + self.settings.gamma_prior * self.biharmonic.matvec(x) if self.settings.gamma_prior > 0 else b
 

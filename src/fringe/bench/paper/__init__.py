@@ -15,7 +15,7 @@ from fringe.bench.paper._studies import (
     read_search_space,
     study_plans,
 )
-from fringe.bench.paper._tables import paper_tables
+from fringe.bench.paper._tables import READINGS, paper_tables
 from fringe.bench.paper._timing import Timing, describe_timings, measure_runtimes, timing_records, write_timings
 from fringe.bench.paper._tuning import tune_preset
 
