@@ -31,6 +31,9 @@ CHEAP = {
     "ig": [fringe.IntegratedGradients(steps=8)],
     "ig2": [fringe.IG2(steps=5, references=2)],
     "smoothgrad": [fringe.SmoothGrad(samples=4)],
+    "gradcam": [fringe.GradCAM()],
+    "hirescam": [fringe.HiResCAM(), fringe.HiResCAM(relu=False)],
+    "layercam": [fringe.LayerCAM()],
     "rise": [fringe.RISE(masks=6, cells=3)],
     "spectral_ig": [
         fringe.SpectralIG(steps=6),
@@ -44,7 +47,7 @@ CHEAP = {
     ],
     "captum": [
         fringe.CaptumMethod(name, **({"samples": 8} if name in ("gradient_shap", "kernel_shap") else {}))
-        for name in ("grad_cam", "occlusion", "gradient_shap", "deep_lift", "guided_backprop", "input_x_gradient")
+        for name in ("occlusion", "gradient_shap", "deep_lift", "guided_backprop", "input_x_gradient")
     ]
     + [fringe.CaptumMethod("kernel_shap", samples=30, segments=9, superpixels="grid")],
     "zennit": [fringe.ZennitMethod("epsilon_plus_flat"), fringe.ZennitMethod("epsilon_gamma_box")],
@@ -55,7 +58,14 @@ WALKS = {
     *("smooth", "spectral_ig", "straight"),
 }
 
+#: What activations of a layer cannot show: the toys of rows and of constants have none in space.
+CAM = {
+    "constant_model": "a network without a layer in space is refused",
+    "unread_inputs": "the map is one for all channels",
+    "affine_score": "a network without a layer in space is refused",
+}
 EXPECTED = {
+    **dict.fromkeys((fringe.GradCAM(), fringe.LayerCAM(), fringe.HiResCAM(), fringe.HiResCAM(relu=False)), CAM),
     fringe.AGI(steps=3, classes=2): {"refinement": "steps are the most that a walk may take; epsilon refines it"},
     fringe.BlurIG(steps=6, mode="derivative"): {"affine_score": "the path's derivative is a forward difference"},
     fringe.RISE(masks=6, cells=3): {
@@ -68,11 +78,6 @@ EXPECTED = {
     },
     fringe.Smooth(fringe.SmoothGrad(samples=3)): {
         "unread_inputs": "the map is smoothed over the border of what is read"
-    },
-    fringe.CaptumMethod("grad_cam"): {
-        "constant_model": "a network without a convolution is refused",
-        "unread_inputs": "the map is one for all channels",
-        "affine_score": "a network without a convolution is refused",
     },
     fringe.CaptumMethod("occlusion"): {"unread_inputs": "a window covers all channels"},
     fringe.CaptumMethod("deep_lift"): {"batch_size": "an input goes through the network together with its baseline"},

@@ -14,6 +14,7 @@ from fringe.attribution._base import (
     require_package,
     split_name,
 )
+from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
 from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._context import Context, InputKind
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_attribution
@@ -52,9 +53,12 @@ __all__ = [
     "FRInGe",
     "GeoIGKNN",
     "GeoIGSVI",
+    "GradCAM",
     "GuidedIG",
+    "HiResCAM",
     "IntegratedDecisionGradients",
     "IntegratedGradients",
+    "LayerCAM",
     "NodeTerms",
     "PathAttributor",
     "Quadrature",

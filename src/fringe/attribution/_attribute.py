@@ -25,6 +25,7 @@ from fringe.attribution._base import (
     explain_by_size,
 )
 from fringe.attribution._base import get_method as get_method
+from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
 from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._diagnostics import Status
 from fringe.attribution._expected_gradients import ExpectedGradients
@@ -48,7 +49,7 @@ METHODS.update(
     (kind.name, kind)
     for kind in (
         *(AGI, BlurIG, ExpectedGradients, FRInGe, GeoIGKNN, GeoIGSVI, GGIG, GuidedIG, IntegratedDecisionGradients),
-        *(IG2, IntegratedGradients, RISE, SmoothGrad, SpectralIG),
+        *(GradCAM, HiResCAM, IG2, IntegratedGradients, LayerCAM, RISE, SmoothGrad, SpectralIG),
         *(Smooth, Straight),
         *(AttnLRP, CaptumMethod, ZennitMethod),
     )
