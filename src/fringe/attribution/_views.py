@@ -57,7 +57,7 @@ KINDS: dict[str, Any] = {}
 def method_label(record: Mapping[str, Any]) -> str:
     """Return the name of a method from its record; that of a modifier holds the record of the method in it.
 
-    Names are ``"ig"``, ``"captum:grad_cam"``, ``"straight:fringe"`` or ``"smooth(3):ig"``.
+    Names are ``"ig"``, ``"captum:occlusion"``, ``"straight:fringe"`` or ``"smooth(3):ig"``.
     """
     name, inner = str(record.get("method", "unknown")), record.get("of")
     if isinstance(inner, Mapping):
