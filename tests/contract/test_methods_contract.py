@@ -45,6 +45,14 @@ CHEAP = {
         fringe.Straight(fringe.FRInGe(tau=3e-2, cg_iterations=8), steps=6),
         fringe.Straight(fringe.GuidedIG(steps=5), steps=6),
     ],
+    "located": [fringe.Located(fringe.IntegratedGradients(steps=6))],
+    "other_cam": [fringe.OtherCAM(fringe.IntegratedGradients(steps=6))],
+    "centre_prior": [fringe.CentrePrior(fringe.IntegratedGradients(steps=6))],
+    "competing": [
+        fringe.Competing(fringe.FRInGe(tau=3e-2, cg_iterations=8), classes=3),
+        fringe.Competing(fringe.IntegratedGradients(steps=6), classes=2),
+    ],
+    "power": [fringe.Power(fringe.IntegratedGradients(steps=6)), fringe.Power(fringe.SmoothGrad(samples=3))],
     "captum": [
         fringe.CaptumMethod(name, **({"samples": 8} if name in ("gradient_shap", "kernel_shap") else {}))
         for name in ("occlusion", "gradient_shap", "deep_lift", "guided_backprop", "input_x_gradient")

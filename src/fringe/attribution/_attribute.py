@@ -37,6 +37,7 @@ from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients, Spectr
 from fringe.attribution._lrp import AttnLRP, ZennitMethod
 from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
+from fringe.attribution._reweighted import CentrePrior, Competing, Located, OtherCAM, Power
 from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.baselines import InputSpace
@@ -50,7 +51,7 @@ METHODS.update(
     for kind in (
         *(AGI, BlurIG, ExpectedGradients, FRInGe, GeoIGKNN, GeoIGSVI, GGIG, GuidedIG, IntegratedDecisionGradients),
         *(GradCAM, HiResCAM, IG2, IntegratedGradients, LayerCAM, RISE, SmoothGrad, SpectralIG),
-        *(Smooth, Straight),
+        *(CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight),
         *(AttnLRP, CaptumMethod, ZennitMethod),
     )
 )
