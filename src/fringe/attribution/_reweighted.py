@@ -93,7 +93,7 @@ class Located(Reweighted):
 
     ``a`` is Grad-CAM, scaled up and divided by its maximum. The map is found in the right region more often, and what
     the last layer does not see is lost without a trace, such as a small mark that decides: ``hidden_share`` is the
-    share of the map, in absolute values, that was taken away. Costs a forward and a backward pass more.
+    share of the map, in absolute values of its pixels, that was taken away. Costs a forward and a backward pass more.
     """
 
     name = "located"
@@ -116,7 +116,7 @@ class Located(Reweighted):
 
     def _changed(self, maps: Tensor, problem: Problem) -> tuple[Tensor, Mapping[str, Tensor]]:
         values = self._region(problem) * maps
-        return values, {"hidden_share": _lost(maps.abs(), values.abs())}
+        return values, {"hidden_share": _lost(maps.sum(1).abs(), values.sum(1).abs())}
 
 
 @dataclass(frozen=True)
