@@ -158,25 +158,25 @@ class FooledCAM(_Designed):
 class GatedNetwork(nn.Module):
     """Count red pixels with a channel that is larger on blue ones, where a gate closes: logits zero, and the count.
 
-    With the tests r and b of a pixel for red and blue, as in :class:`ColourNetwork`, the last layer has the activations
-    ``r / 50 + b`` and ``b``, and the logit is ``scale`` times the sum of
-    ``50 (r / 50 + b) relu(1 - relu(100 b - 1))``.
+    With the tests r and b of a pixel for red and blue, as in :class:`ColourNetwork`, and g, which sees a weaker blue,
+    the last layer has the activations ``r / 50 + b`` and ``g``; the logit is the sum of ``50 (r / 50 + b)
+    relu(1 - 10 g)`` times ``scale``. Where b is positive, the gate is closed, on every way to the texture from black.
     """
 
     def __init__(self, scale: float):
         super().__init__()
-        self.test, self.last = nn.Conv2d(3, 2, 1), nn.Conv2d(2, 2, 1, bias=False)
+        self.test, self.last = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 2, 1, bias=False)
         with torch.no_grad():
-            self.test.weight.copy_(torch.tensor([[[[4 * c - 2]] for c in colour] for colour in (_RED, _BLUE)]))
-            self.test.bias.fill_(-1.0)  # pyright: ignore[reportOptionalMemberAccess]
-            self.last.weight.copy_(torch.tensor([[0.02, 1.0], [0.0, 1.0]])[:, :, None, None])
+            colours = torch.tensor([_RED, _BLUE, _BLUE])
+            self.test.weight.copy_((4 * colours - 2)[:, :, None, None])
+            self.test.bias.copy_(torch.tensor([-1.0, -1.0, -0.2]))  # pyright: ignore[reportOptionalMemberAccess]
+            self.last.weight.copy_(torch.tensor([[0.02, 1.0, 0.0], [0.0, 0.0, 1.0]])[:, :, None, None])
         self.scale = scale
         self.eval().requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        both, blue = self.last(self.test(x).relu()).unbind(1)
-        gate = (1 - (100 * blue - 1).relu()).relu()
-        score = self.scale * 50 * (both * gate).sum((1, 2))
+        seen, blue = self.last(self.test(x).relu()).unbind(1)
+        score = self.scale * 50 * (seen * (1 - 10 * blue).relu()).sum((1, 2))
         return torch.stack([torch.zeros_like(score), score], 1)
 
     def extra_repr(self) -> str:
