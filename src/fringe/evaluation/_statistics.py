@@ -373,8 +373,8 @@ def _mean_of_known(gaps: NDArray[np.float64]) -> NDArray[np.float64]:
 NOT_BETTER = "‡"
 #: What the mark means, on screens.
 NOT_BETTER_MEANS = (
-    f"{NOT_BETTER}: not shown to be better than every control: blind maps, and, named power(1.5) and centre_prior, the "
-    "method's own map made sharper or moved to the centre, which is no merit of the method"
+    f"{NOT_BETTER}: not shown to be better than every control: blind maps, and the method's own map made sharper "
+    "(power) or moved to the centre (centre_prior)"
 )
 #: Level of the tests.
 BELOW = 0.05

@@ -121,8 +121,8 @@ class FooledCAM(_Designed):
     """A network whose last layer sees a blue texture, and whose score is decided by a small red mark.
 
     The activations of the texture are large and the gradient there is exactly zero: Grad-CAM weighs a channel by its
-    mean gradient, which is that of the other places, and lies on the texture. A map times such an activation map keeps a
-    fiftieth of the mark, and a path that is kept in that region cannot move it.
+    mean gradient, which is that of the other places, and lies on the texture. A map times such an activation map keeps
+    a fiftieth of the mark, and a path that is kept in that region cannot move it.
     """
 
     name: ClassVar[str] = "fooled_cam"
