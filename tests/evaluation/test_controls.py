@@ -153,6 +153,19 @@ class TestControlsOfAMap:
         nested = {"smooth(3):ig": base, "power(1.5):smooth(3):ig": base + 1}
         assert compare_with_controls(nested, ["power(1.5):smooth(3):ig"], "higher", "mean", 0)["smooth(3):ig"].p == 1
 
+    def test_a_score_of_the_ranking_is_not_marked_for_a_sharper_map(self):
+        """Which has the same one: of the scores of most images nothing moves, so it is no rival."""
+        base, edge = np.linspace(0.5, 0.8, 12), np.linspace(0.1, 0.4, 12)
+        same = base.copy()
+        same[0] += 0.3  # equal entries in another order
+        for sharper in (base, same):
+            scores = {"ig": base, "edge": edge, "power(1.5):ig": sharper}
+            found = compare_with_controls(scores, ["edge", "power(1.5):ig"], "higher", "mean", 0)["ig"]
+            assert (found.control, found.p < 0.05) == ("edge", True)
+        table = compare(build(), images(8), [("ig", IG)], ["insertion"])
+        rows = {row.label: row.scores["insertion"].values for row in table.rows}
+        torch.testing.assert_close(rows["ig"], rows["power(1.5):ig"], rtol=0, atol=1e-9)
+
     def test_a_score_that_such_a_control_reaches_is_marked(self):
         """Sparseness rises with sharpness alone: the mark says that the method gained nothing over that."""
         found = compare(build(), images(8), [("ig", IG)], ["sparseness"])

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from fringe.evaluation import NOT_BETTER, Comparison, MethodResult
+import numpy as np
+
+from fringe.evaluation import NOT_BETTER, Comparison, MethodResult, is_rival
 from fringe.metrics import best_of
 from fringe.page import policy_hash
 from fringe.plots import overlay, png_of
@@ -94,8 +96,9 @@ def _table(comparison: Comparison, titles: Mapping[str, str]) -> str:
         for label, metric in metrics.items():
             score, other = scores[method, label], [scores[name, label] for name in methods if name != method]
             better = best_of([score, *other], metric.direction) == score and _number(score) != _number(other[0])
-            theirs = [name for name in blind if name.partition(":")[2] in ("", method)]
-            bound = best_of([scores[name, label] for name in theirs], metric.direction)
+            columns = {name: np.array([scores[name, label]]) for name in [method, *blind]}
+            rivals = [name for name in blind if is_rival(method, name, columns[method], columns[name])]
+            bound = best_of([scores[name, label] for name in rivals], metric.direction)
             beats = bound is None or (score > bound if metric.direction == "higher" else score < bound)
             text = _number(score) + (NOT_BETTER if math.isfinite(score) and not beats else "")
             note = note or f" {NOT_BETTER}: not better than every control." * text.endswith(NOT_BETTER)

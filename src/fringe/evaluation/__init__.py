@@ -28,6 +28,7 @@ from fringe.evaluation._statistics import (
     estimate,
     estimate_all,
     holm,
+    is_rival,
     near_ties,
     paired,
     paired_all,

@@ -378,6 +378,21 @@ NOT_BETTER_MEANS = (
 )
 #: Level of the tests.
 BELOW = 0.05
+#: Scores that differ by less are the same.
+SAME = 1e-6
+
+
+def is_rival(method: str, control: str, scores: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+    """Whether the scores (n,) of a control are to be beaten by those of a method.
+
+    A control that is made of the map of a method, ``MODIFIER:LABEL``, concerns the method with this label alone, and
+    only under a metric that it moves on most images: a score of the ranking is that of the sharper map, too.
+    """
+    owner = control.partition(":")[2]
+    if not owner:
+        return True
+    moved = np.abs(_finite(scores - other))
+    return owner == method and bool(moved.size) and float(np.median(moved)) > SAME
 
 
 @dataclass(frozen=True)
@@ -410,7 +425,7 @@ def compare_with_controls(
 ) -> dict[str, ControlTest]:
     """Test each method against every control under one metric.
 
-    A control that is made of the map of a method, ``MODIFIER:LABEL``, concerns the method with this label alone.
+    A control that is made of a method's map counts where :func:`is_rival` says so.
 
     Args:
         scores: Scores (n,) by method and control, NaN where there is none.
@@ -430,7 +445,7 @@ def compare_with_controls(
     sign = 1 if direction == "higher" else -1
     pairs: list[tuple[str, str]] = []
     for method in [label for label in scores if label not in controls]:
-        own = [control for control in controls if control.partition(":")[2] in ("", method)]
+        own = [control for control in controls if is_rival(method, control, scores[method], scores[control])]
         known = {control: values for control in own if (values := _finite(scores[method] - scores[control])).size}
         ahead = {control: sign * float(np.mean(values)) for control, values in known.items()}
         behind = [control for control in ahead if ahead[control] <= 0]  # then no other control decides

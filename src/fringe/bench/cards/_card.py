@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fringe._files import write_files
 from fringe._tables import ARROW, Styled, TextTable
 from fringe._text import first_paragraph, plain, to_json
@@ -38,7 +40,7 @@ from fringe.bench.report import (
 )
 from fringe.bench.scenes import Gate
 from fringe.errors import InputError
-from fringe.evaluation import Difference, Estimate, estimate, holm, paired
+from fringe.evaluation import Difference, Estimate, estimate, holm, is_rival, paired
 from fringe.metrics import METRICS, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
 
@@ -92,11 +94,21 @@ def summarise_measurement(measurement: Measurement, seed: int) -> Line:
     clusters = measurement.clusters or None
     score = estimate(measurement.scores, seed, kind.aggregate, clusters=clusters)
     controls = {k: estimate(v, seed, kind.aggregate, clusters=clusters) for k, v in measurement.controls.items()}
-    known = {name: value.value for name, value in controls.items() if math.isfinite(value.value)}
+    known = {
+        name: value.value
+        for name, value in controls.items()
+        if math.isfinite(value.value) and (name in BLIND or _is_moved(measurement, name))
+    }
     if not known or kind.direction == "none" or measurement.part not in COMPARED:
         return Line(measurement, kind, score, controls)
     rival = (max if kind.direction == "higher" else min)(known, key=lambda name: known[name])
     return Line(measurement, kind, score, controls, rival, _difference(measurement, rival, seed))
+
+
+def _is_moved(measurement: Measurement, control: str) -> bool:
+    """Whether a control of the method's map has other scores than the map."""
+    scores = (np.asarray(column) for column in (measurement.scores, measurement.controls[control]))
+    return is_rival("map", f"{control}:map", *scores)
 
 
 def _difference(measurement: Measurement, control: str, seed: int) -> Difference:
