@@ -322,8 +322,11 @@ class Evaluator:
             return self._nothing()
         subject, at = self._part(valid), torch.tensor(valid, device=values.device)
         maps = PlainMaps(values[at], {name: column[at.to(column.device)] for name, column in diagnostics.items()})
-        evaluated = evaluated_maps(subject, maps, None if candidate.of else _explainer(candidate))
-        scores = {name: _score_or_reasons(name, metric, evaluated) for name, metric in self.metrics.items()}
+        evaluated, nothing = evaluated_maps(subject, maps, _explainer(candidate)), Scores(_nan(len(valid)))
+        scores = {  # further maps would cost those of the method again
+            name: nothing if candidate.of and metric.requires_explainer else _score_or_reasons(name, metric, evaluated)
+            for name, metric in self.metrics.items()
+        }
         return scores if len(valid) == self.batch else {n: _spread(s, valid, self.batch) for n, s in scores.items()}
 
     def _part(self, valid: list[int]) -> EvaluationContext:
