@@ -122,5 +122,5 @@ def test_what_cannot_be_made_is_refused():
         explained("competing:ig", contrast=0, target=1)
     with pytest.raises(InputError, match="classes: got 1, expected a whole number of at least 2"):
         Competing(IG, classes=1)
-    with pytest.raises(InputError, match="method: competing:ig compares classes, and the model gives one number"):
+    with pytest.raises(InputError, match="the method 'competing' needs the logits of all classes"):
         explained("competing:ig", score=lambda output: output.sum(1))

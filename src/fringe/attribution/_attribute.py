@@ -145,7 +145,7 @@ def attribute(
     if type(telemetry) is not bool and (type(telemetry) is not int or telemetry < 2):
         raise InputError(f"got {telemetry!r}, expected true, false or at least 2", argument="telemetry")
     classifier = Classifier.of(model, score, batch_size)
-    if classifier.score_function is not None and chosen.innermost.needs_classes:
+    if classifier.score_function is not None and (chosen.needs_classes or chosen.innermost.needs_classes):
         message = f"the method {chosen.name!r} needs the logits of all classes, and a function gives one number"
         raise InputError(message, argument="score", hint="choose a method that needs none, such as method='ig'")
     x, arguments = explained_inputs(inputs, forward_args, forward_kwargs, ids)

@@ -135,10 +135,14 @@ class OtherCAM(Located):
 
     def _region(self, problem: Problem) -> Tensor:
         regions, names = super()._region(problem), sorted(set(problem.keys))
-        following = [names[(names.index(key) + 1) % len(names)] for key in problem.keys]
         if len(names) == 1:
             return regions.flip(*range(2, regions.dim()))
-        return regions[[problem.keys.index(key) for key in following]]
+        rows = {name: [row for row, key in enumerate(problem.keys) if key == name] for name in names}  # of its classes
+        chosen = list[int]()
+        for row, key in enumerate(problem.keys):
+            other = rows[names[(names.index(key) + 1) % len(names)]]
+            chosen.append(other[rows[key].index(row) % len(other)])
+        return regions[chosen]
 
 
 @dataclass(frozen=True)
@@ -209,6 +213,7 @@ class Competing(Reweighted):
     title = "Map less those of the other classes"
     source = "after class competition (VAR, 2025)"
     hides = "what speaks as much for another class"
+    needs_classes = True
 
     classes: Annotated[int, Ge(2), Search(2, 10), Doc("probable classes that compete, with the explained one")] = 5
 
@@ -222,7 +227,7 @@ class Competing(Reweighted):
             message = f"{self.label} compares the class with the other probable ones already"
             raise InputError(message, argument="contrast", hint="leave it out")
         if problem.logits.shape[1] < 2:
-            raise InputError(f"{self.label} compares classes, and the model gives one number", argument="method")
+            raise InputError(f"{self.label} compares classes, and the model has one", argument="method")
         others = problem.logits.scatter(1, problem.target[:, None], -torch.inf)
         others = others.topk(min(self.classes, others.shape[1]) - 1, dim=1).indices
         classes = torch.cat([problem.target[:, None], others], 1)
