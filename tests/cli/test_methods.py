@@ -16,7 +16,7 @@ from fringe.explanations._base import configured_method
 INSTALLED = {
     name: kind
     for name, kind in METHODS.items()
-    if name in ("smooth", "straight") or kind.package is None or importlib.util.find_spec(kind.package) is not None
+    if kind.form.endswith(":METHOD") or kind.package is None or importlib.util.find_spec(kind.package) is not None
 }
 """The methods without those of packages that are absent."""
 
@@ -151,7 +151,7 @@ def test_metrics_say_which_inputs_they_score():
     assert listed["road"]["paper"] == listed["road"]["accuracy"] == ["image", "series", "volume"]
     assert listed["insertion"]["zero"] == ["image", "series", "volume", "tabular"]
     assert names() - names("--kind", "series") == {
-        *("mass_inside", "rank_accuracy", "expected_hit", "region_completeness"),
+        *("mass_inside", "rank_accuracy", "expected_hit", "object_balance", "region_completeness"),
     }
     assert {"road", "pic"} <= names("--kind", "volume") - names("--kind", "tabular")
     assert (
