@@ -48,7 +48,7 @@ def test_a_path_method_keeps_every_check_and_theorem(ig):
 
 def test_every_number_stands_beside_blind_maps(ig):
     for measurement in ig.measurements:
-        assert set(measurement.controls) == {"edge", "random", "uniform"}
+        assert set(measurement.controls) == {"edge", "random", "uniform", "power(1.5)", "centre_prior"}
         assert all(len(scores) == len(measurement.scores) == 3 for scores in measurement.controls.values())
     assert of(ig, "mass_inside", "DiFull").chance == 0.25
     assert of(ig, "mass_inside", "DiFull").controls["uniform"] == pytest.approx((0.25,) * 3)
