@@ -139,8 +139,8 @@ class TestNames:
             ("smooth(3):igg", "got 'igg'; did you mean 'ig'"),
             ("straight:ig:papers", "method: ig has no 'papers'; did you mean 'paper'"),
             ("straigt:ig", "got 'straigt'; did you mean 'straight'"),
-            ("Grad-CAM", "got 'Grad-CAM'; did you mean 'captum:grad_cam'"),
-            ("smooth(3):gradcam", "got 'gradcam'; did you mean 'captum:grad_cam'"),
+            ("Gradd-CAM", "got 'Gradd-CAM'; did you mean 'gradcam'"),
+            ("smooth(3):occlussion", "got 'occlussion'; did you mean 'captum:occlusion'"),
             ("deeplift", "got 'deeplift'; did you mean 'captum:deep_lift'"),
         ],
     )

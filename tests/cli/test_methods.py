@@ -15,7 +15,7 @@ from fringe.explanations._base import configured_method
 INSTALLED = {
     name: kind
     for name, kind in METHODS.items()
-    if name in ("smooth", "straight") or kind.package is None or importlib.util.find_spec(kind.package) is not None
+    if kind.form.endswith(":METHOD") or kind.package is None or importlib.util.find_spec(kind.package) is not None
 }
 """The methods without those of packages that are absent."""
 
@@ -71,7 +71,7 @@ def test_the_listing_says_how_modifiers_and_methods_of_other_packages_are_writte
     shown = invoke("methods").stdout
     assert "written: straight:METHOD\n" in shown
     assert "written: smooth:METHOD, or smooth(NUMBER):METHOD for sigma\n" in shown
-    (captum,) = [line for line in shown.splitlines() if "written: captum:grad_cam, captum:occlusion" in line]
+    (captum,) = [line for line in shown.splitlines() if "written: captum:occlusion, captum:gradient_shap" in line]
     assert captum.endswith("captum:input_x_gradient")
     (zennit,) = [line for line in shown.splitlines() if "written: zennit:epsilon_plus_flat" in line]
     installed = importlib.util.find_spec("zennit") is not None
@@ -105,7 +105,7 @@ def test_metrics_say_which_inputs_they_score():
     assert listed["road"]["paper"] == listed["road"]["accuracy"] == ["image", "series", "volume"]
     assert listed["insertion"]["zero"] == ["image", "series", "volume", "tabular"]
     assert names() - names("--kind", "series") == {
-        *("mass_inside", "rank_accuracy", "expected_hit", "region_completeness"),
+        *("mass_inside", "rank_accuracy", "expected_hit", "object_balance", "region_completeness"),
     }
     assert {"road", "pic"} <= names("--kind", "volume") - names("--kind", "tabular")
     assert (

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from html import escape
 
 import matplotlib.figure
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 import fringe
 from fringe._text import with_interval
-from fringe.evaluation import summarise, tidy
+from fringe.evaluation import NOT_BETTER_MEANS, summarise, tidy
 from fringe.evaluation._comparison import LEAST_TESTED
 from fringe.metrics import get_metric
 from fringe.models import load_model
@@ -84,9 +85,9 @@ def test_the_mark_of_a_comparison_is_explained_below_its_table():
     assert [entry["better_than_controls"] for entry in summarise(tidy(found), found.metrics)][:2] == [False, False]
     head, _, *lines = repr(found).splitlines()[1:]
     assert [re.split(r" {2,}", line)[2].endswith("‡") for line in lines[:2]] == [True, True]
-    assert lines[-1].strip() == "‡: not shown to be better than every control"
+    assert lines[-1].strip() == NOT_BETTER_MEANS
     assert sum("‡" in line for line in [head, *lines]) == 3
-    assert "<li>‡: not shown to be better than every control</li>" in found._repr_html_()
+    assert f"<li>{escape(NOT_BETTER_MEANS)}</li>" in found._repr_html_()
     assert "‡" not in repr(RESULT)  # of two images
 
 

@@ -4,9 +4,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from fringe._html import fragment, policy_hash
 from fringe._tables import Table
-from fringe.evaluation import Comparison, score_table, summarise, tidy
+from fringe.evaluation import Comparison, is_rival, score_table, summarise, tidy
 from fringe.metrics import best_of
 from fringe.plots import overlay, png_of
 
@@ -58,7 +60,8 @@ def comparison_html(comparison: Comparison, titles: Mapping[str, str]) -> str:
         if not row.control
     ]
     path = any(row.control and row.label == "diffusion" for row in comparison.rows)
-    return fragment("app", "comparison", pictures, target, _table(comparison, titles), path)
+    own = any(":" in row.label for row in comparison.rows if row.control)
+    return fragment("app", "comparison", pictures, target, _table(comparison, titles), path, own)
 
 
 def _table(comparison: Comparison, titles: Mapping[str, str]) -> Table:
@@ -66,9 +69,14 @@ def _table(comparison: Comparison, titles: Mapping[str, str]) -> Table:
     entries = summarise(tidy(comparison), comparison.metrics)
     for label, metric in comparison.metrics.items():
         column = [entry for entry in entries if entry["metric"] == label]
-        bound = best_of([entry["mean"] for entry in column if entry["control"]], metric.direction)
         for entry in column:
-            if not entry["control"] and bound is not None and math.isfinite(entry["mean"]):  # one image has no test
+            if entry["control"] or not math.isfinite(entry["mean"]):
+                continue
+            score = np.array([entry["mean"]])
+            others = {one["method"]: one["mean"] for one in column if one["control"]}
+            rivals = [mean for name, mean in others.items() if is_rival(entry["method"], name, score, np.array([mean]))]
+            bound = best_of(rivals, metric.direction)
+            if bound is not None:  # one image has no test
                 entry["better_than_controls"] = best_of([entry["mean"], bound], metric.direction) != bound
     names = {row.label: titles.get(row.label, row.label) for row in comparison.rows}
     entries = [{**entry, "method": names[entry["method"]]} for entry in entries]

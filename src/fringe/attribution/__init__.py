@@ -14,6 +14,7 @@ from fringe.attribution._base import (
     method_of_record,
     require_package,
 )
+from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
 from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._context import Context, InputKind
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_attribution
@@ -29,6 +30,8 @@ from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
 from fringe.attribution._preset_files import PRESET_FORMAT, PresetMetadata, check_preset, read_preset, write_preset
 from fringe.attribution._quadrature import Quadrature, quadrature_nodes
+from fringe.attribution._reweighted import CentrePrior, Competing, Located, OtherCAM, Power
+from fringe.attribution._reweighted import Reweighted as Reweighted
 from fringe.attribution._rise import RISE
 from fringe.attribution._segments import SegmentTerms
 from fringe.attribution._smoothgrad import SmoothGrad
@@ -47,17 +50,25 @@ __all__ = [
     "Baseline",
     "BlurIG",
     "CaptumMethod",
+    "CentrePrior",
+    "Competing",
     "Context",
     "ExpectedGradients",
     "FRInGe",
     "FRInGeBinary",
     "GeoIGKNN",
     "GeoIGSVI",
+    "GradCAM",
     "GuidedIG",
+    "HiResCAM",
     "IntegratedDecisionGradients",
     "IntegratedGradients",
+    "LayerCAM",
+    "Located",
     "NodeTerms",
+    "OtherCAM",
     "PathAttributor",
+    "Power",
     "Quadrature",
     "SegmentTerms",
     "Smooth",

@@ -25,6 +25,7 @@ from fringe.attribution._base import (
     explain_by_size,
 )
 from fringe.attribution._base import get_method as get_method
+from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
 from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._diagnostics import Status
 from fringe.attribution._expected_gradients import ExpectedGradients
@@ -36,6 +37,7 @@ from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients, Spectr
 from fringe.attribution._lrp import AttnLRP, ZennitMethod
 from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
+from fringe.attribution._reweighted import CentrePrior, Competing, Located, OtherCAM, Power
 from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.baselines import InputSpace
@@ -47,9 +49,9 @@ from fringe.paths import Problem, verify
 METHODS.update(
     (kind.name, kind)
     for kind in (
-        *(AGI, BlurIG, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GuidedIG),
-        *(IG2, IntegratedDecisionGradients, IntegratedGradients, RISE, SmoothGrad, SpectralIG),
-        *(Smooth, Straight),
+        *(AGI, BlurIG, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GradCAM, GuidedIG, HiResCAM),
+        *(IG2, IntegratedDecisionGradients, IntegratedGradients, LayerCAM, RISE, SmoothGrad, SpectralIG),
+        *(CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight),
         *(AttnLRP, CaptumMethod, ZennitMethod),
     )
 )
@@ -143,7 +145,7 @@ def attribute(
     if type(telemetry) is not bool and (type(telemetry) is not int or telemetry < 2):
         raise InputError(f"got {telemetry!r}, expected true, false or at least 2", argument="telemetry")
     classifier = Classifier.of(model, score, batch_size)
-    if classifier.score_function is not None and chosen.innermost.needs_classes:
+    if classifier.score_function is not None and (chosen.needs_classes or chosen.innermost.needs_classes):
         message = f"the method {chosen.name!r} needs the logits of all classes, and a function gives one number"
         raise InputError(message, argument="score", hint="choose a method that needs none, such as method='ig'")
     x, arguments = explained_inputs(inputs, forward_args, forward_kwargs, ids)

@@ -56,13 +56,14 @@ KINDS: dict[str, Any] = {}
 def method_label(record: Mapping[str, Any]) -> str:
     """Return the name of a method from its record; that of a modifier holds the record of the method in it.
 
-    Names are ``"ig"``, ``"captum:grad_cam"``, ``"straight:fringe"`` or ``"smooth(3):ig"``.
+    Names are ``"ig"``, ``"captum:occlusion"``, ``"straight:fringe"`` or ``"smooth(3):ig"``.
     """
     rest, inner = record.get("algorithm"), record.get("of")
     if isinstance(inner, Mapping):
         rest = method_label(cast("Mapping[str, Any]", inner))
-    number = f"{record['sigma']:g}" if isinstance(inner, Mapping) and "sigma" in record else None
-    return str(Reference(str(record.get("method", "unknown")), number, rest))
+    name = str(record.get("method", "unknown"))
+    key = getattr(KINDS.get(name), "number", None) if isinstance(inner, Mapping) else None
+    return str(Reference(name, f"{record[key]:g}" if key is not None and key in record else None, rest))
 
 
 def preset_label(record: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from fringe.errors import InputError
 from fringe.evaluation._evaluator import MethodResult
 from fringe.evaluation._statistics import (
     NOT_BETTER,
+    NOT_BETTER_MEANS,
     ControlTest,
     adjust_tests,
     as_column,
@@ -249,7 +250,7 @@ def score_table(
         ),
         rows,
         rules=(methods - 1,) if 0 < methods < len(rows) else (),
-        notes=[f"{NOT_BETTER}: not shown to be better than every control"] * marked,
+        notes=[NOT_BETTER_MEANS] * marked,
     )
 
 

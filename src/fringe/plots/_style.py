@@ -56,8 +56,10 @@ METHODS = {
     "geoig_svi": "Geodesic IG (fitted path)",
     "rise": "RISE",
     "spectral_ig": "Spectral IG",
-    "captum": "Grad-CAM (Captum)",
-    "captum:grad_cam": "Grad-CAM",
+    "gradcam": "Grad-CAM",
+    "layercam": "LayerCAM",
+    "hirescam": "HiResCAM",
+    "captum": "Captum",
     "captum:occlusion": "Occlusion",
     "captum:gradient_shap": "GradientSHAP",
     "captum:deep_lift": "DeepLIFT",
@@ -73,11 +75,24 @@ METHODS = {
     "zennit:excitation_backprop": "Excitation backpropagation",
     "lxt": "AttnLRP (lxt)",
     "lxt:attnlrp": "AttnLRP",
+    "located": "Map × activation map",
+    "competing": "Map − other classes",
+    "power": "Power of a map",
+    "centre_prior": "Centre prior",
+    "other_cam": "Another image's region",
     "straight": "Straight line",
     "smooth": "Smoothed",
 }
 #: Words for a modifier, before the title of the method.
-_MODIFIED = {"straight": "Straight", "smooth": "Smoothed"}
+_MODIFIED = {
+    "straight": "Straight",
+    "smooth": "Smoothed",
+    "located": "Located",
+    "competing": "Competing",
+    "power": "Power",
+    "centre_prior": "Centre prior times",
+    "other_cam": "Another image's region times",
+}
 #: Inches that a letter of size ``TICK`` and a line of it take, and the margin around axes and figures.
 LETTER, LINE, MARGIN = 0.062, 0.17, 0.07
 
@@ -329,9 +344,8 @@ def method_title(label: str) -> str:
     if label in METHODS:
         return METHODS[label]
     if named.name in _MODIFIED and named.rest:
-        return (
-            _MODIFIED[named.name] + (f" ({named.number} px)" if named.number else "") + f": {method_title(named.rest)}"
-        )
+        number = f" ({named.number}{' px' * (named.name == 'smooth')})" if named.number else ""
+        return f"{_MODIFIED[named.name]}{number}: {method_title(named.rest)}"
     title = METHODS.get(named.head)
     return label if title is None else f"{title} ({named.rest})" if named.rest else title
 

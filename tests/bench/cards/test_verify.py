@@ -50,7 +50,7 @@ def test_a_path_method_keeps_every_check_and_theorem(ig):
 
 def test_every_number_stands_beside_blind_maps(ig):
     for measurement in ig.measurements:
-        assert set(measurement.controls) == {"edge", "random", "uniform"}
+        assert set(measurement.controls) == {"edge", "random", "uniform", "power(1.5)", "centre_prior"}
         assert all(len(scores) == len(measurement.scores) == 3 for scores in measurement.controls.values())
     assert of(ig, "mass_inside", "DiFull").chance == 0.25
     assert of(ig, "mass_inside", "DiFull").controls["uniform"] == pytest.approx((0.25,) * 3)
@@ -224,7 +224,7 @@ def test_a_method_beats_a_blind_map_only_with_certainty(metric, scores, control,
     if beats:
         assert said == "No failure was seen in these measurements."
     else:
-        assert ("worse than the blind map edge" in said) == worse
+        assert ("worse than the control edge" in said) == worse
         assert said.startswith(f"Scene, {METRICS[metric].title}: ")
 
 

@@ -8,24 +8,26 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from fringe._files import write_files
 from fringe._names import Reference
 from fringe._tables import ARROW, Cell, Row, Style, Table
 from fringe._text import number, plain, to_json
-from fringe.bench.cards._measure import COMPARED, PATH, Card, Measurement, by_text
+from fringe.bench.cards._measure import BLIND, COMPARED, PATH, Card, Measurement, by_text
 from fringe.bench.experiments import versions
 from fringe.bench.report import Image, Report, Section, html_page, markdown_report, versions_chapter
-from fringe.evaluation import Difference, Estimate, estimate, holm, paired
+from fringe.evaluation import Difference, Estimate, estimate, holm, is_rival, paired
 from fringe.metrics import METRICS, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
 
 
 @dataclass(frozen=True)
 class Line:
-    """Summary of one measurement under a metric: mean or median score of the method and of each blind map, by name,
+    """Summary of one measurement under a metric: mean or median score of the method and of each control, by name,
     with their intervals.
 
-    ``rival`` is the blind map with the best score; None if methods need not beat blind maps. ``difference`` is the
+    ``rival`` is the control with the best score; None if methods need not beat controls. ``difference`` is the
     score of the method minus that of the rival, on the same examples.
     """
 
@@ -38,7 +40,7 @@ class Line:
 
     @property
     def gain(self) -> tuple[float, float] | None:
-        """Interval of how much better the method is than the best blind map; None without one."""
+        """Interval of how much better the method is than the best control; None without one."""
         if self.difference is None or not math.isfinite(self.difference.low):
             return None
         low, high = self.difference.low, self.difference.high
@@ -46,12 +48,12 @@ class Line:
 
     @property
     def beats_controls(self) -> bool | None:
-        """Whether the method is significantly better than the best blind map; None without a rival."""
+        """Whether the method is significantly better than the best control; None without a rival."""
         return None if self.gain is None else self.gain[0] > 0
 
     @property
     def is_worse(self) -> bool:
-        """Whether the best blind map is significantly better than the method."""
+        """Whether the best control is significantly better than the method."""
         return self.gain is not None and self.gain[1] < 0
 
     @property
@@ -62,27 +64,37 @@ class Line:
 
 
 def summarise_measurement(measurement: Measurement, seed: int) -> Line:
-    """Summarise a measurement by estimates and the difference from the best blind map; ``seed`` keys the resamples."""
+    """Summarise a measurement by estimates and the difference from the best control; ``seed`` keys the resamples."""
     kind = METRICS[str(measurement.settings["metric"])]
     clusters = measurement.clusters or None
     score = estimate(measurement.scores, seed, kind.aggregate, clusters=clusters)
     controls = {k: estimate(v, seed, kind.aggregate, clusters=clusters) for k, v in measurement.controls.items()}
-    known = {name: value.value for name, value in controls.items() if math.isfinite(value.value)}
+    known = {
+        name: value.value
+        for name, value in controls.items()
+        if math.isfinite(value.value) and (name in BLIND or _is_moved(measurement, name))
+    }
     if not known or kind.direction == "none" or measurement.part not in COMPARED:
         return Line(measurement, kind, score, controls)
     rival = (max if kind.direction == "higher" else min)(known, key=lambda name: known[name])
     return Line(measurement, kind, score, controls, rival, _difference(measurement, rival, seed))
 
 
+def _is_moved(measurement: Measurement, control: str) -> bool:
+    """Whether a control of the method's map has other scores than the map."""
+    scores = (np.asarray(column) for column in (measurement.scores, measurement.controls[control]))
+    return is_rival("map", f"{control}:map", *scores)
+
+
 def _difference(measurement: Measurement, control: str, seed: int) -> Difference:
-    """Score of the method minus that of a blind map, on the same examples."""
+    """Score of the method minus that of a control, on the same examples."""
     summary = METRICS[str(measurement.settings["metric"])].aggregate
     pair = measurement.scores, measurement.controls[control]
     return paired(*pair, seed=seed, summary=summary, clusters=measurement.clusters or None)
 
 
 def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
-    """List failed checks and gates, missing scores, and metrics where a blind map scores as well, as sentences."""
+    """List failed checks and gates, missing scores, and metrics where a control scores as well, as sentences."""
     said = [f"The {clause}." for clause in card.failures()]
     for scene, gates in card.gates.items():
         broken = [f"{gate.name} is {number(gate.value)}" for gate in gates if not gate.holds]
@@ -95,7 +107,7 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
         if line.beats_controls is False and line.rival is not None:
             word = "worse than" if line.is_worse else "not certainly better than"
             rival = number(line.controls[line.rival].value)
-            said.append(f"{where}: {number(line.score.value)}, {word} the blind map {line.rival} ({rival}).")
+            said.append(f"{where}: {number(line.score.value)}, {word} the control {line.rival} ({rival}).")
     doubtful = {word: count for word, count in card.verdicts.items() if word not in ("ok", "unchecked")}
     said += [f"{count} of {sum(card.verdicts.values())} maps of digits are {word}." for word, count in doubtful.items()]
     return tuple(said) or ("No failure was seen in these measurements.",)
@@ -107,7 +119,7 @@ def not_measured(card: Card) -> tuple[str, ...]:
 
 
 def describe_card(card: Card) -> list[str | Table]:
-    """Describe a card in text: scores of the method and of blind maps, checks, cost, and failures."""
+    """Describe a card in text: scores of the method and of controls, checks, cost, and failures."""
     lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
     parts = [line.measurement.part for line in lines]
     rows: list[Row] = [
@@ -127,7 +139,7 @@ def describe_card(card: Card) -> list[str | Table]:
     text.append(f"cost of a map: {counts or ('no passes' if card.passes else 'not measured')}")
     text += ["where it fails:", *(f"  {sentence}" for sentence in failures(card, lines))]
     missing = [f"  {sentence}" for sentence in not_measured(card)]
-    table = Table(("on", "metric", "score", "n", "best blind map"), rows, rules=rules)
+    table = Table(("on", "metric", "score", "n", "best control"), rows, rules=rules)
     return [table, *text, *(["not measured:"] if missing else []), *missing]
 
 
@@ -154,7 +166,7 @@ def card_report(card: Card, command: str = "") -> Report:
     figure = _forest(card, lines)
     sections = [_scores(part, [line for line in lines if line.measurement.part == part]) for part in parts]
     if figure is not None:
-        sections.append(Section("The method minus each blind map", images=(figure,)))
+        sections.append(Section("The method minus each control", images=(figure,)))
     failed = len(card.failed_checks())
     header = {"method": card.label, "source": card.source or "not stated", "made": card.made}
     header |= {"checks": f"{failed} of {len(card.checks)} fail"} if card.checks else {}
@@ -213,7 +225,7 @@ def _scores(part: str, lines: Sequence[Line]) -> Section:
     names = list(dict.fromkeys(name for line in lines for name in line.controls))
     has_chance = any(math.isfinite(line.measurement.chance) for line in lines)
     is_compared = any(line.beats_controls is not None for line in lines)
-    columns = ("on", "metric", "score", "n", *names, *["chance"] * has_chance, *["beats blind maps"] * is_compared)
+    columns = ("on", "metric", "score", "n", *names, *["chance"] * has_chance, *["beats controls"] * is_compared)
     rows: list[Row] = [
         (
             *_score(line),
@@ -254,7 +266,7 @@ def _bounds(least: float | None, most: float | None) -> str:
 
 
 def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
-    """Plot paired differences from every blind map: mass inside for the scenes, and every intervention."""
+    """Plot paired differences from every control: mass inside for the scenes, and every intervention."""
     chosen = [line for line in lines if line.kind.direction != "none" and _is_drawn(line.measurement)]
     pairs = [(line, name) for line in chosen for name in line.measurement.controls]
     differences = [_difference(line.measurement, name, card.seed) for line, name in pairs]
@@ -273,7 +285,7 @@ def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
     if not panels:
         return None
     caption = (
-        f"{card.label} minus each blind map on the same examples, with the 95 % bootstrap interval; the side on which "
+        f"{card.label} minus each control on the same examples, with the 95 % bootstrap interval; the side on which "
         f"the method is better is shaded; p is adjusted for all {len(pairs)} comparisons. "
         "Scenes: mass inside the truth."
     )

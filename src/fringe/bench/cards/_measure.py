@@ -69,7 +69,7 @@ PART_OF = {
     **{metric: part for part, (metrics, _) in PARTS.items() for metric in metrics},
     **dict.fromkeys(PATH_METRICS, PATH),
 }
-#: Parts in which a method should beat blind maps. Robustness is not one: a blind map may be insensitive to noise.
+#: Parts in which a method should beat its controls. Robustness is not one: a blind map may be insensitive to noise.
 COMPARED = ("Localisation", "Interventions", "Sanity", "Scores")
 #: Label of the verified method in its results: its own may be that of a blind map.
 VERIFIED = "method"
@@ -77,14 +77,15 @@ VERIFIED = "method"
 
 @dataclass(frozen=True)
 class Measurement:
-    """Scores of a method and of blind maps under one metric.
+    """Scores of a method and of its controls under one metric.
 
     Attributes:
         part: Heading of the card.
         subject: The scene, or the images.
         metric: Label of the metric.
         scores: Scores (n,) of the method, NaN where there is none.
-        controls: Scores (n,) of each blind map, by name.
+        controls: Scores (n,) of each blind map, and of the method's own map made sharper or moved to the centre, by
+            name.
         chance: Score of a uniform map by definition; NaN if the metric does not state it.
         settings: Record of the metric.
         clusters: Names (n,) of clusters of examples that share pixels; empty where none do.
@@ -294,9 +295,12 @@ def card_of(results: Results, method: str, subject: str = "") -> Card:
             metric,
             tuple(map(float, results.scores(model, method, metric))),
             {
-                control: tuple(map(float, results.scores(model, control, metric)))
-                for control in BLIND  # not diffusion, which runs the model
-                if control in results.methods(model) and results.is_control(control)
+                reference.head if reference.rest == method else control: tuple(
+                    map(float, results.scores(model, control, metric))
+                )
+                for control in sorted(filter(results.is_control, results.methods(model)))
+                for reference in [Reference.parse(control)]
+                if control in BLIND or reference.rest == method  # not diffusion, which runs the model
             },
             chance_of(results, [model], metric) if METRICS[kind].requires_truth else math.nan,
             manifest.metrics[metric]["settings"],

@@ -13,6 +13,7 @@ from fringe.errors import InputError
 from fringe.evaluation import (
     LEVEL,
     NOT_BETTER,
+    NOT_BETTER_MEANS,
     RESAMPLES,
     ControlTest,
     Difference,
@@ -334,7 +335,7 @@ def legend(table: ScoreTable) -> list[str]:
         )
     if tests := table.control_tests:
         lines.append(
-            f"{NOT_BETTER}: not shown to be better than every control. The greatest p of the sign-flip test against "
+            f"{NOT_BETTER_MEANS}. The greatest p of the sign-flip test against "
             f"each control counts, adjusted after Holm for {counted(len(tests), 'score')}. Such a score is no "
             "evidence for the map."
         )
