@@ -72,7 +72,7 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
     # the last block's patches do not reach a score that is read from the class token
     reach = [(m, cast(Tensor, _in_space(z, x))) for (m, z), g in zip(maps, gradients, strict=True) if _reaches(g, x)]
     runs = [id(module) for module, _ in ran]
-    last = max((i for i, (module, z) in enumerate(reach) if _has_weights(module)), default=None)
+    last = max((i for i, (module, _) in enumerate(reach) if _has_weights(module)), default=None)
     if last is None:
         return None
     same = [module for module, z in reach[last:] if z.shape[2:] == reach[last][1].shape[2:]]
