@@ -61,7 +61,7 @@ def method_label(record: Mapping[str, Any]) -> str:
     """
     name, inner = str(record.get("method", "unknown")), record.get("of")
     if isinstance(inner, Mapping):
-        key = getattr(KINDS.get(name), "number", None)
+        key = getattr(KINDS.get(name), "number", None) or ""
         number = f"({record[key]:g})" if key in record else ""
         return f"{name}{number}:{method_label(cast('Mapping[str, Any]', inner))}"
     return f"{name}:{record['algorithm']}" if "algorithm" in record else name
