@@ -10,9 +10,11 @@ from importlib import resources
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
+from torch import Tensor
 
 from fringe.attribution._base import Attribution, Attributor
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
+from fringe.attribution._focus import Focus, FocusFloor, FocusLayer, Region, length_ratio, read_focus
 from fringe.attribution._integrate import PathIntegral, integrate
 from fringe.attribution._quadrature import Quadrature, Rule
 from fringe.attribution._segments import SegmentTerms
@@ -213,8 +215,12 @@ class FRInGe(Attributor):
         tuple[float, ...] | tuple[tuple[float, ...], ...] | None,
         Doc("reference distribution (C,) or (B, C); none: uniform"),
     ] = None
+    focus: Focus = "none"
+    focus_floor: FocusFloor = 0.2
+    focus_layer: FocusLayer = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "focus", read_focus(self.focus))
         if self.reference is not None:
             object.__setattr__(self, "reference", _distribution(self.reference))
         super().__post_init__()
@@ -330,10 +336,17 @@ class FRInGe(Attributor):
     def attribute(self, problem: Problem) -> Attribution:
         if (fitted := self.fitted(problem)) != self:
             return fitted.attribute(problem)
+        # the control's work is to smooth the image, and not to come near the reference
+        enough = ("short", "stalled") if self.solve == "diffusion" else ()
+        region = Region(self.focus, self.focus_floor, self.focus_layer)
+        return region.explain(problem, self._walk, ("ok", "at_reference", *enough))
+
+    def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
+        """The maps of paths in coordinates with this ``scale``, which broadcasts to (B, *S); None: 1."""
         path = self.path(problem.inputs[0].numel())
         depth = AUTO_DEPTH[path.step.smoothing.structure] if self.quadrature_depth == "auto" else self.quadrature_depth
         rule = Quadrature(self.quadrature, self.quadrature_rtol, depth)
-        terms = SegmentTerms(FisherRaoPath.on(path, problem), rule, problem)
+        terms = SegmentTerms(FisherRaoPath.on(path, problem, scale), rule, problem)
         result, start = integrate(terms), terms.start
         stats = result.stats
         diagnostics = {
@@ -345,6 +358,8 @@ class FRInGe(Attributor):
         }
         if start.geodesic.temperature is not None:
             diagnostics["temperature"] = start.geodesic.temperature
+        if scale is not None:
+            diagnostics["focus_length_ratio"] = length_ratio(stats.total("focused_step"), diagnostics["path_length"])
         if result.uncorrected_gap is not None:
             diagnostics["uncorrected_residual"] = result.rule_residual.view_as(result.gap)
         ends = zip(
