@@ -317,10 +317,10 @@ def test_an_image_whose_map_is_zero_is_explained_without_a_focus():
     class Negative(nn.Module):
         def __init__(self):
             super().__init__()
-            self.conv = nn.Conv2d(2, 3, 3).double()
+            self.layers = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU()).double()
 
         def forward(self, x):
-            size = self.conv(x).square().mean((1, 2, 3))
+            size = self.layers(x).mean((1, 2, 3))
             return torch.stack([size, -size], 1)
 
     with pytest.warns(UserWarning, match=r"images \[0, 1\] are not focused: the class activation map is zero"):

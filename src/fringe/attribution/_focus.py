@@ -97,6 +97,11 @@ class Region:
     floor: float
     layer: str
 
+    @property
+    def planned_passes(self) -> int:
+        """Passes of an image for the weights: to find the layer, and for its activations and gradients."""
+        return {"cam": 4, "contrast": 4 + OTHERS}.get(self.focus, 0) if isinstance(self.focus, str) else 0
+
     def explain(self, problem: Problem, walk: Walk, enough: Sequence[str]) -> Attribution:
         """Explain each image with the lowest floor at which its verdict is one of those that are ``enough``.
 

@@ -312,11 +312,16 @@ class FRInGe(Attributor):
         )
 
     @property
+    def path_of_targets(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
+        return self.focus in ("cam", "contrast")
+
+    @property
     def planned_passes(self) -> float:
         path = self.path(1)
         steps = path.limit(self.steps or self._most_steps)
         products = {"natural": 1 + 2 * self.cg_iterations, "geodesic": path.step.fisher_rank}.get(self.solve, 1)
-        return steps * (3 + products)  # and a forward pass, the score's gradient, the length of the step
+        # and a forward pass, the score's gradient, the length of the step
+        return steps * (3 + products) + self._region.planned_passes
 
     def jvp_use(self, problem: Problem) -> JVPUse:
         path = self.fitted(problem).path(1)
@@ -338,8 +343,11 @@ class FRInGe(Attributor):
             return fitted.attribute(problem)
         # the control's work is to smooth the image, and not to come near the reference
         enough = ("short", "stalled") if self.solve == "diffusion" else ()
-        region = Region(self.focus, self.focus_floor, self.focus_layer)
-        return region.explain(problem, self._walk, ("ok", "at_reference", *enough))
+        return self._region.explain(problem, self._walk, ("ok", "at_reference", *enough))
+
+    @property
+    def _region(self) -> Region:
+        return Region(self.focus, self.focus_floor, self.focus_layer)
 
     def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
         """The maps of paths in coordinates with this ``scale``, which broadcasts to (B, *S); None: 1."""

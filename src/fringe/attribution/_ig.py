@@ -56,8 +56,16 @@ class IntegratedGradients(PathAttributor):
         line = StraightLine(problem.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
         return NodeTerms(line, problem)
 
+    @property
+    def _region(self) -> Region:
+        return Region(self.focus, self.focus_floor, self.focus_layer)
+
+    @property
+    def planned_passes(self) -> float:
+        return 2 * self.steps + self._region.planned_passes
+
     def attribute(self, problem: Problem) -> Attribution:
-        return Region(self.focus, self.focus_floor, self.focus_layer).explain(problem, self._walk, ("ok",))
+        return self._region.explain(problem, self._walk, ("ok",))
 
     def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
         if scale is None:

@@ -225,6 +225,7 @@ class Smooth(Modifier):
     number = "sigma"
     is_complete = _of_inner("is_complete")
     many_targets = _of_inner("many_targets")
+    path_of_targets = _of_inner("path_of_targets")
     many_paths = _of_inner("many_paths")
     has_path = _of_inner("has_path")
 
