@@ -70,7 +70,7 @@ METHODS = {
     "agi_path": "agi (path)",
     "svi_official": "geoig_svi (official)",
     "svi_repaired": "geoig_svi (repaired)",
-    "captum:grad_cam": "Grad-CAM",
+    "gradcam": "Grad-CAM",
 }
 TRUTH = {
     "fringe": "**`FRInGe()`**",
@@ -89,7 +89,7 @@ TRUTH = {
     "diffusion": "diffusion (control)",
     "straight_gradient": "straight line to the end of the path without a metric",
     "input": "input × gradient",
-    "captum:grad_cam": "Grad-CAM",
+    "gradcam": "Grad-CAM",
 }
 QUADRATURE = {
     "fringe": "**`FRInGe()`**",

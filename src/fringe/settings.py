@@ -371,7 +371,7 @@ def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     """Find a class of the ``registry`` by its name there, by that of the class in Python, or by its title in words.
 
     Only letters and digits are compared, without case. Raises InputError if no class has this name; the message
-    suggests the class with the most similar one, or the method of another library: ``captum:grad_cam``.
+    suggests the class with the most similar one, or the method of another library: ``captum:occlusion``.
     """
     if name in registry:
         return registry[name]

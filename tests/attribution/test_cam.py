@@ -327,6 +327,33 @@ def test_a_named_layer_must_exist_run_and_lie_in_space():
             fringe.attribute(net, X, method=GradCAM(layer=name))
 
 
+def hooks_of(module):
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return [hook for kind in kinds for hook in getattr(module, kind).values()]
+
+
+def test_no_hook_is_left_after_an_error():
+    net = filled(Net())
+
+    def fail(module, inputs):
+        if any(hooks_of(other) for other in net.modules() if other is not module):
+            raise ValueError("stop")
+
+    handle = net.head.register_forward_pre_hook(fail)
+    for name in ("auto", "second"):
+        with pytest.raises(ValueError, match="stop"):
+            fringe.attribute(net, X, method=GradCAM(layer=name))
+    handle.remove()
+    assert not any(hooks_of(module) for module in net.modules())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_hooks_do_not_run_in_a_traced_module():
+    net = filled(Net())
+    with pytest.raises(InputError, match="model: it is traced or scripted, and hooks of gradcam do not run"):
+        fringe.attribute(torch.jit.trace(net, X), X, method="gradcam")
+
+
 def test_the_maps_are_captums():
     attr = pytest.importorskip("captum.attr")
     net = filled(Net())

@@ -21,7 +21,6 @@ attr = pytest.importorskip("captum.attr")
 PASSES = {  # forward passes and VJPs of three images at 8 x 8
     "input_x_gradient": (3, 3),
     "guided_backprop": (3, 3),
-    "grad_cam": (3 + 1, 3),  # and one that finds the layer
     "deep_lift": (9, 6),  # each with its baseline, and the score there
     "occlusion": (3 * (1 + 8 * 8), 0),
 }
@@ -112,73 +111,12 @@ def test_the_sum_of_deep_lift_is_checked():
     assert CaptumMethod("deep_lift").is_complete > CaptumMethod("occlusion").is_complete
 
 
-@pytest.mark.parametrize("inplace", [False, True])
-def test_grad_cam_weighs_the_last_activations_at_the_resolution_of_the_last_convolution(net, inplace):
-    for module in net.modules():
-        if isinstance(module, nn.ReLU):
-            module.inplace = inplace
-    with torch.no_grad():
-        first = net.second(net.first(X))
-    z = first.clone().requires_grad_(True)
-    logits = net.head(net.pool(z * net.gate(z.mean((2, 3), keepdim=True)).sigmoid()).flatten(1))
-    (gradient,) = torch.autograd.grad(logits.gather(1, TARGET[:, None]).sum(), z)
-    cam = (gradient.mean((2, 3), keepdim=True) * first).sum(1, keepdim=True).relu()
-    cam = functional.interpolate(cam, (8, 8), mode="bilinear")
-    result = explained(net, "captum:grad_cam")
-    torch.testing.assert_close(result.values.sum(1, keepdim=True), cam, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(result.values[:, 0], result.values[:, 1], rtol=0, atol=0)
-    named = explained(net, CaptumMethod(layer="second.2"))
-    torch.testing.assert_close(named.values, result.values, rtol=1e-9, atol=1e-12)
-    assert (explained(net, CaptumMethod(layer="first.1")).values - result.values).norm() > 0.1 * result.values.norm()
-
-
-def test_grad_cam_does_not_take_a_layer_that_runs_twice():
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.relu, self.head = nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Linear(3, 3)
-
-        def forward(self, x):
-            return self.head(self.relu(self.relu(self.conv(x)) - 0.1).mean((2, 3)))
-
-    model = Twice().double()
-    result, named = explained(model, "captum:grad_cam"), explained(model, CaptumMethod(layer="conv"))
-    torch.testing.assert_close(result.values, named.values, rtol=0, atol=0)
-    assert (result.values - explained(model, CaptumMethod(layer="relu")).values).abs().max() > 1e-6
-
-
-def test_grad_cam_does_not_take_a_convolution_of_parts_of_an_image():
-    class Parts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.part, self.head = nn.Conv2d(2, 4, 3), nn.Conv2d(2, 2, 3), nn.Linear(4, 3)
-
-        def forward(self, x):
-            heads = self.part(self.conv(x).unflatten(1, (2, 2)).flatten(0, 1))
-            return self.head(heads.mean((2, 3)).view(len(x), 4))
-
-    model = Parts().double()
-    named = explained(model, CaptumMethod(layer="conv"))
-    torch.testing.assert_close(explained(model, "captum:grad_cam").values, named.values, rtol=0, atol=0)
-
-
 def test_deep_lift_keeps_an_input_and_its_baseline_within_the_batch_size(net):
     sizes = []
     handle = net.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
     explained(net, "captum:deep_lift", batch_size=4)
     handle.remove()
     assert max(sizes) == 4
-
-
-def test_grad_cam_of_a_series_is_scaled_up_along_it():
-    model = nn.Sequential(nn.Conv1d(2, 3, 4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(6, 3)).double()
-    x = normal(2, 2, 8)
-    result = fringe.attribute(model, x, method="captum:grad_cam", target=0)
-    with torch.no_grad():
-        z = model[1](model[0](x))
-    weight = model[3].weight[0].view(3, 2).mean(1, keepdim=True)
-    cam = functional.interpolate((weight * z).sum(1, keepdim=True).relu(), 8, mode="linear")
-    torch.testing.assert_close(result.values.sum(1, keepdim=True), cam.detach())
 
 
 def additive(x):
@@ -242,7 +180,7 @@ def test_occlusion_of_an_additive_score_is_the_mean_change_of_the_windows_over_a
 
 def test_further_arguments_are_those_of_the_call(net):
     scale = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
-    for name in ("grad_cam", "deep_lift", "guided_backprop", "input_x_gradient", "occlusion"):
+    for name in ("deep_lift", "guided_backprop", "input_x_gradient", "occlusion"):
         plain = explained(net, f"captum:{name}")
         scaled = explained(net, f"captum:{name}", forward_args=(scale,))
         torch.testing.assert_close(scaled.values, scale.view(3, 1, 1, 1) * plain.values, rtol=1e-5, atol=1e-6)
@@ -264,7 +202,7 @@ def hooks_of(module):
     return [hook for kind in kinds for hook in getattr(module, kind).values()]
 
 
-@pytest.mark.parametrize("name", ["deep_lift", "guided_backprop", "grad_cam"])
+@pytest.mark.parametrize("name", ["deep_lift", "guided_backprop"])
 def test_no_hook_is_left_after_an_error(net, name):
     def fail(module, inputs):
         if any(hooks_of(other) for other in net.modules() if other is not module):
@@ -286,54 +224,31 @@ class TestRefusals:
             explained(model, "captum:deep_lift")
         assert [set(vars(module)) for module in model.modules()] == before
 
-    def test_grad_cam_needs_a_convolution(self):
-        model = nn.Sequential(nn.Flatten(), nn.Linear(128, 3)).double()
-        with pytest.raises(InputError, match="it has no convolution with activations in space"):
-            explained(model, "captum:grad_cam")
-
-    def test_a_convolution_of_somebody_elses_class_is_one(self, net):
-        class Own(nn.Module):
-            def __init__(self, weight):
-                super().__init__()
-                self.weight = nn.Parameter(weight)
-
-            def forward(self, x):
-                return nn.functional.conv2d(x, self.weight)
-
-        torch.manual_seed(0)
-        weight, head = torch.randn(3, 2, 3, 3).double(), nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        own, known = nn.Sequential(Own(weight), head), nn.Sequential(nn.Conv2d(2, 3, 3, bias=False).double(), head)
-        known[0].weight.data.copy_(weight)
-        torch.testing.assert_close(explained(own, "captum:grad_cam").values, explained(known, "captum:grad_cam").values)
-
-    def test_grad_cam_needs_a_layer_that_exists_and_runs_in_space(self, net):
-        with pytest.raises(InputError, match=r"the model has no module 'second.3'; did you mean 'second.2'\?"):
-            explained(net, CaptumMethod(layer="second.3"))
-        with pytest.raises(InputError, match=r"the module 'head' gives shape \(1, 3\), expected activations in space"):
-            explained(net, CaptumMethod(layer="head"))
-
-    @pytest.mark.parametrize("name", ["grad_cam", "deep_lift", "guided_backprop"])
+    @pytest.mark.parametrize("name", ["deep_lift", "guided_backprop"])
     def test_hooks_need_a_module(self, net, name):
         with pytest.raises(InputError, match=f"captum:{name} reads the layers of a torch.nn.Module"):
             explained(lambda x: net(x), f"captum:{name}")
 
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-    @pytest.mark.parametrize("name", ["grad_cam", "deep_lift", "guided_backprop"])
+    @pytest.mark.parametrize("name", ["deep_lift", "guided_backprop"])
     def test_hooks_do_not_run_in_a_traced_module(self, net, name):
         """Guided backpropagation gave the plain gradient."""
         with pytest.raises(InputError, match=f"model: it is traced or scripted, and hooks of captum:{name} do not run"):
             explained(torch.jit.trace(net, X), f"captum:{name}")
 
     def test_a_setting_of_another_algorithm(self):
-        with pytest.raises(InputError, match="captum:occlusion has no setting 'layer'; its settings: window"):
-            CaptumMethod("occlusion", layer="second")
+        with pytest.raises(InputError, match="captum:occlusion has no setting 'samples'; its settings: window"):
+            CaptumMethod("occlusion", samples=3)
         with pytest.raises(InputError, match="captum:guided_backprop has no setting 'samples'; it has no settings"):
             get_method("captum:guided_backprop").with_text({"samples": "3"})
-        assert get_method("captum:grad_cam").record() == {"method": "captum", "algorithm": "grad_cam", "layer": "auto"}
+        expected = {"method": "captum", "algorithm": "gradient_shap", "samples": 200}
+        assert get_method("captum:gradient_shap").record() == expected
 
     def test_an_unknown_algorithm(self):
-        with pytest.raises(InputError, match="captum has no 'gradcam'; did you mean 'grad_cam'"):
-            get_method("captum:gradcam")
+        with pytest.raises(InputError, match="captum has no 'deeplift'; did you mean 'deep_lift'"):
+            get_method("captum:deeplift")
+        with pytest.raises(InputError, match="method: Grad-CAM needs no captum: it is the method gradcam"):
+            get_method("captum:grad_cam")
 
     def test_a_window_larger_than_the_image(self, net):
         with pytest.raises(InputError, match="window: got 9 for a side of 8"):

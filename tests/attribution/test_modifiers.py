@@ -145,8 +145,8 @@ class TestNames:
             ("smooth(3):igg", "got 'igg'; did you mean 'ig'"),
             ("straight:ig:papers", "method: ig has no 'papers'; did you mean 'paper'"),
             ("straigt:ig", "got 'straigt'; did you mean 'straight'"),
-            ("Grad-CAM", "got 'Grad-CAM'; did you mean 'captum:grad_cam'"),
-            ("smooth(3):gradcam", "got 'gradcam'; did you mean 'captum:grad_cam'"),
+            ("Gradd-CAM", "got 'Gradd-CAM'; did you mean 'gradcam'"),
+            ("smooth(3):occlussion", "got 'occlussion'; did you mean 'captum:occlusion'"),
             ("deeplift", "got 'deeplift'; did you mean 'captum:deep_lift'"),
         ],
     )
@@ -208,7 +208,7 @@ class TestNames:
     def test_a_run_keeps_each_setting_apart_and_computes_none_twice(self, tmp_path):
         def run(out, **more):
             spec = ExperimentSpec(
-                methods="smooth(1):ig,captum:grad_cam,straight:guided_ig",
+                methods="smooth(1):ig,gradcam,straight:guided_ig",
                 metrics="sparseness",
                 n=2,
                 controls=False,
@@ -222,7 +222,7 @@ class TestNames:
         assert settings[model]["smooth(1):ig"]["method"] == {
             **Smooth(fringe.IntegratedGradients(steps=3), sigma=1.0).record()
         }
-        assert set(first.frame["method"].to_list()) == {"smooth(1):ig", "captum:grad_cam", "straight:guided_ig"}
+        assert set(first.frame["method"].to_list()) == {"smooth(1):ig", "gradcam", "straight:guided_ig"}
         assert first.frame["score"].null_count() == 0
         assert again.frame["score"].to_list() == first.frame["score"].to_list()
         assert again.manifest.settings == settings

@@ -425,7 +425,7 @@ def test_titles_name_the_preset_and_pages_count_passes_per_image(tmp_path):
         ("fringe", "fringe"),
         ("fringe:preview", "fringe:preview"),
         ("smooth(3):fringe:resnet18", "smooth(3):fringe:resnet18"),
-        ("captum:grad_cam", "captum:grad_cam"),
+        ("gradcam", "gradcam"),
         ("smoothgrad:official", "smoothgrad:official"),
     ],
 )

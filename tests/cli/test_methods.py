@@ -16,7 +16,7 @@ from fringe.explanations._base import configured_method
 INSTALLED = {
     name: kind
     for name, kind in METHODS.items()
-    if name in ("smooth", "straight") or kind.package is None or importlib.util.find_spec(kind.package) is not None
+    if kind.form.endswith(":METHOD") or kind.package is None or importlib.util.find_spec(kind.package) is not None
 }
 """The methods without those of packages that are absent."""
 
@@ -71,7 +71,7 @@ def test_the_listing_says_how_modifiers_and_methods_of_other_packages_are_writte
     shown = invoke("methods").stdout
     assert "written: straight:METHOD\n" in shown
     assert "written: smooth:METHOD, or smooth(NUMBER):METHOD for sigma\n" in shown
-    (captum,) = [line for line in shown.splitlines() if "written: captum:grad_cam, captum:occlusion" in line]
+    (captum,) = [line for line in shown.splitlines() if "written: captum:occlusion, captum:gradient_shap" in line]
     assert captum.endswith("captum:input_x_gradient")
     (zennit,) = [line for line in shown.splitlines() if "written: zennit:epsilon_plus_flat" in line]
     installed = importlib.util.find_spec("zennit") is not None
@@ -80,19 +80,19 @@ def test_the_listing_says_how_modifiers_and_methods_of_other_packages_are_writte
 
 
 def test_modifiers_and_other_packages_are_compared_under_their_names(tmp_path):
-    methods = "ig,straight:guided_ig,Smooth(2):captum:input_x_gradient,captum:grad_cam"
+    methods = "ig,straight:guided_ig,Smooth(2):captum:input_x_gradient,gradcam"
     settings = (
         "ig.steps=3",
         "straight:guided_ig.steps=3",
         "straight:guided_ig.of.steps=2",
-        "captum:grad_cam.layer=features.6",
+        "gradcam.layer=features.6",
     )
     chosen = [part for text in settings for part in ("--set", text)]
     arguments = ("compare", "embedded:digits:0:2", "--methods", methods, "--metrics", "sparseness", *chosen, "--json")
     result = invoke(*arguments, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    labels = ["ig", "straight:guided_ig", "smooth(2):captum:input_x_gradient", "captum:grad_cam"]
+    labels = ["ig", "straight:guided_ig", "smooth(2):captum:input_x_gradient", "gradcam"]
     assert list(document["settings"])[:4] == labels if "settings" in document else True
     shown = {entry["method"] for entry in document["table"]}
     assert set(labels) <= shown
@@ -151,7 +151,7 @@ def test_metrics_say_which_inputs_they_score():
     assert listed["road"]["paper"] == listed["road"]["accuracy"] == ["image", "series", "volume"]
     assert listed["insertion"]["zero"] == ["image", "series", "volume", "tabular"]
     assert names() - names("--kind", "series") == {
-        *("mass_inside", "rank_accuracy", "expected_hit", "region_completeness"),
+        *("mass_inside", "rank_accuracy", "expected_hit", "object_balance", "region_completeness"),
     }
     assert {"road", "pic"} <= names("--kind", "volume") - names("--kind", "tabular")
     assert (

@@ -45,6 +45,14 @@ CHEAP = {
         fringe.Straight(fringe.FRInGe(tau=3e-2, cg_iterations=8), steps=6),
         fringe.Straight(fringe.GuidedIG(steps=5), steps=6),
     ],
+    "located": [fringe.Located(fringe.IntegratedGradients(steps=6))],
+    "other_cam": [fringe.OtherCAM(fringe.IntegratedGradients(steps=6))],
+    "centre_prior": [fringe.CentrePrior(fringe.IntegratedGradients(steps=6))],
+    "competing": [
+        fringe.Competing(fringe.FRInGe(tau=3e-2, cg_iterations=8), classes=3),
+        fringe.Competing(fringe.IntegratedGradients(steps=6), classes=2),
+    ],
+    "power": [fringe.Power(fringe.IntegratedGradients(steps=6)), fringe.Power(fringe.SmoothGrad(samples=3))],
     "captum": [
         fringe.CaptumMethod(name, **({"samples": 8} if name in ("gradient_shap", "kernel_shap") else {}))
         for name in ("occlusion", "gradient_shap", "deep_lift", "guided_backprop", "input_x_gradient")
@@ -64,10 +72,22 @@ CAM = {
     "unread_inputs": "the map is one for all channels",
     "affine_score": "a network without a layer in space is refused",
 }
+NO_LAYER = dict.fromkeys(
+    ("constant_model", "affine_score", "zero_displacement"), "a network without a layer is refused"
+)
+COMPETING = {
+    "unread_inputs": "another class reads what this one does not",
+    "explained_class": "it compares classes itself, and takes no contrast",
+}
 EXPECTED = {
     fringe.FRInGe(tau=3e-2, focus="cam"): {
         "explained_class": "of two classes at once the larger of their maps is the focus"
     },
+    fringe.Located(fringe.IntegratedGradients(steps=6)): NO_LAYER,
+    fringe.OtherCAM(fringe.IntegratedGradients(steps=6)): NO_LAYER
+    | {"batch_of_one": "the region is that of another image of the batch"},
+    fringe.Competing(fringe.FRInGe(tau=3e-2, cg_iterations=8), classes=3): COMPETING,
+    fringe.Competing(fringe.IntegratedGradients(steps=6), classes=2): COMPETING,
     **dict.fromkeys((fringe.GradCAM(), fringe.LayerCAM(), fringe.HiResCAM(), fringe.HiResCAM(relu=False)), CAM),
     fringe.AGI(steps=3, classes=2): {"refinement": "steps are the most that a walk may take; epsilon refines it"},
     fringe.BlurIG(steps=6, mode="derivative"): {"affine_score": "the path's derivative is a forward difference"},
@@ -266,7 +286,7 @@ def test_a_function_is_explained_as_the_logit_of_a_class_is(name, method):
     draw = torch.Generator().manual_seed(1)
     x, others = (torch.randn(n, 2, 6, 6, dtype=torch.float64, generator=draw) for n in (2, 3))
     space, network = fringe.InputSpace(references=others), Quantities()
-    if method.innermost.needs_classes:
+    if method.needs_classes or method.innermost.needs_classes:
         with pytest.raises(fringe.InputError, match=f"score: the method '{name}' needs the logits of all classes"):
             fringe.attribute(network, x, method=method, score=product, space=space)
         return

@@ -26,6 +26,9 @@ IDS = ["a", "b", "c", "d"]
 MODEL, X = TanhMLP(162), normal(4, 2, 9, 9)
 
 
+OF_MAP = ("power(1.5):fringe", "centre_prior:fringe")
+
+
 def by_label(found):
     return {row.label: row for row in found.rows}
 
@@ -38,7 +41,7 @@ def subject(x, ids, targets=None, seed=0):
 
 def test_scores_are_those_of_evaluate_on_the_maps_of_attribute():
     found = compare(MODEL, X, [QUICK, "ig", ("black", IntegratedGradients(baseline="black"))], METRICS, ids=IDS)
-    assert [row.label for row in found.rows] == ["fringe", "ig", "black", *CONTROLS, "diffusion"]
+    assert [row.label for row in found.rows] == ["fringe", "ig", "black", *CONTROLS, "diffusion", *OF_MAP]
     assert torch.equal(found.target, MODEL(X).argmax(1))
     for label, method in (("fringe", QUICK), ("ig", "ig"), ("black", IntegratedGradients(baseline="black"))):
         row, alone = by_label(found)[label], fringe.attribute(MODEL, X, method=method, ids=IDS)
@@ -223,7 +226,7 @@ def test_broken_maps_are_counted_and_the_images_beside_them_keep_their_scores():
 def test_tidy_rows_are_json_and_name_every_score():
     found = compare(MODEL, X, ["ig"], ["sparseness", "tracking_error_max"])
     rows = json.loads(json.dumps(tidy(found), allow_nan=False))
-    assert len(rows) == 5 * 2 * 4
+    assert len(rows) == 7 * 2 * 4
     assert rows[0] == {
         "method": "ig",
         "control": False,

@@ -1,6 +1,7 @@
 """A comparison as text, notebook, table and picture; and models and images in the forms that ``explain`` takes."""
 
 import dataclasses
+from html import escape
 
 import matplotlib.figure
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 import fringe
-from fringe.evaluation import summarise, tidy
+from fringe.evaluation import NOT_BETTER_MEANS, summarise, tidy
 from fringe.evaluation._comparison import LEAST_TESTED
 from fringe.metrics import get_metric
 from fringe.models import load_model
@@ -81,9 +82,9 @@ def test_the_mark_of_a_comparison_is_explained_below_its_table():
     assert [entry["better_than_controls"] for entry in summarise(tidy(found), found.metrics)][:2] == [False, False]
     head, *lines = repr(found).splitlines()[1:]
     assert [line.split()[1].endswith("‡") for line in lines[:2]] == [True, True]
-    assert lines[-1].strip() == "‡: not shown to be better than every control"
+    assert lines[-1].strip() == NOT_BETTER_MEANS
     assert sum("‡" in line for line in [head, *lines]) == 3
-    assert "<div>‡: not shown to be better than every control</div>" in found._repr_html_()
+    assert f"<div>{escape(NOT_BETTER_MEANS)}</div>" in found._repr_html_()
     assert "‡" not in repr(RESULT)  # of two images
 
 

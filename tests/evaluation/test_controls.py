@@ -2,13 +2,29 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+import fringe
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.classifier import Classifier
-from fringe.evaluation import CONTROLS
+from fringe.evaluation import (
+    CONTROLS,
+    Candidate,
+    Evaluator,
+    adjust_tests,
+    compare,
+    compare_with_controls,
+    control_candidates,
+    map_controls,
+    summarise,
+    tidy,
+    with_controls,
+)
+from fringe.metrics import EvaluationContext, get_metric
 from fringe.paths import Problem
+from toys import build, images, normal
 
 
 def problem(x, ids=None, seed=0):
@@ -70,3 +86,92 @@ def test_edges_of_sequences_tables_and_single_pixels():
     assert torch.equal(control("edge", 2 * ramp[None]), torch.full((1, 6), 2.0).double())
     assert torch.equal(control("edge", torch.ones(2, 3, 1, 1)), torch.zeros(2, 3, 1, 1))
     assert torch.equal(control("edge", ramp.view(1, 1, 6, 1)), torch.ones(1, 1, 6, 1).double())
+
+
+IG = fringe.IntegratedGradients(steps=6)
+OF_MAP = ["power(1.5):ig", "centre_prior:ig"]
+
+
+class TestControlsOfAMap:
+    """The map of a method, sharper and moved to the centre: made of the map that is there, for this method alone."""
+
+    def test_those_of_the_first_fringe_or_else_of_the_first_method(self):
+        def names(**methods):
+            return [one.label for one in control_candidates(methods) if one.of]
+
+        quick = fringe.FRInGe(tau=3e-2)
+        assert names(ig=IG, mine=quick, other=quick) == ["power(1.5):mine", "centre_prior:mine"]
+        assert names(ig=IG, rise=fringe.RISE()) == OF_MAP
+        assert names(**{"ig": IG, "power(1.5):ig": fringe.Power(IG)}) == ["centre_prior:ig"]  # a method has the name
+        assert names(power=fringe.Power(IG)) == []
+        kept = {one.label: one.kept for one in with_controls([Candidate("ig", IG), Candidate("rise", fringe.RISE())])}
+        assert [label for label, is_kept in kept.items() if is_kept] == ["ig"]
+
+    def test_they_take_no_pass_and_are_what_the_modifiers_make(self):
+        found = {row.label: row for row in compare(build(), images(4), [("ig", IG)], ["insertion"]).rows}
+        assert list(found) == ["ig", *CONTROLS, *OF_MAP]
+        for label, method in zip(OF_MAP, (fringe.Power(IG), fringe.CentrePrior(IG)), strict=True):
+            row = found[label]
+            assert row.control
+            assert (row.passes.forward, row.passes.vjp, row.passes.jvp) == (0, 0, 0)
+            expected = fringe.attribute(build(), images(4), method=method, ids=["0", "1", "2", "3"])
+            torch.testing.assert_close(row.maps, expected.values, rtol=1e-9, atol=1e-12)
+        assert found["ig"].passes.forward == 4 * 7
+
+    def test_one_alone_makes_the_map_itself(self):
+        """As a task of a run does where another process made the method's maps."""
+        context = EvaluationContext(Problem.of(Classifier(build()), images(2)))
+        (control, _) = map_controls("ig", IG)
+        with context.problem.model.session(torch.device("cpu")):
+            row = Evaluator(context, [control], {}, None).row(control)
+        assert row.passes.forward == 2 * 7
+        expected = fringe.attribute(build(), images(2), method=fringe.Power(IG))
+        torch.testing.assert_close(row.maps, expected.values, rtol=1e-9, atol=1e-12)
+
+    def test_metrics_of_paths_and_of_further_maps_leave_them_out(self):
+        metrics = ["insertion", "completeness_residual", "max_sensitivity"]
+        found = {row.label: row for row in compare(build(), images(2), [("ig", IG)], metrics).rows}
+        for label in OF_MAP:
+            scores = found[label].scores
+            assert bool(scores["insertion"].values.isfinite().all())
+            assert all(bool(scores[name].values.isnan().all()) for name in metrics[1:])
+        assert bool(found["ig"].scores["max_sensitivity"].values.isfinite().all())
+
+    def test_inputs_without_a_centre_have_no_centre_prior(self):
+        model = torch.nn.Linear(6, 3).double().eval()
+        rows = compare(model, normal(3, 6), [("ig", IG)], ["insertion:zero"]).rows
+        assert [row.label for row in rows if ":" in row.label] == ["power(1.5):ig"]
+
+    def test_they_concern_the_method_of_their_name_alone(self):
+        """The control of ig's map reaches it; that of the other method is left out, although it is far ahead."""
+        base = np.linspace(0.1, 0.4, 12)
+        scores = {"ig": base + 0.5, "other": base + 0.4, "edge": base, "power(1.5):ig": base + 0.6}
+        tests = compare_with_controls(scores, ["edge", "power(1.5):ig"], "higher", "mean", 0)
+        assert (tests["ig"].control, tests["other"].control) == ("power(1.5):ig", "edge")
+        better = {key[0]: test.better for key, test in adjust_tests({(m, ""): t for m, t in tests.items()}).items()}
+        assert better == {"ig": False, "other": True}
+        nested = {"smooth(3):ig": base, "power(1.5):smooth(3):ig": base + 1}
+        assert compare_with_controls(nested, ["power(1.5):smooth(3):ig"], "higher", "mean", 0)["smooth(3):ig"].p == 1
+
+    def test_a_score_of_the_ranking_is_not_marked_for_a_sharper_map(self):
+        """Which has the same one: of the scores of most images nothing moves, so it is no rival."""
+        base, edge = np.linspace(0.5, 0.8, 12), np.linspace(0.1, 0.4, 12)
+        same = base.copy()
+        same[0] += 0.3  # equal entries in another order
+        for sharper in (base, same):
+            scores = {"ig": base, "edge": edge, "power(1.5):ig": sharper}
+            found = compare_with_controls(scores, ["edge", "power(1.5):ig"], "higher", "mean", 0)["ig"]
+            assert (found.control, found.p < 0.05) == ("edge", True)
+        table = compare(build(), images(8), [("ig", IG)], ["insertion"])
+        rows = {row.label: row.scores["insertion"].values for row in table.rows}
+        torch.testing.assert_close(rows["ig"], rows["power(1.5):ig"], rtol=0, atol=1e-9)
+
+    def test_a_score_that_such_a_control_reaches_is_marked(self):
+        """Sparseness rises with sharpness alone: the mark says that the method gained nothing over that."""
+        found = compare(build(), images(8), [("ig", IG)], ["sparseness"])
+        table = {entry["method"]: entry for entry in summarise(tidy(found), found.metrics)}
+        assert table["ig"]["mean"] < table["power(1.5):ig"]["mean"]
+        assert table["ig"]["better_than_controls"] is False
+        blind = [row for row in tidy(found) if ":" not in row["method"]]
+        assert max(e["mean"] for e in summarise(blind, found.metrics) if e["control"]) < table["power(1.5):ig"]["mean"]
+        assert get_metric("sparseness").direction == "higher"

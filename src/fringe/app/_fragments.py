@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from fringe.evaluation import NOT_BETTER, Comparison, MethodResult
+import numpy as np
+
+from fringe.evaluation import NOT_BETTER, Comparison, MethodResult, is_rival
 from fringe.metrics import best_of
 from fringe.page import policy_hash
 from fringe.plots import overlay, png_of
@@ -94,7 +96,9 @@ def _table(comparison: Comparison, titles: Mapping[str, str]) -> str:
         for label, metric in metrics.items():
             score, other = scores[method, label], [scores[name, label] for name in methods if name != method]
             better = best_of([score, *other], metric.direction) == score and _number(score) != _number(other[0])
-            bound = best_of([scores[name, label] for name in blind], metric.direction)
+            columns = {name: np.array([scores[name, label]]) for name in [method, *blind]}
+            rivals = [name for name in blind if is_rival(method, name, columns[method], columns[name])]
+            bound = best_of([scores[name, label] for name in rivals], metric.direction)
             beats = bound is None or (score > bound if metric.direction == "higher" else score < bound)
             text = _number(score) + (NOT_BETTER if math.isfinite(score) and not beats else "")
             note = note or f" {NOT_BETTER}: not better than every control." * text.endswith(NOT_BETTER)
@@ -104,6 +108,9 @@ def _table(comparison: Comparison, titles: Mapping[str, str]) -> str:
         cells = "".join(f"<td>{_number(scores[name, label])}</td>" for label in metrics)
         body += f"<tr class='blind'><th scope='row'>{escape(name)} <small>control</small></th>{cells}</tr>"
     path = "; only diffusion runs it, along a path that ignores it" if "diffusion" in blind else ""
+    path += " (those made of a method's own map show what sharpening and the centre gain)" * any(
+        ":" in b for b in blind
+    )
     return (
         "<div class='fringe-scroll' tabindex='0' role='region' aria-label='Scores'><table><thead>"
         f"<tr><th scope='col'>map</th>{head}</tr></thead><tbody>{body}</tbody></table></div>"

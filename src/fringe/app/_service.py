@@ -38,7 +38,10 @@ MAX_SAMPLES = 24
 #: Number of classes to switch between in a page, if one path serves all classes.
 CLASSES = 5
 #: Methods that need more than an image: reference images, another method, or another package.
-_NEEDS_MORE = ("captum", "expected_gradients", "geoig_knn", "ig2", "lxt", "smooth", "straight", "zennit")
+_NEEDS_MORE = (
+    *("captum", "expected_gradients", "geoig_knn", "ig2", "lxt", "zennit"),
+    *("centre_prior", "competing", "located", "other_cam", "power", "smooth", "straight"),
+)
 _SAFE = re.compile(r"[^\w.-]+")
 _NAMED = re.compile(r"([\w .-]+)=(.+)")
 

@@ -30,6 +30,8 @@ from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
 from fringe.attribution._preset_files import PRESET_FORMAT, PresetMetadata, check_preset, read_preset, write_preset
 from fringe.attribution._quadrature import Quadrature, quadrature_nodes
+from fringe.attribution._reweighted import CentrePrior, Competing, Located, OtherCAM, Power
+from fringe.attribution._reweighted import Reweighted as Reweighted
 from fringe.attribution._rise import RISE
 from fringe.attribution._segments import SegmentTerms
 from fringe.attribution._smoothgrad import SmoothGrad
@@ -48,6 +50,8 @@ __all__ = [
     "Baseline",
     "BlurIG",
     "CaptumMethod",
+    "CentrePrior",
+    "Competing",
     "Context",
     "ExpectedGradients",
     "FRInGe",
@@ -59,8 +63,11 @@ __all__ = [
     "IntegratedDecisionGradients",
     "IntegratedGradients",
     "LayerCAM",
+    "Located",
     "NodeTerms",
+    "OtherCAM",
     "PathAttributor",
+    "Power",
     "Quadrature",
     "SegmentTerms",
     "Smooth",

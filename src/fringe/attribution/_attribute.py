@@ -37,6 +37,7 @@ from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients, Spectr
 from fringe.attribution._lrp import AttnLRP, ZennitMethod
 from fringe.attribution._modifiers import Smooth, Straight
 from fringe.attribution._multi_path import AGI, IG2
+from fringe.attribution._reweighted import CentrePrior, Competing, Located, OtherCAM, Power
 from fringe.attribution._rise import RISE
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.baselines import InputSpace
@@ -50,7 +51,7 @@ METHODS.update(
     for kind in (
         *(AGI, BlurIG, ExpectedGradients, FRInGe, GeoIGKNN, GeoIGSVI, GGIG, GuidedIG, IntegratedDecisionGradients),
         *(GradCAM, HiResCAM, IG2, IntegratedGradients, LayerCAM, RISE, SmoothGrad, SpectralIG),
-        *(Smooth, Straight),
+        *(CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight),
         *(AttnLRP, CaptumMethod, ZennitMethod),
     )
 )
@@ -145,7 +146,7 @@ def attribute(
     if type(telemetry) is not bool and (type(telemetry) is not int or telemetry < 2):
         raise InputError(f"got {telemetry!r}, expected true, false or at least 2", argument="telemetry")
     classifier = Classifier.of(model, score, batch_size)
-    if classifier.score_function is not None and chosen.innermost.needs_classes:
+    if classifier.score_function is not None and (chosen.needs_classes or chosen.innermost.needs_classes):
         message = f"the method {chosen.name!r} needs the logits of all classes, and a function gives one number"
         raise InputError(message, argument="score", hint="choose a method that needs none, such as method='ig'")
     x, arguments = explained_inputs(inputs, forward_args, forward_kwargs, ids)

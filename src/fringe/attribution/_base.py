@@ -468,8 +468,8 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
 
     Args:
         method: A configured method, which is returned as it is; the class of one; or a name: of a registered method,
-            with a preset after a colon, as in ``"ig:paper"``; of a method of another library, ``"captum:grad_cam"``; or
-            of a modifier with the method that it modifies, ``"straight:fringe:preview"`` or ``"smooth(3):ig"``.
+            with a preset after a colon, as in ``"ig:paper"``; of a method of another library, ``"captum:occlusion"``;
+            or of a modifier with the method that it modifies, ``"straight:fringe:preview"`` or ``"smooth(3):ig"``.
 
     Returns:
         The method, with its default settings unless a preset is named.

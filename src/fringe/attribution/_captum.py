@@ -5,8 +5,7 @@ import importlib
 import warnings
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
-from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -14,19 +13,16 @@ from torch import Tensor, nn
 
 from fringe.attribution._base import Baseline, reference_images
 from fringe.attribution._plugins import Explain, PluginMethod, ScoreModule, leaf, score_function
-from fringe.errors import InputError, did_you_mean, install_hint, is_installed
+from fringe.errors import InputError, install_hint, is_installed
 from fringe.linalg import batch_view
 from fringe.paths import Problem
 from fringe.settings import Doc, PositiveInt
 
-Algorithm = Literal[
-    "grad_cam", "occlusion", "gradient_shap", "deep_lift", "guided_backprop", "kernel_shap", "input_x_gradient"
-]
+Algorithm = Literal["occlusion", "gradient_shap", "deep_lift", "guided_backprop", "kernel_shap", "input_x_gradient"]
 Superpixels = Literal["auto", "grid", "slic"]
 
 #: The settings that each algorithm reads.
 _READS: Mapping[str, tuple[str, ...]] = {
-    "grad_cam": ("layer",),
     "occlusion": ("window", "stride", "baseline"),
     "gradient_shap": ("samples",),
     "deep_lift": ("baseline",),
@@ -34,16 +30,12 @@ _READS: Mapping[str, tuple[str, ...]] = {
     "kernel_shap": ("samples", "superpixels", "segments", "baseline"),
     "input_x_gradient": (),
 }
-#: How maps of so many axes are scaled up.
-_MODES = {3: "linear", 4: "bilinear", 5: "trilinear"}
 
 
 @dataclass(frozen=True)
 class CaptumMethod(PluginMethod):
-    """A method of the package captum, by the name of its ``algorithm``: ``captum:grad_cam``.
+    """A method of the package captum, by the name of its ``algorithm``: ``captum:occlusion``.
 
-    ``grad_cam``: Grad-CAM (Selvaraju et al. 2017), with its ReLU, at the last activation that has the resolution of the
-    last convolution, or at a named ``layer``; scaled up bilinearly, with an equal part for each channel.
     ``occlusion``: a window slides over the image. ``gradient_shap``: expected gradients over the reference images.
     ``deep_lift``: the rescale rule. ``guided_backprop``: gradients that pass only positive parts through ReLU; it fails
     sanity checks, so it is a control. ``kernel_shap``: Shapley values of superpixels, by SLIC if scikit-image
@@ -61,8 +53,7 @@ class CaptumMethod(PluginMethod):
     package = "captum"
     presets: ClassVar = {name: {"algorithm": name} for name in get_args(Algorithm)}
 
-    algorithm: Annotated[Algorithm, Doc("name of the method")] = "grad_cam"
-    layer: Annotated[str, Doc("grad_cam: name of a module; auto: by the last convolution")] = "auto"
+    algorithm: Annotated[Algorithm, Doc("name of the method")] = "occlusion"
     window: Annotated[PositiveInt | None, Doc("occlusion: side; none: a seventh of the image's", unit="pixels")] = None
     stride: Annotated[PositiveInt | None, Doc("occlusion: step; none: half of the window", unit="pixels")] = None
     samples: Annotated[PositiveInt, Doc("gradient_shap and kernel_shap: random points")] = 200
@@ -79,6 +70,13 @@ class CaptumMethod(PluginMethod):
                 raise InputError(f"{self.label} has no setting {field.name!r}", argument=field.name, hint=known)
         if self.algorithm == "kernel_shap" and self.superpixels == "auto":
             object.__setattr__(self, "superpixels", "slic" if is_installed("skimage") else "grid")
+
+    @classmethod
+    def preset(cls, name: str, /) -> Self:
+        """Return the method of captum with this name."""
+        if name == "grad_cam":
+            raise InputError("Grad-CAM needs no captum: it is the method gradcam", argument="preset")
+        return super().preset(name)
 
     def record(self) -> dict[str, Any]:
         """Return the name and the settings that the algorithm reads as plain data.
@@ -115,7 +113,6 @@ class CaptumMethod(PluginMethod):
     def _explainer(self, problem: Problem) -> Explain:
         captum: Any = importlib.import_module("captum.attr")
         return {
-            "grad_cam": self._grad_cam,
             "occlusion": self._occlusion,
             "gradient_shap": self._gradient_shap,
             "deep_lift": self._deep_lift,
@@ -155,50 +152,6 @@ class CaptumMethod(PluginMethod):
             return torch.cat([explain(part.select(rows)) for rows in part.every_row.split(size)])
 
         return in_pairs
-
-    def _grad_cam(self, captum: Any, problem: Problem) -> Explain:
-        layer, shape = self._layer(self._network(problem), problem), problem.inputs.shape[1:]
-
-        def explain(part: Problem) -> Tensor:
-            method, rows = captum.LayerGradCam(ScoreModule(part), layer), (part.every_row,)
-            coarse = method.attribute(leaf(part.inputs), additional_forward_args=rows, relu_attributions=True)
-            mode = _MODES[coarse.dim()]
-            cam = captum.LayerAttribution.interpolate(coarse.detach(), tuple(shape[1:]), interpolate_mode=mode)
-            return cam.expand(-1, shape[0], *shape[1:]) / shape[0]
-
-        return explain
-
-    def _layer(self, network: nn.Module, problem: Problem) -> nn.Module:
-        """The layer whose activations are weighed; one forward pass."""
-        axes, modules = problem.inputs.dim(), dict(network.named_modules())
-        if self.layer != "auto" and self.layer not in modules:
-            near = did_you_mean(self.layer, modules)
-            raise InputError(f"the model has no module {self.layer!r}", argument="layer", hint=near or None)
-        ran: list[tuple[str, torch.Size]] = []
-
-        def note(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-            ran.append((name, output.shape if isinstance(output, Tensor) else torch.Size()))
-
-        handles = [module.register_forward_hook(partial(note, name)) for name, module in modules.items()]
-        try:
-            problem.forward(problem.inputs[:1], problem.every_row[:1])
-        finally:
-            for handle in handles:
-                handle.remove()
-        # a module may run on parts of an image, such as the heads of attention
-        maps = [(n, s[2:]) for n, s in ran if len(s) == axes > 2 and s[0] == 1 and s[2:].numel() > 1]
-        if self.layer != "auto":
-            if self.layer not in [name for name, _ in maps]:
-                shapes = [tuple(shape) for name, shape in ran if name == self.layer]
-                came = f"gives shape {shapes[-1]}" if shapes else "does not run"
-                raise InputError(f"the module {self.layer!r} {came}, expected activations in space", argument="layer")
-            return modules[self.layer]
-        last = max((i for i, (name, _) in enumerate(maps) if _is_convolution(modules[name], axes)), default=None)
-        if last is None:
-            message = f"it has no convolution with activations in space for inputs {tuple(problem.inputs.shape[1:])}"
-            raise InputError(message, argument="model", hint="name another layer, as in layer=blocks.3, or method")
-        once = [name for name, shape in maps[last:] if shape == maps[last][1] and [n for n, _ in ran].count(name) == 1]
-        return modules[once[-1] if once else maps[last][0]]
 
     # -- perturbations, an image after the other ----------------------------------------------------------------------
 
@@ -270,12 +223,6 @@ class CaptumMethod(PluginMethod):
             cell = torch.arange(side, device=x.device) * count // side
             number = number * count + cell.view(-1, *[1] * (x.dim() - 2 - axis))
         return number.expand(x.shape)
-
-
-def _is_convolution(module: nn.Module, axes: int) -> bool:
-    """Whether a module has the weight of a convolution of inputs with so many axes, whatever its class."""
-    weight = getattr(module, "weight", None)
-    return isinstance(weight, Tensor) and weight.dim() == axes
 
 
 @contextlib.contextmanager

@@ -166,7 +166,7 @@ class Straight(Modifier):
         progress = None if problem.progress is None else _after(problem.progress, done)
         line = dataclasses.replace(problem, baseline=ends, progress=progress)
         result = dataclasses.replace(self._line().attribute(line), settings=self.record())
-        return result if inner is None else _with_verdicts(result, inner, self.of.label)
+        return result if inner is None else with_verdicts(result, inner, self.of.label)
 
     def _line(self) -> IntegratedGradients:
         return IntegratedGradients(steps=self.steps, rule=self.rule)
@@ -199,7 +199,7 @@ def _after(progress: Progress, steps: int) -> Progress:
     return lambda done, total: progress(steps + done, steps + total)
 
 
-def _with_verdicts(result: Attribution, inner: Attribution, label: str) -> Attribution:
+def with_verdicts(result: Attribution, inner: Attribution, label: str) -> Attribution:
     """The result, where the inner path did not arrive with its verdict if that is the worse one."""
     verdicts, advice = list[Verdict](result.verdict), list(result.advice)
     for image, (verdict, why) in enumerate(zip(inner.verdict, inner.advice, strict=True)):

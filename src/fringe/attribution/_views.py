@@ -57,11 +57,12 @@ KINDS: dict[str, Any] = {}
 def method_label(record: Mapping[str, Any]) -> str:
     """Return the name of a method from its record; that of a modifier holds the record of the method in it.
 
-    Names are ``"ig"``, ``"captum:grad_cam"``, ``"straight:fringe"`` or ``"smooth(3):ig"``.
+    Names are ``"ig"``, ``"captum:occlusion"``, ``"straight:fringe"`` or ``"smooth(3):ig"``.
     """
     name, inner = str(record.get("method", "unknown")), record.get("of")
     if isinstance(inner, Mapping):
-        number = f"({record['sigma']:g})" if "sigma" in record else ""
+        key = getattr(KINDS.get(name), "number", None)
+        number = f"({record[key]:g})" if key in record else ""
         return f"{name}{number}:{method_label(cast('Mapping[str, Any]', inner))}"
     return f"{name}:{record['algorithm']}" if "algorithm" in record else name
 

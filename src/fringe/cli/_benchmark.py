@@ -119,9 +119,10 @@ def verify(
     """Try a method, also your own, on tests with a known answer.
 
     The tests are theorems and scenes. In a scene it is known which pixels the model uses. Scores stand beside those of
-    blind maps, which do not depend on the model. The result is a card.
+    blind maps, which do not depend on the model, and of the method's own map made sharper or moved to the centre. The
+    result is a card.
 
-    TARGET is a method of "fringe methods" (ig, captum:grad_cam), or NAME in a module or a file: a method class, a class
+    TARGET is a method of "fringe methods" (ig, gradcam), or NAME in a module or a file: a method class, a class
     of Captum, a function of Quantus, or any function (model, inputs, target) that returns maps. A module or
     file that you name is run; this needs --trust-code. The tests use the digits of the library and no network.
 

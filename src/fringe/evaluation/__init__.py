@@ -10,11 +10,14 @@ from fringe.evaluation._evaluator import (
     Progress,
     control_candidates,
     make_maps,
+    map_controls,
     one_by_one,
+    with_controls,
 )
 from fringe.evaluation._resampling import LEVEL, RESAMPLES
 from fringe.evaluation._statistics import (
     NOT_BETTER,
+    NOT_BETTER_MEANS,
     WEIGHTS,
     ControlTest,
     Difference,
@@ -25,6 +28,7 @@ from fringe.evaluation._statistics import (
     estimate,
     estimate_all,
     holm,
+    is_rival,
     near_ties,
     paired,
     paired_all,

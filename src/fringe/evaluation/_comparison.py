@@ -17,6 +17,7 @@ from fringe.errors import InputError
 from fringe.evaluation._evaluator import MethodResult
 from fringe.evaluation._statistics import (
     NOT_BETTER,
+    NOT_BETTER_MEANS,
     ControlTest,
     adjust_tests,
     as_column,
@@ -257,7 +258,7 @@ def _control_tests(
 def _note(rows: Sequence[Sequence[str]]) -> list[str]:
     """What the mark in a table means."""
     marked = any(NOT_BETTER in cell for row in rows for cell in row)
-    return [f"{NOT_BETTER}: not shown to be better than every control"] if marked else []
+    return [NOT_BETTER_MEANS] if marked else []
 
 
 def _cells(row: MethodResult, metric: str) -> Iterable[dict[str, Any]]:

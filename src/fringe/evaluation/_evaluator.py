@@ -9,7 +9,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fringe.attribution import METHODS, Attribution, Attributor, FRInGe, explain_problem, get_method
+from fringe.attribution import (
+    METHODS,
+    Attribution,
+    Attributor,
+    CentrePrior,
+    FRInGe,
+    Power,
+    Reweighted,
+    explain_problem,
+    get_method,
+)
 from fringe.classifier import PassCounts
 from fringe.errors import FringeError, InputError, is_transient
 from fringe.metrics import (
@@ -63,16 +73,18 @@ Methods = Sequence[str | Attributor | Named] | Mapping[str, str | Attributor]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method under a ``label``, or the control of that name: one of ``CONTROLS`` (``method`` None), or a method whose
-    path ``ignores_model``."""
+    """A method under a ``label``, or the control of that name: one of ``CONTROLS`` (``method`` None), a method whose
+    path ``ignores_model``, or one that is made of the maps ``of`` the method with this label, which are ``kept``."""
 
     label: str
     method: Attributor | None
     ignores_model: bool = False
+    of: str = ""
+    kept: bool = False
 
     @property
     def control(self) -> bool:
-        return self.method is None or self.ignores_model
+        return self.method is None or self.ignores_model or bool(self.of)
 
     def record(self) -> dict[str, Any]:
         """The method and its settings as plain data."""
@@ -85,13 +97,35 @@ DIFFUSION = "diffusion"
 
 
 def control_candidates(methods: Mapping[str, Attributor | None]) -> list[Candidate]:
-    """The controls beside these methods: the maps of ``CONTROLS``, and ``DIFFUSION`` with the settings of the first
-    FRInGe among them, unless a method has its name."""
+    """The controls beside these methods: the maps of ``CONTROLS``, ``DIFFUSION`` with the settings of the first FRInGe
+    among them, and those of the map of this FRInGe, or of the first method; unless a method has their name."""
     controls = [Candidate(name, None) for name in CONTROLS]
-    first = next((method for method in methods.values() if isinstance(method, FRInGe)), None)
-    if first is None or DIFFUSION in methods or first.structure == "none":
-        return controls
-    return [*controls, Candidate(DIFFUSION, first.variant("diffusion"), ignores_model=True)]
+    named = {label: method for label, method in methods.items() if method is not None}
+    label = next((label for label, method in named.items() if isinstance(method, FRInGe)), next(iter(named), ""))
+    first = named.get(label)
+    if isinstance(first, FRInGe) and first.structure != "none":
+        controls.append(Candidate(DIFFUSION, first.variant("diffusion"), ignores_model=True))
+    controls += [] if first is None else map_controls(label, first)
+    return [one for one in controls if one.method is None or one.label not in methods]
+
+
+def map_controls(label: str, method: Attributor) -> list[Candidate]:
+    """The controls of one method's map: the map sharper, in the same order, and the map towards the centre.
+
+    Scores of MAS, and shares of a map in a region, gain from both. They are made of the map that the method made, so
+    they take no pass, and metrics that need further maps leave them out.
+    """
+    if isinstance(method, Reweighted):
+        return []
+    made = Power(of=method), CentrePrior(of=method)
+    return [Candidate(f"{control.label.partition(':')[0]}:{label}", control, of=label) for control in made]
+
+
+def with_controls(methods: Sequence[Candidate]) -> list[Candidate]:
+    """These methods, then their controls."""
+    controls = control_candidates({one.label: one.method for one in methods})
+    bases = {one.of for one in controls}
+    return [*(dataclasses.replace(one, kept=one.label in bases) for one in methods), *controls]
 
 
 def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
@@ -102,7 +136,7 @@ def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
     candidates = [_candidate(entry) for entry in entries]
     if not candidates:
         raise InputError("methods: none given")
-    candidates += control_candidates({one.label: one.method for one in candidates}) if controls else []
+    candidates = with_controls(candidates) if controls else candidates
     labels = [candidate.label for candidate in candidates]
     refuse_twice("methods", labels, "; tell them apart with pairs (label, method)")
     return candidates
@@ -123,6 +157,18 @@ def make_maps(candidate: Candidate, problem: Problem) -> tuple[Tensor, Attributi
         return torch.stack([values] * classes[0], 1) if classes else values, None
     attribution = explain_problem(candidate.method, problem)
     return attribution.values, attribution
+
+
+def _made(candidate: Candidate, subject: EvaluationContext, problem: Problem) -> tuple[Tensor, Attribution | None]:
+    """As :func:`make_maps`; a control of a method's map is made of the one that the method made of this subject."""
+    if not candidate.of or not isinstance(candidate.method, Reweighted):
+        made = make_maps(candidate, problem)
+        return subject.cached(("maps", candidate.label), lambda: made) if candidate.kept else made
+    method = Candidate(candidate.of, candidate.method.of)
+    inner = subject.cached(("maps", candidate.of), lambda: make_maps(method, problem))[1]
+    assert inner is not None  # of a method
+    result = candidate.method.derive(inner, problem)
+    return result.values, dataclasses.replace(result, diagnostics={})  # those of the path are the method's
 
 
 def _candidate(entry: str | Attributor | Named) -> Candidate:
@@ -205,7 +251,12 @@ class Evaluator:
         metrics: Mapping[str, Metric],
         progress: Progress | None,
     ):
-        self.subject, self.candidates, self.metrics = subject, candidates, metrics
+        self.subject, self.metrics, problem = subject, metrics, subject.problem
+        self.candidates = [
+            one
+            for one in candidates
+            if not one.of or not isinstance(one.method, Reweighted) or one.method.fits(problem)
+        ]
         self.batch, self.progress = len(subject.problem.inputs), progress
         self._parts: dict[tuple[int, ...], EvaluationContext] = {tuple(range(self.batch)): subject}
 
@@ -242,7 +293,7 @@ class Evaluator:
                 self._notify(candidate.label, before + self.batch * done / max(planned, 1))
 
             problem = dataclasses.replace(self.subject.problem, progress=progress)
-            values, attribution = make_maps(candidate, problem)
+            values, attribution = _made(candidate, self.subject, problem)
             faults = _faults(values, attribution)  # waits for the device, so that the clock sees all of the work
             row = dataclasses.replace(
                 row,
@@ -271,8 +322,11 @@ class Evaluator:
             return self._nothing()
         subject, at = self._part(valid), torch.tensor(valid, device=values.device)
         maps = PlainMaps(values[at], {name: column[at.to(column.device)] for name, column in diagnostics.items()})
-        evaluated = evaluated_maps(subject, maps, _explainer(candidate))
-        scores = {name: _score_or_reasons(name, metric, evaluated) for name, metric in self.metrics.items()}
+        evaluated, nothing = evaluated_maps(subject, maps, _explainer(candidate)), Scores(_nan(len(valid)))
+        scores = {  # further maps would cost those of the method again
+            name: nothing if candidate.of and metric.requires_explainer else _score_or_reasons(name, metric, evaluated)
+            for name, metric in self.metrics.items()
+        }
         return scores if len(valid) == self.batch else {n: _spread(s, valid, self.batch) for n, s in scores.items()}
 
     def _part(self, valid: list[int]) -> EvaluationContext:

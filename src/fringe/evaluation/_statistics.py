@@ -371,8 +371,28 @@ def _mean_of_known(gaps: NDArray[np.float64]) -> NDArray[np.float64]:
 
 #: Marks scores of methods that were not shown to be better than those of every control.
 NOT_BETTER = "‡"
+#: What the mark means, on screens.
+NOT_BETTER_MEANS = (
+    f"{NOT_BETTER}: not shown to be better than every control: blind maps, and the method's own map made sharper "
+    "(power) or moved to the centre (centre_prior)"
+)
 #: Level of the tests.
 BELOW = 0.05
+#: Scores that differ by less are the same.
+SAME = 1e-6
+
+
+def is_rival(method: str, control: str, scores: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+    """Whether the scores (n,) of a control are to be beaten by those of a method.
+
+    A control that is made of the map of a method, ``MODIFIER:LABEL``, concerns the method with this label alone, and
+    only under a metric that it moves on most images: a score of the ranking is that of the sharper map, too.
+    """
+    owner = control.partition(":")[2]
+    if not owner:
+        return True
+    moved = np.abs(_finite(scores - other))
+    return owner == method and bool(moved.size) and float(np.median(moved)) > SAME
 
 
 @dataclass(frozen=True)
@@ -405,6 +425,8 @@ def compare_with_controls(
 ) -> dict[str, ControlTest]:
     """Test each method against every control under one metric.
 
+    A control that is made of a method's map counts where :func:`is_rival` says so.
+
     Args:
         scores: Scores (n,) by method and control, NaN where there is none.
         controls: Which of them are controls.
@@ -423,7 +445,8 @@ def compare_with_controls(
     sign = 1 if direction == "higher" else -1
     pairs: list[tuple[str, str]] = []
     for method in [label for label in scores if label not in controls]:
-        known = {control: values for control in controls if (values := _finite(scores[method] - scores[control])).size}
+        own = [control for control in controls if is_rival(method, control, scores[method], scores[control])]
+        known = {control: values for control in own if (values := _finite(scores[method] - scores[control])).size}
         ahead = {control: sign * float(np.mean(values)) for control, values in known.items()}
         behind = [control for control in ahead if ahead[control] <= 0]  # then no other control decides
         pairs += [(method, control) for control in ([min(behind, key=ahead.__getitem__)] if behind else ahead)]

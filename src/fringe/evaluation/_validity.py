@@ -263,7 +263,7 @@ def judge_metrics(
     """Judge metrics by the tidy rows of a comparison and those of :func:`degraded_scores`."""
     images = {name: i for i, name in enumerate(dict.fromkeys(row["image"] for row in scores))}
     methods = list(dict.fromkeys(row["method"] for row in scores if not row["control"]))
-    controls = list(dict.fromkeys(row["method"] for row in scores if row["control"] and row["method"] != DIFFUSION))
+    controls = list(dict.fromkeys(row["method"] for row in scores if _is_blind(row)))
     table = _table(scores, images)
     levels = {share: _table([row for row in degraded if row["share"] == share], images) for share in SHARES[1:]}
     results = [
@@ -280,6 +280,10 @@ def _table(rows: Sequence[Mapping[str, Any]], images: Mapping[str, int]) -> dict
         column = table.setdefault((row["metric"], row["method"]), np.full(len(images), np.nan))
         column[images[row["image"]]] = np.nan if row["score"] is None else row["score"]
     return table
+
+
+def _is_blind(row: Mapping[str, Any]) -> bool:
+    return row["control"] and row["method"] != DIFFUSION and ":" not in row["method"]
 
 
 def _reads_maps(metric: Metric) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fringe._tables import Styled, TextTable
 from fringe.attribution import tone_of
-from fringe.evaluation import NOT_BETTER
+from fringe.evaluation import NOT_BETTER, NOT_BETTER_MEANS
 from fringe.metrics import ARROW, Metric, best_of
 
 #: Rows of the table of explained images; the rest is in the summary.
@@ -122,7 +122,5 @@ def _legend(document: Mapping[str, Any]) -> str:
     costs = "n: images with a score; passes and seconds: of one image's map"
     counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
     marked = any(entry["better_than_controls"] is False for entry in document["table"])
-    tested = (
-        f"\n{NOT_BETTER}: not shown to be better than every control (sign-flip tests, adjusted after Holm)" * marked
-    )
+    tested = f"\n{NOT_BETTER_MEANS} (sign-flip tests, adjusted after Holm)" * marked
     return f"{summary} [95 % bootstrap interval over images]; {costs}{tested}{counts}"

@@ -15,7 +15,7 @@ from fringe.metrics._base import (
 from fringe.metrics._evaluate import METRICS, evaluate, evaluated_maps, get_metric, score, why_refused
 from fringe.metrics._information_curves import PerformanceInformationCurve
 from fringe.metrics._insertion_deletion import Deletion, Insertion
-from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
+from fringe.metrics._localisation import ExpectedHit, MassInside, ObjectBalance, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
 from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
@@ -54,6 +54,7 @@ __all__ = [
     "MassInside",
     "MaxSensitivity",
     "Metric",
+    "ObjectBalance",
     "PerformanceInformationCurve",
     "RandomLogit",
     "RankAccuracy",

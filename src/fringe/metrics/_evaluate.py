@@ -10,7 +10,7 @@ from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
 from fringe.metrics._information_curves import PerformanceInformationCurve
 from fringe.metrics._insertion_deletion import Deletion, Insertion
-from fringe.metrics._localisation import ExpectedHit, MassInside, RankAccuracy
+from fringe.metrics._localisation import ExpectedHit, MassInside, ObjectBalance, RankAccuracy
 from fringe.metrics._mas import MASDeletion, MASInsertion
 from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
 from fringe.metrics._quantus import KNOWN, quantus_metric
@@ -36,7 +36,7 @@ METRICS: dict[str, type[Metric]] = {
         *(CompletenessResidual, EndpointKL, TrackingErrorMean, TrackingErrorMax),
         *(SingleDeletion, SaCo, ROAD, PerformanceInformationCurve, DiffID, SignedInsertion),
         *(CumulativePredictionDifference, CumulativePredictionPreservation),
-        *(MassInside, RankAccuracy, ExpectedHit, RegionCompleteness),
+        *(MassInside, RankAccuracy, ExpectedHit, ObjectBalance, RegionCompleteness),
         *(MPRT, EfficientMPRT, RandomLogit),
     )
 }

@@ -45,7 +45,7 @@ class _Localisation(Metric):
         truth = truth_of(maps).flatten(1).to(maps.values.dtype)
         sign = torch.where((truth < 0).any(1), -1, 1).view(-1, 1, 1, 1)  # of the pixels of the truth in a right map
         values = reduced(maps.values * sign, self.reduction, self.smoothing).flatten(1)
-        inside = truth.abs().to(values.dtype)
+        inside = (truth != 0).to(values.dtype)
         scores, flags = self._score(values, inside)
         return Scores(scores, flags, {"chance": inside.mean(1)})
 
@@ -115,6 +115,36 @@ class ExpectedHit(_Localisation):
     def _score(self, values: Tensor, inside: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         largest = (values == values.amax(1, keepdim=True)).to(inside)
         return (largest * inside).sum(1) / largest.sum(1), {"tied": largest.sum(1) > 1}
+
+
+@dataclass(frozen=True)
+class ObjectBalance(_Localisation):
+    """The positive mass of a map on the weakest of several objects of the class, over that on the strongest.
+
+    1 shows all objects alike, 0 misses one. A map of noise shows them alike, too, so neither end is better: read it
+    beside ``mass_inside``. The truth numbers the objects, as that of the scene ``two_objects`` does; with fewer than
+    two, and without mass on any of them, there is no score (``no_positive_mass``).
+    """
+
+    name = "object_balance"
+    title = "Balance of objects"
+    source = "ours"
+    direction = "none"
+
+    def score(self, maps: EvaluatedMaps) -> Scores:
+        truth = truth_of(maps).flatten(1)
+        positive = reduced(maps.values, self.reduction, self.smoothing).flatten(1).clamp_min(0)
+        of_one = [(positive * (truth == number)).sum(1) for number in range(1, int(truth.max()) + 1)]
+        masses = torch.stack([*of_one, *[torch.zeros_like(positive[:, 0])] * (2 - len(of_one))])
+        present = torch.stack([(truth == n + 1).any(1) for n in range(len(masses))])
+        least = masses.masked_fill(~present, torch.inf).amin(0)
+        most = masses.amax(0)
+        empty = (most <= LEAST_MASS) | (present.sum(0) < 2)
+        share = torch.where(empty, torch.nan, least / most.clamp_min(torch.finfo(most.dtype).tiny))
+        return Scores(share, {"no_positive_mass": empty})
+
+    def _score(self, values: Tensor, inside: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        raise NotImplementedError("it needs the numbers of the objects")
 
 
 def reduced(values: Tensor, reduction: Reduction, smoothing: float) -> Tensor:

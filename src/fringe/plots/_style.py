@@ -54,8 +54,10 @@ METHODS = {
     "geoig_svi": "Geodesic IG (fitted path)",
     "rise": "RISE",
     "spectral_ig": "Spectral IG",
-    "captum": "Grad-CAM (Captum)",
-    "captum:grad_cam": "Grad-CAM",
+    "gradcam": "Grad-CAM",
+    "layercam": "LayerCAM",
+    "hirescam": "HiResCAM",
+    "captum": "Captum",
     "captum:occlusion": "Occlusion",
     "captum:gradient_shap": "GradientSHAP",
     "captum:deep_lift": "DeepLIFT",
@@ -71,11 +73,24 @@ METHODS = {
     "zennit:excitation_backprop": "Excitation backpropagation",
     "lxt": "AttnLRP (lxt)",
     "lxt:attnlrp": "AttnLRP",
+    "located": "Map × activation map",
+    "competing": "Map − other classes",
+    "power": "Power of a map",
+    "centre_prior": "Centre prior",
+    "other_cam": "Another image's region",
     "straight": "Straight line",
     "smooth": "Smoothed",
 }
 #: Words for a modifier, before the title of the method.
-_MODIFIED = {"straight": "Straight", "smooth": "Smoothed"}
+_MODIFIED = {
+    "straight": "Straight",
+    "smooth": "Smoothed",
+    "located": "Located",
+    "competing": "Competing",
+    "power": "Power",
+    "centre_prior": "Centre prior times",
+    "other_cam": "Another image's region times",
+}
 #: Inches that a letter of size ``TICK`` and a line of it take, and the margin around axes and figures.
 LETTER, LINE, MARGIN = 0.062, 0.17, 0.07
 
@@ -328,7 +343,9 @@ def method_title(label: str) -> str:
     if label in METHODS:
         return METHODS[label]
     if kind in _MODIFIED and rest:
-        return _MODIFIED[kind] + (f" ({number} px)" if number else "") + f": {method_title(rest)}"
+        return (
+            _MODIFIED[kind] + (f" ({number}{' px' * (kind == 'smooth')})" if number else "") + f": {method_title(rest)}"
+        )
     title = METHODS.get(name)
     return label if title is None else f"{title} ({rest})" if rest else title
 

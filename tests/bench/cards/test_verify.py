@@ -183,7 +183,7 @@ def test_a_method_beats_a_blind_map_only_with_certainty(metric, scores, control,
     if beats:
         assert said == "No failure was seen in these measurements."
     else:
-        assert ("worse than the blind map edge" in said) == worse
+        assert ("worse than the control edge" in said) == worse
         assert said.startswith(f"Scene, {METRICS[metric].title}: ")
 
 

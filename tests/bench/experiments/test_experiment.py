@@ -53,7 +53,7 @@ def test_memory_a_folder_and_processes_give_one_table(tmp_path, monkeypatch):
     assert numbers(memory).equals(numbers(folder))
     assert numbers(read_results(RunFolder(tmp_path / "run", create=False))).equals(numbers(folder))
     assert folder.frame["score"].to_list() == pytest.approx(other.frame["score"].to_list(), rel=1e-5)
-    assert memory.frame.height == 2 * (2 + 4) * 4
+    assert memory.frame.height == 2 * (2 + 6) * 4
     assert memory.frame["status"].cast(pl.String).unique().to_list() == ["ok"]
     assert memory.missing() == []
 
@@ -78,7 +78,7 @@ def test_what_a_folder_holds_is_not_computed_again(tmp_path, monkeypatch):
 def test_a_summary_is_the_estimate_of_each_method_and_metric():
     results = run_experiment(SPEC)
     table = results.summary(seed=3)
-    assert table.height == 2 * (2 + 4)
+    assert table.height == 2 * (2 + 6)
     for row in table.iter_rows(named=True):
         found = estimate(results.scores(row["model"], row["method"], row["metric"]), 3)
         assert (row["mean"], row["low"], row["high"], row["n"]) == (found.mean, found.low, found.high, 4)

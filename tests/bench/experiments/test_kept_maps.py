@@ -84,7 +84,7 @@ def test_kept_maps_give_the_rows_of_a_run_that_asked_for_all_at_once(tmp_path, m
     assert len(made) == 2 * 4 * 2  # of moved inputs alone, by FRInGe and its control diffusion
     found = table(tmp_path / "run")
     assert found.keys() == whole.keys()
-    assert len(found) == (2 + 5) * 5 * 4
+    assert len(found) == (2 + 7) * 5 * 4
     for key, row in found.items():
         assert as_told(row) == as_told(whole[key])
 
@@ -102,7 +102,7 @@ def test_metrics_that_make_maps_of_random_networks(tmp_path, monkeypatch):
     run_plan(plan, tmp_path / "run", RunOptions())
     found, whole = table(tmp_path / "run"), table(tmp_path / "whole")
     assert found.keys() == whole.keys()
-    assert len(found) == 4 * 5 * 2
+    assert len(found) == 4 * 7 * 2
     for key, row in found.items():
         assert as_told(row) == as_told(whole[key])
     edge = {row.metric: row.score for row in found.values() if row.method == "edge"}

@@ -39,7 +39,7 @@ def test_every_network_is_explained_on_the_examples_of_its_scene(tmp_path):
     frame = results.frame
     for model in results.models:
         rows = frame.filter(model=model)
-        assert len(rows) == 3 * 5 * 4  # examples, methods and controls, metrics
+        assert len(rows) == 3 * 7 * 4  # examples, methods and controls, metrics
         assert all(name.startswith(model) for name in rows["image_id"])
         assert rows["status"].cast(str).unique().to_list() == ["ok"]
         assert rows["target"].unique().to_list() == [1]
@@ -56,7 +56,7 @@ def test_fewer_examples_of_a_scene_are_less_work():
     maps = [(cost, count) for what, cost, count in planned_work_of([plan]) if what == "a map by ig"]
     assert maps == [(passes, 50), (passes, 2)]
     scores = {count for what, _, count in planned_work_of([plan]) if what == "the score mass_inside"}
-    assert scores == {5 * 50, 5 * 2}  # of ig and four controls
+    assert scores == {7 * 50, 7 * 2}  # of ig and six controls
 
 
 def test_a_run_is_resumed_grows_and_is_the_same_in_memory(tmp_path):

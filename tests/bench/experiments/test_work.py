@@ -64,7 +64,7 @@ def reference(many):
 def test_shards_batches_and_order_move_numbers_by_rounding_alone(many, reference, cut):
     found = rows_of(many, **cut)
     assert found.keys() == reference.keys()
-    assert len(found) == 7 * 2 * 6
+    assert len(found) == 9 * 2 * 6
     for key, row in found.items():
         other = reference[key]
         assert row.score == pytest.approx(other.score, abs=1e-4)
@@ -84,8 +84,12 @@ def test_one_score_is_that_of_a_larger_plan(many, reference):
     """What shares the plan with an image, a method or a metric does not move them."""
     few = replace(many, n=2, metrics={"insertion": Insertion()}, arms=plan(methods={"sg": SmoothGrad(samples=3)}).arms)
     found = rows_of(few)
-    assert found.keys() <= reference.keys()
+    of_map = {key for key, row in found.items() if row.method in ("power(1.5):sg", "centre_prior:sg")}
+    assert len(of_map) == 2 * 2  # of two images: the larger plan has those of its FRInGe
+    assert found.keys() - of_map <= reference.keys()
     for key, row in found.items():
+        if key in of_map:
+            continue
         assert row.score == pytest.approx(reference[key].score, abs=1e-4)
 
 

@@ -21,6 +21,7 @@ from fringe.bench.report._render import (
     legend,
     markdown_report,
 )
+from fringe.evaluation import NOT_BETTER_MEANS
 
 EVIL = r'50%_of & all $x^2$ #1 {a}\b~<script>|`*[c](d) "ü»'
 METHODS = ("fringe", "near", "far", EVIL, "random")
@@ -230,7 +231,7 @@ def test_notes_say_what_is_there_and_nothing_else(table):
     assert "95% bootstrap interval over images (1000 resamples, seed 0)" in text
     assert f"Holm for the {3 * 4} comparisons" in text
     assert "†: incomplete" in text
-    assert "‡: not shown to be better than every control." in text
+    assert f"{NOT_BETTER_MEANS}." in text
     assert "adjusted after Holm for 16 scores." in text
     assert flag_lines(table) == [
         "Flagged scores of the methods: zero_map 5 (MAS insertion 1, Insertion AUC 1, Infidelity 1, Max sensitivity 1, "

@@ -11,7 +11,7 @@ from fringe.classifier import Classifier
 from fringe.metrics import EvaluationContext, evaluate
 from fringe.paths import Problem
 
-NAMES = ("colour_counter", "patch_and")
+NAMES = ("colour_counter", "patch_and", "fooled_cam")
 
 
 def prepared(name, count=6, seed=0):
@@ -55,6 +55,25 @@ def test_integrated_gradients_finds_the_truth_exactly(name):
         torch.testing.assert_close(scored.values, torch.ones(6).double())
 
 
+def test_the_texture_draws_the_class_activation_map_and_the_mark_decides():
+    """Grad-CAM lies on the texture; HiResCAM and the gradient lie on the mark, exactly."""
+    _, context = prepared("fooled_cam")
+    texture = context.problem.inputs[:, 2] == 1
+    assert (texture.flatten(1).sum(1) >= 140).all()
+    assert not bool((texture & context.truth).any())
+
+    def shares(method, pixels):
+        values = maps_of(context, method).sum(1).clamp_min(0)
+        return (values * pixels).flatten(1).sum(1) / values.flatten(1).sum(1)
+
+    assert shares("gradcam", texture).min() > 0.98
+    assert shares("hirescam", context.truth).min() == 1
+    assert shares("ig", context.truth).min() > 0.99
+    with context.problem.model.session(torch.device("cpu")):
+        found = get_method("located:ig").attribute(context.problem)
+    assert found.diagnostics["hidden_share"].min() > 0.9  # the mark is nearly gone, which the diagnostics tell
+
+
 def test_the_and_needs_both_patches():
     network, context = prepared("patch_and")
     red = context.truth & (context.problem.inputs[:, 0] == 1)
@@ -88,7 +107,10 @@ def test_examples_are_made_again_from_plain_data():
     assert network.digest == scene.network(0, None, ()).digest
 
 
-@pytest.mark.parametrize(("name", "mark"), [("colour_counter", {"pixels": 1}), ("patch_and", {"side": 1})])
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [("colour_counter", {"pixels": 1}), ("patch_and", {"side": 1}), ("fooled_cam", {"side": 1, "texture": 2})],
+)
 def test_marks_are_drawn_over_the_whole_image(name, mark):
     """Each colour at every pixel; of two patches one in each half."""
     scene = SCENES[name](size=8, **mark)
@@ -107,6 +129,8 @@ def test_settings_are_checked():
         SCENES["colour_counter"](pixels=300)
     with pytest.raises(InputError, match="side: got 9"):
         SCENES["patch_and"](side=9)
+    with pytest.raises(InputError, match="texture: got 17, expected at most 16"):
+        SCENES["fooled_cam"](texture=17)
     with pytest.raises(InputError, match="gridpgg"):
         get_scene("gridpgg")
     assert get_scene("gridpg:nine").cells == 3

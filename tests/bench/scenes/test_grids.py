@@ -29,7 +29,7 @@ def drawn(name, count=8, seed=0, networks=None, images=IMAGES):
     return scene, network, scene.examples(networks or [network], images, count, seed)
 
 
-@pytest.mark.parametrize("name", ["gridpg", "gridpg:nine", "difull", "difull:last", "region"])
+@pytest.mark.parametrize("name", ["gridpg", "gridpg:nine", "difull", "difull:last", "region", "two_objects"])
 def test_images_of_a_grid(name):
     """Classes differ, but for the pair of the scenes that repeat one; the network is sure of each image."""
     scene, _, examples = drawn(name)
@@ -60,6 +60,24 @@ def test_every_class_of_a_grid_is_explained_and_its_cell_is_the_truth():
         assert truth[cell_of(x, 2, cell)].all()
         assert truth.sum() * 4 == truth.numel()
         assert int(network.module(part[None]).argmax()) == example.target
+
+
+def test_two_objects_are_numbered_and_weighed_against_each_other():
+    scene, network, examples = drawn("two_objects", 2)
+    assert network.module is MODEL.module
+    x, truth = map(torch.stack, zip(*(scene.make(example, network) for example in examples), strict=True))
+    assert truth.unique().tolist() == [0, 1, 2]
+    first, last = truth[0, *cell_of(x, 2, 0)], truth[0, *cell_of(x, 2, 3)]
+    assert bool((first == 1).all() & (last == 2).all())
+    problem = Problem.of(Classifier(MODEL.module), x, target=[example.target for example in examples])
+    context = EvaluationContext(problem, truth)
+    maps = torch.zeros_like(x)
+    maps[:, :, 0, 0], maps[0, :, -1, -1], maps[1, :, -1, -1], maps[:, :, 0, -1] = 2.0, 0.5, -3.0, 7.0
+    scored = evaluate(context, maps, ["object_balance", "mass_inside"])
+    assert scored["object_balance"].values.tolist() == [0.25, 0.0]
+    torch.testing.assert_close(scored["mass_inside"].values, torch.tensor([2.5 / 9.5, 2 / 9]).double())
+    single = EvaluationContext(problem, truth == 1)
+    assert bool(evaluate(single, maps, ["object_balance"])["object_balance"].values.isnan().all())
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fringe._files import write_files
 from fringe._tables import ARROW, Styled, TextTable
 from fringe._text import first_paragraph, plain, to_json
@@ -38,7 +40,7 @@ from fringe.bench.report import (
 )
 from fringe.bench.scenes import Gate
 from fringe.errors import InputError
-from fringe.evaluation import Difference, Estimate, estimate, holm, paired
+from fringe.evaluation import Difference, Estimate, estimate, holm, is_rival, paired
 from fringe.metrics import METRICS, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
 
@@ -51,10 +53,10 @@ _OF_METRIC = {
 
 @dataclass(frozen=True)
 class Line:
-    """Summary of one measurement under a metric: mean or median score of the method and of each blind map, by name,
+    """Summary of one measurement under a metric: mean or median score of the method and of each control, by name,
     with their intervals.
 
-    ``rival`` is the blind map with the best score; None if methods need not beat blind maps. ``difference`` is the
+    ``rival`` is the control with the best score; None if methods need not beat controls. ``difference`` is the
     score of the method minus that of the rival, on the same examples.
     """
 
@@ -67,14 +69,14 @@ class Line:
 
     @property
     def beats_controls(self) -> bool | None:
-        """Whether the method is significantly better than the best blind map; None without a rival."""
+        """Whether the method is significantly better than the best control; None without a rival."""
         if self.difference is None or not math.isfinite(self.difference.low):
             return None
         return self.difference.low > 0 if self.kind.direction == "higher" else self.difference.high < 0
 
     @property
     def is_worse(self) -> bool:
-        """Whether the best blind map is significantly better than the method."""
+        """Whether the best control is significantly better than the method."""
         if self.difference is None:
             return False
         return self.difference.high < 0 if self.kind.direction == "higher" else self.difference.low > 0
@@ -87,27 +89,37 @@ class Line:
 
 
 def summarise_measurement(measurement: Measurement, seed: int) -> Line:
-    """Summarise a measurement by estimates and the difference from the best blind map; ``seed`` keys the resamples."""
+    """Summarise a measurement by estimates and the difference from the best control; ``seed`` keys the resamples."""
     kind = METRICS[str(measurement.settings["metric"])]
     clusters = measurement.clusters or None
     score = estimate(measurement.scores, seed, kind.aggregate, clusters=clusters)
     controls = {k: estimate(v, seed, kind.aggregate, clusters=clusters) for k, v in measurement.controls.items()}
-    known = {name: value.value for name, value in controls.items() if math.isfinite(value.value)}
+    known = {
+        name: value.value
+        for name, value in controls.items()
+        if math.isfinite(value.value) and (name in BLIND or _is_moved(measurement, name))
+    }
     if not known or kind.direction == "none" or measurement.part not in COMPARED:
         return Line(measurement, kind, score, controls)
     rival = (max if kind.direction == "higher" else min)(known, key=lambda name: known[name])
     return Line(measurement, kind, score, controls, rival, _difference(measurement, rival, seed))
 
 
+def _is_moved(measurement: Measurement, control: str) -> bool:
+    """Whether a control of the method's map has other scores than the map."""
+    scores = (np.asarray(column) for column in (measurement.scores, measurement.controls[control]))
+    return is_rival("map", f"{control}:map", *scores)
+
+
 def _difference(measurement: Measurement, control: str, seed: int) -> Difference:
-    """Score of the method minus that of a blind map, on the same examples."""
+    """Score of the method minus that of a control, on the same examples."""
     summary = METRICS[str(measurement.settings["metric"])].aggregate
     pair = measurement.scores, measurement.controls[control]
     return paired(*pair, seed=seed, summary=summary, clusters=measurement.clusters or None)
 
 
 def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
-    """List failed checks and gates, missing scores, and metrics where a blind map scores as well, as sentences."""
+    """List failed checks and gates, missing scores, and metrics where a control scores as well, as sentences."""
     said = [f"The {clause}." for clause in card.failures()]
     for scene, gates in card.gates.items():
         broken = [f"{gate.name} is {gate.value:.3g}" for gate in gates if not gate.holds]
@@ -120,7 +132,7 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
         if line.beats_controls is False and line.rival is not None:
             word = "worse than" if line.is_worse else "not certainly better than"
             rival = number(line.controls[line.rival].value)
-            said.append(f"{where}: {number(line.score.value)}, {word} the blind map {line.rival} ({rival}).")
+            said.append(f"{where}: {number(line.score.value)}, {word} the control {line.rival} ({rival}).")
     doubtful = {word: count for word, count in card.verdicts.items() if word not in ("ok", "unchecked")}
     said += [f"{count} of {sum(card.verdicts.values())} maps of digits are {word}." for word, count in doubtful.items()]
     return tuple(said) or ("No failure was seen in these measurements.",)
@@ -132,7 +144,7 @@ def not_measured(card: Card) -> tuple[str, ...]:
 
 
 def describe_card(card: Card) -> list[str | TextTable]:
-    """Describe a card in text: scores of the method and of blind maps, checks, cost, and failures."""
+    """Describe a card in text: scores of the method and of controls, checks, cost, and failures."""
     lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
     parts = [line.measurement.part for line in lines]
     rows = [
@@ -146,7 +158,7 @@ def describe_card(card: Card) -> list[str | TextTable]:
         for line in lines
     ]
     rules = [index for index, (part, following) in enumerate(pairwise(parts)) if part != following]
-    numbers = ("score", "n", "best blind map")
+    numbers = ("score", "n", "best control")
     counts = " + ".join(f"{count:.0f} {name}" for name, count in card.passes.items() if count)
     states = Counter(check.state for check in card.checks)
     not_applicable = states.pop("does not apply", 0)
@@ -187,7 +199,7 @@ def card_report(card: Card, command: str = "") -> Report:
     figure = _forest(card, lines)
     sections = [_scores(part, [line for line in lines if line.measurement.part == part]) for part in parts]
     if figure is not None:
-        sections.append(Section("The method minus each blind map", images=(figure,)))
+        sections.append(Section("The method minus each control", images=(figure,)))
     chapters = [short, Chapter("Measurements", tuple(sections))] if sections else [short]
     if card.checks or card.gates:
         chapters.append(Chapter("Checks", tuple(_checks(card))))
@@ -238,7 +250,7 @@ def write_card(card: Card, folder: str | Path, command: str = "") -> tuple[Path,
 
 
 def card_of_run(run: str | Path, method: str, plan: str | None = None) -> Card:
-    """Make a card from the scores of a benchmark, with all its images and blind maps.
+    """Make a card from the scores of a benchmark, with all its images and controls.
 
     Args:
         run: The run folder.
@@ -267,9 +279,9 @@ def card_of_run(run: str | Path, method: str, plan: str | None = None) -> Card:
             metric,
             tuple(map(float, results.scores(model, method, metric))),
             {
-                control: tuple(map(float, results.scores(model, control, metric)))
+                control.partition(":")[0]: tuple(map(float, results.scores(model, control, metric)))
                 for control in results.methods(model)
-                if results.is_control(control) and control in BLIND  # not diffusion, which runs the model
+                if results.is_control(control) and (control in BLIND or control.partition(":")[2] == method)
             },
             settings=results.manifest.metrics[metric]["settings"],
             clusters=results.clusters(model, metric) or (),
@@ -308,7 +320,7 @@ def _scores(part: str, lines: Sequence[Line]) -> Section:
     has_chance = any(line.measurement.chance is not None for line in lines)
     is_compared = any(line.beats_controls is not None for line in lines)
     head = ("on", "metric", "score", "n", *names, *(["chance"] if has_chance else []))
-    head += ("beats blind maps",) if is_compared else ()
+    head += ("beats controls",) if is_compared else ()
     answers = {True: "yes", False: "no", None: "—"}
     rows = [
         (
@@ -359,7 +371,7 @@ def _bounds(least: float | None, most: float | None) -> str:
 
 
 def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
-    """Plot paired differences from every blind map: mass inside for the scenes, and every intervention."""
+    """Plot paired differences from every control: mass inside for the scenes, and every intervention."""
     chosen = [line for line in lines if line.kind.direction != "none" and _is_drawn(line.measurement)]
     pairs = [(line, name) for line in chosen for name in line.measurement.controls]
     differences = [_difference(line.measurement, name, card.seed) for line, name in pairs]
@@ -378,7 +390,7 @@ def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
     if not panels:
         return None
     caption = (
-        f"{card.label} minus each blind map on the same examples, with the 95 % bootstrap interval; the side on which "
+        f"{card.label} minus each control on the same examples, with the 95 % bootstrap interval; the side on which "
         f"the method is better is shaded; p is adjusted for all {len(pairs)} comparisons. "
         "Scenes: mass inside the truth."
     )

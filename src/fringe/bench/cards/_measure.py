@@ -19,7 +19,7 @@ from fringe.bench.scenes import Gate, Scene, get_scene
 from fringe.classifier import Classifier
 from fringe.data import digits_samples, find_inputs
 from fringe.errors import FringeError, InputError, require_positive
-from fringe.evaluation import Candidate, Evaluator, MethodResult
+from fringe.evaluation import Candidate, Evaluator, MethodResult, map_controls
 from fringe.metrics import EvaluationContext, get_metric
 from fringe.models import load_model
 from fringe.paths import JVPUse, Problem
@@ -50,20 +50,21 @@ PARTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
 }
 #: In benchmarks: properties of a map and its path that only methods designed for them can fail.
 PATH, PATH_METRICS = "Path and sparseness", ("endpoint_kl", "tracking_error_mean", "tracking_error_max", "sparseness")
-#: Parts in which a method should beat blind maps. Robustness is not one: a blind map may be insensitive to noise.
+#: Parts in which a method should beat its controls. Robustness is not one: a blind map may be insensitive to noise.
 COMPARED = ("Localisation", "Interventions", "Sanity", "Scores")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Scores of a method and of blind maps under one metric.
+    """Scores of a method and of its controls under one metric.
 
     Attributes:
         part: Heading of the card.
         subject: The scene, or the images.
         metric: Label of the metric.
         scores: Scores (n,) of the method, NaN where there is none.
-        controls: Scores (n,) of each blind map, by name.
+        controls: Scores (n,) of each blind map, and of the method's own map made sharper or moved to the centre, by
+            name.
         chance: Score of a uniform map by definition, if the metric states it.
         settings: Record of the metric.
         clusters: Names (n,) of clusters of examples that share pixels; empty where none do.
@@ -302,9 +303,10 @@ class _Measuring:
         metrics: Sequence[str],
         clusters: tuple[str, ...] = (),
     ) -> MethodResult:
-        """Score the method and the blind maps; return the method's result."""
+        """Score the method, the blind maps and the controls of its map; return the method's result."""
         blind = [Candidate(name, None) for name in BLIND]
-        candidates = [Candidate(self.method.label, self.method), *blind]
+        own = map_controls(self.method.label, self.method)
+        candidates = [Candidate(self.method.label, self.method, kept=True), *blind, *own]
         with context.problem.model.session(context.problem.inputs.device):
             chosen = {metric: get_metric(metric) for metric in metrics}
             rows = Evaluator(context, candidates, chosen, None).rows(keep_maps=True)
@@ -320,7 +322,11 @@ class _Measuring:
                     subject,
                     metric,
                     column,
-                    {row.label: scores for row, scores in zip(rows[1:], controls, strict=True) if row.error is None},
+                    {
+                        row.label.partition(":")[0]: scores
+                        for row, scores in zip(rows[1:], controls, strict=True)
+                        if row.error is None
+                    },
                     None if chance is None else float(chance.nanmean()),
                     chosen[metric].record(),
                     clusters,

@@ -16,7 +16,7 @@ from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, find_inputs
 from fringe.errors import InputError, install_hint
-from fringe.evaluation import CONTROLS, Candidate, control_candidates
+from fringe.evaluation import CONTROLS, Candidate, control_candidates, with_controls
 from fringe.inputs import default_model
 from fringe.metrics import METRICS, Metric, get_metric
 from fringe.settings import canonical_name, nearest_known, with_settings
@@ -79,8 +79,8 @@ class Plan:
 
     def candidates(self, arm: Arm) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
-        controls = control_candidates(arm.methods) if self.controls else []
-        return [*(Candidate(label, method) for label, method in arm.methods.items()), *controls]
+        methods = [Candidate(label, method) for label, method in arm.methods.items()]
+        return with_controls(methods) if self.controls else methods
 
     def limit(self, metric: str) -> int:
         """How many images a metric is computed on."""
@@ -339,8 +339,9 @@ def planned_work(
     """List what maps and scores would take, as far as the settings tell: what is computed, the forward and backward
     passes of one, and how many. ``limits`` are metrics that are computed on the first images only; ``controls`` says
     that those of the methods are computed, too."""
-    if controls:
-        methods = {**methods, **{one.label: one.method for one in control_candidates(methods)}}
+    if controls:  # those of a method's map are made without a pass
+        more = {one.label: None if one.of else one.method for one in control_candidates(methods)}
+        methods = {**methods, **more}
     makers = [(f"a map by {name}", method.planned_passes or 0.0) for name, method in methods.items() if method]
     work: list[tuple[str, float, float]] = []
     for label, metric in metrics.items():

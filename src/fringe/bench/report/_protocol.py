@@ -42,9 +42,11 @@ def protocol(results: Results) -> tuple[str, ...]:
     controls = sorted({m for model in results.models for m in results.methods(model) if results.is_control(m)})
     if controls:
         path = "; only diffusion runs it, along a path that ignores it" if "diffusion" in controls else ""
+        made = "; those named MODIFIER:METHOD are made of the map of this method, and concern it alone"
+        made = made if any(":" in name for name in controls) else ""
         sentences.append(
             f"Control maps ({', '.join(controls)}) stand below the methods. A score says little unless it is "
-            f"better than theirs. They do not depend on the model{path}."
+            f"better than theirs. They do not depend on the model{path}{made}."
         )
     sentences.append(
         "All methods get the same images, targets and noise; differences between them are paired by image."

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from fringe._text import counted, printable
 from fringe.bench.report._table import LARGE, UNFIT, Table, TableCell, half_width
-from fringe.evaluation import LEVEL, NOT_BETTER, RESAMPLES, Estimate
+from fringe.evaluation import LEVEL, NOT_BETTER, NOT_BETTER_MEANS, RESAMPLES, Estimate
 
 #: Marks cells with images that were not computed.
 INCOMPLETE = "†"
@@ -198,7 +198,7 @@ def legend(table: Table) -> list[str]:
         )
     if tests := table.control_tests:
         lines.append(
-            f"{NOT_BETTER}: not shown to be better than every control. The greatest p of the sign-flip test against "
+            f"{NOT_BETTER_MEANS}. The greatest p of the sign-flip test against "
             f"each control counts, adjusted after Holm for {counted(len(tests), 'score')}. Such a score is no "
             "evidence for the map."
         )

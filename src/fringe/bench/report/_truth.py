@@ -10,14 +10,22 @@ from fringe.bench.experiments import Manifest, Results
 from fringe.bench.report._failures import cost_of_maps
 from fringe.bench.report._render import Chapter, Section, SimpleTable, format_number, with_spread
 from fringe.bench.report._table import decimals_for
-from fringe.evaluation import NOT_BETTER, ControlTest, Estimate, adjust_tests, compare_with_controls, estimate
+from fringe.evaluation import (
+    NOT_BETTER,
+    NOT_BETTER_MEANS,
+    ControlTest,
+    Estimate,
+    adjust_tests,
+    compare_with_controls,
+    estimate,
+)
 from fringe.metrics import ARROW, METRICS
 
 _READING = (
     "Mean ± half the width of the 95 % bootstrap interval. Examples that share pixels are resampled together, and "
     "where a scene has several networks these are resampled, too: scores.csv has each of them. n is the number of maps "
     "with a score, the fewest and the most of a column. Chance is the score of a map that says nothing. "
-    f"{NOT_BETTER}: not shown to be better than every control, for these networks. The greatest p of the sign-flip "
+    f"{NOT_BETTER_MEANS}, for these networks. The greatest p of the sign-flip "
     "test against each control counts, adjusted after Holm for the methods and scores of a table. A smoothed score "
     "filters the map first: do not compare it with an unsmoothed score."
 )

@@ -129,7 +129,7 @@ class Scene(Settings):
 
         Returns:
             The input (C, H, W), and the pixels (H, W) that the network uses: True or False if they are evidence for the
-            target, -1 among zeros if they are evidence against it.
+            target, -1 among zeros if they are evidence against it; or the numbers 1, 2, ... of several objects.
         """
 
     def gates(self, network: LoadedModel, model: LoadedModel | None, images: Sequence[ImageRef]) -> tuple[Gate, ...]:

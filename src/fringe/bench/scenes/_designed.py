@@ -43,11 +43,17 @@ class _Designed(Scene):
         for colour, pixels in self._marks(rng, number):
             x[:, pixels] = torch.tensor(colour)[:, None]
             truth |= pixels
+        for colour, pixels in self._decoys(rng, number):
+            x[:, pixels & ~truth] = torch.tensor(colour)[:, None]
         return model.preprocessing.normalise(x), truth
 
     @abstractmethod
     def _marks(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
         """The colour and the pixels (size, size) of each mark of an image."""
+
+    def _decoys(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
+        """The same of what the network sees and does not use; marks lie over it."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,73 @@ class PatchAnd(_Designed):
             mask[row : row + self.side, column : column + self.side] = True
             marks.append((colour, mask))
         return marks
+
+
+@dataclass(frozen=True)
+class FooledCAM(_Designed):
+    """A network whose last layer sees a blue texture, and whose score is decided by a small red mark.
+
+    The activations of the texture are large and the gradient there is exactly zero: Grad-CAM weighs a channel by its
+    mean gradient, which is that of the other places, and lies on the texture. A map times such an activation map keeps
+    a fiftieth of the mark, and a path that is kept in that region cannot move it.
+    """
+
+    name: ClassVar[str] = "fooled_cam"
+    title: ClassVar[str] = "Fooled class activation map"
+    source: ClassVar[str] = "ours; after Draelos and Carin 2020"
+    answer: ClassVar[str] = "the weights are set so that the logit counts red pixels, and a gate closes on the texture"
+
+    side: Annotated[PositiveInt, Doc("side of the mark", "pixels")] = 2
+    texture: Annotated[PositiveInt, Doc("side of the texture", "pixels")] = 12
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("side", "texture"):
+            require(getattr(self, name) <= self.size, name, getattr(self, name), f"at most {self.size}")
+
+    def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
+        """Make the network; see :meth:`Scene.network`."""
+        return _loaded(self.name, GatedNetwork(6.0 / self.side**2))
+
+    def _marks(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
+        return [(_RED, self._square(rng, f"mark {number}", self.side))]
+
+    def _decoys(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
+        return [(_BLUE, self._square(rng, f"texture {number}", self.texture))]
+
+    def _square(self, rng: KeyedGenerator, name: str, side: int) -> Tensor:
+        row, column = rng.integers(name, self.size - side + 1, 2)
+        mask = torch.zeros(self.size, self.size, dtype=torch.bool)
+        mask[row : row + side, column : column + side] = True
+        return mask
+
+
+class GatedNetwork(nn.Module):
+    """Count red pixels with a channel that is larger on blue ones, where a gate closes: logits zero, and the count.
+
+    With the tests r and b of a pixel for red and blue, as in :class:`ColourNetwork`, and g, which sees a weaker blue,
+    the last layer has the activations ``r / 50 + b`` and ``g``; the logit is the sum of ``50 (r / 50 + b)
+    relu(1 - 10 g)`` times ``scale``. Where b is positive, the gate is closed, on every way to the texture from black.
+    """
+
+    def __init__(self, scale: float):
+        super().__init__()
+        self.test, self.last = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 2, 1, bias=False)
+        with torch.no_grad():
+            colours = torch.tensor([_RED, _BLUE, _BLUE])
+            self.test.weight.copy_((4 * colours - 2)[:, :, None, None])
+            self.test.bias.copy_(torch.tensor([-1.0, -1.0, -0.2]))  # pyright: ignore[reportOptionalMemberAccess]
+            self.last.weight.copy_(torch.tensor([[0.02, 1.0, 0.0], [0.0, 0.0, 1.0]])[:, :, None, None])
+        self.scale = scale
+        self.eval().requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen, blue = self.last(self.test(x).relu()).unbind(1)
+        score = self.scale * 50 * (seen * (1 - 10 * blue).relu()).sum((1, 2))
+        return torch.stack([torch.zeros_like(score), score], 1)
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale}"
 
 
 class ColourNetwork(nn.Module):

@@ -2,8 +2,8 @@
 
 from fringe.bench.scenes._base import Scene
 from fringe.bench.scenes._blockdigits import BlockDigits
-from fringe.bench.scenes._designed import ColourCounter, PatchAnd
-from fringe.bench.scenes._grids import DiFull, GridPG, RegionSum
+from fringe.bench.scenes._designed import ColourCounter, FooledCAM, PatchAnd
+from fringe.bench.scenes._grids import DiFull, GridPG, RegionSum, TwoObjects
 from fringe.bench.scenes._trigger import Trigger
 from fringe.bench.scenes._watermark import Watermark
 from fringe.bench.scenes._xai_tris import XAITris
@@ -13,7 +13,10 @@ from fringe.settings import configured
 #: The scenes by name.
 SCENES: dict[str, type[Scene]] = {
     kind.name: kind
-    for kind in (GridPG, DiFull, RegionSum, ColourCounter, PatchAnd, Watermark, Trigger, XAITris, BlockDigits)
+    for kind in (
+        *(GridPG, TwoObjects, DiFull, RegionSum, ColourCounter, PatchAnd, FooledCAM),
+        *(Watermark, Trigger, XAITris, BlockDigits),
+    )
 }
 
 
