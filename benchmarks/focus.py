@@ -8,10 +8,10 @@ For each region, with the floor 0.2: the paths that keep it; how many of these h
 
 import warnings
 
-import shared_models
 import torch
 
 import fringe
+import shared_models
 from fringe.attribution._focus import DOUBTFUL_ABOVE, Region
 from fringe.paths import Problem
 
@@ -42,7 +42,9 @@ def main() -> None:
         "a corner": corner,
     }
     plain = fringe.attribute(model, x).diagnostics["path_length"]
-    print("| region | floor 0.2 is kept | ratio above", DOUBTFUL_ABOVE, "| ratio, median | length over the unfocused one |")
+    print(
+        f"| region | floor 0.2 is kept | ratio above {DOUBTFUL_ABOVE} | ratio, median | length over the unfocused one |"
+    )
     print("|---|---|---|---|---|")
     for name, weights in regions.items():
         found = fringe.attribute(model, x, method=fringe.FRInGe(focus=weights)).diagnostics
