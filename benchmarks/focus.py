@@ -7,6 +7,7 @@ For each region, with the floor 0.2: the paths that keep it; how many of these h
 """
 
 import warnings
+from typing import Any
 
 import torch
 
@@ -33,7 +34,7 @@ def main() -> None:
 
     own, corner = region("cam", order[:, 0]), torch.zeros(COUNT, 1, 32, 32)
     corner[:, :, :10, :10] = 1.0
-    regions = {
+    regions: dict[str, Any] = {
         "the class itself": own,
         "contrast": region("contrast", order[:, 0]),
         "the second class": region("cam", order[:, 1]),
