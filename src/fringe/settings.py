@@ -191,7 +191,8 @@ class Setting:
     def _read(self, text: str) -> Any:
         if NoneType in self.types and text.lower() == "none":
             return None
-        if any(get_origin(member) is tuple for member in self.types):
+        named = [value for member in self.types if get_origin(member) is Literal for value in get_args(member)]
+        if text not in named and any(get_origin(member) is tuple for member in self.types):
             return json.loads(text) if text.startswith("[") else text.split(",")
         return text
 

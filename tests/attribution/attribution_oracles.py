@@ -40,10 +40,10 @@ class DenseStep:
 
 
 class DenseFRInGe:
-    """The method ``m`` on one image of (2, 8, 8), solved exactly."""
+    """The method ``m`` on one image of (2, 8, 8), solved exactly; ``scale`` (n,) is what its cap multiplies v by."""
 
-    def __init__(self, model, m: fringe.FRInGe):
-        self.model, self.m, self.temperature = model, m, 1.0
+    def __init__(self, model, m: fringe.FRInGe, scale: Tensor | float = 1.0):
+        self.model, self.m, self.scale, self.temperature = model, m, scale, 1.0
         rough = laplacian_matrix(8, 8)
         self.ltl = torch.block_diag(*[rough.T @ rough] * 2)
 
@@ -91,7 +91,7 @@ class DenseFRInGe:
         if m.kl_bound:
             bounds.append(math.sqrt(2 * m.tau / (norm + 1e-12)))
         if isinstance(m.delta_euc, float):
-            bounds.append(m.delta_euc / (v.norm().item() + 1e-12))
+            bounds.append(m.delta_euc / ((self.scale * v).norm().item() + 1e-12))
         return DenseStep(v, min(bounds), norm, along)
 
     def directions(self, root: Tensor, waypoint: Tensor) -> Tensor:

@@ -22,14 +22,14 @@ CHEAP = {
     "agi": [fringe.AGI(steps=3, classes=2), fringe.AGI(steps=3, classes=1, mode="official")],
     "blur_ig": [fringe.BlurIG(steps=6), fringe.BlurIG(steps=6, mode="derivative")],
     "expected_gradients": [fringe.ExpectedGradients(samples=6)],
-    "fringe": [fringe.FRInGe(tau=0.1, cg_iterations=6)],
+    "fringe": [fringe.FRInGe(tau=0.1, cg_iterations=6), fringe.FRInGe(tau=3e-2, focus="cam")],
     "fringe_b": [METHODS["fringe_b"](tau=0.1)],
     "geoig_knn": [fringe.GeoIGKNN(neighbours=2, order=2)],
     "geoig_svi": [fringe.GeoIGSVI(steps=6, iterations=2), fringe.GeoIGSVI(steps=6, iterations=2, mode="official")],
     "ggig": [fringe.GGIG(intervals=4, iterations=3)],
     "guided_ig": [fringe.GuidedIG(steps=5)],
     "idg": [fringe.IntegratedDecisionGradients(steps=5), fringe.IntegratedDecisionGradients(steps=5, mode="official")],
-    "ig": [fringe.IntegratedGradients(steps=8)],
+    "ig": [fringe.IntegratedGradients(steps=8), fringe.IntegratedGradients(steps=8, focus="cam")],
     "ig2": [fringe.IG2(steps=5, references=2)],
     "smoothgrad": [fringe.SmoothGrad(samples=4)],
     "gradcam": [fringe.GradCAM()],
@@ -81,6 +81,9 @@ COMPETING = {
     "explained_class": "it compares classes itself, and takes no contrast",
 }
 EXPECTED = {
+    fringe.FRInGe(tau=3e-2, focus="cam"): {
+        "explained_class": "of two classes at once the larger of their maps is the focus"
+    },
     fringe.Located(fringe.IntegratedGradients(steps=6)): NO_LAYER,
     fringe.OtherCAM(fringe.IntegratedGradients(steps=6)): NO_LAYER
     | {"batch_of_one": "the region is that of another image of the batch"},
@@ -183,7 +186,7 @@ def test_a_setting_that_makes_no_sense_is_refused_by_its_name(name):
     kind = METHODS[name]
     for label, setting in settings_of(kind).items():
         whole, real = int in setting.types, float in setting.types
-        wrong = ["no such"] if label not in ("of", "layer") else []  # the name of a method, and of a module
+        wrong = ["no such"] if label not in ("of", "layer", "focus_layer") else []  # names of a method, of modules
         wrong += [math.nan, -1] if whole or real else []
         wrong += [0, 2.5] if whole and not real else []
         for value in wrong:

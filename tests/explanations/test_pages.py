@@ -175,3 +175,14 @@ def test_wrong_numbers_of_classes_are_refused(tmp_path):
 def test_the_index_names_the_method_as_the_sheet_does(tmp_path):
     explain(tmp_path, ["embedded:digits:0:1"], method="fringe:preview", set=[])
     assert "<h1>digits · FRInGe (preview)</h1>" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+def test_where_the_path_depends_on_the_class_a_page_shows_one_class(tmp_path):
+    """With a focus that is the class's, several classes would have another path, and so another map than without."""
+    focused = {"set": (*QUICK, "focus=cam"), "inputs": ["embedded:digits:3:4"]}
+    (shown,), (bare,) = explain(tmp_path / "a", **focused), explain(tmp_path / "b", figures=False, **focused)
+    mine, theirs = (load_file(result.folder / "attribution.safetensors")["values"] for result in (shown, bare))
+    assert torch.equal(mine, theirs)
+    (one,) = document(shown.folder)["classes"]
+    assert "; focused with floor 0." in one["advice"]
+    assert shown.record["diagnostics"]["focus_found"] == 1.0

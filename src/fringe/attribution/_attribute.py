@@ -107,7 +107,8 @@ def attribute(
         target: ``"predicted"``, an integer, or one integer per image. ``"top5"`` (any number) or integers (B, K)
             explain K classes: the maps are then (B, K, *S). FRInGe's path does not depend on the class and is run
             once, at K - 1 further vector-Jacobian products a step, and each class halves the segments that it needs
-            itself: a map does not depend on the other classes. Other methods take K times as long.
+            itself: a map does not depend on the other classes, unless a ``focus`` does, whose weights are then the
+            largest of theirs. Other methods take K times as long.
         contrast: A class, or one per image: explain why the target and not this class, by the difference of their
             scores.
         score: The explained score, as of :class:`Classifier` (default: the logit), or a function of what the model

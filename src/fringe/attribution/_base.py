@@ -323,6 +323,7 @@ class Attributor(Settings):
             computes; ``quick`` our settings with some hundreds of gradients per image.
         uses_references: Whether maps depend on the reference images of the input space.
         many_targets: Whether one path serves K classes of an image: ``problem.target`` is then (B, K).
+        path_of_targets: Whether that path depends on the K classes, so that a map does: pages then show one class.
         many_paths: Whether an image has several paths with different ends.
         has_path: Whether a result can hold the path of an image.
         is_complete: Whether maps add up to a change of the score, so that their gap is a number.
@@ -337,6 +338,7 @@ class Attributor(Settings):
     source: ClassVar[str] = ""
     uses_references: ClassVar[bool] = False
     many_targets: ClassVar[bool] = False
+    path_of_targets: ClassVar[bool] = False
     many_paths: ClassVar[bool] = False
     has_path: ClassVar[bool] = True
     is_complete: ClassVar[bool] = True

@@ -10,9 +10,11 @@ from importlib import resources
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
+from torch import Tensor
 
 from fringe.attribution._base import Attribution, Attributor
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
+from fringe.attribution._focus import Focus, FocusFloor, FocusLayer, Region, length_ratio, read_focus
 from fringe.attribution._integrate import PathIntegral, integrate
 from fringe.attribution._quadrature import Quadrature, Rule
 from fringe.attribution._segments import SegmentTerms
@@ -226,8 +228,12 @@ class FRInGe(Attributor):
         tuple[float, ...] | tuple[tuple[float, ...], ...] | None,
         Doc("reference distribution (C,) or (B, C); none: uniform"),
     ] = None
+    focus: Focus = "none"
+    focus_floor: FocusFloor = 0.2
+    focus_layer: FocusLayer = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "focus", read_focus(self.focus))
         if self.reference is not None:
             object.__setattr__(self, "reference", _distribution(self.reference))
         super().__post_init__()
@@ -326,11 +332,16 @@ class FRInGe(Attributor):
         )
 
     @property
+    def path_of_targets(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
+        return self.focus in ("cam", "contrast")
+
+    @property
     def planned_passes(self) -> float:
         path = self.path(1)
         steps = path.limit(self.steps or self._most_steps)
         products = {"natural": 1 + 2 * self.cg_iterations, "geodesic": path.step.fisher_rank}.get(self.solve, 1)
-        return steps * (3 + products)  # and a forward pass, the score's gradient, the length of the step
+        # and a forward pass, the score's gradient, the length of the step
+        return steps * (3 + products) + self._region.planned_passes
 
     def jvp_use(self, problem: Problem) -> JVPUse:
         path = self.fitted(problem).path(1)
@@ -350,10 +361,20 @@ class FRInGe(Attributor):
     def attribute(self, problem: Problem) -> Attribution:
         if (fitted := self.fitted(problem)) != self:
             return fitted.attribute(problem)
+        # the control's work is to smooth the image, and not to come near the reference
+        enough = ("short", "stalled") if self.solve == "diffusion" else ()
+        return self._region.explain(problem, self._walk, ("ok", "at_reference", *enough))
+
+    @property
+    def _region(self) -> Region:
+        return Region(self.focus, self.focus_floor, self.focus_layer)
+
+    def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
+        """The maps of paths in coordinates with this ``scale``, which broadcasts to (B, *S); None: 1."""
         path = self.path(problem.inputs[0].numel())
         depth = AUTO_DEPTH[path.step.smoothing.structure] if self.quadrature_depth == "auto" else self.quadrature_depth
         rule = Quadrature(self.quadrature, self.quadrature_rtol, depth)
-        terms = SegmentTerms(FisherRaoPath.on(path, problem), rule, problem)
+        terms = SegmentTerms(FisherRaoPath.on(path, problem, scale), rule, problem)
         result, start = integrate(terms), terms.start
         stats = result.stats
         diagnostics = {
@@ -365,6 +386,8 @@ class FRInGe(Attributor):
         }
         if start.geodesic.temperature is not None:
             diagnostics["temperature"] = start.geodesic.temperature
+        if scale is not None:
+            diagnostics["focus_length_ratio"] = length_ratio(stats.total("focused_step"), diagnostics["path_length"])
         if result.uncorrected_gap is not None:
             diagnostics["uncorrected_residual"] = result.rule_residual.view_as(result.gap)
         ends = zip(

@@ -173,7 +173,7 @@ class Straight(Modifier):
 
     def _ends(self, problem: Problem) -> tuple[Tensor, Attribution | None, int]:
         """Where the paths end (B, *S); the method's result and its steps, if it had to run."""
-        if isinstance(self.of, PathAttributor):
+        if isinstance(self.of, PathAttributor) and getattr(self.of, "focus", "none") == "none":
             terms = self.of.terms(dataclasses.replace(problem, record_path=False))
             if isinstance(terms, NodeTerms):
                 return terms.endpoint, None, 0
@@ -225,6 +225,7 @@ class Smooth(Modifier):
     number = "sigma"
     is_complete = _of_inner("is_complete")
     many_targets = _of_inner("many_targets")
+    path_of_targets = _of_inner("path_of_targets")
     many_paths = _of_inner("many_paths")
     has_path = _of_inner("has_path")
 

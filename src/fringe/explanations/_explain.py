@@ -294,12 +294,17 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def _classes(self, known: int, top: int | None = None) -> int:
         """How many of the model's classes the page shows: several only where their maps come from one path."""
-        return min(top or self.spec.top, known) if self.spec.figures and self.method.many_targets else 1
+        return min(top or self.spec.top, known) if self.spec.figures and self._many else 1
 
     @property
     def _held(self) -> int:
         """How many times the numbers of the inputs are held, with the points of the paths and the maps at each."""
-        return POINTS * (1 + (self.spec.top if self.method.many_targets else 1)) + 2 if self.spec.figures else 2
+        return POINTS * (1 + (self.spec.top if self._many else 1)) + 2 if self.spec.figures else 2
+
+    @property
+    def _many(self) -> bool:
+        """Whether one path gives the maps of several classes, each as if it were alone."""
+        return self.method.many_targets and not self.method.path_of_targets
 
     def _write(
         self, item: Prepared, logits: Tensor, several: Attribution, row: int, seconds: float

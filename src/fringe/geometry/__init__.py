@@ -3,6 +3,7 @@
 from fringe.geometry._pullback import ExplicitJacobian as ExplicitJacobian
 from fringe.geometry._pullback import Jacobian as Jacobian
 from fringe.geometry._pullback import PullbackFisher as PullbackFisher
+from fringe.geometry._pullback import ScaledJacobian as ScaledJacobian
 from fringe.geometry._pullback import SoftenedJacobian as SoftenedJacobian
 from fringe.geometry._pullback import TargetRestJacobian as TargetRestJacobian
 from fringe.geometry._simplex import angle as angle

@@ -83,6 +83,25 @@ class TargetRestJacobian:
 
 
 @dataclass(frozen=True)
+class ScaledJacobian:
+    """``J diag(s)``: the Jacobians in coordinates y with ``dx = s dy``, from those in x.
+
+    Attributes:
+        jacobian: J at B points.
+        scale: s (B, *S).
+    """
+
+    jacobian: Jacobian
+    scale: Tensor
+
+    def jvp(self, tangent: Tensor) -> Tensor:
+        return self.jacobian.jvp(self.scale * tangent)
+
+    def vjp(self, cotangent: Tensor) -> Tensor:
+        return self.scale * self.jacobian.vjp(cotangent)
+
+
+@dataclass(frozen=True)
 class PullbackFisher:
     """``G v = J^T S(p) J v`` (FRInGe, eq. pullback metric): symmetric, PSD, of rank at most C - 1.
 

@@ -15,6 +15,7 @@ from fringe.errors import InputError
 from fringe.geometry import (
     ExplicitJacobian,
     Jacobian,
+    ScaledJacobian,
     SoftenedJacobian,
     TargetRestJacobian,
     fisher_norm_squared,
@@ -261,7 +262,8 @@ class Past(Rows):
         log_p: Predictions (L, C) there.
         soft: The same at the temperature.
         waypoint: Where predictions should be now (L, C).
-        stats: What was measured of the step (L, 6).
+        stats: What was measured of the step (L, 6), or (L, 7) in coordinates y.
+        y: The coordinates (L, *S) of the points that the step led to; None: they are x.
         direction: Where CG starts (L, *S).
         rho: The ratio of Fisher norms (L,) that ``feedback`` learns.
         expected: The squared distance (L,) that the step is to make.
@@ -276,6 +278,7 @@ class Past(Rows):
     soft: Tensor
     waypoint: Tensor
     stats: Tensor
+    y: Tensor | None
     direction: Tensor | None
     rho: Tensor | None
     expected: Tensor | None
@@ -287,21 +290,34 @@ class Past(Rows):
 
 @dataclass(frozen=True)
 class FisherRaoPath(Path):
-    """Algorithm 1 of the paper: the path with these settings over the images of a problem."""
+    """Algorithm 1 of the paper: the path with these settings over the images of a problem.
+
+    With a ``scale`` s it is the path of the network ``g(y) = F(x_0 + s (y - x_0))``, seen in x: an entry with a small s
+    is dear to move, and one with s = 0 stays. Points, segments, lengths and the bound ``delta_euc`` are those of x, and
+    the prior smooths y. The measure ``focused_step`` is then the length of each step in y.
+
+    Attributes:
+        settings: The settings.
+        solver: The solver of a step.
+        has_jvp: Whether the model has JVPs, or they are needed.
+        scale: s, which broadcasts to (B, *S); None: 1.
+    """
 
     settings: FisherRaoTracking
     solver: StepSolver
     has_jvp: bool
-    measures = (
-        *("cg_iterations", "cg_residual", "cg_status", "euclidean_step", "step_size", "active_bound"),
-        *("fisher_rao_step", *AT_POINTS),
-    )
+    scale: Tensor | None = None
 
     @classmethod
-    def on(cls, settings: FisherRaoTracking, problem: Problem) -> Self:
+    def on(cls, settings: FisherRaoTracking, problem: Problem, scale: Tensor | None = None) -> Self:
         """Build the operators for inputs of this shape."""
         has_jvp = problem.model.jvp_mode != "none" or not settings.estimates_norm
-        return cls(settings, settings.step.on(problem.inputs[0]), has_jvp)
+        return cls(settings, settings.step.on(problem.inputs[0]), has_jvp, scale)
+
+    @property
+    def measures(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the scale
+        step = ("cg_iterations", "cg_residual", "cg_status", "euclidean_step", "step_size", "active_bound")
+        return (*step, *(() if self.scale is None else ("focused_step",)), "fisher_rao_step", *AT_POINTS)
 
     @property
     def open_ended(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
@@ -355,7 +371,8 @@ class FisherRaoPath(Path):
         goes_on = finite & ~self._arrived(state, log_p, soft) & (state.step < state.limit)
         here = Here(point, log_p, soft, waypoint, finite, goes_on, state.step + 1 >= state.limit)
         temperature = state.geodesic.temperature
-        return here, jacobian if temperature is None else SoftenedJacobian(jacobian, temperature)
+        jacobian = jacobian if temperature is None else SoftenedJacobian(jacobian, temperature)
+        return here, jacobian if self.scale is None else ScaledJacobian(jacobian, self.scale[image])
 
     def _arrived(self, state: State, log_p: Tensor, soft: Tensor) -> Tensor:
         """Whether paths may stop before their limit: near their goals, or at rest."""
@@ -386,12 +403,14 @@ class FisherRaoPath(Path):
         ahead = state.geodesic.at((state.step + 1) / state.total)
         s = ahead if at.waypoint == "next" else here.waypoint  # the text's s_{k+1}, or the algorithm's s_k
         s = torch.where(go[:, None], s, sqrt_chart(log_p))
+        y = x if past is None or past.y is None else past.y
 
         # 7-9: L_k = 1 - <sqrt p_k, s>, g_k its gradient, (G + lambda I + gamma_step L'L) v = g_k + gamma_prior L'L x
         solved = self.solver.direction(
-            jacobian, log_p, s, torch.where(batch_view(go, x), x, 0.0), None if past is None else past.direction
+            jacobian, log_p, s, torch.where(batch_view(go, y), y, 0.0), None if past is None else past.direction
         )
         v, part = solved.v, solved.geodesic_norm_squared
+        dx = v if self.scale is None else self.scale[state.image] * v
 
         # line 10: n_k^2 = v^T G v, by a JVP, or learnt: rho (m^T v)^2
         u, rho, n2 = None, None, torch.zeros_like(log_p[:, 0])
@@ -408,20 +427,27 @@ class FisherRaoPath(Path):
                 rho = torch.ones_like(part) if past is None else self._learnt(past, here.soft)
                 n2 = rho * part
 
-        # lines 11-12: eta_k = min(eta_max, sqrt(2 tau / n^2), delta / |v|), x_{k+1} = x_k - eta_k v_k
-        norm, radius = inner_product(v, v).sqrt(), None
+        # lines 11-12: eta_k = min(eta_max, sqrt(2 tau / n^2), delta / |s v|), x_{k+1} = x_k - eta_k s v_k
+        norm, radius = inner_product(dx, dx).sqrt(), None
         if at.trust.delta_logit is not None:
             radius = torch.full_like(n2, at.trust.delta_logit)
             if past is not None and past.radius is not None:
                 radius = at.trust.next_radius(past.radius, past.planned, here.soft - past.soft)
         level, gained = self._gain(state, here.soft)
         eta, bound = at.trust.step(n2, norm, None if u is None else spread(u), radius)
+        stats, size = (
+            [solved.cg, torch.stack([eta * norm, eta, bound.to(eta.dtype)], 1)],
+            batch_view(eta.to(x.dtype), x),
+        )
+        if self.scale is not None:
+            stats.append((eta * inner_product(v, v).sqrt())[:, None])
         left = Past(
             point=here.point,
             log_p=here.log_p,
             soft=here.soft,
             waypoint=ahead,
-            stats=torch.cat([solved.cg, torch.stack([eta * norm, eta, bound.to(eta.dtype)], 1)], 1),
+            stats=torch.cat(stats, 1),
+            y=None if self.scale is None else y - size * v,
             direction=v if at.step.warm_start and at.step.solve == "natural" else None,
             rho=rho,
             expected=None if rho is None else n2 * eta.square(),
@@ -430,7 +456,7 @@ class FisherRaoPath(Path):
             level=level,
             gained=gained,
         )
-        return replace(state, step=state.step + 1, x=x - batch_view(eta.to(x.dtype), x) * v, past=left)
+        return replace(state, step=state.step + 1, x=x - size * dx, past=left)
 
     def _learnt(self, past: Past, soft: Tensor) -> Tensor:
         """rho = v^T G v / (m^T v)^2, from what the last step was to do and what it did, in radians squared."""

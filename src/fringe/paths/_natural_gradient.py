@@ -19,6 +19,8 @@ r"""The direction of a step of a path, by the damped, smoothed natural gradient 
     no G and no g: v = R^{-1} gamma_prior L^T L x, a path that smooths the image independently of the model (a control).
 ``"gradient"``
     v = g + gamma_prior L^T L x, the paper's Euclidean and non-geometric ablations.
+
+In coordinates y with dx = s dy the same holds with J diag(s) for J and y for x: where s is small, x is dear to move.
 """
 
 import math

@@ -46,6 +46,7 @@ class Problem:
         total: Number of images of the call.
         token_length: If the inputs are texts: the length of a token's embedding, which the model states.
         lengths: Samples or tokens (B) of each series or text, without its padding; None if nothing is padded.
+        padding: Samples or tokens that :meth:`without_padding` left out.
     """
 
     model: Classifier
@@ -65,6 +66,7 @@ class Problem:
     total: int | None = None
     token_length: float | None = None
     lengths: tuple[int, ...] | None = None
+    padding: int = 0
 
     @classmethod
     def of(
@@ -333,6 +335,7 @@ class Problem:
             baseline=None if part.baseline is None else part.baseline.narrow(axis, 0, length),
             forward_args=arguments,
             lengths=None,
+            padding=size - length,
         )
 
 
