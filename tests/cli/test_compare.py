@@ -311,7 +311,8 @@ def test_a_class_is_compared_by_its_name(tmp_path):
     assert "--target: got 'eigth', which is no class of the model; did you mean 'eight'" in refused.stderr
 
 
-def test_photos_ask_for_a_model(tmp_path):
+def test_photos_ask_for_a_model(tmp_path, monkeypatch):
+    monkeypatch.setattr("fringe.inputs._request.has_efficientnet", lambda: False)
     result = quick(tmp_path / "out", grey(tmp_path / "photo.png"), "--methods", "ig")
     assert result.exit_code == 2
     assert "--model: none given" in result.stderr

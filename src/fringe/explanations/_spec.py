@@ -41,7 +41,9 @@ class ImageOptions(Options):
     }
 
     model: str | None = Field(
-        None, description="Model, see 'fringe models', or LABEL=SPEC. Default: embedded:digits, for its own images."
+        None,
+        description="Model, see 'fringe models', or LABEL=SPEC. Default: embedded:digits for its own images, "
+        "efficientnet_lite0 for others where it is installed.",
     )
     target: Annotated[int | str, BeforeValidator(_number)] = Field(
         "predicted", description="Class to explain: 'predicted', its number or its name."
