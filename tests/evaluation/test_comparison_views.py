@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fringe
-from fringe.evaluation import summarise, tidy
+from fringe.evaluation import grid_row, summarise, tidy
 from fringe.evaluation._comparison import LEAST_TESTED
 from fringe.metrics import get_metric
 from fringe.models import load_model
@@ -85,6 +85,18 @@ def test_the_mark_of_a_comparison_is_explained_below_its_table():
     assert sum("‡" in line for line in [head, *lines]) == 3
     assert "<div>‡: not shown to be better than every control</div>" in found._repr_html_()
     assert "‡" not in repr(RESULT)  # of two images
+
+
+def test_the_picture_shows_a_control_beside_the_methods():
+    row = grid_row(RESULT, RESULT.context, 0)
+    assert len(row.cells) == len([one for one in RESULT.rows if not one.control])
+    ((name, cell),) = row.controls
+    (edge,) = [one for one in RESULT.rows if one.label == name == "edge"]
+    assert (cell.values == edge.maps[0].numpy()).all()
+    marked = [one for one in (*row.cells, cell) if any(score.best for score in one.annotations)]
+    assert marked  # the best of all that is drawn, a control, too
+    alone = fringe.compare("embedded:digits", "embedded:digits:0", ["ig"], ["sparseness"], controls=False)
+    assert grid_row(alone, alone.context, 0).controls == ()
 
 
 def test_a_notebook_shows_the_table_and_the_picture():

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 
+from fringe._text import counted
 from fringe.attribution._base import Attribution, Attributor
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
 from fringe.attribution._integrate import PathIntegral, integrate
@@ -117,6 +118,9 @@ AUTO_RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
 #: longer: of 20 sentences for a small BERT 16 sums were within 5 % with 256 pieces (324 passes), and none with 4 (177).
 AUTO_DEPTH: dict[Structure, int] = {"image": 2, "sequence": 8, "none": 8}
 
+#: Steps of the preview. So few seldom give the right sum, and nobody expects it of them.
+PREVIEW_STEPS = 4
+
 
 @dataclass(frozen=True)
 class FRInGe(Attributor):
@@ -136,7 +140,7 @@ class FRInGe(Attributor):
         # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
         "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
         "full_metric": {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget", "temperature": 1.0},
-        "preview": {"steps": 4, "kl_bound": False, "delta_euc": "long", "quadrature": "trapezoid"},
+        "preview": {"steps": PREVIEW_STEPS, "kl_bound": False, "delta_euc": "long", "quadrature": "trapezoid"},
         **{name: paper_settings(name, "fringe") for name in preset_names()},
     }
 
@@ -448,6 +452,9 @@ def fringe_status(
             f"{STALLED_BELOW:.0%}): {reachable or do}"
         )
     if not residual <= COARSE_ABOVE:
+        if path.steps is not None and path.steps <= PREVIEW_STEPS and rule == "trapezoid":
+            look = f"{counted(path.steps, 'long step')} give a first look"
+            return "coarse", f"{describe_coarse(residual)}: {look}; for values that add up use method='fringe'"
         more = "raise quadrature_depth" if rule == "adaptive" else "use quadrature='adaptive'"
         return "coarse", (
             f"{describe_coarse(residual)}: {more}; on some networks smaller steps help (lower tau or delta_euc)"

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Images of a picture.
 MOST_IMAGES = 8
+#: The control beside the methods in a picture: it looks like a map, and does not look at the network.
+DRAWN_CONTROL = "edge"
 #: The flag of a map that a metric refused.
 METRIC_REFUSED = "metric_refused"
 #: Images that a test against the controls needs: of fewer no p is below .05.
@@ -183,8 +185,9 @@ def grid_row(comparison: Comparison, context: Context, index: int) -> "GridRow":
     from fringe.plots import GridCell, GridRow, Prediction, class_title
 
     methods = [row for row in comparison.rows if not row.control]
+    drawn = [*methods, *(row for row in comparison.rows if row.control and row.label == DRAWN_CONTROL)]
     words = [
-        label.annotations([float(row.scores[label.label].values[index]) for row in methods])
+        label.annotations([float(row.scores[label.label].values[index]) for row in drawn])
         for label in metric_labels(comparison.metrics)
     ]
     cells = [
@@ -193,14 +196,21 @@ def grid_row(comparison: Comparison, context: Context, index: int) -> "GridRow":
             notes,
             row.faults[index].replace("_", " "),
         )
-        for row, notes in zip(methods, zip(*words, strict=True), strict=True)
+        for row, notes in zip(drawn, zip(*words, strict=True), strict=True)
     ]
     best, name, probability = context.top(index, 1)[0]
     target = int(comparison.target[index])
     explained = "" if best == target else class_title(context.class_label(target))
     prediction = Prediction(class_title(name), probability, explained)
     image = context.picture(context.inputs[index])
-    return GridRow(image=image, name=context.ids[index], prediction=prediction, cells=tuple(cells))
+    controls = tuple((row.label, cell) for row, cell in zip(drawn, cells, strict=True) if row.control)
+    return GridRow(
+        image=image,
+        name=context.ids[index],
+        prediction=prediction,
+        cells=tuple(cells[: len(methods)]),
+        controls=controls,
+    )
 
 
 def tidy(comparison: Comparison) -> list[dict[str, Any]]:

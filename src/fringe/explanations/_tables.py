@@ -52,8 +52,8 @@ def _class(entry: Mapping[str, Any]) -> str:
 
 
 def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[str | TextTable]:
-    """A table of methods by metrics: means or medians with their intervals, the best in bold, controls below a rule;
-    then what is known of the metrics."""
+    """A table of methods by metrics: means or medians with their intervals, controls below a rule; the best is in
+    bold unless a test does not tell it from the controls; then what is known of the metrics."""
     cells = {(entry["method"], entry["metric"]): entry for entry in document["table"]}
     methods = document["methods"]
     names = [method["label"] for method in methods if not method["control"]]
@@ -96,8 +96,9 @@ def _score(entry: Mapping[str, Any], best: float | None) -> str:
     if value is None:
         return "—"
     interval = "" if entry["low"] is None else f" [{_number(entry['low'])}…{_number(entry['high'])}]"
-    mark = NOT_BETTER if entry.get("better_than_controls") is False else ""
-    return Styled(_number(value) + mark + interval, "bold" if value == best else "")
+    beaten = entry.get("better_than_controls") is not False
+    mark = "" if beaten else NOT_BETTER
+    return Styled(_number(value) + mark + interval, "bold" if value == best and beaten else "")
 
 
 def _costs(method: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -123,6 +124,7 @@ def _legend(document: Mapping[str, Any]) -> str:
     counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
     marked = any(entry["better_than_controls"] is False for entry in document["table"])
     tested = (
-        f"\n{NOT_BETTER}: not shown to be better than every control (sign-flip tests, adjusted after Holm)" * marked
+        f"\n{NOT_BETTER}: not shown to be better than every control, the maps below the line: such a score tells "
+        "nothing of the method (sign-flip tests over images, adjusted after Holm)" * marked
     )
     return f"{summary} [95 % bootstrap interval over images]; {costs}{tested}{counts}"
