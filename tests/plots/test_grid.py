@@ -48,7 +48,7 @@ def test_a_control_is_drawn_after_the_methods_and_named_as_one():
     row = GridRow(rng.random((9, 9, 3)), "a", None, cells, controls=(("edge", tile((9, 9))),))
     figure = comparison_grid([row], ["one", "two"])
     assert len([axes for axes in figure.axes if axes.images]) == 4
-    assert "edge (control)" in " ".join(" ".join(words(figure)).split())
+    assert "edge (control)" in " ".join(" ".join(text.get_text() for text in words(figure)).split())
     with pytest.raises(ValueError, match="a map of each"):
         comparison_grid([row, replace(row, controls=())], ["one", "two"])
 
