@@ -28,7 +28,7 @@ SUFFIXES = (
 #: How files of these formats begin, for those without a suffix.
 _BEGINNINGS = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|BM|RIFF....WEBP|II\*\0|MM\0\*|P[456]\s", re.DOTALL)
 
-#: The two photographs of this package, by their names; docs/images/README.md says who took them.
+#: The two photographs of this package, by their names; README.md says who took them.
 PHOTOS = "embedded:photos"
 _PHOTO_NAMES = ("coffee", "cat")
 #: How the name of an image of this package begins.
