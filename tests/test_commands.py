@@ -99,7 +99,8 @@ def folder(tmp_path, monkeypatch):
     for name in ("mine.py", "my_methods.py"):
         Path(name).write_text(METHOD, encoding="utf-8")
     Path("plan.toml").write_text(PLAN, encoding="utf-8")
-    Path("names.txt").write_text("\n".join("abcdefghij"), encoding="utf-8")
+    for name in ("names.txt", "imagenet_classes.txt"):
+        Path(name).write_text("\n".join("abcdefghij"), encoding="utf-8")
     Path("experiments").symlink_to(ROOT / "experiments")
     photos = [resources.files("fringe.data").joinpath(f"{name}.jpg") for name in ("coffee", "cat")]
     for place in ("photos", "imagenet/val", "cifar10", "images/cifar10"):
@@ -107,7 +108,7 @@ def folder(tmp_path, monkeypatch):
         for number in range(4):
             image = Image.open(str(photos[number % 2])).resize((40 + number, 40))
             image.save(Path(place, f"{number}_thing_000.jpg"))
-    for name in ("photo.jpg", "0000_tench.jpg"):
+    for name in ("photo.jpg", "0000_tench.jpg", "chelsea.png", "coffee.png"):
         shutil.copy(str(photos[0]), name)
     small = Preprocessing.parse("resize=32,crop=32,mean=0.5,std=0.5")
     monkeypatch.setattr("fringe.models._efficientnet._PREPROCESSING", small)

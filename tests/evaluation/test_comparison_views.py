@@ -9,7 +9,9 @@ import torch
 
 import fringe
 from fringe.evaluation import grid_row, summarise, tidy
+from fringe.evaluation._compare import USUAL_METRICS
 from fringe.evaluation._comparison import LEAST_TESTED
+from fringe.explanations._spec import CompareSpec
 from fringe.metrics import get_metric
 from fringe.models import load_model
 
@@ -85,6 +87,10 @@ def test_the_mark_of_a_comparison_is_explained_below_its_table():
     assert sum("‡" in line for line in [head, *lines]) == 3
     assert "<div>‡: not shown to be better than every control</div>" in found._repr_html_()
     assert "‡" not in repr(RESULT)  # of two images
+
+
+def test_the_command_line_and_the_library_have_the_same_usual_metrics():
+    assert CompareSpec().metrics == ",".join(USUAL_METRICS)
 
 
 def test_the_picture_shows_a_control_beside_the_methods():
