@@ -114,9 +114,10 @@ AUTO_LOGIT = 1.0
 #: where two classes share the prediction and the others have none: leaving takes a step that keeps the two equal.
 AUTO_RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
 
-#: ``quadrature_depth="auto"``. No map of an image costs more than three times the trapezoid rule's. Steps of a text are
+#: ``quadrature_depth="auto"``. Of 100 maps of 20 photographs for EfficientNet-Lite0 9 are ``coarse`` with 2 (the worst
+#: sum is off by 9 %), and none with 3, at 18 % more passes; of 40 for ResNet-20 no map changes. Steps of a text are
 #: longer: of 20 sentences for a small BERT 16 sums were within 5 % with 256 pieces (324 passes), and none with 4 (177).
-AUTO_DEPTH: dict[Structure, int] = {"image": 2, "sequence": 8, "none": 8}
+AUTO_DEPTH: dict[Structure, int] = {"image": 3, "sequence": 8, "none": 8}
 
 #: Steps of the preview. So few seldom give the right sum, and nobody expects it of them.
 PREVIEW_STEPS = 4
@@ -194,7 +195,7 @@ class FRInGe(Attributor):
     quadrature_rtol: Annotated[Positive, Doc("completeness residual that the adaptive rule aims at")] = 2e-2
     quadrature_depth: Annotated[
         PositiveInt | Literal["auto"],
-        Doc("adaptive: how often a segment may be halved; auto: 2 for images, else 8"),
+        Doc("adaptive: how often a segment may be halved; auto: 3 for images, else 8"),
     ] = "auto"
     steps: Annotated[PositiveInt | None, Doc("number of steps T; none: it follows from the distance")] = None
     until: Annotated[
