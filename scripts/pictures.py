@@ -1,16 +1,13 @@
-"""Make the pictures of the documentation anew: ``python scripts/pictures.py --shared ../shared``, after ``make docs``.
+"""Make the pictures of the documentation anew: ``python scripts/pictures.py``, after ``make docs``.
 
-Needs Chromium (``make browser``), the trained MobileNet-V2 of the shared folder, and the photographs that scikit-image
-ships. Look at what it writes before you commit it.
+Needs Chromium (``make browser``). Look at what it writes before you commit it.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-import skimage.data
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
@@ -45,38 +42,30 @@ def store(picture: Path, name: str, width: int | None = None) -> None:
 
 
 def photograph_app(page: Page, url: str) -> None:
-    """Explain a digit in the app, then compare two methods on it, and take a picture of both."""
+    """Explain a photograph in the app, then compare two methods on it, and take a picture of both."""
+    page.set_default_timeout(240_000)
     page.goto(url)
-    page.get_by_role("button", name="digit 3").click()
-    page.locator("#image img[src*='digits-0003']").wait_for()
+    page.get_by_role("button", name="coffee").click()
+    page.locator("#image img[src*='coffee']").wait_for()
     page.get_by_role("button", name="Explain", exact=True).click()
     page.frame_locator("iframe.fringe-page").get_by_role("heading", level=1).wait_for()
     page.wait_for_timeout(2000)  # the frame takes the height of its page
     page.screenshot(path=IMAGES / "app.png", full_page=True)
     page.get_by_role("tab", name="Compare").click()
     page.get_by_role("button", name="Compare", exact=True).click()
-    page.get_by_role("button", name="Download scores (CSV)").wait_for(timeout=120_000)
+    page.get_by_role("button", name="Download scores (CSV)").wait_for()
     page.wait_for_timeout(1000)
     page.screenshot(path=IMAGES / "app-compare.png", full_page=True)
 
 
 def main() -> None:
     """Make all pictures."""
-    parser = argparse.ArgumentParser(description="Make the pictures of the documentation anew.")
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="folder of trained models")
-    shared = parser.parse_args().shared.resolve()
-    photos = Path(skimage.data.__file__).parent
-    model = ("--model", shared / "models" / "zoo.py:mobilenet_v2", "--trust-code")
-    model += ("--preprocessing", "resize=256,crop=224,mean=0.5,std=0.5")
-    model += ("--classes", shared / "images" / "imagenet_classes.txt")
-    steps = [part for name in ("mas_insertion", "mas_deletion") for part in ("--set", f"{name}.steps=32")]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         out = Path(folder)
         fringe("explain", "embedded:digits:0:6", "--out", out / "digits")
-        fringe("explain", photos / "coffee.png", *model, "--out", out / "coffee")
-        methods = ("--methods", "fringe,ig,smoothgrad,guided_ig", "--metrics", "mas_insertion,mas_deletion")
-        methods += ("--set", "ig.baseline=black", *steps, "--out", out / "photos")
-        fringe("compare", photos / "chelsea.png", photos / "coffee.png", *model, *methods)
+        fringe("explain", "embedded:photos:coffee", "--out", out / "coffee")
+        methods = ("--methods", "fringe,ig,smoothgrad,guided_ig", "--set", "ig.baseline=black")
+        fringe("compare", "embedded:photos", *methods, "--out", out / "photos")
         store(out / "digits" / "contact.png", "digits")
         store(out / "digits" / "digits-0003" / "trajectory.png", "trajectory")
         store(out / "digits" / "digits-0003" / "profile.png", "profile")
@@ -89,11 +78,12 @@ def main() -> None:
             page.goto((out / "coffee" / "coffee" / "explanation.html").as_uri())
             page.screenshot(path=out / "page.png", full_page=True)
             store(out / "page.png", name)
-        command = [sys.executable, "-m", "fringe", "app", "--port", "0"]
+        command = [sys.executable, "-m", "fringe", "app", "--model", "efficientnet_lite0", "--port", "0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as app:
             assert app.stdout is not None
             url = next(word for line in app.stdout for word in line.split() if word.startswith("http://127.0.0.1"))
-            photograph_app(browser.new_page(viewport={"width": 1400, "height": 900}), url)
+            # high enough for the whole page: a frame is drawn only where it is seen
+            photograph_app(browser.new_page(viewport={"width": 1400, "height": 1500}), url)
             app.terminate()
         browser.close()
 

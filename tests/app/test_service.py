@@ -364,6 +364,8 @@ def test_samples_are_digits_for_the_digits_model_and_what_is_given_otherwise(mak
     assert [sample.title for sample in service.samples] == ["my photo"]
     models = {"other": replace(load_model("embedded:digits"), spec="other")}
     assert make_service(models).samples == ()
+    models = {"photo": replace(next(iter(models.values())), spec="efficientnet_lite0")}
+    assert [sample.title for sample in make_service(models).samples] == ["coffee", "cat"]
     with pytest.warns(UserWarning, match="of 26 samples the first 24 are offered"):
         assert len(make_service(samples=("embedded:digits:0:26",)).samples) == 24
 

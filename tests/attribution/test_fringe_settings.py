@@ -204,6 +204,12 @@ PLAIN = {"temperature": 1.0}
             "coarse",
             r".*: use quadrature='adaptive'; .*",
         ),
+        (
+            {"quadrature": "trapezoid", "steps": 4},
+            {"residual": 0.3},
+            "coarse",
+            r".* by 30\.0%: 4 long steps give a first look; for values that add up use method='fringe'",
+        ),
         ({}, {"residual": 0.051, "end": 1.5}, "coarse", r".*"),
         # arrival, at a twentieth of a nat; the last step, and before it
         (ARRIVAL, {"end": 0.05}, "ok", r".* lost 97% of .* \(arrived\)"),

@@ -124,7 +124,7 @@ def test_segments_wait_for_a_full_batch_and_nothing_depends_on_it(batch_size):
 
 @pytest.mark.parametrize(
     ("depth", "structure", "pieces"),
-    [(3, "image", 8), ("auto", "image", 4), ("auto", "sequence", 256), ("auto", "none", 256)],
+    [(3, "image", 8), ("auto", "image", 8), ("auto", "sequence", 256), ("auto", "none", 256)],
 )
 def test_bisection_ends_at_its_depth(depth, structure, pieces):
     """A tolerance that rounding alone exceeds: each of 4 steps is cut into as many pieces as it may be."""

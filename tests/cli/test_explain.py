@@ -219,6 +219,7 @@ def test_sizes_are_grouped_and_the_order_is_kept(tmp_path):
 @pytest.mark.parametrize("inputs", [("photo.png",), ("photos",), ("embedded:digits:0", "photo.png")])
 def test_photos_ask_for_a_model(tmp_path, inputs, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fringe.inputs._request.has_efficientnet", lambda: False)
     grey(tmp_path / "photo.png")
     (tmp_path / "photos").mkdir()
     grey(tmp_path / "photos" / "a.png")
@@ -229,6 +230,12 @@ def test_photos_ask_for_a_model(tmp_path, inputs, monkeypatch):
         assert part in result.stderr
     assert not (tmp_path / "out").exists()
     assert quick("out", "photo.png", *DIGITS).exit_code == 0
+
+
+def test_embedded_images_that_do_not_exist_are_named_before_a_model(tmp_path):
+    result = quick(tmp_path / "out", "embedded:digit:0")
+    assert result.exit_code == 1
+    assert "'embedded:digit:0' is neither a file, a folder, embedded:photos nor embedded:digits" in result.stderr
 
 
 def test_a_name_that_is_no_text_is_written_so_that_it_can_be_read_back(tmp_path):

@@ -40,8 +40,14 @@ def run(*arguments):
         (("compare", ONE, "--set", "steps=3"), "--set: got 'steps=3', expected LABEL.KEY=VALUE"),
         (("explain", ONE, "--batch-size", "none"), "--batch-size: got 'none'"),
         (("tune", "--search", "foo"), "--search: got 'foo'; known: tau, eta_max"),
-        (("benchmark", "--data", "nodir"), "--data: 'nodir' is neither a file, a folder nor embedded:digits"),
-        (("reproduce", "all", "--data", "nodir"), "--data: 'nodir' is neither a file, a folder nor embedded:digits"),
+        (
+            ("benchmark", "--data", "nodir"),
+            "--data: 'nodir' is neither a file, a folder, embedded:photos nor embedded:digits",
+        ),
+        (
+            ("reproduce", "all", "--data", "nodir"),
+            "--data: 'nodir' is neither a file, a folder, embedded:photos nor embedded:digits",
+        ),
         (("benchmark", "--config", "bad.toml"), "--config: unknown key 'x'. The keys: name, model"),
     ],
 )
@@ -57,10 +63,10 @@ def test_a_wrong_value_is_exit_code_2_and_names_its_flag(tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("nofile.jpg", "INPUT: 'nofile.jpg' is neither a file, a folder nor embedded:digits"),
+        ("nofile.jpg", "INPUT: 'nofile.jpg' is neither a file, a folder, embedded:photos nor embedded:digits"),
         (
             "embedded:digit",
-            "INPUT: 'embedded:digit' is neither a file, a folder nor embedded:digits; did you",
+            "INPUT: 'embedded:digit' is neither a file, a folder, embedded:photos nor embedded:digits; did you",
         ),
         ("embedded:digits:5000", "INPUT: 'embedded:digits:5000' selects nothing of the 360 test images 0 to 359"),
         (

@@ -169,14 +169,14 @@ def test_digits_by_index_and_range():
     ("argument", "expected"),
     [
         ("", "an empty name leads to no image; name the current folder as ."),
-        ("gone.png", "'gone.png' is neither a file, a folder nor embedded:digits"),
-        ("embedded:digts", "'embedded:digts' is neither a file, a folder nor embedded:digits"),
+        ("gone.png", "'gone.png' is neither a file, a folder, embedded:photos nor embedded:digits"),
+        ("embedded:digts", "'embedded:digts' is neither a file, a folder, embedded:photos nor embedded:digits"),
         ("embedded:digits:360", "'embedded:digits:360' selects nothing of the 360 test images 0 to 359"),
         ("embedded:digits:5:5", "selects nothing of the 360 test images"),
         ("embedded:digits:-1", "is not of the form embedded:digits, embedded:digits:INDEX or"),
         ("embedded:digits:0:6:2", "is not of the form"),
         ("embedded:digits:", "is not of the form"),
-        ("a\0b", "is neither a file, a folder nor embedded:digits"),
+        ("a\0b", "is neither a file, a folder, embedded:photos nor embedded:digits"),
     ],
 )
 def test_arguments_that_lead_to_nothing(argument, expected):
@@ -186,7 +186,7 @@ def test_arguments_that_lead_to_nothing(argument, expected):
 def test_empty_folders_and_empty_lists(tmp_path):
     (tmp_path / "notes.txt").touch()
     assert message(str(tmp_path)).startswith(f"folder {str(tmp_path)!r} holds no images (.bmp, .gif,")
-    assert message() == "no images were named; give files, folders or embedded:digits"
+    assert message() == "no images were named; give files, folders, embedded:photos or embedded:digits"
 
 
 @pytest.mark.timeout(60)

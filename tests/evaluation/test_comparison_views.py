@@ -11,8 +11,10 @@ import torch
 
 import fringe
 from fringe._text import with_interval
-from fringe.evaluation import NOT_BETTER_MEANS, summarise, tidy
+from fringe.evaluation import NOT_BETTER_MEANS, grid_row, summarise, tidy
+from fringe.evaluation._compare import USUAL_METRICS
 from fringe.evaluation._comparison import LEAST_TESTED
+from fringe.explanations._spec import CompareSpec
 from fringe.metrics import get_metric
 from fringe.models import load_model
 
@@ -89,6 +91,22 @@ def test_the_mark_of_a_comparison_is_explained_below_its_table():
     assert sum("‡" in line for line in [head, *lines]) == 3
     assert f"<li>{escape(NOT_BETTER_MEANS)}</li>" in found._repr_html_()
     assert "‡" not in repr(RESULT)  # of two images
+
+
+def test_the_command_line_and_the_library_have_the_same_usual_metrics():
+    assert CompareSpec().metrics == ",".join(USUAL_METRICS)
+
+
+def test_the_picture_shows_a_control_beside_the_methods():
+    row = grid_row(RESULT, RESULT.context, 0)
+    assert len(row.cells) == len([one for one in RESULT.rows if not one.control])
+    ((name, cell),) = row.controls
+    (edge,) = [one for one in RESULT.rows if one.label == name == "edge"]
+    assert (cell.values == edge.maps[0].numpy()).all()
+    marked = [one for one in (*row.cells, cell) if any(score.best for score in one.annotations)]
+    assert marked  # the best of all that is drawn, a control, too
+    alone = fringe.compare("embedded:digits", "embedded:digits:0", ["ig"], ["sparseness"], controls=False)
+    assert grid_row(alone, alone.context, 0).controls == ()
 
 
 def test_a_notebook_shows_the_table_and_the_picture():

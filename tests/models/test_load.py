@@ -66,7 +66,7 @@ def message(spec, **options):
 
 
 def test_the_registry_lists_every_family():
-    assert list(LOADERS) == ["embedded", "torchvision", "timm", "hf", "file", "module", "export"]
+    assert list(LOADERS) == ["embedded", "torchvision", "timm", "hf", "efficientnet_lite0", "file", "module", "export"]
     assert LOADERS["timm"].form == "timm:NAME[@WEIGHTS]"
 
 

@@ -308,7 +308,9 @@ def test_dark_and_print_have_their_colours(visit, file):
 
 def test_the_parts_have_sizes_that_can_be_read_at_every_width(visit, file):
     page = visit(file, width=886)  # the frame of the app: one column
-    assert page.locator("#chart").bounding_box()["width"] <= 480  # else its words are larger than a heading
+    chart, bars = (page.locator(part).bounding_box() for part in ("#chart", "#bars"))
+    assert chart["width"] <= 480  # else its words are larger than a heading
+    assert bars["y"] <= chart["y"] < bars["y"] + bars["height"]  # side by side: the page of the app is not that long
     page.emulate_media(media="print")
     page.set_viewport_size({"width": 430, "height": 900})
     assert page.locator("canvas").first.bounding_box()["width"] > 150  # one column, too

@@ -1,6 +1,7 @@
 """The grid of a comparison: what stands where, in which colours, and what is said of a map that is not there."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,6 +41,16 @@ def test_all_maps_share_the_limits_of_the_colour_bar():
     assert {axes.images[0].get_clim() for axes in maps} == {(0.0, 1.0)}
     assert {axes.images[0].get_cmap().name for axes in maps} == {"inferno"}
     assert bar.get_ylim() == (0.0, 1.0)
+
+
+def test_a_control_is_drawn_after_the_methods_and_named_as_one():
+    cells = (tile((9, 9)), tile((9, 9)))
+    row = GridRow(rng.random((9, 9, 3)), "a", None, cells, controls=(("edge", tile((9, 9))),))
+    figure = comparison_grid([row], ["one", "two"])
+    assert len([axes for axes in figure.axes if axes.images]) == 4
+    assert "edge (control)" in " ".join(" ".join(text.get_text() for text in words(figure)).split())
+    with pytest.raises(ValueError, match="a map of each"):
+        comparison_grid([row, replace(row, controls=())], ["one", "two"])
 
 
 def test_a_map_is_drawn_in_units_of_its_own_99th_percentile():

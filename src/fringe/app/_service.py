@@ -23,11 +23,11 @@ from fringe.app._jobs import Job, Jobs, Show, StoppedError
 from fringe.app._spec import AppSpec
 from fringe.attribution import METHODS, Attribution, Context, get_method
 from fringe.classifier import Classifier
-from fringe.data import SOURCE, ImageRef, find_inputs, open_image
+from fringe.data import PHOTOS, SOURCE, ImageRef, find_inputs, open_image
 from fringe.errors import FringeError, ImageError, InputError, is_machine_error
 from fringe.evaluation import Comparison, compare, tidy
 from fringe.explanations import explain
-from fringe.models import LoadedModel, load_model, resolve_device
+from fringe.models import EFFICIENTNET, LoadedModel, load_model, resolve_device
 from fringe.page import page_document, render_page
 
 #: Scores of a comparison.
@@ -82,8 +82,9 @@ class Service:
 
         for loaded in self.models.values():  # a stopped job ends at the next pass through its model
             loaded.module.register_forward_pre_hook(check)
-        embedded = any(loaded.spec == SOURCE for loaded in self.models.values())
-        self.samples = _samples(((f"{SOURCE}:0:10",) if embedded else ()) if spec.samples is None else spec.samples)
+        offered = {SOURCE: f"{SOURCE}:0:10", EFFICIENTNET: PHOTOS}
+        own = [images for name, images in offered.items() if any(name == m.spec for m in self.models.values())]
+        self.samples = _samples(own if spec.samples is None else spec.samples)
 
     def sample_file(self, index: int) -> Path:
         """Return the file of a sample; write it again if the server has removed it as an old file."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
+from fringe._text import counted
 from fringe.attribution._base import Attribution, Attributor
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
 from fringe.attribution._focus import Focus, FocusFloor, FocusLayer, Region, length_ratio, read_focus
@@ -120,9 +121,13 @@ AUTO_LOGIT = 1.0
 #: where two classes share the prediction and the others have none: leaving takes a step that keeps the two equal.
 AUTO_RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
 
-#: ``quadrature_depth="auto"``. No map of an image costs more than three times the trapezoid rule's. Steps of a text are
+#: ``quadrature_depth="auto"``. Of 100 maps of 20 photographs for EfficientNet-Lite0 9 are ``coarse`` with 2 (the worst
+#: sum is off by 9 %), and none with 3, at 18 % more passes; of 40 for ResNet-20 no map changes. Steps of a text are
 #: longer: of 20 sentences for a small BERT 16 sums were within 5 % with 256 pieces (324 passes), and none with 4 (177).
-AUTO_DEPTH: dict[Structure, int] = {"image": 2, "sequence": 8, "none": 8}
+AUTO_DEPTH: dict[Structure, int] = {"image": 3, "sequence": 8, "none": 8}
+
+#: Steps of the preview. So few seldom give the right sum, and nobody expects it of them.
+PREVIEW_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,7 @@ class FRInGe(Attributor):
         # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
         "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
         "full_metric": {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget", "temperature": 1.0},
-        "preview": {"steps": 4, "kl_bound": False, "delta_euc": "long", "quadrature": "trapezoid"},
+        "preview": {"steps": PREVIEW_STEPS, "kl_bound": False, "delta_euc": "long", "quadrature": "trapezoid"},
         **{name: paper_settings(name, "fringe") for name in preset_names()},
         "released": {**paper_settings("resnet50", "fringe"), **_RELEASED, "delta_euc": "auto"},
         **{f"released_{name}": paper_settings(name, "fringe") | _RELEASED for name in preset_names()},
@@ -204,7 +209,7 @@ class FRInGe(Attributor):
     quadrature_rtol: Annotated[Positive, Doc("completeness residual that the adaptive rule aims at")] = 2e-2
     quadrature_depth: Annotated[
         PositiveInt | Literal["auto"],
-        Doc("adaptive: how often a segment may be halved; auto: 2 for images, else 8"),
+        Doc("adaptive: how often a segment may be halved; auto: 3 for images, else 8"),
     ] = "auto"
     steps: Annotated[PositiveInt | None, Doc("number of steps T; none: it follows from the distance")] = None
     step_margin: Annotated[Positive, Doc("T is this times the distance over a step's, rounded up")] = 1.0
@@ -520,6 +525,9 @@ def fringe_status(
             f"{STALLED_BELOW:.0%}): {reachable or do}"
         )
     if not residual <= COARSE_ABOVE:
+        if path.steps is not None and path.steps <= PREVIEW_STEPS and rule == "trapezoid":
+            look = f"{counted(path.steps, 'long step')} give a first look"
+            return "coarse", f"{describe_coarse(residual)}: {look}; for values that add up use method='fringe'"
         more = "raise quadrature_depth" if rule == "adaptive" else "use quadrature='adaptive'"
         return "coarse", (
             f"{describe_coarse(residual)}: {more}; on some networks smaller steps help (lower tau or delta_euc)"

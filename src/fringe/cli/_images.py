@@ -101,8 +101,12 @@ def _open(run: "Run", work: Sequence[tuple[str, float, float]], *, yes: bool, qu
         for failure in run.missing:
             print_error(f"INPUT: {failure.reason}")
         raise typer.Exit(Exit.NOTHING_DONE)
+    from fringe.models import EFFICIENTNET
+
     require_consent(work, yes=yes, quiet=quiet)
     run.open()
+    if run.spec.model is None and run.loaded.architecture == EFFICIENTNET:
+        warn(f"hint: the network is {EFFICIENTNET}, as no --model is given")
 
 
 @contextlib.contextmanager

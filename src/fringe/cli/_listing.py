@@ -23,6 +23,7 @@ EXAMPLES = {
     "torchvision": "torchvision:resnet18",
     "timm": "timm:resnet18.a1_in1k",
     "hf": "hf:microsoft/resnet-18",
+    "efficientnet_lite0": "efficientnet_lite0",
     "file": "models.py:my_network --trust-code --preprocessing imagenet",
     "module": "mypackage.networks:small --trust-code --preprocessing resize=32,mean=0.5,std=0.5",
     "export": "network.pt2 --trust-code --preprocessing imagenet",

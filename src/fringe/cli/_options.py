@@ -25,7 +25,8 @@ Yes = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, and no progress bars.")]
 Inputs = Annotated[
-    list[str], typer.Argument(metavar="INPUT", help="Images, folders, or embedded:digits[:INDEX|:START:STOP].")
+    list[str],
+    typer.Argument(metavar="INPUT", help="Images, folders, embedded:photos, or embedded:digits[:INDEX|:START:STOP]."),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
 

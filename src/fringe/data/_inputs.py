@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +27,12 @@ SUFFIXES = (
 )
 #: How files of these formats begin, for those without a suffix.
 _BEGINNINGS = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|BM|RIFF....WEBP|II\*\0|MM\0\*|P[456]\s", re.DOTALL)
+
+#: The two photographs of this package, by their names; README.md says who took them.
+PHOTOS = "embedded:photos"
+_PHOTO_NAMES = ("coffee", "cat")
+#: How the name of an image of this package begins.
+EMBEDDED = "embedded:"
 
 _LABEL = re.compile(r"([0-9]{1,5})_")
 _UNSAFE = re.compile(r"[^\w.-]")
@@ -95,7 +102,7 @@ def find_inputs(arguments: Sequence[str], *, on_error: OnError | None = None) ->
     """
     report = on_error or _raise
     if not arguments:
-        raise ImageError("no images were named", hint="give files, folders or embedded:digits")
+        raise ImageError("no images were named", hint="give files, folders, embedded:photos or embedded:digits")
     refs: dict[str | int, ImageRef] = {}
     for argument in arguments:
         try:
@@ -118,6 +125,9 @@ def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
     if argument == SOURCE or argument.startswith(SOURCE + ":"):
         yield from _digit_refs(argument)
         return
+    if argument == PHOTOS or argument.startswith(PHOTOS + ":"):
+        yield from _photo_refs(argument)
+        return
     url = url_of(argument)
     if url is not None:
         yield from map(_file_ref, _remote_images(url))
@@ -134,8 +144,8 @@ def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         if os.path.islink(path):
             raise ImageError(f"{argument!r} is a symbolic link that leads to nothing") from error
-        near = did_you_mean(argument, [SOURCE], cutoff=0.8)
-        raise ImageError(f"{argument!r} is neither a file, a folder nor {SOURCE}", hint=near) from error
+        near = did_you_mean(argument, [SOURCE, PHOTOS], cutoff=0.8)
+        raise ImageError(f"{argument!r} is neither a file, a folder, {PHOTOS} nor {SOURCE}", hint=near) from error
     except OSError as error:  # a loop of links, a parent folder without permission, a failing disk
         raise ImageError(f"{argument!r} cannot be reached ({error.strerror})") from error
     yield from map(_file_ref, _images_below(path, report) if folder else [path])
@@ -153,6 +163,17 @@ def _digit_refs(argument: str) -> Iterator[ImageRef]:
         raise ImageError(f"{argument!r} selects nothing of the {size} test images 0 to {size - 1}")
     for i in range(start, stop):
         yield ImageRef(f"digits-{i:04d}", f"{SOURCE}:{i}", int(digits.labels[digits.test[i]]), i)
+
+
+def _photo_refs(argument: str) -> Iterator[ImageRef]:
+    chosen = argument.removeprefix(PHOTOS).removeprefix(":")
+    if chosen not in ("", *_PHOTO_NAMES):
+        near = did_you_mean(chosen, _PHOTO_NAMES)
+        raise ImageError(f"{argument!r} is none of {PHOTOS}:{f', {PHOTOS}:'.join(_PHOTO_NAMES)}", hint=near)
+    for name in _PHOTO_NAMES:
+        if chosen in ("", name):
+            file = Path(str(resources.files("fringe.data").joinpath(f"{name}.jpg")))
+            yield ImageRef(name, f"{PHOTOS}:{name}", None, file)
 
 
 def _remote_images(url: str) -> list[RemoteFile]:

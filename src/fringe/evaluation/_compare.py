@@ -25,8 +25,9 @@ from fringe.models import LoadedModel, Preprocessing
 from fringe.paths import Problem, verify
 from fringe.settings import canonical_name
 
-#: The metrics of a comparison that names none.
-USUAL_METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion", "sparseness")
+#: The metrics of a comparison that names none: the two that tell methods from controls, and maps from the same maps
+#: with moved pixels, on photographs (docs/truth.md), and whether a map follows the model.
+USUAL_METRICS = ("road", "signed_insertion", "random_logit")
 
 
 @hint_unknown

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Images of a picture.
 MOST_IMAGES = 8
+#: The control beside the methods in a picture: it looks like a map, and does not look at the network.
+DRAWN_CONTROL = "edge"
 #: The flag of a map that a metric refused.
 METRIC_REFUSED = "metric_refused"
 #: Images that a test against the controls needs: of fewer no p is below .05.
@@ -160,8 +162,9 @@ def grid_row(comparison: Comparison, context: Context, index: int) -> "GridRow":
     from fringe.plots import GridCell, GridRow, Prediction, class_title
 
     methods = [row for row in comparison.rows if not row.control]
+    drawn = [*methods, *(row for row in comparison.rows if row.control and row.label == DRAWN_CONTROL)]
     words = [
-        label.annotations([float(row.scores[label.label].values[index]) for row in methods])
+        label.annotations([float(row.scores[label.label].values[index]) for row in drawn])
         for label in metric_labels(comparison.metrics)
     ]
     cells = [
@@ -170,14 +173,21 @@ def grid_row(comparison: Comparison, context: Context, index: int) -> "GridRow":
             notes,
             row.faults[index].replace("_", " "),
         )
-        for row, notes in zip(methods, zip(*words, strict=True), strict=True)
+        for row, notes in zip(drawn, zip(*words, strict=True), strict=True)
     ]
     best, name, probability = context.top(index, 1)[0]
     target = int(comparison.target[index])
     explained = "" if best == target else class_title(context.class_label(target))
     prediction = Prediction(class_title(name), probability, explained)
     image = context.picture(context.inputs[index])
-    return GridRow(image=image, name=context.ids[index], prediction=prediction, cells=tuple(cells))
+    controls = tuple((row.label, cell) for row, cell in zip(drawn, cells, strict=True) if row.control)
+    return GridRow(
+        image=image,
+        name=context.ids[index],
+        prediction=prediction,
+        cells=tuple(cells[: len(methods)]),
+        controls=controls,
+    )
 
 
 def tidy(comparison: Comparison) -> list[dict[str, Any]]:
@@ -268,10 +278,11 @@ def _column(entries: Sequence[Mapping[str, Any]], metric: Metric) -> list[Cell]:
             value,
             decimals,
             ends=(entry["low"], entry["high"]),
-            style="best" if best is not None and value == best and not entry["control"] else "",
-            mark=NOT_BETTER if entry["better_than_controls"] is False else "",
+            style="best" if best is not None and value == best and not entry["control"] and not failed else "",
+            mark=NOT_BETTER * failed,
         )
         for value, entry in zip(values, entries, strict=True)
+        for failed in [entry["better_than_controls"] is False]  # what is not shown is not bold
     ]
 
 

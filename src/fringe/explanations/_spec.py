@@ -39,7 +39,9 @@ class ImageOptions(Options):
     }
 
     model: str | None = Field(
-        None, description="Model, see 'fringe models', or LABEL=SPEC. Default: embedded:digits, for its own images."
+        None,
+        description="Model, see 'fringe models', or LABEL=SPEC. Default: embedded:digits for its own images, "
+        "efficientnet_lite0 for others where it is installed.",
     )
     target: Annotated[int | str, BeforeValidator(_number)] = Field(
         "predicted", description="Class to explain: 'predicted', its number or its name."
@@ -80,9 +82,7 @@ class CompareSpec(ImageOptions):
     :class:`fringe.bench.experiments.ExperimentSpec`."""
 
     methods: Any = Field("fringe,ig", description="NAME, NAME:PRESET, LABEL=NAME or file.py:NAME, with commas.")
-    metrics: Any = Field(
-        "mas_insertion,mas_deletion,insertion,deletion,sparseness", description="NAME or NAME:PRESET, with commas."
-    )
+    metrics: Any = Field("road,signed_insertion,random_logit", description="NAME or NAME:PRESET, with commas.")
     set: tuple[str, ...] | Mapping[str, Any] = Field(
         (), description="LABEL.KEY=VALUE: a setting of a method or metric; may be repeated."
     )

@@ -12,9 +12,17 @@ from fringe._class_names import ClassNames, class_names
 from fringe.attribution import Context, InputKind
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
-from fringe.data import SOURCE
-from fringe.errors import InputError
-from fringe.models import LoadedModel, Preprocessing, load_model, resolve_device, stated_preprocessing
+from fringe.data import EMBEDDED, PHOTOS, SOURCE
+from fringe.errors import InputError, install_hint
+from fringe.models import (
+    EFFICIENTNET,
+    LoadedModel,
+    Preprocessing,
+    has_efficientnet,
+    load_model,
+    resolve_device,
+    stated_preprocessing,
+)
 
 
 @dataclass(frozen=True)
@@ -128,13 +136,18 @@ def open_model(request: Request) -> OpenModel:
 
 
 def default_model(data: Iterable[str]) -> str:
-    """Return the embedded model where all ``data`` are embedded images: it calls any other photo a digit."""
-    if all(text.startswith("embedded:") for text in data):  # one that does not exist is named where images are
+    """Return the embedded model where all ``data`` are embedded digits: it calls any other photo a digit. Return
+    EfficientNet-Lite0 where it is installed and there is no digit among the ``data``."""
+    digits = [text.startswith(EMBEDDED) and not text.startswith(PHOTOS) for text in data]
+    if all(digits):  # one that does not exist is named where images are
         return SOURCE
+    if not any(digits) and has_efficientnet():
+        return EFFICIENTNET
     raise InputError(
         "none given",
         argument="model",
         hint="name the network that these images are for, such as model='torchvision:resnet50', "
+        f"model='{EFFICIENTNET}' (the default for photographs where it is installed: {install_hint('photo')}), "
         "model='timm:resnet18.a1_in1k', model='hf:microsoft/resnet-18' or model='models.py:my_network'; "
         f"{SOURCE} reads handwritten digits and is the default for the images {SOURCE} alone",
     )

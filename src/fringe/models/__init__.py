@@ -8,6 +8,8 @@
 from fringe.errors import ModelError
 from fringe.models._base import Answers, rounding_of, seeded, state_digest
 from fringe.models._digits import DIGIT_NAMES, DIGIT_PREPROCESSING, DigitNet
+from fringe.models._efficientnet import NAME as EFFICIENTNET
+from fringe.models._efficientnet import has_efficientnet
 from fringe.models._load import LOADERS, LoadedModel, load_model, resolve_device, usable_device
 from fringe.models._preprocessing import Preprocessing
 from fringe.models._python import run_file, stated_preprocessing

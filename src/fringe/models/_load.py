@@ -18,6 +18,8 @@ from fringe._text import escape_surrogates
 from fringe.errors import InputError, ModelError, did_you_mean, first_line, is_installed, nearest
 from fringe.models import _digits
 from fringe.models._base import TENSOR_SUFFIX, LoadedParts, Loader, LoadOptions, refuse_unsafe, state_digest
+from fringe.models._efficientnet import NAME as EFFICIENTNET
+from fringe.models._efficientnet import load_efficientnet
 from fringe.models._preprocessing import Preprocessing
 from fringe.models._python import (
     FILE_SPEC,
@@ -92,6 +94,9 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         ),
         "timm": Loader("timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", load_timm),
         "hf": Loader("hf:NAME[@REVISION]", "a hub repository or a local folder", load_transformers),
+        EFFICIENTNET: Loader(
+            f"{EFFICIENTNET}[@WEIGHTS]", "for photographs; random[:SEED] or .safetensors", load_efficientnet
+        ),
         "file": Loader(
             "FILE.py:FUNCTION[@FILE.safetensors]",
             "runs the file; trust_code; PREPROCESSING and CLASSES in it are read",
@@ -156,6 +161,8 @@ def _family(spec: str) -> tuple[str, str]:
     reference = Reference.parse(spec)
     if reference.rest is not None and reference.head in _PREFIXES:
         return reference.head, reference.rest
+    if spec.partition("@")[0] == EFFICIENTNET:
+        return EFFICIENTNET, spec
     if FILE_SPEC.fullmatch(spec):
         return "file", spec
     suffix = PurePath(spec).suffix.lower()

@@ -76,12 +76,19 @@ class GridRow:
         name: Its name.
         prediction: What the model predicts; None if it is not known.
         cells: A cell per method.
+        controls: Cells of control maps with their names, drawn after those of the methods.
     """
 
     image: NDArray[Any]
     name: str
     prediction: Prediction | None
     cells: tuple[GridCell, ...]
+    controls: tuple[tuple[str, GridCell], ...] = ()
+
+    @property
+    def drawn(self) -> tuple[GridCell, ...]:
+        """All cells, from left to right."""
+        return (*self.cells, *(cell for _, cell in self.controls))
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ def comparison_grid(
     pool: int | None = None,
     ax: styles.Canvas | None = None,
 ) -> Figure:
-    """Draw images and their maps, one column per method.
+    """Draw images and their maps, one column per method, and then one per control.
 
     A map is drawn as the magnitude ``sum_c |A_c|`` of its pixels in units of its own 99th percentile. All maps share
     one colour scale, so the places that methods mark can be compared, even if their units differ.
@@ -146,10 +153,11 @@ def comparison_grid(
     """
     if not rows:
         raise ValueError("comparison_grid: no images")
-    if any(len(row.cells) != len(methods) for row in rows):
+    if any(len(row.cells) != len(methods) or len(row.controls) != len(rows[0].controls) for row in rows):
         raise ValueError(f"comparison_grid: every image needs a map of each of the {len(methods)} methods")
     pools = [pool or pool_for(row.image.shape[:2]) for row in rows]
-    columns, aspect = 1 + len(methods), styles.clipped_aspect(*rows[0].image.shape[:2])
+    titles = [styles.method_title(name) for name in methods] + [f"{name} (control)" for name, _ in rows[0].controls]
+    columns, aspect = 1 + len(titles), styles.clipped_aspect(*rows[0].image.shape[:2])
     size = (columns * _TILE + _BAR, len(rows) * (_TILE * aspect + 3 * styles.LINE))
     panel = styles.open_panel(*size, title=title, caption=(caption, _scaling(pools)), ax=ax)
     letters = max(int((panel.bbox.width / panel.dpi - _BAR) / columns / styles.LETTER) - 2, 8)
@@ -159,10 +167,10 @@ def comparison_grid(
         words = [styles.wrapped(row.prediction.text(letters), letters, 5)] if row.prediction else []
         words.append(styles.sanitise(row.name, letters - 1))
         styles.write(axes[0], title="input" if row is rows[0] else "", x="\n".join(words), bold=False)
-        for one, cell in zip(axes[1:], row.cells, strict=True):
+        for one, cell in zip(axes[1:], row.drawn, strict=True):
             _write_scores(one, cell.annotations, letters)
-    for axes, name in zip(grid[0, 1:], methods, strict=True):
-        styles.write(axes, title=styles.wrapped(styles.method_title(name), int(0.85 * letters)))
+    for axes, name in zip(grid[0, 1:], titles, strict=True):
+        styles.write(axes, title=styles.wrapped(name, int(0.85 * letters)))
     colours = ScalarMappable(Normalize(0.0, 1.0), maps.STRENGTH)
     bar = maps.colour_bar(grid[0, -1], colours, "of its 99th\npercentile", width=0.08, extend="max")
     bar.set_ticks([0.0, 0.5, 1.0])
@@ -223,7 +231,7 @@ def _draw_row(axes: Sequence[Axes], row: GridRow, pool: int) -> None:
     for one in axes:
         styles.image_frame(one)
     maps.show(axes[0], maps.picture(row.image))
-    for one, cell in zip(axes[1:], row.cells, strict=True):
+    for one, cell in zip(axes[1:], row.drawn, strict=True):
         _draw_cell(one, cell, row.image.shape[:2], pool)
 
 

@@ -26,7 +26,7 @@ from fringe.bench.experiments import (
     TaskRunner,
     resolve,
 )
-from fringe.data import SOURCE, find_inputs
+from fringe.data import EMBEDDED, find_inputs
 from fringe.errors import FringeError, InputError
 from fringe.inputs import ImageEntry, content_digest, content_of, prepare
 from fringe.metrics import Sparseness
@@ -153,7 +153,7 @@ def find_images(manifest: Manifest) -> dict[str, ImageEntry]:
     entries: dict[str, ImageEntry] = {}
     for image in manifest.images:
         source = str(image["source"])
-        if not source.startswith(f"{SOURCE}:") and not Path(source).is_file():
+        if not source.startswith(EMBEDDED) and not Path(source).is_file():
             continue
         try:
             ref = next(iter(find_inputs([source])))
