@@ -60,8 +60,8 @@ def comparison_html(comparison: Comparison, titles: Mapping[str, str]) -> str:
         if not row.control
     ]
     path = any(row.control and row.label == "diffusion" for row in comparison.rows)
-    own = any(":" in row.label for row in comparison.rows if row.control)
-    return fragment("app", "comparison", pictures, target, _table(comparison, titles), path, own)
+    of_maps = any(":" in row.label for row in comparison.rows if row.control)
+    return fragment("app", "comparison", pictures, target, _table(comparison, titles), path, of_maps)
 
 
 def _table(comparison: Comparison, titles: Mapping[str, str]) -> Table:

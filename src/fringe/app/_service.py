@@ -83,8 +83,10 @@ class Service:
         for loaded in self.models.values():  # a stopped job ends at the next pass through its model
             loaded.module.register_forward_pre_hook(check)
         offered = {SOURCE: f"{SOURCE}:0:10", EFFICIENTNET: PHOTOS}
-        own = [images for name, images in offered.items() if any(name == m.spec for m in self.models.values())]
-        self.samples = _samples(own if spec.samples is None else spec.samples)
+        offered_images = [
+            images for name, images in offered.items() if any(name == m.spec for m in self.models.values())
+        ]
+        self.samples = _samples(offered_images if spec.samples is None else spec.samples)
 
     def sample_file(self, index: int) -> Path:
         """Return the file of a sample; write it again if the server has removed it as an old file."""

@@ -111,7 +111,7 @@ class Region:
         if self.focus == "none":
             return walk(problem, None)
         weights, count = self.weights(problem), len(problem.inputs)
-        found = [False] * count if weights is None else (weights > 0).flatten(1).any(1).tolist()
+        has_region = [False] * count if weights is None else (weights > 0).flatten(1).any(1).tolist()
         before, planned, outer = 0, 0, problem.progress
 
         def report(done: int, total: int) -> None:
@@ -120,7 +120,7 @@ class Region:
             if outer is not None:
                 outer(before + done, before + total)
 
-        left, order, parts = [i for i in range(count) if found[i]], list[int](), list[Attribution]()
+        left, order, parts = [i for i in range(count) if has_region[i]], list[int](), list[Attribution]()
         for floor in (self.floor, *(f for f in LADDER if f > self.floor)):
             if floor == 1.0:
                 left = sorted({*range(count)} - {*order})
@@ -131,13 +131,13 @@ class Region:
             result, before = walk(part, scale), before + planned
             one = torch.ones(len(left), dtype=torch.float64, device=part.inputs.device)
             known = {"focus_length_ratio": one, **result.diagnostics, "focus_floor": floor * one}
-            known["focus_found"] = torch.tensor([float(found[i]) for i in left]).to(one)
+            known["focus_found"] = torch.tensor([float(has_region[i]) for i in left]).to(one)
             done = [k for k, verdict in enumerate(result.verdict) if floor == 1.0 or verdict in enough]
             parts.append(dataclasses.replace(result, diagnostics=known).select(done))
             order += [left[k] for k in done]
             left = [left[k] for k in range(len(left)) if k not in done]
-        whole = Attribution.concat(parts).select(torch.tensor(order).argsort().tolist())
-        return self._told(whole, problem.rows or range(count), weights is None)
+        joined = Attribution.concat(parts).select(torch.tensor(order).argsort().tolist())
+        return self._with_notes(joined, problem.rows or range(count), weights is None)
 
     def weights(self, problem: Problem) -> Tensor | None:
         """The weights a, which broadcast to (B, *S), zero for an image without a region; of K classes the largest. None
@@ -179,18 +179,18 @@ class Region:
             weights = weights[list(problem.rows)]
         return weights.expand(len(x), *weights.shape[1:])
 
-    def _told(self, result: Attribution, images: Sequence[int], no_layer: bool) -> Attribution:
+    def _with_notes(self, result: Attribution, images: Sequence[int], no_layer: bool) -> Attribution:
         """The result with the focus in its advice, and a warning of images without a region, and of doubtful ones."""
         names = ("focus_floor", "focus_found", "focus_length_ratio")
-        floors, found, ratios = (result.diagnostics[name].tolist() for name in names)
+        floors, regions, ratios = (result.diagnostics[name].tolist() for name in names)
         notes = list[str]()
-        for floor, is_found, ratio in zip(floors, found, ratios, strict=True):
+        for floor, has_region, ratio in zip(floors, regions, ratios, strict=True):
             if floor == 1.0:
-                notes.append("unfocused: " + ("the floor is 1" if is_found else "there is no region"))
+                notes.append("unfocused: " + ("the floor is 1" if has_region else "there is no region"))
             else:
                 doubt = " (the region may not be what the network reads)" if ratio > DOUBTFUL_ABOVE else ""
                 notes.append(f"focused with floor {floor:g}, {ratio:.2f} times as long as in the input{doubt}")
-        without = [i for i, is_found in zip(images, found, strict=True) if not is_found]
+        without = [i for i, has_region in zip(images, regions, strict=True) if not has_region]
         if without:
             why = "the weights are zero" if not isinstance(self.focus, str) else "the class activation map is zero"
             why = "the model has no layer with activations in space" if no_layer else why

@@ -73,8 +73,8 @@ class IntegratedGradients(PathAttributor):
         baseline = problem.resolve_baseline(self.baseline)
         ends = (baseline, problem.inputs.lerp(baseline, scale.to(baseline)))
         result = super().attribute(dataclasses.replace(problem, baseline=ends[1]))
-        whole, length = ((end - problem.inputs).flatten(1).double().norm(dim=1) for end in ends)
-        known = {"focus_length_ratio": length_ratio(whole, length), **result.diagnostics}
+        unfocused, length = ((end - problem.inputs).flatten(1).double().norm(dim=1) for end in ends)
+        known = {"focus_length_ratio": length_ratio(unfocused, length), **result.diagnostics}
         return dataclasses.replace(result, diagnostics=known)
 
 

@@ -173,12 +173,12 @@ class ImageComparison(ImageRun[CompareSpec]):
                     ref = table.pictures[i].ref
                     entries[i] = {**self.image_entry(ref, values, target), "sha256": self.sha256(ref)}
                 drawn = [k for k, i in enumerate(positions) if i in at[: self.spec.rows]]
-                kept = list(range(len(positions))) if self.spec.validity else drawn
-                if kept:
-                    part = table.comparison([positions[k] for k in kept], problem.target[kept], store, runner)
+                chosen = list(range(len(positions))) if self.spec.validity else drawn
+                if chosen:
+                    part = table.comparison([positions[k] for k in chosen], problem.target[chosen], store, runner)
                     part = replace(part, metrics=self.plan.metrics, seed=self.spec.seed, evaluation=context)
-                    known = self.context(part.images, problem.inputs[kept], logits[kept])
-                    rows += [(positions[k], grid_row(part, known, n)) for n, k in enumerate(kept) if k in drawn]
+                    known = self.context(part.images, problem.inputs[chosen], logits[chosen])
+                    rows += [(positions[k], grid_row(part, known, n)) for n, k in enumerate(chosen) if k in drawn]
                     degraded += degraded_scores(part) if self.spec.validity else []
         self._images = [entries[i] for i in at]
         self._add_failures(table, at)
@@ -269,8 +269,8 @@ class _Table:
         """Open the images as the tasks did: block by block, those of one size together, with their positions."""
         places = {picture.key: i for i, picture in enumerate(self.pictures)}
         for start in range(0, len(self.digests), shard):
-            found = runner.subjects(self.model, self.digests[start : start + shard])
-            yield [([places[key] for key in context.problem.keys], context) for context in found]
+            contexts = runner.subjects(self.model, self.digests[start : start + shard])
+            yield [([places[key] for key in context.problem.keys], context) for context in contexts]
 
     def is_scored(self, i: int) -> bool:
         """Whether all methods are done with an image, and it has a score."""

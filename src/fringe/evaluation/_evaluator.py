@@ -75,13 +75,13 @@ Methods = Sequence[str | Attributor | Named] | Mapping[str, str | Attributor]
 @dataclass(frozen=True)
 class Candidate:
     """A method under a ``label``, or the control of that name: one of ``CONTROLS`` (``method`` None), a method whose
-    path ``ignores_model``, or one that is made of the maps ``of`` the method with this label, which are ``kept``."""
+    path ``ignores_model``, or one that is made of the maps ``of`` the method with this label, which are ``cached``."""
 
     label: str
     method: Attributor | None
     ignores_model: bool = False
     of: str = ""
-    kept: bool = False
+    cached: bool = False
 
     @property
     def control(self) -> bool:
@@ -126,7 +126,7 @@ def with_controls(methods: Sequence[Candidate]) -> list[Candidate]:
     """These methods, then their controls."""
     controls = control_candidates({one.label: one.method for one in methods})
     bases = {one.of for one in controls}
-    return [*(dataclasses.replace(one, kept=one.label in bases) for one in methods), *controls]
+    return [*(dataclasses.replace(one, cached=one.label in bases) for one in methods), *controls]
 
 
 def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
@@ -156,7 +156,7 @@ def _made(candidate: Candidate, subject: EvaluationContext, problem: Problem) ->
     """As :func:`make_maps`; a control of a method's map is made of the one that the method made of this subject."""
     if not candidate.of or not isinstance(candidate.method, Reweighted):
         made = make_maps(candidate, problem)
-        return subject.cached(("maps", candidate.label), lambda: made) if candidate.kept else made
+        return subject.cached(("maps", candidate.label), lambda: made) if candidate.cached else made
     method = Candidate(candidate.of, candidate.method.of)
     inner = subject.cached(("maps", candidate.of), lambda: make_maps(method, problem))[1]
     assert inner is not None  # of a method

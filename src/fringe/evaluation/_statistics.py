@@ -450,8 +450,8 @@ def compare_with_controls(
     sign = 1 if direction == "higher" else -1
     pairs: list[tuple[str, str]] = []
     for method in [label for label in scores if label not in controls]:
-        own = [control for control in controls if is_rival(method, control, scores[method], scores[control])]
-        known = {control: values for control in own if (values := _finite(scores[method] - scores[control])).size}
+        rivals = [control for control in controls if is_rival(method, control, scores[method], scores[control])]
+        known = {control: values for control in rivals if (values := _finite(scores[method] - scores[control])).size}
         ahead = {control: sign * float(np.mean(values)) for control, values in known.items()}
         behind = [control for control in ahead if ahead[control] <= 0]  # then no other control decides
         pairs += [(method, control) for control in ([min(behind, key=ahead.__getitem__)] if behind else ahead)]

@@ -128,11 +128,11 @@ class SymmetricRelevanceGain(perturb.ExchangeMetric):
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
-        kept, removed = (kind(**settings).curve(maps) for kind in (Insertion, Deletion))
-        areas = {"least_first": perturb.auc(kept.values), "most_first": perturb.auc(removed.values)}
+        inserted, deleted = (kind(**settings).curve(maps) for kind in (Insertion, Deletion))
+        areas = {"least_first": perturb.auc(inserted.values), "most_first": perturb.auc(deleted.values)}
         return Scores(
             areas["least_first"] - areas["most_first"],
-            flags=kept.ranking.flags(),
-            details={**areas, **kept.details()},
-            curves={"least_first": kept.values.flip(1), "most_first": removed.values},
+            flags=inserted.ranking.flags(),
+            details={**areas, **inserted.details()},
+            curves={"least_first": inserted.values.flip(1), "most_first": deleted.values},
         )

@@ -218,7 +218,7 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
     refuse_lookalikes("metrics", plan.metrics)
     for model in plan.models:
         refuse_lookalikes("methods", model.methods)
-    refs = _found(plan) if plan.data or not plan.scenes else []  # once: a folder may hold very many
+    refs = _images_of(plan) if plan.data or not plan.scenes else []  # once: a folder may hold very many
     loaded = {model.label: model.source.load(images=refs) for model in plan.models} if plan.scenes else {}
     drawn, references = (draw or _drawn)(plan, refs, loaded)
     loaded = loaded or {model.label: model.source.load() for model in plan.models}
@@ -251,7 +251,7 @@ def _require_target(plan: Plan, first: Mapping[str, Answers]) -> None:
             raise TargetError(message, argument="target")
 
 
-def _found(plan: Plan) -> list[ImageRef]:
+def _images_of(plan: Plan) -> list[ImageRef]:
     """The images of a plan; of those that are not sampled without what leads to none."""
 
     def ignore(argument: str, error: Exception) -> None:

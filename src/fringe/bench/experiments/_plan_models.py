@@ -66,8 +66,8 @@ class ModelSource:
     def _given(self, device: torch.device | str) -> LoadedModel:
         if self.loaded is not None:
             module = self.loaded.module
-            places = {one.device for one in (*module.parameters(), *module.buffers())}
-            elsewhere = any(place.type != torch.device(device).type for place in places)
+            devices = {one.device for one in (*module.parameters(), *module.buffers())}
+            elsewhere = any(one.type != torch.device(device).type for one in devices)
             return replace(self.loaded, module=copy.deepcopy(module).to(device)) if elsewhere else self.loaded
         recipe = None if self.preprocessing is None else Preprocessing.parse(self.preprocessing)
         if self.module is None:
@@ -118,8 +118,8 @@ def refuse_lookalikes(argument: str, named: Mapping[str, Attributor] | Mapping[s
     """Raise InputError if two classes have one name and the same settings, by which scores are stored."""
     for (first, one), (second, other) in combinations(named.items(), 2):
         kinds = [(type(each), type(getattr(each, "innermost", each))) for each in (one, other)]
-        whole = hasattr(kinds[0][0], "code") and hasattr(kinds[1][0], "code")  # their keys hold all of their text
-        if kinds[0] != kinds[1] and one.record() == other.record() and not whole:
+        has_code = hasattr(kinds[0][0], "code") and hasattr(kinds[1][0], "code")  # their keys hold all of their text
+        if kinds[0] != kinds[1] and one.record() == other.record() and not has_code:
             message = f"{first} and {second} have one name and the same settings, and would share their scores"
             raise InputError(message, argument=argument, hint="give the class of one of them a `name` of its own")
 
