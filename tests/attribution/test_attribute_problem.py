@@ -38,6 +38,8 @@ SEQUENCES = {
     "agi": fringe.AGI(steps=3, classes=2),
     "expected_gradients": fringe.ExpectedGradients(samples=4),
     "fringe": fringe.FRInGe(tau=2e-2, cg_iterations=5, structure="none", jacobian="products"),
+    "fringe_b": METHODS["fringe_b"](tau=2e-2, structure="none"),
+    "competing": METHODS["competing"](fringe.IntegratedGradients(steps=4)),
     "geoig_knn": fringe.GeoIGKNN(neighbours=2, order=2),
     "geoig_svi": fringe.GeoIGSVI(steps=4, iterations=2),
     "ggig": fringe.GGIG(intervals=3, iterations=2),
@@ -45,6 +47,7 @@ SEQUENCES = {
     "idg": fringe.IntegratedDecisionGradients(steps=4),
     "ig": fringe.IntegratedGradients(steps=4),
     "ig2": fringe.IG2(steps=3, references=2),
+    "power": METHODS["power"](fringe.IntegratedGradients(steps=4)),
     "smoothgrad": fringe.SmoothGrad(samples=3),
     "captum": fringe.CaptumMethod("kernel_shap", samples=30, segments=6, superpixels="grid"),
     "straight": fringe.Straight(fringe.FRInGe(tau=2e-2, cg_iterations=5, structure="none"), steps=4),
@@ -71,13 +74,17 @@ def close(found, expected):
 class TestArguments:
     def test_every_method_is_tried(self):
         images = {"blur_ig", "rise", "smooth", "spectral_ig"}
+        images |= {"gradcam", "layercam", "hirescam", "located", "other_cam", "centre_prior"}  # of axes in space
         assert sorted(SEQUENCES) == sorted(METHODS.keys() - images - {"zennit", "lxt"})  # tried where installed
 
     @pytest.mark.parametrize("name", sorted(SEQUENCES))
     def test_travel_with_their_rows_whatever_the_batch_size(self, name):
         method = SEQUENCES[name]
         expected = torch.cat([explained(method, slice(i, i + 1)).values for i in range(TEXTS)])
-        assert (expected.flatten(1).norm(dim=1) > 0).sum() > 0.8 * TEXTS or name == "agi"  # some predict near nothing
+        assert (expected.flatten(1).norm(dim=1) > 0).sum() > 0.8 * TEXTS or name in (
+            "agi",
+            "fringe_b",
+        )  # some predict near nothing
         for batch_size in (4, 16, "auto"):
             close(explained(method, batch_size=batch_size).values, expected)
 

@@ -71,7 +71,7 @@ def test_the_scores_are_those_of_compare_on_the_same_images(tmp_path):
         *("--set", "max_sensitivity.samples=2", "--limit", "max_sensitivity=2"),
     )
     assert result.exit_code == 0, result.output
-    assert account(result)["units"] == {"done": 16, "there": 0, "crashed": 0}  # 8 maps, two limits
+    assert account(result)["units"] == {"done": 20, "there": 0, "crashed": 0}  # 10 maps, two limits
     pictures = sample_images(["embedded:digits"], 4, 3).pictures
     loaded = load_model("embedded:digits")
     x = torch.stack([prepare(picture.ref, loaded.preprocessing, "ignore") for picture in pictures])

@@ -76,7 +76,9 @@ def test_a_run_writes_what_the_library_computes(tmp_path):
         for i, image in enumerate(ids)
     ]
     assert [(r["method"], r["metric"], r["image"], float(r["score"])) for r in rows] == expected
-    assert {r["method"] for r in rows if r["control"] == "true"} == {*CONTROLS, "diffusion"}
+    assert {r["method"] for r in rows if r["control"] == "true"} == {
+        *(*CONTROLS, "diffusion", "power(1.5):fringe", "centre_prior:fringe"),
+    }
 
     entry = next(e for e in document["table"] if (e["method"], e["metric"]) == ("ig", "mas_deletion"))
     interval = estimate([s for m, k, _, s in expected if (m, k) == ("ig", "mas_deletion")], seed=4)
@@ -400,7 +402,7 @@ def test_maps_are_stored_only_where_they_are_shown(tmp_path):
     assert quick(tmp_path, *arguments).exit_code == 0
     store = Store(tmp_path, create=False)
     kept = {task.shared["method"]: len(store.images_with_maps(task.setting)) for task in store.tasks()}
-    assert kept == {"ig": 2, **dict.fromkeys(CONTROLS, 0)}
+    assert kept == {"ig": 2, **dict.fromkeys((*CONTROLS, "power(1.5):ig", "centre_prior:ig"), 0)}
 
 
 def test_a_spreadsheet_computes_no_name(tmp_path):

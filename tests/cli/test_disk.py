@@ -160,7 +160,7 @@ def test_a_full_disk_stops_a_comparison_which_goes_on_when_there_is_room(tmp_pat
         real, calls = Store.commit, iter(range(99))
 
         def commit(self, rows, shared):
-            if next(calls) >= 5:  # ig and four controls: one image
+            if next(calls) >= 7:  # ig and six controls: one image
                 raise StoreFull(f"{str(tmp_path)!r}: no space left")
             real(self, rows, shared)
 

@@ -16,7 +16,10 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("explain", ONE, "--method", "ig:nopreset"), "--method: ig has no 'nopreset'. Known: paper"),
+        (
+            ("explain", ONE, "--method", "ig:nopreset"),
+            "--method: ig has no 'nopreset'; did you mean 'released'?",
+        ),
         (("compare", ONE, "--metrics", "insertion:no"), "--metrics: insertion has no 'no'. Known: paper"),
         (("benchmark", "--scene", "gridpg:no"), "--scene: gridpg has no 'no'. Known: nine"),
         (("explain", ONE, "--method", "smooth(-1):ig"), "--method: sigma: got '-1', expected a positive number"),
@@ -39,7 +42,7 @@ def run(*arguments):
         (("compare", ONE, "--rows", "0"), "--rows: got 0, expected a positive whole number"),
         (("compare", ONE, "--set", "steps=3"), "--set: got 'steps=3', expected LABEL.KEY=VALUE"),
         (("explain", ONE, "--batch-size", "none"), "--batch-size: got 'none'"),
-        (("tune", "--search", "foo"), "--search: got 'foo'; known: tau, eta_max"),
+        (("tune", "--search", "foo"), "--search: got 'foo'; did you mean 'focus'? Known: tau, eta_max"),
         (
             ("benchmark", "--data", "nodir"),
             "--data: 'nodir' is neither a file, a folder, embedded:photos nor embedded:digits",

@@ -179,7 +179,7 @@ def test_the_index_names_the_method_as_the_sheet_does(tmp_path):
 
 def test_where_the_path_depends_on_the_class_a_page_shows_one_class(tmp_path):
     """With a focus that is the class's, several classes would have another path, and so another map than without."""
-    focused = {"set": (*QUICK, "focus=cam"), "inputs": ["embedded:digits:3:4"]}
+    focused = {"set": ("focus=cam",), "inputs": ["embedded:digits:3:4"]}
     (shown,), (bare,) = explain(tmp_path / "a", **focused), explain(tmp_path / "b", figures=False, **focused)
     mine, theirs = (load_file(result.folder / "attribution.safetensors")["values"] for result in (shown, bare))
     assert torch.equal(mine, theirs)

@@ -234,7 +234,7 @@ def test_the_curves_of_an_additive_model_are_sums_on_series_and_volumes(shape):
         (["insertions"], "metric: got 'insertions'; did you mean 'insertion'"),
         (["irof"], r"metric: got 'irof'; did you mean 'quantus:irof'\?"),
         (["MAS Insert"], "metric: got 'MAS Insert'; did you mean 'mas_insertion'"),
-        (["insertion:walker"], r"metric: insertion has no 'walker'.* Known: paper, raw, fast, zero, rise"),
+        (["insertion:walker"], r"metric: insertion has no 'walker'.* Known: paper, released, raw, fast, zero, rise"),
         (["insertion", Insertion(steps=3)], "metrics: insertion given twice"),
     ],
 )

@@ -434,7 +434,7 @@ def test_planned_work_counts_the_controls():
     chosen = {"methods": list(methods.items()), "metrics": "insertion,random_logit", "n": 3}
     for controls in (False, True):
         work = planned_work_of([build_plan(ExperimentSpec(data="embedded:digits", controls=controls, **chosen))])
-        assert [count for what, _, count in work if what.startswith("the score")] == [3 * (7 if controls else 2)] * 2
+        assert [count for what, _, count in work if what.startswith("the score")] == [3 * (9 if controls else 2)] * 2
         maps = [(what, passes, count) for what, passes, count in work if what.startswith("a map")]
         known = [("f", methods["f"]), ("ig", methods["ig"]), *([("diffusion", methods["f"])] if controls else [])]
         assert maps == [(f"a map by {name}", method.planned_passes, 3) for name, method in known] * 2

@@ -19,7 +19,7 @@ from fringe.classifier import PassCounts
 from fringe.errors import InputError, install_hint, is_installed, require_integer
 from fringe.paths import JVPUse, Problem
 from fringe.paths import Progress as Progress
-from fringe.settings import Doc, Settings, checked_by, configured, look_up, settings_of
+from fringe.settings import Doc, Settings, canonical_name, checked_by, configured
 
 Verdict = Literal[
     "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
@@ -487,8 +487,8 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
 
 def innermost_reference(text: str) -> Reference:
     """Return the method and the preset that a name, as for :func:`get_method`, holds inside all modifiers."""
-    reference = Reference.parse(text)
-    while reference.rest is not None and "of" in settings_of(look_up(reference.name, METHODS)):
+    reference = Reference.parse(canonical_name(text, METHODS))
+    while reference.rest is not None and "of" in getattr(METHODS.get(reference.name), "__dataclass_fields__", ()):
         reference = Reference.parse(reference.rest)
     return reference
 

@@ -96,7 +96,8 @@ def read_preset(path: Path, architecture: str | None = None) -> tuple[Attributor
 
 
 def _settings(method: Attributor) -> dict[str, Any]:
-    return {name: value for name, value in method.record().items() if name != method.record_key}
+    names = settings_of(type(method))  # a record may say more, such as "complete"
+    return {name: value for name, value in method.record().items() if name in names}
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -43,6 +43,7 @@ TITLE, LABEL, TICK = 10.5, 9.0, 8.0
 #: Titles of methods in a figure, by the name under which they are computed.
 METHODS = {
     "fringe": "FRInGe",
+    "fringe_b": "FRInGe-B",
     "ig": "Integrated Gradients",
     "blur_ig": "Blur IG",
     "guided_ig": "Guided IG",

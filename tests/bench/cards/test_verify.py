@@ -137,7 +137,9 @@ def test_the_seconds_of_a_map_are_those_of_its_share_of_all_maps(monkeypatch):
     monkeypatch.setattr(Evaluator, "row", timed)
     card = verify(FRInGe(steps=2), n=3, scenes=(), checks=False)
     assert card.seconds == 2.0
-    assert {label for label, control in candidates if control} == {"edge", "random", "uniform"}
+    assert {label for label, control in candidates if control} == {
+        *("edge", "random", "uniform", "power(1.5):method", "centre_prior:method"),
+    }
 
 
 def test_what_cannot_be_measured_is_said_and_the_rest_is_measured():

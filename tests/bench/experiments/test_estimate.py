@@ -99,14 +99,16 @@ def test_metrics_that_ask_for_maps_cost_those_maps():
 
 def test_a_control_without_passes_has_no_line():
     known = estimate_run(study(METHODS, controls=True), seconds=600)
-    assert [cost.method for cost in known.costs] == [*METHODS, *CONTROLS, "diffusion"]
+    assert [cost.method for cost in known.costs] == [
+        *(*METHODS, *CONTROLS, "diffusion", "power(1.5):fringe", "centre_prior:fringe"),
+    ]
     assert {(cost.forward, cost.vjp) for cost in known.costs if cost.method in CONTROLS} == {(0.0, 0.0)}
     assert len(known.lines()) == len(METHODS) + 1
 
 
 def test_what_is_stored_is_not_missing_and_nothing_is_written(tmp_path):
     plan, run = digits_plan(), tmp_path / "run"
-    assert len(estimate_run(plan, run).costs) == 5
+    assert len(estimate_run(plan, run).costs) == 7
     assert not run.exists()
     run_plan(plan, run, RunOptions(save_maps=True))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}

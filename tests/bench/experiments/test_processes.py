@@ -231,7 +231,7 @@ def test_batches_and_processes_move_the_real_numbers_by_rounding_alone(tmp_path)
     there = run_plan(digits_plan(shard=3), tmp_path / "there", RunOptions(executor=ProcessExecutor(2), batch_size=1))
     assert (here.stopped, there.stopped) == (None, None)
     one, other = table(Store(tmp_path / "here")), table(Store(tmp_path / "there"))
-    assert len(one) == 5 * 2 * 4
+    assert len(one) == 7 * 2 * 4
     assert {key: row.score for key, row in one.items()} == pytest.approx(
         {key: row.score for key, row in other.items()}, abs=1e-4
     )

@@ -10,7 +10,7 @@ import report_toys as runs
 from fringe.bench.report import build_table
 from fringe.bench.report._table import flag_lines, legend, reference_of
 from fringe.errors import InputError
-from fringe.evaluation import compare_with_controls
+from fringe.evaluation import NOT_BETTER_MEANS, compare_with_controls
 
 rng = np.random.default_rng(7)
 N = 7
@@ -339,7 +339,7 @@ def test_notes_say_what_is_there_and_nothing_else():
     assert "95% bootstrap interval over images (1000 resamples, seed 0)" in text
     assert f"Holm for the {3 * 4} comparisons" in text
     assert "†: incomplete" in text
-    assert "‡: not shown to be better than every control." in text
+    assert NOT_BETTER_MEANS in text
     assert "adjusted after Holm for 16 scores." in text
     assert flag_lines(table) == [
         "Flagged scores of the methods: zero_map 5 (MAS insertion 1, Insertion AUC 1, Infidelity 1, Max sensitivity 1, "

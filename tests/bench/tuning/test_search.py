@@ -7,7 +7,7 @@ import sys
 
 import optuna
 import pytest
-from tuning_toys import BASE, SPACE, asked, quality, score, search, value_of
+from tuning_toys import BASE, SPACE, TUNABLE, asked, quality, score, search, value_of
 
 from fringe import METHODS, FRInGe, FringeError, InputError
 from fringe.bench.tuning import paper_space, space_of
@@ -242,7 +242,7 @@ def refusal(method, settings):
     return ""
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", TUNABLE)
 def test_every_method_can_be_tuned(tmp_path, name):
     def by_name(method):
         return {"insertion": [0.5], "deletion": [0.5], "infidelity": [len(str(method.record())) / 1000]}

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from tuning_toys import TUNABLE
 
 from fringe import METHODS, FRInGe, InputError
 from fringe.bench.tuning import default_factors, objective, one_at_a_time, sweep_lines
@@ -31,12 +32,14 @@ def test_the_papers_factors_and_their_grids():
     assert factors["gamma"] == (1e-5, 3.16e-5, 1e-4, 3.16e-4, 1e-3, 3.16e-3, 1e-2)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", TUNABLE)
 def test_default_grids_lie_in_the_ranges_of_every_method(name):
     fields = {f["name"]: f for f in METHODS[name].describe()}
     ranged = {n for n, about in fields.items() if about["low"] is not None}
     factors = default_factors(METHODS[name]())
-    assert set(factors) - {"gamma"} == (ranged if name != "fringe" else {"tau", "eta_max", "delta_euc", "damping"})
+    assert set(factors) - {"gamma"} == (
+        ranged if name not in ("fringe", "fringe_b") else {"tau", "eta_max", "delta_euc", "damping"}
+    )
     for factor in set(factors) & ranged:
         low, high = fields[factor]["low"], fields[factor]["high"]
         assert (factors[factor][0], factors[factor][-1]) == (low, high)
@@ -67,7 +70,11 @@ def test_labels_are_as_one_types_them():
     ("base", "factors", "message"),
     [
         (BASE, {"dampin": [1]}, r"fringe factor: got 'dampin'; did you mean 'damping'\? Known: tau, .*, gamma$"),
-        (METHODS["ig"](), {"gamma": [1]}, "ig factor: got 'gamma'; known: steps, baseline, rule$"),
+        (
+            METHODS["ig"](),
+            {"gamma": [1]},
+            "ig factor: got 'gamma'; known: steps, baseline, rule, focus, focus_floor, focus_layer$",
+        ),
         (BASE, {"tau": [0.0]}, "tau: got 0.0, expected a positive number"),
         (BASE, {"gamma": [-1]}, "gamma_step: got -1"),
     ],

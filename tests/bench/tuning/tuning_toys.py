@@ -4,7 +4,7 @@ tau = 2e-3 and damping = 1e-5."""
 import math
 from pathlib import Path
 
-from fringe import FRInGe
+from fringe import METHODS, FRInGe
 from fringe.bench.tuning import Study, Tuned, objective, space_of, tune
 
 BASE = FRInGe()
@@ -33,3 +33,11 @@ def search(path: Path, trials: int, score=score, **more) -> Tuned:
 def asked(tuned: Tuned) -> list[dict]:
     """The settings of a search in the order of their slots."""
     return [dict(trial.settings) for trial in tuned.trials]
+
+
+#: The methods that have a setting to search for; class activation maps and some modifiers have none.
+TUNABLE = sorted(
+    name
+    for name, method in METHODS.items()
+    if any(field["low"] is not None or field["choices"] is not None for field in method.describe())
+)

@@ -1,0 +1,25 @@
+"""What a table of scores prints: which scores are bold, and what its marks mean."""
+
+import pytest
+
+from fringe.evaluation import NOT_BETTER_MEANS, score_table
+from fringe.metrics import get_metric
+
+
+def entry(method, value, better):
+    numbers = {"mean": value, "low": value - 0.1, "high": value + 0.1, "summary": "mean", "metric": "road"}
+    return {**numbers, "method": method, "control": method == "edge", "better_than_controls": better}
+
+
+@pytest.mark.parametrize("better", [True, None, False])
+def test_the_best_is_bold_unless_it_is_marked_and_the_mark_is_explained(better):
+    entries = [entry("fringe", 0.5, better), entry("ig", 0.4, True), entry("edge", 0.6, None)]
+    costs = {one["method"]: () for one in entries}
+    table = score_table(entries, {"road": get_metric("road")}, costs, ())
+    cells = {row[0].value: row[1] for row in table.rows}
+    assert {name: cell.style for name, cell in cells.items()} == {
+        **dict.fromkeys(("ig", "edge"), ""),
+        "fringe": "" if better is False else "best",
+    }
+    assert [cell.mark for cell in cells.values()] == ["‡" if better is False else "", "", ""]
+    assert (NOT_BETTER_MEANS in table.notes) == (better is False)
