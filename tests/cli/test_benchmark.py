@@ -86,7 +86,9 @@ def test_the_scores_are_those_of_compare_on_the_same_images(tmp_path):
             expected = np.asarray(row.scores[metric].values, dtype=np.float64)
             assert np.isfinite(expected).all()
             np.testing.assert_allclose(results.scores("digits", row.label, metric), expected, rtol=1e-5, atol=1e-7)
-    assert {row.label for row in found.rows} == {*methods, *CONTROLS, "diffusion"}
+    assert {row.label for row in found.rows} == {
+        *(*methods, *CONTROLS, "diffusion", "power(1.5):fringe", "centre_prior:fringe"),
+    }
     assert results.scores("digits", "ig", "max_sensitivity").shape == (2,)
     targets = {row.target for row in results.cell("digits", "ig", "insertion").rows}
     assert targets == set(loaded.module(x).argmax(1).tolist())

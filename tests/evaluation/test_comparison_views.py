@@ -2,12 +2,12 @@
 
 import dataclasses
 import re
-from html import escape
 
 import matplotlib.figure
 import numpy as np
 import pytest
 import torch
+from markupsafe import escape
 
 import fringe
 from fringe._text import with_interval

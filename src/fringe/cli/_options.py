@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from fringe._names import split_source
+from fringe.cli._console import exit_on_error
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -55,7 +56,8 @@ def with_options(
 
     def decorate(command: Command) -> Command:
         def build() -> Command:
-            specs: dict[str, type[BaseModel]] = {path: _load(path) for path in models}
+            with exit_on_error():  # a package of an extra may be absent
+                specs: dict[str, type[BaseModel]] = {path: _load(path) for path in models}
             fields = [
                 {n: f for n, f in spec.model_fields.items() if n not in skip and n in (only or {}).get(path, {n})}
                 for path, spec in specs.items()

@@ -290,7 +290,8 @@ class Evaluator:
             faults = _faults(values, attribution)  # waits for the device, so that the clock sees all of the work
             row = dataclasses.replace(
                 row,
-                passes=classifier.passes.since(passes),
+                # a control of a map is made of that of its method, whose passes these would be
+                passes=PassCounts() if candidate.of else classifier.passes.since(passes),
                 seconds=time.perf_counter() - start,
                 maps=values,
                 attribution=attribution,

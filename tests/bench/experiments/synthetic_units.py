@@ -160,7 +160,8 @@ def table(store):
     found = {}
     for row in stored_rows(store):
         assert row.key not in found, "a score was computed twice"
-        found[row.key] = replace(row, seconds=0.0, forward=0.0, jvp=0.0, vjp=0.0)
+        numbers = [(name, value) for name, value in row.diagnostics if value == value]  # NaN is equal to nothing
+        found[row.key] = replace(row, diagnostics=numbers, seconds=0.0, forward=0.0, jvp=0.0, vjp=0.0)
     return found
 
 
