@@ -84,7 +84,9 @@ def test_a_run_writes_what_the_library_computes(tmp_path):
     interval = estimate([s for m, k, _, s in expected if (m, k) == ("ig", "mas_deletion")], seed=4)
     assert (entry["mean"], entry["low"], entry["high"]) == (interval.mean, interval.low, interval.high)
     assert (entry["n"], entry["images"]) == (3, 3)
-    assert [m["label"] for m in document["methods"]] == ["fringe", "ig", *CONTROLS, "diffusion"]
+    assert [m["label"] for m in document["methods"]] == [
+        *("fringe", "ig", *CONTROLS, "diffusion", "power(1.5):fringe", "centre_prior:fringe"),
+    ]
     assert document["methods"][1]["settings"]["steps"] == 10
     assert document["methods"][1]["passes"] == {"forward": 33, "jvp": 0, "vjp": 30}
     assert [(m["label"], m["direction"]) for m in document["metrics"]] == [

@@ -104,8 +104,10 @@ class TestControlsOfAMap:
         assert names(ig=IG, rise=fringe.RISE()) == OF_MAP
         assert names(**{"ig": IG, "power(1.5):ig": fringe.Power(IG)}) == ["centre_prior:ig"]  # a method has the name
         assert names(power=fringe.Power(IG)) == []
-        kept = {one.label: one.kept for one in with_controls([Candidate("ig", IG), Candidate("rise", fringe.RISE())])}
-        assert [label for label, is_kept in kept.items() if is_kept] == ["ig"]
+        cached = {
+            one.label: one.cached for one in with_controls([Candidate("ig", IG), Candidate("rise", fringe.RISE())])
+        }
+        assert [label for label, is_cached in cached.items() if is_cached] == ["ig"]
 
     def test_they_take_no_pass_and_are_what_the_modifiers_make(self):
         found = {row.label: row for row in compare(build(), images(4), [("ig", IG)], ["insertion"]).rows}
@@ -124,7 +126,8 @@ class TestControlsOfAMap:
         (control, _) = map_controls("ig", IG)
         with context.problem.model.session(torch.device("cpu")):
             row = Evaluator(context, [control], {}, None).row(control)
-        assert row.passes.forward == 2 * 7
+        assert context.problem.model.passes.forward == 2 + 2 * 7  # with those of the predictions
+        assert row.passes.forward == 0  # those of the method are no cost of the control, whoever made the map
         expected = fringe.attribute(build(), images(2), method=fringe.Power(IG))
         torch.testing.assert_close(row.maps, expected.values, rtol=1e-9, atol=1e-12)
 
