@@ -220,7 +220,7 @@ def _docstring(app: Any, what: str, name: str, value: Any, options: Any, lines: 
     lines[:] = _escaped("\n".join(lines)).split("\n")
     from fringe.settings import Options, Settings, settings_of
 
-    if what == "class" and inspect.isclass(value) and issubclass(value, Options):
+    if what == "class" and inspect.isclass(value) and issubclass(value, Options) and value.model_fields:
         lines += ["", ".. list-table:: Fields", "   :header-rows: 1", "   :widths: 22 16 62", ""]
         lines += ["   * - field", "     - default", "     - meaning"]
         for field, known in value.model_fields.items():

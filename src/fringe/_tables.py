@@ -130,7 +130,7 @@ class Table:
         for index, row in enumerate(cells):
             letters = (Text(printable(_line(cell)), _COLOURS.get(cell.style, "")) for cell in row)
             grid.add_row(*letters, end_section=index in self.rules)
-        console = Console(highlight=False, file=file)
+        console = Console(highlight=False, file=file, force_jupyter=False)  # a notebook shows the HTML
         if not console.is_terminal:
             console.width = console.measure(grid, options=console.options.update(max_width=WIDTH)).maximum
         console.print(grid)

@@ -141,6 +141,8 @@ def test_compare_two_methods_with_blind_maps_beside_them(visit, server):
         "uniform",
         "edge",
         "diffusion",
+        "power(1.5):fringe:preview",
+        "centre_prior:fringe:preview",
     ]
     assert all(len(re.findall(r"\d\.\d{2,3}", row)) == 4 for row in rows[1:])
     assert visited.page.get_by_role("img", name=re.compile("Map by Integrated Gradients for 3")).is_visible()
