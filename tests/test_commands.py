@@ -47,8 +47,8 @@ SHORT = {
     r"(?<= --methods )fringe,ig,smoothgrad,blur_ig,guided_ig:quick": "fringe,ig",
     r"\b(mprt,efficient_mprt|quantus:pixel_flipping|infidelity|road|cpd,cpp|sparseness),": "",
 }
-#: Scenes of trained networks, and the paper's six networks, which no stand-in can be.
-TRAINED = ("--config experiments/truth.toml", "reproduce tables --data imagenet/val --out", "reproduce all --data")
+#: Scenes of trained networks, a thousand photographs (tests/cli/test_studies.py has the studies), a real preset.
+TRAINED = ("--config experiments/truth.toml", "fringe reproduce ", "--preset out/")
 #: Settings that shorten the path of FRInGe and the curves of scores.
 QUICK = {"explain": ["--set", "steps=2", "--set", "quadrature=trapezoid"]}
 NETWORK = """
