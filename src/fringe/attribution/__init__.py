@@ -31,6 +31,7 @@ from fringe.attribution._multi_path import AGI, IG2
 from fringe.attribution._preset_files import PRESET_FORMAT, PresetMetadata, check_preset, read_preset, write_preset
 from fringe.attribution._quadrature import Quadrature, quadrature_nodes
 from fringe.attribution._reweighted import CentrePrior, Competing, Located, OtherCAM, Power
+from fringe.attribution._reweighted import Incomplete as Incomplete
 from fringe.attribution._reweighted import Reweighted as Reweighted
 from fringe.attribution._rise import RISE
 from fringe.attribution._segments import SegmentTerms

@@ -24,8 +24,8 @@ from fringe.settings import Doc, Positive, Search
 
 
 @dataclass(frozen=True)
-class Reweighted(Modifier):
-    """A map computed from the finished map of another method, whose sum is then no change of the score.
+class Incomplete(Modifier):
+    """A map made of the maps of another method, whose sum is then no change of the score.
 
     The record says so (``complete``, ``hides``), and so does the sentence of each verdict. ``short``, ``stalled`` and
     ``diverged`` remain.
@@ -52,6 +52,18 @@ class Reweighted(Modifier):
     def planned_passes(self) -> float | None:
         return self.of.planned_passes
 
+    def _result(
+        self, inner: Attribution, values: Tensor, problem: Problem, numbers: Mapping[str, Tensor]
+    ) -> Attribution:
+        hides = f"; it hides {self.hides}" if self.hides else ""
+        why = f"not complete: the sum of a map of {self.label} is no change of the score{hides}"
+        made = gradient_attribution(self, values, problem, {**inner.diagnostics, **numbers}, why)
+        return with_verdicts(made, inner, self.of.label)
+
+
+class Reweighted(Incomplete):
+    """A map computed from the finished map of another method alone."""
+
     def fits(self, problem: Problem) -> bool:
         """Whether inputs of this kind can have such maps."""
         return True
@@ -71,14 +83,6 @@ class Reweighted(Modifier):
         """
         values, numbers = self._changed(inner.values, problem)
         return self._result(inner, values, problem, numbers)
-
-    def _result(
-        self, inner: Attribution, values: Tensor, problem: Problem, numbers: Mapping[str, Tensor]
-    ) -> Attribution:
-        hides = f"; it hides {self.hides}" if self.hides else ""
-        why = f"not complete: the sum of a map of {self.label} is no change of the score{hides}"
-        made = gradient_attribution(self, values, problem, {**inner.diagnostics, **numbers}, why)
-        return with_verdicts(made, inner, self.of.label)
 
     @abstractmethod
     def _changed(self, maps: Tensor, problem: Problem) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -198,7 +202,7 @@ class Power(Reweighted):
 
 
 @dataclass(frozen=True)
-class Competing(Reweighted):
+class Competing(Incomplete):
     """Subtract from the map of the class, at each entry, the largest map of the other probable classes.
 
     .. math:: A' = A^t - \\max_{k \\neq t} A^k
@@ -241,9 +245,6 @@ class Competing(Reweighted):
             rivals = torch.stack(each).amax(0)
         hidden = _lost(inner.values.relu(), (inner.values - rivals.relu()).relu())
         return self._result(inner, inner.values - rivals, problem, {"hidden_share": hidden})
-
-    def _changed(self, maps: Tensor, problem: Problem) -> tuple[Tensor, Mapping[str, Tensor]]:
-        raise NotImplementedError("it needs the maps of other classes")
 
 
 def _lost(before: Tensor, after: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from fringe.attribution import (
     Attributor,
     CentrePrior,
     FRInGe,
+    Incomplete,
     Power,
     Reweighted,
     explain_problem,
@@ -116,7 +117,7 @@ def map_controls(label: str, method: Attributor) -> list[Candidate]:
     Scores of MAS, and shares of a map in a region, gain from both. They are made of the map that the method made, so
     they take no pass, and metrics that need further maps leave them out.
     """
-    if isinstance(method, Reweighted):
+    if isinstance(method, Incomplete):
         return []
     made = Power(of=method), CentrePrior(of=method)
     return [Candidate(f"{control.label.partition(':')[0]}:{label}", control, of=label) for control in made]

@@ -15,13 +15,8 @@ class PerturbationAUC(perturb.PerturbationMetric):
     space = "the target's probability over the share of exchanged pixels"
     source = "Petsiuk et al. 2018 (RISE); FRInGe, appendix Metric definitions"
 
-    reference: perturb.Reference = "box"
-    size: perturb.BoxSize = None
-    sigma: perturb.Sigma = 3.0
-    padding: perturb.Edge = "zeros"
     normalise: Annotated[bool, Doc("rescale from the reference's probability (0) to the input's (1)")] = True
     monotone: Annotated[bool, Doc("replace the curve by its running maximum (insertion) or minimum (deletion)")] = False
-    steps: perturb.Steps = None
     reduction: perturb.Importance = "max"
 
     def score(self, maps: EvaluatedMaps) -> Scores:
@@ -115,11 +110,6 @@ class SymmetricRelevanceGain(perturb.ExchangeMetric):
     by_default = False
     presets: ClassVar = {"paper": {}, **perturb.SHARED_PRESETS}
 
-    reference: perturb.Reference = "box"
-    size: perturb.BoxSize = None
-    sigma: perturb.Sigma = 3.0
-    padding: perturb.Edge = "zeros"
-    steps: perturb.Steps = None
     reduction: perturb.Importance = "max"
 
     @property

@@ -20,8 +20,8 @@ LEAST_MASS = 1e-7
 
 
 @dataclass(frozen=True)
-class _Localisation(Metric):
-    """What the localisation scores share: a map of pixels, and the pixels of the truth."""
+class _AgainstTruth(Metric):
+    """What scores of a map against the pixels of the truth share."""
 
     direction = "higher"
     space = "the map and the pixels that the model is known to use"
@@ -40,6 +40,10 @@ class _Localisation(Metric):
 
     def refusal(self, shape: Sequence[int]) -> str:
         return images_only(shape, "the pixels that a model uses are known")
+
+
+class _Localisation(_AgainstTruth):
+    """The scores that ask which of a map's values lie on the truth."""
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         truth = truth_of(maps).flatten(1).to(maps.values.dtype)
@@ -118,7 +122,7 @@ class ExpectedHit(_Localisation):
 
 
 @dataclass(frozen=True)
-class ObjectBalance(_Localisation):
+class ObjectBalance(_AgainstTruth):
     """The positive mass of a map on the weakest of several objects of the class, over that on the strongest.
 
     1 shows all objects alike, 0 misses one. A map of noise shows them alike, too, so neither end is better: read it
@@ -142,9 +146,6 @@ class ObjectBalance(_Localisation):
         empty = (most <= LEAST_MASS) | (present.sum(0) < 2)
         share = torch.where(empty, torch.nan, least / most.clamp_min(torch.finfo(most.dtype).tiny))
         return Scores(share, {"no_positive_mass": empty})
-
-    def _score(self, values: Tensor, inside: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        raise NotImplementedError("it needs the numbers of the objects")
 
 
 def reduced(values: Tensor, reduction: Reduction, smoothing: float) -> Tensor:

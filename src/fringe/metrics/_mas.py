@@ -25,7 +25,6 @@ class MagnitudeAlignedScore(perturb.PerturbationMetric):
     size: Annotated[PositiveOddInt | None, Doc("width of the blur (odd); none: to 4 sigma each way", unit="pixels")] = (
         15
     )
-    sigma: perturb.Sigma = 3.0
     padding: perturb.Edge = "reflect"
     scale: Annotated[perturb.Scale, Doc("unit of the response: the two ends, guarded, or its extremes")] = "ends"
     monotone: Annotated[bool, Doc("replace the response by its running maximum (insertion) or minimum (deletion)")] = (
@@ -35,7 +34,6 @@ class MagnitudeAlignedScore(perturb.PerturbationMetric):
     rescale: Annotated[bool, Doc("rescale the clipped curve to its minimum and maximum")] = True
     average: Annotated[Average, Doc("how the N + 1 steps are averaged")] = "trapezoid"
     drop_confident: Annotated[bool, Doc("no score where the reference has at least the input's probability")] = False
-    steps: perturb.Steps = None
     reduction: perturb.Importance = "max"
 
     def score(self, maps: EvaluatedMaps) -> Scores:

@@ -218,6 +218,7 @@ Importance = Annotated[Reduction, Doc("importance of a pixel from its channels")
 SHARED_PRESETS: Mapping[str, Mapping[str, Any]] = {"fast": {"steps": 64}, "zero": {"reference": "zeros"}}
 
 
+@dataclass(frozen=True)
 class ExchangeMetric(Metric):
     """Base class of metrics that exchange the pixels of an image with its infill, step by step.
 
@@ -225,11 +226,11 @@ class ExchangeMetric(Metric):
     the length of the first axis of space: a row's width of pixels per step in an image. N is at most P.
     """
 
-    reference: Reference
-    size: Annotated[PositiveOddInt | None, Doc("width of the blur (odd)", unit="pixels")]
-    sigma: Sigma
-    padding: Edge
-    steps: Steps
+    reference: Reference = "box"
+    size: BoxSize = None
+    sigma: Sigma = 3.0
+    padding: Edge = "zeros"
+    steps: Steps = None
 
     @property
     def planned_passes(self) -> float:

@@ -176,12 +176,6 @@ class SignedInsertion(perturb.ExchangeMetric):
     by_default = False
     presets: ClassVar = {"paper": {}, **perturb.SHARED_PRESETS}
 
-    reference: perturb.Reference = "box"
-    size: perturb.BoxSize = None
-    sigma: perturb.Sigma = 3.0
-    padding: perturb.Edge = "zeros"
-    steps: perturb.Steps = None
-
     @property
     def planned_passes(self) -> float:
         return 2 * super().planned_passes
