@@ -270,6 +270,8 @@ def test_the_command_refuses_a_host_and_a_port_in_use(server):
     assert f"error: --port: {port} cannot be used at 127.0.0.1" in result.stderr
 
 
+# a server of another test may still be writing with pandas, whose warning of what will go is not this command's
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -13,7 +13,7 @@ import fringe
 from fringe._text import with_interval
 from fringe.evaluation import NOT_BETTER_MEANS, grid_row, summarise, tidy
 from fringe.evaluation._compare import USUAL_METRICS
-from fringe.evaluation._comparison import LEAST_TESTED
+from fringe.evaluation._statistics import BELOW, least_images, too_few
 from fringe.explanations._spec import CompareSpec
 from fringe.metrics import get_metric
 from fringe.models import load_model
@@ -50,7 +50,8 @@ def test_the_text_is_the_table_of_the_summaries():
     (entry,) = (r for r in summarise(tidy(RESULT), RESULT.metrics) if (r["method"], r["metric"]) == ("ig", "insertion"))
     shown = with_interval(entry["mean"], entry["low"], entry["high"], 3)
     assert re.split(r" {2,}", lines[3])[1:4:2] == ["ig", shown]
-    assert len(lines) == 4 + len(RESULT.rows)  # with two rules
+    assert len(lines) == 5 + len(RESULT.rows)  # with two rules and a note
+    assert lines[-1].strip().startswith("not tested: 2 images cannot show")
     assert len(RESULT) == 2
     assert not [name for name in dir(RESULT) if name.startswith("_")]
 
@@ -77,13 +78,22 @@ def test_scores_that_are_not_better_than_every_control_are_marked():
         ("ig", "deletion"): False,
         **{(control, metric): None for control in ("zero", "edge") for metric in metrics},
     }
-    few = [row for row in rows if int(row["image"]) < LEAST_TESTED - 1]
+    few = [row for row in rows if int(row["image"]) < least_images(2) - 1]
     assert {entry["better_than_controls"] for entry in summarise(few, metrics)} == {None}
-    assert 2 / 2 ** (LEAST_TESTED - 1) >= 0.05 > 2 / 2**LEAST_TESTED
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 100])
+def test_so_many_images_can_show_that_a_score_is_better(count):
+    """n images have 2^n signs, and the first step of Holm's adjustment multiplies by the number of scores."""
+    least = least_images(count)
+    assert count * 2 / 2**least < BELOW <= count * 2 / 2 ** (least - 1)
+    assert too_few(least, count) == []
+    (said,) = too_few(least - 1, count)
+    assert said.endswith(f"take at least {least}")
 
 
 def test_the_mark_of_a_comparison_is_explained_below_its_table():
-    found = fringe.compare("embedded:digits", "embedded:digits:0:6", METHODS, ["sparseness"])
+    found = fringe.compare("embedded:digits", "embedded:digits:0:7", METHODS, ["sparseness"])
     assert [entry["better_than_controls"] for entry in summarise(tidy(found), found.metrics)][:2] == [False, False]
     head, _, *lines = repr(found).splitlines()[1:]
     assert [re.split(r" {2,}", line)[2].endswith("‡") for line in lines[:2]] == [True, True]

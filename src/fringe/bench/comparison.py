@@ -37,6 +37,7 @@ from fringe.bench.experiments import Progress as Callbacks
 from fringe.data import SOURCE
 from fringe.errors import FringeError, InputError
 from fringe.evaluation import (
+    DRAWN_CONTROL,
     LEVEL,
     METRIC_REFUSED,
     RESAMPLES,
@@ -342,8 +343,10 @@ class _Table:
         ]
 
     def comparison(self, at: Sequence[int], target: Tensor, store: Store, runner: TaskRunner) -> Comparison:
-        """The methods on some images of one size, with their maps: those that the store lacks are made again."""
-        rows = [self._result(method, at, store, runner) for method in self.methods if not self.is_control(method)]
+        """The methods and the control that is drawn on some images of one size, with their maps: those that the store
+        lacks are made again."""
+        shown = [method for method in self.methods if method == DRAWN_CONTROL or not self.is_control(method)]
+        rows = [self._result(method, at, store, runner) for method in shown]
         return Comparison(tuple(self.manifest.images[i]["id"] for i in at), target, {}, tuple(rows), 0)
 
     def _result(self, method: str, at: Sequence[int], store: Store, runner: TaskRunner) -> MethodResult:
@@ -362,7 +365,9 @@ class _Table:
             refusals = tuple(self._refusal(method, metric, i) for i in at)
             column = torch.tensor(numbers, dtype=torch.float64)
             scores[metric] = Scores(column, refusals=refusals if any(refusals) else ())
-        return MethodResult(method, False, {}, scores, faults, maps=torch.stack(values) if values else None)
+        return MethodResult(
+            method, self.is_control(method), {}, scores, faults, maps=torch.stack(values) if values else None
+        )
 
 
 def _used_settings(plan: Plan, problem: Problem) -> dict[str, Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,12 +24,14 @@ from fringe.bench.experiments import (
     describe_run,
     has_scores,
     planned_work_of,
+    read_results,
     run_plan,
     run_record,
     url_of,
 )
 from fringe.bench.experiments import Progress as Callbacks
-from fringe.cli._console import Exit, Progress, print_error, require_consent, say, warn
+from fringe.cli._console import Exit, Progress, print_error, require_consent, say, show, warn
+from fringe.evaluation import NOT_BETTER
 from fringe.settings import Options
 
 REFERENCE = "Method that the others are compared with. Default: fringe, else the first."
@@ -148,11 +151,16 @@ def _exit_code(results: Sequence[RunResult], out: Path) -> Exit:
 
 def report_plan(options: RunFlags, resolved: Resolved, *, reference: str | None = None) -> list[str]:
     """Write the report of a plan that was just run; what failed is stated in it."""
-    from fringe.bench.report import write_report  # draws, which takes a second to load
+    from fringe.bench.report import build_table, write_report  # draws, which takes a second to load
 
     store, same = Store(options.out, create=False), options.model_dump(include={"device", "batch_size"})
     same |= {"plan": resolved.plan.name, "reference": reference, "allow_partial": True}
     written = write_report(store, resolve=lambda: resolved, **same)
+    results = read_results(store, resolved.plan.name)
+    if not options.as_json and not results.manifest.scenes:  # whose scores are pooled over networks
+        tables = [build_table(results, model, reference).shown for model in results.models]
+        marks = (NOT_BETTER, "not tested")  # the report explains the rest
+        show(replace(table, notes=[note for note in table.notes if note.startswith(marks)]) for table in tables)
     options.print_text(f"report: {written.page}")
     return [str(path) for path in written.paths]
 

@@ -2,6 +2,7 @@
 
 from fringe.evaluation._compare import compare
 from fringe.evaluation._comparison import (
+    DRAWN_CONTROL,
     METRIC_REFUSED,
     Comparison,
     grid_row,
@@ -42,6 +43,7 @@ from fringe.evaluation._statistics import (
     paired_all,
     pick,
     significance_stars,
+    too_few,
 )
 from fringe.evaluation._validity import (
     LEAST,

@@ -20,6 +20,7 @@ from fringe.evaluation._statistics import (
     as_column,
     compare_with_controls,
     estimate,
+    too_few,
 )
 from fringe.metrics import ARROW, EvaluationContext, Metric, best_of
 
@@ -34,8 +35,6 @@ MOST_IMAGES = 8
 DRAWN_CONTROL = "edge"
 #: The flag of a map that a metric refused.
 METRIC_REFUSED = "metric_refused"
-#: Images that a test against the controls needs: of fewer no p is below .05.
-LEAST_TESTED = 6
 
 
 @dataclass(frozen=True, repr=False)
@@ -260,8 +259,16 @@ def score_table(
         ),
         rows,
         rules=(methods - 1,) if 0 < methods < len(rows) else (),
-        notes=[NOT_BETTER_MEANS] * marked,
+        notes=[NOT_BETTER_MEANS] * marked + _untested(known, metrics),
     )
+
+
+def _untested(entries: Mapping[tuple[str, str], Mapping[str, Any]], metrics: Mapping[str, Metric]) -> list[str]:
+    """Say that there are too few images, where a method could not be better than controls."""
+    tested = [one for (_, label), one in entries.items() if not one["control"] and metrics[label].direction != "none"]
+    if len(tested) == len(entries) or any(one["better_than_controls"] is not None for one in tested):
+        return []
+    return too_few(max((one["n"] for one in tested), default=0), len(tested))
 
 
 def _column(entries: Sequence[Mapping[str, Any]], metric: Metric) -> list[Cell]:
@@ -291,9 +298,7 @@ def _control_tests(
 ) -> dict[tuple[str, str], ControlTest]:
     tests: dict[tuple[str, str], ControlTest] = {}
     for label, metric in metrics.items():
-        rows = {
-            method: group for (method, name), group in groups.items() if name == label and len(group) >= LEAST_TESTED
-        }
+        rows = {method: group for (method, name), group in groups.items() if name == label}
         scores = {method: as_column(method, [row["score"] for row in group]) for method, group in rows.items()}
         controls = [method for method, group in rows.items() if group[0]["control"]]
         compared = compare_with_controls(scores, controls, metric.direction, metric.aggregate, seed)

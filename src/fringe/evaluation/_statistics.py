@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fringe._text import counted
 from fringe.errors import InputError, require
 from fringe.evaluation._resampling import clustered_interval, intervals, sign_flip_ps
 from fringe.metrics import Aggregate, Direction
@@ -405,17 +406,32 @@ class ControlTest:
     """A method under one metric against the ``control`` with the greatest p, of several the one with the best score.
     ``difference`` is the method less the control, image by image. ``p`` is 1 if the control is ahead. The greatest p
     need not be adjusted for the number of controls (intersection-union test, Berger 1982); ``adjusted`` is adjusted for
-    the number of methods and metrics."""
+    the ``count`` of methods and metrics."""
 
     control: str
     difference: Difference
     p: float
     adjusted: float = math.nan
+    count: int = 1
 
     @property
-    def better(self) -> bool:
-        """Whether the method is better than every control."""
-        return self.adjusted < BELOW
+    def better(self) -> bool | None:
+        """Whether the method is better than every control; None if there are too few images for any test to show it."""
+        return self.adjusted < BELOW if self.difference.n >= least_images(self.count) else None
+
+
+def least_images(count: int) -> int:
+    """Return the fewest images at which one of ``count`` scores can be better than the controls: n images have 2^n
+    signs, so that no p of a two-sided test is below 2 / 2^n, and the least of them is multiplied by ``count``."""
+    return math.floor(math.log2(2 * count / BELOW)) + 1
+
+
+def too_few(images: int, count: int) -> list[str]:
+    """Say, in a sentence or none, that so few images cannot show that one of ``count`` scores is better."""
+    if not images or not count or images >= least_images(count):
+        return []
+    what = f"{counted(images, 'image')} cannot show that one of {counted(count, 'score')} is better than every control"
+    return [f"not tested: {what}; take at least {least_images(count)}"]
 
 
 def compare_with_controls(
@@ -477,4 +493,6 @@ def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def adjust_tests(tests: Mapping[tuple[str, str], ControlTest]) -> dict[tuple[str, str], ControlTest]:
     """Adjust the p of tests for their number (:func:`holm`)."""
     adjusted = holm([test.p for test in tests.values()])
-    return {key: replace(test, adjusted=p) for (key, test), p in zip(tests.items(), adjusted, strict=True)}
+    return {
+        key: replace(test, adjusted=p, count=len(tests)) for (key, test), p in zip(tests.items(), adjusted, strict=True)
+    }

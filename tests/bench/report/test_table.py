@@ -13,9 +13,9 @@ from fringe.errors import InputError
 from fringe.evaluation import NOT_BETTER_MEANS, compare_with_controls
 
 rng = np.random.default_rng(7)
-N = 7
+N = 8
 FRINGE = rng.normal(0.70, 0.02, N)
-NEAR = FRINGE - np.array([0.001, -0.002, 0.003, 0.001, 0.002, -0.001, 0.001])
+NEAR = FRINGE - np.array([0.001, -0.002, 0.003, 0.001, 0.002, -0.001, 0.001, -0.002])
 FAR = FRINGE - 0.2 - 0.01 * np.arange(N)
 METHODS = ("fringe", "near", "far", "random")
 
@@ -71,11 +71,11 @@ def test_p_is_that_of_all_sign_flips_adjusted_by_holm_over_the_whole_table():
         running = max(running, min(1.0, p * (4 - rank)))
         metric, method = place
         assert cells(found, metric)[method].adjusted == pytest.approx(running)
-    # Every image speaks against `far`: 2 of 128 assignments are as extreme, and four comparisons are asked
+    # Every image speaks against `far`: 2 of 256 assignments are as extreme, and four comparisons are asked
     far = cells(found, "insertion")["far"]
-    assert far.difference.p == 2 / 128
-    assert far.adjusted == pytest.approx(4 * 2 / 128)
-    assert far.mark == "‡"  # it has no asterisk
+    assert far.difference.p == 2 / 2**N
+    assert far.adjusted == pytest.approx(4 * 2 / 2**N)
+    assert far.mark == "*‡"
     assert far.difference.value == pytest.approx(np.mean(FRINGE - FAR))
     assert cells(found, "steps")["far"].difference is None
     assert all(cell.difference is None for cell in cells(found, "insertion").values() if cell.best)
@@ -292,7 +292,7 @@ def mixed():
         ("mas_insertion", "insertion", "infidelity", "max_sensitivity", "steps"),
     )
     rng = np.random.default_rng(1)
-    n, about = 6, runs.manifest(methods, metrics, 6, limits={"max_sensitivity": 4}, models=("net_1",))
+    n, about = 12, runs.manifest(methods, metrics, 12, limits={"max_sensitivity": 4}, models=("net_1",))
     base, offset = rng.normal(0.6, 0.05, n), dict(zip(methods, (0.0, 0.001, 0.3, 0.35, -0.2), strict=True))
     scores = {}
     for method in methods:
@@ -323,12 +323,14 @@ def test_what_is_printed_is_every_number_mark_and_n():
                 given.estimate.half,
                 column.decimals,
             )
-            assert cell.style == ("best" if given.best else "near" if given.near_tie else "")
+            not_better = given.control is not None and given.control.better is False
+            style = "best" if given.best else "near" if given.near_tie else ""
+            assert cell.style == ("" if not_better else style)
             assert (cell.mark.count("*"), "†" in cell.mark) == (given.mark.count("*"), given.missing > 0)
-            assert ("‡" in cell.mark) == (given.control is not None and not given.control.better)
+            assert ("‡" in cell.mark) == not_better
             assert bool(cell.hint) == ("‡" in cell.mark)
             assert cell.note == f"n={given.n}" + (f" of {given.required}" if given.n < given.required else "")
-    assert {"n=5 of 6", "n=4"} < {cell.note for row in shown.cells for cell in row}
+    assert {"n=11 of 12", "n=4"} < {cell.note for row in shown.cells for cell in row}
     assert shown.cells[2][3].text.startswith("4.06×10³ ± ")
 
 

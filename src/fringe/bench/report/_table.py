@@ -25,6 +25,7 @@ from fringe.evaluation import (
     near_ties,
     paired_all,
     significance_stars,
+    too_few,
 )
 from fringe.metrics import ARROW, METRICS, Aggregate, Direction
 
@@ -103,7 +104,7 @@ class ScoreCell:
     @property
     def mark(self) -> str:
         """Asterisks of the difference, and the signs of what is not shown and of what is not computed."""
-        not_better = self.control is not None and not self.control.better
+        not_better = self.control is not None and self.control.better is False
         return significance_stars(self.adjusted) + NOT_BETTER * not_better + INCOMPLETE * bool(self.missing)
 
     def shown(self, decimals: int) -> Cell:
@@ -112,7 +113,7 @@ class ScoreCell:
             self.estimate.value,
             decimals,
             half=self.estimate.half,
-            style="best" if self.best else "near" if self.near_tie else "",
+            style="" if NOT_BETTER in self.mark else "best" if self.best else "near" if self.near_tie else "",
             mark=self.mark,
             note=f"n={self.n}" if self.n == self.required else f"n={self.n} of {self.required}",
             hint=f"not shown to be better than {self.control.control}"
@@ -333,11 +334,13 @@ def legend(table: ScoreTable) -> list[str]:
             f"*, **, ***: differs from {table.reference} on the same images with p < .05, .01, .001 (sign-flip test of "
             f"the paired differences, adjusted after Holm for the {table.comparisons} comparisons of this table)."
         )
-    if tests := table.control_tests:
+    tests = table.control_tests
+    lines += (few := too_few(max((test.difference.n for test in tests), default=0), len(tests)))
+    if tests and not few:
         lines.append(
             f"{NOT_BETTER_MEANS}. The greatest p of the sign-flip test against "
             f"each control counts, adjusted after Holm for {counted(len(tests), 'score')}. Such a score is no "
-            "evidence for the map."
+            "evidence for the map, and never bold."
         )
     if any(cell.missing for row in table.rows for cell in row.cells):
         lines.append(f"{INCOMPLETE}: incomplete, images of this cell were not computed.")

@@ -97,7 +97,7 @@ def _table(results: Results, title: str, models: Sequence[str]) -> Table:
         cells |= {(m, metric): estimate(column, seed, words[1], **groups) for m, column in scores.items()}
         compared = compare_with_controls(scores, controls, *words, seed, **groups)
         tests |= {(m, metric): test for m, test in compared.items()}
-    marks = {key: NOT_BETTER for key, test in adjust_tests(tests).items() if not test.better}
+    marks = {key: NOT_BETTER for key, test in adjust_tests(tests).items() if test.better is False}
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
     head = ["method", *(_heading(results, metric) for metric in shown), "n", "passes"]
     decimals = {m: decimals_for((cells[name, m].value, cells[name, m].half) for name in methods) for m in shown}
