@@ -1,13 +1,18 @@
 """The pages have a form that a reader can follow: short pages, short paragraphs, one number in a cell, no diary."""
 
+import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from fringe.attribution._base import Verdict
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+TABLES = DOCS / "results" / "tables"
 PAGES = [ROOT / "README.md", *sorted(page for page in DOCS.rglob("*.md") if page.parent.name != "_build")]
 #: One line each, which shows a file of the root.
 PAGES = [page for page in PAGES if page.stem not in ("changelog", "contributing", "security")]
@@ -134,3 +139,46 @@ def test_the_form_is_seen():
     assert numbers("the class has at least .99, and 98% of all") == [".99", "98%"]
     assert numbers("2 by 2 images") == []
     assert re.findall(DIARY, "with the default of that day, an Earlier default", re.IGNORECASE)
+
+
+# -- numbers stand once ------------------------------------------------------------------------------------------------
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((TABLES / f"{name}.csv").read_text(encoding="utf-8").splitlines()))
+
+
+def test_every_table_has_a_place_and_every_place_a_table():
+    places = [
+        name
+        for page in DOCS.rglob("*.md")
+        for name in re.findall(r"^<!-- table: (\w+) -->$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert sorted(places) == sorted(path.stem for path in TABLES.glob("*.csv"))
+
+
+def test_a_table_has_one_number_in_a_cell():
+    for path in TABLES.glob("*.csv"):
+        for row in rows_of(path.stem):
+            cells = [cell for title, cell in row.items() if title not in ("table", "setting", "method", "γ_prior")]
+            assert [cell for cell in cells if len(numbers(cell)) > 1] == [], path.stem
+
+
+@pytest.mark.parametrize(
+    ("name", "scene", "words"),
+    [
+        ("truth", "(gridpg) on cifar_resnet20", "one of four photographs"),
+        ("truth_trained", "Watermark (watermark)", "a small coloured square"),
+        ("truth_trained", "Trigger (trigger)", "a stamp that the network obeys"),
+    ],
+)
+def test_the_numbers_of_the_text_are_those_of_the_tables(name, scene, words):
+    inside = {row["method"]: row["mass inside ↑"].lstrip("0") for row in rows_of(name) if scene in row["table"]}
+    said = [inside[method] for method in ("FRInGe()", "ig", "Grad-CAM")]
+    assert f"| {words} | {' | '.join(said)} |" in (DOCS / "questions.md").read_text(encoding="utf-8")
+    assert set(said) <= set(re.findall(r"\.\d{3}", (DOCS / "trust.md").read_text(encoding="utf-8")))
+
+
+def test_every_verdict_is_explained():
+    page = (DOCS / "trust.md").read_text(encoding="utf-8")
+    assert [verdict for verdict in get_args(Verdict) if f"`{verdict}`" not in page] == []
