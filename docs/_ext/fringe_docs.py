@@ -340,7 +340,7 @@ def returned_figure(block: Any, block_vars: dict[str, Any], gallery_conf: dict[s
 
 
 def results_tables(name: str) -> str:
-    """The tables of docs/results/tables/NAME.csv, each folded behind its title."""
+    """The tables of docs/results/tables/NAME.csv, each behind its title; a short one is open."""
     path = DOCS / "results" / "tables" / f"{name}.csv"
     if not path.is_file():
         logging.getLogger(__name__).warning("no %s: scripts/results.py writes it", path.relative_to(ROOT))
@@ -351,7 +351,8 @@ def results_tables(name: str) -> str:
         found = list(table)
         shown = [column for column in found[0] if column != "table" and any(row[column] for row in found)]
         lines = [shown, ["---"] * len(shown), *([row[column] for column in shown] for row in found)]
-        parts += [f"<details><summary>{html.escape(title)}</summary>", ""]
+        tag = "details open" if len(found) < 8 else "details"
+        parts += [f"<{tag}><summary>{html.escape(title)}</summary>", ""]
         parts += [*(f"| {' | '.join(line)} |" for line in lines), "", "</details>", ""]
     return "\n".join(parts)
 
