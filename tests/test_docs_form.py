@@ -19,7 +19,7 @@ PAGES = [page for page in PAGES if page.stem not in ("changelog", "contributing"
 #: Pages that explain our words, or are those words.
 GLOSSARY = ("README", "questions")
 #: Pages that are being rewritten: form is asked of them when they are done.
-UNDONE = ("paper", "focus")
+UNDONE = ("paper", "focus", "figures", "budget")
 PAGES = [page for page in PAGES if page.stem not in UNDONE]
 #: Words of a diary: a page says what holds, and the changelog what was.
 DIARY = (
@@ -128,6 +128,15 @@ def test_words_of_ours_are_explained_or_linked(page):
     ours = set(re.findall(r"\b(triggers?|controls?|scenes?|verdicts?|references?)\b", text))
     whole = page.read_text(encoding="utf-8")
     assert not ours or re.search(r"questions\.md|trust\.md", whole), ours
+
+
+@pytest.mark.parametrize("page", PAGES, ids=label)
+def test_a_link_into_a_page_leads_to_a_heading(page):
+    text = " ".join(lines_of_text(page))
+    for target, anchor in re.findall(r"\]\(([^):#\s]*\.md)?#([^)\s]+)\)", text):
+        linked = (page.parent / target).read_text(encoding="utf-8") if target else page.read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.+)$", linked, re.MULTILINE)
+        assert anchor in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings], target
 
 
 def test_the_form_is_seen():
