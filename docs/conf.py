@@ -109,6 +109,8 @@ sphinx_gallery_conf = {
 html_theme = "pydata_sphinx_theme"
 html_title = "fringe"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
+html_sidebars = {"**": ["pages.html"]}  # every page, in the order of a reader
 html_css_files = ["fringe.css"]
 html_math_renderer = "mathml"  # drawn by the browser: no script, no font from a network
 html_context = {"default_mode": "auto"}
@@ -117,8 +119,9 @@ html_copy_source = False
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 7,
+    "navbar_center": [],
     "navbar_end": ["theme-switcher"],
+    "show_nav_level": 1,
     "footer_start": ["copyright"],
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],

@@ -83,4 +83,4 @@ for row in table.rows:
 
 # %%
 # Here FRInGe is not better than the random map in the first score, and no method is better than the zero map in the
-# second. :doc:`/verdicts` has all verdicts, and what to do.
+# second. :doc:`/trust` has all verdicts, and what to do.

@@ -57,7 +57,7 @@ def test_the_python_of_a_page_runs_as_one_session(page, tmp_path, monkeypatch):
 
 
 def test_pages_with_python_are_run():
-    assert {"start", "python", "verdicts", "compare", "costs", "coming-from", "mathematics", "benchmark"} <= {
+    assert {"start", "python", "trust", "compare", "costs", "coming-from", "mathematics", "benchmark"} <= {
         page.stem for page in SNIPPETS
     }
 
