@@ -26,7 +26,10 @@ from fringe.bench.experiments import ExperimentSpec, Results, Store, read_result
 from fringe.evaluation import ControlTest, Difference, adjust_tests, compare_with_controls, paired
 
 ROOT = Path(__file__).parents[1]
-PAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "truth.md", *sorted((ROOT / "docs" / "results").glob("*.md"))
+PAGES = (
+    *(ROOT / "docs" / f"{page}.md" for page in ("results", "truth", "paper")),
+    *sorted((ROOT / "docs" / "results").glob("*.md")),
+)
 IMAGES = ROOT / "docs" / "images"
 #: Metrics that the last columns show.
 DIAGNOSTICS = ("completeness_residual", "endpoint_kl")
@@ -105,6 +108,19 @@ QUADRATURE = {
     "preview_adaptive": "`fringe:preview`, `quadrature=adaptive`",
     "diffusion": "diffusion (control)",
 }
+PAPER = {
+    "fringe": "**`FRInGe()`**",
+    "focused": '`FRInGe(focus="cam")`',
+    "paper": "`fringe:paper`",
+    "released": "`fringe:released`",
+    "fringe_b": "FRInGe-B",
+    "gradcam": "Grad-CAM",
+    "ig": "`ig:released`",
+    "smoothgrad": "`smoothgrad:released`",
+    "guided_ig": "`guided_ig:released`",
+    "blur_ig": "`blur_ig:released`",
+    "diffusion": "diffusion (control)",
+}
 TABLES = {
     "quadrature_cifar_resnet20": Table("fringe", names=QUADRATURE),
     "quadrature_mobilenet_v1_025": Table("fringe", names=QUADRATURE),
@@ -131,13 +147,18 @@ TABLES = {
     "prior_judge_cifar_resnet20": Table("fringe", 1, TRUTH, "prior_cifar_resnet20"),
     "prior_choose_mobilenet_v1_025": Table("fringe", 0, TRUTH, "prior_mobilenet_v1_025"),
     "prior_judge_mobilenet_v1_025": Table("fringe", 1, TRUTH, "prior_mobilenet_v1_025"),
+    "paper_cifar_resnet20": Table("fringe", names=PAPER),
+    "paper_mobilenet_v1_025": Table("fringe", names=PAPER),
+    "paper_mobilenet_v2": Table("fringe", names=PAPER),
+    "paper_efficientnet_lite0": Table("fringe", names=PAPER),
 }
 
 
 def run(name: str, shared: Path, out: Path, device: str) -> None:
     """Run one experiment, or what is missing of it."""
     spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{TABLES[name].experiment or name}.toml")
-    images, half = "imagenet" if any("mobilenet" in label for label in spec.model) else "cifar10", TABLES[name].half
+    photographs = any("mobilenet" in label or "efficientnet" in label for label in spec.model)
+    images, half = "imagenet" if photographs else "cifar10", TABLES[name].half
     folder = shared / "images" / images
     if half is not None:
         folder = out / "images" / f"{images}-{half}"
