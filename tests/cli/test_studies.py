@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,7 +48,8 @@ def test_an_ablation_scores_the_variants_and_draws_their_paths(tmp_path):
     result = run("reproduce", "ablation", "--out", tmp_path, *arguments)
     assert result.exit_code == 0, result.output
     assert "ablation: 2 images; 14 maps made now" in result.stdout
-    base = FRInGe(steps=2, cg_iterations=2)
+    assert "the paper has no setting for digits; fringe:paper is used" in result.stderr
+    base = replace(FRInGe.preset("paper"), steps=2, cg_iterations=2)  # not the default
     assert settings(tmp_path, "ablation") == {name: base.variant(name).record() for name in VARIANTS}
     assert np.isfinite(results(tmp_path, "ablation").scores("digits", "euclidean", "sparseness")).all()
     figures = list((tmp_path / "report" / "ablation").iterdir())
