@@ -37,7 +37,7 @@ def test_a_method_stands_at_a_budget_in_the_setting_that_is_nearest_if_it_is_nea
     found = study(budgets=(1, 2, 5))
     timings = [timing(name, passes) for name, passes in PASSES.items()]
     entries = list(_entries(found, found.base.models[0], timings))
-    assert [(e.label, e.setting, e.budget, e.price) for e in entries] == [
+    assert [(e.name, e.setting, e.budget, e.price) for e in entries] == [
         ("ig_x1", "steps=4", 1, 1.0),
         ("ig_x2", "steps=8", 2, 1.8),
         ("ig_x5", "steps=20", 5, 4.2),
@@ -55,7 +55,7 @@ def test_a_method_stands_at_a_budget_in_the_setting_that_is_nearest_if_it_is_nea
 def test_the_price_is_what_was_asked_for(price):
     found = study(budgets=(1, 3), price=price, factor=("ig.steps=4,8",), methods=["ig"])
     timings = [timing("ig.steps=4", 1, **{price: 2.0}), timing("ig.steps=8", 1, **{price: 6.0})]
-    assert [(e.label, e.price) for e in _entries(found, found.base.models[0], timings)] == [("ig_x1", 1), ("ig_x3", 3)]
+    assert [(e.name, e.price) for e in _entries(found, found.base.models[0], timings)] == [("ig_x1", 1), ("ig_x3", 3)]
 
 
 @pytest.mark.parametrize("price", ["seconds", "memory"])
@@ -80,7 +80,7 @@ def test_prices_are_of_images_that_are_not_scored(tmp_path, monkeypatch):
     assert [*asked["plan"].models[0].methods] == [*PASSES]
     assert (asked["modes"], asked["measuring"]) == (("single",), True)
     assert (asked["plan"].controls, plan.controls) == (False, True)
-    assert [*plan.models[0].methods] == [entry.label for entry in entries["digits"]]
+    assert [*plan.models[0].methods] == [entry.name for entry in entries["digits"]]
     few = study(data=tuple(f"embedded:digits:{i}" for i in range(4)), choosing=5)
     with pytest.raises(InputError, match="n: got 5, but there are 1 different images"):
         equal_budgets(few, tmp_path / "prices.json", device="cpu")
@@ -150,7 +150,7 @@ class Toy:
 
 @pytest.mark.parametrize(("direction", "best"), [("higher", 0.5), ("lower", 0.3), ("none", None)])
 def test_a_figure_has_a_line_for_each_method_and_the_best_map_without_the_model(direction, best):
-    entries = [Entry("ig_x1", "ig", "steps=4", None, 1, 1.0), Entry("m", "m", "its own", None, None, 0.5)]
+    entries = [Entry("ig_x1", "ig", "steps=4", None, 1.0, 1), Entry("m", "m", "its own", None, 0.5)]
     curves = _curves("net", entries, Toy(direction), "insertion")
     assert [(c.name, [*c.values], [*c.objective]) for c in curves] == [
         ("m", [0.5], [pytest.approx(0.55)]),
@@ -160,8 +160,8 @@ def test_a_figure_has_a_line_for_each_method_and_the_best_map_without_the_model(
 
 
 def test_a_cell_is_the_score_of_ig_or_the_difference_to_it():
-    ig, other = Entry("ig_x1", "ig", "", None, 1, 1.0), Entry("m", "m", "", None, None, 0.5)
-    assert _cell(Toy("higher"), "net", ig, ig, "insertion", 0).value == pytest.approx(0.3)
-    cell = _cell(Toy("higher"), "net", other, ig, "insertion", 0)
+    ig, other = Entry("ig_x1", "ig", "", None, 1.0, 1), Entry("m", "m", "", None, 0.5)
+    assert _cell(Toy("higher"), "net", ig, [], "insertion", 0).value == pytest.approx(0.3)
+    cell = _cell(Toy("higher"), "net", other, [ig], "insertion", 0)
     assert (cell.value, cell.mark) == (pytest.approx(0.25), "*")  # both images gain: 0.3 and 0.2
     assert cell.ends == (pytest.approx(0.2), pytest.approx(0.3))

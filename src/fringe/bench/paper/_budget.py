@@ -27,15 +27,15 @@ PRICES = {"passes": "forward and backward passes", "seconds": "median seconds", 
 
 @dataclass(frozen=True)
 class Entry:
-    """A setting that takes part: its label, that of its method in the study, its budget (None: the method has one
-    setting, at its own price), and its price; both are multiples of the unit."""
+    """A setting of the method ``family`` of the study under a ``name``, and its price in units, NaN as long as it is
+    not known; ``budget`` is None where the method has one setting, at its own price."""
 
-    label: str
+    name: str
     family: str
     setting: str
     method: Attributor
-    budget: float | None
-    price: float
+    price: float = math.nan
+    budget: float | None = None
 
 
 def equal_budgets(
@@ -61,12 +61,12 @@ def equal_budgets(
         message = f"{spec.price!r} is measured on a GPU, and the device is {device!r}"
         raise InputError(message, argument="price", hint="use price=passes, which every machine counts alike")
     scored = {image["digest"].partition("-")[0] for image in resolve(base).manifest.images}
-    models = tuple(replace(one, methods=dict(_settings(study, one))) for one in base.models)
+    models = tuple(replace(one, methods={s.name: s.method for s in _settings(study, one)}) for one in base.models)
     priced = replace(base, name="prices", models=models, n=spec.choosing, holdout=True, exclude=base.exclude | scored)
-    known = {"device": device, "batch_size": batch_size}
-    timings = stored_timings(replace(priced, controls=False), path, measuring=True, modes=("single",), **known)
+    priced = replace(priced, controls=False)
+    timings = stored_timings(priced, path, device=device, batch_size=batch_size, measuring=True, modes=("single",))
     entries = {model.label: tuple(_entries(study, model, timings)) for model in base.models}
-    models = tuple(replace(one, methods={e.label: e.method for e in entries[one.label]}) for one in base.models)
+    models = tuple(replace(one, methods={e.name: e.method for e in entries[one.label]}) for one in base.models)
     return replace(base, models=models), entries
 
 
@@ -82,80 +82,79 @@ def budget_chapter(study: PaperStudy, entries: Mapping[str, Sequence[Entry]], re
     return Section("Quality at equal price", (text,), sections=parts)
 
 
-def _settings(study: PaperStudy, model: PlanModel) -> Iterator[tuple[str, Attributor]]:
-    """All settings whose prices are measured: ``ig.steps=64``, or the label of a method that has one."""
+def _settings(study: PaperStudy, model: PlanModel) -> Iterator[Entry]:
+    """All settings whose prices are measured, under names such as ``ig.steps=64``."""
     for label, method in model.methods.items():
         texts = (study.factors or {}).get(label)
         if texts is None:
-            yield label, method
+            yield Entry(label, label, "its own", method)
         for text in texts or ():
-            yield f"{label}.{text}", method.with_text(dict([text.split("=", 1)]))
+            yield Entry(f"{label}.{text}", label, text, method.with_text(dict([text.split("=", 1)])))
 
 
 def _entries(study: PaperStudy, model: PlanModel, timings: Sequence[Timing]) -> Iterator[Entry]:
     """The settings of a model that take part: at each budget the nearest one of a method, if it is near."""
-    kind, budgets, settings = study.spec.price, study.spec.budgets, dict(_settings(study, model))
+    kind, budgets = study.spec.price, study.spec.budgets
     prices = {
         t.method: t.forward + t.jvp + t.vjp if kind == "passes" else float(getattr(t, kind))
         for t in timings
         if t.model == model.label
     }
-    unit = prices[next(name for name in settings if name.startswith(f"{IG}."))]
-    for label, method in model.methods.items():
-        own = {name: prices[name] / unit for name in settings if name.startswith(f"{label}.") and name in prices}
-        if label in prices and prices[label] <= NEAR * max(budgets) * unit:
-            yield Entry(label, label, "its own", method, None, prices[label] / unit)
-        for budget in budgets if own else ():
-            name = min(own, key=lambda name: abs(math.log(own[name] / budget)))
-            if 1 / NEAR <= own[name] / budget <= NEAR:
-                yield Entry(f"{label}_x{budget:g}", label, name[len(label) + 1 :], settings[name], budget, own[name])
+    known = list(_settings(study, model))
+    unit = prices[next(one.name for one in known if one.family == IG)]
+    for label in model.methods:
+        own = [replace(one, price=prices[one.name] / unit) for one in known if one.family == label]
+        if own[0].name == label:
+            yield from (one for one in own if one.price <= NEAR * max(budgets))
+            continue
+        for budget in budgets:
+            one = min(own, key=lambda one: abs(math.log(one.price / budget)))
+            if 1 / NEAR <= one.price / budget <= NEAR:
+                yield replace(one, name=f"{label}_x{budget:g}", budget=budget)
 
 
 def _section(study: PaperStudy, model: str, entries: Sequence[Entry], results: Results) -> Section:
     """The table, the figure, and who is left out."""
     lost = [label for label in study.base.model(model).methods if label not in {e.family for e in entries}]
     note = (f"Left out, as no setting is near a budget: {', '.join(lost)}.",) if lost else ()
-    base = {e.budget: e for e in entries if e.family == IG}
     rows: list[Row] = []
     for entry in entries:
-        near = base[min(base, key=lambda budget: abs(math.log((budget or 1) / (entry.budget or entry.price))))]
-        cells = (_cell(results, model, entry, near, metric, study.spec.seed) for metric in results.metrics)
-        rows.append((entry.label, entry.setting, Cell(entry.price, 2), *cells))
+        near = [e for e in entries if e.family == IG and entry.family != IG]
+        near.sort(key=lambda e: abs(math.log((e.budget or 1) / (entry.budget or entry.price))))
+        cells = (_cell(results, model, entry, near[:1], metric, study.spec.seed) for metric in results.metrics)
+        rows.append((entry.name, entry.setting, Cell(entry.price, 2), *cells))
     heads = {metric: f"{metric.replace('_', ' ')} {ARROW[_direction(results, metric)]}" for metric in results.metrics}
-    panels = [
-        SweepPanel(f"price, × IG: {head}", _curves(model, entries, results, metric)) for metric, head in heads.items()
-    ]
+    panels = [SweepPanel(f"price, × IG: {h}", _curves(model, entries, results, m)) for m, h in heads.items()]
     figure = plot_sensitivity(panels, title=f"{model}: quality against price", y="score")
     caption = "Means with 95 % intervals; the level is the best map that knows nothing of the model."
     image = Image(f"budget-{results.models.index(model) + 1}", caption, png_of(figure))
     return Section(model, note, Table(("method", "setting", "price", *heads.values()), rows, "Prices"), images=(image,))
 
 
-def _cell(results: Results, model: str, entry: Entry, base: Entry, metric: str, seed: int) -> Cell:
-    scores = results.scores(model, entry.label, metric)
-    if entry.family == IG:
+def _cell(results: Results, model: str, entry: Entry, base: Sequence[Entry], metric: str, seed: int) -> Cell:
+    """The difference to ``base``, or the score where there is none."""
+    scores = results.scores(model, entry.name, metric)
+    if not base:
         return Cell(estimate(scores, seed).mean, 3)
-    gap = paired(scores, results.scores(model, base.label, metric), seed=seed)
+    gap = paired(scores, results.scores(model, base[0].name, metric), seed=seed)
     return Cell(gap.value, 3, ends=(gap.low, gap.high), mark="*" if gap.low * gap.high > 0 else "")
 
 
 def _curves(model: str, entries: Sequence[Entry], results: Results, metric: str) -> tuple[SweepCurve, ...]:
     """A line for each method, and the best score of the maps that know nothing of the model."""
-
-    def curve(name: str, prices: Sequence[float], labels: Sequence[str]) -> SweepCurve:
-        points = [estimate(results.scores(model, label, metric)) for label in labels]
-        return SweepCurve(name, prices, *([getattr(one, end) for one in points] for end in ("mean", "low", "high")))
-
-    lines: dict[str, list[Entry]] = {}
+    points = {name: estimate(results.scores(model, name, metric)) for name in results.methods(model)}
+    lines: dict[str, list[tuple[float, str]]] = {}
     for entry in sorted(entries, key=lambda entry: entry.price):
-        lines.setdefault(entry.family, []).append(entry)
-    curves = [curve(method_title(k), [e.price for e in line], [e.label for e in line]) for k, line in lines.items()]
-    blind = [label for label in results.methods(model) if label in CONTROLS and results.is_control(label)]
-    if blind and _direction(results, metric) != "none":
-        better = max if _direction(results, metric) == "higher" else min
-        best = better(blind, key=lambda label: estimate(results.scores(model, label, metric)).mean)
-        prices = sorted(entry.price for entry in entries)
-        curves.append(curve("best blind map", (prices[0], prices[-1]), (best, best)))
+        lines.setdefault(method_title(entry.family), []).append((entry.price, entry.name))
+    blind = [name for name in points if name in CONTROLS and results.is_control(name)]
+    direction = _direction(results, metric)
+    if blind and direction != "none":
+        best = (max if direction == "higher" else min)(blind, key=lambda name: points[name].mean)
+        lines["best blind map"] = [(pick(entry.price for entry in entries), best) for pick in (min, max)]
+    curves: list[SweepCurve] = []
+    for title, line in lines.items():
+        mean, low, high = ([getattr(points[name], end) for _, name in line] for end in ("mean", "low", "high"))
+        curves.append(SweepCurve(title, [price for price, _ in line], mean, low, high))
     return tuple(curves)
 
 
