@@ -81,6 +81,8 @@ def test_prices_are_of_images_that_are_not_scored(tmp_path, monkeypatch):
     assert (asked["modes"], asked["measuring"]) == (("single",), True)
     assert (asked["plan"].controls, plan.controls) == (False, True)
     assert [*plan.models[0].methods] == [entry.name for entry in entries["digits"]]
+    equal_budgets(study(choosing=4, n=9), tmp_path / "prices.json", device="cpu")
+    assert {image["digest"] for image in resolve(asked["plan"]).manifest.images} == priced  # prices stay those of these
     few = study(data=tuple(f"embedded:digits:{i}" for i in range(4)), choosing=5)
     with pytest.raises(InputError, match="n: got 5, but there are 1 different images"):
         equal_budgets(few, tmp_path / "prices.json", device="cpu")
