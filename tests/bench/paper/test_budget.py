@@ -88,6 +88,11 @@ def test_prices_are_of_images_that_are_not_scored(tmp_path, monkeypatch):
         equal_budgets(few, tmp_path / "prices.json", device="cpu")
 
 
+def test_metrics_of_ones_own_replace_those_of_the_file():
+    found = study(metrics=["sparseness"], controls=False)
+    assert (tuple(found.plan.metrics), found.plan.controls) == (("sparseness",), False)
+
+
 @pytest.mark.parametrize(
     ("factor", "message"),
     [
@@ -104,12 +109,11 @@ def test_a_factor_that_cannot_be_varied_is_refused_before_anything_is_measured(f
 
 
 def test_the_study_runs_goes_on_and_its_table_has_the_differences_at_one_budget(tmp_path):
-    tiny = [f"{m}_{r}.steps=4" for m in ("insertion", "deletion") for r in ("blur", "zero")]
+    given = ["choosing=1", "budgets=[1, 2]", "controls=false", "insertion_zero.steps=4"]
+    given += ['metrics={insertion_zero = "insertion:zero"}', 'factor=["ig.steps=4,8", "smooth_ig.of.steps=4,8"]']
+    given += ['methods=["ig", "smooth_ig=smooth(2):ig", "preview=fringe:preview"]']
     arguments = ["reproduce", "budget", "--model", "embedded:digits", "--device", "cpu", "--n", "3", "--json", "--yes"]
-    arguments += ["--out", tmp_path, "--set", "choosing=1", "--set", "budgets=[1, 2]", "--set", "controls=false"]
-    arguments += ["--set", 'methods=["ig", "smooth_ig=smooth(2):ig", "preview=fringe:preview"]']
-    arguments += ["--set", 'factor=["ig.steps=4,8", "smooth_ig.of.steps=4,8"]']
-    arguments = [str(a) for a in [*arguments, *(part for text in tiny for part in ("--set", text))]]
+    arguments += ["--out", str(tmp_path), *(part for text in given for part in ("--set", text))]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     folder = tmp_path / "report" / "budget"
@@ -120,6 +124,7 @@ def test_the_study_runs_goes_on_and_its_table_has_the_differences_at_one_budget(
     assert "FRInGe, preview of" in text  # the settings of the report name each
 
     results = read_results(Store(tmp_path, create=False), "budget")
+    assert results.methods("digits") == ("ig_x1", "ig_x2", "smooth_ig_x1", "smooth_ig_x2", "preview")  # no control
     line = next(line for line in text.splitlines() if line.startswith("| smooth\\_ig\\_x2 | of.steps=8 |"))
     columns = (results.scores("digits", name, "insertion_zero") for name in ("smooth_ig_x2", "ig_x2"))
     gap = paired(*columns)

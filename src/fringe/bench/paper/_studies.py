@@ -125,7 +125,7 @@ def _complete(study: str, spec: ExperimentSpec) -> StudySpec:
         given = _without(given, ("metrics", "limits"), "the studies have metrics of their own")
     elif study == "runtime":
         given = _without(given, SCORING, "run times have no scores")
-    elif shipped.metrics is not None:
+    elif shipped.metrics is not None and study != "budget":
         others = set(given.metrics or ()) - set(shipped.metrics)
         given = given.model_copy(update={"set": {label: s for label, s in given.set.items() if label not in others}})
         given = _without(given, SCORING, f"this study is scored by {', '.join(shipped.metrics)} on all images")

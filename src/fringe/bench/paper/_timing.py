@@ -65,7 +65,7 @@ def measure_runtimes(
 
     First one image at a time (the paper's protocol, appendix on computational complexity), the methods in turn on each
     image so that a machine that slows down slows all of them; then in batches of passes of at most ``batch_size``
-    images. ``modes`` names others, or less.
+    images. ``modes`` names others, or fewer.
     """
     timings, name = list[Timing](), device_name(device)
     for model in resolved.plan.models:
