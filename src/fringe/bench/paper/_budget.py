@@ -103,12 +103,12 @@ def _entries(study: PaperStudy, model: PlanModel, timings: Sequence[Timing]) -> 
     known = list(_settings(study, model))
     unit = prices[next(one.name for one in known if one.family == IG)]
     for label in model.methods:
-        own = [replace(one, price=prices[one.name] / unit) for one in known if one.family == label]
-        if own[0].name == label:
-            yield from (one for one in own if one.price <= NEAR * max(budgets))
+        line = [replace(one, price=prices[one.name] / unit) for one in known if one.family == label]
+        if line[0].name == label:
+            yield from (one for one in line if one.price <= NEAR * max(budgets))
             continue
         for budget in budgets:
-            one = min(own, key=lambda one: abs(math.log(one.price / budget)))
+            one = min(line, key=lambda one: abs(math.log(one.price / budget)))
             if 1 / NEAR <= one.price / budget <= NEAR:
                 yield replace(one, name=f"{label}_x{budget:g}", budget=budget)
 
