@@ -13,7 +13,7 @@ import argparse
 import csv
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, pairwise
 from pathlib import Path
@@ -30,8 +30,10 @@ TABLES_FOLDER = ROOT / "docs" / "results" / "tables"
 IMAGES = ROOT / "docs" / "images"
 #: Metrics that the last columns show.
 DIAGNOSTICS = ("completeness_residual", "endpoint_kl")
-#: Metrics of tables of scenes; the differences of the first three are shown.
-LOCALISATION = ("mass_inside", "mass_inside:smooth", "region_completeness", "rank_accuracy", "expected_hit")
+#: Metrics of tables of scenes; the differences of the first four are shown.
+LOCALISATION = (
+    *("mass_inside", "mass_inside:smooth", "region_completeness", "object_balance", "rank_accuracy", "expected_hit"),
+)
 #: Metrics that are valid on ResNet-20: docs/results/validity.md.
 VALID = ("road", "signed_insertion")
 ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
@@ -39,15 +41,17 @@ ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
 
 @dataclass(frozen=True)
 class Table:
-    """A run: the method that the others are compared with, the half of the images (None: all), titles of methods, and
-    its experiment if that has another name."""
+    """A run: the method that the others are compared with, the half of the images (None: all), titles of methods, its
+    experiment if that has another name, and controls: a dagger marks a gain that is not shown over each of them."""
 
     base: str
     half: int | None = 1
     names: dict[str, str] = field(default_factory=dict[str, str])
     experiment: str = ""
+    controls: tuple[str, ...] = ()
 
 
+_FLOORS = "05", "2", "5"
 DEFAULTS = {
     "feedback": "FRInGe(): geodesic, feedback",
     "geodesic": "geodesic, a JVP in each step",
@@ -105,6 +109,38 @@ QUADRATURE = {
     "preview_adaptive": "fringe:preview, quadrature=adaptive",
     "diffusion": "diffusion (control)",
 }
+PAPER = {
+    "fringe": "FRInGe()",
+    "focused": 'FRInGe(focus="cam")',
+    "paper": "fringe:paper",
+    "released": "fringe:released",
+    "fringe_b": "FRInGe-B",
+    "gradcam": "Grad-CAM",
+    "ig": "ig:released",
+    "smoothgrad": "smoothgrad:released",
+    "guided_ig": "guided_ig:released",
+    "blur_ig": "blur_ig:released",
+    "diffusion": "diffusion (control)",
+}
+FOCUS = {
+    "fringe": "FRInGe()",
+    "cam": "focus=cam",
+    "contrast": "focus=contrast",
+    **{f"{kind}_{floor}": f"focus={kind}, floor .{floor}" for kind in ("cam", "contrast") for floor in _FLOORS},
+    "ig_cam": "ig, focus=cam",
+    "paper": "fringe:paper",
+    "diffusion": "diffusion (control)",
+    "diffusion_cam": "diffusion, focus=cam",
+    "gradcam": "Grad-CAM",
+    "layercam": "LayerCAM",
+    "hirescam": "HiResCAM",
+    "power:fringe": "power(1.5):fringe (control)",
+    "centre_prior:fringe": "centre_prior:fringe (control)",
+    "other_cam:fringe": "other_cam:fringe (control)",
+}
+FOCUS_NETS = "cifar_resnet20", "efficientnet_lite0", "mobilenet_v2"
+#: The controls of a focused map: the map sharper, towards the middle, and in the region of another image.
+FOCUS_CONTROLS = "power:fringe", "centre_prior:fringe", "other_cam:fringe"
 TABLES = {
     "quadrature_cifar_resnet20": Table("fringe", names=QUADRATURE),
     "quadrature_mobilenet_v1_025": Table("fringe", names=QUADRATURE),
@@ -131,13 +167,25 @@ TABLES = {
     "prior_judge_cifar_resnet20": Table("fringe", 1, TRUTH, "prior_cifar_resnet20"),
     "prior_choose_mobilenet_v1_025": Table("fringe", 0, TRUTH, "prior_mobilenet_v1_025"),
     "prior_judge_mobilenet_v1_025": Table("fringe", 1, TRUTH, "prior_mobilenet_v1_025"),
+    "focus_choose_cifar_resnet20": Table("fringe", 0, FOCUS),
+    **{
+        f"focus_{name}": Table("fringe", 1, FOCUS, controls=FOCUS_CONTROLS)
+        for name in (
+            *("designed", "trained", "random_cifar_resnet20"),
+            *(f"{kind}_{net}" for kind in ("grids", "judge") for net in FOCUS_NETS),
+        )
+    },
+    "paper_cifar_resnet20": Table("fringe", names=PAPER),
+    "paper_mobilenet_v1_025": Table("fringe", names=PAPER),
+    "paper_mobilenet_v2": Table("fringe", names=PAPER),
+    "paper_efficientnet_lite0": Table("fringe", names=PAPER),
 }
 
 
 def run(name: str, shared: Path, out: Path, device: str) -> None:
     """Run one experiment, or what is missing of it."""
     spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{TABLES[name].experiment or name}.toml")
-    images, half = "imagenet" if any("mobilenet" in label for label in spec.model) else "cifar10", TABLES[name].half
+    images, half = "cifar10" if any("cifar" in label for label in spec.model) else "imagenet", TABLES[name].half
     folder = shared / "images" / images
     if half is not None:
         folder = out / "images" / f"{images}-{half}"
@@ -175,7 +223,9 @@ def summary(results: Results, model: str, method: str) -> dict[str, float]:
 Row = dict[str, str]
 
 
-def table(results: Results, model: str, base: str, names: dict[str, str], suffix: str = "") -> list[Row]:
+def table(
+    results: Results, model: str, base: str, names: dict[str, str], suffix: str = "", controls: Sequence[str] = ()
+) -> list[Row]:
     """Return a table: scores of the base, and paired differences to it of all others.
 
     ``suffix`` selects the metrics with other replaced pixels, such as ``":zero"``.
@@ -191,7 +241,7 @@ def table(results: Results, model: str, base: str, names: dict[str, str], suffix
         row["passes"] = f"{numbers['passes']:.0f}"
         for metric in metrics:
             title = metric.removesuffix(suffix).replace("_", " ") + ARROWS[about[metric]["direction"]]
-            row[title] = _cell(results, model, method, metric, base)
+            row[title] = _cell(results, model, method, metric, base, controls)
         if not suffix:
             row |= {"end KL": _number(numbers["end"], 2), "residual": _number(numbers["residual"], 3)}
             row["ok"] = "–" if np.isnan(numbers["residual"]) else f"{numbers['ok']:.0%}"
@@ -199,7 +249,7 @@ def table(results: Results, model: str, base: str, names: dict[str, str], suffix
     return rows
 
 
-def _cell(results: Results, model: str, method: str, metric: str, base: str) -> str:
+def _cell(results: Results, model: str, method: str, metric: str, base: str, controls: Sequence[str] = ()) -> str:
     scores, reference = results.scores(model, method, metric), results.scores(model, base, metric)
     median = results.manifest.metrics[metric]["summary"] == "median"
     if not np.isfinite(scores).any():
@@ -208,7 +258,21 @@ def _cell(results: Results, model: str, method: str, metric: str, base: str) -> 
         return f"{(np.nanmedian if median else np.nanmean)(scores):.3f}"
     if not np.isfinite(scores - reference).any():
         return f"({(np.nanmedian if median else np.nanmean)(scores):.3f})"
-    return "".join(_difference(paired(scores, reference)))
+    others = [] if method in controls else [results.scores(model, control, metric) for control in controls]
+    sign = {"higher": 1, "lower": -1}.get(results.manifest.metrics[metric]["direction"], 0)
+    return "".join(_difference(paired(scores, reference))) + _dagger(scores, reference, others, sign)
+
+
+def _dagger(
+    scores: np.ndarray, base: np.ndarray, controls: Sequence[np.ndarray], sign: int, **groups: list[str]
+) -> str:
+    """A dagger for a gain over the base that is not shown over each control."""
+
+    def better(other: np.ndarray) -> bool:
+        found = paired(scores, other, **groups)
+        return min(sign * found.low, sign * found.high) > 0
+
+    return "†" if controls and better(base) and not all(map(better, controls)) else ""
 
 
 def _difference(difference: Difference) -> tuple[str, str]:
@@ -245,7 +309,9 @@ def _better_than_controls(results: Results, model: str, metrics: list[str], left
     return [label for (label, _), test in adjust_tests(tests).items() if test.better]
 
 
-def truth_tables(results: Results, base: str, names: dict[str, str], *, halves: bool = False) -> list[Row]:
+def truth_tables(
+    results: Results, base: str, names: dict[str, str], *, halves: bool = False, controls: Sequence[str] = ()
+) -> list[Row]:
     """Return a table for each scene and given network, pooled over the networks whose gates hold.
 
     ``halves`` gives two of each instead: one of the first, third, fifth … cluster, to choose on, and one of the others,
@@ -253,7 +319,9 @@ def truth_tables(results: Results, base: str, names: dict[str, str], *, halves: 
     """
     parts = (0, 1) if halves else (None,)
     groups = _groups(results).items()
-    tables = [_truth_table(results, *name, models, base, names, half) for name, models in groups for half in parts]
+    tables = [
+        _truth_table(results, *name, models, base, names, half, controls) for name, models in groups for half in parts
+    ]
     return [row for rows in tables for row in rows]
 
 
@@ -311,7 +379,14 @@ def _change(before: np.ndarray, now: np.ndarray) -> float:
 
 
 def _truth_table(
-    results: Results, label: str, given: str, models: list[str], base: str, names: dict[str, str], half: int | None
+    results: Results,
+    label: str,
+    given: str,
+    models: list[str],
+    base: str,
+    names: dict[str, str],
+    half: int | None,
+    controls: Sequence[str] = (),
 ) -> list[Row]:
     part, clusters = _part(results, models, half)
     networks = [model for model in models for _ in results.clusters(model) or ()]
@@ -335,9 +410,11 @@ def _truth_table(
             scores, reference, title = column(method, metric), column(base, metric), _title(about, metric)
             text = star = ""
             if method != base and np.isfinite(scores - reference).any():
-                text, star = _difference(paired(scores, reference, clusters=clusters, networks=networks))
+                groups = {"clusters": clusters, "networks": networks}
+                text, star = _difference(paired(scores, reference, **groups))
+                star += _dagger(scores, reference, [column(c, metric) for c in controls if c != method], 1, **groups)
             row[title] = f"{np.nanmean(scores):.3f}" if method == base or text else "–"
-            if metric in LOCALISATION[:3]:
+            if metric in LOCALISATION[:4]:
                 row[f"{title}, difference"] = text + star
             else:
                 row[title] += star
@@ -365,12 +442,12 @@ def write_tables(out: Path, only: list[str]) -> None:
 
 
 def _tables_of(name: str, results: Results) -> list[Row]:
-    base, names = TABLES[name].base, TABLES[name].names
+    base, names, controls = TABLES[name].base, TABLES[name].names, TABLES[name].controls
     if results.manifest.scenes:
-        return truth_tables(results, base, names, halves=name == "truth_settings")
+        return truth_tables(results, base, names, halves=name == "truth_settings", controls=controls)
     (model,) = results.models
     suffixes = ["", *sorted({":" + m.partition(":")[2] for m in results.metrics if ":" in m})]
-    return [row for suffix in suffixes for row in table(results, model, base, names, suffix)]
+    return [row for suffix in suffixes for row in table(results, model, base, names, suffix, controls)]
 
 
 def write(name: str, rows: list[Row]) -> None:

@@ -378,6 +378,7 @@ def test_the_record_gives_the_options_back(tmp_path):
     record = read(tmp_path / "digits-0001" / "explanation.json")
     assert ExplainSpec.model_validate(record["options"]) == spec
     assert "trust_code" not in record["options"]
+    assert record["title"] == read(tmp_path / "summary.json")["title"] == "Integrated Gradients"
     assert ExplainSpec.model_validate(read(tmp_path / "summary.json")["options"]) == spec
 
 

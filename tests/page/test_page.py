@@ -14,6 +14,7 @@ from page_toys import MALICE, explained, renamed
 from PIL import Image, ImageFont
 
 import fringe
+from fringe.attribution import setting_title
 from fringe.page import Document, _animation, decode_maps, page_document, render_page, write_animation, write_page
 from fringe.page._document import encode_maps
 
@@ -46,6 +47,8 @@ class TestDocument:
         path, one = result.trajectory[1], result.of_class(2)
         assert document["schema"] == "fringe/explanation/1"
         assert (document["id"], document["model"], document["method"]) == ("image 1", "a model", "fringe")
+        assert document["title"] == setting_title(result.settings)
+        assert document["title"].startswith("FRInGe, ")
         assert (document["width"], document["height"], document["details"]) == (8, 8, {"seed": 3})
         assert [c["index"] for c in document["classes"]] == result.target[1].tolist()
         third = document["classes"][2]

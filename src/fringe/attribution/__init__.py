@@ -37,7 +37,7 @@ from fringe.attribution._rise import RISE
 from fringe.attribution._segments import SegmentTerms
 from fringe.attribution._smoothgrad import SmoothGrad
 from fringe.attribution._terms import NodeTerms
-from fringe.attribution._views import SENTENCES, Tone, method_label, preset_label, tone_of
+from fringe.attribution._views import SENTENCES, Tone, method_label, preset_label, setting_title, tone_of
 
 __all__ = [
     "AGI",

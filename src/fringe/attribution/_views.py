@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from torch import Tensor
 
+import fringe
 from fringe._names import Reference
 from fringe._tables import FrameLibrary, make_frame
 from fringe._text import percent, plain
@@ -71,18 +72,62 @@ def preset_label(record: Mapping[str, Any]) -> str:
 
     The defaults, and settings that no preset has, are named without one.
     """
-    label, inner, kind = method_label(record), record.get("of"), KINDS.get(str(record.get("method")))
+    label, inner = method_label(record), record.get("of")
     if isinstance(inner, Mapping):
         settings = cast("Mapping[str, Any]", inner)
         return label.removesuffix(method_label(settings)) + preset_label(settings)
-    if kind is None or ":" in label:
-        return label
+    name = None if ":" in label else _preset_of(record)
+    return f"{label}:{name}" if name else label
+
+
+def _preset_of(record: Mapping[str, Any]) -> str | None:
+    """The preset that the settings of a record are, empty for the defaults; None for any other settings."""
+    kind = KINDS.get(str(record.get("method")))
+    if kind is None:
+        return None
     given, default = plain(dict(record)), plain(kind().record())
     if default.get("structure") == "auto":  # the record of a result has what was used
         default["structure"] = given.get("structure")
     fits = (name for name in kind.presets if given == {**default, **plain(dict(kind.presets[name]))})
-    name = None if given == default else next(fits, None)
-    return label if name is None else f"{label}:{name}"
+    return "" if given == default else next(fits, None)
+
+
+#: The paper's networks in words.
+_NETWORKS = {
+    **{f"resnet{depth}": f"ResNet-{depth}" for depth in (18, 50, 101, 152)},
+    **{"inception_v3": "Inception-v3", "vgg19": "VGG-19"},
+}
+
+
+def setting_title(record: Mapping[str, Any]) -> str:
+    """Return the title of a method with the setting that its record is, however that was given.
+
+    Args:
+        record: The record of the method.
+
+    Returns:
+        For FRInGe ``"FRInGe, default of 0.2"``, ``"FRInGe, paper's text, ResNet-50"``, ``"FRInGe, released code,
+        ResNet-50"`` or ``"FRInGe, own settings"``; for other methods their title, with the preset.
+    """
+    from fringe.plots import method_title
+
+    label, inner = method_label(record), record.get("of")
+    if isinstance(inner, Mapping):
+        settings = cast("Mapping[str, Any]", inner)
+        return method_title(label).removesuffix(method_title(method_label(settings))) + setting_title(settings)
+    kind, preset = KINDS.get(label), _preset_of(record)
+    if kind is None:
+        return method_title(label)
+    if label not in ("fringe", "fringe_b"):
+        return f"{kind.title} ({preset})" if preset else str(kind.title)
+    setting = "own settings"
+    if preset in ("", "preview", "full_metric"):
+        version = ".".join(fringe.__version__.split(".")[:2])
+        setting = f"{(preset or 'default').replace('_', ' ')} of {version}"
+    elif preset is not None:
+        source = "released code" if label == "fringe_b" or preset.startswith("released") else "paper's text"
+        setting = f"{source}, {_NETWORKS.get(preset.removeprefix('released_'), 'any network')}"
+    return f"{method_title(label)}, {setting}"
 
 
 class Views:

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 import fringe
-from fringe._names import Reference
 from fringe._text import plain, printable
-from fringe.attribution import METHODS, SENTENCES, Attribution, Context, Trajectory, method_label, preset_label
+from fringe.attribution import SENTENCES, Attribution, Context, Trajectory, method_label, setting_title
 from fringe.errors import InputError
 from fringe.page._document import (
     Array,
@@ -26,7 +25,7 @@ from fringe.page._document import (
     encode_maps,
     pooled,
 )
-from fringe.plots import class_title, method_title
+from fringe.plots import class_title
 
 #: Squares of a stored map along its longer side.
 MAP_SIDE = 112
@@ -82,7 +81,7 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
         id=printable(context.ids[row]),
         model=printable(context.model),
         method=method_label(result.settings),
-        title=_title(preset_label(result.settings)),
+        title=setting_title(result.settings),
         width=inputs.shape[-1],
         height=inputs.shape[-2],
         gain=gain,
@@ -105,14 +104,6 @@ def _leads_to(path: Trajectory, values: Tensor) -> bool:
     if end.shape != values.shape:
         return False
     return bool(((end - values.detach().cpu().double()).abs().max() <= 1e-3 * end.abs().max()).item())
-
-
-def _title(method: str) -> str:
-    reference = Reference.parse(method)
-    kind, preset = METHODS.get(reference.head), reference.rest
-    if kind is None or kind.package is not None or (preset and preset not in kind.presets):
-        return method_title(method)
-    return f"{kind.title} ({preset})" if preset else kind.title
 
 
 def _labels(context: Context, start: Tensor, explained: list[int]) -> list[Label]:

@@ -90,7 +90,7 @@ class Document(_Part):
         id: Name of the image.
         model: Name of the model.
         method: Name of the method.
-        title: Title of the method.
+        title: Title of the method with its setting.
         width: Width of the model's input in pixels.
         height: Its height.
         gain: What the change since the input is multiplied by in the pictures of the change.
