@@ -136,7 +136,7 @@ def implementations():
     return importlib.import_module("fsspec.registry")._registry
 
 
-@pytest.fixture(params=["gs", "abfs"])
+@pytest.fixture(params=["gs", pytest.param("abfs", marks=pytest.mark.thorough)])
 def memory(request, tmp_path, monkeypatch):
     """The URL of a prefix in a store of this process, in place of the package for its scheme."""
     from fsspec.implementations.memory import MemoryFileSystem
