@@ -27,6 +27,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
     "fringe_docs",
+    "llms",
 ]
 exclude_patterns = ["_build", "_ext", "gallery/*.ipynb", "gallery/**/*.py", "**/sg_execution_times.rst"]
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist", "attrs_inline"]
@@ -107,7 +108,7 @@ sphinx_gallery_conf = {
 }
 
 html_theme = "pydata_sphinx_theme"
-html_title = "fringe"
+html_title = f"fringe {version}"
 html_static_path = ["_static"]
 html_css_files = ["fringe.css"]
 html_math_renderer = "mathml"  # drawn by the browser: no script, no font from a network

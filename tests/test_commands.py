@@ -21,7 +21,12 @@ from fringe.errors import is_installed
 from fringe.models import Preprocessing, has_efficientnet
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]  # test_how_to follows the pages of docs/how-to
+SKILL = ROOT / ".agents" / "skills" / "fringe" / "SKILL.md"
+PAGES = [
+    ROOT / "README.md",
+    SKILL,
+    *sorted((ROOT / "docs").glob("*.md")),
+]  # test_how_to follows the pages of docs/how-to
 #: Files that a reader has: a page that names one says whose it is, in words with its name.
 READERS = (
     "photo.jpg",

@@ -18,8 +18,9 @@ import fringe
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-SNIPPETS = [page for page in PAGES if "\n```python\n" in page.read_text(encoding="utf-8")]
-MARKDOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *PAGES]
+SKILL = ROOT / ".agents" / "skills" / "fringe" / "SKILL.md"
+SNIPPETS = [page for page in (SKILL, *PAGES) if "\n```python\n" in page.read_text(encoding="utf-8")]
+MARKDOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", SKILL, *PAGES]
 MARKDOWN += sorted((*(DOCS / "how-to").glob("*.md"), *(DOCS / "results").glob("*.md")))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 #: Packages and modules with a list of public names; those of the command line are its commands.
@@ -57,7 +58,7 @@ def test_the_python_of_a_page_runs_as_one_session(page, tmp_path, monkeypatch):
 
 
 def test_pages_with_python_are_run():
-    assert {"start", "python", "verdicts", "compare", "costs", "coming-from", "mathematics", "benchmark"} <= {
+    assert {"SKILL", "start", "python", "verdicts", "compare", "costs", "coming-from", "mathematics", "benchmark"} <= {
         page.stem for page in SNIPPETS
     }
 
@@ -199,6 +200,51 @@ def test_formulas_are_drawn_without_a_script(site):
     page = (site / "mathematics.html").read_text(encoding="utf-8")
     assert page.count("<math ") > 50
     assert not re.search(r"<script[^>]*mathjax", page, re.IGNORECASE)
+
+
+@pytest.mark.thorough
+def test_programs_find_every_page_in_one_file_and_people_see_the_version(site):
+    lines = (site / "llms.txt").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == f"# fringe {fringe.__version__}"
+    assert lines[2].startswith("> Why did the network say")
+    entries = [line for line in lines if line.startswith("- ")]
+    linked = [re.fullmatch(r"- \[.+?\]\((\S+\.html)\)(: .+)?", line)[1] for line in entries]
+    assert [page for page in linked if not (site / page).is_file()] == []
+    assert len(set(linked)) == len(linked)
+    assert {path.with_suffix(".html").name for path in PAGES} - {"index.html"} <= set(linked)  # root pages, too
+    assert {
+        f"gallery/{example.stem}.html" for example in EXAMPLES if (site / f"gallery/{example.stem}.html").is_file()
+    } <= set(linked)
+    assert "reference/fringe.attribution.html" in linked
+    assert "reference/fringe.FRInGe.html" not in linked  # one line for each package
+    assert all(len(line) < 300 for line in entries)
+    assert f"fringe {fringe.__version__}" in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_workflow_publishes_what_make_docs_writes():
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "docs.yml").read_text(encoding="utf-8"))
+    assert workflow[True] == {"push": {"tags": ["v*"]}, "workflow_dispatch": None}  # YAML reads `on` as true
+    assert workflow["permissions"] == {"contents": "read", "pages": "write", "id-token": "write"}
+    steps = workflow["jobs"]["docs"]["steps"]
+    used = [step["uses"] for step in steps if "uses" in step]
+    assert [action for action in used if not re.fullmatch(r"actions/[a-z-]+@v\d+", action)] == []
+    assert [action.partition("@")[0] for action in used[-2:]] == [
+        "actions/upload-pages-artifact",
+        "actions/deploy-pages",
+    ]
+    (build,) = [step["run"] for step in steps if "run" in step]
+    assert build == "make docs"
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (upload,) = [step["with"]["path"] for step in steps if "upload" in step.get("uses", "")]
+    assert f"-b html docs {upload}\n" in makefile.partition("\ndocs:")[2].partition("\n\n")[0] + "\n"
+
+
+def test_the_skill_is_short():
+    lines = SKILL.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 60
+    assert lines[:2] == ["---", "name: fringe"]
+    assert lines[2].startswith("description: ")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
