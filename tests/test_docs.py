@@ -23,6 +23,8 @@ SNIPPETS = [page for page in (SKILL, *PAGES) if "\n```python\n" in page.read_tex
 MARKDOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", SKILL, *PAGES]
 MARKDOWN += sorted((*(DOCS / "how-to").glob("*.md"), *(DOCS / "results").glob("*.md")))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+#: The first pages of the gallery.
+TUTORIALS = ("photograph", "trust", "text", "tabular", "benchmark")
 #: Packages and modules with a list of public names; those of the command line are its commands.
 FACES = sorted(
     path.parent.name if path.stem == "__init__" else path.stem
@@ -245,6 +247,33 @@ def test_the_skill_is_short():
     assert len(lines) <= 60
     assert lines[:2] == ["---", "name: fringe"]
     assert lines[2].startswith("description: ")
+
+
+@pytest.mark.thorough
+def test_the_tutorials_come_first(site):
+    page = (site / "gallery" / "index.html").read_text(encoding="utf-8").partition("sphx-glr-thumbnails")[2]
+    shown = list(dict.fromkeys(re.findall(r'href="plot_(\w+)\.html', page)))
+    left = [name for name in TUTORIALS if (site / "gallery" / f"plot_{name}.html").is_file()]
+    assert shown[: len(left)] == left
+    assert len(shown) > len(left) > 2
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_runs_as_the_notebook_that_its_page_offers(name, site, tmp_path):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    page = site / "gallery" / f"plot_{name}.html"
+    if not page.is_file():
+        pytest.skip("its packages are not installed")
+    link = re.search(r'href="(\.\./_downloads/\w+/plot_\w+\.ipynb)"', page.read_text(encoding="utf-8"))
+    notebook = nbformat.read(page.parent / link[1], as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs for cell in code)
+    nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    shown = [output.get("data", {}) for cell in code for output in cell.outputs]
+    assert sum("image/png" in data for data in shown) > 0
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
