@@ -73,11 +73,12 @@ spec = fringe.ExperimentSpec(
 )
 results = fringe.run_experiment(spec)
 summary = results.summary()
-print(summary.select("method", "metric", "mean", "low", "high"))
+for row in summary.iter_rows(named=True):
+    print(f"{row['method']:20} {row['metric']:17} {row['mean']:6.2f} [{row['low']:.2f}, {row['high']:.2f}]")
 
 # %%
-# Means with 95 % bootstrap intervals over the images. The controls are below. Sparseness is no quality: the map
-# of zeros and ones may be sparse, too.
+# Means with 95 % bootstrap intervals over the images. The controls are below. Sparseness is no quality: a map that
+# knows nothing may be sparse, too.
 
 figure, panels = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True, layout="constrained")
 for panel, metric in zip(panels, ["signed_insertion", "sparseness"], strict=True):
@@ -94,7 +95,8 @@ for panel, metric in zip(panels, ["signed_insertion", "sparseness"], strict=True
 (model,) = results.models
 for other in ("fringe", "ig"):
     first, second = (results.scores(model, method, "signed_insertion") for method in ("midway", other))
-    print(f"midway - {other}: {paired(first, second)}")
+    difference = paired(first, second)
+    print(f"midway - {other}: {difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]")
 
 # %%
 # The same from the command line, with a report as one page: ``fringe benchmark --out out/benchmark`` and

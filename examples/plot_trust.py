@@ -66,7 +66,8 @@ print(f"cosine of the two maps: {cosine:.2f}")
 #
 # A score alone says little. ``compare`` adds maps that do not depend on the model (*zero*, *random*, *uniform*,
 # *edge*), and a path that ignores its gradient (*diffusion*). A score means something only if it is better than the
-# scores of these controls. The marks in the table say where a method is not.
+# scores of these controls. The mark ‡ in the table says where a method is not. Here every method has it: these scores
+# give no reason to prefer one of them to a control.
 
 methods = ["fringe", ("ig from black", fringe.IntegratedGradients(baseline="black")), "smoothgrad", "gradcam"]
 table = fringe.compare(model, "embedded:digits:0:16", methods, ["signed_insertion", "mas_insertion"])
@@ -93,10 +94,12 @@ table.plot()
 from fringe import ExperimentSpec, run_experiment
 
 spec = ExperimentSpec(scene="fooled_cam,patch_and", methods="fringe,ig,smoothgrad,gradcam", metrics="mass_inside", n=8)
-summary = run_experiment(spec, progress=False).summary()
-print(summary.select("model", "method", "mean", "low", "high"))
+results = run_experiment(spec, progress=False)
+for scene in results.models:
+    for method in ("fringe", "ig", "smoothgrad", "gradcam", "edge"):
+        print(f"{scene:12} {method:12} {results.scores(scene, method, 'mass_inside').mean():.2f}")
 
 # %%
-# So: for small marks a path method, and not Grad-CAM. On grids of photographs it is the other way round
-# (:doc:`/figures`). Ask the same five questions of your network: ``fringe compare`` and ``fringe benchmark --scene``
-# take it by its name or file.
+# (``nan``: the map has no positive entry.) So: for small marks a path method, and not Grad-CAM. On grids of photographs
+# it is the other way round (:doc:`/figures`). Ask the same five questions of your network: ``fringe compare`` and
+# ``fringe benchmark --scene`` take it by its name or file.

@@ -68,7 +68,7 @@ def store(figure: Figure, name: str) -> None:
     drawn, path = io.BytesIO(), IMAGES / f"{name}.webp"
     figure.savefig(drawn, dpi=130, facecolor="white")
     image = Image.open(drawn).convert("RGB")
-    image.save(path, quality=80, method=6)
+    image.save(path, quality=62, method=6)
     print(f"{path.name}: {image.width} x {image.height}, {path.stat().st_size / 1000:.0f} KB")
 
 
@@ -93,8 +93,7 @@ def algorithm(_: Path) -> None:
     classes = [model.class_names.index(name) for name in names]
     given = {"preprocessing": model.preprocessing, "classes": list(names), "method": fringe.FRInGe(until="arrival")}
     result = explained(OUT / "algorithm", lambda x: model.module(x)[:, classes], FILES[COFFEE], **given)
-    path, x = result.trajectory[0], result.context.inputs
-    black = model.prepare([Image.new("RGB", (320, 320))])
+    path, x, black = result.trajectory[0], result.context.inputs, model.prepare([Image.new("RGB", (320, 320))])
     with torch.no_grad():
         line = model.module(torch.cat([x + t * (black - x) for t in torch.linspace(0, 1, 41)]))[:, classes]
     line, taken = line.double().softmax(1).sqrt(), path.probabilities.double()
@@ -107,7 +106,7 @@ def algorithm(_: Path) -> None:
     straight, shortest = taken[0] + share[:, None] * (uniform - taken[0]), geodesic(*ends, share)
     axes.plot(*seen(straight.sqrt()), "--", color=GREY, label="straight line of the probabilities")
     axes.plot(*seen(shortest), color=BLUE, lw=4, alpha=0.4, label="geodesic: the shortest way on the sphere")
-    axes.plot(*seen(line), ":", color=ORANGE, lw=2, label="IG: the photograph fades to black")
+    axes.plot(*seen(line), ":", color=ORANGE, lw=2, label="IG with a black image")
     axes.plot(*seen(taken.sqrt()), "o-", color=RED, ms=3.5, lw=1, label=f"FRInGe: {int(path.snapshot_steps[-1])} steps")
     for point, name, below in ((ends[0], "photograph", 12), (ends[1], "uniform", -3), (line[-1], "black", -3)):
         axes.plot(*seen(point), "o", color="black", ms=5, zorder=5)
@@ -149,8 +148,7 @@ def draw_sphere(axes: Axes, names: tuple[str, ...]) -> None:
             axes.plot(*seen(np.roll(ring, shift, 1)), color="white" if level else "#9aa3af", lw=1, zorder=1)
     for corner, name, place in zip(axis, names, ((-4, -14), (4, -14), (0, 6)), strict=True):
         axes.annotate(name, seen(corner), place, textcoords="offset points", ha="center", weight="bold")
-    axes.set_aspect("equal")
-    axes.axis("off")
+    axes.set(aspect="equal", frame_on=False, xticks=[], yticks=[])
 
 
 def methods(_: Path) -> None:
@@ -168,7 +166,8 @@ def methods(_: Path) -> None:
 
 def failures(_: Path) -> None:
     """Draw where a method is wrong, and how one knows."""
-    model, figure = load_model("efficientnet_lite0"), Figure(figsize=(8.4, 9.2), layout="constrained")
+    model, figure = load_model("efficientnet_lite0"), Figure(figsize=(8.4, 9.6))
+    figure.set_layout_engine("constrained", h_pad=0.09)
     lines, sources = figure.subplots(4, 4), tuple(FILES[k] for k in (CAT, COFFEE, CAMERA, FLOWER))
     grid, fooled = get_scene("gridpg"), get_scene("fooled_cam")
     network = fooled.network(0, None, ())
