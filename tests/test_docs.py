@@ -276,6 +276,18 @@ def test_a_tutorial_runs_as_the_notebook_that_its_page_offers(name, site, tmp_pa
     assert sum("image/png" in data for data in shown) > 0
 
 
+def test_a_figure_is_small_and_its_command_stands_before_it():
+    page = (DOCS / "figures.md").read_text(encoding="utf-8")
+    shown = re.findall(
+        r"^python scripts/figures\.py (\w+).*?!\[[^]]+\]\(images/(\w+)\.webp\)", page, re.DOTALL | re.MULTILINE
+    )
+    assert [command for command, _ in shown] == [picture for _, picture in shown]
+    assert len(shown) == page.count("](images/") == 4
+    source = (ROOT / "scripts" / "figures.py").read_text(encoding="utf-8")
+    assert [name for name, _ in shown if f'store(figure, "{name}")' not in source] == []
+    assert [name for name, _ in shown if (DOCS / "images" / f"{name}.webp").stat().st_size > 120_000] == []
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 @pytest.mark.thorough
 def test_examples_have_a_title_and_are_shown(example, site):
