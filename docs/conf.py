@@ -101,7 +101,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "remove_config_comments": True,
     "image_scrapers": ("matplotlib", "fringe_docs.returned_figure"),
-    "ignore_repr_types": r"matplotlib\.|builtins\.(list|tuple|dict)|torch\.nn|transformers\.",
+    "ignore_repr_types": r"matplotlib\.|fringe\.plots\.|builtins\.(list|tuple|dict)|torch\.nn|transformers\.",
     "reset_modules": ("matplotlib",),
     "capture_repr": ("_repr_html_", "__repr__"),
     "backreferences_dir": None,

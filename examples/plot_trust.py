@@ -71,15 +71,12 @@ print(f"cosine of the two maps: {cosine:.2f}")
 
 methods = ["fringe", ("ig from black", fringe.IntegratedGradients(baseline="black")), "smoothgrad", "gradcam"]
 table = fringe.compare(model, "embedded:digits:0:16", methods, ["signed_insertion", "mas_insertion"])
-print(table)
+table
 
 # %%
-# The maps of the first eight digits. On a path from a black image only the ink changes, so the background of a digit
-# gets nothing. FRInGe's path also changes the empty paper, so the paper has evidence, too.
-
-table.plot()
-
-# %%
+# The picture has the maps of the first eight digits. On a path from a black image only the ink changes, so the
+# background of a digit gets nothing. FRInGe's path also changes the empty paper, so the paper has evidence, too.
+#
 # Can a metric be trusted at all? ``fringe compare ... --validity`` answers this for your network: it scores the same
 # maps with more and more pixels moved. Of the two metrics above, only signed insertion passes on these digits:
 # :doc:`/compare`.
