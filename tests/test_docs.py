@@ -223,6 +223,31 @@ def test_programs_find_every_page_in_one_file_and_people_see_the_version(site):
     assert f"fringe {fringe.__version__}" in (site / "index.html").read_text(encoding="utf-8")
 
 
+def test_tables_of_contents_with_captions_are_sections_of_the_file_for_programs(tmp_path):
+    pytest.importorskip("myst_parser")
+    trees = "```{toctree}\n:caption: Explain\n\na\nb\n```\n\n```{toctree}\n\nc\n```\n"
+    pages = {
+        "index": f"# Maps\n\nWhat it is.\n\n{trees}",
+        "a": "# First\n\n- in a list\n\nWhat *a* says.\n",
+        "c": "# Last\n",
+    }
+    pages["b"] = f"# Second\n\nShort. {'word ' * 60}\n"
+    for name, text in pages.items():
+        (tmp_path / f"{name}.md").write_text(text, encoding="utf-8")
+    (tmp_path / "conf.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(DOCS / '_ext')!r})\nproject, release = 'maps', '1.2'\n"
+        "extensions = ['myst_parser', 'llms']\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", tmp_path, tmp_path / "html"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / "html" / "llms.txt").read_text(encoding="utf-8").splitlines() == [
+        *("# maps 1.2", "", "> What it is.", ""),
+        *("## Explain", "", "- [First](a.html): What a says.", "- [Second](b.html): Short.", ""),
+        *("## Last", "", "- [Last](c.html)"),
+    ]
+
+
 def test_the_workflow_publishes_what_make_docs_writes():
     yaml = pytest.importorskip("yaml")
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "docs.yml").read_text(encoding="utf-8"))

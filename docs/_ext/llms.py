@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.environment import BuildEnvironment
 
 #: Pages below these have one line for all of them: a package's page names what it has.
@@ -26,17 +27,21 @@ def write(app: Any, failure: Exception | None) -> None:
 
 
 def lines(app: Any) -> list[str]:
-    """What the site is, and its pages under the title of their first one, in the order of the tables of contents."""
+    """What the site is, and its pages in the order of the tables of contents: under the caption of their table, or
+    under the title of their first page."""
     env, root = app.env, app.config.root_doc
     text = [f"# {app.config.project} {app.config.release}", "", f"> {_about(env, root, 400)}", ""]
-    for top in env.toctree_includes[root]:
-        text += [f"## {env.titles[top].astext()}", ""]
-        text += [
-            f"- [{env.titles[page].astext()}]({app.builder.get_target_uri(page)}): {_about(env, page)}".rstrip(": ")
-            for page in _below(env, top)
-        ]
-        text.append("")
+    for table in env.get_doctree(root).findall(addnodes.toctree):
+        caption, tops = table.get("caption"), table["includefiles"]
+        for name, group in [(caption, tops)] if caption else [(env.titles[top].astext(), [top]) for top in tops]:
+            text += [f"## {name}", "", *(_line(app, page) for top in group for page in _below(env, top)), ""]
     return text
+
+
+def _line(app: Any, page: str) -> str:
+    """The title of a page with its address, and what it says first."""
+    link = f"- [{app.env.titles[page].astext()}]({app.builder.get_target_uri(page)})"
+    return f"{link}: {_about(app.env, page)}".rstrip(": ")
 
 
 def _below(env: BuildEnvironment, page: str) -> Iterator[str]:
