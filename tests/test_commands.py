@@ -21,8 +21,14 @@ from fringe.errors import is_installed
 from fringe.models import Preprocessing, has_efficientnet
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]  # test_how_to follows the pages of docs/how-to
-PAGES += sorted((ROOT / "docs" / "results").glob("*.md"))
+SKILL = ROOT / ".agents" / "skills" / "fringe" / "SKILL.md"
+# test_how_to follows the pages of docs/how-to
+PAGES = [
+    ROOT / "README.md",
+    SKILL,
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "results").glob("*.md")),
+]
 #: Files that a reader has: a page that names one says whose it is, in words with its name.
 READERS = (
     "photo.jpg",

@@ -319,14 +319,14 @@ def test_no_hook_is_left_after_an_error():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_hooks_do_not_run_in_a_traced_module():
-    net = filled(Net())
+    net = filled(ConvNet())
     with pytest.raises(InputError, match="model: it is traced or scripted, and hooks of gradcam do not run"):
         fringe.attribute(torch.jit.trace(net, X), X, method="gradcam")
 
 
 def test_the_maps_are_captums():
     attr = pytest.importorskip("captum.attr")
-    net = filled(Net())
+    net = filled(ConvNet())
     coarse = attr.LayerGradCam(net, net.second).attribute(X, target=TARGET, relu_attributions=True)
     large = attr.LayerAttribution.interpolate(coarse.detach(), (8, 8), "bilinear")
     ours = fringe.attribute(net, X, method="gradcam", target=TARGET)
