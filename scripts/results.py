@@ -1,4 +1,4 @@
-"""Run the experiments of ``experiments/`` and write their tables into docs/results.md, docs/results and docs/truth.md.
+"""Run the experiments of ``experiments/`` and write their tables into the pages of ``PAGES``.
 
     python scripts/results.py --shared ../shared --out out/results                  # all of them: hours
     python scripts/results.py --shared ../shared --only settings_cifar_resnet20     # one of them
@@ -13,7 +13,7 @@ import argparse
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
@@ -26,12 +26,15 @@ from fringe.bench.experiments import ExperimentSpec, Results, Store, read_result
 from fringe.evaluation import ControlTest, Difference, adjust_tests, compare_with_controls, paired
 
 ROOT = Path(__file__).parents[1]
-PAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "truth.md", *sorted((ROOT / "docs" / "results").glob("*.md"))
+DOCS = ROOT / "docs"
+PAGES = *(DOCS / f"{name}.md" for name in ("results", "truth", "focus")), *sorted((DOCS / "results").glob("*.md"))
 IMAGES = ROOT / "docs" / "images"
 #: Metrics that the last columns show.
 DIAGNOSTICS = ("completeness_residual", "endpoint_kl")
-#: Metrics of tables of scenes; the differences of the first three are shown.
-LOCALISATION = ("mass_inside", "mass_inside:smooth", "region_completeness", "rank_accuracy", "expected_hit")
+#: Metrics of tables of scenes; the differences of the first four are shown.
+LOCALISATION = (
+    *("mass_inside", "mass_inside:smooth", "region_completeness", "object_balance", "rank_accuracy", "expected_hit"),
+)
 #: Metrics that are valid on ResNet-20: docs/truth.md.
 VALID = ("road", "signed_insertion")
 ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
@@ -39,15 +42,17 @@ ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
 
 @dataclass(frozen=True)
 class Table:
-    """A run: the method that the others are compared with, the half of the images (None: all), titles of methods, and
-    its experiment if that has another name."""
+    """A run: the method that the others are compared with, the half of the images (None: all), titles of methods, its
+    experiment if that has another name, and controls: a dagger marks a gain that is not shown over each of them."""
 
     base: str
     half: int | None = 1
     names: dict[str, str] = field(default_factory=dict[str, str])
     experiment: str = ""
+    controls: tuple[str, ...] = ()
 
 
+_FLOORS = "05", "2", "5"
 DEFAULTS = {
     "feedback": "**`FRInGe()`**: geodesic, feedback",
     "geodesic": "geodesic, a JVP in each step",
@@ -105,6 +110,25 @@ QUADRATURE = {
     "preview_adaptive": "`fringe:preview`, `quadrature=adaptive`",
     "diffusion": "diffusion (control)",
 }
+FOCUS = {
+    "fringe": "**`FRInGe()`**",
+    "cam": "`focus=cam`",
+    "contrast": "`focus=contrast`",
+    **{f"{kind}_{floor}": f"`focus={kind}`, floor .{floor}" for kind in ("cam", "contrast") for floor in _FLOORS},
+    "ig_cam": "ig, `focus=cam`",
+    "paper": "`fringe:paper`",
+    "diffusion": "diffusion (control)",
+    "diffusion_cam": "diffusion, `focus=cam`",
+    "gradcam": "Grad-CAM",
+    "layercam": "LayerCAM",
+    "hirescam": "HiResCAM",
+    "power:fringe": "`power(1.5):fringe` (control)",
+    "centre_prior:fringe": "`centre_prior:fringe` (control)",
+    "other_cam:fringe": "`other_cam:fringe` (control)",
+}
+FOCUS_NETS = "cifar_resnet20", "efficientnet_lite0", "mobilenet_v2"
+#: The controls of a focused map: the map sharper, towards the middle, and in the region of another image.
+FOCUS_CONTROLS = "power:fringe", "centre_prior:fringe", "other_cam:fringe"
 TABLES = {
     "quadrature_cifar_resnet20": Table("fringe", names=QUADRATURE),
     "quadrature_mobilenet_v1_025": Table("fringe", names=QUADRATURE),
@@ -131,13 +155,21 @@ TABLES = {
     "prior_judge_cifar_resnet20": Table("fringe", 1, TRUTH, "prior_cifar_resnet20"),
     "prior_choose_mobilenet_v1_025": Table("fringe", 0, TRUTH, "prior_mobilenet_v1_025"),
     "prior_judge_mobilenet_v1_025": Table("fringe", 1, TRUTH, "prior_mobilenet_v1_025"),
+    "focus_choose_cifar_resnet20": Table("fringe", 0, FOCUS),
+    **{
+        f"focus_{name}": Table("fringe", 1, FOCUS, controls=FOCUS_CONTROLS)
+        for name in (
+            *("designed", "trained", "random_cifar_resnet20"),
+            *(f"{kind}_{net}" for kind in ("grids", "judge") for net in FOCUS_NETS),
+        )
+    },
 }
 
 
 def run(name: str, shared: Path, out: Path, device: str) -> None:
     """Run one experiment, or what is missing of it."""
     spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{TABLES[name].experiment or name}.toml")
-    images, half = "imagenet" if any("mobilenet" in label for label in spec.model) else "cifar10", TABLES[name].half
+    images, half = "cifar10" if any("cifar" in label for label in spec.model) else "imagenet", TABLES[name].half
     folder = shared / "images" / images
     if half is not None:
         folder = out / "images" / f"{images}-{half}"
@@ -171,7 +203,9 @@ def summary(results: Results, model: str, method: str) -> dict[str, float]:
     }
 
 
-def table(results: Results, model: str, base: str, names: dict[str, str], suffix: str = "") -> str:
+def table(
+    results: Results, model: str, base: str, names: dict[str, str], suffix: str = "", controls: Sequence[str] = ()
+) -> str:
     """Return a Markdown table: scores of the base, and paired differences to it of all others.
 
     ``suffix`` selects the metrics under another reference, such as ``":zero"``.
@@ -185,7 +219,7 @@ def table(results: Results, model: str, base: str, names: dict[str, str], suffix
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for method in results.methods(model):
         numbers = summary(results, model, method)
-        cells = [_cell(results, model, method, metric, base) for metric in metrics]
+        cells = [_cell(results, model, method, metric, base, controls) for metric in metrics]
         if not suffix:
             cells += [_number(numbers["end"], 2), _number(numbers["residual"], 3)]
             cells.append("–" if np.isnan(numbers["residual"]) else f"{numbers['ok']:.0%}")
@@ -193,7 +227,7 @@ def table(results: Results, model: str, base: str, names: dict[str, str], suffix
     return _folded(f"<code>{model}</code>{reference}, n = {count}", lines)
 
 
-def _cell(results: Results, model: str, method: str, metric: str, base: str) -> str:
+def _cell(results: Results, model: str, method: str, metric: str, base: str, controls: Sequence[str] = ()) -> str:
     scores, reference = results.scores(model, method, metric), results.scores(model, base, metric)
     median = results.manifest.metrics[metric]["summary"] == "median"
     if not np.isfinite(scores).any():
@@ -202,7 +236,21 @@ def _cell(results: Results, model: str, method: str, metric: str, base: str) -> 
         return f"{(np.nanmedian if median else np.nanmean)(scores):.3f}"
     if not np.isfinite(scores - reference).any():
         return f"({(np.nanmedian if median else np.nanmean)(scores):.3f})"
-    return "".join(_difference(paired(scores, reference)))
+    others = [] if method in controls else [results.scores(model, control, metric) for control in controls]
+    sign = {"higher": 1, "lower": -1}.get(results.manifest.metrics[metric]["direction"], 0)
+    return "".join(_difference(paired(scores, reference))) + _dagger(scores, reference, others, sign)
+
+
+def _dagger(
+    scores: np.ndarray, base: np.ndarray, controls: Sequence[np.ndarray], sign: int, **groups: list[str]
+) -> str:
+    """A dagger for a gain over the base that is not shown over each control."""
+
+    def better(other: np.ndarray) -> bool:
+        found = paired(scores, other, **groups)
+        return min(sign * found.low, sign * found.high) > 0
+
+    return "†" if controls and better(base) and not all(map(better, controls)) else ""
 
 
 def _difference(difference: Difference) -> tuple[str, str]:
@@ -244,7 +292,9 @@ def _better_than_controls(results: Results, model: str, metrics: list[str], left
     return [label for (label, _), test in adjust_tests(tests).items() if test.better]
 
 
-def truth_tables(results: Results, base: str, names: dict[str, str], *, halves: bool = False) -> list[str]:
+def truth_tables(
+    results: Results, base: str, names: dict[str, str], *, halves: bool = False, controls: Sequence[str] = ()
+) -> list[str]:
     """Return a Markdown table for each scene and given network, pooled over the networks whose gates hold.
 
     ``halves`` gives two of each instead: one of the first, third, fifth … cluster, to choose on, and one of the others,
@@ -252,7 +302,9 @@ def truth_tables(results: Results, base: str, names: dict[str, str], *, halves: 
     """
     parts = (0, 1) if halves else (None,)
     groups = _groups(results).items()
-    return [_truth_table(results, *name, models, base, names, half) for name, models in groups for half in parts]
+    return [
+        _truth_table(results, *name, models, base, names, half, controls) for name, models in groups for half in parts
+    ]
 
 
 def _groups(results: Results) -> dict[tuple[str, str], list[str]]:
@@ -310,7 +362,14 @@ def _change(before: np.ndarray, now: np.ndarray) -> float:
 
 
 def _truth_table(
-    results: Results, label: str, given: str, models: list[str], base: str, names: dict[str, str], half: int | None
+    results: Results,
+    label: str,
+    given: str,
+    models: list[str],
+    base: str,
+    names: dict[str, str],
+    half: int | None,
+    controls: Sequence[str] = (),
 ) -> str:
     part, clusters = _part(results, models, half)
     networks = [model for model in models for _ in results.clusters(model) or ()]
@@ -332,8 +391,10 @@ def _truth_table(
             if method == base:
                 cells.append(f"{np.nanmean(scores):.3f}")
             elif np.isfinite(scores - reference).any():
-                text, star = _difference(paired(scores, reference, clusters=clusters, networks=networks))
-                cells.append(f"{np.nanmean(scores):.3f}{star}" + (f" ({text})" if metric in LOCALISATION[:3] else ""))
+                groups = {"clusters": clusters, "networks": networks}
+                text, star = _difference(paired(scores, reference, **groups))
+                star += _dagger(scores, reference, [column(c, metric) for c in controls if c != method], 1, **groups)
+                cells.append(f"{np.nanmean(scores):.3f}{star}" + (f" ({text})" if metric in LOCALISATION[:4] else ""))
             else:
                 cells.append("–")
         checked = any(np.isfinite(one["residual"]) for one in known)
@@ -369,12 +430,12 @@ def write_tables(out: Path, only: list[str]) -> None:
 
 
 def _tables_of(name: str, results: Results) -> list[str]:
-    base, names = TABLES[name].base, TABLES[name].names
+    base, names, controls = TABLES[name].base, TABLES[name].names, TABLES[name].controls
     if results.manifest.scenes:
-        return truth_tables(results, base, names, halves=name == "truth_settings")
+        return truth_tables(results, base, names, halves=name == "truth_settings", controls=controls)
     (model,) = results.models
     suffixes = ["", *sorted({":" + m.partition(":")[2] for m in results.metrics if ":" in m})]
-    return [table(results, model, base, names, suffix) for suffix in suffixes]
+    return [table(results, model, base, names, suffix, controls) for suffix in suffixes]
 
 
 def _replace(name: str, text: str) -> int:
