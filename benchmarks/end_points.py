@@ -6,7 +6,6 @@ and the share of the mark in a scene where a fixed floor hides it (``tests/bench
     FRINGE_SHARED=... python benchmarks/end_points.py [0 or 1, for the half of the images]
 """
 
-import dataclasses
 import math
 import sys
 import warnings
@@ -60,7 +59,8 @@ def candidates(model: nn.Module, x: Tensor, target: Tensor) -> dict[str, Tensor]
     plain, line = explain("fringe"), fringe.IntegratedGradients(steps=32)
     own = gaussian_blur(plain.sum(1, keepdim=True).abs(), 1.5, padding="mirror")
     priors = [explain(fringe.FRInGe(gamma_prior=gamma)) for gamma in (0.0, 3e-3)]
-    again = (own / own.flatten(1).quantile(0.99, dim=1)[:, None, None, None]).clamp(0, 1)
+    again: Any = (own / own.flatten(1).quantile(0.99, dim=1)[:, None, None, None]).clamp(0, 1)
+    both: Any = again.maximum(weights)
     return {
         "FRInGe()": plain,
         "s x map, floor .2": (0.2 + 0.8 * weights) * plain,
@@ -69,6 +69,7 @@ def candidates(model: nn.Module, x: Tensor, target: Tensor) -> dict[str, Tensor]
         "the region blurred": explain(line, baseline=erased(model, x, weights[:, 0])),
         "the strongest pixels of the map blurred": explain(line, baseline=erased(model, x, own[:, 0])),
         "a second path, focused on the map of the first": explain(fringe.FRInGe(focus=again)),
+        "a second path, focused on both": explain(fringe.FRInGe(focus=both)),
         "mean of three ends (prior 0, 3e-4, 3e-3)": (plain + priors[0] + priors[1]) / 3,
     }
 
@@ -95,7 +96,7 @@ def main() -> None:
     target = model(x).argmax(1)
     maps = candidates(model, x, target)
     problem = Problem.of(fringe.Classifier(model), x, target=target, domain=InputSpace(x.amin(), x.amax()))
-    metrics = {name: dataclasses.replace(get_metric(name), steps=STEPS) for name in METRICS}
+    metrics = {name: get_metric(name).with_text({"steps": str(STEPS)}) for name in METRICS}
     context, scores = EvaluationContext(problem), dict[str, dict[str, Any]]()
     for name, values in maps.items():
         print(name, file=sys.stderr)

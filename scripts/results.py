@@ -13,8 +13,9 @@ import argparse
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -241,13 +242,16 @@ def _cell(results: Results, model: str, method: str, metric: str, base: str, con
     return "".join(_difference(paired(scores, reference))) + _dagger(scores, reference, others, sign)
 
 
+Compare = Callable[[np.ndarray, np.ndarray], Difference]
+
+
 def _dagger(
-    scores: np.ndarray, base: np.ndarray, controls: Sequence[np.ndarray], sign: int, **groups: list[str]
+    scores: np.ndarray, base: np.ndarray, controls: Sequence[np.ndarray], sign: int, compare: Compare = paired
 ) -> str:
     """A dagger for a gain over the base that is not shown over each control."""
 
     def better(other: np.ndarray) -> bool:
-        found = paired(scores, other, **groups)
+        found = compare(scores, other)
         return min(sign * found.low, sign * found.high) > 0
 
     return "†" if controls and better(base) and not all(map(better, controls)) else ""
@@ -378,6 +382,7 @@ def _truth_table(
     def column(method: str, metric: str) -> np.ndarray:
         return np.concatenate([results.scores(model, method, metric) for model in models])[part]
 
+    compare = partial(paired, clusters=clusters, networks=networks)
     methods, about = results.methods(models[0]), results.manifest.metrics
     shown = [m for m in LOCALISATION if m in results.metrics and np.isfinite(column(base, m)).any()]
     titles = [*(_title(about, m) for m in shown), "`ok`", "`stalled`"]
@@ -391,9 +396,9 @@ def _truth_table(
             if method == base:
                 cells.append(f"{np.nanmean(scores):.3f}")
             elif np.isfinite(scores - reference).any():
-                groups = {"clusters": clusters, "networks": networks}
-                text, star = _difference(paired(scores, reference, **groups))
-                star += _dagger(scores, reference, [column(c, metric) for c in controls if c != method], 1, **groups)
+                text, star = _difference(compare(scores, reference))
+                others = [column(control, metric) for control in controls if control != method]
+                star += _dagger(scores, reference, others, 1, compare)
                 cells.append(f"{np.nanmean(scores):.3f}{star}" + (f" ({text})" if metric in LOCALISATION[:4] else ""))
             else:
                 cells.append("–")
