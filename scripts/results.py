@@ -263,13 +263,16 @@ def _cell(results: Results, model: str, method: str, metric: str, base: str, con
     return "".join(_difference(paired(scores, reference))) + _dagger(scores, reference, others, sign)
 
 
+Compare = Callable[[np.ndarray, np.ndarray], Difference]
+
+
 def _dagger(
-    scores: np.ndarray, base: np.ndarray, controls: Sequence[np.ndarray], sign: int, **groups: list[str]
+    scores: np.ndarray, base: np.ndarray, controls: Sequence[np.ndarray], sign: int, compare: Compare = paired
 ) -> str:
     """A dagger for a gain over the base that is not shown over each control."""
 
     def better(other: np.ndarray) -> bool:
-        found = paired(scores, other, **groups)
+        found = compare(scores, other)
         return min(sign * found.low, sign * found.high) > 0
 
     return "†" if controls and better(base) and not all(map(better, controls)) else ""
@@ -395,6 +398,7 @@ def _truth_table(
     def column(method: str, metric: str) -> np.ndarray:
         return np.concatenate([results.scores(model, method, metric) for model in models])[part]
 
+    compare = partial(paired, clusters=clusters, networks=networks)
     methods, about = results.methods(models[0]), results.manifest.metrics
     shown = [m for m in LOCALISATION if m in results.metrics and np.isfinite(column(base, m)).any()]
     count, scene = f"{len(models)} networks, " if len(models) > 1 else "", results.manifest.scenes[label]

@@ -30,6 +30,7 @@ class Subject:
         method: Name of the method.
         path: Its :class:`fringe.Trajectory`, if it was recorded.
         context: The input, a batch of one; None without a context.
+        region: Weights (H, W) of the focus of that class, if its path has one.
         note: Verdict and advice on the map.
     """
 
@@ -40,6 +41,7 @@ class Subject:
     method: str
     path: Any
     context: Context | None
+    region: Any = None
     note: str = ""
 
     @property
@@ -86,7 +88,7 @@ def _overlay(subject: Subject, ax: Any) -> "Figure":
     from fringe.plots import overlay
 
     image, title = subject.known().picture(subject.known().inputs[0]), subject.heading("where the evidence lies")
-    return overlay(image, subject.map, title=title, label=subject.label, ax=ax)
+    return overlay(image, subject.map, title=title, label=subject.label, region=subject.region, ax=ax)
 
 
 def _signed(subject: Subject, ax: Any) -> "Figure":
@@ -98,7 +100,7 @@ def _signed(subject: Subject, ax: Any) -> "Figure":
         raise InputError(f"maps of shape {shape} are no images", argument="kind", hint=hint)
     image = None if subject.context is None else subject.context.picture(subject.context.inputs[0])
     title = subject.heading("evidence for and against")
-    return signed_map(subject.map, title=title, image=image, label=subject.label, ax=ax)
+    return signed_map(subject.map, title=title, image=image, label=subject.label, region=subject.region, ax=ax)
 
 
 def _path(subject: Subject, ax: Any) -> "Figure":

@@ -148,6 +148,7 @@ class Views:
     class_verdicts: tuple[tuple[tuple[Any, str], ...], ...]
     context: Context | None
     contrast: Tensor | None
+    region: Tensor | None
 
     def __len__(self) -> int:
         return len(self.target)
@@ -226,9 +227,26 @@ class Views:
             method=preset_label(self.settings),
             path=None if self.trajectory is None else self.trajectory[0],
             context=self.context,
+            region=self.focus_weights(0, self._column(target)),
             note=": ".join(self._status(0, self._column(target))),
         )
         return drawings[name](subject, ax)
+
+    def focus_weights(self, row: int, column: int = 0) -> Any:
+        """Return where the path of an image moves freely.
+
+        Args:
+            row: Number of the image.
+            column: Number of the class among those that are explained.
+
+        Returns:
+            An array (H, W) of weights from 0 to 1; None if the path has no focus.
+        """
+        if self.region is None:
+            return None
+        weights = self.region[row].flatten(0, -3)
+        weights = weights[column if len(weights) > 1 else 0].nan_to_num().cpu()
+        return weights.numpy() if weights.any() else None
 
     def save(self, path: str | Path) -> None:
         """Write the maps and everything else here to one file, which :func:`fringe.load` reads.

@@ -25,7 +25,7 @@ from fringe.page._document import (
     encode_maps,
     pooled,
 )
-from fringe.plots import class_title
+from fringe.plots import class_title, region_outline
 
 #: Squares of a stored map along its longer side.
 MAP_SIDE = 112
@@ -84,6 +84,7 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
         title=setting_title(result.settings),
         width=inputs.shape[-1],
         height=inputs.shape[-2],
+        region=_outline(single.focus_weights(0)),
         gain=gain,
         classes=[_explained(one, start) for one in each],
         predictions=labels,
@@ -169,6 +170,12 @@ def _snapshots(
         for m, step in enumerate(steps)
     ]
     return snapshots, gain
+
+
+def _outline(weights: Any) -> str:
+    """The outline of a focus with these weights (H, W), if there is one, as the data of an SVG path."""
+    lines = [] if weights is None else region_outline(weights)
+    return "".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in line) + "Z" for line in lines)
 
 
 def _rgb(pixels: Tensor) -> Array:

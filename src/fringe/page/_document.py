@@ -93,6 +93,7 @@ class Document(_Part):
         title: Title of the method with its setting.
         width: Width of the model's input in pixels.
         height: Its height.
+        region: Outline of the focus as the data of an SVG path, in pixels; empty for an unfocused path.
         gain: What the change since the input is multiplied by in the pictures of the change.
         classes: The explained classes; the first is the one that the explanation is of.
         predictions: Classes whose probability each snapshot has.
@@ -112,6 +113,7 @@ class Document(_Part):
     title: str
     width: int = Field(ge=1)
     height: int = Field(ge=1)
+    region: Annotated[str, StringConstraints(pattern=r"^[MLZ0-9. ]*$")] = ""
     gain: float = 1.0
     classes: list[ExplainedClass] = Field(min_length=1)
     predictions: list[Label]

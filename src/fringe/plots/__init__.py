@@ -19,7 +19,7 @@ from fringe.plots._grid import (
     comparison_grid,
     labels,
 )
-from fringe.plots._maps import blend, overlay, signed_map
+from fringe.plots._maps import blend, overlay, region_outline, signed_map
 from fringe.plots._profiles import PathRecord, geometric_profile, plot_profiles
 from fringe.plots._sheets import SheetItem, class_maps, contact_sheet
 from fringe.plots._style import MAX_SERIES, class_title, heading, method_title, png_of
