@@ -13,8 +13,9 @@ import argparse
 import csv
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any
@@ -414,9 +415,9 @@ def _truth_table(
             scores, reference, title = column(method, metric), column(base, metric), _title(about, metric)
             text = star = ""
             if method != base and np.isfinite(scores - reference).any():
-                groups = {"clusters": clusters, "networks": networks}
-                text, star = _difference(paired(scores, reference, **groups))
-                star += _dagger(scores, reference, [column(c, metric) for c in controls if c != method], 1, **groups)
+                text, star = _difference(compare(scores, reference))
+                others = [column(control, metric) for control in controls if control != method]
+                star += _dagger(scores, reference, others, 1, compare)
             row[title] = f"{np.nanmean(scores):.3f}" if method == base or text else "–"
             if metric in LOCALISATION[:4]:
                 row[f"{title}, difference"] = text + star
