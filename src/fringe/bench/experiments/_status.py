@@ -14,6 +14,7 @@ from fringe.bench.experiments._tasks import crashes, manifests, orphaned, versio
 
 #: Name of the method that a search scores.
 TRIAL = "trial"
+_COUNTED = ("model", "method", "metric", "required", "scored", "failed", "missing")
 
 
 def read_status(run: Path) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def _plan_status(store: Store, manifest: Manifest, tasks: Sequence[StoredTask]) 
     return {
         "images": len(manifest.images),
         "not_read": list(manifest.missing),
-        "cells": [{**asdict(cell), "missing": cell.missing} for cell in results.coverage()],
+        "cells": [{name: getattr(cell, name) for name in _COUNTED} for cell in results.coverage()],
         "failures": results.failures().drop("images").to_dicts(),
         "versions": versions_of(tasks, manifest),
     }
