@@ -214,7 +214,7 @@ def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("fringe.bench.experiments._plan_models.load_model", never)
+    monkeypatch.setattr("fringe.bench.experiments._plan.load_model", never)
     store = Store(digits[0] / "kept", create=False)
     page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")
     assert grids(tmp_path / "out") == ["maps-failures.png", "maps-strong.png", "maps-typical.png"]

@@ -15,10 +15,10 @@ import torch
 from fringe.bench.experiments._database import Writer, to_json
 from fringe.bench.experiments._executors import Executor, ProcessExecutor
 from fringe.bench.experiments._manifest import Resolved, resolve
-from fringe.bench.experiments._options import RunOptions
 from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._probe import Probe, ProbeOptions, clock_of, stored_bytes
 from fringe.bench.experiments._ray import RayExecutor
+from fringe.bench.experiments._run import RunOptions
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import KeySet, Task, committed_keys, pending_tasks

@@ -11,9 +11,8 @@ from torch import Tensor
 from fringe._records import digest
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
-from fringe.bench.experiments._examples import ExampleEntry, open_entry
-from fringe.bench.experiments._manifest import Resolved, describe, first_logits, versions
-from fringe.bench.experiments._plan_models import PlanModel
+from fringe.bench.experiments._manifest import ExampleEntry, Resolved, describe, first_logits, open_entry, versions
+from fringe.bench.experiments._plan import PlanModel
 from fringe.bench.experiments._records import ScoreRecord, Status, StoredMap
 from fringe.bench.experiments._tasks import Task
 from fringe.classifier import Classifier

@@ -1,7 +1,7 @@
 """The studies of the paper: an experiment, or its plan, turned into the plan of each study."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
@@ -10,7 +10,23 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from fringe._names import read_list, read_pair, unique
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
-from fringe.bench.experiments import ExperimentSpec, Plan, PlanModel, build_plan
+from fringe.bench.experiments import (
+    ExperimentSpec,
+    KeySet,
+    Plan,
+    PlanModel,
+    ProbeOptions,
+    Resolved,
+    RunEstimate,
+    Store,
+    Task,
+    build_plan,
+    committed_keys,
+    estimate_tasks,
+    pending_tasks,
+    required_keys,
+    resolve,
+)
 from fringe.bench.paper._tables import METRICS, MODELS
 from fringe.bench.tuning import SearchSpace, one_at_a_time, paper_space, space_of
 from fringe.errors import InputError, check_known, require_choice, wrong_value
@@ -324,3 +340,41 @@ def _with_cap(plan: Plan) -> Plan:
     return replace(
         plan, models=tuple(model for model in plan.models if base_fringe(model).delta_euc is not None) or plan.models
     )
+
+
+def estimate_reproduction(
+    base: Plan,
+    out: Path,
+    *,
+    studies: Sequence[str] = STUDIES,
+    device: str = "cpu",
+    seconds: float = 2.0,
+    retry: bool = False,
+) -> Iterator[RunEstimate]:
+    """Estimate what a reproduction of the plan of :func:`reproduction_plan` lacks in a folder, which may not exist yet,
+    for each study and model: maps, their passes, and the time one after the other.
+
+    What an earlier study computes is not missing in a later one; with ``retry`` failed scores are. ``seconds`` is the
+    longest time of a map of the probe.
+    """
+    store, options = Store.existing(out), ProbeOptions(device, seconds=seconds)
+    have = KeySet() if store is None else committed_keys(store)
+    for plan in study_plans(base, studies).values():
+        resolved = resolve(plan)
+        tasks = pending_tasks(resolved.manifest, have, plan.shard, force=retry)
+        for setting, metric, image in required_keys(resolved.manifest):
+            have.add(setting, (metric,), (image,))
+        yield from _by_model(resolved, tasks, options, store)
+    if "runtime" in studies:  # each map is made twice, and not scored
+        resolved = resolve(timed_plan(base, ("fringe", "ig", DEFAULT)))
+        once = [replace(task, metrics=(), metric_keys=()) for task in pending_tasks(resolved.manifest, (), 1)]
+        named = {(model.label, name) for model in resolved.plan.models for name in model.methods}
+        yield from _by_model(resolved, [task for task in 2 * once if (task.model, task.method) in named], options)
+
+
+def _by_model(
+    resolved: Resolved, tasks: Sequence[Task], options: ProbeOptions, store: Store | None = None
+) -> Iterator[RunEstimate]:
+    for model in resolved.plan.models:
+        one = replace(resolved, plan=replace(resolved.plan, models=(model,)))
+        yield estimate_tasks(one, [task for task in tasks if task.model == model.label], options, store)

@@ -16,11 +16,10 @@ from pydantic import Field, PositiveInt
 from fringe._files import require_inside, require_local, write_files
 from fringe._text import FORMULA, to_csv
 from fringe.bench.experiments import Manifest, ModelSource, Resolved, Results, Store, manifests, read_results
-from fringe.bench.report._build import ReportInputs, build_report
+from fringe.bench.report._build import MetricVerdicts, ReportInputs, build_report, read_verdicts
 from fringe.bench.report._maps import MapSource, load_experiment
 from fringe.bench.report._render import html_page, latex_document, markdown_report
 from fringe.bench.report._table import Column, ScoreCell, ScoreRow, ScoreTable, build_table, reference_of
-from fringe.bench.report._validity import MetricVerdicts, read_verdicts
 from fringe.errors import InputError
 from fringe.models import resolve_device
 from fringe.settings import Options

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from fringe.attribution import Attributor, FRInGe
-from fringe.bench.tuning._objective import SCORES, Array, objective, objective_of_means, score_matrix
+from fringe.bench.tuning._search import SCORES, Array, objective, objective_of_means, score_matrix
 from fringe.bench.tuning._space import SMOOTHING, NumericDistribution, space_of
 from fringe.errors import InputError, check_known, require
 
