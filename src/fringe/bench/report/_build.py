@@ -1,8 +1,9 @@
 """From results to all that a report says: a chapter per model, one for what failed and one for the settings."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from fringe.bench.experiments import Results, Store
 from fringe.bench.report._examples import choose_examples, plot_examples
 from fringe.bench.report._failures import costs, failure_chapter
 from fringe.bench.report._maps import MapSource, load_maps
-from fringe.bench.report._protocol import header, how_to_rerun, protocol, read_commands, settings, versions
+from fringe.bench.report._protocol import header, protocol, settings, versions
 from fringe.bench.report._render import Image, Report, Section, versions_chapter
 from fringe.bench.report._table import Column, ScoreTable
 from fringe.bench.report._truth import failed_gates, truth_chapter
@@ -78,7 +79,10 @@ class MetricVerdicts:
         table = validity_table(self.document["metrics"], title)
         agreement, images = self.document["agreement"], ()
         if agreement is not None:
-            matrices = [[[_value(v) for v in row] for row in agreement[name]] for name in ("tau", "low", "high")]
+            matrices = [
+                [[math.nan if v is None else float(v) for v in row] for row in agreement[name]]
+                for name in ("tau", "low", "high")
+            ]
             figure = plot_agreement(agreement["metrics"], *matrices)
             caption = f"How alike the metrics rank {', '.join(agreement['methods'])} (Kendall's tau)."
             images = (Image(f"{prefix}agreement", caption, png_of(figure)),)
@@ -99,77 +103,59 @@ def read_verdicts(path: Path) -> MetricVerdicts:
     return verdicts
 
 
-def _value(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-@dataclass(frozen=True)
-class ReportInputs:
-    """What a report is made of: a run with its results, a table per model, where maps come from (None for no maps),
-    and verdicts on the metrics by model."""
-
-    store: Store
-    results: Results
-    tables: tuple[ScoreTable, ...]
-    maps: MapSource | None
-    validity: Mapping[str, MetricVerdicts] = field(default_factory=dict[str, MetricVerdicts])
-
-
-def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
-    """Build the report of a run; ``commands`` tell how the run was made."""
-    results, truth = inputs.results, truth_chapter(inputs.results)
-    prefixes = [f"{index}-" if len(inputs.tables) > 1 else "" for index in range(1, len(inputs.tables) + 1)]
+def build_report(
+    store: Store,
+    results: Results,
+    tables: Sequence[ScoreTable],
+    maps: MapSource | None,
+    validity: Mapping[str, MetricVerdicts],
+    commands: Sequence[str] = (),
+) -> Report:
+    """Build the report of a run from its results and a table per model; ``maps`` says where maps come from (None for no
+    maps), ``validity`` holds verdicts on the metrics by model, and ``commands`` tell how the run was made."""
+    truth, chapters = truth_chapter(results), list[Section]()
+    for index, table in enumerate(tables, 1):
+        scene = results.manifest.scene_of(table.model)
+        # of several networks of a scene the table of truth pools the scores, and scores.csv has each
+        if scene is None or len(results.manifest.scenes[scene]["networks"]) == 1:
+            prefix = f"{index}-" if len(tables) > 1 else ""
+            chapters.append(_model_chapter(results, table, maps, validity.get(table.model), prefix))
+    plan, run = results.manifest.name, shlex.quote(store.root.name)
+    again = (f"fringe status {run}", f"fringe report {run} --plan {shlex.quote(plan)}")
+    where = (
+        f"The plan is in plans/{plan}.json in the run's folder, with the digests of weights, settings and images; "
+        "every score, image by image, is in scores.csv beside this report."
+    )
     return Report(
         title=f"Attribution methods on {', '.join(results.manifest.scenes or results.models)}",
         header=header(results),
         chapters=(
             Section("Protocol", protocol(results)),
             *(() if truth is None else (truth,)),
-            *(
-                _model_chapter(inputs, table, prefix)
-                for table, prefix in zip(inputs.tables, prefixes, strict=True)
-                if not _is_one_of_many(results, table.model)
-            ),
-            failure_chapter(results, inputs.tables, inputs.store),
+            *chapters,
+            failure_chapter(results, tables, store),
             settings(results),
-            versions_chapter(
-                versions(results), how_to_rerun(results), (*commands, *read_commands(results, inputs.store.root.name))
-            ),
+            versions_chapter(versions(results), where, (*commands, *again)),
         ),
     )
 
 
-def _is_one_of_many(results: Results, model: str) -> bool:
-    """Whether a scene trained several networks, of which this is one: its table pools them, and scores.csv has each."""
-    scene = results.manifest.scene_of(model)
-    return scene is not None and len(results.manifest.scenes[scene]["networks"]) > 1
-
-
-def _model_chapter(inputs: ReportInputs, table: ScoreTable, prefix: str) -> Section:
-    if inputs.results.manifest.scene_of(table.model) is not None:
-        return _scene_chapter(inputs.results, table, prefix)
-    verdicts = inputs.validity.get(table.model)
-    sections = (
-        Section("Scores", table=table.shown),
-        *(() if verdicts is None else (verdicts.section(prefix),)),
-        _difference_section(table, prefix),
-        _curve_section(inputs.results, table, prefix),
-        _map_section(inputs.results, table, inputs.maps, prefix),
-        _cost_section(inputs.results, table),
-    )
-    return Section(table.model, sections=sections)
-
-
-def _scene_chapter(results: Results, table: ScoreTable, prefix: str) -> Section:
-    """One network of a scene; what its gates say stands before its scores."""
+def _model_chapter(
+    results: Results, table: ScoreTable, maps: MapSource | None, verdicts: MetricVerdicts | None, prefix: str
+) -> Section:
+    """One model; of a network of a scene, what its gates say stands before its scores."""
     failed = failed_gates(results.manifest, table.model)
     warning = (f"Gate failed: {'; '.join(failed)}. These scores are not to be read.",) if failed else ()
-    sections = (
-        Section("Scores", warning, table.shown),
-        _difference_section(table, prefix),
-        _cost_section(results, table),
-    )
-    return Section(f"{table.model} (gate failed)" if failed else table.model, sections=sections)
+    sections = [Section("Scores", warning, table.shown)]
+    is_given = results.manifest.scene_of(table.model) is None
+    if is_given and verdicts is not None:
+        sections.append(verdicts.section(prefix))
+    sections.append(_difference_section(table, prefix))
+    if is_given:
+        sections.append(_curve_section(results, table, prefix))
+        sections.append(_map_section(results, table, maps, prefix))
+    sections.append(_cost_section(results, table))
+    return Section(f"{table.model} (gate failed)" if failed else table.model, sections=tuple(sections))
 
 
 def _difference_section(table: ScoreTable, prefix: str) -> Section:
@@ -199,19 +185,19 @@ def _map_section(results: Results, table: ScoreTable, source: MapSource | None, 
     title = "Maps"
     if source is None:
         return Section(title, ("Maps were not asked for.",))
-    examples = choose_examples(results, table)
-    digests = list(dict.fromkeys(image for one in examples.sets for image in one.images))
+    sets, reason = choose_examples(results, table)
+    digests = list(dict.fromkeys(image for one in sets for image in one.images))
     try:
         data = load_maps(results, table.model, digests, source)
     except (FringeError, OSError) as error:
         return Section(title, (f"Maps are left out: {str(error).rstrip('.')}.",))
     names = {image["digest"]: image["id"] for image in results.manifest.images}
     images: list[Image] = []
-    for one in examples.sets:
+    for one in sets:
         caption = f"{one.title}. Images: {', '.join(names[image] for image in one.images)}."
         figure = plot_examples(results, table, one, data)
         images.append(Image(f"{prefix}maps-{one.name}", caption, png_of(figure)))
-    return Section(title, (examples.reason,), images=tuple(images))
+    return Section(title, (reason,), images=tuple(images))
 
 
 def _cost_section(results: Results, table: ScoreTable) -> Section:
@@ -225,7 +211,14 @@ def _cost_section(results: Results, table: ScoreTable) -> Section:
 
 def forest(table: ScoreTable) -> Figure | None:
     """Plot the reference method against the others under every metric with a direction; None without a comparison."""
-    panels = [panel for index, column in enumerate(table.columns) if (panel := _forest_panel(table, index, column))]
+    panels = list[ForestPanel]()
+    for index, column in enumerate(table.columns):
+        contrasts = tuple(
+            Contrast(row.method, difference.value, difference.low, difference.high, cell.adjusted)
+            for row in table.competing
+            if (cell := row.cells[index]).difference is not None and (difference := cell.difference).n > 0
+        )
+        panels += [ForestPanel(column.title, contrasts, column.direction, column.unit)] if contrasts else []
     if not panels:
         return None
     title = f"{table.model}: {method_title(table.reference)} against its rivals"
@@ -256,15 +249,6 @@ def curves(results: Results, table: ScoreTable) -> dict[str, Figure]:
         if panels:
             drawn[name] = plot_curves(panels, title=f"{table.model}: {title}")
     return drawn
-
-
-def _forest_panel(table: ScoreTable, index: int, column: Column) -> ForestPanel | None:
-    contrasts = tuple(
-        Contrast(row.method, difference.value, difference.low, difference.high, cell.adjusted)
-        for row in table.competing
-        if (cell := row.cells[index]).difference is not None and (difference := cell.difference).n > 0
-    )
-    return ForestPanel(column.title, contrasts, column.direction, column.unit) if contrasts else None
 
 
 def _metric(column: Column) -> str:

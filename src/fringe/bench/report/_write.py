@@ -16,7 +16,7 @@ from pydantic import Field, PositiveInt
 from fringe._files import require_inside, require_local, write_files
 from fringe._text import FORMULA, to_csv
 from fringe.bench.experiments import Manifest, ModelSource, Resolved, Results, Store, manifests, read_results
-from fringe.bench.report._build import MetricVerdicts, ReportInputs, build_report, read_verdicts
+from fringe.bench.report._build import MetricVerdicts, build_report, read_verdicts
 from fringe.bench.report._maps import MapSource, load_experiment
 from fringe.bench.report._render import html_page, latex_document, markdown_report
 from fringe.bench.report._table import Column, ScoreCell, ScoreRow, ScoreTable, build_table, reference_of
@@ -121,21 +121,34 @@ def write_report(
     results = read_results(store, spec.plan)
     chosen = [reference_of(results, model, spec.reference) for model in results.models]
     _check_complete(results, allow_partial=spec.allow_partial)
-    verdicts = _verdicts(results, spec.validity)
+    verdicts = dict[str, MetricVerdicts]()
+    for path in spec.validity:
+        one = read_verdicts(path)
+        about = [model for model in results.models if one.applies_to(model, results.models)]
+        if not about:
+            known = ", ".join(results.models)
+            raise InputError(f"{str(path)!r} is about {one.model!r}; the models: {known}", argument="validity")
+        verdicts |= dict.fromkeys(about, one)
     tables = tuple(
         build_table(results, model, name, verdicts[model].by_metric if model in verdicts else None)
         for model, name in zip(results.models, chosen, strict=True)
     )
     maps = None
     if spec.grid:
-        opener, device = _opener(results, resolve, models or {}), resolve_device(spec.device)
-        maps = MapSource(store, opener, device, spec.batch_size)
+        named = label_models(models or {}, results.models)
+        if resolve is None:  # opened now, so that an error in a named model is raised
+            opened = {label: load_experiment(results.manifest, label, source) for label, source in named.items()}
+            opener: Callable[[str], Resolved | None] = opened.get
+        else:
+            once = cache(resolve)
+            opener = lambda _: once()  # noqa: E731
+        maps = MapSource(store, opener, resolve_device(spec.device), spec.batch_size)
     folder = out or report_folder(store.root, results.manifest.name)
     within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
     require_inside(folder, store.root if within else folder)
     # first, as each method is read once for its rows here and for its costs there
     scores = write_files(folder, {"scores.csv": (text.encode() for text in scores_csv(results))})
-    report = build_report(ReportInputs(store, results, tables, maps, verdicts), commands)
+    report = build_report(store, results, tables, maps, verdicts, commands)
     files = {
         "report.html": html_page(report),
         "report.md": markdown_report(report),
@@ -232,30 +245,6 @@ def _check_complete(results: Results, *, allow_partial: bool) -> None:
             hint="repeat the run's command to compute the rest, or pass allow_partial=True for a report that states "
             "what is missing",
         )
-
-
-def _verdicts(results: Results, paths: Sequence[Path]) -> dict[str, MetricVerdicts]:
-    """Verdicts on the metrics by model. Raises InputError for a file that belongs to none of them."""
-    verdicts: dict[str, MetricVerdicts] = {}
-    for path in paths:
-        one = read_verdicts(path)
-        models = [model for model in results.models if one.applies_to(model, results.models)]
-        if not models:
-            known = ", ".join(results.models)
-            raise InputError(f"{str(path)!r} is about {one.model!r}; the models: {known}", argument="validity")
-        verdicts |= dict.fromkeys(models, one)
-    return verdicts
-
-
-def _opener(
-    results: Results, resolve: Callable[[], Resolved] | None, models: Mapping[str, ModelSource]
-) -> Callable[[str], Resolved | None]:
-    """Return a function from a model to a plan that can compute its maps; None if the caller gave neither."""
-    models = label_models(models, results.models)
-    if resolve is None:  # opened now, so that an error in a named model is raised
-        return {label: load_experiment(results.manifest, label, source) for label, source in models.items()}.get
-    once = cache(resolve)
-    return lambda model: once()
 
 
 def _summary(table: ScoreTable, row: ScoreRow, column: Column, cell: ScoreCell) -> dict[str, Any]:
