@@ -106,7 +106,10 @@ def paper_study(study: str, spec: ExperimentSpec) -> PaperStudy:
     require_choice("study", study, PAPER_STUDIES)
     merged = _complete(study, spec)
     if study in ("tables", "all"):
-        merged = merged.model_copy(update={"studies": tuple(check_studies(merged.studies))})
+        names = [name for text in merged.studies for name in read_list(text)]
+        for name in names:
+            require_choice("studies", name, STUDIES)
+        merged = merged.model_copy(update={"studies": tuple(names or STUDIES)})
         plan = _reproduction_plan(merged)
         return PaperStudy(plan, plan, spec=merged)
     base = build_plan(merged)
@@ -181,10 +184,11 @@ def study_plans(base: Plan, studies: Sequence[str] = STUDIES) -> dict[str, Plan]
     comparison = replace(base, name="comparison", metrics=_metrics(base, METRICS.values()), limits={})
     small = replace(comparison, n=min(base.n, SMALL), metrics=base.metrics, controls=False)
     models = tuple(map(_with_default, base.models))
+    capped = tuple(m for m in small.models if "cap" in studies and base_fringe(m).delta_euc is not None) or small.models
     makers: dict[str, Callable[[], Plan]] = {
         "comparison": lambda: replace(comparison, models=models),
         "ablation": lambda: replace(ablation_plan(comparison), controls=False),
-        "cap": lambda: cap_plan(_with_cap(small)),
+        "cap": lambda: cap_plan(replace(small, models=capped)),
         "max_sensitivity": lambda: replace(
             small,
             name="max_sensitivity",
@@ -208,9 +212,16 @@ def timed_plan(base: Plan, methods: Sequence[str] = ("fringe", "ig")) -> Plan:
 def ablation_plan(plan: Plan) -> Plan:
     """The plan with FRInGe's variants as its methods: those that the paper tuned for a network, for a setting that is
     the paper's; else the setting with parts removed."""
-    return _with_methods(
-        plan, "ablation", lambda model: {name: _variant(base_fringe(model), name) for name in VARIANTS}
-    )
+
+    def methods(model: PlanModel) -> dict[str, Attributor]:
+        base = base_fringe(model)
+        tuned = next((known for known in preset_names() if base == FRInGe.preset(known)), None)
+        return {
+            name: FRInGe.preset(tuned, cast(Any, name)) if tuned and (tuned, name) in table() else base.variant(name)
+            for name in VARIANTS
+        }
+
+    return _with_methods(plan, "ablation", methods)
 
 
 def cap_plan(plan: Plan) -> Plan:
@@ -255,15 +266,6 @@ def base_fringe(model: PlanModel) -> FRInGe:
     return method
 
 
-def check_studies(texts: Sequence[str]) -> list[str]:
-    """Return the names of studies in texts, where commas separate them; all studies if there is none. Raises InputError
-    for an unknown name."""
-    names = [name for text in texts for name in read_list(text)]
-    for name in names:
-        require_choice("studies", name, STUDIES)
-    return names or list(STUDIES)
-
-
 def read_factors(method: Attributor, texts: Sequence[str]) -> dict[str, list[Any]] | None:
     """Read ``KEY=VALUE,VALUE,...`` texts as values by setting; None if there are none. Raises InputError."""
     form = "KEY=VALUE,VALUE,..., such as tau=1e-3,1e-2"
@@ -305,13 +307,6 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
         raise InputError(str(error), argument="search") from error
 
 
-def _variant(base: FRInGe, name: Variant) -> FRInGe:
-    for model in preset_names():
-        if base == FRInGe.preset(model) and (model, name) in table():
-            return FRInGe.preset(model, cast(Any, name))
-    return base.variant(name)
-
-
 def _with_methods(plan: Plan, name: str, methods: Callable[[PlanModel], Mapping[str, Attributor]]) -> Plan:
     return replace(plan, name=name, models=tuple(replace(model, methods=methods(model)) for model in plan.models))
 
@@ -333,13 +328,6 @@ def _only(model: PlanModel, methods: Sequence[str]) -> PlanModel:
 def _with_default(model: PlanModel) -> PlanModel:
     """The model with ``FRInGe()`` as its last method: the first is the one that the studies vary."""
     return replace(model, methods={**model.methods, DEFAULT: FRInGe()})
-
-
-def _with_cap(plan: Plan) -> Plan:
-    """The plan with the models whose setting has a cap, or with all if none has."""
-    return replace(
-        plan, models=tuple(model for model in plan.models if base_fringe(model).delta_euc is not None) or plan.models
-    )
 
 
 def estimate_reproduction(

@@ -67,7 +67,9 @@ def measure_runtimes(
     timings, name = list[Timing](), device_name(device)
     for model in resolved.plan.models:
         runner = TaskRunner(resolved, device=device, batch_size=1)
-        sizes = _image_sizes(runner, model, [image["digest"] for image in resolved.manifest.images_of(model.label)])
+        known = [image["digest"] for image in resolved.manifest.images_of(model.label)]
+        subjects = explainable(runner, model.label, known)  # this also runs the network a first time
+        sizes = {image: tuple(subject.problem.inputs.shape[1:]) for image, subject in subjects}
         spent = _measure(runner, model, [[image] for image in sizes])
         timings += [_timing(model.label, label, "sequential", s, len(sizes), name) for label, s in spent.items()]
         runner = TaskRunner(resolved, device=device, batch_size=batch_size)
@@ -111,9 +113,11 @@ def read_timings(records: Sequence[Mapping[str, Any]]) -> list[Timing]:
     return [Timing(**record) for record in plain]
 
 
-def write_timings(path: Path, timings: Sequence[Timing]) -> None:
-    """Write run times to a JSON file in one step, and make its folder if it is missing."""
-    _write_json(path, timing_records(timings))
+def write_timings(path: Path, document: object) -> None:
+    """Write run times, as JSON data, to a file at once or not at all: those of a model take hours. Make its folder if
+    it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(document, indent=1).encode())
 
 
 def cache_key(resolved: Resolved, model: str, device: str, batch_size: BatchSize) -> str:
@@ -140,7 +144,7 @@ def stored_timings(plan: Plan, path: Path, *, device: str, batch_size: BatchSize
         if key not in stored and measuring:
             alone = replace(resolved, plan=replace(plan, models=(model,)))
             stored[key] = timing_records(measure_runtimes(alone, device=device, batch_size=batch_size))
-            _write_json(path, stored)
+            write_timings(path, stored)
         timings += read_timings(stored.get(key, []))
     return timings
 
@@ -149,12 +153,6 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has done all that was begun on it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _image_sizes(runner: TaskRunner, model: PlanModel, images: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The shape of each image that can be explained, by digest. This also runs the network a first time."""
-    subjects = explainable(runner, model.label, images)
-    return {image: tuple(subject.problem.inputs.shape[1:]) for image, subject in subjects}
 
 
 def explainable(runner: TaskRunner, model: str, images: Sequence[str]) -> Iterator[tuple[str, EvaluationContext]]:
@@ -182,7 +180,14 @@ def _measure(
         for label, method in model.methods.items():
             if i == 0 or warm_up_each:
                 _warm_up(Candidate(label, method), context)
-            spent[label].append(_time(Candidate(label, method), context))
+            classifier, device = context.problem.model, context.problem.inputs.device
+            with classifier.session(device):
+                before = replace(classifier.passes)
+                synchronize(device)
+                began = time.perf_counter()
+                make_maps(Candidate(label, method), context.problem)
+                synchronize(device)
+                spent[label].append((time.perf_counter() - began, classifier.passes.since(before)))
     return spent
 
 
@@ -195,17 +200,6 @@ def _warm_up(candidate: Candidate, context: EvaluationContext) -> None:
 
     with contextlib.suppress(Stop), context.problem.model.session(context.problem.inputs.device):
         make_maps(candidate, replace(context.problem, progress=stop))
-
-
-def _time(candidate: Candidate, context: EvaluationContext) -> Spent:
-    classifier, device = context.problem.model, context.problem.inputs.device
-    with classifier.session(device):
-        before = replace(classifier.passes)
-        synchronize(device)
-        began = time.perf_counter()
-        make_maps(candidate, context.problem)
-        synchronize(device)
-        return time.perf_counter() - began, classifier.passes.since(before)
 
 
 def _timing(model: str, method: str, mode: Mode, spent: Sequence[Spent], n: int, device: str) -> Timing:
@@ -232,9 +226,3 @@ def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
         os.replace(path, aside)
         return {}
     return stored
-
-
-def _write_json(path: Path, document: object) -> None:
-    """Replace the file at once or not at all: the run times of a model take hours."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(document, indent=1).encode())

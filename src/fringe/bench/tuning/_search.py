@@ -18,8 +18,6 @@ from fringe.errors import FringeError, InputError, install_hint, is_transient, r
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-    from fringe.bench.tuning._study import SharedStudy
-
 
 Array = NDArray[np.float64]
 
@@ -161,7 +159,14 @@ def tune(
                 if (ended := _trial(slot, current[slot], base, space)) is not None:
                     done = sum(outcome_of(one) is not None for one in current.values())
                     progress(ended, done, trials)
-        return _result(shared, base, space, study.seed)
+        current = shared.trials()
+    known = [one for slot, trial in current.items() if (one := _trial(slot, trial, base, space)) is not None]
+    running, good = len(current) - len(known), [one for one in known if not one.problem]
+    if not good:
+        first = f"; the first: {known[0].problem}" if known else ""
+        raise FringeError(f"tune: none of {len(known)} trials succeeded ({running} still running){first}")
+    best = max(good, key=lambda one: (one.value, -one.number))
+    return Tuned(_setting(base, best.number, best.settings), best.value, tuple(known), running, study.seed)
 
 
 def _setting(base: Attributor, slot: int, settings: Mapping[str, Any]) -> Attributor:
@@ -204,17 +209,6 @@ def _trial(slot: int, trial: "FrozenTrial", base: Attributor, space: SearchSpace
         scores={name: tuple(math.nan if v is None else v for v in values) for name, values in scores.items()},
         problem=outcome.get("problem", ""),
     )
-
-
-def _result(study: "SharedStudy", base: Attributor, space: SearchSpace, seed: int) -> Tuned:
-    current = study.trials()
-    ended = [one for slot, trial in current.items() if (one := _trial(slot, trial, base, space)) is not None]
-    running, good = len(current) - len(ended), [trial for trial in ended if not trial.problem]
-    if not good:
-        first = f"; the first: {ended[0].problem}" if ended else ""
-        raise FringeError(f"tune: none of {len(ended)} trials succeeded ({running} still running){first}")
-    best = max(good, key=lambda trial: (trial.value, -trial.number))
-    return Tuned(_setting(base, best.number, best.settings), best.value, tuple(ended), running, seed)
 
 
 def preset_metadata(tuned: Tuned, *, architecture: str, weights: str, images: Sequence[str]) -> PresetMetadata:
