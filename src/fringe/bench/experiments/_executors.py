@@ -115,18 +115,28 @@ def perform(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
         if failed is not None and not (task.force and failed):
             return TaskReport(task, "cached", failed)
         stored = None if task.force else store.load_maps(task.setting, task.images)
-        result = _attempt(worker, task, stored)
+        try:
+            result = worker.perform(task, stored)
+        except Exception as error:
+            if isinstance(error, FringeError) or not is_transient(error):
+                raise
+            # the system failed: all of its images are left to a later run
+            result = TaskResult([], {}, dict.fromkeys(task.images, f"{type(error).__name__}: {error}"))
         if saved := job.saved(task, result.maps):
             store.commit_maps(task.setting, saved)
         part = replace(task, images=tuple(image for image in task.images if image not in result.left))
         if not part.images:
             return TaskReport(task, "left", seconds=time.perf_counter() - began, left=result.left)
-        store.commit(result.rows, {**part.shared(job.resolved.manifest), **_made_by(result, stored or {})})
+        reused = {row.image for row in result.rows} - result.maps.keys()
+        made = [dict(stored[image].versions) for image in sorted(reused) if stored and image in stored]
+        made = [one for index, one in enumerate(made) if one not in made[:index]]
+        shared = {**part.shared(job.resolved.manifest), "versions": versions(), "map_versions": made}
+        store.commit(result.rows, shared)
     if task.force:
         store.write_record(CRASH, task.key, None)
     failed = len({row.image for row in result.rows if row.status != "ok"})
-    reused = len({row.image for row in result.rows if row.status == "ok"} - result.maps.keys())
-    return TaskReport(task, "done", failed, time.perf_counter() - began, reused, result.left)
+    scored = len({row.image for row in result.rows if row.status == "ok"} - result.maps.keys())
+    return TaskReport(task, "done", failed, time.perf_counter() - began, scored, result.left)
 
 
 def perform_or_exit(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
@@ -139,28 +149,6 @@ def perform_or_exit(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
         print(f"{task.method} on {task.model}", file=sys.stderr)
         traceback.print_exc()
         os._exit(1)
-
-
-def _attempt(worker: TaskRunner, task: Task, stored: Mapping[str, StoredMap] | None) -> TaskResult:
-    """Compute a task; all of its images are left to a later run if the system failed."""
-    try:
-        return worker.perform(task, stored)
-    except FringeError:
-        raise
-    except Exception as error:
-        if not is_transient(error):
-            raise
-        return TaskResult([], {}, dict.fromkeys(task.images, f"{type(error).__name__}: {error}"))
-
-
-def _made_by(result: TaskResult, stored: Mapping[str, StoredMap]) -> dict[str, Any]:
-    """The library versions that computed a task, and those that made the stored maps that it scored."""
-    reused = {row.image for row in result.rows} - result.maps.keys()
-    previous = [dict(stored[image].versions) for image in sorted(reused) if image in stored]
-    return {
-        "versions": versions(),
-        "map_versions": [one for index, one in enumerate(previous) if one not in previous[:index]],
-    }
 
 
 @dataclass(frozen=True)

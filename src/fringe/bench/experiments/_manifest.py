@@ -280,10 +280,22 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
     refuse_lookalikes("metrics", plan.metrics)
     for model in plan.models:
         refuse_lookalikes("methods", model.methods)
-    refs = _images_of(plan) if plan.data or not plan.scenes else []  # once: a folder may hold very many
+    refs = list[ImageRef]()
+    if plan.data or not plan.scenes:  # once: a folder may hold very many
+
+        def ignore(argument: str, error: Exception) -> None:
+            """A comparison names itself what leads to none."""
+
+        refs = find_images(plan.data) if plan.sample else list(find_inputs(plan.data, on_error=ignore))
     loaded = {model.label: model.source.load(images=refs) for model in plan.models} if plan.scenes else {}
     drawn, references = (draw or _drawn)(plan, refs, loaded)
     loaded = loaded or {model.label: model.source.load() for model in plan.models}
+    metrics = dict[str, dict[str, Any]]()
+    for label, metric in plan.metrics.items():
+        described = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
+        used, code = metric.record(), written_code(metric)
+        described |= {"summary": metric.aggregate, "settings": used, "key": digest([used, code] if code else used)}
+        metrics[label] = {**described, "limit": plan.limit(label)}
     manifest = Manifest(
         plan=plan.record(),
         images=tuple(picture.record() for picture in drawn.pictures),
@@ -292,7 +304,7 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
             model.label: _settings(plan, model, describe(loaded[model.label], plan.exif), references)
             for model in plan.models
         },
-        metrics={label: _metric(plan, label) for label in plan.metrics},
+        metrics=metrics,
         models={label: {"spec": one.spec, **describe(one, plan.exif)} for label, one in loaded.items()},
         versions=versions(),
         scenes=_scenes(plan, refs, loaded),
@@ -300,26 +312,12 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
     ordered = sorted(drawn.pictures, key=lambda picture: picture.digest not in known)
     pictures = {model.label: [one for one in ordered if one.label == model.scene] for model in plan.models}
     first = {name: first_logits(one, pictures[name], plan.exif) for name, one in loaded.items()} if logits else {}
-    _require_target(plan, first)
-    return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
-
-
-def _require_target(plan: Plan, first: Mapping[str, Answers]) -> None:
-    """Raise TargetError for a class that a model does not have, before all its scores fail."""
-    for label, known in first.items():
-        classes = {len(values) for values in known.values.values() if bool(values.isfinite().all())}
+    for label, answers in first.items():  # before all scores fail
+        classes = {len(values) for values in answers.values.values() if bool(values.isfinite().all())}
         if isinstance(plan.target, int) and classes and plan.target >= max(classes):
             message = f"class {plan.target} does not exist; the model {label} has classes 0 to {max(classes) - 1}"
             raise TargetError(message, argument="target")
-
-
-def _images_of(plan: Plan) -> list[ImageRef]:
-    """The images of a plan; of those that are not sampled without what leads to none."""
-
-    def ignore(argument: str, error: Exception) -> None:
-        """The comparison names it itself."""
-
-    return find_images(plan.data) if plan.sample else list(find_inputs(plan.data, on_error=ignore))
+    return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
 
 
 def _drawn(
@@ -402,12 +400,3 @@ def _settings(
         )
         for candidate in plan.candidates(model)
     }
-
-
-def _metric(plan: Plan, label: str) -> dict[str, Any]:
-    metric = plan.metrics[label]
-    description = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
-    settings = metric.record()
-    key = digest([settings, code] if (code := written_code(metric)) else settings)
-    description |= {"summary": metric.aggregate, "settings": settings, "key": key}
-    return {**description, "limit": plan.limit(label)}

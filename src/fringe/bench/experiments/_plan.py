@@ -277,28 +277,43 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     """
     given = spec.model_fields_set
     scenes: dict[str, Scene] = {label: get_scene(scene) for label, scene in spec.scene.items()}
-    texts = _default_metrics(scenes) if spec.metrics is None else spec.metrics
+    if spec.metrics is not None:
+        texts = spec.metrics
+    elif scenes:
+        texts = {name: name for name in (*LOCALISATION, *(name for scene in scenes.values() for name in scene.metrics))}
+    else:
+        texts = {name: name for name, kind in METRICS.items() if kind.by_default}
     metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
     labels = [*spec.methods, *metrics, *scenes]
     texts_of = _by_known_label(spec.set, labels)
-    check_settings(texts_of, labels)
+    for label in texts_of:
+        if label not in labels:
+            message = f"{label!r} is not compared here{nearest_known(label, labels, 0.4)} Compared: {', '.join(labels)}"
+            raise InputError(message, argument="set")
     scenes = {label: with_settings(scene, texts_of.get(label, {})) for label, scene in scenes.items()}
     _check_truth(spec, scenes, metrics)
     metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
     methods = {label: configured(_without_auto(method) or method) for label, method in spec.methods.items()}
     methods = {label: with_settings(method, texts_of.get(label, {})) for label, method in methods.items()}
-    limits = _limits(
-        _by_known_label(spec.limits, [*metrics, *scenes]), {**metrics, **scenes}, required="limits" in given
-    )
+    limits, named = _by_known_label(spec.limits, [*metrics, *scenes]), {**metrics, **scenes}
+    for name in limits if "limits" in given else ():  # a default may name others
+        if name not in named:
+            text = f"{name!r} is no metric of this run{nearest_known(name, named)} Its metrics: {', '.join(named)}"
+            raise InputError(text, argument="limits")
     _require_images("references", *((spec.references,) if spec.references else ()))
     _require_images("data", *spec.data)
-    tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
+    tuned = None if spec.preset is None else read_preset(Path(spec.preset))
     alone = bool(scenes) and not any(scene.requires_model for scene in scenes.values())
     sources = {} if alone else spec.model or {SOURCE: default_model(spec.data)}
     given_images = not scenes or any(scene.requires_images for scene in scenes.values())
-    data = spec.data or (_default_data(sources) if given_images else ())
+    data = spec.data
+    if not data and given_images:  # the embedded images where every model is the embedded one
+        if any(source != SOURCE for source in sources.values()):
+            raise InputError("none given", argument="data", hint="name a folder of images")
+        data = (SOURCE,)
     models = tuple(_plan_model(spec, label, source) for label, source in _sources(spec, sources).items())
-    models = models if tuned is None else tuned.apply(models)
+    if tuned is not None:
+        models = _with_preset(models, str(spec.preset), tuned[0], tuned[1]["architecture"])
     models = tuple(  # settings also replace those of a preset
         replace(model, methods={label: with_settings(m, texts_of.get(label, {})) for label, m in model.methods.items()})
         for model in models
@@ -312,7 +327,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         scenes=scenes,
         limits={label: n for label, n in limits.items() if label in metrics},
         examples={label: n for label, n in limits.items() if label in scenes},
-        exclude=frozenset[str]() if tuned is None else tuned.images,
+        exclude=frozenset(() if tuned is None else tuned[1]["images"]),
         **{name: getattr(spec, name) for name in _SHARED},
     )
 
@@ -323,14 +338,6 @@ _SHARED = ("name", "n", "sample", "seed", "target", "score", "exif", "references
 
 #: The metrics of an experiment with scenes that names none; its scenes add their own.
 LOCALISATION = ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_hit")
-
-
-def _default_metrics(scenes: Mapping[str, Scene]) -> Mapping[str, Any]:
-    """The metrics that are computed by default; with scenes those of localisation."""
-    if not scenes:
-        return {name: name for name, kind in METRICS.items() if kind.by_default}
-    more = (name for scene in scenes.values() for name in scene.metrics)
-    return {name: name for name in dict.fromkeys((*LOCALISATION, *more))}
 
 
 def _check_truth(spec: ExperimentSpec, scenes: Mapping[str, Scene], metrics: Mapping[str, Metric]) -> None:
@@ -377,26 +384,6 @@ def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[st
     return result
 
 
-def check_settings(settings: Mapping[str, Any], labels: Iterable[str]) -> None:
-    """Raise InputError for settings of a method or metric that is not among the ``labels``."""
-    labels = list(labels)
-    for label in settings:
-        if label not in labels:
-            message = f"{label!r} is not compared here{nearest_known(label, labels, 0.4)} Compared: {', '.join(labels)}"
-            raise InputError(message, argument="set")
-
-
-def _limits(limits: Mapping[str, int], metrics: Mapping[str, Metric | Scene], *, required: bool) -> dict[str, int]:
-    """The limits of the plan's metrics and scenes; those of a default may name others."""
-    for name in limits:
-        if required and name not in metrics:
-            message = (
-                f"{name!r} is no metric of this run{nearest_known(name, metrics)} Its metrics: {', '.join(metrics)}"
-            )
-            raise InputError(message, argument="limits")
-    return {name: n for name, n in limits.items() if name in metrics}
-
-
 def _require_images(argument: str, *texts: str) -> None:
     """Raise InputError for a text that names nothing; what is there is listed once, when the plan is resolved."""
     for text in texts:
@@ -406,13 +393,6 @@ def _require_images(argument: str, *texts: str) -> None:
             next(find_inputs([text]))
         except ImageError as error:
             raise InputError(str(error), argument=argument) from error
-
-
-def _default_data(models: Mapping[str, Any]) -> tuple[str, ...]:
-    """The embedded images where every model is the embedded one."""
-    if all(spec == SOURCE for spec in models.values()):
-        return (SOURCE,)
-    raise InputError("none given", argument="data", hint="name a folder of images")
 
 
 def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, ModelSource]:
@@ -431,52 +411,39 @@ def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, Model
 
 
 def _plan_model(spec: ExperimentSpec, label: str, source: ModelSource) -> PlanModel:
+    """A model with its methods; ``fringe:auto`` is the paper's setting for its architecture, or that for any network
+    where the paper has none."""
     methods: dict[str, Attributor] = {}
     for name, method in spec.methods.items():
-        plain = _without_auto(method)
-        methods[name] = configured(method) if plain is None else get_method(plain).around(_paper_setting(label, source))
+        if (plain := _without_auto(method)) is None:
+            methods[name] = configured(method)
+            continue
+        architecture = source.load().architecture
+        is_known = architecture in preset_names()
+        if not is_known:
+            text = f"{label}: the paper has no setting for {architecture}; fringe:paper is used"
+            warnings.warn(text, stacklevel=3)
+        methods[name] = get_method(plain).around(FRInGe.preset(architecture if is_known else "paper"))
     return PlanModel(label, source, methods)
 
 
-def _paper_setting(label: str, source: ModelSource) -> FRInGe:
-    """The paper's setting for a model's architecture, or that for any network where it has none."""
-    architecture = source.load().architecture
-    if architecture in preset_names():
-        return FRInGe.preset(architecture)
-    warnings.warn(f"{label}: the paper has no setting for {architecture}; fringe:paper is used", stacklevel=4)
-    return FRInGe.preset("paper")
-
-
-@dataclass(frozen=True)
-class _TunedPreset:
-    """A ``method`` as the file ``path`` sets it for an ``architecture``, and the ``images`` that it was tuned on."""
-
-    path: str
-    method: Attributor
-    architecture: str
-    images: frozenset[str]
-
-    @classmethod
-    def read(cls, path: str) -> "_TunedPreset":
-        method, metadata = read_preset(Path(path))
-        return cls(path, method, metadata["architecture"], frozenset(metadata["images"]))
-
-    def apply(self, models: tuple[PlanModel, ...]) -> tuple[PlanModel, ...]:
-        """The models with this setting in place of the method's own. Raises InputError where it fits none."""
-        name, architectures = self.method.name, {model.label: model.source.load().architecture for model in models}
-        fitting = [model.label for model in models if architectures[model.label] == self.architecture]
-        if not fitting:
-            known = ", ".join(architectures.values())
-            message = f"{self.path!r} was tuned for {self.architecture!r}; the models are {known}"
-            raise InputError(message, argument="preset")
-        if any(name not in model.methods for model in models if model.label in fitting):
-            message = f"{self.path!r} sets {name}, which is not among the methods"
-            hint = f"call the one that it replaces so, as in methods='{name}={self.method.label}'"
-            raise InputError(message, argument="preset", hint=hint)
-        return tuple(
-            replace(model, methods={**model.methods, name: self.method}) if model.label in fitting else model
-            for model in models
-        )
+def _with_preset(
+    models: tuple[PlanModel, ...], path: str, method: Attributor, architecture: str
+) -> tuple[PlanModel, ...]:
+    """The models with the ``method`` as the file ``path`` sets it for an ``architecture``. Raises InputError where it
+    fits none."""
+    name, architectures = method.name, {model.label: model.source.load().architecture for model in models}
+    fitting = [model.label for model in models if architectures[model.label] == architecture]
+    if not fitting:
+        message = f"{path!r} was tuned for {architecture!r}; the models are {', '.join(architectures.values())}"
+        raise InputError(message, argument="preset")
+    if any(name not in model.methods for model in models if model.label in fitting):
+        message = f"{path!r} sets {name}, which is not among the methods"
+        hint = f"call the one that it replaces so, as in methods='{name}={method.label}'"
+        raise InputError(message, argument="preset", hint=hint)
+    return tuple(
+        replace(model, methods={**model.methods, name: method}) if model.label in fitting else model for model in models
+    )
 
 
 def planned_work(

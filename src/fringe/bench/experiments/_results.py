@@ -15,13 +15,13 @@ from fringe.bench.experiments._manifest import Manifest
 from fringe.bench.experiments._records import (
     MAP,
     MISSING,
+    NO_TARGET,
     OK,
     STATUSES,
     Details,
     ScoreRecord,
     StoredTask,
     read_ragged,
-    targets_of,
     tasks_of,
 )
 from fringe.bench.experiments._store import Store
@@ -126,7 +126,8 @@ class Cell:
     def column(self, name: str) -> NDArray[Any]:
         """A part (n,) of the array of a name."""
         results, limit = self._results, self._results.manifest.metrics[self.metric]["limit"]
-        return results._column(name, self.model, self.method, self.metric)[:limit]
+        column = results._column(name, self.model, self.method, self.metric)  # pyright: ignore[reportPrivateUsage]
+        return column[:limit]
 
     @cached_property
     def _counts(self) -> tuple[int, int, int]:
@@ -170,7 +171,7 @@ class Cell:
         at, key = self.column("map"), manifest.metrics[self.metric]["key"]
         images = manifest.images_of(self.model, self.metric)
         known = {image["digest"]: image for image in images}
-        for number, task, details in self._results._details(at):
+        for number, task, details in self._results._details(at):  # pyright: ignore[reportPrivateUsage]
             rows = (row for row in task.rows(details, known) if row.metric_key == key)
             records |= {(number, row.image): row for row in rows}
         numbers = self._results.arrays.tasks_at(at).tolist()
@@ -315,7 +316,7 @@ class Results:
             name: np.where(at < 0, np.nan, maps[name]) for name in ("confidence", "forward", "jvp", "vjp", "seconds")
         }
         columns = {name: pl.Series(values).fill_nan(None) for name, values in numbers.items()}
-        target = np.where(at < 0, np.nan, targets_of(maps))
+        target = np.where((at < 0) | (maps["target"] == NO_TARGET), np.nan, maps["target"].astype(np.float64))
         columns["target"] = pl.Series(target).fill_nan(None).cast(pl.Int32)
         columns["verdict"] = pl.Series(self.arrays.verdicts, dtype=pl.Categorical)[maps["verdict"].astype(np.int64)]
         columns["status"] = pl.Series(STATUSES, dtype=pl.Categorical)[status.astype(np.int64)]

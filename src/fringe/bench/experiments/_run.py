@@ -7,7 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, Literal, Self
@@ -31,11 +31,11 @@ from fringe.bench.experiments._executors import (
     TaskReport,
     run_tasks,
 )
-from fringe.bench.experiments._manifest import Manifest, Resolved, resolve, with_methods, without_growth
+from fringe.bench.experiments._manifest import Resolved, resolve, with_methods, without_growth
 from fringe.bench.experiments._places import warn
 from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._ray import RayExecutor
-from fringe.bench.experiments._records import ScoreRecord, StoredTask
+from fringe.bench.experiments._records import ScoreRecord
 from fringe.bench.experiments._results import Results, results_from, results_of
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec
@@ -271,44 +271,31 @@ def run_plan(
     stays. Raises FringeError for a plan, folder or model that cannot be used; TransientError for trouble of the disk,
     and Interrupted on a signal, before the run begins.
     """
-    with interruptible():
-        return _run(plan, root, options, progress or Progress(), session)
-
-
-def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, session: Session | None) -> RunResult:
-    if session is None:
-        store, resolved = _open(plan, root)
-    else:
-        store, resolved = session.store, with_methods(session.resolved, plan)
-    with contextlib.ExitStack() as stack:
+    with interruptible(), contextlib.ExitStack() as stack:
         if session is None:
+            store, resolved = _open(plan, root)
             stack.enter_context(store)
+        else:
+            store, resolved = session.store, with_methods(session.resolved, plan)
         # of two runs that begin at once with other settings the second sees the plan of the first
         with store.claim(f"plan-{plan.name.casefold()}", wait=True):
             _check_compatible(store, resolved, amend=options.amend)
             if session is None:
                 require_same_logits(store, resolved, renew=options.renew)
             store.write_record(PLAN, plan.name, resolved.manifest.record())
-        return _compute(store, resolved, options, progress, session)
-
-
-def _compute(
-    store: Store, resolved: Resolved, options: RunOptions, progress: Progress, session: Session | None
-) -> RunResult:
-    log, cause, quarantined, failed_before = RunLog(), None, (), 0
-    plan = resolved.plan
-    try:
-        tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
-        logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), store.root)
-        progress.began(resolved, tasks)
-        job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
-        executor = options.executor or SerialExecutor()
-        if session is not None and isinstance(executor, SerialExecutor):
-            executor = session.executor  # it has the model and the images already
-        run_tasks(job, tasks, log, progress.ended, executor)
-    except (Interrupted, TransientError) as error:
-        logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
-        cause = error
+        log, cause, quarantined, failed_before, progress = RunLog(), None, (), 0, progress or Progress()
+        try:
+            tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
+            logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), store.root)
+            progress.began(resolved, tasks)
+            job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
+            executor = options.executor or SerialExecutor()
+            if session is not None and isinstance(executor, SerialExecutor):
+                executor = session.executor  # it has the model and the images already
+            run_tasks(job, tasks, log, progress.ended, executor)
+        except (Interrupted, TransientError) as error:
+            logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
+            cause = error
     return RunResult(resolved, log, cause, quarantined, failed_before)
 
 
@@ -465,26 +452,25 @@ def read_status(run: Path) -> dict[str, Any]:
     """
     store = Store(run, create=False)
     tasks, plans = store.tasks(), manifests(store)
-    unused = [asdict(task) for task in orphaned(tasks, plans.values())]
+    unused = orphaned(tasks, plans.values())
     quarantined = crashes(store, tasks)
+    results = {name: results_of(store, manifest, tasks) for name, manifest in plans.items()}
     return {
         "run": str(run),
-        "plans": {name: _plan_status(store, manifest, tasks) for name, manifest in plans.items()},
+        "plans": {
+            name: {
+                "images": len(manifest.images),
+                "not_read": list(manifest.missing),
+                "cells": [{key: getattr(cell, key) for key in _COUNTED} for cell in results[name].coverage()],
+                "failures": results[name].failures().drop("images").to_dicts(),
+                "versions": versions_of(tasks, manifest),
+            }
+            for name, manifest in plans.items()
+        },
         "set_aside": [{name: c[name] for name in ("model", "method", "images", "reason")} for c in quarantined],
         "invalidated": [task for task in unused if task["method"] != TRIAL],
         "damaged": store.damaged(),
         "trials": sum(task["method"] == TRIAL for task in unused),
-    }
-
-
-def _plan_status(store: Store, manifest: Manifest, tasks: Sequence[StoredTask]) -> dict[str, Any]:
-    results = results_of(store, manifest, tasks)
-    return {
-        "images": len(manifest.images),
-        "not_read": list(manifest.missing),
-        "cells": [{name: getattr(cell, name) for name in _COUNTED} for cell in results.coverage()],
-        "failures": results.failures().drop("images").to_dicts(),
-        "versions": versions_of(tasks, manifest),
     }
 
 

@@ -8,6 +8,7 @@ valid ones that of the later file. A file that is full is closed, and the next o
 import contextlib
 import json
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -22,22 +23,8 @@ from torch import Tensor
 from fringe._files import RECORD_BYTES, read_regular, require_local
 from fringe._process import fate_of, process_name
 from fringe._urls import url_of
-from fringe.bench.experiments._database import (
-    FULL,
-    FULL_REMOTE,
-    MAPS_SUFFIX,
-    SUFFIX,
-    Reader,
-    Writer,
-    close_abandoned,
-)
-from fringe.bench.experiments._places import (
-    Bucket,
-    Folder,
-    is_database,
-    warn,
-    writer_of,
-)
+from fringe.bench.experiments._database import FULL, FULL_REMOTE, MAPS_SUFFIX, SUFFIX, Reader, Writer, close
+from fringe.bench.experiments._places import Bucket, Folder, is_database, warn, writer_of
 from fringe.bench.experiments._records import Details, ScoreRecord, StoredMap, StoredTask
 from fringe.bench.experiments._shapes import CRASH, LOGITS, VOID, Damaged, record_problem
 from fringe.bench.experiments._shapes import PLAN as PLAN
@@ -204,10 +191,8 @@ class Store(AbstractContextManager["Store"]):
         if create:
             if MARKER in names:
                 self.files.set_aside(MARKER)
-            if not has_results and not beside:
-                self.files.begin(
-                    (MARKER, "claims", "done", "aside")
-                )  # the mark, too: another may have begun here just now
+            if not has_results and not beside:  # the mark, too: another may have begun here just now
+                self.files.begin((MARKER, "claims", "done", "aside"))
             self.files.write(MARKER, _MARKER_CONTENT)
 
     def _other_content(self) -> str:
@@ -228,7 +213,8 @@ class Store(AbstractContextManager["Store"]):
         if not isinstance(self.files, Bucket):
             for name, state in self.files.names().items():
                 if is_database(name) and state is None and fate_of(writer_of(name)) == "gone":
-                    close_abandoned(self.root / name)
+                    with contextlib.suppress(sqlite3.Error):  # somebody else may be at it
+                        close(sqlite3.connect(self.root / name, 0))
 
     def clean(self) -> None:
         """Remove what dead processes were writing, and set damaged files aside: what is intact in them is written
@@ -408,7 +394,7 @@ class Store(AbstractContextManager["Store"]):
         damaged are left out."""
         known = self._rows_of_maps(setting)
         rows = ((known[image][0], (image, known[image][1])) for image in images if image in known)
-        read = self._each(rows, _read_map, "it is made again")
+        read = self._each(rows, lambda reader, row: reader.map(row[1]), "it is made again")
         return {row[0]: stored for row, (of, image, stored) in read if (of, image) == (setting, row[0])}
 
     def images_with_maps(self, setting: str) -> frozenset[str]:
@@ -449,7 +435,3 @@ class Store(AbstractContextManager["Store"]):
             return None if content is None else int(content)
         self.refresh()
         return self._since.get(key)
-
-
-def _read_map(reader: Reader, row: tuple[str, int]) -> tuple[str, str, StoredMap]:
-    return reader.map(row[1])
