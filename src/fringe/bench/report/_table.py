@@ -216,9 +216,9 @@ def build_table(
     for label in sort_metrics(settings):
         metric = results.manifest.metrics[label]
         title = metric["title"] if titles[metric["title"]] == 1 else f"{metric['title']} ({label})"
-        about = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
+        described = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
         verdict = "passes" if verdicts is None else verdicts.get(label, "not judged")
-        drafts.append(Column(label, title, *about, verdict=verdict))
+        drafts.append(Column(label, title, *described, verdict=verdict))
     drafts.sort(key=lambda column: ["passes", *UNFIT].index(column.verdict))
     known = {column.label: column for column in drafts}
     labels, methods = results.methods(model), results.methods(model, controls=False)

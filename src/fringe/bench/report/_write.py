@@ -124,11 +124,11 @@ def write_report(
     verdicts = dict[str, MetricVerdicts]()
     for path in spec.validity:
         one = read_verdicts(path)
-        about = [model for model in results.models if one.applies_to(model, results.models)]
-        if not about:
+        concerned = [model for model in results.models if one.applies_to(model, results.models)]
+        if not concerned:
             known = ", ".join(results.models)
             raise InputError(f"{str(path)!r} is about {one.model!r}; the models: {known}", argument="validity")
-        verdicts |= dict.fromkeys(about, one)
+        verdicts |= dict.fromkeys(concerned, one)
     tables = tuple(
         build_table(results, model, name, verdicts[model].by_metric if model in verdicts else None)
         for model, name in zip(results.models, chosen, strict=True)
