@@ -211,9 +211,7 @@ class RayExecutor(Executor):
         lost = _machine_lost(ray, slot.node, error)
         reason = f"took longer than {self.timeout:g} s" if slot.late else "ended its process"
         if slot.starting is not None:
-            # what Ray says of an actor's end, without its identifiers: those are indented
-            cause = " ".join(line for line in str(error).splitlines() if line and not line.startswith(("\t", " ")))
-            return [] if lost else [(None, TaskFailure(f"ended ({cause})", "start"))]
+            return [] if lost else [(None, TaskFailure(f"ended ({_cause(error)})", "start"))]
         _log.warning("a worker ended: %s", "its machine is lost" if lost else reason)
         first, rest = slot.queue[0][0] if slot.queue else None, list(slot.queue)[1:]
         blamed = [] if first is None else [(first, TaskFailure(reason, "machine" if lost else "task"))]
@@ -315,6 +313,11 @@ def _answers(ray: Any, node: str) -> bool:
 
 def _nothing() -> None:
     return None
+
+
+def _cause(error: Exception) -> str:
+    """What Ray says of an actor's end, without its identifiers: those are indented."""
+    return " ".join(line for line in str(error).splitlines() if line and not line.startswith(("\t", " ")))
 
 
 def _import_ray() -> Any:
