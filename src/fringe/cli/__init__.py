@@ -126,13 +126,15 @@ def _root(  # pyright: ignore[reportUnusedFunction] - typer calls it
 
 
 def main() -> None:
-    """Run the command line with the arguments of this process.
+    """Run the command line with the arguments of this process."""
+    _print_every_letter()
+    app(prog_name="fringe")
 
-    It prints UTF-8 into files and pipes, and to a terminal escapes for what it lacks: the code page of Windows has no
-    place for many file names, and printing them would end the program.
-    """
+
+def _print_every_letter() -> None:
+    """Print UTF-8 into files and pipes, and to a terminal escapes for what it lacks: the code page of Windows has no
+    place for many file names, and printing them would end the program."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # not where a program has set another one
             encoding = stream.encoding if stream.isatty() else "utf-8"
             stream.reconfigure(encoding=encoding, errors="backslashreplace")
-    app(prog_name="fringe")

@@ -135,14 +135,8 @@ def write_report(
     )
     maps = None
     if spec.grid:
-        named = label_models(models or {}, results.models)
-        if resolve is None:  # opened now, so that an error in a named model is raised
-            opened = {label: load_experiment(results.manifest, label, source) for label, source in named.items()}
-            opener: Callable[[str], Resolved | None] = opened.get
-        else:
-            once = cache(resolve)
-            opener = lambda _: once()  # noqa: E731
-        maps = MapSource(store, opener, resolve_device(spec.device), spec.batch_size)
+        opener, device = _opener(results, resolve, models or {}), resolve_device(spec.device)
+        maps = MapSource(store, opener, device, spec.batch_size)
     folder = out or report_folder(store.root, results.manifest.name)
     within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
     require_inside(folder, store.root if within else folder)
@@ -245,6 +239,17 @@ def _check_complete(results: Results, *, allow_partial: bool) -> None:
             hint="repeat the run's command to compute the rest, or pass allow_partial=True for a report that states "
             "what is missing",
         )
+
+
+def _opener(
+    results: Results, resolve: Callable[[], Resolved] | None, models: Mapping[str, ModelSource]
+) -> Callable[[str], Resolved | None]:
+    """Return a function from a model to a plan that can compute its maps; None if the caller gave neither."""
+    models = label_models(models, results.models)
+    if resolve is None:  # opened now, so that an error in a named model is raised
+        return {label: load_experiment(results.manifest, label, source) for label, source in models.items()}.get
+    once = cache(resolve)
+    return lambda model: once()
 
 
 def _summary(table: ScoreTable, row: ScoreRow, column: Column, cell: ScoreCell) -> dict[str, Any]:
