@@ -26,7 +26,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fringe.bench.experiments._jobs import Job
+from fringe.bench.experiments._executors import Job
 
 METHODS = ("fringe", "ig", "sg", "gig", "ig2", "agi", "eg", "mig", "zero", "random", "uniform", "edge")
 CONTROLS = ("zero", "random", "uniform", "edge")
@@ -155,8 +155,7 @@ def overhead(root: Path, tasks: int) -> None:
         pending_tasks,
         resolve,
     )
-    from fringe.bench.experiments._executors import run_tasks
-    from fringe.bench.experiments._jobs import TaskReport
+    from fringe.bench.experiments._executors import TaskReport, run_tasks
 
     known: dict[str, Any] = {"model": "embedded:digits", "data": "embedded:digits", "n": min(tasks, 250), "shard": 2}
     spec = ExperimentSpec(methods="ig", metrics="insertion,sparseness", controls=False, **known)

@@ -24,7 +24,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fringe.bench.experiments import ExperimentSpec, Results, Store, read_results, run_experiment
-from fringe.evaluation import ControlTest, Difference, adjust_tests, compare_with_controls, paired
+from fringe.evaluation import Difference, control_tests, paired
 
 ROOT = Path(__file__).parents[1]
 TABLES_FOLDER = ROOT / "docs" / "results" / "tables"
@@ -304,13 +304,11 @@ def _better_than_controls(results: Results, model: str, metrics: list[str], left
     """The method of each score that is better than those of every control."""
     labels = [label for label in results.methods(model) if label != left_out]
     controls = [label for label in labels if results.is_control(label)]
-    tests: dict[tuple[str, str], ControlTest] = {}
-    for metric in metrics:
-        scores = {label: results.scores(model, label, metric) for label in labels}
-        words = results.manifest.metrics[metric]["direction"], results.manifest.metrics[metric]["summary"]
-        compared = compare_with_controls(scores, controls, *words, int(results.manifest.plan["seed"]))
-        tests |= {(label, metric): test for label, test in compared.items()}
-    return [label for (label, _), test in adjust_tests(tests).items() if test.better]
+    known = results.manifest.metrics
+    words = {metric: (known[metric]["direction"], known[metric]["summary"]) for metric in metrics}
+    scores = {(label, metric): results.scores(model, label, metric) for label in labels for metric in metrics}
+    tests = control_tests(scores, controls, words, int(results.manifest.plan["seed"]))
+    return [label for (label, _), test in tests.items() if test.better]
 
 
 def truth_tables(

@@ -126,8 +126,8 @@ def test_a_report_section_is_a_function(monkeypatch, tmp_path):
 
     original = _build._model_chapter
 
-    def with_remark(inputs, table, prefix):
-        chapter = original(inputs, table, prefix)
+    def with_remark(*given):
+        chapter = original(*given)
         remark = _build.Section("Remark", ("A section of mine.",))
         return dataclasses.replace(chapter, sections=(*chapter.sections, remark))
 

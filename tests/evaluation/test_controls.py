@@ -13,10 +13,10 @@ from fringe.evaluation import (
     CONTROLS,
     Candidate,
     Evaluator,
-    adjust_tests,
     compare,
     compare_with_controls,
     control_candidates,
+    control_tests,
     map_controls,
     summarise,
     tidy,
@@ -151,7 +151,9 @@ class TestControlsOfAMap:
         scores = {"ig": base + 0.5, "other": base + 0.4, "edge": base, "power(1.5):ig": base + 0.6}
         tests = compare_with_controls(scores, ["edge", "power(1.5):ig"], "higher", "mean", 0)
         assert (tests["ig"].control, tests["other"].control) == ("power(1.5):ig", "edge")
-        better = {key[0]: test.better for key, test in adjust_tests({(m, ""): t for m, t in tests.items()}).items()}
+        named, words = {(method, ""): column for method, column in scores.items()}, {"": ("higher", "mean")}
+        adjusted = control_tests(named, ["edge", "power(1.5):ig"], words, 0)
+        better = {method: test.better for (method, _), test in adjusted.items()}
         assert better == {"ig": False, "other": True}
         nested = {"smooth(3):ig": base, "power(1.5):smooth(3):ig": base + 1}
         assert compare_with_controls(nested, ["power(1.5):smooth(3):ig"], "higher", "mean", 0)["smooth(3):ig"].p == 1

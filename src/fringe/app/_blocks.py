@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 from gradio.themes import Default
 
-from fringe.app._fragments import error_box, sample_buttons, status_line
+from fringe._html import fragment
 from fringe.app._jobs import STOPPED, StoppedError, reason
 from fringe.app._service import Result, Service
 
@@ -84,6 +84,16 @@ def build_app(service: Service) -> gr.Blocks:
     def forget(request: gr.Request) -> None:
         service.forget(str(request.session_hash))
 
+    def explain(
+        image: str | None, model: str, method: str, request: gr.Request, progress: gr.Progress = _PROGRESS
+    ) -> list[Any]:
+        return _answer(service.explain, request, progress, image, model, method)
+
+    def compare(
+        image: str | None, model: str, one: str, two: str, request: gr.Request, progress: gr.Progress = _PROGRESS
+    ) -> list[Any]:
+        return _answer(service.compare, request, progress, image, model, one, two)
+
     with gr.Blocks(title="fringe", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as blocks:
         gr.HTML(TITLE)
         with gr.Row(equal_height=False):
@@ -91,9 +101,16 @@ def build_app(service: Service) -> gr.Blocks:
                 image, model = _choices(service)
             with gr.Column(scale=3, min_width=280), gr.Tabs():
                 with gr.Tab("Explain", id="explain"):
-                    _explain_tab(service, image, model)
+                    inputs = (image, model, _method(service, "Method", 0))
+                    empty = "The explanation appears here: the page that you can download and send."
+                    _connect(service, "Explain", explain, inputs, empty, ("page", "NPZ", "PNG"))
                 with gr.Tab("Compare", id="compare"):
-                    _compare_tab(service, image, model)
+                    with gr.Row():
+                        one = _method(service, "First method", 0)
+                        two = _method(service, "Second method", list(service.methods).index("ig"))
+                    empty = "Two maps of the same image appear here, and their scores beside those of control maps."
+                    files = ("scores (CSV)", "NPZ", "PNG")
+                    _connect(service, "Compare", compare, (image, model, one, two), empty, files)
         blocks.unload(forget)
     blocks.queue(max_size=service.spec.queue, default_concurrency_limit=1, api_open=False)
     return blocks
@@ -104,7 +121,7 @@ def _choices(service: Service) -> tuple[gr.Image, gr.Dropdown]:
     image = image_field()
     if service.samples:
         samples = gr.HTML(
-            sample_buttons((sample.title, sample.png) for sample in service.samples),
+            fragment("app", "samples", ((sample.title, sample.png) for sample in service.samples)),
             js_on_load=_PICK,
             elem_id="samples",
         )
@@ -119,32 +136,6 @@ def _choices(service: Service) -> tuple[gr.Image, gr.Dropdown]:
     return image, model
 
 
-def _explain_tab(service: Service, image: gr.Image, model: gr.Dropdown) -> None:
-    method = _method(service, "Method", 0)
-
-    def explain(
-        image: str | None, model: str, method: str, request: gr.Request, progress: gr.Progress = _PROGRESS
-    ) -> list[Any]:
-        return _answer(service.explain, request, progress, image, model, method)
-
-    empty = "The explanation appears here: the page that you can download and send."
-    _connect(service, "Explain", explain, (image, model, method), empty, ("page", "NPZ", "PNG"))
-
-
-def _compare_tab(service: Service, image: gr.Image, model: gr.Dropdown) -> None:
-    with gr.Row():
-        one = _method(service, "First method", 0)
-        two = _method(service, "Second method", list(service.methods).index("ig"))
-
-    def compare(
-        image: str | None, model: str, one: str, two: str, request: gr.Request, progress: gr.Progress = _PROGRESS
-    ) -> list[Any]:
-        return _answer(service.compare, request, progress, image, model, one, two)
-
-    empty = "Two maps of the same image appear here, and their scores beside those of control maps."
-    _connect(service, "Compare", compare, (image, model, one, two), empty, ("scores (CSV)", "NPZ", "PNG"))
-
-
 def _method(service: Service, label: str, index: int) -> gr.Dropdown:
     choices = [(title, name) for name, title in service.methods.items()]
     return gr.Dropdown(choices, value=choices[index][1], label=label, filterable=False, min_width=260)
@@ -155,9 +146,10 @@ def _answer(compute: Callable[..., Result], request: gr.Request, progress: gr.Pr
     try:
         result = compute(str(request.session_hash), progress, *values)
     except StoppedError as stopped:
-        return [status_line(str(stopped)), *_NOTHING] if stopped.is_late else [gr.skip()] * 6  # the button has said so
+        said = fragment("app", "status", str(stopped))
+        return [said, *_NOTHING] if stopped.is_late else [gr.skip()] * 6  # the button has said so
     except BaseException as error:  # the server must survive
-        return [error_box(reason(error)), *_NOTHING]
+        return [fragment("app", "error", reason(error)), *_NOTHING]
     files = [gr.DownloadButton(value=str(file), visible=True) for file in result.files]
     return ["", result.html, *files, gr.Button(interactive=False)]
 
@@ -181,7 +173,7 @@ def _connect(
 
     def end(request: gr.Request) -> list[Any]:
         service.jobs.stop(str(request.session_hash))
-        return [status_line(STOPPED), gr.Button(interactive=False)]
+        return [fragment("app", "status", STOPPED), gr.Button(interactive=False)]
 
     pressed = run.click(press, None, outputs, **_AT_ONCE)
     computed = pressed.then(

@@ -1,7 +1,7 @@
 """HTML fragments of the app. Text from files, models and errors is escaped."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,21 +18,6 @@ _SCRIPT = (
     "new ResizeObserver(() => parent.postMessage({fringeHeight: document.documentElement.offsetHeight}, '*'))"
     ".observe(document.documentElement)"
 )
-
-
-def sample_buttons(samples: Iterable[tuple[str, bytes]]) -> str:
-    """Return titles and PNG files as buttons with their index; the pictures are embedded."""
-    return fragment("app", "samples", samples)
-
-
-def status_line(text: str) -> str:
-    """Return what happens as a line."""
-    return fragment("app", "status", text)
-
-
-def error_box(text: str) -> str:
-    """Return an error as a box."""
-    return fragment("app", "error", text)
 
 
 def page_frame(page: str, name: str) -> str:

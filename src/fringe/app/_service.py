@@ -23,7 +23,7 @@ from fringe.app._jobs import Job, Jobs, Show, StoppedError
 from fringe.app._spec import AppSpec
 from fringe.attribution import METHODS, Attribution, Context, get_method
 from fringe.classifier import Classifier
-from fringe.data import PHOTOS, SOURCE, ImageRef, find_inputs, open_image
+from fringe.data import PHOTOS, SOURCE, find_inputs, open_image
 from fringe.errors import FringeError, ImageError, InputError, is_machine_error
 from fringe.evaluation import Comparison, compare, tidy
 from fringe.explanations import explain
@@ -75,7 +75,12 @@ class Service:
 
     def __init__(self, models: Mapping[str, LoadedModel], folder: Path, spec: AppSpec):
         self.models, self.spec = dict(models), spec
-        self.methods = _methods()
+        self.methods = dict[str, str]()  # titles of those that need only the image, each with its other versions
+        for method in sorted(METHODS, key=lambda name: (name != "fringe", METHODS[name].title)):
+            kind = METHODS[method]
+            if method not in _NEEDS_MORE:
+                others = {f"{method}:{p}": f"{kind.title}, {p}" for p in _VERSIONS if p in kind.presets}
+                self.methods |= {method: kind.title, **others}
         self._folder = folder
         self.jobs = Jobs(spec.time_limit)
 
@@ -133,7 +138,8 @@ class Service:
             image, _ = self._open(file, loaded)
 
             def report(what: str, done: float, total: float) -> None:
-                job.report(done, total, _in_words(what, titles))
+                label, _, rest = what.partition(": ")
+                job.report(done, total, " ".join((titles.get(label, f"control map “{label}”"), rest)).strip())
 
             result = compare(loaded, image, list(titles), METRICS, progress=report)
             for row in result.rows:
@@ -176,6 +182,7 @@ class Service:
         if height * width > MAX_INPUT_PIXELS:
             message = f"the model would get {width} x {height} pixels, more than {MAX_INPUT_PIXELS}"
             raise InputError(message, hint="shrink the image")
+        hint = "try another image or model"
         try:
             logits = Classifier(loaded.module, output=loaded.output).logits(x)
         except (FringeError, StoppedError):
@@ -183,13 +190,10 @@ class Service:
         except Exception as error:  # a model may raise anything
             if is_machine_error(error):
                 raise
-            raise InputError(
-                f"the model cannot take an image of {width} x {height} pixels", hint="try another image or model"
-            ) from error
+            message = f"the model cannot take an image of {width} x {height} pixels"
+            raise InputError(message, hint=hint) from error
         if not bool(logits.isfinite().all()):
-            raise InputError(
-                "the model's scores for this image are no finite numbers", hint="try another image or model"
-            )
+            raise InputError("the model's scores for this image are no finite numbers", hint=hint)
         return image, logits.shape[1]
 
     # Results
@@ -208,17 +212,12 @@ class Service:
 
 
 def _write_explained(folder: Path, result: Attribution, name: str) -> Result:
-    page = render_page(page_document(result, 0))
+    page, context = render_page(page_document(result, 0)), result.context
     (folder / f"{name}.html").write_text(page, encoding="utf-8")
-    context = result.context
     assert context is not None
-    arrays: dict[str, Any] = {
-        "values": result.values[0],
-        "target": result.target[0],
-        "input": context.inputs[0],
-        "probabilities": context.probabilities[0],
-    }
-    np.savez_compressed(folder / f"{name}.npz", **{key: value.cpu().numpy() for key, value in arrays.items()})
+    arrays: dict[str, Any] = {"values": result.values, "target": result.target}
+    arrays |= {"input": context.inputs, "probabilities": context.probabilities}
+    np.savez_compressed(folder / f"{name}.npz", **{key: value[0].cpu().numpy() for key, value in arrays.items()})
     result.plot(kind="overlay").savefig(folder / f"{name}.png")
     return Result(page_frame(page, name), tuple(folder / f"{name}{suffix}" for suffix in (".html", ".npz", ".png")))
 
@@ -259,18 +258,6 @@ def load_models(spec: AppSpec, class_names: Sequence[str] | None = None) -> dict
     return models
 
 
-def _methods() -> dict[str, str]:
-    """The titles of the methods that need only the image, FRInGe first, each followed by its other versions."""
-    names = sorted(METHODS, key=lambda name: (name != "fringe", METHODS[name].title))
-    result: dict[str, str] = {}
-    for name in names:
-        kind = METHODS[name]
-        if name not in _NEEDS_MORE:
-            result[name] = kind.title
-            result |= {f"{name}:{p}": f"{kind.title}, {p}" for p in _VERSIONS if p in kind.presets}
-    return result
-
-
 def _samples(inputs: Sequence[str]) -> tuple[Sample, ...]:
     """The first images of the inputs, as PNG for the browser."""
     result: list[Sample] = []
@@ -284,20 +271,10 @@ def _samples(inputs: Sequence[str]) -> tuple[Sample, ...]:
         except ValueError as error:
             warnings.warn(f"sample left out: {error}", stacklevel=2)
             continue
-        result.append(Sample(_title(ref), ref.id, file.getvalue()))
+        # the digit, or the file name without its class number
+        title = f"digit {ref.label}" if isinstance(ref.origin, int) else re.sub(r"^[0-9]{1,5}_", "", ref.id)
+        result.append(Sample(title.replace("_", " "), ref.id, file.getvalue()))
     return tuple(result)
-
-
-def _title(ref: ImageRef) -> str:
-    """The digit, or the file name without its class number."""
-    name = f"digit {ref.label}" if isinstance(ref.origin, int) else re.sub(r"^[0-9]{1,5}_", "", ref.id)
-    return name.replace("_", " ")
-
-
-def _in_words(what: str, titles: Mapping[str, str]) -> str:
-    """The current step of a comparison, with the titles of the methods."""
-    label, _, rest = what.partition(": ")
-    return " ".join((titles.get(label, f"control map “{label}”"), rest)).strip()
 
 
 def _name(file: str | None) -> str:

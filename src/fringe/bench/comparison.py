@@ -19,7 +19,6 @@ from fringe._text import counted, plain, to_csv, to_json
 from fringe.attribution import setting_title
 from fringe.bench.experiments import (
     ExperimentSpec,
-    Plan,
     Results,
     RunOptions,
     RunResult,
@@ -55,7 +54,6 @@ from fringe.evaluation import (
 )
 from fringe.explanations import CompareSpec, Failure, ImageRun, Prepared
 from fringe.metrics import EvaluationContext, Metric, Scores
-from fringe.paths import Problem
 
 FIGURE, SCORES = "compare.png", "scores.csv"
 VALIDITY, AGREEMENT = "validity.json", "agreement.png"
@@ -115,23 +113,17 @@ class ImageComparison(ImageRun[CompareSpec]):
         if not isinstance(answer, str):
             self.classifier.resolve_target(self.target, answer[1])
         numbers = 1 if first is None else first.x.numel()
-        self.plan = self._plan(max(1, min(BATCH_IMAGES, -(-BATCH_NUMBERS // numbers))))
-
-    def _plan(self, shard: int) -> Plan:
-        spec = self.spec
         names = ("seed", "score", "exif", "preprocessing", "trust_code", "model_output")
-        plan = build_plan(
-            ExperimentSpec(
-                **self._same,
-                **{name: getattr(spec, name) for name in names},
-                model=self.loaded,
-                data=self._data,
-                n=len(self.refs),
-                target=self.target,
-                shard=shard,
-            )
+        experiment = ExperimentSpec(
+            **self._same,
+            **{name: getattr(self.spec, name) for name in names},
+            model=self.loaded,
+            data=self._data,
+            n=len(self.refs),
+            target=self.target,
+            shard=max(1, min(BATCH_IMAGES, -(-BATCH_NUMBERS // numbers))),
         )
-        return replace(plan, shown=len(self.refs) if spec.validity else spec.rows)
+        self.plan = replace(build_plan(experiment), shown=len(self.refs) if self.spec.validity else self.spec.rows)
 
     def compute(self, bar: Progress) -> None:
         """Compute what the folder lacks, and write the files.
@@ -157,7 +149,7 @@ class ImageComparison(ImageRun[CompareSpec]):
             for line in mixed(versions_of(store.tasks(), manifest)):
                 warnings.warn(f"results of several versions are mixed: {line}", stacklevel=2)
         else:
-            self._add_scores(table, [i for i in range(len(manifest.images)) if table.is_scored(i)])
+            self._add_scores(table, [i for i in range(len(manifest.images)) if table.is_scored(i)], {})
         self._write_summary(complete=finished.cause is None)
         if finished.cause is not None:
             raise finished.cause
@@ -170,7 +162,10 @@ class ImageComparison(ImageRun[CompareSpec]):
             at += sorted(i for positions, _ in groups for i in positions)
             for positions, context in groups:
                 problem, logits = context.problem, context.problem.logits.cpu()
-                settings = settings or _used_settings(self.plan, problem)
+                for one in self.plan.candidates(self.plan.models[0]) if not settings else ():
+                    with contextlib.suppress(FringeError):  # of a method that does not take such images
+                        fitted = one.method and one.method.fitted(problem)
+                        settings[one.label] = replace(one, method=fitted).record()
                 for i, values, target in zip(positions, logits, problem.target, strict=True):
                     ref = table.pictures[i].ref
                     entries[i] = {**self.image_entry(ref, values, target), "sha256": self.sha256(ref)}
@@ -183,25 +178,22 @@ class ImageComparison(ImageRun[CompareSpec]):
                     rows += [(positions[k], grid_row(part, known, n)) for n, k in enumerate(chosen) if k in drawn]
                     degraded += degraded_scores(part) if self.spec.validity else []
         self._images = [entries[i] for i in at]
-        self._add_failures(table, at)
+        # why images were not compared: those that cannot be found or opened, and those that the model refuses
+        known = {picture.ref.id for picture in table.pictures}
+        lost = (item for item in (self.prepare(ref) for ref in self.refs if ref.id not in known))
+        self.failures += [item if isinstance(item, Failure) else Failure.of(item.ref, "it changed") for item in lost]
+        refused = [i for i in range(len(table.pictures)) if i not in set(at)]
+        self.failures += [Failure.of(table.pictures[i].ref, table.reason(i)) for i in refused]
         self._add_scores(table, at, settings)
         if rows:
             self._draw([row for _, row in sorted(rows, key=lambda one: one[0])])
         if self.spec.validity and at:
             self._judge(degraded)
 
-    def _add_failures(self, table: "_Table", at: Sequence[int]) -> None:
-        """Add why images were not compared: those that cannot be found or opened, and those that the model refuses."""
-        known = {picture.ref.id for picture in table.pictures}
-        lost = (item for item in (self.prepare(ref) for ref in self.refs if ref.id not in known))
-        self.failures += [item if isinstance(item, Failure) else Failure.of(item.ref, "it changed") for item in lost]
-        refused = [i for i in range(len(table.pictures)) if i not in set(at)]
-        self.failures += [Failure.of(table.pictures[i].ref, table.reason(i)) for i in refused]
-
-    def _add_scores(self, table: "_Table", at: Sequence[int], settings: Mapping[str, Any] | None = None) -> None:
+    def _add_scores(self, table: "_Table", at: Sequence[int], settings: Mapping[str, Any]) -> None:
         self.done, self.left = len(at), bool(table.left)
         self._scores = [row for method in table.methods for row in table.rows(method, at)]
-        self._costs = [table.cost(method, at, (settings or {}).get(method)) for method in table.methods if at]
+        self._costs = [table.cost(method, at, settings.get(method)) for method in table.methods if at]
         self._refused = [entry for method in table.methods for entry in table.refused(method, at)]
 
     def _draw(self, rows: Sequence[Any]) -> None:
@@ -266,6 +258,8 @@ class _Table:
         self.pictures = [finished.resolved.pictures[digest] for digest in self.digests]
         reports = finished.log.reports
         self.left = {(one.task.method, image): why for one in reports for image, why in one.left.items()}
+        #: What is wrong with each map whatever the metric, and why the metric refused it.
+        self._wrong = {key: [_wrong(row, key[1]) for row in rows] for key, rows in self._records.items()}
 
     def groups(self, shard: int, runner: TaskRunner) -> Iterator[list[tuple[list[int], EvaluationContext]]]:
         """Open the images as the tasks did: block by block, those of one size together, with their positions."""
@@ -281,35 +275,22 @@ class _Table:
 
     def reason(self, i: int) -> str:
         """Why an image has no score, or the first reason of several."""
-        column = ((method, self._records[method, metric][i]) for method in self.methods for metric in self._metrics)
-        method, record = next(column)
-        return self._why(method, record, i)
+        return self._why(self.methods[0], i)
 
-    def _why(self, method: str, record: ScoreRecord | None, i: int) -> str:
+    def _why(self, method: str, i: int) -> str:
+        record = self._records[method, self._metrics[0]][i]
         if record is None:
             return self.left.get((method, self.digests[i]), "it is left to the next run")
         return record.error or record.status
-
-    def _fault(self, method: str, metric: str, i: int) -> str:
-        """What is wrong with a map, whatever the metric."""
-        record = self._records[method, metric][i]
-        status = "failed" if record is None else record.status
-        return "" if status == "ok" or self._refusal(method, metric, i) else status
-
-    def _refusal(self, method: str, metric: str, i: int) -> str:
-        """Why a metric refused a map."""
-        record, before = self._records[method, metric][i], f"metric {metric}: "
-        refused = record is not None and record.status == "failed" and (record.error or "").startswith(before)
-        return str(record.error).removeprefix(before) if record is not None and refused else ""
 
     def rows(self, method: str, at: Sequence[int]) -> list[dict[str, Any]]:
         """What :func:`fringe.evaluation.tidy` makes of a comparison."""
         rows = list[dict[str, Any]]()
         for metric in self._metrics:
             for i in at:
-                record, fault = self._records[method, metric][i], self._fault(method, metric, i)
+                record, (fault, refusal) = self._records[method, metric][i], self._wrong[method, metric][i]
                 flags = [] if record is None else list(record.flags)
-                flags = [fault] if fault else [METRIC_REFUSED] if self._refusal(method, metric, i) else flags
+                flags = [fault] if fault else [METRIC_REFUSED] if refusal else flags
                 names = {"method": method, "control": self.is_control(method), "metric": metric}
                 score = None if record is None else record.score
                 rows.append({**names, "image": self.manifest.images[i]["id"], "score": score, "flags": flags})
@@ -317,10 +298,10 @@ class _Table:
 
     def cost(self, method: str, at: Sequence[int], settings: Mapping[str, Any] | None) -> dict[str, Any]:
         """What the maps of a method took, and the errors of those that failed."""
-        first = self._metrics[0]
-        records, faults = self._records[method, first], {i: self._fault(method, first, i) for i in at}
-        made = [record for i in at if (record := records[i]) is not None]
-        errors = Counter(self._why(method, records[i], i) for i in at if faults[i] == "failed")
+        key = method, self._metrics[0]
+        faults = {i: self._wrong[key][i][0] for i in at}
+        made = [record for i in at if (record := self._records[key][i]) is not None]
+        errors = Counter(self._why(method, i) for i in at if faults[i] == "failed")
         passes = {kind: round(sum(getattr(one, kind) for one in made)) for kind in ("forward", "jvp", "vjp")}
         maps = sum(not fault for fault in faults.values())
         asked = self.manifest.settings[self.model][method]["method"]
@@ -342,19 +323,19 @@ class _Table:
         return [
             {"method": method, "metric": metric, "reason": reason, "images": n}
             for metric in self._metrics
-            for reason, n in Counter(filter(None, (self._refusal(method, metric, i) for i in at))).items()
+            for reason, n in Counter(filter(None, (self._wrong[method, metric][i][1] for i in at))).items()
         ]
 
     def comparison(self, at: Sequence[int], target: Tensor, store: Store, runner: TaskRunner) -> Comparison:
         """The methods and the control that is drawn on some images of one size, with their maps: those that the store
         lacks are made again."""
         shown = [method for method in self.methods if method == DRAWN_CONTROL or not self.is_control(method)]
-        rows = [self._result(method, at, store, runner) for method in shown]
-        return Comparison(tuple(self.manifest.images[i]["id"] for i in at), target, {}, tuple(rows), 0)
+        rows = tuple(self._result(method, at, store, runner) for method in shown)
+        return Comparison(tuple(self.manifest.images[i]["id"] for i in at), target, {}, rows, 0)
 
     def _result(self, method: str, at: Sequence[int], store: Store, runner: TaskRunner) -> MethodResult:
         setting, digests = self.manifest.setting_key(self.model, method), [self.digests[i] for i in at]
-        faults = tuple(self._fault(method, self._metrics[0], i) for i in at)
+        faults = tuple(self._wrong[method, self._metrics[0]][i][0] for i in at)
         maps = store.load_maps(setting, digests)
         lacking = [one for one, fault in zip(digests, faults, strict=True) if fault != "failed" and one not in maps]
         if lacking:
@@ -365,7 +346,7 @@ class _Table:
         for metric in self._metrics:
             records = [self._records[method, metric][i] for i in at]
             numbers = [math.nan if one is None or one.score is None else one.score for one in records]
-            refusals = tuple(self._refusal(method, metric, i) for i in at)
+            refusals = tuple(self._wrong[method, metric][i][1] for i in at)
             column = torch.tensor(numbers, dtype=torch.float64)
             scores[metric] = Scores(column, refusals=refusals if any(refusals) else ())
         return MethodResult(
@@ -373,13 +354,13 @@ class _Table:
         )
 
 
-def _used_settings(plan: Plan, problem: Problem) -> dict[str, Mapping[str, Any]]:
-    """The settings that the methods use for such images; of those that take them."""
-    settings = dict[str, Mapping[str, Any]]()
-    for one in plan.candidates(plan.models[0]):
-        with contextlib.suppress(FringeError):
-            settings[one.label] = replace(one, method=one.method and one.method.fitted(problem)).record()
-    return settings
+def _wrong(record: ScoreRecord | None, metric: str) -> tuple[str, str]:
+    """What is wrong with a map, and why a metric refused it; one of the two is empty."""
+    before, error = f"metric {metric}: ", "" if record is None else record.error or ""
+    if record is not None and record.status == "failed" and error.startswith(before):
+        return "", error.removeprefix(before)
+    status = "failed" if record is None else record.status
+    return "" if status == "ok" else status, ""
 
 
 def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -396,7 +377,14 @@ def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metri
         entries.setdefault(entry["method"], []).append(entry)
     costs = {method["label"]: _costs(method, entries[method["label"]]) for method in document["methods"]}
     table = score_table(document["table"], metrics, costs, ("n", "flagged", "passes", "seconds"))
-    parts = [table, _legend(document)]
+    flags = Counter[str]()
+    for entry in document["table"]:
+        flags.update(entry["flags"])
+    medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
+    summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
+    legend = f"{summary} [95 % bootstrap interval over images]; n: images with a score; passes and seconds: of one"
+    counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
+    parts = [table, f"{legend} image's map{counts}"]
     return parts + ([validity_table(document["validity"]["metrics"])] if "validity" in document else [])
 
 
@@ -408,14 +396,3 @@ def _costs(method: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> R
     cost = (Cell(passes / images, 0), Cell(method["seconds"] / images, 2)) if passes else ("", "")
     n = counts[0] if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
     return (n, flagged or "", *cost)
-
-
-def _legend(document: Mapping[str, Any]) -> str:
-    flags = Counter[str]()
-    for entry in document["table"]:
-        flags.update(entry["flags"])
-    medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
-    summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
-    costs = "n: images with a score; passes and seconds: of one image's map"
-    counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
-    return f"{summary} [95 % bootstrap interval over images]; {costs}{counts}"

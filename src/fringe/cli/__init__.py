@@ -51,8 +51,11 @@ class SettingsCommand(TyperCommand):
         if example is not None:
             label = "" if self.name == "explain" else f"{example}."
             return f". A setting is given by --set, as in --set {label}{name}=VALUE."
-        if self.name in ("tune", "reproduce") and name in _study_keys():
-            return f". A key of the study is given by --set, as in --set {name}=VALUE."
+        if self.name in ("tune", "reproduce"):
+            from fringe.bench.paper import StudySpec
+
+            if name in StudySpec.model_fields:
+                return f". A key of the study is given by --set, as in --set {name}=VALUE."
         if any(parameter.name == name and parameter.param_type_name == "argument" for parameter in self.params):
             return f". {name.upper()} is typed without it, as in fringe {self.name} {name.upper()}."
         known = [option.lstrip("-") for parameter in self.params for option in parameter.opts if option[0] == "-"]
@@ -68,12 +71,6 @@ def _setting_example(name: str) -> str | None:
 
     kinds = {**METHODS, **METRICS}
     return next((label for label, kind in kinds.items() if name in settings_of(kind)), None)
-
-
-def _study_keys() -> Collection[str]:
-    from fringe.bench.paper import StudySpec
-
-    return StudySpec.model_fields
 
 
 class LazyGroup(TyperGroup):

@@ -13,7 +13,7 @@ from fringe._names import split_source
 from fringe.cli._console import exit_on_error
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    pass
 
 Command = Callable[..., None]
 #: Parameters that several commands share and that are no field of a model.
@@ -57,7 +57,8 @@ def with_options(
     def decorate(command: Command) -> Command:
         def build() -> Command:
             with exit_on_error():  # a package of an extra may be absent
-                specs: dict[str, type[BaseModel]] = {path: _load(path) for path in models}
+                named = {path: split_source(path) for path in models}
+                specs = {path: getattr(importlib.import_module(module), name) for path, (module, name) in named.items()}
             fields = [
                 {n: f for n, f in spec.model_fields.items() if n not in skip and n in (only or {}).get(path, {n})}
                 for path, spec in specs.items()
@@ -83,11 +84,6 @@ def with_options(
     return decorate
 
 
-def _load(path: str) -> Any:
-    module, name = split_source(path)
-    return getattr(importlib.import_module(module), name)
-
-
 def _flag(name: str, field: Any, note: str | None) -> inspect.Parameter:
     """The flag of a field. Only the shape of a value is typed: the model checks it, with its own messages."""
     flag, hint, text = _NAMES.get(name, f"--{name.replace('_', '-')}"), field.annotation, field.description or ""
@@ -103,16 +99,13 @@ def _flag(name: str, field: Any, note: str | None) -> inspect.Parameter:
         option = Annotated[bool | None, typer.Option(declaration, help=text, show_default=False)]
     else:
         metavar = _METAVARS.get(name) or _metavar(hint)
-        kind = list[str] if _is_many(hint) else hint if hint in (int, float, Path) else str
+        # a type of several values takes a flag that may be repeated
+        is_many = any(get_origin(option) in (tuple, list, dict, Mapping) for option in (hint, *get_args(hint)))
+        kind = list[str] if is_many else hint if hint in (int, float, Path) else str
         kind = kind if field.is_required() else kind | None
         option = Annotated[kind, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
     empty = inspect.Parameter.empty if field.is_required() else None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=option)
-
-
-def _is_many(hint: Any) -> bool:
-    """Whether a type takes several values, so that its flag may be repeated."""
-    return any(get_origin(option) in (tuple, list, dict, Mapping) for option in (hint, *get_args(hint)))
 
 
 def _metavar(hint: Any) -> str:

@@ -127,26 +127,18 @@ def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunR
                 bar.advance(len(report.task.images), f"{report.task.model}: {report.task.method}")
 
             results.append(run_plan(plan, options.out, options, Callbacks(began, ended)))
-        _print_result(results[-1], options)
-        if results[-1].stopped:
+        printers, result = {"info": options.print_text, "warning": warn, "error": print_error}, results[-1]
+        for level, text in describe_run(result, Store(options.out, create=False)):
+            printers[level](text)
+        if result.log.failed or result.failed_before or result.set_aside:
+            warn(f"'fringe status {options.out}' lists what has no score; --retry-failed computes it again")
+        if result.stopped:
             break
-    return _exit_code(results, options.out), results
-
-
-def _print_result(result: RunResult, options: RunFlags) -> None:
-    printers = {"info": options.print_text, "warning": warn, "error": print_error}
-    for level, text in describe_run(result, Store(options.out, create=False)):
-        printers[level](text)
-    if result.log.failed or result.failed_before or result.set_aside:
-        warn(f"'fringe status {options.out}' lists what has no score; --retry-failed computes it again")
-
-
-def _exit_code(results: Sequence[RunResult], out: Path) -> Exit:
     if any(result.stopped or result.log.left for result in results):
-        return Exit.RESUMABLE
-    if results and not any(has_scores(result, Store(out, create=False)) for result in results):
-        return Exit.NOTHING_DONE
-    return Exit.SOME_FAILED if any(result.partial for result in results) else Exit.DONE
+        return Exit.RESUMABLE, results
+    if results and not any(has_scores(result, Store(options.out, create=False)) for result in results):
+        return Exit.NOTHING_DONE, results
+    return Exit.SOME_FAILED if any(result.partial for result in results) else Exit.DONE, results
 
 
 def report_plan(options: RunFlags, resolved: Resolved, *, reference: str | None = None, **more: Any) -> list[str]:

@@ -88,8 +88,7 @@ def _score(study: "PaperStudy", flags: "RunFlags") -> Exit:
     from fringe.cli._runs import run_and_report
 
     folder = report_folder(flags.out, study.plan.name)
-    same: dict[str, Any] = {"images": study.spec.figures, "device": flags.device}
-    draw = partial(draw_study, study, flags.out, folder, **same)
+    draw = partial(draw_study, study, flags.out, folder, images=study.spec.figures, device=flags.device)
     return run_and_report(study.plan, flags, report=study.spec.report, draw=lambda plan: draw(resolved=plan))
 
 
@@ -119,7 +118,7 @@ def _time(study: "PaperStudy", flags: "RunFlags") -> Exit:
     except Interrupted as error:
         print_error(f"{error}; run times are measured in one go: nothing is stored")
         return Exit.INTERRUPTED
-    write_timings(path, timings)
+    write_timings(path, timing_records(timings))
     lost = plan.n - min(timing.n for timing in timings)
     if lost:
         warn(f"{lost} of {plan.n} images cannot be explained, and are left out")
@@ -172,12 +171,12 @@ def _reproduce(study: "PaperStudy", flags: "RunFlags") -> Exit:
                 reports = [path for path in written if path.endswith(".html")]
                 out, same = report_folder(flags.out, "benchmark"), flags.model_dump(include={"device", "batch_size"})
                 kwargs: dict[str, Any] = {**same, "images": study.spec.figures}
-                files = write_reproduction(
+                pages, figures = write_reproduction(
                     base, flags.out, out, studies=studies, resolved=resolved, on_timings=timings.extend, **kwargs
                 )
-                paths = [*map(str, files.pages), *reports, *map(str, files.figures)]
-                flags.print_text("\n".join(f"figure: {path}" for path in files.figures if path.suffix == ".png"))
-                flags.print_text("\n".join(f"page: {path}" for path in files.pages))
+                paths = [*map(str, pages), *reports, *map(str, figures)]
+                flags.print_text("\n".join(f"figure: {path}" for path in figures if path.suffix == ".png"))
+                flags.print_text("\n".join(f"page: {path}" for path in pages))
     except Interrupted as error:
         print_error(f"{error}; what is there so far is in {flags.out}: run the same command again for the rest")
         code = Exit.RESUMABLE

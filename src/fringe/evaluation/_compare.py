@@ -90,7 +90,9 @@ def compare(
     """
     candidates, by_label = parse_methods(methods, controls), _by_label(metrics)
     request = Request(model, inputs, preprocessing, classes, device, trust_code)
-    opened = _opened(request)
+    is_plain = isinstance(inputs, (Tensor, Mapping)) and preprocessing is None
+    is_plain &= not isinstance(model, (str, Path, LoadedModel))
+    opened = None if is_plain else image_inputs(request)  # a form that only explain takes
     if opened is not None:
         inputs, space, ids = opened.inputs, space or opened.space, opened.keys if ids is None else ids
     classifier = Classifier.of(request.model if opened is None else opened.model, batch_size=batch_size)
@@ -104,7 +106,9 @@ def compare(
         if problem.target.dim() > 1:
             count = problem.target.shape[1]
             raise TargetError(f"target: got {count} classes per image, expected one: metrics score one map per image")
-        _refuse_bad(x, problem.logits)
+        finite = x.isfinite().flatten(1).all(1) & problem.logits.isfinite().all(1)
+        if bad := (~finite).nonzero()[:, 0].tolist():
+            raise InputError(f"inputs: images {bad} hold NaN or infinity, or their logits do; leave them out")
         methods_used = [candidate.method for candidate in candidates if candidate.method is not None]
         verify(problem, {method.jvp_use(problem) for method in methods_used})
         with shown(progress is True, "comparing") as bar:
@@ -117,14 +121,6 @@ def compare(
     context = _context(opened, request, x, problem.logits, labels)
     stored = evaluation if keep_maps else None
     return Comparison(labels, problem.target, by_label, rows, seed, context, stored)
-
-
-def _opened(request: Request) -> ModelInputs | None:
-    """Model and images of a request in a form that only :func:`fringe.explain` takes; None for any other."""
-    is_tensor = isinstance(request.inputs, (Tensor, Mapping))
-    if is_tensor and request.preprocessing is None and not isinstance(request.model, (str, Path, LoadedModel)):
-        return None
-    return image_inputs(request)
 
 
 def _context(
@@ -150,10 +146,3 @@ def _by_label(metrics: Sequence[str | Metric] | Mapping[str, Metric]) -> dict[st
     chosen = [(metric, get_metric(metric)) for metric in metrics]
     labels = [canonical_name(given, METRICS) if isinstance(given, str) else metric.name for given, metric in chosen]
     return unique(zip(labels, (metric for _, metric in chosen), strict=True), "metrics")
-
-
-def _refuse_bad(x: Tensor, logits: Tensor) -> None:
-    finite = x.isfinite().flatten(1).all(1) & logits.isfinite().all(1)
-    bad = (~finite).nonzero()[:, 0].tolist()
-    if bad:
-        raise InputError(f"inputs: images {bad} hold NaN or infinity, or their logits do; leave them out")

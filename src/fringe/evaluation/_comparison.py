@@ -15,14 +15,11 @@ from fringe.evaluation._evaluator import MethodResult
 from fringe.evaluation._statistics import (
     NOT_BETTER,
     NOT_BETTER_MEANS,
-    ControlTest,
-    adjust_tests,
-    as_column,
-    compare_with_controls,
+    control_tests,
     estimate,
     too_few,
 )
-from fringe.metrics import ARROW, EvaluationContext, Metric, best_of
+from fringe.metrics import ARROW, Aggregate, Direction, EvaluationContext, Metric, best_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -193,12 +190,18 @@ def grid_row(comparison: Comparison, context: Context, index: int) -> "GridRow":
 def tidy(comparison: Comparison) -> list[dict[str, Any]]:
     """One plain dict a method, metric and image: ``method``, ``control``, ``metric``, ``image``, ``score`` (None where
     there is none) and ``flags``: the metric's names of degenerate cases, ``metric_refused`` or the fault of the map."""
-    return [
-        {"method": row.label, "control": row.control, "metric": metric, "image": image, **cell}
-        for row in comparison.rows
-        for metric in comparison.metrics
-        for image, cell in zip(comparison.images, _cells(row, metric), strict=True)
-    ]
+    rows = list[dict[str, Any]]()
+    for row in comparison.rows:
+        for metric in comparison.metrics:
+            scores = row.scores[metric]
+            finite, values = scores.values.isfinite().tolist(), scores.values.tolist()
+            raised = {name: flag.tolist() for name, flag in scores.flags.items()}
+            for i, (image, fault) in enumerate(zip(comparison.images, row.faults, strict=True)):
+                refused = [METRIC_REFUSED] if any(scores.refusals[i : i + 1]) else []
+                flags = [fault] if fault else [*refused, *(name for name, flag in raised.items() if flag[i])]
+                names = {"method": row.label, "control": row.control, "metric": metric, "image": image}
+                rows.append({**names, "score": values[i] if finite[i] else None, "flags": flags})
+    return rows
 
 
 def summarise(rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], seed: int = 0) -> list[dict[str, Any]]:
@@ -210,13 +213,16 @@ def summarise(rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], see
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["method"], row["metric"]), []).append(row)
-    tests = adjust_tests(_control_tests(groups, metrics, seed))
+    scores = {key: [row["score"] for row in group] for key, group in groups.items()}
+    controls = [method for (method, _), group in groups.items() if group[0]["control"]]
+    words: dict[str, tuple[Direction, Aggregate]] = {k: (m.direction, m.aggregate) for k, m in metrics.items()}
+    tests = control_tests(scores, list(dict.fromkeys(controls)), words, seed)
     return [
         {
             "method": method,
             "control": group[0]["control"],
             "metric": metric,
-            **asdict(estimate([row["score"] for row in group], seed, metrics[metric].aggregate)),
+            **asdict(estimate(scores[method, metric], seed, metrics[metric].aggregate)),
             "images": len(group),
             "better_than_controls": tests[method, metric].better if (method, metric) in tests else None,
             "flagged": sum(bool(row["flags"]) for row in group),
@@ -251,25 +257,12 @@ def score_table(
         for index, (method, more) in enumerate(costs.items())
     ]
     methods = sum(not is_control[method] for method in costs)
-    marked = any(cell.mark for column in columns for cell in column)
-    return Table(
-        (
-            "method",
-            *(f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip() for label, metric in metrics.items()),
-            *names,
-        ),
-        rows,
-        rules=(methods - 1,) if 0 < methods < len(rows) else (),
-        notes=[NOT_BETTER_MEANS] * marked + _untested(known, metrics),
-    )
-
-
-def _untested(entries: Mapping[tuple[str, str], Mapping[str, Any]], metrics: Mapping[str, Metric]) -> list[str]:
-    """Say that there are too few images, where a method could not be better than controls."""
-    tested = [one for (_, label), one in entries.items() if not one["control"] and metrics[label].direction != "none"]
-    if len(tested) == len(entries) or any(one["better_than_controls"] is not None for one in tested):
-        return []
-    return too_few(max((one["n"] for one in tested), default=0), len(tested))
+    notes = [NOT_BETTER_MEANS] * any(cell.mark for column in columns for cell in column)
+    tested = [one for (_, label), one in known.items() if not one["control"] and metrics[label].direction != "none"]
+    if len(tested) < len(known) and all(one["better_than_controls"] is None for one in tested):
+        notes += too_few(max((one["n"] for one in tested), default=0), len(tested))
+    titles = (f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip() for label, metric in metrics.items())
+    return Table(("method", *titles, *names), rows, rules=(methods - 1,) * (0 < methods < len(rows)), notes=notes)
 
 
 def _column(entries: Sequence[Mapping[str, Any]], metric: Metric) -> list[Cell]:
@@ -292,26 +285,3 @@ def _column(entries: Sequence[Mapping[str, Any]], metric: Metric) -> list[Cell]:
         for value, entry in zip(values, entries, strict=True)
         for failed in [entry["better_than_controls"] is False]  # what is not shown is not bold
     ]
-
-
-def _control_tests(
-    groups: Mapping[tuple[str, str], Sequence[dict[str, Any]]], metrics: Mapping[str, Metric], seed: int
-) -> dict[tuple[str, str], ControlTest]:
-    tests: dict[tuple[str, str], ControlTest] = {}
-    for label, metric in metrics.items():
-        rows = {method: group for (method, name), group in groups.items() if name == label}
-        scores = {method: as_column(method, [row["score"] for row in group]) for method, group in rows.items()}
-        controls = [method for method, group in rows.items() if group[0]["control"]]
-        compared = compare_with_controls(scores, controls, metric.direction, metric.aggregate, seed)
-        tests |= {(method, label): test for method, test in compared.items()}
-    return tests
-
-
-def _cells(row: MethodResult, metric: str) -> Iterable[dict[str, Any]]:
-    scores = row.scores[metric]
-    finite, values = scores.values.isfinite().tolist(), scores.values.tolist()
-    raised = {name: flag.tolist() for name, flag in scores.flags.items()}
-    for i, fault in enumerate(row.faults):
-        refused = [METRIC_REFUSED] if any(scores.refusals[i : i + 1]) else []
-        flags = [fault] if fault else [*refused, *(name for name, flag in raised.items() if flag[i])]
-        yield {"score": values[i] if finite[i] else None, "flags": flags}

@@ -27,7 +27,6 @@ from fringe.errors import FringeError, InputError, is_transient
 from fringe.metrics import (
     EvaluatedMaps,
     EvaluationContext,
-    Explainer,
     Maps,
     Metric,
     PlainMaps,
@@ -41,12 +40,6 @@ from fringe.settings import canonical_name
 
 #: From the images to a map (B, *S) of each.
 Control = Callable[[Problem], Tensor]
-
-
-def _random(problem: Problem) -> Tensor:
-    """Standard normal numbers, keyed by the image."""
-    images = zip(problem.keys, problem.inputs, strict=True)
-    return torch.stack([problem.rng.normal(f"control random {key}", x) for key, x in images])
 
 
 def _edge(problem: Problem) -> Tensor:
@@ -63,7 +56,9 @@ def _edge(problem: Problem) -> Tensor:
 
 CONTROLS: Mapping[str, Control] = {
     "zero": lambda problem: torch.zeros_like(problem.inputs),  # infidelity: the model's response to the perturbations
-    "random": _random,
+    "random": lambda problem: torch.stack(
+        [problem.rng.normal(f"control random {key}", x) for key, x in zip(problem.keys, problem.inputs, strict=True)]
+    ),
     "uniform": lambda problem: torch.ones_like(problem.inputs),  # its order is the metric's own rule for ties
     "edge": _edge,
 }
@@ -135,7 +130,12 @@ def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
     if isinstance(methods, (str, Attributor)):
         raise InputError(f"methods: got {methods!r}, expected a list such as [{methods!r}]")
     entries: Iterable[str | Attributor | Named] = methods.items() if isinstance(methods, Mapping) else methods
-    candidates = [_candidate(entry) for entry in entries]
+    candidates = list[Candidate]()
+    for entry in entries:
+        label, given = entry if isinstance(entry, tuple) else ("", entry)
+        method = get_method(given)
+        label = label or (canonical_name(given, METHODS) if isinstance(given, str) else method.label)
+        candidates.append(Candidate(label, method))
     if not candidates:
         raise InputError("methods: none given")
     candidates = with_controls(candidates) if controls else candidates
@@ -163,14 +163,6 @@ def _made(candidate: Candidate, subject: EvaluationContext, problem: Problem) ->
     assert inner is not None  # of a method
     result = candidate.method.derive(inner, problem)
     return result.values, dataclasses.replace(result, diagnostics={})  # those of the path are the method's
-
-
-def _candidate(entry: str | Attributor | Named) -> Candidate:
-    if isinstance(entry, tuple):
-        label, method = entry
-        return Candidate(label, get_method(method))
-    method = get_method(entry)
-    return Candidate(canonical_name(entry, METHODS) if isinstance(entry, str) else method.label, method)
 
 
 @dataclass(frozen=True)
@@ -258,20 +250,18 @@ class Evaluator:
         """One result for each candidate, in their order. Where one fails, its images are tried each alone."""
         rows: list[MethodResult] = []
         for index, candidate in enumerate(self.candidates):
-            row = self._joined(candidate, index * self.batch)
+
+            def evaluate(images: list[int], candidate: Candidate = candidate, index: int = index) -> MethodResult:
+                if len(images) == self.batch:
+                    return self.row(candidate, index * self.batch)
+                return Evaluator(self._part(images), [candidate], self.metrics, None).row(candidate)
+
+            everything = [list(range(self.batch))]
+            split = one_by_one(everything, evaluate, lambda row: row.error, lambda images: [[i] for i in images])
+            parts = [part for _, part in split]
+            row = parts[0] if len(parts) == 1 else _join(parts)
             rows.append(row if keep_maps else dataclasses.replace(row, maps=None, attribution=None))
         return tuple(rows)
-
-    def _joined(self, candidate: Candidate, before: int) -> MethodResult:
-        def evaluate(images: list[int]) -> MethodResult:
-            if len(images) == self.batch:
-                return self.row(candidate, before)
-            return Evaluator(self._part(images), [candidate], self.metrics, None).row(candidate)
-
-        everything = [list(range(self.batch))]
-        parts = one_by_one(everything, evaluate, lambda row: row.error, lambda images: [[i] for i in images])
-        rows = [row for _, row in parts]
-        return rows[0] if len(rows) == 1 else _join(rows)
 
     def row(self, candidate: Candidate, before: int = 0) -> MethodResult:
         """The result of a candidate after ``before`` maps of other candidates; an error fails all images."""
@@ -288,7 +278,13 @@ class Evaluator:
 
             problem = dataclasses.replace(self.subject.problem, progress=progress)
             values, attribution = _made(candidate, self.subject, problem)
-            faults = _faults(values, attribution)  # waits for the device, so that the clock sees all of the work
+            # waits for the device, so that the clock sees all of the work
+            finite = values.isfinite().flatten(1).all(1).tolist()
+            verdicts = ("",) * len(values) if attribution is None else attribution.verdict
+            faults = tuple(
+                "diverged" if verdict == "diverged" else "" if is_finite else "not_finite"
+                for is_finite, verdict in zip(finite, verdicts, strict=True)
+            )
             row = dataclasses.replace(
                 row,
                 # a control of a map is made of that of its method, whose passes these would be
@@ -317,12 +313,19 @@ class Evaluator:
             return self._nothing()
         subject, at = self._part(valid), torch.tensor(valid, device=values.device)
         maps = PlainMaps(values[at], {name: column[at.to(column.device)] for name, column in diagnostics.items()})
-        evaluated, nothing = evaluated_maps(subject, maps, _explainer(candidate)), Scores(_nan(len(valid)))
+
+        def explain(problem: Problem) -> Maps | Tensor:  # maps of other problems by the same candidate
+            values, attribution = make_maps(candidate, problem)
+            return values if attribution is None else attribution
+
+        evaluated, nothing = evaluated_maps(subject, maps, explain), Scores(_nan(len(valid)))
         scores = {  # further maps would cost those of the method again
             name: nothing if candidate.of and metric.requires_explainer else _score_or_reasons(name, metric, evaluated)
             for name, metric in self.metrics.items()
         }
-        return scores if len(valid) == self.batch else {n: _spread(s, valid, self.batch) for n, s in scores.items()}
+        if len(valid) == self.batch:
+            return scores
+        return {name: _spread({tuple(valid): one}, self.batch) for name, one in scores.items()}
 
     def _part(self, valid: list[int]) -> EvaluationContext:
         """The subject of some images alone; candidates that fail on the same images share it."""
@@ -353,26 +356,6 @@ def _score_or_reasons(name: str, metric: Metric, maps: EvaluatedMaps) -> Scores:
     return Scores(_nan(count), refusals=(f"metric {name}: {reason}",) * count)
 
 
-def _explainer(candidate: Candidate) -> Explainer:
-    """Maps of other problems by the same candidate."""
-
-    def explain(problem: Problem) -> Maps | Tensor:
-        values, attribution = make_maps(candidate, problem)
-        return values if attribution is None else attribution
-
-    return explain
-
-
-def _faults(values: Tensor, attribution: Attribution | None) -> tuple[str, ...]:
-    """Why each map cannot be scored, "" where it can."""
-    finite = values.isfinite().flatten(1).all(1).tolist()
-    verdicts = ("",) * len(values) if attribution is None else attribution.verdict
-    return tuple(
-        "diverged" if verdict == "diverged" else "" if is_finite else "not_finite"
-        for is_finite, verdict in zip(finite, verdicts, strict=True)
-    )
-
-
 def _join(rows: Sequence[MethodResult]) -> MethodResult:
     """The results of a method on images, each alone, as one."""
     shown = [row.maps for row in rows if row.maps is not None]
@@ -380,8 +363,7 @@ def _join(rows: Sequence[MethodResult]) -> MethodResult:
     scored = [i for i, row in enumerate(rows) if not row.faults[0]]
 
     def scores(metric: str) -> Scores:
-        parts = [rows[i].scores[metric] for i in scored]
-        return _spread(_joined_scores(parts), scored, len(rows)) if parts else Scores(_nan(len(rows)))
+        return _spread({(i,): rows[i].scores[metric] for i in scored}, len(rows)) if scored else Scores(_nan(len(rows)))
 
     return dataclasses.replace(
         rows[0],
@@ -398,36 +380,26 @@ def _join(rows: Sequence[MethodResult]) -> MethodResult:
     )
 
 
-def _joined_scores(parts: Sequence[Scores]) -> Scores:
-    """The scores of single maps as one; a refused map has only its reason."""
-    scored = [row for row, part in enumerate(parts) if not any(part.refusals)]
-    values = torch.cat([part.values for part in parts])
-    refusals = tuple("".join(part.refusals) for part in parts)
-    if not scored:
-        return Scores(values, refusals=refusals)
-    flags, details, curves = (
-        {name: torch.cat([getattr(parts[i], kind)[name] for i in scored]) for name in getattr(parts[scored[0]], kind)}
-        for kind in ("flags", "details", "curves")
-    )
-    joined = _spread(Scores(values[scored], flags, details, curves), scored, len(parts))
-    return dataclasses.replace(joined, refusals=refusals if any(refusals) else ())
+def _spread(parts: Mapping[tuple[int, ...], Scores], batch: int) -> Scores:
+    """Scores of the images at some rows among all: NaN, and no flag, for the others; a refused map has its reason."""
 
+    def wide(columns: Mapping[tuple[int, ...], Tensor]) -> Tensor:
+        first = next(iter(columns.values()))
+        empty = False if first.dtype == torch.bool else torch.nan
+        out = torch.full((batch, *first.shape[1:]), empty, dtype=first.dtype, device=first.device)
+        for rows, column in columns.items():
+            out.index_copy_(0, torch.tensor(rows, device=column.device), column)
+        return out
 
-def _spread(scores: Scores, rows: Sequence[int], batch: int) -> Scores:
-    """Scores of the images at ``rows`` among all: NaN, and no flag, for the others."""
+    def named(kind: str) -> dict[str, Tensor]:
+        tables: dict[tuple[int, ...], Mapping[str, Tensor]] = {rows: getattr(one, kind) for rows, one in parts.items()}
+        names = dict.fromkeys(name for table in tables.values() for name in table)
+        return {name: wide({rows: table[name] for rows, table in tables.items() if name in table}) for name in names}
 
-    def wide(column: Tensor) -> Tensor:
-        empty = False if column.dtype == torch.bool else torch.nan
-        out = torch.full((batch, *column.shape[1:]), empty, dtype=column.dtype, device=column.device)
-        return out.index_copy(0, torch.tensor(rows, device=column.device), column)
-
-    def all_wide(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: wide(column) for name, column in columns.items()}
-
-    reasons = dict(zip(rows, scores.refusals, strict=False))
-    refusals = tuple(reasons.get(row, "") for row in range(batch)) if reasons else ()
-    flags, details, curves = (all_wide(named) for named in (scores.flags, scores.details, scores.curves))
-    return Scores(wide(scores.values), flags, details, curves, refusals)
+    reasons = {row: why for rows, one in parts.items() for row, why in zip(rows, one.refusals, strict=False)}
+    refusals = tuple(reasons.get(row, "") for row in range(batch)) if any(reasons.values()) else ()
+    values = wide({rows: one.values for rows, one in parts.items()})
+    return Scores(values, named("flags"), named("details"), named("curves"), refusals)
 
 
 def _nan(count: int) -> Tensor:

@@ -22,30 +22,56 @@ _TOGETHER = 24
 MANY = 10_000
 
 
-def interval(finite: NDArray[np.float64], summary: Aggregate, seed: int) -> tuple[float, float]:
-    """The percentile bootstrap interval of the ``summary`` of finite numbers, NaN of fewer than two.
+#: The number, from 0 on, of the cluster and of the network of each score.
+Groups = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def interval(
+    finite: NDArray[np.float64], summary: Aggregate, seed: int, groups: Groups | None = None
+) -> tuple[float, float]:
+    """The percentile bootstrap interval of the ``summary`` of finite numbers, NaN of fewer than two of them or of their
+    clusters.
 
     That of ``scipy.stats.bootstrap``, by how often each number is drawn: the draws are the same for all columns of one
-    length, and made once."""
+    length, and made once. Scores with ``groups`` are not independent: those of one cluster share pixels, those of one
+    network its training. Whole clusters are drawn, and where there are several networks these, too; a score counts as
+    often as its cluster times its network are drawn (Owen 2007).
+    """
     require_choice("summary", summary, get_args(Aggregate))
-    if finite.size < 2:
+    count = finite.size if groups is None or not finite.size else int(groups[0].max()) + 1
+    if count < 2:
         return math.nan, math.nan
     if finite.min() == finite.max():
         return float(finite[0]), float(finite[0])
-    order, total = np.argsort(finite, kind="stable"), finite.size
-    parts = [_summaries(counts, np.full(len(counts), total), finite, order, summary) for counts in _counts(total, seed)]
-    return _percentiles(parts)
+    order, parts, drawn = np.argsort(finite, kind="stable"), list[NDArray[np.float64]](), _counts(count, seed)
+    if groups is None:
+        parts = [_summaries(counts, np.full(len(counts), count), finite, order, summary) for counts in drawn]
+    else:
+        clusters, networks = groups
+        of_clusters, several = np.concatenate(drawn), int(networks.max()) + 1
+        models = np.concatenate(_counts(several, seed + 1)) if several > 1 else np.ones((RESAMPLES, 1), np.uint8)
+        rows = max(1, _RESAMPLED_AT_ONCE // finite.size)
+        for part in (slice(start, start + rows) for start in range(0, RESAMPLES, rows)):
+            weights = of_clusters[part][:, clusters].astype(np.int64) * models[part][:, networks]
+            total = weights.sum(1)
+            weights, total = weights[total > 0], total[total > 0]  # no score of a drawn network is in a drawn cluster
+            parts.append(_summaries(weights, total, finite, order, summary))
+    low, high = np.percentile(np.concatenate(parts), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return float(low), float(high)
 
 
 def intervals(
-    columns: Sequence[NDArray[np.float64]], summaries: Sequence[Aggregate], seed: int
+    columns: Sequence[NDArray[np.float64]],
+    summaries: Sequence[Aggregate],
+    seed: int,
+    groups: Sequence[Groups | None],
 ) -> list[tuple[float, float]]:
     """:func:`interval` of each of several columns: the means of many numbers are resampled together, which is sooner,
     and the same but for rounding."""
     result, by_size = list[tuple[float, float]](), dict[int, list[int]]()
-    for index, (column, summary) in enumerate(zip(columns, summaries, strict=True)):
-        together = summary == "mean" and column.size >= MANY and column.min() < column.max()
-        result.append((math.nan, math.nan) if together else interval(column, summary, seed))
+    for index, (column, summary, group) in enumerate(zip(columns, summaries, groups, strict=True)):
+        together = group is None and summary == "mean" and column.size >= MANY and column.min() < column.max()
+        result.append((math.nan, math.nan) if together else interval(column, summary, seed, group))
         if together:
             by_size.setdefault(column.size, []).append(index)
     for n, indices in by_size.items():
@@ -73,44 +99,6 @@ def _summaries(
     ranks = ((total - 1) // 2)[:, None], (total // 2)[:, None]
     low, high = (finite[order][(below > rank).argmax(axis=1)] for rank in ranks)
     return (low + high) / 2
-
-
-def _percentiles(parts: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    low, high = np.percentile(np.concatenate(parts), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-    return float(low), float(high)
-
-
-def clustered_interval(
-    finite: NDArray[np.float64],
-    summary: Aggregate,
-    seed: int,
-    clusters: NDArray[np.int64],
-    networks: NDArray[np.int64],
-) -> tuple[float, float]:
-    """The interval of scores (n,) that are not independent: whole clusters are drawn, and where there are several
-    networks these, too; a score counts as often as its cluster times its network are drawn (Owen 2007).
-
-    ``clusters`` and ``networks`` number those of each score (n,), from 0 on: scores of one cluster share pixels, those
-    of one network its training. NaN of fewer than two clusters. With clusters of one score each and one network the
-    interval is that of :func:`interval`.
-    """
-    require_choice("summary", summary, get_args(Aggregate))
-    if finite.size == 0 or clusters.max() < 1:
-        return math.nan, math.nan
-    if finite.min() == finite.max():
-        return float(finite[0]), float(finite[0])
-    drawn = np.concatenate(_counts(int(clusters.max()) + 1, seed))
-    order, result = np.argsort(finite, kind="stable"), list[NDArray[np.float64]]()
-    several = int(networks.max()) + 1
-    models = np.concatenate(_counts(several, seed + 1)) if several > 1 else np.ones((RESAMPLES, 1), np.uint8)
-    rows = max(1, _RESAMPLED_AT_ONCE // finite.size)
-    for start in range(0, RESAMPLES, rows):
-        part = slice(start, start + rows)
-        weights = drawn[part][:, clusters].astype(np.int64) * models[part][:, networks]
-        total = weights.sum(1)
-        weights, total = weights[total > 0], total[total > 0]  # no score of a drawn network is in a drawn cluster
-        result.append(_summaries(weights, total, finite, order, summary))
-    return _percentiles(result)
 
 
 @lru_cache(maxsize=2)
@@ -174,7 +162,11 @@ def _sign_flip_p(differences: NDArray[np.float64], seed: int) -> list[float]:
     extreme = np.zeros(differences.shape[1], np.int64)
     for start in range(0, total, rows):
         count = min(rows, total - start)
-        part = _all_bits(start, count, n) @ differences if exact else _random_sums(rng, count, differences)
+        if exact:  # the binary digits of ``start`` and the numbers after it
+            bits = (np.arange(start, start + count)[:, None] >> np.arange(n)) & 1
+            part = bits.astype(np.float64) @ differences
+        else:
+            part = _random_sums(rng, count, differences)
         # The signed sum is that of the kept differences less that of the flipped ones.
         sums = 2.0 * part - differences.sum(0)
         extreme += np.count_nonzero(np.abs(sums) >= threshold, axis=0)
@@ -200,12 +192,6 @@ def _group_sums(differences: NDArray[np.float64], seed: int) -> NDArray[np.float
         pairs[:, 1] = less
         half *= 2
     return sums
-
-
-def _all_bits(start: int, count: int, n: int) -> NDArray[np.float64]:
-    """The binary digits (count, n) of ``start`` and the numbers after it."""
-    numbers = np.arange(start, start + count)[:, None]
-    return ((numbers >> np.arange(n)) & 1).astype(np.float64)
 
 
 def _random_sums(rng: np.random.Generator, count: int, differences: NDArray[np.float64]) -> NDArray[np.float64]:

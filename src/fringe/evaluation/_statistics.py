@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from fringe._text import counted
 from fringe.errors import InputError, require
-from fringe.evaluation._resampling import clustered_interval, intervals, sign_flip_ps
+from fringe.evaluation._resampling import Groups, intervals, sign_flip_ps
 from fringe.metrics import Aggregate, Direction
 
 #: The name of the cluster, or of the network, of each score.
 Labels = Sequence[str]
 #: A score an image, None or NaN where there is none.
 Column = Sequence[float | None] | NDArray[np.float64]
-_Groups = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -92,10 +91,12 @@ def estimate_all(
     summaries = list[Aggregate](summary for _, summary, _ in columns)
     finite = [values if one.all() else values[one] for values, one in zip(every, known, strict=True)]
     groups = [_groups(one, clusters, networks) for one, (_, _, clusters) in zip(known, columns, strict=True)]
-    ends = _intervals(finite, summaries, seed, groups)
+    ends = intervals(finite, summaries, seed, groups)
+    # quartiles lie linearly between the sorted scores (the paper does not say how)
+    quartiles = [np.quantile(one, [0.25, 0.75]) if one.size > 1 else (math.nan, math.nan) for one in finite]
     return [
-        Estimate(aggregate(one, "mean"), aggregate(one, "median"), *end, int(one.size), _half_iqr(one), summary)
-        for one, summary, end in zip(finite, summaries, ends, strict=True)
+        Estimate(aggregate(one, "mean"), aggregate(one, "median"), *end, int(one.size), float(q3 - q1) / 2, summary)
+        for one, summary, end, (q1, q3) in zip(finite, summaries, ends, quartiles, strict=True)
     ]
 
 
@@ -114,14 +115,6 @@ def aggregate(finite: NDArray[np.float64], summary: Aggregate) -> float:
     if finite.min() == finite.max():
         return float(finite[0])
     return float(np.mean(finite) if summary == "mean" else np.median(finite))
-
-
-def _half_iqr(finite: NDArray[np.float64]) -> float:
-    """Quartiles lie linearly between the sorted scores (the paper does not say how)."""
-    if finite.size < 2:
-        return math.nan
-    first, third = np.quantile(finite, [0.25, 0.75])
-    return float(third - first) / 2
 
 
 @dataclass(frozen=True)
@@ -143,7 +136,7 @@ class Difference:
     n: int
 
 
-def _groups(known: NDArray[np.bool_], clusters: Labels | None, networks: Labels | None) -> _Groups | None:
+def _groups(known: NDArray[np.bool_], clusters: Labels | None, networks: Labels | None) -> Groups | None:
     """Cluster and network of the known scores as numbers; None where all scores are independent."""
     if clusters is None and networks is None:
         return None
@@ -153,21 +146,6 @@ def _groups(known: NDArray[np.bool_], clusters: Labels | None, networks: Labels 
         require(len(labels) == len(known), name, f"{len(labels)} names", f"{len(known)}, one for each score")
         numbers.append(np.unique(np.asarray(labels)[known], return_inverse=True)[1].astype(np.int64))
     return numbers[0], numbers[1]
-
-
-def _intervals(
-    columns: Sequence[NDArray[np.float64]],
-    summaries: Sequence[Aggregate],
-    seed: int,
-    groups: Sequence[_Groups | None],
-) -> list[tuple[float, float]]:
-    alone = [index for index, group in enumerate(groups) if group is None]
-    together = intervals([columns[index] for index in alone], [summaries[index] for index in alone], seed)
-    result = dict(zip(alone, together, strict=True))
-    for index, group in enumerate(groups):
-        if group is not None:
-            result[index] = clustered_interval(columns[index], summaries[index], seed, *group)
-    return [result[index] for index in range(len(columns))]
 
 
 def paired(
@@ -214,7 +192,7 @@ def paired_all(
 ) -> list[Difference]:
     """Compare many pairs of methods image by image: :func:`paired` of each ``(a, b, summary)``, sooner, as random signs
     are drawn once for all. A pair of fewer images than there are names has the first of them."""
-    differences, groups = list[NDArray[np.float64]](), list[_Groups | None]()
+    differences, groups = list[NDArray[np.float64]](), list[Groups | None]()
     for a, b, _ in pairs:
         first, second = as_column("a", a), as_column("b", b)
         require(len(first) == len(second), "b", f"{len(second)} scores", f"{len(first)}, one for each of a")
@@ -226,7 +204,7 @@ def paired_all(
         for d, g in zip(differences, groups, strict=True)
     ]
     p_values = sign_flip_ps(sums, seed)
-    ends = _intervals(differences, [summary for _, _, summary in pairs], seed, groups)
+    ends = intervals(differences, [summary for _, _, summary in pairs], seed, groups)
     return [
         Difference(aggregate(d, summary), *end, p, int(d.size))
         for d, p, end, (_, _, summary) in zip(differences, p_values, ends, pairs, strict=True)
@@ -277,15 +255,14 @@ def near_ties(estimates: Mapping[str, Estimate], direction: Direction) -> tuple[
         return None, set()
     choose = max if direction == "higher" else min
     best = choose(known, key=lambda label: known[label].value)
-    low, high = _span(known[best])
-    spans = {label: _span(item) for label, item in known.items() if label != best}
+    spans = {
+        label: (one.median - one.half_iqr, one.median + one.half_iqr)
+        if one.summary == "median"
+        else (one.low, one.high)
+        for label, one in known.items()
+    }
+    low, high = spans.pop(best)
     return best, {label for label, span in spans.items() if span[0] <= high and span[1] >= low}
-
-
-def _span(item: Estimate) -> tuple[float, float]:
-    if item.summary == "median":
-        return item.median - item.half_iqr, item.median + item.half_iqr
-    return item.low, item.high
 
 
 #: The metrics that an example of strength has to win.
@@ -333,8 +310,14 @@ def dominance(scores: Columns, reference: str, directions: Mapping[str, Directio
             raise InputError(f"scores: {metric} is missing; images are chosen by both MAS metrics")
         if len(scores[metric]) < 2:
             raise InputError(f"scores: only {reference} has {metric}; it needs another method")
-    gaps = {metric: _improvements(scores[metric], reference, directions[metric]) for metric in scores}
-    weighted = [WEIGHTS[metric] * _mean_of_known(gap) for metric, gap in gaps.items()]
+    gaps, weighted = dict[str, NDArray[np.float64]](), list[NDArray[np.float64]]()
+    for metric, columns in scores.items():
+        known = {label: np.where(np.isfinite(column), column, np.nan) for label, column in columns.items()}
+        best, sign = known.pop(reference), 1.0 if directions[metric] == "higher" else -1.0
+        gaps[metric] = gap = np.array([sign * (best - other) for other in known.values()])  # (rivals, n)
+        count = (is_known := np.isfinite(gap)).sum(0)
+        mean = np.where(count > 0, np.where(is_known, gap, 0.0).sum(0) / np.maximum(count, 1), np.nan)
+        weighted.append(WEIGHTS[metric] * mean)
     score = np.sum(weighted, axis=0) / sum(WEIGHTS[metric] for metric in gaps)
     wins = [(gaps[metric] > 0).sum(0) > len(gaps[metric]) / 2 for metric in MAS]
     return Dominance(score, np.isfinite(score) & wins[0] & wins[1])
@@ -354,22 +337,6 @@ def pick(dominance: Dominance, each: int = 3) -> Examples:
     left = [i for i in left if i not in worst]
     usual = sorted(left, key=lambda i: abs(score[i] - middle))[:each]
     return Examples(tuple(best), tuple(usual), tuple(worst))
-
-
-def _improvements(
-    columns: Mapping[str, NDArray[np.float64]], reference: str, direction: Direction
-) -> NDArray[np.float64]:
-    """By how much the reference method is better than each rival, (rivals, n); NaN where either has no score."""
-    sign = 1.0 if direction == "higher" else -1.0
-    known = {label: np.where(np.isfinite(column), column, np.nan) for label, column in columns.items()}
-    reference_scores = known.pop(reference)
-    return np.array([sign * (reference_scores - other) for other in known.values()])
-
-
-def _mean_of_known(gaps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean (n,) over the rivals whose gap is known, NaN where none is."""
-    count = (known := np.isfinite(gaps)).sum(0)
-    return np.where(count > 0, np.where(known, gaps, 0.0).sum(0) / np.maximum(count, 1), np.nan)
 
 
 # -- tests against controls -------------------------------------------------------------------------------------------
@@ -397,7 +364,7 @@ def is_rival(method: str, control: str, scores: NDArray[np.float64], other: NDAr
     owner = control.partition(":")[2]
     if not owner:
         return True
-    moved = np.abs(_finite(scores - other))
+    moved = np.abs(finite_of(scores - other))
     return owner == method and bool(moved.size) and float(np.median(moved)) > SAME
 
 
@@ -441,8 +408,8 @@ def compare_with_controls(
     summary: Aggregate,
     seed: int,
     *,
-    clusters: Sequence[str] | None = None,
-    networks: Sequence[str] | None = None,
+    clusters: Labels | None = None,
+    networks: Labels | None = None,
 ) -> dict[str, ControlTest]:
     """Test each method against every control under one metric.
 
@@ -467,16 +434,12 @@ def compare_with_controls(
     pairs: list[tuple[str, str]] = []
     for method in [label for label in scores if label not in controls]:
         rivals = [control for control in controls if is_rival(method, control, scores[method], scores[control])]
-        known = {control: values for control in rivals if (values := _finite(scores[method] - scores[control])).size}
+        known = {control: values for control in rivals if (values := finite_of(scores[method] - scores[control])).size}
         ahead = {control: sign * float(np.mean(values)) for control, values in known.items()}
         behind = [control for control in ahead if ahead[control] <= 0]  # then no other control decides
         pairs += [(method, control) for control in ([min(behind, key=ahead.__getitem__)] if behind else ahead)]
-    differences = paired_all(
-        [(scores[method], scores[control], summary) for method, control in pairs],
-        seed,
-        clusters=clusters,
-        networks=networks,
-    )
+    columns: list[tuple[Column, Column, Aggregate]] = [(scores[a], scores[b], summary) for a, b in pairs]
+    differences = paired_all(columns, seed, clusters=clusters, networks=networks)
     tests: dict[str, ControlTest] = {}
     for (method, control), difference in zip(pairs, differences, strict=True):
         is_ahead, other = sign * difference.value > 0, tests.get(method)
@@ -486,12 +449,25 @@ def compare_with_controls(
     return tests
 
 
-def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def finite_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The finite ones of some numbers."""
     return values[np.isfinite(values)]
 
 
-def adjust_tests(tests: Mapping[tuple[str, str], ControlTest]) -> dict[tuple[str, str], ControlTest]:
-    """Adjust the p of tests for their number (:func:`holm`)."""
+def control_tests(
+    scores: Mapping[tuple[str, str], Column],
+    controls: Collection[str],
+    metrics: Mapping[str, tuple[Direction, Aggregate]],
+    seed: int,
+    groups: Mapping[str, Mapping[str, Labels | None]] | None = None,
+) -> dict[tuple[str, str], ControlTest]:
+    """:func:`compare_with_controls` under every metric, with p that are adjusted for their number (:func:`holm`).
+    ``scores`` and tests are by method and metric, ``groups`` are the clusters and networks by metric."""
+    tests: dict[tuple[str, str], ControlTest] = {}
+    for label, words in metrics.items():
+        columns = {method: as_column(method, column) for (method, of), column in scores.items() if of == label}
+        compared = compare_with_controls(columns, controls, *words, seed, **(groups or {}).get(label, {}))
+        tests |= {(method, label): test for method, test in compared.items()}
     adjusted = holm([test.p for test in tests.values()])
     return {
         key: replace(test, adjusted=p, count=len(tests)) for (key, test), p in zip(tests.items(), adjusted, strict=True)

@@ -17,7 +17,7 @@ from fringe.errors import InputError
 from fringe.evaluation._comparison import Comparison, tidy
 from fringe.evaluation._evaluator import DIFFUSION
 from fringe.evaluation._resampling import LEVEL, RESAMPLES
-from fringe.evaluation._statistics import Estimate, aggregate, estimate
+from fringe.evaluation._statistics import Estimate, aggregate, estimate, finite_of
 from fringe.metrics import Direction, Metric, PlainMaps, evaluate
 
 if TYPE_CHECKING:
@@ -70,7 +70,13 @@ def rank_agreement(
     resampled = [_signs(_summaries(table, k, m, methods, draws)) for k, m in chosen.items()]
     tau = np.array([[_tau(a, b)[0] for b in observed] for a in observed])
     ends = [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
-    spread = np.array([[_percentiles(_tau(a, b), ends) for b in resampled] for a in resampled])
+    nothing = np.full(2, np.nan)
+    spread = np.array(
+        [
+            [np.percentile(known, ends) if (known := finite_of(_tau(a, b))).size else nothing for b in resampled]
+            for a in resampled
+        ]
+    )
     low, high = (tuple(tuple(map(float, row)) for row in spread[..., end]) for end in range(2))
     return RankAgreement(tuple(chosen), tuple(tuple(map(float, row)) for row in tau), low, high, tuple(methods))
 
@@ -80,17 +86,12 @@ def _summaries(table: Columns, label: str, metric: Metric, methods: Sequence[str
     columns = np.array([table[label, name] for name in methods])
     sign = 1.0 if metric.direction == "higher" else -1.0
     middle = np.nanmean if metric.aggregate == "mean" else np.nanmedian
-    rows = max(1, _AT_ONCE // columns.size)
+    rows, parts = max(1, _AT_ONCE // columns.size), list[Array]()
     with np.errstate(invalid="ignore"):
-        parts = [_quiet(middle, columns[:, draws[i : i + rows]]) for i in range(0, len(draws), rows)]
+        for values in (columns[:, draws[i : i + rows]] for i in range(0, len(draws), rows)):
+            known: NDArray[np.bool_] = np.asarray(np.isfinite(values).any(-1))  # no warning where nothing is
+            parts.append(np.where(known, middle(np.where(known[..., None], values, 0.0), axis=-1), np.nan))
     return sign * np.concatenate(parts, axis=1).T
-
-
-def _quiet(middle: Any, values: Array) -> Array:
-    """The mean or median over the last axis, NaN without a warning where nothing is known."""
-    known: NDArray[np.bool_] = np.asarray(np.isfinite(values).any(-1))
-    result: Array = np.where(known, middle(np.where(known[..., None], values, 0.0), axis=-1), np.nan)
-    return result
 
 
 def _signs(values: Array) -> Array:
@@ -107,11 +108,6 @@ def _tau(a: Array, b: Array) -> Array:
     unknown = np.isnan(a + b).any(1)
     total = np.where(np.isnan(a + b), 0.0, a * b).sum(1)
     return np.divide(total, size, out=np.full(len(a), np.nan), where=(size > 0) & ~unknown)
-
-
-def _percentiles(values: Array, ends: Sequence[float]) -> Array:
-    finite = values[np.isfinite(values)]
-    return np.percentile(finite, ends) if finite.size else np.full(len(ends), np.nan)
 
 
 # -- what a metric is worth -------------------------------------------------------------------------------------------
@@ -279,7 +275,8 @@ def judge_metrics(
     """Judge metrics by the tidy rows of a comparison and those of :func:`degraded_scores`."""
     images = {name: i for i, name in enumerate(dict.fromkeys(row["image"] for row in scores))}
     methods = list(dict.fromkeys(row["method"] for row in scores if not row["control"]))
-    controls = list(dict.fromkeys(row["method"] for row in scores if _is_blind(row)))
+    controls = list(dict.fromkeys(row["method"] for row in scores if row["control"]))
+    controls = [name for name in controls if name != DIFFUSION and ":" not in name]  # blind ones
     table = _table(scores, images)
     levels = {share: _table([row for row in degraded if row["share"] == share], images) for share in SHARES[1:]}
     results = [
@@ -296,10 +293,6 @@ def _table(rows: Sequence[Mapping[str, Any]], images: Mapping[str, int]) -> dict
         column = table.setdefault((row["metric"], row["method"]), np.full(len(images), np.nan))
         column[images[row["image"]]] = np.nan if row["score"] is None else row["score"]
     return table
-
-
-def _is_blind(row: Mapping[str, Any]) -> bool:
-    return row["control"] and row["method"] != DIFFUSION and ":" not in row["method"]
 
 
 def _reads_maps(metric: Metric) -> bool:
@@ -326,7 +319,7 @@ def _judge(
     )
     known: NDArray[np.bool_] = np.asarray(np.isfinite(stacked).all(1))
     stacked = np.where(known[:, None], stacked, np.nan)
-    means = tuple(aggregate(_finite(stacked[:, level]), "mean") for level in range(len(SHARES)))
+    means = tuple(aggregate(finite_of(stacked[:, level]), "mean") for level in range(len(SHARES)))
     orders = np.full(known.shape, np.nan)
     orders[known] = _order(sign * stacked.transpose(0, 2, 1)[known])
     per_image, n = _over_methods(orders), int(known.any(0).sum())
@@ -380,13 +373,9 @@ def _over_methods(values: Array) -> Array:
     return np.where(known, values, 0.0).sum(0)[some] / known.sum(0)[some]
 
 
-def _finite(values: Array) -> Array:
-    return values[np.isfinite(values)]
-
-
 def _effect(differences: Array) -> float:
     """Mean over standard deviation of the finite ``differences`` (n,); NaN of fewer than two."""
-    finite = _finite(differences)
+    finite = finite_of(differences)
     if finite.size < 2:
         return math.nan
     mean, deviation = float(finite.mean()), float(finite.std(ddof=1))
@@ -399,9 +388,7 @@ def _best(label: str, metric: Metric, table: Columns, names: Sequence[str]) -> s
     """The name with the best mean or median score."""
     if metric.direction == "none":
         return None
-    values = {
-        name: aggregate(_finite(table[label, name]), metric.aggregate) for name in names if (label, name) in table
-    }
-    known = {name: value for name, value in values.items() if math.isfinite(value)}
+    columns = {name: finite_of(table[label, name]) for name in names if (label, name) in table}
+    known = {name: aggregate(column, metric.aggregate) for name, column in columns.items() if column.size}
     choose = max if metric.direction == "higher" else min
     return choose(known, key=lambda name: known[name]) if known else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fringe._records import digest
-from fringe.bench.experiments._jobs import Job
+from fringe.bench.experiments._executors import Job
 from fringe.bench.experiments._manifest import Manifest, Resolved
 from fringe.bench.experiments._records import ScoreRecord
 from fringe.bench.experiments._runner import TaskResult

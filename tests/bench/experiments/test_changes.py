@@ -164,7 +164,7 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
     out = tmp_path / "run"
 
     def reasons():
-        return Counter((unit.method, unit.reason) for unit in stale(out))
+        return Counter((unit["method"], unit["reason"]) for unit in stale(out))
 
     assert not run_plan(plan, out, RunOptions()).partial
     assert reasons() == {}
@@ -209,7 +209,7 @@ def test_a_label_that_is_corrected_is_explained_anew(tmp_path):
         frame = results_of(Store(out), run.resolved.manifest).frame
         assert sorted(frame.select("image_id", "target").iter_rows()) == list(targets)
         assert frame["label"].to_list() == frame["target"].to_list()
-    assert [unit.reason for unit in stale(out)] == ["1 of its images changed or are not drawn any more"]
+    assert [unit["reason"] for unit in stale(out)] == ["1 of its images changed or are not drawn any more"]
     entries = after.resolved.pictures.values()
     assert {entry.digest.partition("-")[0] for entry in entries} == {content_digest(entry.ref) for entry in entries}
 

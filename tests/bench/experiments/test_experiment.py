@@ -28,7 +28,6 @@ from fringe.bench.experiments import (
 from fringe.bench.experiments import Store as RunFolder
 from fringe.bench.experiments._records import tasks_of
 from fringe.bench.experiments._results import results_from
-from fringe.bench.experiments._scores import Records
 from fringe.evaluation import estimate
 
 SPEC = ExperimentSpec(
@@ -223,6 +222,6 @@ def test_more_reasons_than_there_are_short_numbers_are_told_apart():
     names = (about.setting_key("m", "a"), "x")
     rest = ("m", "a", "x", "", None, None, None, None, "failed")
     records = [ScoreRecord(*names, reason, *rest, error=reason) for reason in reasons]
-    frame = Results(about, Records(records)).frame
+    frame = results_from(about, {record.key: record for record in records}).frame
     assert frame["error"].to_list() == reasons
     assert frame.schema["label"] == frame.schema["target"] == pl.Int32  # without one, too

@@ -12,7 +12,7 @@ from fringe._records import changes, describe_changes, digest
 from fringe.bench.cards import read_target
 from fringe.bench.experiments import ExperimentSpec, build_plan, resolve, run_experiment
 from fringe.bench.experiments._manifest import SCHEMA, map_setting
-from fringe.bench.experiments._plan_models import written_code
+from fringe.bench.experiments._plan import written_code
 from fringe.models import run_file
 
 plain = st.recursive(

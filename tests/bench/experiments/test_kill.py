@@ -312,13 +312,13 @@ def test_a_claim_of_a_dead_process_is_free_and_that_of_a_living_one_is_not(place
 
 
 def _claim():
-    from fringe.bench.experiments._claims import _content
+    from fringe.bench.experiments._store import _content
 
     return _content("token")
 
 
 def test_a_thread_renews_what_is_claimed(tmp_path, monkeypatch):
-    monkeypatch.setattr("fringe.bench.experiments._claims.LEASE", 0.04)
+    monkeypatch.setattr("fringe.bench.experiments._store.LEASE", 0.04)
     store = Store(tmp_path)
     with store.claim("unit"):
         before = (tmp_path / "claims" / "unit").read_bytes()

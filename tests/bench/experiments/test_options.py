@@ -14,7 +14,7 @@ def test_names_become_an_executor_and_a_device():
     assert isinstance(several.executor, ProcessExecutor)
     assert several.executor.capacity == 2
     with pytest.MonkeyPatch.context() as patched:  # several processes would share one GPU
-        patched.setattr("fringe.bench.experiments._options.resolve_device", lambda name: name)
+        patched.setattr("fringe.bench.experiments._run.resolve_device", lambda name: name)
         assert RunOptions(executor="processes", device="cuda").resolve().executor.capacity == 1
         assert RunOptions(executor="processes", device="cuda", workers=3).resolve().executor.capacity == 3
     executor = ProcessExecutor(1)

@@ -20,8 +20,13 @@ from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, keys_o
 
 from fringe.bench.cards import read_target
 from fringe.bench.experiments import RunLog, RunOptions, run_plan
-from fringe.bench.experiments._executors import POLL_INTERVAL, ProcessExecutor, SerialExecutor, run_tasks
-from fringe.bench.experiments._jobs import perform_or_exit
+from fringe.bench.experiments._executors import (
+    POLL_INTERVAL,
+    ProcessExecutor,
+    SerialExecutor,
+    perform_or_exit,
+    run_tasks,
+)
 from fringe.bench.experiments._results import results_of
 from fringe.bench.experiments._store import CRASH, Store
 from fringe.bench.experiments._tasks import crashes

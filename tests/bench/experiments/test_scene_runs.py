@@ -18,7 +18,7 @@ from fringe.bench.experiments import (
     run_experiment,
 )
 from fringe.bench.experiments import Progress as Callbacks
-from fringe.bench.experiments._examples import open_entry
+from fringe.bench.experiments._manifest import open_entry
 from fringe.data import digits_samples
 from fringe.errors import TransientError
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from fringe import METRICS, FRInGe, FringeError, InputError, Insertion, IntegratedGradients
 from fringe.attribution import PRESET_FORMAT, get_method
-from fringe.bench.experiments import ExperimentSpec, _plan_models, build_plan
+from fringe.bench.experiments import ExperimentSpec, _plan, build_plan
 from fringe.bench.experiments import resolve as look
 
 SMALL = {"methods": ("ig",), "metrics": ("sparseness",)}
@@ -257,7 +257,7 @@ def test_models_need_labels_where_their_architecture_is_one():
     ],
 )
 def test_what_cannot_be_meant_is_named_before_anything_is_loaded(monkeypatch, fields, message):
-    monkeypatch.setattr(_plan_models, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(_plan, "load_model", lambda *_, **__: pytest.fail("a model was loaded"))
     monkeypatch.setattr("fringe.inputs._request.has_efficientnet", lambda: False)
     with pytest.raises(FringeError, match=message) as caught:
         plan_of(**fields)

@@ -336,14 +336,14 @@ def test_a_reproduction_is_estimated_run_and_written_from_python(tmp_path):
         scores = run_experiment(plan, run).scores("vgg19", "ig", name)
     (after,) = estimate_reproduction(base, run, studies=studies)
     assert after.lines() == ["vgg19: nothing left to do"]
-    files = write_reproduction(base, run, tmp_path / "page", studies=studies)
-    assert [path.name for path in files.pages] == ["reproduction.html", "reproduction.md", "reproduction.csv"]
-    text = _plain(files.pages[1].read_text(encoding="utf-8"))
+    pages, _ = write_reproduction(base, run, tmp_path / "page", studies=studies)
+    assert [path.name for path in pages] == ["reproduction.html", "reproduction.md", "reproduction.csv"]
+    text = _plain(pages[1].read_text(encoding="utf-8"))
     assert "Not the paper's networks, whatever they are called: vgg19." in text
     assert "None has the name of a network" not in text
     assert all(f"- {reading.text}\n" in text for reading in READINGS)
     assert "| vgg19 | max_sensitivity | ig | 0.068 ± 0.013 |" in text
-    (row,) = [row for row in csv.DictReader(files.pages[2].open()) if row["method"] == "ig"]
+    (row,) = [row for row in csv.DictReader(pages[2].open()) if row["method"] == "ig"]
     assert (row["value"], float(row["ours"])) == ("0.0678", pytest.approx(scores[0]))
 
 

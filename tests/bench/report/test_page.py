@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from fringe._tables import Cell, Table
 from fringe.bench.experiments import Store
 from fringe.bench.report import Image, Report, Section, build_table, versions_chapter
-from fringe.bench.report._build import ReportInputs, build_report
+from fringe.bench.report._build import build_report
 from fringe.bench.report._render import html_page, markdown_report
 from fringe.plots import signed_map
 
@@ -76,7 +76,7 @@ def run(tmp_path_factory):
     store = runs.store_of(tmp_path_factory.mktemp("page") / "run", about, scores, verdict=verdict, flags=flags)
     found = runs.results(about, scores, curves=curves, verdict=verdict, flags=flags)
     tables = tuple(build_table(found, model) for model in found.models)
-    report = build_report(ReportInputs(Store(store.root), found, tables, None), (f"fringe benchmark {EVIL}",))
+    report = build_report(Store(store.root), found, tables, None, {}, (f"fringe benchmark {EVIL}",))
     return tables, report, html_page(report)
 
 

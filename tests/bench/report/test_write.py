@@ -210,6 +210,24 @@ def test_another_setting_than_the_run_s_makes_no_maps(digits):
         load_experiment(other, "digits", DIGITS["digits"])
 
 
+def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("fringe.bench.experiments._plan.load_model", never)
+    store = Store(digits[0] / "kept", create=False)
+    page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")
+    assert grids(tmp_path / "out") == ["maps-failures.png", "maps-strong.png", "maps-typical.png"]
+    assert "Maps are left out" not in page
+
+
+def test_without_kept_maps_and_without_a_model_there_is_no_grid_but_a_reason(digits, tmp_path):
+    run_plan(plan(), tmp_path / "bare", RunOptions())
+    page = write_report(Store(tmp_path / "bare"), tmp_path / "out").page.read_text(encoding="utf-8")
+    assert "Maps are left out: the run stored no maps" in page
+    assert "name the model digits yourself to have them computed" in page
+
+
 def test_a_kept_map_of_another_size_is_not_drawn(digits, monkeypatch):
     store = Store(digits[0] / "kept", create=False)
     results = read_results(store)

@@ -67,24 +67,20 @@ class Line:
 def summarise_measurement(measurement: Measurement, seed: int) -> Line:
     """Summarise a measurement by estimates and the difference from the best control; ``seed`` keys the resamples."""
     kind = METRICS[str(measurement.settings["metric"])]
-    clusters = measurement.clusters or None
+    clusters, scores_of = measurement.clusters or None, measurement.controls
     score = estimate(measurement.scores, seed, kind.aggregate, clusters=clusters)
     controls = {k: estimate(v, seed, kind.aggregate, clusters=clusters) for k, v in measurement.controls.items()}
     known = {
         name: value.value
         for name, value in controls.items()
-        if math.isfinite(value.value) and (name in BLIND or _is_moved(measurement, name))
+        # a control of the method's map counts where it has other scores than the map
+        if math.isfinite(value.value)
+        and (name in BLIND or is_rival("map", f"{name}:map", *map(np.asarray, (measurement.scores, scores_of[name]))))
     }
     if not known or kind.direction == "none" or measurement.part not in COMPARED:
         return Line(measurement, kind, score, controls)
     rival = (max if kind.direction == "higher" else min)(known, key=lambda name: known[name])
     return Line(measurement, kind, score, controls, rival, _difference(measurement, rival, seed))
-
-
-def _is_moved(measurement: Measurement, control: str) -> bool:
-    """Whether a control of the method's map has other scores than the map."""
-    scores = (np.asarray(column) for column in (measurement.scores, measurement.controls[control]))
-    return is_rival("map", f"{control}:map", *scores)
 
 
 def _difference(measurement: Measurement, control: str, seed: int) -> Difference:
@@ -156,11 +152,16 @@ def _score(line: Line) -> Row:
 def card_report(card: Card, command: str = "") -> Report:
     """Build the page of a card, independent of the output format; ``command`` is the one that made the card."""
     lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
+    names = {"forward": "forward passes", "vjp": "backward passes (VJP)", "jvp": "forward-mode passes (JVP)"}
+    costs: list[Row] = [(name, float(card.passes[key])) for key, name in names.items() if key in card.passes]
+    costs += [("seconds on this machine", card.seconds)] if math.isfinite(card.seconds) else []
     short = (
         Section("Where it fails", lines=failures(card, lines)),
         *([Section("What it is", (card.summary,))] if card.summary else []),
         *([Section("What it assumes", lines=card.assumptions)] if card.assumptions else []),
-        Section("What a map costs", table=_costs(card)),
+        Section(
+            "What a map costs", table=Table(("what", "per image"), costs or [("not measured", None)], "Cost of a map")
+        ),
         *([Section("What was not measured", lines=not_measured(card))] if card.skipped else []),
     )
     parts = list(dict.fromkeys(line.measurement.part for line in lines))
@@ -216,13 +217,6 @@ def write_card(card: Card, folder: str | Path, command: str = "") -> tuple[Path,
     return write_files(Path(folder), content)
 
 
-def _costs(card: Card) -> Table:
-    names = {"forward": "forward passes", "vjp": "backward passes (VJP)", "jvp": "forward-mode passes (JVP)"}
-    rows: list[Row] = [(name, float(card.passes[key])) for key, name in names.items() if key in card.passes]
-    rows += [("seconds on this machine", card.seconds)] if math.isfinite(card.seconds) else []
-    return Table(("what", "per image"), rows or [("not measured", None)], "Cost of a map")
-
-
 def _scores(part: str, lines: Sequence[Line]) -> Section:
     names = list(dict.fromkeys(name for line in lines for name in line.controls))
     has_chance = any(math.isfinite(line.measurement.chance) for line in lines)
@@ -253,7 +247,7 @@ def _checks(card: Card) -> list[Section]:
         sections.append(Section("Theorems and contract", (text,), table))
     if any(card.gates.values()):
         rows = [
-            (scene, gate.name, gate.value, _bounds(gate.least, gate.most), "holds" if gate.holds else "FAILS")
+            (scene, gate.name, gate.value, gate.bounds("≥", "≤"), "holds" if gate.holds else "FAILS")
             for scene, gates in card.gates.items()
             for gate in gates
         ]
@@ -263,13 +257,11 @@ def _checks(card: Card) -> list[Section]:
     return sections
 
 
-def _bounds(least: float | None, most: float | None) -> str:
-    return " and ".join([*([] if least is None else [f"≥ {least:g}"]), *([] if most is None else [f"≤ {most:g}"])])
-
-
 def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
     """Plot paired differences from every control: mass inside for the scenes, and every intervention."""
-    chosen = [line for line in lines if line.kind.direction != "none" and _is_drawn(line.measurement)]
+    drawn = [line for line in lines if line.kind.direction != "none"]
+    parts = ("Interventions", "Scores")
+    chosen = [line for line in drawn if line.measurement.metric == "mass_inside" or line.measurement.part in parts]
     pairs = [(line, name) for line in chosen for name in line.measurement.controls]
     differences = [_difference(line.measurement, name, card.seed) for line, name in pairs]
     adjusted = holm([one.p for one in differences])
@@ -293,7 +285,3 @@ def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
     )
     figure = plot_forest(panels, reference=card.label, title=f"{card.label} against maps that know nothing")
     return Image("controls", caption, png_of(figure))
-
-
-def _is_drawn(measurement: Measurement) -> bool:
-    return measurement.metric == "mass_inside" or measurement.part in ("Interventions", "Scores")

@@ -209,7 +209,10 @@ def verify(
     require_positive("n", n)
     method = read_target(target, trust_code=trust_code)
     require_package(method)
-    chosen = {_title(scene): get_scene(scene) for scene in scenes}
+    chosen = dict[str, Scene]()
+    for scene in scenes:  # by title, with the preset
+        preset = (Reference.parse(scene).rest if isinstance(scene, str) else "") or ""
+        chosen[f"{get_scene(scene).title}{', ' if preset else ''}{preset.replace('_', ' ')}"] = get_scene(scene)
     names = [*(["checks"] if checks else []), *chosen, *PARTS]
     checked, skipped, cards = list[CheckResult](), dict[str, str](), dict[str, Card]()
     for done, name in enumerate(names):
@@ -324,12 +327,6 @@ def card_of(results: Results, method: str, subject: str = "") -> Card:
     )
 
 
-def _title(scene: str | Scene) -> str:
-    """Title of a scene, with its preset."""
-    preset = (Reference.parse(scene).rest if isinstance(scene, str) else None) or ""
-    return f"{get_scene(scene).title}{', ' if preset else ''}{preset.replace('_', ' ')}"
-
-
 @dataclass(frozen=True)
 class DigitImages(Scene):
     """The test digits as they are, for the classes that the given network predicts; the network may use every pixel.
@@ -378,12 +375,10 @@ def _run(
     scene = replace(scene, networks=1) if scene.networks > 1 else scene  # pyright: ignore[reportArgumentType]
     spec = ExperimentSpec(scene={title: scene}, methods={VERIFIED: method}, n=n, seed=seed, shard=n, **metrics)
     resolved, left = resolve(replace(build_plan(spec), controls=BLIND), draw=_draw), list[str]()
-    results = run_in_memory(
-        resolved,
-        progress=RunProgress(
-            ended=lambda report: left.extend(report.left.values() if report.task.method == VERIFIED else ())
-        ),
+    progress = RunProgress(
+        ended=lambda report: left.extend(report.left.values() if report.task.method == VERIFIED else ())
     )
+    results = run_in_memory(resolved, progress=progress)
     failed = results.failures().filter(method=VERIFIED)["reason"]
     reasons = "; ".join(dict.fromkeys([*left, *(why for why in failed if why not in ("diverged", "not_finite"))]))
     cells = [cell for cell in results.coverage() if cell.method == VERIFIED]
@@ -451,22 +446,16 @@ def _difull(method: Attributor, card: Card) -> CheckResult:
 
 def _assumptions(method: Attributor, passes: Mapping[str, float], jvp_use: JVPUse) -> tuple[str, ...]:
     """What a method requires and guarantees, derived from its class and its passes."""
-    lines: list[str] = []
-    if isinstance(method, CallableMethod):
-        lines.append("It is a function, called with one image at a time and with seeded random generators.")
-    if method.is_complete:
-        lines.append("It promises that the map adds up to the change of the score along its path.")
-    else:
-        lines.append("It promises no sum of the map.")
-    baseline = method.record().get("baseline")
-    if baseline is not None:
-        lines.append(f"It compares the input with a baseline: {baseline}.")
-    if method.uses_references:
-        lines.append("It reads reference images of the data.")
-    if jvp_use == "required":
-        lines.append("The model must have forward-mode or second derivatives.")
-    elif passes.get("vjp"):
-        lines.append("The model must be differentiable.")
-    elif passes:
-        lines.append("It asks the model for predictions alone; no derivatives are needed.")
-    return tuple(lines)
+    baseline, needs_jvp = method.record().get("baseline"), jvp_use == "required"
+    is_function, needs_vjp = isinstance(method, CallableMethod), not needs_jvp and bool(passes.get("vjp"))
+    lines = {
+        "It is a function, called with one image at a time and with seeded random generators.": is_function,
+        "It promises that the map adds up to the change of the score along its path.": method.is_complete,
+        "It promises no sum of the map.": not method.is_complete,
+        f"It compares the input with a baseline: {baseline}.": baseline is not None,
+        "It reads reference images of the data.": method.uses_references,
+        "The model must have forward-mode or second derivatives.": needs_jvp,
+        "The model must be differentiable.": needs_vjp,
+        "It asks the model for predictions alone; no derivatives are needed.": passes and not needs_jvp | needs_vjp,
+    }
+    return tuple(line for line, holds in lines.items() if holds)

@@ -47,14 +47,24 @@ def read_target(target: object, *, trust_code: bool = False) -> Attributor:
         return read_target(_imported(target, trust_code=trust_code))
     if isinstance(target, Attributor) or (isinstance(target, type) and issubclass(target, Attributor)):
         return get_method(target)
-    if isinstance(target, type) and _is_captum(target):
-        return _method(target.__name__, "Captum", _call_captum(target))
+    bases = target.__mro__ if isinstance(target, type) and hasattr(target, "attribute") else ()
+    if isinstance(target, type) and any(base.__module__.startswith("captum.attr") for base in bases):
+
+        def attribute(model: nn.Module, inputs: Tensor, target: Tensor, kind: Any = target) -> Any:
+            return kind(model).attribute(inputs.requires_grad_(), target=target)
+
+        attribute.__doc__ = inspect.getdoc(target)
+        return _method(target.__name__, "Captum", attribute)
     if callable(target) and not isinstance(target, (type, nn.Module)):
         name = getattr(target, "__name__", type(target).__name__)
         # a module read from a file has an invented name, so record the file; a notebook's module has no file
         file = getattr(inspect.getmodule(target), "__file__", None)
         source = Path(file).name if file else getattr(target, "__module__", "") or ""
-        return _method(name, source, _call_function(target), _text_around(target))
+        code = ""  # the text of the file that it is written in, or of the function where there is no file
+        for written in (inspect.getmodule(target), target):
+            with contextlib.suppress(Exception):  # a function of a compiled module, or of a program that was typed in
+                code = code or inspect.getsource(cast(Any, written))
+        return _method(name, source, _call_function(target), code)
     hint = "give a name, a method, a class of captum.attr, or a function (model, inputs, target)"
     raise InputError(f"got {target!r}, which is no attribution method", argument="target", hint=hint)
 
@@ -139,14 +149,6 @@ class CountedModule(nn.Module):
         self.part.model.passes.vjp += len(cotangent)
 
 
-def _text_around(function: Function) -> str:
-    """The text of the file that a function is written in, or of the function where there is no file."""
-    for written in (inspect.getmodule(function), function):
-        with contextlib.suppress(Exception):  # a function of a compiled module, or of a program that was typed in
-            return inspect.getsource(cast(Any, written))
-    return ""
-
-
 def _method(name: str, source: str, function: Function, code: str = "") -> Attributor:
     """Define a class for the function, so that the method's settings are plain data."""
     label = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
@@ -158,14 +160,6 @@ def _method(name: str, source: str, function: Function, code: str = "") -> Attri
     }
     kind = dataclass(frozen=True)(type(label, (CallableMethod,), dict(attributes)))
     return cast("type[Attributor]", kind)()
-
-
-def _call_captum(kind: type) -> Function:
-    def call(model: nn.Module, inputs: Tensor, target: Tensor) -> Any:
-        return cast(Any, kind)(model).attribute(inputs.requires_grad_(), target=target)
-
-    call.__doc__ = inspect.getdoc(kind)
-    return call
 
 
 def _call_function(function: Function) -> Function:
@@ -182,10 +176,6 @@ def _call_function(function: Function) -> Function:
 
     call.__doc__ = inspect.getdoc(function)
     return call
-
-
-def _is_captum(kind: type) -> bool:
-    return any(base.__module__.startswith("captum.attr") for base in kind.__mro__) and hasattr(kind, "attribute")
 
 
 def _shaped(values: Tensor, x: Tensor, name: str) -> Tensor:

@@ -106,10 +106,9 @@ class Writer:
         numbers, notes, details = encoded(task)
         with self._transaction():
             shared = [self._fact(created, one) for one in (task.metrics, task.images, task.shared)]
-            number = self._next("task")
-            mark = seal(self.name, number, task.setting, *shared, created, numbers, notes)
-            row = (number, task.setting, *shared, created, numbers, notes, mark)
-            self._db.execute("INSERT INTO task VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            row = (number := self._next("task"), task.setting, *shared, created, numbers, notes)
+            mark = seal(self.name, *row)
+            self._db.execute("INSERT INTO task VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, mark))
             self._db.execute("INSERT INTO detail VALUES (?, ?, ?)", (number, details, seal(mark, details)))
         return replace(task, details=None, row=(self.name, number, mark))
 
@@ -123,21 +122,13 @@ class Writer:
         with self._transaction():
             for image, stored in maps.items():
                 status, content = str(stored.metadata.get("status", "ok")), stored.to_bytes()
-                number = self._next("map")
-                row = (
-                    number,
-                    setting,
-                    image,
-                    status,
-                    content,
-                    seal(self.name, number, setting, image, status, content),
-                )
-                self._db.execute("INSERT INTO map VALUES (?, ?, ?, ?, ?, ?)", row)
+                row = (self._next("map"), setting, image, status, content)
+                self._db.execute("INSERT INTO map VALUES (?, ?, ?, ?, ?, ?)", (*row, seal(self.name, *row)))
 
     def close(self) -> None:
         """Make the file a plain one, without a journal; while somebody reads it, a later run does that."""
         if self.process == os.getpid():  # the connection of another process must not be touched
-            _close(self._db)
+            close(self._db)
 
     def _create(self) -> None:
         marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_FORMAT}"
@@ -172,18 +163,12 @@ class Writer:
     def _insert(self, kind: str, name: str, created: int, content: bytes) -> None:
         if len(content) > RECORD_BYTES:
             raise disk_error(OSError(errno.EFBIG, "more data than can be read back"), self._folder)
-        number = self._next("record")
-        row = (number, kind, name, created, content, seal(self.name, number, kind, name, created, content))
-        self._db.execute("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)", row)
+        row = (self._next("record"), kind, name, created, content)
+        self._db.execute("INSERT INTO record VALUES (?, ?, ?, ?, ?, ?)", (*row, seal(self.name, *row)))
 
 
-def close_abandoned(path: Path) -> None:
-    """Make the file of a writer that died a plain one, unless somebody else is at it."""
-    with contextlib.suppress(sqlite3.Error):
-        _close(sqlite3.connect(path, 0))
-
-
-def _close(db: sqlite3.Connection) -> None:
+def close(db: sqlite3.Connection) -> None:
+    """Close a file, and make it a plain one unless somebody else is at it."""
     with contextlib.suppress(sqlite3.Error):
         db.execute("PRAGMA busy_timeout = 0")
         db.execute("PRAGMA journal_mode = DELETE")
@@ -198,19 +183,16 @@ def _system_errors(folder: Path) -> Generator[None]:
     except OSError as error:
         raise disk_error(error, folder) from error
     except sqlite3.Error as error:
-        is_full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
-        cause = OSError(errno.ENOSPC, "no space left") if is_full else _cause(folder, error)
+        cause = OSError(errno.EIO, str(error))
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
+            cause = OSError(errno.ENOSPC, "no space left")
+        else:
+            try:  # SQLite says of few causes why it cannot write: what a write of our own meets
+                with tempfile.TemporaryFile(dir=folder) as file:
+                    file.write(bytes(2**16))
+            except OSError as met:
+                cause = met
         raise disk_error(cause, folder) from error
-
-
-def _cause(folder: Path, error: sqlite3.Error) -> OSError:
-    """Why SQLite cannot write, which it says of few causes: what a write of our own meets."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(2**16))
-    except OSError as cause:
-        return cause
-    return OSError(errno.EIO, str(error))
 
 
 class Reader(AbstractContextManager["Reader"]):
@@ -235,9 +217,8 @@ class Reader(AbstractContextManager["Reader"]):
 
     def records(self, after: int = 0) -> Iterator[tuple[int, str, str, int, Any]]:
         """Read number, kind, name, time and data of the intact records; facts go to ``facts``."""
-        for number, kind, name, created, content, mark in self._rows(
-            "record", "kind, name, created, content, digest", after
-        ):
+        columns = "kind, name, created, content, digest"
+        for number, kind, name, created, content, mark in self._rows("record", columns, after):
             try:
                 _check(content, mark, self.name, number, kind, name, created, content)
                 if kind != "fact":
@@ -355,10 +336,8 @@ class Reader(AbstractContextManager["Reader"]):
             db = sqlite3.connect(":memory:", isolation_level=None)
             db.deserialize(source)
             return self._guarded(db), len(source)
-        files = [
-            source,
-            *(one for end in ("-wal", "-journal", "-shm") if os.path.lexists(one := Path(f"{source}{end}"))),
-        ]
+        beside = (Path(f"{source}{end}") for end in ("-wal", "-journal", "-shm"))
+        files = [source, *(path for path in beside if os.path.lexists(path))]
         for path in files:
             if not stat.S_ISREG(os.lstat(path).st_mode):
                 raise Damaged(f"{path.name} is no file")

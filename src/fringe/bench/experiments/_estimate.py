@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import torch
 from fringe.bench.experiments._database import Writer, to_json
 from fringe.bench.experiments._executors import Executor, ProcessExecutor
 from fringe.bench.experiments._manifest import Resolved, resolve
-from fringe.bench.experiments._options import RunOptions
 from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._probe import Probe, ProbeOptions, clock_of, stored_bytes
 from fringe.bench.experiments._ray import RayExecutor
+from fringe.bench.experiments._run import RunOptions
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import KeySet, Task, committed_keys, pending_tasks
@@ -228,82 +228,56 @@ def estimate_tasks(
     """Estimate tasks of a plan, of which the stored maps of ``store`` are not made again."""
     options = options or ProbeOptions()
     began, used = time.perf_counter(), time.process_time()
-    total = _Total()
-    for model in resolved.plan.models:
-        _add_model(total, resolved, model.label, tasks, options, store)
+    load, size, map_bytes, durations = 0.0, 0.0, 0.0, [0.0] * len(tasks)
+    costs, metrics, name = list[MethodCost](), Counter[str](), resolved.plan.name
+    for model in (model.label for model in resolved.plan.models):
+        pending = [(index, task) for index, task in enumerate(tasks) if task.model == model]
+        if not pending:
+            continue
+        with _threads(options.threads):
+            probe, opened = Probe(resolved, model, options), tuple[str, ...]()
+            load += probe.load
+            for index, task in pending:  # the images of the last task are open
+                durations[index] = 0.0 if task.images == opened else probe.opening(len(task.images))
+                opened = task.images
+            for method in dict.fromkeys(task.method for _, task in pending):
+                cost, of_method = probe.cost(method), [(i, task) for i, task in pending if task.method == method]
+                first, maps, spent, stored = of_method[0][1], 0, 0.0, frozenset[str]()
+                if store is not None and not first.force:
+                    stored = store.images_with_maps(first.setting)
+                for index, task in of_method:
+                    images = len(task.images)
+                    scores, made = cost.scores(task.metrics, images), 0 if stored.issuperset(task.images) else images
+                    seconds = cost.file(images) + sum(scores.values()) + (cost.maps(images) if made else 0.0)
+                    durations[index] += seconds
+                    metrics.update(scores)
+                    size += cost.file_bytes(images)
+                    maps, spent = maps + made, spent + seconds
+                size, map_bytes = size + cost.shared_bytes, map_bytes + maps * cost.map_bytes
+                forward, jvp, vjp = (maps * passes for passes in cost.passes)
+                names = name, model, method, len(of_method), maps
+                costs.append(MethodCost(*names, forward, jvp, vjp, spent, cost.fraction))
     elapsed, cpu = time.perf_counter() - began, time.process_time() - used
     with _threads(options.threads):
         is_cpu = clock_of(torch.device(options.device)) is time.process_time
     # the processor time of Windows moves in steps of 16 ms, and where nothing is left to do it stands still
     slower, busy = (max(1.0, elapsed / cpu) if cpu else 1.0, 1.0) if is_cpu else (1.0, cpu / elapsed)
-    durations = [seconds for _, seconds in sorted(total.durations.items())]
     # each process begins a file, and with maps another
     empty = Writer(Path(), "", lambda name, content: None).size * min(options.workers, len(tasks))
     images = sum(stored_bytes(len(to_json(list(one)))) for one in {task.images for task in tasks})
     return RunEstimate(
-        study=resolved.plan.name,
+        study=name,
         images=len(resolved.manifest.images),
         models=tuple(model.label for model in resolved.plan.models),
-        costs=tuple(total.costs),
-        metrics=dict(+total.metrics),
-        seconds=slower * (total.load + _makespan([options.share * one for one in durations], options.workers)),
-        cpu_seconds=busy * (total.load + sum(durations)),
-        bytes=round(total.bytes + images + empty),
-        map_bytes=round(total.map_bytes + (empty if total.map_bytes else 0)),
+        costs=tuple(costs),
+        metrics=dict(+metrics),
+        seconds=slower * (load + _makespan([options.share * one for one in durations], options.workers)),
+        cpu_seconds=busy * (load + sum(durations)),
+        bytes=round(size + images + empty),
+        map_bytes=round(map_bytes + (empty if map_bytes else 0)),
         workers=options.workers,
         device=options.device,
     )
-
-
-@dataclass
-class _Total:
-    """What the tasks take; their seconds by their number among all."""
-
-    load: float = 0.0
-    durations: dict[int, float] = field(default_factory=dict[int, float])
-    costs: list[MethodCost] = field(default_factory=list[MethodCost])
-    metrics: Counter[str] = field(default_factory=Counter[str])
-    bytes: float = 0.0
-    map_bytes: float = 0.0
-
-
-def _add_model(
-    total: _Total, resolved: Resolved, model: str, tasks: Sequence[Task], options: ProbeOptions, store: Store | None
-) -> None:
-    """Add what the tasks of a model take."""
-    opened = tuple[str, ...]()
-    pending = [(index, task) for index, task in enumerate(tasks) if task.model == model]
-    if not pending:
-        return
-    with _threads(options.threads):
-        probe = Probe(resolved, model, options)
-        total.load += probe.load
-        for index, task in pending:  # the images of the last task are open
-            total.durations[index] = 0.0 if task.images == opened else probe.opening(len(task.images))
-            opened = task.images
-        for method in dict.fromkeys(task.method for _, task in pending):
-            of_method = [(index, task) for index, task in pending if task.method == method]
-            _add_method(total, resolved.plan.name, probe, of_method, store)
-
-
-def _add_method(total: _Total, plan: str, probe: Probe, tasks: Sequence[tuple[int, Task]], store: Store | None) -> None:
-    """Add what the tasks of a method take."""
-    task, maps, spent = tasks[0][1], 0, 0.0
-    cost = probe.cost(task.method)
-    stored = frozenset[str]() if store is None or task.force else store.images_with_maps(task.setting)
-    for index, task in tasks:
-        images = len(task.images)
-        scores, made = cost.scores(task.metrics, images), 0 if stored.issuperset(task.images) else images
-        seconds = cost.file(images) + sum(scores.values()) + (cost.maps(images) if made else 0.0)
-        total.durations[index] += seconds
-        total.metrics.update(scores)
-        total.bytes += cost.file_bytes(images)
-        maps, spent = maps + made, spent + seconds
-    total.bytes += cost.shared_bytes
-    total.map_bytes += maps * cost.map_bytes
-    forward, jvp, vjp = (maps * passes for passes in cost.passes)
-    names = plan, task.model, task.method
-    total.costs.append(MethodCost(*names, len(tasks), maps, forward, jvp, vjp, spent, cost.fraction))
 
 
 def _makespan(durations: Sequence[float], workers: int) -> float:

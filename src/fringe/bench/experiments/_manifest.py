@@ -16,19 +16,20 @@ from torch import Tensor
 
 import fringe
 from fringe._records import digest
-from fringe.bench.experiments._examples import open_entry, sample_examples
-from fringe.bench.experiments._plan import Plan
-from fringe.bench.experiments._plan_models import PlanModel, refuse_lookalikes, written_code
+from fringe.bench.experiments._plan import Plan, PlanModel, refuse_lookalikes, written_code
+from fringe.bench.scenes import Example, Scene
 from fringe.classifier import Classifier
-from fringe.data import ImageRef, find_inputs
+from fringe.data import ImageError, ImageRef, find_inputs
 from fringe.errors import FringeError, InputError, TargetError, TransientError, first_line, is_misread, is_transient
 from fringe.inputs import (
     ImageEntry,
     ImageSample,
     choose_references,
+    content_digest,
     find_images,
     given_images,
     in_order,
+    open_image_entry,
     sample_images,
 )
 from fringe.models import Answers, LoadedModel, rounding_of
@@ -129,6 +130,67 @@ def first_logits(
     return Answers(logits, rounding_of(model.module))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExampleEntry(ImageEntry):
+    """An ``example`` that a ``scene`` makes, and the digests of the images it is made of (``parts``)."""
+
+    scene: Scene
+    example: Example
+    parts: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """As plain data, with the scene, the cluster and the class."""
+        example = self.example
+        return {**super().record(), "scene": self.label, "cluster": example.cluster, "target": example.target}
+
+
+def sample_examples(
+    scenes: Mapping[str, Scene],
+    networks: Mapping[str, Sequence[LoadedModel]],
+    images: Sequence[ImageRef],
+    counts: Mapping[str, int],
+    seed: int,
+    exclude: Iterable[str],
+    digest: Callable[[Any], str],
+) -> ImageSample:
+    """The examples of scenes by label, made of ``images`` in their order, each with all of its ``networks`` and its
+    number of examples in ``counts``; none is made of an image whose digest is in ``exclude``.
+
+    The name of an example is the ``digest`` of the settings of its scene, the example, and the content of
+    its images. Raises InputError if a scene has fewer examples.
+    """
+    excluded, contents, entries = set(exclude), dict[str, str](), list[ExampleEntry]()
+    if excluded:
+        images = [ref for ref in images if content_digest(ref) not in excluded]
+    for label, scene in scenes.items():
+        for example in scene.examples(networks[label], images, counts[label], seed):
+            for source in example.images:
+                if source not in contents:
+                    contents[source] = content_digest(next(find_inputs([source])))
+            parts = tuple(contents[source] for source in example.images)
+            what = {**asdict(example), "images": parts, "settings": scene.record()}  # not where the images lie
+            ref = ImageRef(f"{label}-{example.id}", f"scene {label}: {example.id}", None, -1)
+            entries.append(ExampleEntry(ref, digest(what), label, scene=scene, example=example, parts=parts))
+    return ImageSample(tuple(entries), ())
+
+
+def open_entry(
+    picture: ImageEntry, model: LoadedModel, exif: Literal["transpose", "ignore"]
+) -> tuple[Tensor, Tensor | None]:
+    """The model's input (C, H, W), and for an example of a scene the pixels (H, W) that the model uses. Raises as
+    :func:`open_image_entry` does."""
+    if not isinstance(picture, ExampleEntry):
+        return open_image_entry(picture, model.preprocessing, exif), None
+    try:
+        x, truth = picture.scene.make(picture.example, model)
+        now = tuple(content_digest(next(find_inputs([source]))) for source in picture.example.images)
+    except (ImageError, OSError) as error:
+        raise TransientError(f"{picture.ref.source}: {error}") from error
+    if now != picture.parts:
+        raise TransientError(f"{picture.ref.source}: an image changed since the run began; run it again")
+    return x, truth
+
+
 @dataclass(frozen=True)
 class Manifest:
     """What a plan stands for, as stored in the run folder; it is read without a model or an image.
@@ -218,10 +280,22 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
     refuse_lookalikes("metrics", plan.metrics)
     for model in plan.models:
         refuse_lookalikes("methods", model.methods)
-    refs = _images_of(plan) if plan.data or not plan.scenes else []  # once: a folder may hold very many
+    refs = list[ImageRef]()
+    if plan.data or not plan.scenes:  # once: a folder may hold very many
+
+        def ignore(argument: str, error: Exception) -> None:
+            """A comparison names itself what leads to none."""
+
+        refs = find_images(plan.data) if plan.sample else list(find_inputs(plan.data, on_error=ignore))
     loaded = {model.label: model.source.load(images=refs) for model in plan.models} if plan.scenes else {}
     drawn, references = (draw or _drawn)(plan, refs, loaded)
     loaded = loaded or {model.label: model.source.load() for model in plan.models}
+    metrics = dict[str, dict[str, Any]]()
+    for label, metric in plan.metrics.items():
+        described = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
+        used, code = metric.record(), written_code(metric)
+        described |= {"summary": metric.aggregate, "settings": used, "key": digest([used, code] if code else used)}
+        metrics[label] = {**described, "limit": plan.limit(label)}
     manifest = Manifest(
         plan=plan.record(),
         images=tuple(picture.record() for picture in drawn.pictures),
@@ -230,7 +304,7 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
             model.label: _settings(plan, model, describe(loaded[model.label], plan.exif), references)
             for model in plan.models
         },
-        metrics={label: _metric(plan, label) for label in plan.metrics},
+        metrics=metrics,
         models={label: {"spec": one.spec, **describe(one, plan.exif)} for label, one in loaded.items()},
         versions=versions(),
         scenes=_scenes(plan, refs, loaded),
@@ -238,26 +312,12 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
     ordered = sorted(drawn.pictures, key=lambda picture: picture.digest not in known)
     pictures = {model.label: [one for one in ordered if one.label == model.scene] for model in plan.models}
     first = {name: first_logits(one, pictures[name], plan.exif) for name, one in loaded.items()} if logits else {}
-    _require_target(plan, first)
-    return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
-
-
-def _require_target(plan: Plan, first: Mapping[str, Answers]) -> None:
-    """Raise TargetError for a class that a model does not have, before all its scores fail."""
-    for label, known in first.items():
-        classes = {len(values) for values in known.values.values() if bool(values.isfinite().all())}
+    for label, answers in first.items():  # before all scores fail
+        classes = {len(values) for values in answers.values.values() if bool(values.isfinite().all())}
         if isinstance(plan.target, int) and classes and plan.target >= max(classes):
             message = f"class {plan.target} does not exist; the model {label} has classes 0 to {max(classes) - 1}"
             raise TargetError(message, argument="target")
-
-
-def _images_of(plan: Plan) -> list[ImageRef]:
-    """The images of a plan; of those that are not sampled without what leads to none."""
-
-    def ignore(argument: str, error: Exception) -> None:
-        """The comparison names it itself."""
-
-    return find_images(plan.data) if plan.sample else list(find_inputs(plan.data, on_error=ignore))
+    return Resolved(plan, manifest, {picture.digest: picture for picture in drawn.pictures}, references, first)
 
 
 def _drawn(
@@ -340,12 +400,3 @@ def _settings(
         )
         for candidate in plan.candidates(model)
     }
-
-
-def _metric(plan: Plan, label: str) -> dict[str, Any]:
-    metric = plan.metrics[label]
-    description = {name: getattr(metric, name) for name in ("title", "direction", "unit", "space", "source")}
-    settings = metric.record()
-    key = digest([settings, code] if (code := written_code(metric)) else settings)
-    description |= {"summary": metric.aggregate, "settings": settings, "key": key}
-    return {**description, "limit": plan.limit(label)}

@@ -249,12 +249,8 @@ def _link(partial: Path, path: Path) -> None:
     except FileExistsError:
         raise
     except (OSError, AttributeError, NotImplementedError) as error:  # no second names on this disk
-        if isinstance(error, OSError) and error.errno not in (
-            errno.EPERM,
-            errno.ENOTSUP,
-            errno.EOPNOTSUPP,
-            errno.ENOSYS,
-        ):
+        lacking = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+        if isinstance(error, OSError) and error.errno not in lacking:
             raise
         with path.open("xb") as file:
             file.write(partial.read_bytes())

@@ -1,14 +1,23 @@
 """Plans: an experiment with every model, method and metric configured."""
 
+import contextlib
+import copy
+import hashlib
 import importlib.util
+import inspect
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import torch
+from torch import nn
+
 from fringe._names import split_path, unique
+from fringe._outputs import OutputKind
 from fringe._urls import url_of
 from fringe.attribution import (
     METHODS,
@@ -20,20 +29,139 @@ from fringe.attribution import (
     read_preset,
     require_package,
 )
-from fringe.bench.experiments._plan_models import ModelSource, PlanModel, scene_models
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
-from fringe.data import SOURCE, ImageError, find_inputs
+from fringe.data import SOURCE, ImageError, ImageRef, find_inputs
 from fringe.errors import InputError, install_hint
 from fringe.evaluation import CONTROLS, Candidate, control_candidates, with_controls
 from fringe.inputs import default_model
 from fringe.metrics import METRICS, Metric, get_metric
-from fringe.models import LoadedModel
+from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
 from fringe.settings import canonical_name, nearest_known, with_settings
 
 #: The paper's setting of FRInGe for a model's architecture, as the name of a method.
 AUTO = "fringe:auto"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from.
+
+    Attributes:
+        spec: Text for :func:`fringe.models.load_model`; a name where ``module`` is given.
+        preprocessing: Replaces the preprocessing of the source.
+        trust_code: Whether code of the model's author may run.
+        module: A model in memory, in place of a source; it needs ``preprocessing``, here or as its attribute.
+        output: What the model returns, as for :class:`fringe.Classifier`.
+        scene: Makes the network, of the model that the fields above name if it requires one.
+        number: Number of the network among those that the scene makes.
+        data: The images that the scene is given.
+        loaded: The model, where it is loaded already.
+    """
+
+    spec: str
+    preprocessing: str | None = None
+    trust_code: bool = False
+    module: nn.Module | None = None
+    output: OutputKind = "auto"
+    scene: Scene | None = None
+    number: int = 0
+    data: tuple[str, ...] = ()
+    loaded: LoadedModel | None = None
+
+    def load(self, device: torch.device | str = "cpu", *, images: Sequence[ImageRef] | None = None) -> LoadedModel:
+        """Load the model in evaluation mode, without parameter gradients; a module in memory is copied. ``images`` are
+        those of ``data``, where they are listed already."""
+        if self.scene is None:
+            return self._given(device)
+        given = self.given()
+        if not self.scene.requires_images:
+            images = []
+        elif images is None:
+            images = list(find_inputs(self.data))
+        loaded = self.scene.network(self.number, given, images)
+        return replace(loaded, module=loaded.module.eval().requires_grad_(False).to(device))
+
+    def given(self) -> LoadedModel | None:
+        """Load the model that the network of a scene is made of, on the CPU; None where it is made of none."""
+        return self._given("cpu") if self.scene is not None and self.scene.requires_model else None
+
+    def _given(self, device: torch.device | str) -> LoadedModel:
+        if self.loaded is not None:
+            module = self.loaded.module
+            devices = {one.device for one in (*module.parameters(), *module.buffers())}
+            elsewhere = any(one.type != torch.device(device).type for one in devices)
+            return replace(self.loaded, module=copy.deepcopy(module).to(device)) if elsewhere else self.loaded
+        recipe = None if self.preprocessing is None else Preprocessing.parse(self.preprocessing)
+        if self.module is None:
+            return load_model(
+                self.spec, trust_code=self.trust_code, preprocessing=recipe, device=device, output=self.output
+            )
+        recipe = recipe or stated_preprocessing(self.module)
+        if recipe is None:
+            raise InputError(
+                "none given for a model in memory", argument="preprocessing", hint="say how images become its inputs"
+            )
+        with torch.no_grad():  # copied weights of a scripted module would be part of a graph
+            module, digest = copy.deepcopy(self.module).eval(), state_digest(self.module)
+        nn.Module.requires_grad_(module, False)  # the method of a scripted module refuses
+        return LoadedModel(self.spec, module.to(device), recipe, None, digest, type(self.module).__name__, self.output)
+
+
+@dataclass(frozen=True)
+class PlanModel:
+    """One model of a plan under a ``label``, and the methods by label that explain it. ``scene`` is the label of the
+    scene whose examples are explained, and ``given`` that of the model that its network is made of; empty for none."""
+
+    label: str
+    source: ModelSource
+    methods: Mapping[str, Attributor]
+    scene: str = ""
+    given: str = ""
+
+
+def scene_models(
+    scenes: Mapping[str, Scene], given: Iterable[PlanModel], data: tuple[str, ...], methods: Mapping[str, Attributor]
+) -> tuple[PlanModel, ...]:
+    """The networks of scenes as models of a plan: ``gridpg:resnet20`` for one that is made of a given model,
+    ``watermark-3`` for number 3 of a scene that trains its own. ``methods`` explain networks that are made of no given
+    model."""
+    made, models = list[PlanModel](), list(given)
+    for label, scene in scenes.items():
+        for model in models if scene.requires_model else [PlanModel("", ModelSource(scene.name), methods)]:
+            for number in range(scene.networks):
+                name = f"{label}:{model.label}" if model.label else label
+                name = f"{name}-{number}" if scene.networks > 1 else name
+                source = replace(model.source, scene=scene, number=number, data=data)
+                made.append(PlanModel(name, source, model.methods, label, model.label))
+    return tuple(made)
+
+
+def refuse_lookalikes(argument: str, named: Mapping[str, Attributor] | Mapping[str, Metric]) -> None:
+    """Raise InputError if two classes have one name and the same settings, by which scores are stored."""
+    for (first, one), (second, other) in combinations(named.items(), 2):
+        kinds = [(type(each), type(getattr(each, "innermost", each))) for each in (one, other)]
+        has_code = hasattr(kinds[0][0], "code") and hasattr(kinds[1][0], "code")  # their keys hold all of their text
+        if kinds[0] != kinds[1] and one.record() == other.record() and not has_code:
+            message = f"{first} and {second} have one name and the same settings, and would share their scores"
+            raise InputError(message, argument=argument, hint="give the class of one of them a `name` of its own")
+
+
+def written_code(configured: Attributor | Metric | None) -> str | None:
+    """Digest of the source text of the functions in the classes of a method or a metric, and in those of the method
+    within it, or of the ``code`` of a function as a method; None if all are of this library, or no text can be read."""
+    kinds = [kind for each in (configured, getattr(configured, "innermost", None)) for kind in type(each).__mro__]
+    texts = [str(kind.code) for kind in kinds if "code" in vars(kind)]
+    for kind in kinds:
+        if kind.__module__.startswith("fringe."):
+            continue
+        for member in vars(kind).values():
+            function = getattr(member, "__func__", getattr(member, "fget", member))
+            if inspect.isfunction(function) and not (function.__module__ or "").startswith(("fringe.", "typing")):
+                with contextlib.suppress(Exception):  # what a dataclass writes has no text; a file may have changed
+                    texts.append(inspect.getsource(function))
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:32] if texts else None
 
 
 @dataclass(frozen=True)
@@ -149,28 +277,43 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     """
     given = spec.model_fields_set
     scenes: dict[str, Scene] = {label: get_scene(scene) for label, scene in spec.scene.items()}
-    texts = _default_metrics(scenes) if spec.metrics is None else spec.metrics
+    if spec.metrics is not None:
+        texts = spec.metrics
+    elif scenes:
+        texts = {name: name for name in (*LOCALISATION, *(name for scene in scenes.values() for name in scene.metrics))}
+    else:
+        texts = {name: name for name, kind in METRICS.items() if kind.by_default}
     metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
     labels = [*spec.methods, *metrics, *scenes]
     texts_of = _by_known_label(spec.set, labels)
-    check_settings(texts_of, labels)
+    for label in texts_of:
+        if label not in labels:
+            message = f"{label!r} is not compared here{nearest_known(label, labels, 0.4)} Compared: {', '.join(labels)}"
+            raise InputError(message, argument="set")
     scenes = {label: with_settings(scene, texts_of.get(label, {})) for label, scene in scenes.items()}
     _check_truth(spec, scenes, metrics)
     metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
     methods = {label: configured(_without_auto(method) or method) for label, method in spec.methods.items()}
     methods = {label: with_settings(method, texts_of.get(label, {})) for label, method in methods.items()}
-    limits = _limits(
-        _by_known_label(spec.limits, [*metrics, *scenes]), {**metrics, **scenes}, required="limits" in given
-    )
+    limits, named = _by_known_label(spec.limits, [*metrics, *scenes]), {**metrics, **scenes}
+    for name in limits if "limits" in given else ():  # a default may name others
+        if name not in named:
+            text = f"{name!r} is no metric of this run{nearest_known(name, named)} Its metrics: {', '.join(named)}"
+            raise InputError(text, argument="limits")
     _require_images("references", *((spec.references,) if spec.references else ()))
     _require_images("data", *spec.data)
-    tuned = None if spec.preset is None else _TunedPreset.read(spec.preset)
+    tuned = None if spec.preset is None else read_preset(Path(spec.preset))
     alone = bool(scenes) and not any(scene.requires_model for scene in scenes.values())
     sources = {} if alone else spec.model or {SOURCE: default_model(spec.data)}
     given_images = not scenes or any(scene.requires_images for scene in scenes.values())
-    data = spec.data or (_default_data(sources) if given_images else ())
+    data = spec.data
+    if not data and given_images:  # the embedded images where every model is the embedded one
+        if any(source != SOURCE for source in sources.values()):
+            raise InputError("none given", argument="data", hint="name a folder of images")
+        data = (SOURCE,)
     models = tuple(_plan_model(spec, label, source) for label, source in _sources(spec, sources).items())
-    models = models if tuned is None else tuned.apply(models)
+    if tuned is not None:
+        models = _with_preset(models, str(spec.preset), tuned[0], tuned[1]["architecture"])
     models = tuple(  # settings also replace those of a preset
         replace(model, methods={label: with_settings(m, texts_of.get(label, {})) for label, m in model.methods.items()})
         for model in models
@@ -184,7 +327,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         scenes=scenes,
         limits={label: n for label, n in limits.items() if label in metrics},
         examples={label: n for label, n in limits.items() if label in scenes},
-        exclude=frozenset[str]() if tuned is None else tuned.images,
+        exclude=frozenset(() if tuned is None else tuned[1]["images"]),
         **{name: getattr(spec, name) for name in _SHARED},
     )
 
@@ -195,14 +338,6 @@ _SHARED = ("name", "n", "sample", "seed", "target", "score", "exif", "references
 
 #: The metrics of an experiment with scenes that names none; its scenes add their own.
 LOCALISATION = ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_hit")
-
-
-def _default_metrics(scenes: Mapping[str, Scene]) -> Mapping[str, Any]:
-    """The metrics that are computed by default; with scenes those of localisation."""
-    if not scenes:
-        return {name: name for name, kind in METRICS.items() if kind.by_default}
-    more = (name for scene in scenes.values() for name in scene.metrics)
-    return {name: name for name in dict.fromkeys((*LOCALISATION, *more))}
 
 
 def _check_truth(spec: ExperimentSpec, scenes: Mapping[str, Scene], metrics: Mapping[str, Metric]) -> None:
@@ -249,26 +384,6 @@ def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[st
     return result
 
 
-def check_settings(settings: Mapping[str, Any], labels: Iterable[str]) -> None:
-    """Raise InputError for settings of a method or metric that is not among the ``labels``."""
-    labels = list(labels)
-    for label in settings:
-        if label not in labels:
-            message = f"{label!r} is not compared here{nearest_known(label, labels, 0.4)} Compared: {', '.join(labels)}"
-            raise InputError(message, argument="set")
-
-
-def _limits(limits: Mapping[str, int], metrics: Mapping[str, Metric | Scene], *, required: bool) -> dict[str, int]:
-    """The limits of the plan's metrics and scenes; those of a default may name others."""
-    for name in limits:
-        if required and name not in metrics:
-            message = (
-                f"{name!r} is no metric of this run{nearest_known(name, metrics)} Its metrics: {', '.join(metrics)}"
-            )
-            raise InputError(message, argument="limits")
-    return {name: n for name, n in limits.items() if name in metrics}
-
-
 def _require_images(argument: str, *texts: str) -> None:
     """Raise InputError for a text that names nothing; what is there is listed once, when the plan is resolved."""
     for text in texts:
@@ -278,13 +393,6 @@ def _require_images(argument: str, *texts: str) -> None:
             next(find_inputs([text]))
         except ImageError as error:
             raise InputError(str(error), argument=argument) from error
-
-
-def _default_data(models: Mapping[str, Any]) -> tuple[str, ...]:
-    """The embedded images where every model is the embedded one."""
-    if all(spec == SOURCE for spec in models.values()):
-        return (SOURCE,)
-    raise InputError("none given", argument="data", hint="name a folder of images")
 
 
 def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, ModelSource]:
@@ -303,52 +411,39 @@ def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, Model
 
 
 def _plan_model(spec: ExperimentSpec, label: str, source: ModelSource) -> PlanModel:
+    """A model with its methods; ``fringe:auto`` is the paper's setting for its architecture, or that for any network
+    where the paper has none."""
     methods: dict[str, Attributor] = {}
     for name, method in spec.methods.items():
-        plain = _without_auto(method)
-        methods[name] = configured(method) if plain is None else get_method(plain).around(_paper_setting(label, source))
+        if (plain := _without_auto(method)) is None:
+            methods[name] = configured(method)
+            continue
+        architecture = source.load().architecture
+        is_known = architecture in preset_names()
+        if not is_known:
+            text = f"{label}: the paper has no setting for {architecture}; fringe:paper is used"
+            warnings.warn(text, stacklevel=3)
+        methods[name] = get_method(plain).around(FRInGe.preset(architecture if is_known else "paper"))
     return PlanModel(label, source, methods)
 
 
-def _paper_setting(label: str, source: ModelSource) -> FRInGe:
-    """The paper's setting for a model's architecture, or that for any network where it has none."""
-    architecture = source.load().architecture
-    if architecture in preset_names():
-        return FRInGe.preset(architecture)
-    warnings.warn(f"{label}: the paper has no setting for {architecture}; fringe:paper is used", stacklevel=4)
-    return FRInGe.preset("paper")
-
-
-@dataclass(frozen=True)
-class _TunedPreset:
-    """A ``method`` as the file ``path`` sets it for an ``architecture``, and the ``images`` that it was tuned on."""
-
-    path: str
-    method: Attributor
-    architecture: str
-    images: frozenset[str]
-
-    @classmethod
-    def read(cls, path: str) -> "_TunedPreset":
-        method, metadata = read_preset(Path(path))
-        return cls(path, method, metadata["architecture"], frozenset(metadata["images"]))
-
-    def apply(self, models: tuple[PlanModel, ...]) -> tuple[PlanModel, ...]:
-        """The models with this setting in place of the method's own. Raises InputError where it fits none."""
-        name, architectures = self.method.name, {model.label: model.source.load().architecture for model in models}
-        fitting = [model.label for model in models if architectures[model.label] == self.architecture]
-        if not fitting:
-            known = ", ".join(architectures.values())
-            message = f"{self.path!r} was tuned for {self.architecture!r}; the models are {known}"
-            raise InputError(message, argument="preset")
-        if any(name not in model.methods for model in models if model.label in fitting):
-            message = f"{self.path!r} sets {name}, which is not among the methods"
-            hint = f"call the one that it replaces so, as in methods='{name}={self.method.label}'"
-            raise InputError(message, argument="preset", hint=hint)
-        return tuple(
-            replace(model, methods={**model.methods, name: self.method}) if model.label in fitting else model
-            for model in models
-        )
+def _with_preset(
+    models: tuple[PlanModel, ...], path: str, method: Attributor, architecture: str
+) -> tuple[PlanModel, ...]:
+    """The models with the ``method`` as the file ``path`` sets it for an ``architecture``. Raises InputError where it
+    fits none."""
+    name, architectures = method.name, {model.label: model.source.load().architecture for model in models}
+    fitting = [model.label for model in models if architectures[model.label] == architecture]
+    if not fitting:
+        message = f"{path!r} was tuned for {architecture!r}; the models are {', '.join(architectures.values())}"
+        raise InputError(message, argument="preset")
+    if any(name not in model.methods for model in models if model.label in fitting):
+        message = f"{path!r} sets {name}, which is not among the methods"
+        hint = f"call the one that it replaces so, as in methods='{name}={method.label}'"
+        raise InputError(message, argument="preset", hint=hint)
+    return tuple(
+        replace(model, methods={**model.methods, name: method}) if model.label in fitting else model for model in models
+    )
 
 
 def planned_work(

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fringe.bench.experiments._executors import Executor, TaskFailure
-from fringe.bench.experiments._jobs import Job, TaskReport, perform_or_exit
+from fringe.bench.experiments._executors import Executor, Job, TaskFailure, TaskReport, perform_or_exit
 from fringe.bench.experiments._tasks import Task
 from fringe.errors import FringeError, InputError, TransientError, first_line, install_hint
 

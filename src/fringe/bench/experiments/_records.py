@@ -23,7 +23,7 @@ MAP = np.dtype(
     [("target", "<i4"), ("batch", "<i4"), ("verdict", "u1")]
     + [(name, "<f8") for name in ("confidence", "forward", "jvp", "vjp", "seconds")]
 )
-_NO_TARGET = np.iinfo(np.int32).min
+NO_TARGET = np.iinfo(np.int32).min
 _TYPES = {"curve": np.float32, "extra": np.float64, "diagnostic": np.float64}
 
 #: Arrays of a task by name.
@@ -167,10 +167,20 @@ class StoredTask:
             if row.flags or row.error is not None:
                 error = None if row.error is None else escape_surrogates(row.error)  # it may name a file
                 notes.setdefault((tuple(row.flags), error), []).append(m * shape[1] + i)
-            for name, values in _named(row, is_first=first[row.image] is row):
+            named: list[tuple[str, Sequence[float]]] = [(f"curve/{row.metric_key}/{n}", v) for n, v in row.curves]
+            named += [(f"extra/{row.metric_key}/{name}", (value,)) for name, value in row.extras]
+            if first[row.image] is row:
+                named += [(f"diagnostic//{name}", (value,)) for name, value in row.diagnostics]
+            for name, values in named:
                 columns.setdefault(name, [None] * shape[1])[i] = values
         verdicts = list(dict.fromkeys(row.verdict for row in first.values() if row.verdict is not None))
-        maps = np.array([_map_of(first[image], verdicts) for image in images], MAP)
+        numbers, maps = {None: 0, **{name: i + 1 for i, name in enumerate(verdicts)}}, np.empty(shape[1], MAP)
+        for image, i in images.items():
+            row = first[image]
+            target, confidence = NO_TARGET if row.target is None else row.target, row.confidence
+            confidence = np.nan if confidence is None else confidence
+            passes = row.forward, row.jvp, row.vjp, row.seconds
+            maps[i] = (target, row.batch, numbers[row.verdict], confidence, *passes)
         labels = {row.metric_key: row.metric for row in rows}
         names = {"model": rows[0].model, "method": rows[0].method, "labels": [labels[key] for key in metrics]}
         return cls(
@@ -209,7 +219,7 @@ class StoredTask:
                 metric=self.shared["labels"][m],
                 image_id=known[image]["id"] if image in known else "",
                 label=known[image]["label"] if image in known else None,
-                target=None if made["target"] == _NO_TARGET else int(made["target"]),
+                target=None if made["target"] == NO_TARGET else int(made["target"]),
                 confidence=None if np.isnan(confidence) else confidence,
                 score=None if np.isnan(score) else score,
                 status=STATUSES[self.status[m, i]],  # pyright: ignore[reportArgumentType]
@@ -222,11 +232,6 @@ class StoredTask:
                 **{name: float(made[name]) for name in ("forward", "jvp", "vjp", "seconds")},
                 batch=int(made["batch"]),
             )
-
-
-def targets_of(maps: NDArray[Any]) -> NDArray[np.float64]:
-    """The targets of maps, NaN where there is none."""
-    return np.where(maps["target"] == _NO_TARGET, np.nan, maps["target"].astype(np.float64))
 
 
 def tasks_of(records: Iterable[ScoreRecord]) -> list[StoredTask]:
@@ -246,23 +251,6 @@ def read_ragged(details: Details, name: str, images: int) -> Iterator[NDArray[An
     ends = np.cumsum(np.maximum(lengths, 0))
     for i in range(images):
         yield None if lengths[i] < 0 else values[ends[i] - lengths[i] : ends[i]]
-
-
-def _map_of(row: ScoreRecord, verdicts: list[str]) -> tuple[Any, ...]:
-    target, confidence = (
-        _NO_TARGET if row.target is None else row.target,
-        np.nan if row.confidence is None else row.confidence,
-    )
-    verdict = 0 if row.verdict is None else verdicts.index(row.verdict) + 1
-    return target, row.batch, verdict, confidence, row.forward, row.jvp, row.vjp, row.seconds
-
-
-def _named(row: ScoreRecord, *, is_first: bool) -> Iterator[tuple[str, Sequence[float]]]:
-    """Curves and extras of a record by name, and the diagnostics of the first record of an image."""
-    yield from ((f"curve/{row.metric_key}/{name}", values) for name, values in row.curves)
-    yield from ((f"extra/{row.metric_key}/{name}", (value,)) for name, value in row.extras)
-    if is_first:
-        yield from ((f"diagnostic//{name}", (value,)) for name, value in row.diagnostics)
 
 
 def _ragged(name: str, column: Sequence[Sequence[float] | None]) -> dict[str, NDArray[Any]]:

@@ -1,8 +1,8 @@
-"""Results: the scores that a plan requires, as one table."""
+"""Results: the scores that a plan requires, read from tasks into arrays, and from arrays into tables."""
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.bench.experiments._manifest import Manifest
-from fringe.bench.experiments._records import ScoreRecord, StoredTask
-from fringe.bench.experiments._scores import PlanScores, Records, Source
+from fringe.bench.experiments._records import (
+    MAP,
+    MISSING,
+    NO_TARGET,
+    OK,
+    STATUSES,
+    Details,
+    ScoreRecord,
+    StoredTask,
+    read_ragged,
+    tasks_of,
+)
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import Key, manifests, versions_of
 from fringe.errors import InputError
@@ -23,69 +33,163 @@ if TYPE_CHECKING:
     import polars as pl  # of the extra bench, which :func:`fringe.compare` does without
 
 Column = NDArray[np.float64]
+#: What holds for a map whatever the metric, as the tables show it.
+_OF_MAP = ("target", "confidence", "status", "verdict", "forward", "jvp", "vjp", "seconds")
 
 
-@dataclass(frozen=True)
-class CellStatus:
-    """Scores of one model, method and metric.
+class ScoreArrays:
+    """The scores of a plan as arrays (settings, metrics, images). Of several tasks with one score a valid one counts,
+    and of those the last.
 
     Attributes:
-        model, method, metric: Labels of the plan.
-        required: Images that the plan asks for.
-        scored: Images with a score, or of which the metric says that it is not defined.
-        failed: Images that were computed and have no score, for a recorded reason.
+        score: Scores, NaN where there is none.
+        status: Places in ``STATUSES``.
+        note: Places in ``notes``: flags and error of each score.
+        map: Places in ``maps``, the records of ``MAP`` of all ``tasks``; -1 where the score is missing.
     """
 
-    model: str
-    method: str
-    metric: str
-    required: int
-    scored: int
-    failed: int
+    def __init__(self, manifest: Manifest, tasks: Iterable[StoredTask]):
+        keys = [manifest.setting_key(model, method) for model, named in manifest.settings.items() for method in named]
+        names = keys, [m["key"] for m in manifest.metrics.values()], [image["digest"] for image in manifest.images]
+        self._places = tuple({name: i for i, name in enumerate(dict.fromkeys(one))} for one in names)
+        shape = tuple(map(len, self._places))
+        self.score, self.status = np.full(shape, np.nan), np.zeros(shape, np.uint8)
+        self.note, self.notes = np.zeros(shape, np.int32), {((), None): 0}
+        self.map, self.tasks, self._first = np.full(shape, -1, np.int32), list[StoredTask](), [0]
+        maps, verdicts = list[bytes](), {"": 0}
+        known = dict[tuple[int, int], tuple[Any, Any]]()  # many tasks share their names
+        for task in tasks:
+            s, names = self._places[0].get(task.setting), (id(task.metrics), id(task.images))
+            if s is None:
+                continue
+            if names not in known:
+                known[names] = self._where(task)
+            self._add(task, s, *known[names])
+            words = [verdicts.setdefault(word, len(verdicts)) for word in ("", *task.notes["verdicts"])]
+            made = task.maps
+            if words != list(range(len(words))):
+                made = made.copy()
+                made["verdict"] = np.array(words, np.uint8)[task.maps["verdict"]]
+            maps.append(made.tobytes())
+        self.maps, self.verdicts = np.frombuffer(b"".join(maps), MAP), [None, *list(verdicts)[1:]]
 
-    @property
-    def missing(self) -> int:
-        """Images that are not computed."""
-        return self.required - self.scored - self.failed
+    def _where(self, task: StoredTask) -> tuple[Any, Any]:
+        """Which scores of a task are asked for, and where they belong."""
+        at = [
+            np.array([p.get(n, -1) for n in names])
+            for p, names in zip(self._places[1:], (task.metrics, task.images), strict=True)
+        ]
+        source, target = [np.flatnonzero(one >= 0) for one in at], [one[one >= 0] for one in at]
+        if all(len(one) and (np.diff(one) == 1).all() for one in (*source, *target)):  # views are faster than copies
+            slices = [slice(int(one[0]), int(one[-1]) + 1) for one in (*source, *target)]
+            return tuple(slices[:2]), tuple(slices[2:])
+        return np.ix_(*source), np.ix_(*target)
+
+    def _add(self, task: StoredTask, s: int, source: Any, target: Any) -> None:
+        status, before = task.status[source], self.status[s][target]
+        rows = np.broadcast_to(np.arange(len(task.images), dtype=np.int32) + self._first[-1], task.status.shape)
+        values = [(self.score, task.scores[source]), (self.status, status), (self.map, rows[source])]
+        if task.notes["scores"] or before.any():
+            notes = np.zeros(task.status.size, np.int32)
+            for flags, error, positions in task.notes["scores"]:
+                notes[positions] = self.notes.setdefault((tuple(flags), error), len(self.notes))
+            values.append((self.note, notes.reshape(task.status.shape)[source]))
+        is_better = (status != MISSING) & ((status == OK) | (before != OK))
+        for array, value in values:
+            array[s][target] = value if is_better.all() else np.where(is_better, value, array[s][target])
+        self.tasks.append(task)
+        self._first.append(self._first[-1] + len(task.images))
+
+    def tasks_at(self, rows: NDArray[Any]) -> NDArray[np.intp]:
+        """Places in ``tasks`` of rows of ``maps``, -1 for none."""
+        return np.where(rows < 0, -1, np.searchsorted(self._first, rows, "right") - 1)
+
+    def column(self, name: str, setting: str, metric_key: str) -> NDArray[Any]:
+        """A part (images,) of the array of a name."""
+        return getattr(self, name)[self._places[0][setting], self._places[1][metric_key]]
+
+    @cached_property
+    def words(self) -> list[tuple[tuple[str, ...], str | None]]:
+        """Flags and error by place."""
+        return list(self.notes)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method under one metric on n images."""
+    """One method under one metric on the n images that the plan asks for."""
 
-    _scores: PlanScores
-    _name: tuple[str, str, str]
+    _results: "Results"
+    model: str
+    method: str
+    metric: str
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A part (n,) of the array of a name."""
+        results, limit = self._results, self._results.manifest.metrics[self.metric]["limit"]
+        column = results._column(name, self.model, self.method, self.metric)  # pyright: ignore[reportPrivateUsage]
+        return column[:limit]
+
+    @cached_property
+    def _counts(self) -> tuple[int, int, int]:
+        status = self.column("status")
+        return len(status), int((status == OK).sum()), int((status == MISSING).sum())
 
     @property
-    def frame(self) -> "pl.DataFrame":
-        """The rows of :attr:`Results.frame` for these images, in their order."""
-        model, method, metric = self._name
-        return self._scores.method_frame(model, method).filter(metric=metric)
+    def required(self) -> int:
+        """Number of images that the plan asks for."""
+        return self._counts[0]
 
     @property
-    def scores(self) -> Column:
-        """Scores (n,), NaN where there is none."""
-        return self._scores.column("score", *self._name)
+    def scored(self) -> int:
+        """Number of images with a score, or of which the metric says that it is not defined."""
+        return self._counts[1]
 
     @property
     def missing(self) -> int:
         """Number of images that were not computed."""
-        required, scored, failed = self._scores.counts(*self._name)
-        return required - scored - failed
+        return self._counts[2]
 
     @property
     def failed(self) -> int:
         """Number of images that were computed and have no score."""
-        return self._scores.counts(*self._name)[2]
+        return self.required - self.scored - self.missing
+
+    @property
+    def frame(self) -> "pl.DataFrame":
+        """The rows of :attr:`Results.frame` for these images, in their order."""
+        return self._results.method_frame(self.model, self.method).filter(metric=self.metric)
+
+    @property
+    def scores(self) -> Column:
+        """Scores (n,), NaN where there is none."""
+        return self.column("score")
 
     @property
     def rows(self) -> tuple[ScoreRecord | None, ...]:
         """All that is stored of each score (n), None where an image was not computed."""
-        return self._scores.rows(*self._name)
+        manifest, records = self._results.manifest, dict[tuple[int, str], ScoreRecord]()
+        at, key = self.column("map"), manifest.metrics[self.metric]["key"]
+        images = manifest.images_of(self.model, self.metric)
+        known = {image["digest"]: image for image in images}
+        for number, task, details in self._results._details(at):  # pyright: ignore[reportPrivateUsage]
+            rows = (row for row in task.rows(details, known) if row.metric_key == key)
+            records |= {(number, row.image): row for row in rows}
+        numbers = self._results.arrays.tasks_at(at).tolist()
+        return tuple(records.get((n, image["digest"])) for n, image in zip(numbers, images, strict=True))
+
+    def reasons(self) -> list[tuple[int, str]]:
+        """The positions of the images that were computed and have no score, each with the reason."""
+        status, note, words = self.column("status"), self.column("note"), self._results.arrays.words
+        return [(i, words[note[i]][1] or STATUSES[status[i]]) for i in np.flatnonzero(status > OK).tolist()]
 
     def flags(self) -> dict[str, int]:
-        """Count how often each flag of the metric is set."""
-        return self._scores.flags(*self._name)
+        """Count how often each flag of the metric is set, the first that is met first."""
+        result = Counter[str]()
+        numbers, first, counts = np.unique(self.column("note"), return_index=True, return_counts=True)
+        for index in np.argsort(first):
+            for flag in self._results.arrays.words[numbers[index]][0]:
+                result[flag] += int(counts[index])
+        return dict(result)
 
 
 class Results:
@@ -100,15 +204,38 @@ class Results:
             its map: ``forward``, ``jvp``, ``vjp`` (passes) and ``seconds``.
     """
 
-    def __init__(self, manifest: Manifest, source: Source, tasks: Sequence[StoredTask] | None = None):
-        self.manifest, self._tasks = manifest, tasks
-        self._source = source
-        self._scores = PlanScores(manifest, source, self._read)
+    def __init__(self, manifest: Manifest, source: Store | None, tasks: Sequence[StoredTask] | None = None):
+        self.manifest, self._source, self._tasks = manifest, source, tasks
+        self._last: tuple[tuple[str, str], pl.DataFrame] | None = None
 
     def _read(self) -> Sequence[StoredTask]:
         """The tasks, read once."""
-        self._tasks = self._source.tasks() if self._tasks is None else self._tasks
+        if self._tasks is None:
+            self._tasks = () if self._source is None else self._source.tasks()
         return self._tasks
+
+    @cached_property
+    def arrays(self) -> ScoreArrays:
+        """All scores, without details."""
+        return ScoreArrays(self.manifest, self._read())
+
+    @cached_property
+    def _positions(self) -> Mapping[str, NDArray[np.int64]]:
+        return {model: np.asarray(self.manifest.positions(model), np.int64) for model in self.models}
+
+    def _column(self, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
+        """A part of an array for the images of a model."""
+        key = self.manifest.metrics[metric]["key"]
+        return self.arrays.column(name, self.manifest.setting_key(model, method), key)[self._positions[model]]
+
+    def _details(self, rows: NDArray[Any]) -> Iterator[tuple[int, StoredTask, Details]]:
+        """Read the details of the tasks of rows of maps: place, task and details."""
+        at = self.arrays.tasks_at(rows)
+        numbers = {id(self.arrays.tasks[n]): n for n in np.unique(at[at >= 0]).tolist()}
+        tasks = [self.arrays.tasks[number] for number in numbers.values()]
+        in_memory = ((task, task.details or {}) for task in tasks)
+        read = in_memory if self._source is None else self._source.details(tasks)
+        return ((numbers[id(task)], task, details) for task, details in read)
 
     @cached_property
     def frame(self) -> "pl.DataFrame":
@@ -127,7 +254,73 @@ class Results:
         Returns:
             This part of :attr:`frame`.
         """
-        return self._scores.method_frame(model, method)
+        if self._last is None or self._last[0] != (model, method):
+            self._last = (model, method), self._frame(model, method)
+        return self._last[1]
+
+    def _frame(self, model: str, method: str) -> "pl.DataFrame":
+        import polars as pl
+
+        manifest, metrics, word = self.manifest, self.manifest.metrics, pl.Categorical
+        images, counts = manifest.images_of(model), [len(manifest.positions(model, metric)) for metric in metrics]
+        setting = manifest.setting_key(model, method)
+
+        def constant(value: Any, kind: Any) -> pl.Series:
+            plain = pl.String if kind == word else kind
+            return pl.repeat(value, sum(counts), dtype=plain, eager=True).cast(kind)
+
+        def by_metric(values: Iterable[str]) -> pl.Series:
+            numbers = np.repeat(np.arange(len(counts)), counts)
+            return pl.Series(list(values), dtype=word)[numbers]
+
+        def by_image(name: str, kind: Any) -> pl.Series:
+            column = pl.Series([image[name] for image in images], dtype=kind)
+            return pl.concat([column[:count] for count in counts]) if counts else column[:0]
+
+        def stored(name: str) -> NDArray[Any]:
+            parts = [self.cells[model, method, metric].column(name) for metric in metrics]
+            return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+        status, note, words = stored("status"), stored("note"), self.arrays.words
+        of_map = self._of_map(stored("map"), status)
+        errors, flags = [error for _, error in words], [list(named) for named, _ in words]
+        return pl.DataFrame(
+            {
+                "model": constant(model, word),
+                "method": constant(method, word),
+                "control": constant("control" in manifest.settings[model][method]["method"], pl.Boolean),
+                "setting": constant(setting, word),
+                "metric": by_metric(metrics),
+                "metric_key": by_metric(metric["key"] for metric in metrics.values()),
+                "image": by_image("digest", pl.String).cast(word),
+                "image_id": by_image("id", pl.String),
+                "label": by_image("label", pl.Int32),
+                "target": of_map["target"],
+                "confidence": of_map["confidence"],
+                "score": pl.Series(stored("score"), dtype=pl.Float64).fill_nan(None),
+                "status": of_map["status"],
+                "error": pl.Series(errors, dtype=pl.String)[note],
+                "verdict": of_map["verdict"],
+                "flags": pl.Series([*flags, None], dtype=pl.List(pl.String))[np.where(status == MISSING, -1, note)],
+                **{name: of_map[name] for name in ("forward", "jvp", "vjp", "seconds")},
+            }
+        )
+
+    def _of_map(self, at: NDArray[Any], status: NDArray[Any]) -> "dict[str, pl.Series]":
+        """Columns of the maps at some places, null where there is none (-1)."""
+        import polars as pl
+
+        empty = np.zeros(1, MAP)
+        maps = np.concatenate([self.arrays.maps, empty])[at]
+        numbers = {
+            name: np.where(at < 0, np.nan, maps[name]) for name in ("confidence", "forward", "jvp", "vjp", "seconds")
+        }
+        columns = {name: pl.Series(values).fill_nan(None) for name, values in numbers.items()}
+        target = np.where((at < 0) | (maps["target"] == NO_TARGET), np.nan, maps["target"].astype(np.float64))
+        columns["target"] = pl.Series(target).fill_nan(None).cast(pl.Int32)
+        columns["verdict"] = pl.Series(self.arrays.verdicts, dtype=pl.Categorical)[maps["verdict"].astype(np.int64)]
+        columns["status"] = pl.Series(STATUSES, dtype=pl.Categorical)[status.astype(np.int64)]
+        return columns
 
     def map_frame(self, model: str, method: str) -> "pl.DataFrame":
         """One row per computed image of a method, with values of its map that do not depend on a metric.
@@ -140,7 +333,19 @@ class Results:
             ``method``, ``image``, ``target``, ``confidence``, ``status``, ``verdict``, ``forward``, ``jvp``, ``vjp``
             and ``seconds`` of its first valid score, or else of its first score, in the order of the images.
         """
-        return self._scores.map_frame(model, method)
+        import polars as pl
+
+        metrics, limits = self.manifest.metrics, [[metric["limit"]] for metric in self.manifest.metrics.values()]
+        status, at = (np.stack([self._column(n, model, method, m) for m in metrics]) for n in ("status", "map"))
+        is_asked = np.arange(status.shape[1]) < np.array(limits)
+        rank = np.where(is_asked, (status != MISSING).astype(np.int8) + (status == OK), 0)
+        images = np.flatnonzero(rank.max(0) > 0)
+        best = rank.argmax(0)[images]
+        columns = self._of_map(at[best, images], status[best, images])
+        digests = [self.manifest.images[index]["digest"] for index in self._positions[model][images].tolist()]
+        names = {"method": [method] * len(digests), "image": digests}
+        texts = {name: pl.Series(text, dtype=pl.Categorical) for name, text in names.items()}  # 4 bytes, not 48
+        return pl.DataFrame({**texts, **{name: columns[name] for name in _OF_MAP}})
 
     def curves(self, model: str, method: str, names: Mapping[str, str]) -> dict[str, list[Column]]:
         """Read curves of a method.
@@ -153,7 +358,20 @@ class Results:
         Returns:
             By metric, the curves of its images that have one, (N + 1,) each, in the order of the images.
         """
-        return self._scores.curves(model, method, names)
+        columns = {metric: self.cells[model, method, metric].column("map") for metric in names}
+        positions = {image["digest"]: i for i, image in enumerate(self.manifest.images_of(model))}
+        made_by = {metric: self.arrays.tasks_at(column).tolist() for metric, column in columns.items()}
+        lines: dict[str, dict[int, Any]] = {metric: {} for metric in names}
+        for number, task, details in self._details(np.concatenate([np.empty(0, np.int32), *columns.values()])):
+            for metric, name in names.items():
+                full = f"curve/{self.manifest.metrics[metric]['key']}/{name}"
+                if full not in task.shared["details"]:
+                    continue
+                for image, values in zip(task.images, read_ragged(details, full, len(task.images)), strict=True):
+                    i = positions.get(image, len(positions))
+                    if i < len(made_by[metric]) and made_by[metric][i] == number and values is not None:
+                        lines[metric][i] = values
+        return {metric: [of[i] for i in sorted(of)] for metric, of in lines.items()}
 
     @cached_property
     def versions(self) -> Mapping[str, Mapping[str, int]]:
@@ -202,7 +420,7 @@ class Results:
             for method in self.methods(model)
             for metric in self.metrics
         ]
-        return {name: Cell(self._scores, name) for name in names}
+        return {name: Cell(self, *name) for name in names}
 
     def cell(self, model: str, method: str, metric: str) -> Cell:
         """Select one method under one metric.
@@ -244,13 +462,13 @@ class Results:
             return None
         return tuple(image["cluster"] for image in self.manifest.images_of(model, metric))
 
-    def coverage(self) -> list[CellStatus]:
+    def coverage(self) -> list[Cell]:
         """Count the scores of every model, method and metric.
 
         Returns:
             The counts, in the order of the plan.
         """
-        return [CellStatus(*name, *self._scores.counts(*name)) for name in self.cells]
+        return list(self.cells.values())
 
     def missing(self) -> list[str]:
         """Describe every part of the table in which images were not computed.
@@ -276,7 +494,7 @@ class Results:
         for model, method in dict.fromkeys((model, method) for model, method, _ in self.cells):
             scores, images = Counter[str](), dict[str, set[int]]()
             for metric in self.metrics:
-                for position, reason in self._scores.failed(model, method, metric):
+                for position, reason in self.cells[model, method, metric].reasons():
                     scores[reason] += 1
                     images.setdefault(reason, set()).add(position)
             rows += [
@@ -344,4 +562,4 @@ def results_of(store: Store, manifest: Manifest, tasks: Sequence[StoredTask] | N
 
 def results_from(manifest: Manifest, records: Mapping[Key, ScoreRecord]) -> Results:
     """Results of a manifest from records in memory."""
-    return Results(manifest, Records(records.values()))
+    return Results(manifest, None, tasks_of(records.values()))

@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from fringe._names import Reference
 from fringe._process import Interrupted as Interrupted
 from fringe._process import interruptible as interruptible
 from fringe._progress import log as logger
 from fringe._progress import shown
 from fringe._records import changes, describe_changes, digest
 from fringe._text import counted
-from fringe.bench.experiments._executors import SerialExecutor, run_tasks
-from fringe.bench.experiments._jobs import Job, RunLog, State, TaskReport
+from fringe.bench.experiments._executors import (
+    Executor,
+    Job,
+    ProcessExecutor,
+    RunLog,
+    SerialExecutor,
+    State,
+    TaskReport,
+    run_tasks,
+)
 from fringe.bench.experiments._manifest import Resolved, resolve, with_methods, without_growth
-from fringe.bench.experiments._options import RunOptions
 from fringe.bench.experiments._places import warn
 from fringe.bench.experiments._plan import Plan, build_plan
+from fringe.bench.experiments._ray import RayExecutor
 from fringe.bench.experiments._records import ScoreRecord
 from fringe.bench.experiments._results import Results, results_from, results_of
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec
-from fringe.bench.experiments._status import describe_failures
 from fringe.bench.experiments._store import CRASH, PLAN, Store
 from fringe.bench.experiments._tasks import (
     Key,
@@ -35,12 +46,17 @@ from fringe.bench.experiments._tasks import (
     Requirements,
     Task,
     committed_keys,
+    crashes,
     failed_keys,
+    manifests,
     mixed,
+    orphaned,
     pending_tasks,
     versions_of,
 )
 from fringe.errors import InputError, TransientError
+from fringe.models import resolve_device
+from fringe.settings import Options
 
 #: Lines of one kind that :func:`describe_run` shows.
 SHOWN = 5
@@ -48,6 +64,58 @@ SHOWN = 5
 Level = Literal["info", "warning", "error"]
 #: States of tasks by their name in a record.
 _STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
+
+
+class RunOptions(Options):
+    """How a plan is run; none of it changes a number. The descriptions of the fields are the help of the flags.
+
+    In Python, ``executor`` may also be an executor. It is None for this process, or for processes if a number of
+    workers is given.
+    """
+
+    expected: ClassVar[Mapping[str, str]] = {"timeout": "a number of seconds of at least 1"}
+
+    device: str = Field("cpu", description="auto, cpu, cuda, cuda:1, ...")
+    batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
+    executor: Any = Field(
+        None, description="serial, processes, or ray[:ADDRESS]. Default: serial, or processes if workers are given."
+    )
+    workers: NonNegativeInt = Field(0, description="Worker processes. Default: one for each core or free GPU.")
+    timeout: float | None = Field(None, ge=1, description="Longest time of a task; needs worker processes.")
+    save_maps: bool = Field(False, description="Store every map: a metric added later needs no new ones.")
+    amend: bool = Field(False, description="Let other settings replace those of the folder.")
+    retry: bool = Field(False, description="Compute failed scores again.")
+    renew: bool = Field(False, description="Recall the results of a model whose logits changed.")
+
+    def resolve(self) -> Self:
+        """Return the options with an executor in place of its name, and a device in place of "auto". Raises InputError
+        for a device that does not exist, and for workers or a timeout of an executor without processes."""
+        if self.executor is not None and not isinstance(self.executor, str):
+            return self.model_copy(update={"device": resolve_device(self.device)})
+        name = self.executor or ("processes" if self.workers else "serial")
+        if name == "serial" and self.workers:
+            raise InputError("a serial run has no workers", argument="workers", hint="leave out one of the two")
+        if self.timeout is not None and name == "serial":
+            message = "a task that takes too long is ended with its process"
+            raise InputError(message, argument="timeout", hint="add workers=1, or more")
+        # the machines of a cluster have their own devices
+        device = self.device if name.startswith("ray") and self.device != "auto" else resolve_device(self.device)
+        alone = name == "processes" and device.startswith("cuda")  # each process would fill the same GPU
+        executor = make_executor(name, self.workers or (1 if alone else None), self.timeout)
+        return self.model_copy(update={"executor": executor, "device": device})
+
+
+def make_executor(name: str, workers: int | None = None, timeout: float | None = None) -> Executor:
+    """Make the executor ``serial``, ``processes``, ``ray`` or ``ray:ADDRESS``. Without ``workers``, there is one for
+    each core, or as many as a cluster has room for. Raises InputError for another name."""
+    if name == "serial":
+        return SerialExecutor()
+    if name == "processes":
+        return ProcessExecutor(workers or os.cpu_count() or 1, timeout)
+    reference = Reference.parse(name)
+    if reference.head == "ray":
+        return RayExecutor(reference.rest or None, workers=workers, timeout=timeout)
+    raise InputError(f"got {name!r}, expected serial, processes, ray or ray:ADDRESS", argument="executor")
 
 
 @dataclass
@@ -203,44 +271,31 @@ def run_plan(
     stays. Raises FringeError for a plan, folder or model that cannot be used; TransientError for trouble of the disk,
     and Interrupted on a signal, before the run begins.
     """
-    with interruptible():
-        return _run(plan, root, options, progress or Progress(), session)
-
-
-def _run(plan: Plan, root: Path, options: RunOptions, progress: Progress, session: Session | None) -> RunResult:
-    if session is None:
-        store, resolved = _open(plan, root)
-    else:
-        store, resolved = session.store, with_methods(session.resolved, plan)
-    with contextlib.ExitStack() as stack:
+    with interruptible(), contextlib.ExitStack() as stack:
         if session is None:
+            store, resolved = _open(plan, root)
             stack.enter_context(store)
+        else:
+            store, resolved = session.store, with_methods(session.resolved, plan)
         # of two runs that begin at once with other settings the second sees the plan of the first
         with store.claim(f"plan-{plan.name.casefold()}", wait=True):
             _check_compatible(store, resolved, amend=options.amend)
             if session is None:
                 require_same_logits(store, resolved, renew=options.renew)
             store.write_record(PLAN, plan.name, resolved.manifest.record())
-        return _compute(store, resolved, options, progress, session)
-
-
-def _compute(
-    store: Store, resolved: Resolved, options: RunOptions, progress: Progress, session: Session | None
-) -> RunResult:
-    log, cause, quarantined, failed_before = RunLog(), None, (), 0
-    plan = resolved.plan
-    try:
-        tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
-        logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), store.root)
-        progress.began(resolved, tasks)
-        job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
-        executor = options.executor or SerialExecutor()
-        if session is not None and isinstance(executor, SerialExecutor):
-            executor = session.executor  # it has the model and the images already
-        run_tasks(job, tasks, log, progress.ended, executor)
-    except (Interrupted, TransientError) as error:
-        logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
-        cause = error
+        log, cause, quarantined, failed_before, progress = RunLog(), None, (), 0, progress or Progress()
+        try:
+            tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
+            logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), store.root)
+            progress.began(resolved, tasks)
+            job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
+            executor = options.executor or SerialExecutor()
+            if session is not None and isinstance(executor, SerialExecutor):
+                executor = session.executor  # it has the model and the images already
+            run_tasks(job, tasks, log, progress.ended, executor)
+        except (Interrupted, TransientError) as error:
+            logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
+            cause = error
     return RunResult(resolved, log, cause, quarantined, failed_before)
 
 
@@ -381,3 +436,60 @@ def describe_run(result: RunResult, store: Store) -> list[tuple[Level, str]]:
         text = f"{result.stopped}; what is computed is in {store.root}: run the same command again to go on"
         lines.append(("error", text))
     return lines
+
+
+#: Name of the method that a search scores.
+TRIAL = "trial"
+_COUNTED = ("model", "method", "metric", "required", "scored", "failed", "missing")
+
+
+def read_status(run: Path) -> dict[str, Any]:
+    """Describe a run folder, to which nothing is written, as JSON data. Raises InputError if it holds no run.
+
+    ``plans`` by name, with the numbers of required, scored, failed and missing scores of each model, method and metric
+    under ``cells``; ``set_aside`` tasks that ended their process; ``invalidated`` tasks that no plan asks for;
+    ``damaged`` files; and the number of stored ``trials`` of a search.
+    """
+    store = Store(run, create=False)
+    tasks, plans = store.tasks(), manifests(store)
+    unused = orphaned(tasks, plans.values())
+    quarantined = crashes(store, tasks)
+    results = {name: results_of(store, manifest, tasks) for name, manifest in plans.items()}
+    return {
+        "run": str(run),
+        "plans": {
+            name: {
+                "images": len(manifest.images),
+                "not_read": list(manifest.missing),
+                "cells": [{key: getattr(cell, key) for key in _COUNTED} for cell in results[name].coverage()],
+                "failures": results[name].failures().drop("images").to_dicts(),
+                "versions": versions_of(tasks, manifest),
+            }
+            for name, manifest in plans.items()
+        },
+        "set_aside": [{name: c[name] for name in ("model", "method", "images", "reason")} for c in quarantined],
+        "invalidated": [task for task in unused if task["method"] != TRIAL],
+        "damaged": store.damaged(),
+        "trials": sum(task["method"] == TRIAL for task in unused),
+    }
+
+
+def describe_failures(
+    failures: Sequence[Mapping[str, Any]], crashes: Sequence[Mapping[str, Any]], limit: int
+) -> list[str]:
+    """Describe the rows of :meth:`Results.failures` in one line per reason, most frequent first, with the affected
+    methods; then ``crashes``, the tasks that end their process. After ``limit`` lines one counts the others."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for entry in failures:
+        groups.setdefault((entry["model"], entry["reason"]), []).append(entry)
+    totals = {key: sum(entry["scores"] for entry in group) for key, group in groups.items()}
+    lines = list[str]()
+    for model, reason in sorted(groups, key=lambda key: -totals[key]):
+        methods = ", ".join(entry["method"] for entry in groups[model, reason])
+        lines.append(f"{counted(totals[model, reason], 'score')} of {methods} on {model}: {reason}")
+    lines += [
+        f"set aside: {task['method']} on {task['model']}, {counted(len(task['images']), 'image')}: {task['reason']}"
+        for task in crashes
+    ]
+    more = len(lines) - limit
+    return [*lines[:limit], f"and {counted(more, 'other reason')}"] if more > 0 else lines

@@ -11,9 +11,8 @@ from torch import Tensor
 from fringe._records import digest
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
-from fringe.bench.experiments._examples import ExampleEntry, open_entry
-from fringe.bench.experiments._manifest import Resolved, describe, first_logits, versions
-from fringe.bench.experiments._plan_models import PlanModel
+from fringe.bench.experiments._manifest import ExampleEntry, Resolved, describe, first_logits, open_entry, versions
+from fringe.bench.experiments._plan import PlanModel
 from fringe.bench.experiments._records import ScoreRecord, Status, StoredMap
 from fringe.bench.experiments._tasks import Task
 from fringe.classifier import Classifier
@@ -27,7 +26,7 @@ from fringe.errors import (
     is_transient,
     model_error,
 )
-from fringe.evaluation import Candidate, Evaluator, MethodResult, Progress, one_by_one
+from fringe.evaluation import Evaluator, MethodResult, Progress, one_by_one
 from fringe.inputs import open_references
 from fringe.metrics import EvaluationContext, Scores
 from fringe.models import LoadedModel
@@ -129,11 +128,19 @@ class TaskRunner:
         def evaluate(group: _ImageBatch) -> _Evaluated | str:
             return self._evaluate(context, task, group, stored or {})
 
-        for group, evaluated in one_by_one(groups, evaluate, _error, _ImageBatch.alone):
+        def failed_why(evaluated: _Evaluated | str) -> str | None:
+            return evaluated if isinstance(evaluated, str) else evaluated.metadata[0].get("error")
+
+        for group, evaluated in one_by_one(groups, evaluate, failed_why, _ImageBatch.alone):
             if isinstance(evaluated, str):
                 left |= dict.fromkeys(group.images, evaluated)
             else:
-                rows += self._rows(task, group, evaluated)
+                of_images = list(zip(group.images, evaluated.metadata, evaluated.faults, strict=True))
+                rows += [
+                    self._row(task, image, metric, **{**metadata, **_score(evaluated.scores[metric], at, fault)})
+                    for metric in task.metrics
+                    for at, (image, metadata, fault) in enumerate(of_images)
+                ]
                 if evaluated.maps is not None:
                     made = zip(group.images, evaluated.maps, evaluated.metadata, strict=True)
                     maps |= {image: StoredMap(values, metadata, current) for image, values, metadata in made}
@@ -169,7 +176,10 @@ class TaskRunner:
             _stop_at_device_error(error, f"{task.method} on {task.model}")
             if is_transient(error):
                 return first_line(error)
-            row = _failed(candidate, task, len(group.images), error)
+            size, text = len(group.images), f"{type(error).__name__}: {first_line(error)}"
+            empty = Scores(torch.full((size,), torch.nan, dtype=torch.float64))
+            scores, faults = dict.fromkeys(task.metrics, empty), ("failed",) * size
+            row = MethodResult(candidate.label, candidate.control, {}, scores, faults, errors=(text,) * size)
         metadata = [_image_metadata(group, row, index) for index in range(len(group.images))]
         return _Evaluated(row.scores, row.faults, metadata, row.maps)
 
@@ -298,15 +308,6 @@ class TaskRunner:
             return self._resolved.plan.target
         return torch.tensor([entry.ref.label for entry in entries], device=self._device)
 
-    def _rows(self, task: Task, group: _ImageBatch, evaluated: _Evaluated) -> list[ScoreRecord]:
-        """One record for each image and metric of a batch."""
-        of_images = list(zip(group.images, evaluated.metadata, evaluated.faults, strict=True))
-        return [
-            self._row(task, image, metric, **{**metadata, **_score(evaluated.scores[metric], at, fault)})
-            for metric in task.metrics
-            for at, (image, metadata, fault) in enumerate(of_images)
-        ]
-
     def _row(self, task: Task, image: str, metric: str, **fields: Any) -> ScoreRecord:
         empty: dict[str, Any] = {"target": None, "confidence": None, "score": None}
         return ScoreRecord(
@@ -320,11 +321,6 @@ class TaskRunner:
             label=self._records[image]["label"],
             **{**empty, **fields},
         )
-
-
-def _error(evaluated: _Evaluated | str) -> str | None:
-    """Why a batch has no scores, or will have them in a later run; None where it has."""
-    return evaluated if isinstance(evaluated, str) else evaluated.metadata[0].get("error")
 
 
 def _evaluate_stored(evaluator: Evaluator, group: _ImageBatch, stored: Mapping[str, StoredMap]) -> _Evaluated | None:
@@ -386,10 +382,3 @@ def _stop_at_device_error(error: Exception, where: str) -> None:
         if is_device_error(cause):
             raise TransientError(f"{where}: the device failed ({first_line(cause)})") from error
         cause = cause.__cause__
-
-
-def _failed(candidate: Candidate, task: Task, size: int, error: Exception) -> MethodResult:
-    empty = Scores(torch.full((size,), torch.nan, dtype=torch.float64))
-    scores, faults = dict.fromkeys(task.metrics, empty), ("failed",) * size
-    text = f"{type(error).__name__}: {first_line(error)}"
-    return MethodResult(candidate.label, candidate.control, {}, scores, faults, errors=(text,) * size)

@@ -162,8 +162,14 @@ def _plan_problem(name: str, record: Any) -> str:
     if problem := _problem(_Manifest, record):
         return problem
     known = cast(dict[str, Any], record)
-    try:  # names are printed; those of files may be any
-        json.dumps(_without_files(known), ensure_ascii=False).encode()
+    # names are printed; those of files may be any, whose bytes need not be UTF-8
+    labels = {part: list(known["plan"][part]) for part in ("models", "preprocessing")}
+    plan = {**known["plan"], **labels, "data": [], "references": None}
+    models = {label: {**model, "spec": None} for label, model in known["models"].items()}
+    images = [{**image, "source": None} for image in known["images"]]
+    try:
+        printed = {**known, "plan": plan, "models": models, "images": images, "missing": []}
+        json.dumps(printed, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return "a name holds half of a character"
     parts = known["settings"].keys(), known["models"].keys(), known["plan"]["methods"].keys()
@@ -172,15 +178,6 @@ def _plan_problem(name: str, record: Any) -> str:
     labels = {image.get("scene") for image in known["images"]}
     is_scenic = labels <= known["scenes"].keys() if known.get("scenes") else labels <= {None}
     return "" if is_scenic else "its images are of no scene"
-
-
-def _without_files(record: dict[str, Any]) -> dict[str, Any]:
-    """The record of a plan without what may hold the name of a file, whose bytes need not be UTF-8."""
-    labels = {part: list(record["plan"][part]) for part in ("models", "preprocessing")}
-    plan = {**record["plan"], **labels, "data": [], "references": None}
-    models = {label: {**model, "spec": None} for label, model in record["models"].items()}
-    images = [{**image, "source": None} for image in record["images"]]
-    return {**record, "plan": plan, "models": models, "images": images, "missing": []}
 
 
 @cache

@@ -77,10 +77,6 @@ def _models(value: Any) -> dict[str, Any]:
     return unique(pairs, "model", "tell them apart with LABEL=SPEC")
 
 
-def _data(value: Any) -> tuple[str, ...]:
-    return _required(_texts(value, "data"), "data")
-
-
 def _configurable(value: Any, info: ValidationInfo) -> dict[str, Any]:
     """Methods, metrics or scenes by label: texts, configured objects, or pairs of a label and either."""
     argument = str(info.field_name)
@@ -129,15 +125,9 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
         if isinstance(value, Mapping):
             leaves += _leaves(cast(Mapping[str, Any], value), f"{prefix}{key}.")
         else:
-            leaves.append((f"{prefix}{key}", _as_text(value)))
+            typed = "none" if value is None else value if isinstance(value, str) else json.dumps(value, default=str)
+            leaves.append((f"{prefix}{key}", typed))
     return leaves
-
-
-def _as_text(value: Any) -> str:
-    """A value as one would type it."""
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _limits(value: Any) -> dict[str, int]:
@@ -194,7 +184,7 @@ class ExperimentSpec(Options):
     model: Annotated[Mapping[str, Any], PlainValidator(_models)] = Field(
         {}, description="SPEC or LABEL=SPEC; may be repeated. embedded:digits needs none."
     )
-    data: Annotated[tuple[str, ...], PlainValidator(_data)] = Field(
+    data: Annotated[tuple[str, ...], PlainValidator(lambda value: _required(_texts(value, "data"), "data"))] = Field(
         (), description="Images, folders or embedded:digits; may be repeated."
     )
     methods: Annotated[Mapping[str, Any], PlainValidator(_configurable)] = Field(

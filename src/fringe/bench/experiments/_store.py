@@ -8,9 +8,10 @@ valid ones that of the later file. A file that is full is closed, and the next o
 import contextlib
 import json
 import os
+import sqlite3
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,23 +23,8 @@ from torch import Tensor
 from fringe._files import RECORD_BYTES, read_regular, require_local
 from fringe._process import fate_of, process_name
 from fringe._urls import url_of
-from fringe.bench.experiments._claims import Claims
-from fringe.bench.experiments._database import (
-    FULL,
-    FULL_REMOTE,
-    MAPS_SUFFIX,
-    SUFFIX,
-    Reader,
-    Writer,
-    close_abandoned,
-)
-from fringe.bench.experiments._places import (
-    Bucket,
-    Folder,
-    is_database,
-    warn,
-    writer_of,
-)
+from fringe.bench.experiments._database import FULL, FULL_REMOTE, MAPS_SUFFIX, SUFFIX, Reader, Writer, close
+from fringe.bench.experiments._places import Bucket, Folder, is_database, warn, writer_of
 from fringe.bench.experiments._records import Details, ScoreRecord, StoredMap, StoredTask
 from fringe.bench.experiments._shapes import CRASH, LOGITS, VOID, Damaged, record_problem
 from fringe.bench.experiments._shapes import PLAN as PLAN
@@ -52,6 +38,72 @@ V = TypeVar("V")
 MARKER = "fringe-run.json"
 FORMAT = 3
 _MARKER_CONTENT = json.dumps({"format": FORMAT}).encode()
+
+
+#: Seconds after which a claim that nobody renewed belongs to no living process.
+LEASE = 120.0
+
+
+class Claims:
+    """The claims of a process in a run folder."""
+
+    def __init__(self, files: Folder):
+        self._files, self._mine, self._mutex = files, dict[str, str](), threading.Lock()
+        self._stopped = threading.Event()
+        self._renewing: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def claim(self, key: str, *, wait: bool) -> Generator[bool]:
+        """Claim a name; False if another process has it, unless this is to ``wait``."""
+        name, token, is_taken = f"claims/{key}", os.urandom(8).hex(), False
+        try:
+            while not (is_taken := self._files.create(name, _content(token))):
+                if _is_stale(self._files.read(name)):
+                    self._files.remove(name)
+                elif wait:
+                    time.sleep(0.05)
+                else:
+                    break
+            if is_taken:
+                self._renew(name, token)
+            yield is_taken
+        finally:  # also where a signal came just after the file was made
+            with self._mutex:
+                self._mine.pop(name, None)
+                if token.encode() in (self._files.read(name) or b""):
+                    self._files.remove(name)
+
+    def stop(self) -> None:
+        """Renew no claim any more."""
+        self._stopped.set()
+
+    def _renew(self, name: str, token: str) -> None:
+        self._mine[name] = token
+        if self._renewing is None or not self._renewing.is_alive():
+            self._stopped.clear()
+            self._renewing = threading.Thread(target=self._renew_all, daemon=True)
+            self._renewing.start()
+
+    def _renew_all(self) -> None:
+        while not self._stopped.wait(LEASE / 4):
+            for name, token in list(self._mine.items()):
+                with self._mutex, contextlib.suppress(Exception):  # the next write says what is wrong
+                    if name in self._mine:
+                        self._files.write(name, _content(token))
+
+
+def _content(token: str) -> bytes:
+    return json.dumps({"process": process_name(), "time": time.time(), "token": token}).encode()
+
+
+def _is_stale(claim: bytes | None) -> bool:
+    """Whether a claim belongs to no living process; False if it is gone."""
+    try:
+        holder = json.loads(claim or b"")
+        fate, age = fate_of(holder["process"]), time.time() - holder["time"]
+        return fate == "gone" or (fate == "unknown" and age > LEASE)
+    except (ValueError, KeyError, TypeError, RecursionError):  # not written by this program
+        return claim is not None
 
 
 @dataclass
@@ -139,10 +191,8 @@ class Store(AbstractContextManager["Store"]):
         if create:
             if MARKER in names:
                 self.files.set_aside(MARKER)
-            if not has_results and not beside:
-                self.files.begin(
-                    (MARKER, "claims", "done", "aside")
-                )  # the mark, too: another may have begun here just now
+            if not has_results and not beside:  # the mark, too: another may have begun here just now
+                self.files.begin((MARKER, "claims", "done", "aside"))
             self.files.write(MARKER, _MARKER_CONTENT)
 
     def _other_content(self) -> str:
@@ -163,7 +213,8 @@ class Store(AbstractContextManager["Store"]):
         if not isinstance(self.files, Bucket):
             for name, state in self.files.names().items():
                 if is_database(name) and state is None and fate_of(writer_of(name)) == "gone":
-                    close_abandoned(self.root / name)
+                    with contextlib.suppress(sqlite3.Error):  # somebody else may be at it
+                        close(sqlite3.connect(self.root / name, 0))
 
     def clean(self) -> None:
         """Remove what dead processes were writing, and set damaged files aside: what is intact in them is written
@@ -343,7 +394,7 @@ class Store(AbstractContextManager["Store"]):
         damaged are left out."""
         known = self._rows_of_maps(setting)
         rows = ((known[image][0], (image, known[image][1])) for image in images if image in known)
-        read = self._each(rows, _read_map, "it is made again")
+        read = self._each(rows, lambda reader, row: reader.map(row[1]), "it is made again")
         return {row[0]: stored for row, (of, image, stored) in read if (of, image) == (setting, row[0])}
 
     def images_with_maps(self, setting: str) -> frozenset[str]:
@@ -384,7 +435,3 @@ class Store(AbstractContextManager["Store"]):
             return None if content is None else int(content)
         self.refresh()
         return self._since.get(key)
-
-
-def _read_map(reader: Reader, row: tuple[str, int]) -> tuple[str, str, StoredMap]:
-    return reader.map(row[1])

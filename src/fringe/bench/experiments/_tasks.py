@@ -152,38 +152,20 @@ def pending_tasks(manifest: Manifest, done: Iterable[Key], shard: int, *, force:
         for start in range(0, len(numbered), shard):
             block = numbered[start : start + shard]
             for method, setting in keys.items():
-                left = [(i, image) for i, image in block if image not in complete[setting]]
-                for metrics, lacking in _by_lacking(manifest, setting, left, done).items():
+                by_metrics: dict[tuple[str, ...], list[str]] = {}  # the images by the metrics that they lack
+                for i, image in block:
+                    if image in complete[setting]:
+                        continue
+                    present = done.metrics(setting, image)
+                    known = manifest.metrics.items()
+                    metrics = tuple(n for n, one in known if i < one["limit"] and one["key"] not in present)
+                    by_metrics.setdefault(metrics, []).append(image)
+                for metrics, lacking in by_metrics.items():
+                    if not metrics:
+                        continue
                     metric_keys = tuple(manifest.metrics[label]["key"] for label in metrics)
                     tasks.append(Task(model, method, setting, metrics, metric_keys, tuple(lacking), force))
     return tasks
-
-
-def _by_lacking(
-    manifest: Manifest, setting: str, images: Iterable[tuple[int, str]], done: KeySet
-) -> dict[tuple[str, ...], list[str]]:
-    """Images, given with their positions in the plan, by the metrics that they lack under a setting."""
-    result: dict[tuple[str, ...], list[str]] = {}
-    for index, image in images:
-        present = done.metrics(setting, image)
-        metrics = tuple(
-            label
-            for label, metadata in manifest.metrics.items()
-            if index < metadata["limit"] and metadata["key"] not in present
-        )
-        if metrics:
-            result.setdefault(metrics, []).append(image)
-    return result
-
-
-@dataclass(frozen=True)
-class OrphanedTask:
-    """A committed task that no plan of the folder requires, and why."""
-
-    model: str
-    method: str
-    images: int
-    reason: str
 
 
 def committed_keys(store: Store, *, failures: bool = True, tasks: Iterable[StoredTask] | None = None) -> KeySet:
@@ -251,15 +233,15 @@ def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
     ]
 
 
-def orphaned(tasks: Iterable[StoredTask], plans: Iterable[Manifest]) -> list[OrphanedTask]:
-    """Committed tasks that no plan requires, each with the difference to what the plans require now."""
+def orphaned(tasks: Iterable[StoredTask], plans: Iterable[Manifest]) -> list[dict[str, Any]]:
+    """Committed tasks that no plan requires: ``model``, ``method``, how many ``images``, and as ``reason`` the
+    difference to what the plans require now."""
     current = list(plans)
     required = [Requirements(manifest) for manifest in current]
-    return [
-        OrphanedTask(task.shared["model"], task.shared["method"], len(task.images), _reason(task, current))
-        for task in tasks
-        if not any(one.any_of(task) for one in required)
-    ]
+    unused = [task for task in tasks if not any(one.any_of(task) for one in required)]
+    numbers = [{"images": len(task.images), "reason": _reason(task, current)} for task in unused]
+    names = [{name: task.shared[name] for name in ("model", "method")} for task in unused]
+    return [{**named, **known} for named, known in zip(names, numbers, strict=True)]
 
 
 def _reason(task: StoredTask, plans: list[Manifest]) -> str:

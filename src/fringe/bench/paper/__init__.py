@@ -6,11 +6,11 @@ What draws is loaded when it is used: the command line shows the options of a st
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fringe.bench.paper._estimate import estimate_reproduction
 from fringe.bench.paper._studies import (
     PAPER_STUDIES,
     PaperStudy,
     StudySpec,
+    estimate_reproduction,
     paper_study,
     read_search_space,
     study_plans,

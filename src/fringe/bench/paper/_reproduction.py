@@ -53,14 +53,6 @@ class ComparedValue:
         return abs(self.ours.value - self.paper.value) <= self.ours.half + self.paper.half
 
 
-@dataclass(frozen=True)
-class ReproductionFiles:
-    """The comparison as HTML, Markdown and CSV; and the figures of the studies, with the numbers of the sweep."""
-
-    pages: tuple[Path, ...]
-    figures: tuple[Path, ...]
-
-
 def compare_with_paper(results: Mapping[str, Results], timings: Iterable[Timing] = ()) -> list[ComparedValue]:
     """List every number of the paper for which there is one of ours, from results by study and from run times."""
     one_by_one = [t for t in timings if t.mode == "sequential"]
@@ -69,7 +61,12 @@ def compare_with_paper(results: Mapping[str, Results], timings: Iterable[Timing]
 
     def measurement(value: PaperValue, method: str) -> Measurement | None:
         if value.study != "runtime":
-            return _measurement(value, method, results[value.study]) if value.study in results else None
+            known, cell = results.get(value.study), (value.model, method, value.metric)
+            if known is None or cell not in known.cells:
+                return None
+            summary, seed = known.manifest.metrics[value.metric]["summary"], int(known.manifest.plan["seed"])
+            result = estimate(known.scores(*cell), seed, summary)
+            return Measurement(result.value, result.half, result.n)
         timing = by_method.get((value.model, method))
         ratio = ratios.get(method, {}).get((value.model, "sequential"))
         if timing is not None and value.metric == SECONDS:
@@ -123,8 +120,9 @@ def write_reproduction(
     device: str = "cpu",
     batch_size: BatchSize = "auto",
     on_timings: Callable[[Sequence[Timing]], None] = lambda timings: None,
-) -> ReproductionFiles:
-    """Draw the figures of the studies, measure run times, and write the page into ``out``.
+) -> tuple[tuple[Path, ...], list[Path]]:
+    """Draw the figures of the studies, measure run times, and write the page into ``out``. Return the page as HTML,
+    Markdown and CSV; and the figures, with the numbers of the sweep.
 
     The page is written before the run times are measured, which may take hours, and again after. It shows the studies
     of the same images and networks in the run folder, also those of an earlier call. With "runtime" among the
@@ -142,14 +140,7 @@ def write_reproduction(
         part = stored_timings(plan, path, device=device, batch_size=batch_size, measuring="runtime" in studies)
         on_timings(part)
         timings += part
-    pages = _write_page(base, run, out, timings, figures)
-    return ReproductionFiles(pages, tuple(figures))
-
-
-def _caption(name: str) -> str:
-    """Return what a figure of this file name shows."""
-    kind, _, which = name.partition("-")
-    return f"{_CAPTIONS[kind]}: {which}" if which else _CAPTIONS[kind]
+    return _write_page(base, run, out, timings, figures), figures
 
 
 def _write_page(
@@ -157,34 +148,31 @@ def _write_page(
 ) -> tuple[Path, ...]:
     """Write our numbers beside the paper's: as a page with figures, as Markdown, and as CSV."""
     store = Store(run, create=False)
-    plans = {name: manifest.plan for name, manifest in manifests(store).items()}
-    stored = [name for name in STUDIES if name in plans]
-    same = [name for name in stored if _is_of(plans[name], base.record())]
+    plans, record = manifests(store), base.record()
+
+    def is_same(plan: Mapping[str, Any]) -> bool:  # the same images, and those networks under these names
+        alike = all(plan[name] == record[name] for name in ("data", "seed", "target", "score", "exif"))
+        return alike and all(record["models"].get(label, spec) == spec for label, spec in plan["models"].items())
+
+    same = [name for name in STUDIES if name in plans and is_same(plans[name].plan)]
     rows = compare_with_paper({name: read_results(store, name) for name in same}, timings)
-    notes = [*_notes(base), *_timing_notes(timings)]
-    images = [Image("", _caption(path.stem), path.read_bytes()) for path in figures if path.suffix == ".png"]
+    ratios = [  # seconds of another machine are no reproduction
+        f"{model}, {mode}: {name} takes {number(ratio)} times as long as IG on {timings[0].device}."
+        for name, method in (("FRInGe", "fringe"), ("FRInGe()", DEFAULT))
+        for (model, mode), ratio in slowdowns(timings, method).items()
+    ]
+    notes, images = [*_notes(base), *ratios], list[Image]()
+    for path in figures:
+        if path.suffix == ".png":
+            kind, colon, which = path.stem.partition("-")
+            caption = f"{_CAPTIONS[kind]}: {which}" if colon else _CAPTIONS[kind]
+            images.append(Image("", caption, path.read_bytes()))
     contents = {
         ".html": html_page(reproduction_report(notes, rows, images)),
         ".md": markdown_report(reproduction_report(notes, rows)),
         ".csv": comparison_csv(rows),
     }
     return write_files(out, {f"{PAGE}{suffix}": content.encode() for suffix, content in contents.items()})
-
-
-def _is_of(plan: Mapping[str, Any], base: Mapping[str, Any]) -> bool:
-    """Whether a stored plan explains the same images, as the page says of it: those networks under these names."""
-    known = base["models"]
-    alike = all(plan[name] == base[name] for name in ("data", "seed", "target", "score", "exif"))
-    return alike and all(known.get(label, spec) == spec for label, spec in plan["models"].items())
-
-
-def _measurement(value: PaperValue, method: str, results: Results) -> Measurement | None:
-    """Our number for a number of the paper, of its method or another."""
-    if (value.model, method, value.metric) not in results.cells:
-        return None
-    summary, seed = results.manifest.metrics[value.metric]["summary"], int(results.manifest.plan["seed"])
-    result = estimate(list(results.scores(value.model, method, value.metric)), seed, summary)
-    return Measurement(result.value, result.half, result.n)
 
 
 def _section(study: str, rows: Sequence[ComparedValue]) -> Section:
@@ -194,14 +182,13 @@ def _section(study: str, rows: Sequence[ComparedValue]) -> Section:
         note = "No interval compares: seconds are those of another machine, and a slowdown has none."
     title, more = study.replace("_", " "), ("FRInGe()",) if study in WITH_DEFAULT else ()
     head = ("network", "metric", "method", "paper", "ours", *more, "n", "intervals overlap")
-    return Section(title, (note,), Table(head, list(map(_row, rows)), title))
-
-
-def _row(row: ComparedValue) -> Row:
-    paper, ours, default = row.paper, row.ours, row.default or Measurement(math.nan, math.nan, 0)
-    numbers = (paper, ours, *([default] if paper.study in WITH_DEFAULT else []))
-    cells = (Cell(one.value, 3, half=one.half) for one in numbers)
-    return paper.model, paper.metric, paper.method, *cells, ours.n, "" if row.overlap is None else row.overlap
+    lines = list[Row]()
+    for row in rows:
+        numbers = (row.paper, row.ours, *([row.default or Measurement(math.nan, math.nan, 0)] if more else []))
+        cells = (Cell(one.value, 3, half=one.half) for one in numbers)
+        names = row.paper.model, row.paper.metric, row.paper.method
+        lines.append((*names, *cells, row.ours.n, "" if row.overlap is None else row.overlap))
+    return Section(title, (note,), Table(head, lines, title))
 
 
 def _notes(base: Plan) -> list[str]:
@@ -216,13 +203,4 @@ def _notes(base: Plan) -> list[str]:
         "The column FRInGe() is our default setting, in the rows of fringe only, and timed on its own.",
         "The paper does not give the settings of the other methods; ours are in the reports of the studies.",
         "± is half a 95 % bootstrap interval, for max sensitivity and its median half the interquartile range.",
-    ]
-
-
-def _timing_notes(timings: Sequence[Timing]) -> list[str]:
-    """Run times as ratios: seconds of another machine are no reproduction."""
-    return [
-        f"{model}, {mode}: {name} takes {number(ratio)} times as long as IG on {timings[0].device}."
-        for name, method in (("FRInGe", "fringe"), ("FRInGe()", DEFAULT))
-        for (model, mode), ratio in slowdowns(timings, method).items()
     ]

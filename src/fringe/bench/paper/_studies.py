@@ -1,7 +1,7 @@
 """The studies of the paper: an experiment, or its plan, turned into the plan of each study."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
@@ -10,7 +10,23 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, Posi
 
 from fringe._names import read_list, read_pair, unique
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
-from fringe.bench.experiments import ExperimentSpec, Plan, PlanModel, build_plan
+from fringe.bench.experiments import (
+    ExperimentSpec,
+    KeySet,
+    Plan,
+    PlanModel,
+    ProbeOptions,
+    Resolved,
+    RunEstimate,
+    Store,
+    Task,
+    build_plan,
+    committed_keys,
+    estimate_tasks,
+    pending_tasks,
+    required_keys,
+    resolve,
+)
 from fringe.bench.paper._tables import METRICS, MODELS
 from fringe.bench.tuning import SearchSpace, one_at_a_time, paper_space, space_of
 from fringe.errors import InputError, check_known, require_choice, wrong_value
@@ -98,7 +114,10 @@ def paper_study(study: str, spec: ExperimentSpec) -> PaperStudy:
     require_choice("study", study, PAPER_STUDIES)
     merged = _complete(study, spec)
     if study in ("tables", "all"):
-        merged = merged.model_copy(update={"studies": tuple(check_studies(merged.studies))})
+        names = [name for text in merged.studies for name in read_list(text)]
+        for name in names:
+            require_choice("studies", name, STUDIES)
+        merged = merged.model_copy(update={"studies": tuple(names or STUDIES)})
         plan = _reproduction_plan(merged)
         return PaperStudy(plan, plan, spec=merged)
     base = build_plan(merged)
@@ -175,10 +194,11 @@ def study_plans(base: Plan, studies: Sequence[str] = STUDIES) -> dict[str, Plan]
     comparison = replace(base, name="comparison", metrics=_metrics(base, METRICS.values()), limits={})
     small = replace(comparison, n=min(base.n, SMALL), metrics=base.metrics, controls=False)
     models = tuple(map(_with_default, base.models))
+    capped = tuple(m for m in small.models if "cap" in studies and base_fringe(m).delta_euc is not None) or small.models
     makers: dict[str, Callable[[], Plan]] = {
         "comparison": lambda: replace(comparison, models=models),
         "ablation": lambda: replace(ablation_plan(comparison), controls=False),
-        "cap": lambda: cap_plan(_with_cap(small)),
+        "cap": lambda: cap_plan(replace(small, models=capped)),
         "max_sensitivity": lambda: replace(
             small,
             name="max_sensitivity",
@@ -202,9 +222,16 @@ def timed_plan(base: Plan, methods: Sequence[str] = ("fringe", "ig")) -> Plan:
 def ablation_plan(plan: Plan) -> Plan:
     """The plan with FRInGe's variants as its methods: those that the paper tuned for a network, for a setting that is
     the paper's; else the setting with parts removed."""
-    return _with_methods(
-        plan, "ablation", lambda model: {name: _variant(base_fringe(model), name) for name in VARIANTS}
-    )
+
+    def methods(model: PlanModel) -> dict[str, Attributor]:
+        base = base_fringe(model)
+        tuned = next((known for known in preset_names() if base == FRInGe.preset(known)), None)
+        return {
+            name: FRInGe.preset(tuned, cast(Any, name)) if tuned and (tuned, name) in table() else base.variant(name)
+            for name in VARIANTS
+        }
+
+    return _with_methods(plan, "ablation", methods)
 
 
 def cap_plan(plan: Plan) -> Plan:
@@ -247,15 +274,6 @@ def base_fringe(model: PlanModel) -> FRInGe:
     if not isinstance(method, FRInGe):
         raise InputError(f"methods: the study is of fringe, got {method.name!r} first for {model.label}")
     return method
-
-
-def check_studies(texts: Sequence[str]) -> list[str]:
-    """Return the names of studies in texts, where commas separate them; all studies if there is none. Raises InputError
-    for an unknown name."""
-    names = [name for text in texts for name in read_list(text)]
-    for name in names:
-        require_choice("studies", name, STUDIES)
-    return names or list(STUDIES)
 
 
 def read_factors(method: Attributor, texts: Sequence[str]) -> dict[str, list[Any]] | None:
@@ -318,13 +336,6 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
         raise InputError(str(error), argument="search") from error
 
 
-def _variant(base: FRInGe, name: Variant) -> FRInGe:
-    for model in preset_names():
-        if base == FRInGe.preset(model) and (model, name) in table():
-            return FRInGe.preset(model, cast(Any, name))
-    return base.variant(name)
-
-
 def _with_methods(plan: Plan, name: str, methods: Callable[[PlanModel], Mapping[str, Attributor]]) -> Plan:
     return replace(plan, name=name, models=tuple(replace(model, methods=methods(model)) for model in plan.models))
 
@@ -348,8 +359,39 @@ def _with_default(model: PlanModel) -> PlanModel:
     return replace(model, methods={**model.methods, DEFAULT: FRInGe()})
 
 
-def _with_cap(plan: Plan) -> Plan:
-    """The plan with the models whose setting has a cap, or with all if none has."""
-    return replace(
-        plan, models=tuple(model for model in plan.models if base_fringe(model).delta_euc is not None) or plan.models
-    )
+def estimate_reproduction(
+    base: Plan,
+    out: Path,
+    *,
+    studies: Sequence[str] = STUDIES,
+    device: str = "cpu",
+    seconds: float = 2.0,
+    retry: bool = False,
+) -> Iterator[RunEstimate]:
+    """Estimate what a reproduction of the plan of :func:`reproduction_plan` lacks in a folder, which may not exist yet,
+    for each study and model: maps, their passes, and the time one after the other.
+
+    What an earlier study computes is not missing in a later one; with ``retry`` failed scores are. ``seconds`` is the
+    longest time of a map of the probe.
+    """
+    store, options = Store.existing(out), ProbeOptions(device, seconds=seconds)
+    have = KeySet() if store is None else committed_keys(store)
+    for plan in study_plans(base, studies).values():
+        resolved = resolve(plan)
+        tasks = pending_tasks(resolved.manifest, have, plan.shard, force=retry)
+        for setting, metric, image in required_keys(resolved.manifest):
+            have.add(setting, (metric,), (image,))
+        yield from _by_model(resolved, tasks, options, store)
+    if "runtime" in studies:  # each map is made twice, and not scored
+        resolved = resolve(timed_plan(base, ("fringe", "ig", DEFAULT)))
+        once = [replace(task, metrics=(), metric_keys=()) for task in pending_tasks(resolved.manifest, (), 1)]
+        named = {(model.label, name) for model in resolved.plan.models for name in model.methods}
+        yield from _by_model(resolved, [task for task in 2 * once if (task.model, task.method) in named], options)
+
+
+def _by_model(
+    resolved: Resolved, tasks: Sequence[Task], options: ProbeOptions, store: Store | None = None
+) -> Iterator[RunEstimate]:
+    for model in resolved.plan.models:
+        one = replace(resolved, plan=replace(resolved.plan, models=(model,)))
+        yield estimate_tasks(one, [task for task in tasks if task.model == model.label], options, store)

@@ -2,7 +2,6 @@
 
 import csv
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -105,10 +104,7 @@ READINGS = (
 @cache
 def paper_tables() -> tuple[PaperValue, ...]:
     """Read the paper's tables of scores, diagnostics, sensitivities and run times, under the names of this library."""
-    return (*_means(), *_sensitivities(), *_runtimes())
-
-
-def _means() -> Iterator[PaperValue]:
+    values = list[PaperValue]()
     files = (
         ("comparison", "comparison", "method", "metric"),
         ("ablation", "ablation", "variant", "metric"),
@@ -117,22 +113,16 @@ def _means() -> Iterator[PaperValue]:
     for study, file, method, metric in files:
         for row in _rows(file):
             names = METHODS.get(row[method], row[method]), METRICS.get(row[metric], row[metric])
-            yield PaperValue(study, row["model"], *names, float(row["mean"]), float(row["ci95"] or math.nan))
-
-
-def _sensitivities() -> Iterator[PaperValue]:
-    for row in _rows("max_sensitivity"):
-        for method in ("fringe", "ig"):
-            numbers = float(row[f"{method}_median"]), float(row[f"{method}_half_iqr"])
-            yield PaperValue("max_sensitivity", row["model"], method, "max_sensitivity", *numbers)
-
-
-def _runtimes() -> Iterator[PaperValue]:
-    for row in _rows("runtime"):
-        for method in ("fringe", "ig"):
-            numbers = float(row[f"{method}_s"]), float(row[f"{method}_ci95"])
-            yield PaperValue("runtime", row["model"], method, SECONDS, *numbers)
-        yield PaperValue("runtime", row["model"], "fringe", SLOWDOWN, float(row["slowdown"]), math.nan)
+            values.append(PaperValue(study, row["model"], *names, float(row["mean"]), float(row["ci95"] or math.nan)))
+    pairs = {"max_sensitivity": ("max_sensitivity", "median", "half_iqr"), "runtime": (SECONDS, "s", "ci95")}
+    for study, (metric, *columns) in pairs.items():
+        for row in _rows(study):
+            for method in ("fringe", "ig"):
+                numbers = (float(row[f"{method}_{column}"]) for column in columns)
+                values.append(PaperValue(study, row["model"], method, metric, *numbers))
+            if study == "runtime":
+                values.append(PaperValue(study, row["model"], "fringe", SLOWDOWN, float(row["slowdown"]), math.nan))
+    return tuple(values)
 
 
 def _rows(name: str) -> list[dict[str, str]]:

@@ -72,11 +72,13 @@ def measure_runtimes(
         images = [image["digest"] for image in resolved.manifest.images_of(model.label)]
         for mode in modes:
             runner = TaskRunner(resolved, device=device, batch_size=1 if mode == "sequential" else batch_size)
+            subjects = list(explainable(runner, model.label, images))  # this also runs the network a first time
             groups: dict[object, list[str]] = {}
-            for image, size in (sizes := _image_sizes(runner, model, images)).items():
-                groups.setdefault(size if mode == "batched" else image, []).append(image)
+            for image, subject in subjects:
+                key = subject.problem.inputs.shape[1:] if mode == "batched" else image
+                groups.setdefault(key, []).append(image)
             spent = _measure(runner, model, list(groups.values()), warm_up_each=mode == "batched")
-            timings += [_timing(model.label, label, mode, s, len(sizes), name) for label, s in spent.items()]
+            timings += [_timing(model.label, label, mode, s, len(subjects), name) for label, s in spent.items()]
     return timings
 
 
@@ -112,9 +114,11 @@ def read_timings(records: Sequence[Mapping[str, Any]]) -> list[Timing]:
     return [Timing(**record) for record in plain]
 
 
-def write_timings(path: Path, timings: Sequence[Timing]) -> None:
-    """Write run times to a JSON file in one step, and make its folder if it is missing."""
-    _write_json(path, timing_records(timings))
+def write_timings(path: Path, document: object) -> None:
+    """Write run times, as JSON data, to a file at once or not at all: those of a model take hours. Make its folder if
+    it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps(document, indent=1).encode())
 
 
 def cache_key(resolved: Resolved, model: str, device: str, batch_size: BatchSize) -> str:
@@ -149,7 +153,7 @@ def stored_timings(
         if key not in stored and measuring:
             alone = replace(resolved, plan=replace(plan, models=(model,)))
             stored[key] = timing_records(measure_runtimes(alone, device=device, batch_size=batch_size, modes=modes))
-            _write_json(path, stored)
+            write_timings(path, stored)
         timings += read_timings(stored.get(key, []))
     return timings
 
@@ -158,12 +162,6 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has done all that was begun on it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _image_sizes(runner: TaskRunner, model: PlanModel, images: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The shape of each image that can be explained, by digest. This also runs the network a first time."""
-    subjects = explainable(runner, model.label, images)
-    return {image: tuple(subject.problem.inputs.shape[1:]) for image, subject in subjects}
 
 
 def explainable(runner: TaskRunner, model: str, images: Sequence[str]) -> Iterator[tuple[str, EvaluationContext]]:
@@ -246,9 +244,3 @@ def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
         os.replace(path, aside)
         return {}
     return stored
-
-
-def _write_json(path: Path, document: object) -> None:
-    """Replace the file at once or not at all: the run times of a model take hours."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(document, indent=1).encode())

@@ -3,7 +3,7 @@ Configurations" and "Geometric Effect of the Euclidean Trust-Region Cap")."""
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -85,19 +85,28 @@ def draw_study(
     if name not in FIGURES:
         return []
     prefix, plot, order = FIGURES[name]
-    paths: list[Path] = []
-    for part, title, records in _first_paths(resolved or resolve(study.plan), images, device):
-        by_label = {record.label: record for record in records}
-        paths.append(_file(out, f"{prefix}-{part}.png"))
-        plot([by_label[label] for label in order or by_label if label in by_label], title=title).savefig(paths[-1])
+    resolved, paths = resolved or resolve(study.plan), list[Path]()
+    names = {image["digest"]: image["id"] for image in resolved.manifest.images}
+    for model in (model.label for model in resolved.plan.models):
+        count = min(images, len(resolved.manifest.images_of(model)))
+        drawn = trajectories(resolved, model, count, device=device) if count else {}
+        for i, (digest, records) in enumerate(drawn.items(), 1):
+            by_label = {record.label: record for record in records}
+            paths.append(_file(out, re.sub(r"[^\w.-]", "_", f"{prefix}-{model}-{i}.png")))
+            chosen = [by_label[label] for label in order or by_label if label in by_label]
+            plot(chosen, title=f"{model}: {names[digest]}").savefig(paths[-1])
     return paths
 
 
 def draw_sweep(base: Plan, results: Results, factors: Mapping[str, Sequence[Any]] | None, out: Path) -> list[Path]:
     """Draw the sensitivity of all models, and write its numbers as CSV; ``base`` is the plan that the sweep varies."""
+
+    def curve(model: str, line: SweepLine) -> SweepCurve:
+        return SweepCurve(model, line.values, line.objective, line.low, line.high, line.centre, line.centre_objective)
+
     lines = {model.label: _sweep_lines(model.label, base_method(model), results, factors) for model in base.models}
     panels = [
-        SweepPanel(factor, tuple(_curve(model, line[factor]) for model, line in lines.items() if factor in line))
+        SweepPanel(factor, tuple(curve(model, line[factor]) for model, line in lines.items() if factor in line))
         for factor in dict.fromkeys(factor for line in lines.values() for factor in line)
     ]
     figure, csv = _file(out, "sensitivity.png"), _file(out, "sensitivity.csv")
@@ -138,16 +147,6 @@ def _path_record(label: str, method: Attributor, context: EvaluationContext) -> 
     )
 
 
-def _first_paths(resolved: Resolved, images: int, device: str) -> Iterator[tuple[str, str, tuple[PathRecord, ...]]]:
-    """Part of a file name, title and paths for each model and each of the first images."""
-    names = {image["digest"]: image["id"] for image in resolved.manifest.images}
-    for model in resolved.plan.models:
-        label, count = re.sub(r"[^\w.-]", "_", model.label), min(images, len(resolved.manifest.images_of(model.label)))
-        paths = trajectories(resolved, model.label, count, device=device) if count else {}
-        for i, (digest, records) in enumerate(paths.items(), 1):
-            yield f"{label}-{i}", f"{model.label}: {names[digest]}", records
-
-
 def _sweep_lines(
     model: str, base: Attributor, results: Results, factors: Mapping[str, Sequence[Any]] | None
 ) -> dict[str, SweepLine]:
@@ -164,10 +163,6 @@ def _sweep_lines(
     }
     clusters = results.clusters(model)
     return sweep_lines(base, scores, factors, clusters=clusters and [clusters[i] for i in np.flatnonzero(images)])
-
-
-def _curve(model: str, line: SweepLine) -> SweepCurve:
-    return SweepCurve(model, line.values, line.objective, line.low, line.high, line.centre, line.centre_objective)
 
 
 def _file(out: Path, name: str) -> Path:

@@ -11,7 +11,6 @@ from fringe.bench.experiments import (
     TRIAL,
     Interrupted,
     Plan,
-    Resolved,
     RunOptions,
     Session,
     open_session,
@@ -81,6 +80,15 @@ def tune_preset(
     path = root / f"{known['architecture']}.preset.json"
     check_preset(path, method, known["weights"])
 
+    manifest = resolved.manifest
+    identity = {  # what the scores depend on beside the setting
+        "model": {name: value for name, value in known.items() if name != "spec"},
+        "images": [image["digest"] for image in manifest.images],
+        "metrics": {name: manifest.metrics[name]["settings"] for name in OBJECTIVE},
+        "target": manifest.plan["target"],
+        "score": manifest.plan["score"],
+    }
+
     def score(method: Attributor) -> dict[Literal["insertion", "deletion", "infidelity"] | str, Sequence[float]]:
         return _score(trial_plan, method, session, options)
 
@@ -88,11 +96,11 @@ def tune_preset(
         method,
         space,
         score,
-        Study(root / SEARCH, f"{model.label} {method.name}", plan.seed, _search_key(resolved, model.label)),
+        Study(root / SEARCH, f"{model.label} {method.name}", plan.seed, identity),
         trials=trials,
         progress=progress,
     )
-    images = [content_of(image["digest"]) for image in resolved.manifest.images]
+    images = [content_of(digest) for digest in identity["images"]]
     metadata = preset_metadata(tuned, architecture=known["architecture"], weights=known["weights"], images=images)
     write_preset(path, tuned.best, metadata)
     score(tuned.best)  # the folder's plan is then the best setting's, not the last one's
@@ -119,15 +127,3 @@ def _score(plan: Plan, method: Attributor, session: Session, options: RunOptions
             f"({next(iter(reasons), 'they are not computed')})"
         )
     return {name: [float(score) for score in cell.scores] for name, cell in cells.items()}
-
-
-def _search_key(resolved: Resolved, model: str) -> dict[str, Any]:
-    """What a search's scores depend on beside the setting."""
-    manifest = resolved.manifest
-    return {
-        "model": {name: value for name, value in manifest.models[model].items() if name != "spec"},
-        "images": [image["digest"] for image in manifest.images],
-        "metrics": {name: manifest.metrics[name]["settings"] for name in OBJECTIVE},
-        "target": manifest.plan["target"],
-        "score": manifest.plan["score"],
-    }

@@ -1,23 +1,27 @@
 """From results to all that a report says: a chapter per model, one for what failed and one for the settings."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fringe._files import read_json
 from fringe._tables import Cell, Row, Table
 from fringe.bench.experiments import Results, Store
 from fringe.bench.report._examples import choose_examples, plot_examples
 from fringe.bench.report._failures import costs, failure_chapter
 from fringe.bench.report._maps import MapSource, load_maps
-from fringe.bench.report._protocol import header, how_to_rerun, protocol, read_commands, settings, versions
+from fringe.bench.report._protocol import header, protocol, settings, versions
 from fringe.bench.report._render import Image, Report, Section, versions_chapter
 from fringe.bench.report._table import Column, ScoreTable
 from fringe.bench.report._truth import failed_gates, truth_chapter
-from fringe.bench.report._validity import MetricVerdicts
-from fringe.errors import FringeError
+from fringe.errors import FringeError, InputError
+from fringe.evaluation import validity_table
 from fringe.plots import (
     MAX_SERIES,
     Contrast,
@@ -26,6 +30,7 @@ from fringe.plots import (
     ForestPanel,
     MeanCurve,
     method_title,
+    plot_agreement,
     plot_curves,
     plot_forest,
     png_of,
@@ -43,74 +48,117 @@ _CURVES_TEXT = (
 )
 
 
+_TEXT = (
+    "In each map more and more pixels are shuffled. Metrics that do not reach all of {least} stand last in the table, "
+    "after those that were not judged. Neither have a winner."
+)
+
+
 @dataclass(frozen=True)
-class ReportInputs:
-    """What a report is made of: a run with its results, a table per model, where maps come from (None for no maps),
-    and verdicts on the metrics by model."""
+class MetricVerdicts:
+    """Verdicts on the metrics of one model, as they were written."""
 
-    store: Store
-    results: Results
-    tables: tuple[ScoreTable, ...]
-    maps: MapSource | None
-    validity: Mapping[str, MetricVerdicts] = field(default_factory=dict[str, MetricVerdicts])
+    model: str
+    document: Mapping[str, Any]
+
+    @property
+    def by_metric(self) -> dict[str, str]:
+        """Whether a metric passes, does not pass, or was not judged, by label."""
+        known = ("passes", "does not pass")
+        entries = ((one["metric"], one["verdict"]) for one in self.document["metrics"])
+        return {metric: verdict if verdict in known else "not judged" for metric, verdict in entries}
+
+    def applies_to(self, model: str, models: Sequence[str]) -> bool:
+        """Whether these are the verdicts for a model of a run."""
+        return model == self.model or (len(models) == 1 and self.model not in models)
+
+    def section(self, prefix: str) -> Section:
+        """The section of a report."""
+        least = ", ".join(f"{name} {value:g}" for name, value in self.document["least"].items())
+        title = f"Metrics on {self.model}, {self.document['images']} images"
+        table = validity_table(self.document["metrics"], title)
+        agreement, images = self.document["agreement"], ()
+        if agreement is not None:
+            matrices = [
+                [[math.nan if v is None else float(v) for v in row] for row in agreement[name]]
+                for name in ("tau", "low", "high")
+            ]
+            figure = plot_agreement(agreement["metrics"], *matrices)
+            caption = f"How alike the metrics rank {', '.join(agreement['methods'])} (Kendall's tau)."
+            images = (Image(f"{prefix}agreement", caption, png_of(figure)),)
+        return Section("Metric validity", (_TEXT.format(least=least),), table, images=images)
 
 
-def build_report(inputs: ReportInputs, commands: Sequence[str] = (), chapters: Sequence[Section] = ()) -> Report:
-    """Build the report of a run; ``commands`` tell how the run was made, and ``chapters`` follow those of models."""
-    results, truth = inputs.results, truth_chapter(inputs.results)
-    prefixes = [f"{index}-" if len(inputs.tables) > 1 else "" for index in range(1, len(inputs.tables) + 1)]
+def read_verdicts(path: Path) -> MetricVerdicts:
+    """Read ``validity.json`` of ``fringe compare --validity``. Raises InputError if it cannot be read or is another."""
+    document = read_json(path, "validity")
+    wrong = InputError(f"{str(path)!r} holds no verdicts on metrics", argument="validity")
+    if not isinstance(document, dict):
+        raise wrong
+    verdicts = MetricVerdicts(str(cast(dict[str, Any], document).get("model")), cast(dict[str, Any], document))
+    try:
+        verdicts.section("")
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise wrong from error
+    return verdicts
+
+
+def build_report(
+    store: Store,
+    results: Results,
+    tables: Sequence[ScoreTable],
+    maps: MapSource | None,
+    validity: Mapping[str, MetricVerdicts],
+    commands: Sequence[str] = (),
+    more: Sequence[Section] = (),
+) -> Report:
+    """Build the report of a run from its results and a table per model; ``maps`` says where maps come from (None for no
+    maps), ``validity`` holds verdicts on the metrics by model, ``commands`` tell how the run was made, and the chapters
+    ``more`` follow those of models."""
+    truth, chapters = truth_chapter(results), list[Section]()
+    for index, table in enumerate(tables, 1):
+        scene = results.manifest.scene_of(table.model)
+        # of several networks of a scene the table of truth pools the scores, and scores.csv has each
+        if scene is None or len(results.manifest.scenes[scene]["networks"]) == 1:
+            prefix = f"{index}-" if len(tables) > 1 else ""
+            chapters.append(_model_chapter(results, table, maps, validity.get(table.model), prefix))
+    plan, run = results.manifest.name, shlex.quote(store.root.name)
+    again = (f"fringe status {run}", f"fringe report {run} --plan {shlex.quote(plan)}")
+    where = (
+        f"The plan is in plans/{plan}.json in the run's folder, with the digests of weights, settings and images; "
+        "every score, image by image, is in scores.csv beside this report."
+    )
     return Report(
         title=f"Attribution methods on {', '.join(results.manifest.scenes or results.models)}",
         header=header(results),
         chapters=(
             Section("Protocol", protocol(results)),
             *(() if truth is None else (truth,)),
-            *(
-                _model_chapter(inputs, table, prefix)
-                for table, prefix in zip(inputs.tables, prefixes, strict=True)
-                if not _is_one_of_many(results, table.model)
-            ),
             *chapters,
-            failure_chapter(results, inputs.tables, inputs.store),
+            *more,
+            failure_chapter(results, tables, store),
             settings(results),
-            versions_chapter(
-                versions(results), how_to_rerun(results), (*commands, *read_commands(results, inputs.store.root.name))
-            ),
+            versions_chapter(versions(results), where, (*commands, *again)),
         ),
     )
 
 
-def _is_one_of_many(results: Results, model: str) -> bool:
-    """Whether a scene trained several networks, of which this is one: its table pools them, and scores.csv has each."""
-    scene = results.manifest.scene_of(model)
-    return scene is not None and len(results.manifest.scenes[scene]["networks"]) > 1
-
-
-def _model_chapter(inputs: ReportInputs, table: ScoreTable, prefix: str) -> Section:
-    if inputs.results.manifest.scene_of(table.model) is not None:
-        return _scene_chapter(inputs.results, table, prefix)
-    verdicts = inputs.validity.get(table.model)
-    sections = (
-        Section("Scores", table=table.shown),
-        *(() if verdicts is None else (verdicts.section(prefix),)),
-        _difference_section(table, prefix),
-        _curve_section(inputs.results, table, prefix),
-        _map_section(inputs.results, table, inputs.maps, prefix),
-        _cost_section(inputs.results, table),
-    )
-    return Section(table.model, sections=sections)
-
-
-def _scene_chapter(results: Results, table: ScoreTable, prefix: str) -> Section:
-    """One network of a scene; what its gates say stands before its scores."""
+def _model_chapter(
+    results: Results, table: ScoreTable, maps: MapSource | None, verdicts: MetricVerdicts | None, prefix: str
+) -> Section:
+    """One model; of a network of a scene, what its gates say stands before its scores."""
     failed = failed_gates(results.manifest, table.model)
     warning = (f"Gate failed: {'; '.join(failed)}. These scores are not to be read.",) if failed else ()
-    sections = (
-        Section("Scores", warning, table.shown),
-        _difference_section(table, prefix),
-        _cost_section(results, table),
-    )
-    return Section(f"{table.model} (gate failed)" if failed else table.model, sections=sections)
+    sections = [Section("Scores", warning, table.shown)]
+    is_given = results.manifest.scene_of(table.model) is None
+    if is_given and verdicts is not None:
+        sections.append(verdicts.section(prefix))
+    sections.append(_difference_section(table, prefix))
+    if is_given:
+        sections.append(_curve_section(results, table, prefix))
+        sections.append(_map_section(results, table, maps, prefix))
+    sections.append(_cost_section(results, table))
+    return Section(f"{table.model} (gate failed)" if failed else table.model, sections=tuple(sections))
 
 
 def _difference_section(table: ScoreTable, prefix: str) -> Section:
@@ -140,19 +188,19 @@ def _map_section(results: Results, table: ScoreTable, source: MapSource | None, 
     title = "Maps"
     if source is None:
         return Section(title, ("Maps were not asked for.",))
-    examples = choose_examples(results, table)
-    digests = list(dict.fromkeys(image for one in examples.sets for image in one.images))
+    sets, reason = choose_examples(results, table)
+    digests = list(dict.fromkeys(image for one in sets for image in one.images))
     try:
         data = load_maps(results, table.model, digests, source)
     except (FringeError, OSError) as error:
         return Section(title, (f"Maps are left out: {str(error).rstrip('.')}.",))
     names = {image["digest"]: image["id"] for image in results.manifest.images}
     images: list[Image] = []
-    for one in examples.sets:
+    for one in sets:
         caption = f"{one.title}. Images: {', '.join(names[image] for image in one.images)}."
         figure = plot_examples(results, table, one, data)
         images.append(Image(f"{prefix}maps-{one.name}", caption, png_of(figure)))
-    return Section(title, (examples.reason,), images=tuple(images))
+    return Section(title, (reason,), images=tuple(images))
 
 
 def _cost_section(results: Results, table: ScoreTable) -> Section:
@@ -166,7 +214,14 @@ def _cost_section(results: Results, table: ScoreTable) -> Section:
 
 def forest(table: ScoreTable) -> Figure | None:
     """Plot the reference method against the others under every metric with a direction; None without a comparison."""
-    panels = [panel for index, column in enumerate(table.columns) if (panel := _forest_panel(table, index, column))]
+    panels = list[ForestPanel]()
+    for index, column in enumerate(table.columns):
+        contrasts = tuple(
+            Contrast(row.method, difference.value, difference.low, difference.high, cell.adjusted)
+            for row in table.competing
+            if (cell := row.cells[index]).difference is not None and (difference := cell.difference).n > 0
+        )
+        panels += [ForestPanel(column.title, contrasts, column.direction, column.unit)] if contrasts else []
     if not panels:
         return None
     title = f"{table.model}: {method_title(table.reference)} against its rivals"
@@ -197,15 +252,6 @@ def curves(results: Results, table: ScoreTable) -> dict[str, Figure]:
         if panels:
             drawn[name] = plot_curves(panels, title=f"{table.model}: {title}")
     return drawn
-
-
-def _forest_panel(table: ScoreTable, index: int, column: Column) -> ForestPanel | None:
-    contrasts = tuple(
-        Contrast(row.method, difference.value, difference.low, difference.high, cell.adjusted)
-        for row in table.competing
-        if (cell := row.cells[index]).difference is not None and (difference := cell.difference).n > 0
-    )
-    return ForestPanel(column.title, contrasts, column.direction, column.unit) if contrasts else None
 
 
 def _metric(column: Column) -> str:

@@ -1,9 +1,8 @@
 """Which images the grids of maps show, and why these; and the grids."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
@@ -40,18 +39,13 @@ class ExampleSet:
     images: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Examples:
-    """What the grids show, and a sentence on how it was chosen."""
-
-    sets: tuple[ExampleSet, ...]
-    reason: str
-
-
-def choose_examples(results: Results, table: ScoreTable, each: int = EXAMPLES) -> Examples:
+def choose_examples(results: Results, table: ScoreTable, each: int = EXAMPLES) -> tuple[tuple[ExampleSet, ...], str]:
     """Choose strong, typical and failing images of the reference method by dominance, or the first images if the run
-    lacks the metrics or the methods to compare with."""
-    columns = ranking_columns(table)
+    lacks the metrics or the methods to compare with; and say in a sentence how they were chosen."""
+    columns: dict[str, Column] = {}  # by the metric's name; of two settings of a metric the first
+    for column in table.columns:
+        if column.settings["metric"] in WEIGHTS:
+            columns.setdefault(column.settings["metric"], column)
     digests = [image["digest"] for image in results.manifest.images_of(table.model)]
     size = min((results.manifest.metrics[column.label]["limit"] for column in columns.values()), default=0)
     scores = {
@@ -63,7 +57,7 @@ def choose_examples(results: Results, table: ScoreTable, each: int = EXAMPLES) -
         ranked = dominance(scores, table.reference, directions)
     except InputError as error:
         first = ExampleSet("first", "First images of the draw", tuple(digests[:each]))
-        return Examples((first,), f"These images were not chosen by their scores ({error}).")
+        return (first,), f"These images were not chosen by their scores ({error})."
     picks = pick(ranked, each)
     name = method_title(table.reference)
     kinds = {
@@ -77,21 +71,11 @@ def choose_examples(results: Results, table: ScoreTable, each: int = EXAMPLES) -
         if indices
     )
     terms = ", ".join(f"{column.title} (weight {WEIGHTS[name]:g})" for name, column in columns.items())
-    return Examples(
-        sets,
+    return sets, (
         f"Images are ranked by how far {table.reference} is ahead of the other methods: the mean over {terms}. There "
         f"are {size} images. Strong: the highest of those where it beats more than half of the others on both MAS "
-        "metrics. Failures: the lowest of all. Typical: the nearest to the median of the rest.",
+        "metrics. Failures: the lowest of all. Typical: the nearest to the median of the rest."
     )
-
-
-def ranking_columns(table: ScoreTable) -> dict[str, Column]:
-    """Return the columns that images are ranked by, by the metric's name; of two settings of a metric the first."""
-    columns: dict[str, Column] = {}
-    for column in table.columns:
-        if column.settings["metric"] in WEIGHTS:
-            columns.setdefault(column.settings["metric"], column)
-    return columns
 
 
 def plot_examples(results: Results, table: ScoreTable, examples: ExampleSet, data: GridData) -> Figure:
@@ -125,22 +109,17 @@ def _grid_row(
         metric.annotations([known.get((m, metric.label), math.nan) for m in table.methods]) for metric in metrics
     ]
     annotations = list(zip(*by_metric, strict=True)) or [()] * len(table.methods)
-    cells = tuple(
-        GridCell(data.maps[method].get(image), words, _remark(maps.get(method), image in data.maps[method]))
-        for method, words in zip(table.methods, annotations, strict=True)
-    )
+    cells = list[GridCell]()
+    for method, words in zip(table.methods, annotations, strict=True):
+        status, values = maps[method]["status"] if method in maps else "ok", data.maps[method].get(image)
+        remark = "not stored" * (values is None) if status == "ok" else status.replace("_", " ")
+        cells.append(GridCell(values, words, remark))
     entry = next(one for one in results.manifest.images if one["digest"] == image)
     name = entry["id"] if entry["label"] is None else f"{entry['id']}, is {_class(data, entry['label'])}"
     explained = (maps[method] for method in table.methods if method in maps)
     row = next((row for row in explained if row["target"] is not None and row["confidence"] is not None), None)
     prediction = None if row is None else Prediction(_class(data, row["target"]), row["confidence"])
-    return GridRow(data.images[image], name, prediction, cells)
-
-
-def _remark(row: Mapping[str, Any] | None, stored: bool) -> str:
-    if row is not None and row["status"] != "ok":
-        return row["status"].replace("_", " ")
-    return "" if stored else "not stored"
+    return GridRow(data.images[image], name, prediction, tuple(cells))
 
 
 def _class(data: GridData, number: int) -> str:

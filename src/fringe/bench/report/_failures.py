@@ -62,57 +62,46 @@ def failure_chapter(results: Results, tables: Sequence[ScoreTable], store: Store
         *quarantined(store, results),
         *(f"drawn and not read: {reason}" for reason in results.manifest.missing),
     )
-    sections = [
-        Section("Not computed", lines=missing or ("Every image of the plan was computed.",)),
-        _failures(results),
-        _undefined(tables),
-        *(Section(f"Verdicts on {m}", table=table) for m in results.models if (table := _verdicts(results, m))),
-        *(Section(f"Flags on {t.model}", table=table) for t in tables if (table := _flags(t))),
-    ]
+    sections = [Section("Not computed", lines=missing or ("Every image of the plan was computed.",))]
+    failed: dict[tuple[str, int, str], list[str]] = {}
+    for model, method, reason, _, images in results.failures().rows():
+        failed.setdefault((model, images, reason.replace("not_finite", "not finite")), []).append(method)
+    rows: list[Row] = [(model, ", ".join(names), images, why) for (model, images, why), names in failed.items()]
+    table = Table(("model", "methods", "images", "reason"), rows, "Images that a method failed on")
+    sections.append(_section("Failed", table, "No method failed on an image."))
+    undefined: dict[tuple[str, str], list[str]] = {}
+    for scores in tables:
+        for row in scores.rows:
+            for column, cell in zip(scores.columns, row.cells, strict=True):
+                if cell.undefined:
+                    undefined.setdefault((scores.model, column.title), []).append(f"{row.method} {cell.undefined}")
+    rows = [(model, metric, ", ".join(names)) for (model, metric), names in undefined.items()]
+    head = ("model", "metric", "images where it is not defined, by method")
+    table = Table(head, rows, "Finite maps without a score")
+    sections.append(_section("Not defined", table, "Every finite map has a score under every metric."))
+    for model in results.models:
+        counted = verdicts(results, model)
+        names = sorted({name for counts in counted.values() for name in counts}, key=lambda name: (name != "ok", name))
+        rows = [(method, *(counts.get(name) or ZERO for name in names)) for method, counts in counted.items()]
+        table = Table(("method", *names), rows, f"Verdicts on {model}, images")
+        sections += [Section(f"Verdicts on {model}", table=table)] if rows else []
+    for scores in tables:
+        pairs = sorted(scores.flags(controls=False) | scores.flags(controls=True))
+        indices = {column.title: index for index, column in enumerate(scores.columns)}
+        rows = [
+            (flag, title, *(row.cells[indices[title]].flags.get(flag) or ZERO for row in scores.rows))
+            for flag, title in pairs
+        ]
+        table = Table(
+            ("flag", "metric", *(row.method for row in scores.rows)), rows, f"Flagged scores on {scores.model}"
+        )
+        sections += [Section(f"Flags on {scores.model}", table=table)] if rows else []
     return Section("Missing, failures and flags", sections=tuple(sections))
 
 
-def _failures(results: Results) -> Section:
-    methods: dict[tuple[str, int, str], list[str]] = {}
-    for model, method, reason, _, images in results.failures().rows():
-        methods.setdefault((model, images, reason.replace("not_finite", "not finite")), []).append(method)
-    if not methods:
-        return Section("Failed", lines=("No method failed on an image.",))
-    rows = [(model, ", ".join(names), images, why) for (model, images, why), names in methods.items()]
-    head = ("model", "methods", "images", "reason")
-    return Section("Failed", table=Table(head, rows, "Images that a method failed on"))
-
-
-def _undefined(tables: Sequence[ScoreTable]) -> Section:
-    methods: dict[tuple[str, str], list[str]] = {}
-    for table in tables:
-        for row in table.rows:
-            for column, cell in zip(table.columns, row.cells, strict=True):
-                if cell.undefined:
-                    methods.setdefault((table.model, column.title), []).append(f"{row.method} {cell.undefined}")
-    if not methods:
-        return Section("Not defined", lines=("Every finite map has a score under every metric.",))
-    rows = [(model, metric, ", ".join(names)) for (model, metric), names in methods.items()]
-    head = ("model", "metric", "images where it is not defined, by method")
-    return Section("Not defined", table=Table(head, rows, "Finite maps without a score"))
-
-
-def _verdicts(results: Results, model: str) -> Table | None:
-    counted = verdicts(results, model)
-    names = sorted({name for counts in counted.values() for name in counts}, key=lambda name: (name != "ok", name))
-    rows = [(method, *(counts.get(name) or ZERO for name in names)) for method, counts in counted.items()]
-    return Table(("method", *names), rows, f"Verdicts on {model}, images") if rows else None
-
-
-def _flags(table: ScoreTable) -> Table | None:
-    names = sorted(table.flags(controls=False) | table.flags(controls=True))
-    indices = {column.title: index for index, column in enumerate(table.columns)}
-    rows = [
-        (flag, title, *(row.cells[indices[title]].flags.get(flag) or ZERO for row in table.rows))
-        for flag, title in names
-    ]
-    head = ("flag", "metric", *(row.method for row in table.rows))
-    return Table(head, rows, f"Flagged scores on {table.model}") if rows else None
+def _section(title: str, table: Table, empty: str) -> Section:
+    """A table under a title, or a line where it is empty."""
+    return Section(title, table=table) if table.cells else Section(title, lines=(empty,))
 
 
 def describe_status(document: Mapping[str, Any]) -> Iterator[str | Table]:
@@ -121,8 +110,17 @@ def describe_status(document: Mapping[str, Any]) -> Iterator[str | Table]:
         yield "no plan yet: nothing was asked for in this folder"
     for name, plan in document["plans"].items():
         yield f"{name}: {plan['images']} images"
-        names = ("model", "method", "scores", "failed", "missing", "done")
-        yield Table(names, list(_status_rows(plan["cells"])))
+        totals: dict[tuple[str, str], Counter[str]] = {}  # metrics together
+        for cell in plan["cells"]:
+            numbers = {name: cell[name] for name in ("required", "scored", "failed", "missing")}
+            totals.setdefault((cell["model"], cell["method"]), Counter()).update(numbers)
+        rows = list[Row]()
+        for names, total in totals.items():
+            # 100 only where none is missing
+            share = 100 * (total["scored"] + total["failed"]) // max(total["required"], 1)
+            counts = (total[name] or "" for name in ("failed", "missing"))
+            rows.append((*names, f"{total['scored']}/{total['required']}", *counts, Cell(share / 100, 0, share=True)))
+        yield Table(("model", "method", "scores", "failed", "missing", "done"), rows)
         yield from (f"  {line}" for line in describe_failures(plan["failures"], (), SHOWN_REASONS))
         yield from (f"  not read: {reason}" for reason in plan["not_read"][:SHOWN_REASONS])
         yield from (f"  results of several versions are mixed: {line}" for line in mixed(plan["versions"]))
@@ -135,15 +133,3 @@ def describe_status(document: Mapping[str, Any]) -> Iterator[str | Table]:
         yield f"no longer asked for: {method} on {model}, {tasks} tasks: {reason}"
     if document["trials"]:
         yield f"stored from the trials of a search: {document['trials']} tasks"
-
-
-def _status_rows(cells: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
-    """One row per model and method, metrics together."""
-    totals: dict[tuple[str, str], Counter[str]] = {}
-    for cell in cells:
-        numbers = {name: cell[name] for name in ("required", "scored", "failed", "missing")}
-        totals.setdefault((cell["model"], cell["method"]), Counter()).update(numbers)
-    for (model, method), total in totals.items():
-        share = 100 * (total["scored"] + total["failed"]) // max(total["required"], 1)  # 100 only where none is missing
-        counts = (total[name] or "" for name in ("failed", "missing"))
-        yield model, method, f"{total['scored']}/{total['required']}", *counts, Cell(share / 100, 0, share=True)

@@ -68,12 +68,12 @@ def load_maps(results: Results, model: str, digests: Sequence[str], source: MapS
     """
     manifest, resolved = results.manifest, source.resolve(model)
     if resolved is None:
-        entries, recipe, runner, class_names = (
-            find_images(manifest),
-            recorded_preprocessing(manifest, model),
-            None,
-            None,
-        )
+        stated = {name: value for name, value in manifest.models[model]["preprocessing"].items() if name != "exif"}
+        known: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in stated.items()}
+        try:
+            entries, recipe, runner, class_names = find_images(manifest), Preprocessing(**known), None, None
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the run does not say how images were prepared for {model} ({error})") from error
     else:
         require_same(manifest, resolved.manifest, model)
         # Maps that are computed here are stored under the name of those that were scored.
@@ -84,13 +84,31 @@ def load_maps(results: Results, model: str, digests: Sequence[str], source: MapS
         entries, recipe, class_names = resolved.pictures, loaded.preprocessing, loaded.class_names
     images = _images(manifest, entries, recipe, digests)
     methods = results.methods(model, controls=False)
-    maps = {method: _maps(results, model, method, digests, source.store, runner) for method in methods}
+    maps = dict[str, dict[str, StoredMap]]()
+    for method in methods:
+        setting = manifest.setting_key(model, method)
+        maps[method] = source.store.load_maps(setting, digests)
+        status = dict(results.map_frame(model, method).select("image", "status").iter_rows()) if runner else {}
+        missing = (digest for digest in digests if digest not in maps[method])
+        missing = tuple(digest for digest in missing if status.get(digest) not in ("failed", "unreadable"))
+        if runner is not None and missing:  # those that are computed now are stored
+            computed = runner.perform(Task(model, method, setting, (), (), missing)).maps
+            with contextlib.suppress(FringeError):  # a run that cannot be written to can still be shown
+                if computed:
+                    source.store.commit_maps(setting, computed)
+            maps[method] |= computed
     if runner is None and not any(maps.values()):
         raise InputError(
             "the run stored no maps, and a report loads no model that only the run's folder names",
             hint=f"run it again with save_maps=True, or name the model {model} yourself to have them computed",
         )
-    return GridData(images, {method: _fitting(stored, images) for method, stored in maps.items()}, class_names)
+    shown: dict[str, dict[str, Array]] = {method: {} for method in maps}
+    for method, stored in maps.items():
+        for digest, one in stored.items():
+            values = one.values.cpu().numpy()
+            if values.ndim == 3 and values.shape[1:] == images[digest].shape[:2]:  # a file may hold any numbers
+                shown[method][digest] = values
+    return GridData(images, shown, class_names)
 
 
 def load_experiment(manifest: Manifest, model: str, source: ModelSource) -> Resolved:
@@ -133,18 +151,18 @@ def require_same(recorded: Manifest, now: Manifest, model: str) -> None:
 
 def recorded_methods(manifest: Manifest, model: str) -> dict[str, Attributor]:
     """Return the methods of a model from a run's record. Raise InputError for one that this library does not have."""
-    records = manifest.plan["methods"][model].items()
-    return {name: _method(record) for name, record in records if "control" not in record}
-
-
-def recorded_preprocessing(manifest: Manifest, model: str) -> Preprocessing:
-    """Return how a run prepared images for a model. Raise InputError if its record does not say so."""
-    record = {name: value for name, value in manifest.models[model]["preprocessing"].items() if name != "exif"}
-    known: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in record.items()}
-    try:
-        return Preprocessing(**known)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the run does not say how images were prepared for {model} ({error})") from error
+    methods = dict[str, Attributor]()
+    for label, record in manifest.plan["methods"][model].items():
+        if "control" in record:
+            continue
+        name = record["method"]
+        if name not in METHODS:
+            raise InputError(f"method {name!r} is not one of this library's")
+        try:
+            methods[label] = method_of_record(record)
+        except InputError as error:
+            raise InputError(f"method {name!r} has other settings in this version ({error})") from error
+    return methods
 
 
 def find_images(manifest: Manifest) -> dict[str, ImageEntry]:
@@ -163,16 +181,6 @@ def find_images(manifest: Manifest) -> dict[str, ImageEntry]:
     return entries
 
 
-def _method(record: Mapping[str, Any]) -> Attributor:
-    name = record["method"]
-    if name not in METHODS:
-        raise InputError(f"method {name!r} is not one of this library's")
-    try:
-        return method_of_record(record)
-    except InputError as error:
-        raise InputError(f"method {name!r} has other settings in this version ({error})") from error
-
-
 def _images(
     manifest: Manifest, entries: Mapping[str, ImageEntry], recipe: Preprocessing, digests: Sequence[str]
 ) -> dict[str, Array]:
@@ -188,33 +196,3 @@ def _images(
         x = prepare(ref, recipe, manifest.plan["exif"])
         images[digest] = recipe.denormalise(x).clamp(0, 1).permute(1, 2, 0).numpy()
     return images
-
-
-def _maps(
-    results: Results, model: str, method: str, digests: Sequence[str], store: Store, runner: TaskRunner | None
-) -> dict[str, StoredMap]:
-    """Return the maps of one method; those that are computed now are stored."""
-    setting = results.manifest.setting_key(model, method)
-    maps = store.load_maps(setting, digests)
-    if runner is None:
-        return maps
-    status = dict(results.map_frame(model, method).select("image", "status").iter_rows())
-    failed = {digest for digest in digests if status.get(digest) in ("failed", "unreadable")}
-    missing = tuple(digest for digest in digests if digest not in maps and digest not in failed)
-    if missing:
-        computed = runner.perform(Task(model, method, setting, (), (), missing)).maps
-        with contextlib.suppress(FringeError):  # a run that cannot be written to can still be shown
-            if computed:
-                store.commit_maps(setting, computed)
-        maps |= computed
-    return maps
-
-
-def _fitting(maps: Mapping[str, StoredMap], images: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the maps (C, H, W) that have their image's size; a file may hold any numbers."""
-    arrays = {digest: stored.values.cpu().numpy() for digest, stored in maps.items()}
-    return {
-        digest: values
-        for digest, values in arrays.items()
-        if values.ndim == 3 and values.shape[1:] == images[digest].shape[:2]
-    }

@@ -1,7 +1,6 @@
 """What was computed, and how: the words of a report that come from the plan's record."""
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -31,9 +30,18 @@ def header(results: Results) -> dict[str, str]:
 
 def protocol(results: Results) -> tuple[str, ...]:
     """Return how images, targets and scores were obtained, in sentences."""
-    manifest = results.manifest
-    target = "Each example is explained for the class that its scene sets." if manifest.scenes else None
-    sentences = [_images(manifest), target or _target(manifest.plan["target"]), _score(manifest.plan)]
+    manifest, plan = results.manifest, results.manifest.plan
+    whatever = ", whatever the model predicts."
+    targets = {
+        "predicted": "Each image is explained for the class that the model predicts on it (top 1 on the clean image), "
+        "and the class is the same for all methods and metrics.",
+        "label": f"Each image is explained for the class that its label names{whatever}",
+    }
+    target = targets.get(plan["target"], f"Each image is explained for class {plan['target']}{whatever}")
+    target = "Each example is explained for the class that its scene sets." if manifest.scenes else target
+    source = ("the data itself" if plan["data"] else "nowhere") if plan["references"] is None else plan["references"]
+    score = f"The explained score is the class's {_SCORES[plan['score']]}. Reference images come from {source}."
+    sentences = [_images(manifest), target, score]
     fewer = [
         f"{metric['title']} on the first {metric['limit']}"
         for metric in manifest.metrics.values()
@@ -70,11 +78,27 @@ def settings(results: Results) -> Section:
         for method, setting in entries.items():
             title = method if results.is_control(method) else setting_title(setting["method"])
             methods.setdefault((method, title, _pairs(setting["method"])), []).append(model)
-    rows = [(method, title, ", ".join(models), pairs) for (method, title, pairs), models in methods.items()]
+    used = [(method, title, ", ".join(models), pairs) for (method, title, pairs), models in methods.items()]
+    models = [
+        (label, model["spec"], model["architecture"], model["weights"], _pairs(model["preprocessing"]))
+        for label, model in manifest.models.items()
+    ]
+    metrics = [
+        (
+            f"{metric['title']} ({label})",
+            "neither" if metric["direction"] == "none" else metric["direction"],
+            metric["unit"] or "pure number",
+            *(metric[name] for name in ("summary", "limit", "space")),
+            *(_pairs(metric["settings"]), metric["source"]),
+        )
+        for label, metric in manifest.metrics.items()
+    ]
+    of_models = ("model", "source", "architecture", "weights (digest)", "preprocessing")
+    of_metrics = ("metric", "better", "unit", "summary", "images", "looks at", "settings", "source")
     sections = (
-        Section("Models", table=_models(manifest)),
-        Section("Methods", table=Table(("method", "title", "models", "settings"), rows, "Settings of the methods")),
-        Section("Metrics", table=_metrics(manifest)),
+        Section("Models", table=Table(of_models, models, "Models")),
+        Section("Methods", table=Table(("method", "title", "models", "settings"), used, "Settings of the methods")),
+        Section("Metrics", table=Table(of_metrics, metrics, "Settings of the metrics")),
     )
     return Section("Settings", sections=sections)
 
@@ -85,20 +109,6 @@ def versions(results: Results) -> dict[str, str]:
     texts = {f"{name} (run)": text for name, text in {**results.manifest.versions, **used}.items()}
     texts["fringe (report)"] = fringe.__version__
     return texts
-
-
-def read_commands(results: Results, folder: str) -> tuple[str, ...]:
-    """Return commands that read the run in ``folder`` again."""
-    run, plan = shlex.quote(folder), shlex.quote(results.manifest.name)
-    return (f"fringe status {run}", f"fringe report {run} --plan {plan}")
-
-
-def how_to_rerun(results: Results) -> str:
-    """Return where the plan and the scores are stored."""
-    return (
-        f"The plan is in plans/{results.manifest.name}.json in the run's folder, with the digests of weights, settings "
-        "and images; every score, image by image, is in scores.csv beside this report."
-    )
 
 
 def _images(manifest: Manifest) -> str:
@@ -123,56 +133,9 @@ def _images(manifest: Manifest) -> str:
     )
 
 
-def _target(target: str | int) -> str:
-    if target == "predicted":
-        return (
-            "Each image is explained for the class that the model predicts on it (top 1 on the clean image), and the "
-            "class is the same for all methods and metrics."
-        )
-    if target == "label":
-        return "Each image is explained for the class that its label names, whatever the model predicts."
-    return f"Each image is explained for class {target}, whatever the model predicts."
-
-
-def _score(plan: Mapping[str, Any]) -> str:
-    references = plan["references"]
-    source = ("the data itself" if plan["data"] else "nowhere") if references is None else references
-    return f"The explained score is the class's {_SCORES[plan['score']]}. Reference images come from {source}."
-
-
-def _models(manifest: Manifest) -> Table:
-    rows = [
-        (label, model["spec"], model["architecture"], model["weights"], _pairs(model["preprocessing"]))
-        for label, model in manifest.models.items()
-    ]
-    return Table(("model", "source", "architecture", "weights (digest)", "preprocessing"), rows, "Models")
-
-
-def _metrics(manifest: Manifest) -> Table:
-    better = {"higher": "higher", "lower": "lower", "none": "neither"}
-    rows = [
-        (
-            f"{metric['title']} ({label})",
-            better[metric["direction"]],
-            metric["unit"] or "pure number",
-            metric["summary"],
-            metric["limit"],
-            metric["space"],
-            _pairs(metric["settings"]),
-            metric["source"],
-        )
-        for label, metric in manifest.metrics.items()
-    ]
-    head = ("metric", "better", "unit", "summary", "images", "looks at", "settings", "source")
-    return Table(head, rows, "Settings of the metrics")
-
-
 def _pairs(record: Mapping[str, Any]) -> str:
     """Return ``steps=50, baseline=zero``, after the name of a method or metric."""
     name = record.get("method", record.get("metric", record.get("control")))
-    pairs = [f"{key}={_text(value)}" for key, value in record.items() if key not in ("method", "metric", "control")]
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in record.items()}
+    pairs = [f"{key}={text}" for key, text in texts.items() if key not in ("method", "metric", "control")]
     return ", ".join(pairs) if name is None else f"{name}: {', '.join(pairs) or 'no settings'}"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

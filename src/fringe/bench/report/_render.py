@@ -95,8 +95,5 @@ def latex_document(tables: Mapping[str, Table]) -> str:
     """Return tables of models as LaTeX that a paper reads with ``\\input``, in the layout of the paper's tables of one
     model: metrics as rows in groups, methods as columns."""
     packages = "% \\usepackage{booktabs,makecell,graphicx}\n"
-    return packages + "".join(f"\n{table.latex(_slug(model))}" for model, table in tables.items())
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "model"
+    labels = {model: re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-") or "model" for model in tables}
+    return packages + "".join(f"\n{table.latex(labels[model])}" for model, table in tables.items())

@@ -18,8 +18,7 @@ from fringe.evaluation import (
     ControlTest,
     Difference,
     Estimate,
-    adjust_tests,
-    compare_with_controls,
+    control_tests,
     estimate_all,
     holm,
     near_ties,
@@ -175,10 +174,9 @@ class ScoreTable:
     @property
     def shown(self) -> Table:
         """The table as it is printed."""
-        notes = {True: "control", False: ""}
         rows = [
             (
-                Cell(row.method, note="reference" if row.method == self.reference else notes[row.control]),
+                Cell(row.method, note="reference" if row.method == self.reference else "control" * row.control),
                 *(cell.shown(column.decimals) for cell, column in zip(row.cells, self.columns, strict=True)),
             )
             for row in (*self.competing, *self.controls)
@@ -214,10 +212,13 @@ def build_table(
     reference = reference_of(results, model, reference)
     seed = int(results.manifest.plan["seed"])
     settings = {label: metric["settings"] for label, metric in results.manifest.metrics.items()}
-    drafts = [
-        _column(results, metric, "passes" if verdicts is None else verdicts.get(metric, "not judged"))
-        for metric in sort_metrics(settings)
-    ]
+    drafts, titles = list[Column](), Counter(metric["title"] for metric in results.manifest.metrics.values())
+    for label in sort_metrics(settings):
+        metric = results.manifest.metrics[label]
+        title = metric["title"] if titles[metric["title"]] == 1 else f"{metric['title']} ({label})"
+        described = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
+        verdict = "passes" if verdicts is None else verdicts.get(label, "not judged")
+        drafts.append(Column(label, title, *described, verdict=verdict))
     drafts.sort(key=lambda column: ["passes", *UNFIT].index(column.verdict))
     known = {column.label: column for column in drafts}
     labels, methods = results.methods(model), results.methods(model, controls=False)
@@ -237,14 +238,9 @@ def build_table(
     )
     differences = dict(zip(compared, paired, strict=True))
     adjusted = dict(zip(compared, holm([difference.p for difference in paired]), strict=True))
-    tests: dict[tuple[str, str], ControlTest] = {}
-    for label, column in known.items():
-        by_method = {method: scores[method, label] for method in labels}
-        controls = [method for method in labels if method not in methods]
-        words = column.direction, column.summary, seed
-        against = compare_with_controls(by_method, controls, *words, clusters=clusters[label])
-        tests |= {(method, label): test for method, test in against.items()}
-    tests = adjust_tests(tests)
+    controls = [method for method in labels if method not in methods]
+    words: dict[str, tuple[Direction, Aggregate]] = {k: (one.direction, one.summary) for k, one in known.items()}
+    tests = control_tests(scores, controls, words, seed, {label: {"clusters": clusters[label]} for label in known})
     grid: dict[tuple[str, str], ScoreCell] = {}
     for label, column in known.items():
         competing = {method: estimates[method, label] for method in methods}
@@ -349,27 +345,14 @@ def legend(table: ScoreTable) -> list[str]:
 
 def flag_lines(table: ScoreTable) -> list[str]:
     """Return how often each flag is up: one line for the methods' scores and one for the controls'."""
-    counts = {"methods": table.flags(controls=False), "controls": table.flags(controls=True)}
-    lines = [f"Flagged scores of the {who}: {_counted(flags)}." for who, flags in counts.items() if flags]
+    lines = list[str]()
+    for who in ("methods", "controls"):
+        by_flag: dict[str, dict[str, int]] = {}
+        for (flag, title), number in table.flags(controls=who == "controls").items():
+            by_flag.setdefault(flag, {})[title] = number
+        parts = [  # zero_map 8 (Sparseness 4, Infidelity 4)
+            f"{flag} {sum(counts.values())} ({', '.join(f'{title} {n}' for title, n in counts.items())})"
+            for flag, counts in by_flag.items()
+        ]
+        lines += [f"Flagged scores of the {who}: {'; '.join(parts)}."] if parts else []
     return lines or ["No score is flagged."]
-
-
-def _counted(flags: Counter[tuple[str, str]]) -> str:
-    """Return ``zero_map 8 (Sparseness 4, Infidelity 4)``."""
-    by_flag: dict[str, list[tuple[str, int]]] = {}
-    for (flag, title), number in flags.items():
-        by_flag.setdefault(flag, []).append((title, number))
-    parts = [
-        f"{flag} {sum(n for _, n in metrics)} ({', '.join(f'{title} {n}' for title, n in metrics)})"
-        for flag, metrics in by_flag.items()
-    ]
-    return "; ".join(parts)
-
-
-def _column(results: Results, label: str, verdict: str) -> Column:
-    metrics = results.manifest.metrics
-    metric = metrics[label]
-    alike = [other for other in metrics.values() if other["title"] == metric["title"]]
-    title = metric["title"] if len(alike) == 1 else f"{metric['title']} ({label})"
-    words = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
-    return Column(label, title, *words, verdict=verdict)

@@ -15,10 +15,7 @@ from fringe.bench.report._render import Section
 from fringe.evaluation import (
     NOT_BETTER,
     NOT_BETTER_MEANS,
-    ControlTest,
-    Estimate,
-    adjust_tests,
-    compare_with_controls,
+    control_tests,
     estimate,
 )
 from fringe.metrics import ARROW, METRICS
@@ -41,18 +38,26 @@ def truth_chapter(results: Results) -> Section | None:
     manifest = results.manifest
     if not manifest.scenes:
         return None
-    sections = [Section("Gates", table=_gates(manifest), text=_failed(manifest))]
+    rows, failed = list[Row](), {model: failed_gates(manifest, model) for model in manifest.settings}
+    for label, scene in manifest.scenes.items():
+        for model, network in scene["networks"].items():
+            texts = [gate["text"] for gate in network["gates"]] or ["none: the answer is known without a condition"]
+            rows += [(label, model, text) for text in texts]
+    gates = Table(("scene", "network", "gate"), rows, "Conditions under which the answer is known")
+    lines = [f"{model}: gate failed ({'; '.join(texts)})" for model, texts in failed.items() if texts]
+    unread = tuple(f"{line}. Its scores are not to be read, and no mean holds them." for line in lines)
+    sections = [Section("Gates", table=gates, text=unread)]
     for label, scene in manifest.scenes.items():
         groups: dict[str, list[str]] = {}
         for model, network in scene["networks"].items():
             groups.setdefault(network["given"], []).append(model)
         for given, models in groups.items():
             title = f"{scene['title']} ({label})" + (f" on {given}" if given else "")
-            valid = [model for model in models if not failed_gates(manifest, model)]
+            valid = [model for model in models if not failed[model]]
             answer = f"The answer is known: {scene['answer']}. Source: {scene['source']}."
             if not valid:
-                failed = "Gate failed: no network of this scene is one that the answer is known of; it has no scores."
-                sections.append(Section(title, (answer, failed)))
+                why = "Gate failed: no network of this scene is one that the answer is known of; it has no scores."
+                sections.append(Section(title, (answer, why)))
                 continue
             sections.append(Section(title, (answer,), _table(results, title, valid)))
     sections[1:1] = [Section("How to read the tables", (_READING,))]
@@ -64,21 +69,6 @@ def failed_gates(manifest: Manifest, model: str) -> list[str]:
     return [gate["text"] for gate in manifest.gates(model) if not gate["holds"]]
 
 
-def _gates(manifest: Manifest) -> Table:
-    rows: list[Row] = []
-    for label, scene in manifest.scenes.items():
-        for model, network in scene["networks"].items():
-            texts = [gate["text"] for gate in network["gates"]]
-            rows += [(label, model, text) for text in texts or ["none: the answer is known without a condition"]]
-    return Table(("scene", "network", "gate"), rows, "Conditions under which the answer is known")
-
-
-def _failed(manifest: Manifest) -> tuple[str, ...]:
-    failed = {model: failed_gates(manifest, model) for model in manifest.settings}
-    lines = [f"{model}: gate failed ({'; '.join(gates)})" for model, gates in failed.items() if gates]
-    return tuple(f"{line}. Its scores are not to be read, and no mean holds them." for line in lines)
-
-
 def _table(results: Results, title: str, models: Sequence[str]) -> Table:
     """Methods and controls by localisation scores, over all networks."""
     manifest = results.manifest
@@ -88,53 +78,36 @@ def _table(results: Results, title: str, models: Sequence[str]) -> Table:
         if (kind := METRICS.get(metric["settings"]["metric"])) is not None and kind.requires_truth
     ]
     methods = results.methods(models[0])
-    cells: dict[tuple[str, str], Estimate] = {}
-    tests: dict[tuple[str, str], ControlTest] = {}
+    scores, groups = dict[tuple[str, str], NDArray[np.float64]](), dict[str, dict[str, list[str]]]()
+    for metric in metrics:  # over all networks
+        for method in methods:
+            scores[method, metric] = np.concatenate([results.scores(model, method, metric) for model in models])
+        clusters = [cluster for model in models for cluster in results.clusters(model, metric) or ()]
+        networks = [model for model in models for _ in results.scores(model, methods[0], metric)]
+        groups[metric] = {"clusters": clusters, "networks": networks}
     seed, controls = int(manifest.plan["seed"]), [method for method in methods if results.is_control(method)]
-    for metric in metrics:
-        scores, groups = _pooled(results, models, metric), _groups(results, models, metric)
-        words = manifest.metrics[metric]["direction"], manifest.metrics[metric]["summary"]
-        cells |= {(m, metric): estimate(column, seed, words[1], **groups) for m, column in scores.items()}
-        compared = compare_with_controls(scores, controls, *words, seed, **groups)
-        tests |= {(m, metric): test for m, test in compared.items()}
-    marks = {key: NOT_BETTER for key, test in adjust_tests(tests).items() if test.better is False}
+    words = {metric: (manifest.metrics[metric]["direction"], manifest.metrics[metric]["summary"]) for metric in metrics}
+    cells = {(m, k): estimate(column, seed, words[k][1], **groups[k]) for (m, k), column in scores.items()}
+    tests = control_tests(scores, controls, words, seed, groups)
+    marks = {key: NOT_BETTER for key, test in tests.items() if test.better is False}
     shown = [metric for metric in metrics if any(cells[method, metric].n for method in methods)]
-    head = ["method", *(_heading(results, metric) for metric in shown), "n", "passes"]
+    head = ["method"]
+    for metric in shown:  # the title, the preset that the label names, and the direction
+        title, preset = manifest.metrics[metric]["title"], Reference.parse(metric).rest
+        head.append(f"{title}{f', {preset}' if preset else ''} {ARROW[words[metric][0]]}")
     decimals = {m: decimals_for((cells[name, m].value, cells[name, m].half) for name in methods) for m in shown}
     rows: list[Row] = [("chance", *(Cell(chance_of(results, models, m), decimals[m]) for m in shown), "", "")]
     for method in methods:
         estimates = {metric: cells[method, metric] for metric in shown}
         counts = sorted({one.n for one in estimates.values() if one.n}) or [0]
-        scores = [
+        values = [
             Cell(one.value, decimals[metric], half=one.half, mark=marks.get((method, metric), ""))
             for metric, one in estimates.items()
         ]
         n = counts[0] if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
         passes = Cell(float(cost_of_maps(results, models, method)["passes"][0]), 0)
-        rows.append((Cell(method, note="control" if results.is_control(method) else ""), *scores, n, passes))
-    return Table(head, rows, title)
-
-
-def _pooled(results: Results, models: Sequence[str], metric: str) -> dict[str, NDArray[np.float64]]:
-    """Scores (n,) over all networks, by method and control."""
-    return {
-        method: np.concatenate([results.scores(model, method, metric) for model in models])
-        for method in results.methods(models[0])
-    }
-
-
-def _groups(results: Results, models: Sequence[str], metric: str) -> dict[str, list[str]]:
-    """The cluster and the network of each of those scores."""
-    first = results.methods(models[0])[0]
-    clusters = [cluster for model in models for cluster in results.clusters(model, metric) or ()]
-    return {"clusters": clusters, "networks": [m for m in models for _ in results.scores(m, first, metric)]}
-
-
-def _heading(results: Results, metric: str) -> str:
-    """The title of a metric, with the preset that its label names, and its direction."""
-    metadata = results.manifest.metrics[metric]
-    preset = Reference.parse(metric).rest
-    return f"{metadata['title']}{f', {preset}' if preset else ''} {ARROW[metadata['direction']]}"
+        rows.append((Cell(method, note="control" if results.is_control(method) else ""), *values, n, passes))
+    return Table([*head, "n", "passes"], rows, title)
 
 
 def chance_of(results: Results, models: Sequence[str], metric: str) -> float:

@@ -16,11 +16,10 @@ from pydantic import Field, PositiveInt
 from fringe._files import require_inside, require_local, write_files
 from fringe._text import FORMULA, to_csv
 from fringe.bench.experiments import Manifest, ModelSource, Resolved, Results, Store, manifests, read_results
-from fringe.bench.report._build import ReportInputs, build_report
+from fringe.bench.report._build import MetricVerdicts, build_report, read_verdicts
 from fringe.bench.report._maps import MapSource, load_experiment
 from fringe.bench.report._render import Section, html_page, latex_document, markdown_report
 from fringe.bench.report._table import Column, ScoreCell, ScoreRow, ScoreTable, build_table, reference_of
-from fringe.bench.report._validity import MetricVerdicts, read_verdicts
 from fringe.errors import InputError
 from fringe.models import resolve_device
 from fringe.settings import Options
@@ -124,7 +123,14 @@ def write_report(
     results = read_results(store, spec.plan)
     chosen = [reference_of(results, model, spec.reference) for model in results.models]
     _check_complete(results, allow_partial=spec.allow_partial)
-    verdicts = _verdicts(results, spec.validity)
+    verdicts = dict[str, MetricVerdicts]()
+    for path in spec.validity:
+        one = read_verdicts(path)
+        concerned = [model for model in results.models if one.applies_to(model, results.models)]
+        if not concerned:
+            known = ", ".join(results.models)
+            raise InputError(f"{str(path)!r} is about {one.model!r}; the models: {known}", argument="validity")
+        verdicts |= dict.fromkeys(concerned, one)
     tables = tuple(
         build_table(results, model, name, verdicts[model].by_metric if model in verdicts else None)
         for model, name in zip(results.models, chosen, strict=True)
@@ -138,9 +144,8 @@ def write_report(
     require_inside(folder, store.root if within else folder)
     # first, as each method is read once for its rows here and for its costs there
     scores = write_files(folder, {"scores.csv": (text.encode() for text in scores_csv(results))})
-    report = build_report(
-        ReportInputs(store, results, tables, maps, verdicts), commands, [] if chapter is None else [chapter(results)]
-    )
+    more = [] if chapter is None else [chapter(results)]
+    report = build_report(store, results, tables, maps, verdicts, commands, more)
     files = {
         "report.html": html_page(report),
         "report.md": markdown_report(report),
@@ -237,19 +242,6 @@ def _check_complete(results: Results, *, allow_partial: bool) -> None:
             hint="repeat the run's command to compute the rest, or pass allow_partial=True for a report that states "
             "what is missing",
         )
-
-
-def _verdicts(results: Results, paths: Sequence[Path]) -> dict[str, MetricVerdicts]:
-    """Verdicts on the metrics by model. Raises InputError for a file that belongs to none of them."""
-    verdicts: dict[str, MetricVerdicts] = {}
-    for path in paths:
-        one = read_verdicts(path)
-        models = [model for model in results.models if one.applies_to(model, results.models)]
-        if not models:
-            known = ", ".join(results.models)
-            raise InputError(f"{str(path)!r} is about {one.model!r}; the models: {known}", argument="validity")
-        verdicts |= dict.fromkeys(models, one)
-    return verdicts
 
 
 def _opener(

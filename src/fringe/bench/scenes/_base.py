@@ -52,12 +52,15 @@ class Gate:
         """Whether the number is within its bounds."""
         return (self.least is None or self.value >= self.least) and (self.most is None or self.value <= self.most)
 
+    def bounds(self, least: str, most: str) -> str:
+        """Write the bounds with these words for the lower and the upper one."""
+        pairs = ((least, self.least), (most, self.most))
+        return " and ".join(f"{word} {bound:g}" for word, bound in pairs if bound is not None)
+
     def __str__(self) -> str:
         """Say what was measured, the bounds, and whether it holds."""
-        bounds = [f"at least {self.least:g}"] if self.least is not None else []
-        bounds += [f"at most {self.most:g}"] if self.most is not None else []
-        text = f"{self.name}: {self.value:.4g}"
-        return f"{text} ({' and '.join(bounds)}): {'holds' if self.holds else 'fails'}" if bounds else text
+        text, bounds = f"{self.name}: {self.value:.4g}", self.bounds("at least", "at most")
+        return f"{text} ({bounds}): {'holds' if self.holds else 'fails'}" if bounds else text
 
 
 class Scene(Settings):

@@ -47,6 +47,11 @@ class _Designed(Scene):
             x[:, pixels & ~truth] = torch.tensor(colour)[:, None]
         return model.preprocessing.normalise(x), truth
 
+    def _square(self, row: int, column: int, side: int) -> Tensor:
+        mask = torch.zeros(self.size, self.size, dtype=torch.bool)
+        mask[row : row + side, column : column + side] = True
+        return mask
+
     @abstractmethod
     def _marks(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
         """The colour and the pixels (size, size) of each mark of an image."""
@@ -108,12 +113,8 @@ class PatchAnd(_Designed):
             columns[0] += half
         else:
             columns[1] += half
-        marks: list[tuple[tuple[float, float, float], Tensor]] = []
-        for colour, row, column in zip((_RED, _BLUE), rows, columns, strict=True):
-            mask = torch.zeros(self.size, self.size, dtype=torch.bool)
-            mask[row : row + self.side, column : column + self.side] = True
-            marks.append((colour, mask))
-        return marks
+        places = zip((_RED, _BLUE), rows, columns, strict=True)
+        return [(colour, self._square(row, column, self.side)) for colour, row, column in places]
 
 
 @dataclass(frozen=True)
@@ -143,16 +144,12 @@ class FooledCAM(_Designed):
         return _loaded(self.name, GatedNetwork(6.0 / self.side**2))
 
     def _marks(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
-        return [(_RED, self._square(rng, f"mark {number}", self.side))]
+        row, column = rng.integers(f"mark {number}", self.size - self.side + 1, 2)
+        return [(_RED, self._square(row, column, self.side))]
 
     def _decoys(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
-        return [(_BLUE, self._square(rng, f"texture {number}", self.texture))]
-
-    def _square(self, rng: KeyedGenerator, name: str, side: int) -> Tensor:
-        row, column = rng.integers(name, self.size - side + 1, 2)
-        mask = torch.zeros(self.size, self.size, dtype=torch.bool)
-        mask[row : row + side, column : column + side] = True
-        return mask
+        row, column = rng.integers(f"texture {number}", self.size - self.texture + 1, 2)
+        return [(_BLUE, self._square(row, column, self.texture))]
 
 
 class GatedNetwork(nn.Module):

@@ -58,8 +58,12 @@ class _Grid(Scene):
     def _pool(self, networks: Sequence[LoadedModel], images: Sequence[ImageRef], seed: int) -> list[tuple[int, str]]:
         """Class and source of the images that every network classifies alike, correctly where the file names a class,
         and with enough confidence, in the order of the seed."""
-        predicted = [_predictions(_unwrapped(network), tuple(images)) for network in networks]
-        pool: list[tuple[int, str]] = []
+        predicted, pool = list[dict[str, tuple[int, float]]](), list[tuple[int, str]]()
+        for network in networks:  # the given one, which sees an image alone
+            made = network.module
+            is_made = isinstance(made, _Wrapper)
+            given = replace(network, module=made.module, output=made.output) if is_made else network
+            predicted.append(_predictions(given, tuple(images)))
         for ref in sorted(images, key=lambda ref: hashlib.sha256(f"{seed} {ref.id}".encode()).digest()):
             answers = [answer[ref.source] for answer in predicted if ref.source in answer]
             classes = {number for number, _ in answers}
@@ -177,6 +181,9 @@ class _Pairs(_Grid):
             for number, (classes, sources) in enumerate(grids)
         )
 
+    def _used(self, example: Example) -> tuple[int, ...]:
+        return (0, self.cells**2 - 1)
+
 
 @dataclass(frozen=True)
 class DiFull(_Pairs):
@@ -231,9 +238,6 @@ class RegionSum(_Pairs):
         weights = self.first, self.last
         return _wrapped(self.name, given, SumOfCells(given.module, self.cells, weights, given.output))
 
-    def _used(self, example: Example) -> tuple[int, ...]:
-        return (0, self.cells**2 - 1)
-
 
 @dataclass(frozen=True)
 class TwoObjects(_Pairs):
@@ -259,9 +263,6 @@ class TwoObjects(_Pairs):
         numbers = truth.to(torch.int8)
         numbers[cell_of(x, self.cells, self.cells**2 - 1)] = 2
         return x, numbers
-
-    def _used(self, example: Example) -> tuple[int, ...]:
-        return (0, self.cells**2 - 1)
 
 
 class _Wrapper(nn.Module):
@@ -339,12 +340,6 @@ def _given(model: LoadedModel | None) -> LoadedModel:
     if model is None:
         raise InputError("none given", argument="model", hint="a grid needs a network and its images")
     return model
-
-
-def _unwrapped(model: LoadedModel) -> LoadedModel:
-    """The given network: what it says of an image alone, whatever is made of it."""
-    made = model.module
-    return replace(model, module=made.module, output=made.output) if isinstance(made, _Wrapper) else model
 
 
 def _wrapped(name: str, model: LoadedModel, module: _Wrapper) -> LoadedModel:

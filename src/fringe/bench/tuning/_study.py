@@ -93,11 +93,13 @@ class SharedStudy:
                 if SLOT not in trial.user_attrs:  # its process ended while it was asked
                     self._fail(trial)
             current = self.trials()
-            slot = next((slot for slot, trial in current.items() if _is_abandoned(trial)), len(current))
+            abandoned = (n for n, trial in current.items() if trial.state.is_finished() and outcome_of(trial) is None)
+            slot = next(abandoned, len(current))
             if slot >= self._slots:
                 return None
             known = current[slot].params if slot in current else self._start if slot == 0 else {}
-            sampler = TPESampler(seed=_slot_seed(self._settings.seed, slot), multivariate=True, constant_liar=True)
+            seed = hashlib.sha256(f"{self._settings.seed} {slot}".encode()).digest()[:4]
+            sampler = TPESampler(seed=int.from_bytes(seed, "big"), multivariate=True, constant_liar=True)
             self._study.sampler = PartialFixedSampler(dict(known), sampler)
             trial = self._study.ask()
             self._beat(trial.number)
@@ -174,10 +176,6 @@ def outcome_of(trial: FrozenTrial) -> Mapping[str, Any] | None:
     return outcome if ended else None
 
 
-def _is_abandoned(trial: FrozenTrial) -> bool:
-    return trial.state.is_finished() and outcome_of(trial) is None
-
-
 def _checked_slot(trial: FrozenTrial) -> int:
     """The slot of a trial whose digests fit its settings and its outcome."""
     slot, outcome = trial.user_attrs[SLOT], trial.user_attrs.get(OUTCOME)
@@ -210,7 +208,9 @@ def _storage_errors(path: Path) -> Generator[None]:
     except (FringeError, OSError, MemoryError):
         raise
     except Exception as error:
-        cause = _cause(error)
+        cause: BaseException = error  # that of SQLite behind one of Optuna
+        while not isinstance(cause, sqlite3.Error) and cause.__cause__ is not None:
+            cause = cause.__cause__
         if isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 1) & 0xFF not in _DAMAGE:
             raise TransientError(f"{path} cannot be read or written ({cause})") from error
         raise InputError(
@@ -220,13 +220,6 @@ def _storage_errors(path: Path) -> Generator[None]:
         ) from error
     finally:
         optuna.logging.set_verbosity(before)
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The error of SQLite behind one of Optuna."""
-    while not isinstance(error, sqlite3.Error) and error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def _check_file(path: Path) -> None:
@@ -269,7 +262,3 @@ def _differences(before: Any, now: Any, path: str = "") -> list[str]:
         return [line for part in parts for line in part]
     texts = [json.dumps(value, sort_keys=True) for value in (before, now)]
     return [] if texts[0] == texts[1] else [f"{path}: {texts[0]} there, {texts[1]} now"]
-
-
-def _slot_seed(seed: int, slot: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed} {slot}".encode()).digest()[:4], "big")

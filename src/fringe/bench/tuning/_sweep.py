@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from fringe.attribution import Attributor, FRInGe
-from fringe.bench.tuning._objective import SCORES, Array, objective, objective_of_means, score_matrix
+from fringe.bench.tuning._search import SCORES, Array, objective, objective_of_means, score_matrix
 from fringe.bench.tuning._space import SMOOTHING, NumericDistribution, space_of
 from fringe.errors import InputError, check_known, require
 
@@ -47,10 +47,15 @@ def default_factors(base: Attributor) -> dict[str, tuple[float, ...]]:
 
     For FRInGe these are the paper's five factors; for other methods, all settings with a range.
     """
-    if isinstance(base, FRInGe):
-        return {factor: _grid(_joint_range(factor)) for factor in PAPER_FACTORS}
-    dimensions = space_of(type(base)).dimensions
-    return {name: _grid(d) for name, d in dimensions.items() if isinstance(d, NumericDistribution)}
+    dimensions = space_of(FRInGe if isinstance(base, FRInGe) else type(base)).dimensions
+    ranges = {name: one for name, one in dimensions.items() if isinstance(one, NumericDistribution)}
+    if not isinstance(base, FRInGe):
+        return {name: _grid(one) for name, one in ranges.items()}
+    joint = {factor: [ranges[name] for name in JOINT.get(factor, (factor,))] for factor in PAPER_FACTORS}
+    return {
+        factor: _grid(dataclasses.replace(parts[0], low=min(p.low for p in parts), high=max(p.high for p in parts)))
+        for factor, parts in joint.items()
+    }
 
 
 def one_at_a_time(base: Attributor, factors: Mapping[str, Sequence[Any]] | None = None) -> dict[str, Attributor]:
@@ -62,7 +67,7 @@ def one_at_a_time(base: Attributor, factors: Mapping[str, Sequence[Any]] | None 
     points = {CENTRE: base}
     for factor, values in (default_factors(base) if factors is None else factors).items():
         for value in values:
-            point = _with(base, factor, value)
+            point = dataclasses.replace(cast(Any, base), **dict.fromkeys(_fields(base, factor), value))
             if point != base:
                 points[label(factor, value)] = point
     return points
@@ -92,19 +97,16 @@ def sweep_lines(
     missing = [name for name in labels if name not in scores]
     if missing:
         raise InputError(f"none of {', '.join(missing)}", argument="scores", hint="give None for a setting that failed")
-    points = {name: _estimate(scores[name], clusters) for name in labels}
-    return {factor: _line(base, factor, values, points) for factor, values in chosen.items()}
-
-
-def _line(
-    base: Attributor, factor: str, values: Sequence[float], points: Mapping[str, tuple[float, float, float]]
-) -> SweepLine:
-    require(all(type(v) in (int, float) for v in values), factor, tuple(values), "numbers, for a line")
-    centre = _common_value(base, factor)
-    ascending = sorted({*values} if centre is None else {*values, centre})
-    estimates = [points[CENTRE if value == centre else label(factor, value)] for value in ascending]
-    middle, low, high = zip(*estimates, strict=True)
-    return SweepLine(factor, tuple(ascending), middle, low, high, centre, points[CENTRE][0])
+    points, lines = {name: _estimate(scores[name], clusters) for name in labels}, dict[str, SweepLine]()
+    for factor, values in chosen.items():
+        require(all(type(v) in (int, float) for v in values), factor, tuple(values), "numbers, for a line")
+        of_base = list({getattr(base, name) for name in _fields(base, factor)})
+        centre = of_base[0] if len(of_base) == 1 and type(of_base[0]) in (int, float) else None
+        ascending = sorted({*values} if centre is None else {*values, centre})
+        estimates = [points[CENTRE if value == centre else label(factor, value)] for value in ascending]
+        middle, low, high = zip(*estimates, strict=True)
+        lines[factor] = SweepLine(factor, tuple(ascending), middle, low, high, centre, points[CENTRE][0])
+    return lines
 
 
 def _estimate(
@@ -128,29 +130,12 @@ def _estimate(
     return value, float(low), float(high)
 
 
-def _with(base: Attributor, factor: str, value: object) -> Attributor:
-    return dataclasses.replace(cast(Any, base), **dict.fromkeys(_fields(base, factor), value))
-
-
 def _fields(base: Attributor, factor: str) -> tuple[str, ...]:
     """The fields that a factor sets."""
     fields = [field.name for field in dataclasses.fields(cast(Any, base))]
     joint = {name: parts for name, parts in JOINT.items() if set(parts) <= set(fields)}
     check_known(f"{base.name} factor", factor, (*fields, *joint))
     return joint.get(factor, (factor,))
-
-
-def _common_value(base: Attributor, factor: str) -> float | None:
-    """The one number that all fields of a factor have in the base."""
-    values = {getattr(base, name) for name in _fields(base, factor)}
-    value = values.pop()
-    return value if not values and type(value) in (int, float) else None
-
-
-def _joint_range(factor: str) -> NumericDistribution:
-    parts = space_of(FRInGe, JOINT.get(factor, (factor,))).dimensions.values()
-    ranges = [part for part in parts if isinstance(part, NumericDistribution)]
-    return dataclasses.replace(ranges[0], low=min(r.low for r in ranges), high=max(r.high for r in ranges))
 
 
 def _grid(bounds: NumericDistribution) -> tuple[float, ...]:
