@@ -60,17 +60,14 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=percent, number=number, words=_words, picture=_picture)
+    words: Any = {"percent": percent, "number": number, "words": lambda name: name.replace("_", " ")}
+    environment.filters.update(words, picture=_picture)
     return environment
 
 
 def _visible(value: Any) -> Any:
     """Text without characters that hide or turn what is written."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _picture(png: bytes) -> str:
