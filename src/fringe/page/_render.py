@@ -78,7 +78,7 @@ def _strength(values: Array) -> float:
     return float(np.quantile(size, 0.995)) or float(size.max())
 
 
-def thumbnail(image: Array, values: Array, side: int = 120) -> str:
+def thumbnail(image: Array, values: Array, side: int = 240) -> str:
     """The strength of a map (C, H, W) over an image (H, W, 1 or 3), ``side`` pixels long, as WebP in base64."""
     shown = _resized(Image.fromarray(np.rint(blend(image, values) * 255).astype(np.uint8)), side)
     out = io.BytesIO()
