@@ -6,6 +6,7 @@ All text is escaped by the templates. The scripts and styles of a page are named
 import base64
 import hashlib
 from functools import cache
+from operator import methodcaller
 from typing import Any
 
 import jinja2
@@ -60,8 +61,8 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    words: Any = {"percent": percent, "number": number, "words": lambda name: name.replace("_", " ")}
-    environment.filters.update(words, picture=_picture)
+    words = methodcaller("replace", "_", " ")
+    environment.filters.update(percent=percent, number=number, words=words, picture=_picture)
     return environment
 
 

@@ -162,8 +162,9 @@ def attribute(
                 lengths=lengths,
             )
         bad = ((~torch.isfinite(value)).flatten(1).any(1).tolist() for value in (x, problem.logits))
-        words = (("nan_input" if i else "nan_logits" if j else None) for i, j in zip(*bad, strict=True))
-        fault: list[Verdict | None] = list(words)
+        fault: list[Verdict | None] = [
+            "nan_input" if i else "nan_logits" if j else None for i, j in zip(*bad, strict=True)
+        ]
         finite = [i for i, f in enumerate(fault) if f is None]
         if bad_images == "raise" and len(finite) < len(fault):
             raise _fault_error(fault)

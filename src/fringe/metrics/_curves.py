@@ -1,9 +1,9 @@
 """Metrics over curves of removed or inserted pixels: insertion, deletion, MAS, DiffID, CPD, CPP, signed insertion."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -36,7 +36,12 @@ class PerturbationAUC(perturb.PerturbationMetric):
         return Scores(values, flags=curve.flags(), details={**areas, **curve.details()}, curves=curves)
 
 
-_PRESETS = {"paper": {}, "released": {"steps": 100}, "raw": {"normalise": False}, **perturb.SHARED_PRESETS}
+_PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "paper": {},
+    "released": {"steps": 100},
+    "raw": {"normalise": False},
+    **perturb.SHARED_PRESETS,
+}
 
 
 @dataclass(frozen=True)

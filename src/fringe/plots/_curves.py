@@ -79,7 +79,8 @@ def plot_curves(data: Sequence[CurvePanel], *, title: str = "") -> Figure:
         raise ValueError("plot_curves: no curves")
     if len(labels) > styles.MAX_SERIES:
         raise ValueError(f"plot_curves: got {len(labels)} methods, expected at most {styles.MAX_SERIES}")
-    first, others = {"linewidth": 2.2, "zorder": 4}, {"linewidth": 1.3, "zorder": 3}
+    first: styles.Style = {"linewidth": 2.2, "zorder": 4}
+    others: styles.Style = {"linewidth": 1.3, "zorder": 3}
     looks = {label: styles.series_style(i) | (others if i else first) for i, label in enumerate(labels)}
     handles = [
         Line2D([], [], label=styles.sanitise(styles.method_title(label), 30), **style) for label, style in looks.items()
