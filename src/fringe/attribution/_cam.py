@@ -78,9 +78,8 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
         return None
     cotangent = torch.linspace(1, 2, logits.shape[1], dtype=logits.dtype, device=x.device)[None]  # of all classes
     with model.backward(x.device):
-        gradients: Sequence[Tensor | None] = torch.autograd.grad(
-            logits, [z for _, z in maps], cotangent, allow_unused=True
-        )
+        given = torch.autograd.grad(logits, [z for _, z in maps], cotangent, allow_unused=True)
+    gradients = cast("Sequence[Tensor | None]", given)  # allow_unused gives None
     model.passes.vjp += 1
     # the last block's patches do not reach a score that is read from the class token
     reach = [
