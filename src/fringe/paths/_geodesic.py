@@ -381,7 +381,10 @@ class _Fit:
         gradient = gradient + deviation
         self.mean = self.mean - self.adam[0].step(gradient, self.rate)
         self.log_scale = self.log_scale - self.adam[1].step(gradient * scaled - 1.0, self.rate)
-        # the published schedule: the first loss counts for the gain of the second, but not as a least one
+        self._update_schedule(loss)
+
+    def _update_schedule(self, loss: float) -> None:
+        """The published schedule; the first loss counts for the gain of the second, but not as a least one."""
         self.steps_taken += 1
         before, self.loss = self.loss, loss
         if self.steps_taken == 1:
