@@ -1,4 +1,4 @@
-"""How far rounding alone moves a map: the second table of docs/solver.md.
+"""How far rounding alone moves a map: the last table of docs/conjugate-gradients.md.
 
     python benchmarks/rounding.py
 

@@ -1,4 +1,4 @@
-"""How the linear system of a step is solved, and what that does to the path: the tables of docs/solver.md.
+"""How the linear system of a step is solved, and what that does to the path: the tables of docs/conjugate-gradients.md.
 
     python benchmarks/solver.py --model cifar_resnet20 --images 64 --out out/solver.jsonl
     python benchmarks/solver.py --report out/solver.jsonl

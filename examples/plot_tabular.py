@@ -1,6 +1,6 @@
 """
-Tables
-======
+A table
+=======
 
 The map of a row has one bar for each column. A data frame has the names of its columns, and a fitted scaler knows
 the units: the figure has your units, such as centimetres, and the path runs in standard deviations.

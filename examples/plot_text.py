@@ -1,6 +1,6 @@
 """
-Text
-====
+A text
+======
 
 Which words made a classifier say *positive*? FRInGe changes the word embeddings of a sentence until both classes are
 equally probable. Padding is left out, special tokens do not change, and the pieces of a word are summed.
@@ -17,7 +17,7 @@ import fringe
 from fringe.models import import_transformers
 
 transformers = import_transformers()
-from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402 - transformers brings it
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 # %%
 # Sentences with known reasons
@@ -129,7 +129,7 @@ result[0].plot()
 # Here we know the answer. We measure how much of each map is on words of ``GOOD`` and ``BAD``. We compare this with
 # Integrated Gradients, and with chance: the share of such words.
 
-from fringe.text import merge_words  # noqa: E402
+from fringe.text import merge_words
 
 
 def share_on_known_words(result: fringe.Attribution) -> float:

@@ -18,7 +18,7 @@ from browser import FLAGS, browser_path  # noqa: E402 - a helper of the tests
 
 #: Pictures of the site's first page: name, example of the gallery, number of its figure, width in pixels.
 FIGURES = (
-    ("signed", "first_map", 2, 480),
+    ("signed", "photograph", 2, 480),
     ("regions", "segmentation", 2, 460),
     ("text", "text", 1, 680),
     ("table", "tabular", 1, 560),

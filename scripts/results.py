@@ -1,21 +1,21 @@
-"""Run the experiments of ``experiments/`` and write their tables into docs/results.md, docs/results and docs/truth.md.
+"""Run the experiments of ``experiments/`` and write their tables into docs/results/tables, as CSV.
 
     python scripts/results.py --shared ../shared --out out/results                  # all of them: hours
     python scripts/results.py --shared ../shared --only settings_cifar_resnet20     # one of them
     python scripts/results.py --shared ../shared --tables                           # tables of what is stored
 
-A run that was interrupted is resumed. A page holds one marked place for each table, ``<!-- table: NAME -->`` to
-``<!-- end -->``; a table whose run is not in ``--out`` stays as it is. Settings are chosen on the first half of the
-images (every second file, from the first on) and judged on the second half.
+A run that was interrupted is resumed. The site shows ``tables/NAME.csv`` where a page has the line
+``<!-- table: NAME -->``; a table whose run is not in ``--out`` stays as it is. Settings are chosen on the first half of
+the images (every second file, from the first on) and judged on the second half.
 """
 
 import argparse
+import csv
 import os
-import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,45 +26,49 @@ from fringe.bench.experiments import ExperimentSpec, Results, Store, read_result
 from fringe.evaluation import ControlTest, Difference, adjust_tests, compare_with_controls, paired
 
 ROOT = Path(__file__).parents[1]
-PAGES = ROOT / "docs" / "results.md", ROOT / "docs" / "truth.md", *sorted((ROOT / "docs" / "results").glob("*.md"))
+TABLES_FOLDER = ROOT / "docs" / "results" / "tables"
 IMAGES = ROOT / "docs" / "images"
 #: Metrics that the last columns show.
 DIAGNOSTICS = ("completeness_residual", "endpoint_kl")
-#: Metrics of tables of scenes; the differences of the first three are shown.
-LOCALISATION = ("mass_inside", "mass_inside:smooth", "region_completeness", "rank_accuracy", "expected_hit")
-#: Metrics that are valid on ResNet-20: docs/truth.md.
+#: Metrics of tables of scenes; the differences of the first four are shown.
+LOCALISATION = (
+    *("mass_inside", "mass_inside:smooth", "region_completeness", "object_balance", "rank_accuracy", "expected_hit"),
+)
+#: Metrics that are valid on ResNet-20: docs/results/validity.md.
 VALID = ("road", "signed_insertion")
 ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
 
 
 @dataclass(frozen=True)
 class Table:
-    """A run: the method that the others are compared with, the half of the images (None: all), titles of methods, and
-    its experiment if that has another name."""
+    """A run: the method that the others are compared with, the half of the images (None: all), titles of methods, its
+    experiment if that has another name, and controls: a dagger marks a gain that is not shown over each of them."""
 
     base: str
     half: int | None = 1
     names: dict[str, str] = field(default_factory=dict[str, str])
     experiment: str = ""
+    controls: tuple[str, ...] = ()
 
 
+_FLOORS = "05", "2", "5"
 DEFAULTS = {
-    "feedback": "**`FRInGe()`**: geodesic, feedback",
+    "feedback": "FRInGe(): geodesic, feedback",
     "geodesic": "geodesic, a JVP in each step",
-    "preview": "`fringe:preview`",
+    "preview": "fringe:preview",
     "rank4": "geodesic, rank 4",
     "no_prior": "geodesic, γ_prior = 0",
     "diffusion": "diffusion (control: ignores the gradient)",
-    "cg": "`fringe:full_metric`",
+    "cg": "fringe:full_metric",
     "cg_prior": "full metric, γ_prior = 3e-3",
-    "paper": "`fringe:paper`",
-    "paper_resnet18": "`fringe:resnet18`",
+    "paper": "fringe:paper",
+    "paper_resnet18": "fringe:resnet18",
 }
 METHODS = {
-    "fringe": "**`FRInGe()`**",
-    "full_metric": "`fringe:full_metric`",
-    "resnet50": "`fringe:resnet50`",
-    "preview": "`fringe:preview`",
+    "fringe": "FRInGe()",
+    "full_metric": "fringe:full_metric",
+    "resnet50": "fringe:resnet50",
+    "preview": "fringe:preview",
     "diffusion": "diffusion (control)",
     "agi_official": "agi (official)",
     "agi_path": "agi (path)",
@@ -73,8 +77,8 @@ METHODS = {
     "gradcam": "Grad-CAM",
 }
 TRUTH = {
-    "fringe": "**`FRInGe()`**",
-    "full_metric": "`fringe:full_metric`",
+    "fringe": "FRInGe()",
+    "full_metric": "fringe:full_metric",
     "no_prior": "FRInGe, γ_prior = 0",
     "prior_1e4": "FRInGe, γ_prior = 1e-4",
     "prior_1e3": "FRInGe, γ_prior = 1e-3",
@@ -83,28 +87,60 @@ TRUTH = {
     "step_1e1": "FRInGe, γ_step = 0.1",
     "damping_1e1": "FRInGe, λ = 0.1",
     "rank4": "FRInGe, rank 4",
-    "preview": "`fringe:preview`",
-    "preview_3e3": "`fringe:preview`, γ_prior = 3e-3",
-    "gradient": "FRInGe without a metric (`solve=gradient`)",
+    "preview": "fringe:preview",
+    "preview_3e3": "fringe:preview, γ_prior = 3e-3",
+    "gradient": "FRInGe without a metric (solve=gradient)",
     "diffusion": "diffusion (control)",
     "straight_gradient": "straight line to the end of the path without a metric",
     "input": "input × gradient",
     "gradcam": "Grad-CAM",
 }
 QUADRATURE = {
-    "fringe": "**`FRInGe()`**",
-    "temperature_1": "`temperature=1`",
-    "trapezoid": "`quadrature=trapezoid`",
-    "tight": "`quadrature_rtol=0.01`",
-    "former": "`tau=3e-3`, `until=budget`, `temperature=1` (an earlier default)",
-    "budget": "`until=budget`",
-    "tau_1e2": "`tau=1e-2`",
-    "tau_2e2": "`tau=2e-2`",
-    "long": "`delta_euc=long`",
-    "preview": "`fringe:preview`",
-    "preview_adaptive": "`fringe:preview`, `quadrature=adaptive`",
+    "fringe": "FRInGe()",
+    "temperature_1": "temperature=1",
+    "trapezoid": "quadrature=trapezoid",
+    "tight": "quadrature_rtol=0.01",
+    "former": "tau=3e-3, until=budget, temperature=1",
+    "budget": "until=budget",
+    "tau_1e2": "tau=1e-2",
+    "tau_2e2": "tau=2e-2",
+    "long": "delta_euc=long",
+    "preview": "fringe:preview",
+    "preview_adaptive": "fringe:preview, quadrature=adaptive",
     "diffusion": "diffusion (control)",
 }
+PAPER = {
+    "fringe": "FRInGe()",
+    "focused": 'FRInGe(focus="cam")',
+    "paper": "fringe:paper",
+    "released": "fringe:released",
+    "fringe_b": "FRInGe-B",
+    "gradcam": "Grad-CAM",
+    "ig": "ig:released",
+    "smoothgrad": "smoothgrad:released",
+    "guided_ig": "guided_ig:released",
+    "blur_ig": "blur_ig:released",
+    "diffusion": "diffusion (control)",
+}
+FOCUS = {
+    "fringe": "FRInGe()",
+    "cam": "focus=cam",
+    "contrast": "focus=contrast",
+    **{f"{kind}_{floor}": f"focus={kind}, floor .{floor}" for kind in ("cam", "contrast") for floor in _FLOORS},
+    "ig_cam": "ig, focus=cam",
+    "paper": "fringe:paper",
+    "diffusion": "diffusion (control)",
+    "diffusion_cam": "diffusion, focus=cam",
+    "gradcam": "Grad-CAM",
+    "layercam": "LayerCAM",
+    "hirescam": "HiResCAM",
+    "power:fringe": "power(1.5):fringe (control)",
+    "centre_prior:fringe": "centre_prior:fringe (control)",
+    "other_cam:fringe": "other_cam:fringe (control)",
+}
+FOCUS_NETS = "cifar_resnet20", "efficientnet_lite0", "mobilenet_v2"
+#: The controls of a focused map: the map sharper, towards the middle, and in the region of another image.
+FOCUS_CONTROLS = "power:fringe", "centre_prior:fringe", "other_cam:fringe"
 TABLES = {
     "quadrature_cifar_resnet20": Table("fringe", names=QUADRATURE),
     "quadrature_mobilenet_v1_025": Table("fringe", names=QUADRATURE),
@@ -131,13 +167,25 @@ TABLES = {
     "prior_judge_cifar_resnet20": Table("fringe", 1, TRUTH, "prior_cifar_resnet20"),
     "prior_choose_mobilenet_v1_025": Table("fringe", 0, TRUTH, "prior_mobilenet_v1_025"),
     "prior_judge_mobilenet_v1_025": Table("fringe", 1, TRUTH, "prior_mobilenet_v1_025"),
+    "focus_choose_cifar_resnet20": Table("fringe", 0, FOCUS),
+    **{
+        f"focus_{name}": Table("fringe", 1, FOCUS, controls=FOCUS_CONTROLS)
+        for name in (
+            *("designed", "trained", "random_cifar_resnet20"),
+            *(f"{kind}_{net}" for kind in ("grids", "judge") for net in FOCUS_NETS),
+        )
+    },
+    "paper_cifar_resnet20": Table("fringe", names=PAPER),
+    "paper_mobilenet_v1_025": Table("fringe", names=PAPER),
+    "paper_mobilenet_v2": Table("fringe", names=PAPER),
+    "paper_efficientnet_lite0": Table("fringe", names=PAPER),
 }
 
 
 def run(name: str, shared: Path, out: Path, device: str) -> None:
     """Run one experiment, or what is missing of it."""
     spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{TABLES[name].experiment or name}.toml")
-    images, half = "imagenet" if any("mobilenet" in label for label in spec.model) else "cifar10", TABLES[name].half
+    images, half = "cifar10" if any("cifar" in label for label in spec.model) else "imagenet", TABLES[name].half
     folder = shared / "images" / images
     if half is not None:
         folder = out / "images" / f"{images}-{half}"
@@ -171,29 +219,37 @@ def summary(results: Results, model: str, method: str) -> dict[str, float]:
     }
 
 
-def table(results: Results, model: str, base: str, names: dict[str, str], suffix: str = "") -> str:
-    """Return a Markdown table: scores of the base, and paired differences to it of all others.
+#: A row of a table: its cells by the titles of their columns; "table" says which table of the file.
+Row = dict[str, str]
 
-    ``suffix`` selects the metrics under another reference, such as ``":zero"``.
+
+def table(
+    results: Results, model: str, base: str, names: dict[str, str], suffix: str = "", controls: Sequence[str] = ()
+) -> list[Row]:
+    """Return a table: scores of the base, and paired differences to it of all others.
+
+    ``suffix`` selects the metrics with other replaced pixels, such as ``":zero"``.
     """
     metrics = [m for m in results.metrics if m.endswith(suffix) and (suffix or ":" not in m) and m not in DIAGNOSTICS]
     about = results.manifest.metrics
-    titles = [m.removesuffix(suffix).replace("_", " ") + ARROWS[about[m]["direction"]] for m in metrics]
-    head = ["setting", "passes", *titles, *(() if suffix else ("end KL", "residual", "`ok`"))]
     count = int(np.isfinite(results.scores(model, base, metrics[0])).sum())
-    reference = " under the zero reference" if suffix else ""
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    zeros = ", pixels replaced by zeros" if suffix else ""
+    rows: list[Row] = []
     for method in results.methods(model):
         numbers = summary(results, model, method)
-        cells = [_cell(results, model, method, metric, base) for metric in metrics]
+        row = {"table": f"{model}{zeros}, n = {count}", "setting": names.get(method, method)}
+        row["passes"] = f"{numbers['passes']:.0f}"
+        for metric in metrics:
+            title = metric.removesuffix(suffix).replace("_", " ") + ARROWS[about[metric]["direction"]]
+            row[title] = _cell(results, model, method, metric, base, controls)
         if not suffix:
-            cells += [_number(numbers["end"], 2), _number(numbers["residual"], 3)]
-            cells.append("–" if np.isnan(numbers["residual"]) else f"{numbers['ok']:.0%}")
-        lines.append("| " + " | ".join([names.get(method, method), f"{numbers['passes']:.0f}", *cells]) + " |")
-    return _folded(f"<code>{model}</code>{reference}, n = {count}", lines)
+            row |= {"end KL": _number(numbers["end"], 2), "residual": _number(numbers["residual"], 3)}
+            row["ok"] = "–" if np.isnan(numbers["residual"]) else f"{numbers['ok']:.0%}"
+        rows.append(row)
+    return rows
 
 
-def _cell(results: Results, model: str, method: str, metric: str, base: str) -> str:
+def _cell(results: Results, model: str, method: str, metric: str, base: str, controls: Sequence[str] = ()) -> str:
     scores, reference = results.scores(model, method, metric), results.scores(model, base, metric)
     median = results.manifest.metrics[metric]["summary"] == "median"
     if not np.isfinite(scores).any():
@@ -202,7 +258,24 @@ def _cell(results: Results, model: str, method: str, metric: str, base: str) -> 
         return f"{(np.nanmedian if median else np.nanmean)(scores):.3f}"
     if not np.isfinite(scores - reference).any():
         return f"({(np.nanmedian if median else np.nanmean)(scores):.3f})"
-    return "".join(_difference(paired(scores, reference)))
+    others = [] if method in controls else [results.scores(model, control, metric) for control in controls]
+    sign = {"higher": 1, "lower": -1}.get(results.manifest.metrics[metric]["direction"], 0)
+    return "".join(_difference(paired(scores, reference))) + _dagger(scores, reference, others, sign)
+
+
+Compare = Callable[[np.ndarray, np.ndarray], Difference]
+
+
+def _dagger(
+    scores: np.ndarray, base: np.ndarray, controls: Sequence[np.ndarray], sign: int, compare: Compare = paired
+) -> str:
+    """A dagger for a gain over the base that is not shown over each control."""
+
+    def better(other: np.ndarray) -> bool:
+        found = compare(scores, other)
+        return min(sign * found.low, sign * found.high) > 0
+
+    return "†" if controls and better(base) and not all(map(better, controls)) else ""
 
 
 def _difference(difference: Difference) -> tuple[str, str]:
@@ -212,23 +285,18 @@ def _difference(difference: Difference) -> tuple[str, str]:
     return text.replace("-", "−"), "*" if difference.low * difference.high > 0 else ""
 
 
-def control_table(runs: list[Results], names: dict[str, str]) -> str:
+def control_table(runs: list[Results], names: dict[str, str]) -> list[Row]:
     """Return how many scores of each method are better than those of every control, with and without *diffusion*."""
-    columns: list[dict[str, str]] = []
-    heads: list[str] = []
+    rows: dict[str, Row] = {}
     for results in runs:
         (model,) = results.models
         metrics = [metric for metric in results.metrics if metric not in DIAGNOSTICS]
         for left_out, what in ((None, "all controls"), ("diffusion", "blind maps")):
             better = Counter(_better_than_controls(results, model, metrics, left_out))
-            methods = results.methods(model, controls=False)
-            columns.append({method: f"{better[method]} of {len(metrics)}" for method in methods})
-            heads.append(f"`{model}`: {what}")
-    lines = ["| setting | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
-    for method in dict.fromkeys(method for column in columns for method in column):
-        cells = [column.get(method, "–") for column in columns]
-        lines.append("| " + " | ".join([names.get(method, method), *cells]) + " |")
-    return _folded("How many scores are better than those of every control", lines)
+            for method in results.methods(model, controls=False):
+                row = {"table": f"of {len(metrics)} scores", "setting": names.get(method, method)}
+                rows.setdefault(method, row)[f"{model}: {what}"] = str(better[method])
+    return list(rows.values())
 
 
 def _better_than_controls(results: Results, model: str, metrics: list[str], left_out: str | None) -> list[str]:
@@ -244,15 +312,20 @@ def _better_than_controls(results: Results, model: str, metrics: list[str], left
     return [label for (label, _), test in adjust_tests(tests).items() if test.better]
 
 
-def truth_tables(results: Results, base: str, names: dict[str, str], *, halves: bool = False) -> list[str]:
-    """Return a Markdown table for each scene and given network, pooled over the networks whose gates hold.
+def truth_tables(
+    results: Results, base: str, names: dict[str, str], *, halves: bool = False, controls: Sequence[str] = ()
+) -> list[Row]:
+    """Return a table for each scene and given network, pooled over the networks whose gates hold.
 
     ``halves`` gives two of each instead: one of the first, third, fifth … cluster, to choose on, and one of the others,
     to judge on.
     """
     parts = (0, 1) if halves else (None,)
     groups = _groups(results).items()
-    return [_truth_table(results, *name, models, base, names, half) for name, models in groups for half in parts]
+    tables = [
+        _truth_table(results, *name, models, base, names, half, controls) for name, models in groups for half in parts
+    ]
+    return [row for rows in tables for row in rows]
 
 
 def _groups(results: Results) -> dict[tuple[str, str], list[str]]:
@@ -274,18 +347,16 @@ def _part(results: Results, models: list[str], half: int | None) -> tuple[np.nda
 
 #: Candidates for γ_prior.
 PRIOR_RUNS = "truth_prior", "truth_imagenet", "prior_choose_cifar_resnet20", "prior_judge_cifar_resnet20"
-PRIORS = {"prior_3e3": "3e-3", "prior_1e3": "1e-3", "fringe": "**3e-4**", "prior_1e4": "1e-4", "no_prior": "0"}
+PRIORS = {"prior_3e3": "3e-3", "prior_1e3": "1e-3", "fringe": "3e-4", "prior_1e4": "1e-4", "no_prior": "0"}
 
 
-def prior_table(out: Path) -> str:
+def prior_table(out: Path) -> list[Row]:
     """Return the table that γ_prior is chosen by: relative changes to 3e-3 on either half of everything."""
     results = [read_results(Store(out / name, create=False)) for name in PRIOR_RUNS]
     scenes, runs = results[:2], results[2:]
-    titles = ["γ_prior", "scenes", *(metric.replace("_", " ") for metric in VALID), "sum"]
-    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
-    for method, title in PRIORS.items():
-        columns: list[list[float]] = []
-        for half, run in enumerate(runs):
+    rows: list[Row] = []
+    for half, run in enumerate(runs):
+        for method, title in PRIORS.items():
             changes = [
                 _change(*(_scores(results, models, m, half) for m in ("prior_3e3", method)))
                 for results in scenes
@@ -293,10 +364,11 @@ def prior_table(out: Path) -> str:
             ]
             (model,) = run.models
             valid = [_change(*(run.scores(model, m, metric) for m in ("prior_3e3", method))) for metric in VALID]
-            columns.append([float(np.mean(changes)), *valid, float(np.mean(changes) + np.mean(valid))])
-        cells = [f"{first:+.3f} / {second:+.3f}".replace("-", "−") for first, second in zip(*columns, strict=True)]
-        lines.append(f"| {title} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            numbers = {"scenes": np.mean(changes), **dict(zip(VALID, valid, strict=True))}
+            numbers["sum"] = np.mean(changes) + np.mean(valid)
+            row = {"table": ("the half to choose on", "the half to judge on")[half], "γ_prior": title}
+            rows.append(row | {name.replace("_", " "): f"{v:+.3f}".replace("-", "−") for name, v in numbers.items()})
+    return rows
 
 
 def _scores(results: Results, models: list[str], method: str, half: int) -> np.ndarray:
@@ -310,8 +382,15 @@ def _change(before: np.ndarray, now: np.ndarray) -> float:
 
 
 def _truth_table(
-    results: Results, label: str, given: str, models: list[str], base: str, names: dict[str, str], half: int | None
-) -> str:
+    results: Results,
+    label: str,
+    given: str,
+    models: list[str],
+    base: str,
+    names: dict[str, str],
+    half: int | None,
+    controls: Sequence[str] = (),
+) -> list[Row]:
     part, clusters = _part(results, models, half)
     networks = [model for model in models for _ in results.clusters(model) or ()]
     clusters, networks = list(compress(clusters, part)), list(compress(networks, part))
@@ -319,35 +398,34 @@ def _truth_table(
     def column(method: str, metric: str) -> np.ndarray:
         return np.concatenate([results.scores(model, method, metric) for model in models])[part]
 
+    compare = partial(paired, clusters=clusters, networks=networks)
     methods, about = results.methods(models[0]), results.manifest.metrics
     shown = [m for m in LOCALISATION if m in results.metrics and np.isfinite(column(base, m)).any()]
-    titles = [*(_title(about, m) for m in shown), "`ok`", "`stalled`"]
-    lines = ["| method | passes | " + " | ".join(titles) + " |", "|---" * (len(titles) + 2) + "|"]
+    count, scene = f"{len(models)} networks, " if len(models) > 1 else "", results.manifest.scenes[label]
+    which = "" if half is None else (", to choose on", ", to judge on")[half]
+    on = f" on {given}" if given else ""
+    heading = f"{scene['title']} ({label}){on}{which}, {count}n = {len(clusters)}"
+    rows: list[Row] = []
     for method in methods:
         known = [summary(results, model, method) for model in models]
         passes, ok, stalled = (np.mean([one[name] for one in known]) for name in ("passes", "ok", "stalled"))
-        cells: list[str] = []
+        row = {"table": heading, "method": names.get(method, method), "passes": f"{passes:.0f}"}
         for metric in shown:
-            scores, reference = column(method, metric), column(base, metric)
-            if method == base:
-                cells.append(f"{np.nanmean(scores):.3f}")
-            elif np.isfinite(scores - reference).any():
-                text, star = _difference(paired(scores, reference, clusters=clusters, networks=networks))
-                cells.append(f"{np.nanmean(scores):.3f}{star}" + (f" ({text})" if metric in LOCALISATION[:3] else ""))
+            scores, reference, title = column(method, metric), column(base, metric), _title(about, metric)
+            text = star = ""
+            if method != base and np.isfinite(scores - reference).any():
+                groups = {"clusters": clusters, "networks": networks}
+                text, star = _difference(paired(scores, reference, **groups))
+                star += _dagger(scores, reference, [column(c, metric) for c in controls if c != method], 1, **groups)
+            row[title] = f"{np.nanmean(scores):.3f}" if method == base or text else "–"
+            if metric in LOCALISATION[:4]:
+                row[f"{title}, difference"] = text + star
             else:
-                cells.append("–")
+                row[title] += star
         checked = any(np.isfinite(one["residual"]) for one in known)
-        cells += [f"{ok:.0%}", f"{stalled:.0%}"] if checked else ["–", "–"]
-        lines.append(f"| {names.get(method, method)} | {passes:.0f} | " + " | ".join(cells) + " |")
-    count, scene = f"{len(models)} networks, " if len(models) > 1 else "", results.manifest.scenes[label]
-    which = "" if half is None else (", to choose on", ", to judge on")[half]
-    on = f" on <code>{given}</code>" if given else ""
-    return _folded(f"{scene['title']} (<code>{label}</code>){on}{which}, {count}n = {len(clusters)}", lines)
-
-
-def _folded(title: str, lines: list[str]) -> str:
-    """A table behind its title, so that a page is read for what follows from its tables."""
-    return "\n".join([f"<details><summary>{title}</summary>", "", *lines, "", "</details>"])
+        row |= {"ok": f"{ok:.0%}", "stalled": f"{stalled:.0%}"} if checked else {"ok": "–", "stalled": "–"}
+        rows.append(row)
+    return rows
 
 
 def _title(about: Mapping[str, Mapping[str, Any]], metric: str) -> str:
@@ -360,33 +438,33 @@ def _number(value: float, digits: int) -> str:
 
 
 def write_tables(out: Path, only: list[str]) -> None:
-    """Replace the tables of the page whose runs are stored."""
+    """Replace the tables whose runs are stored."""
     for name in only:
         if (out / name).is_dir():
-            text = "\n\n".join(_tables_of(name, read_results(Store(out / name, create=False))))
-            written = _replace(name, text)
-            print(f"{name}: {'written' if written else 'no page has such a place'}")
+            write(name, _tables_of(name, read_results(Store(out / name, create=False))))
+            print(f"{name}: written")
 
 
-def _tables_of(name: str, results: Results) -> list[str]:
-    base, names = TABLES[name].base, TABLES[name].names
+def _tables_of(name: str, results: Results) -> list[Row]:
+    base, names, controls = TABLES[name].base, TABLES[name].names, TABLES[name].controls
     if results.manifest.scenes:
-        return truth_tables(results, base, names, halves=name == "truth_settings")
+        return truth_tables(results, base, names, halves=name == "truth_settings", controls=controls)
     (model,) = results.models
     suffixes = ["", *sorted({":" + m.partition(":")[2] for m in results.metrics if ":" in m})]
-    return [table(results, model, base, names, suffix) for suffix in suffixes]
+    return [row for suffix in suffixes for row in table(results, model, base, names, suffix, controls)]
 
 
-def _replace(name: str, text: str) -> int:
-    """Write a table into the places of its name, and count them."""
-    total = 0
-    for path in PAGES:
-        pattern, page = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", path.read_text(encoding="utf-8")
-        page, count = re.subn(pattern, lambda m: f"{m[1]}\n{text}\n\n{m[2]}", page, flags=re.DOTALL)
-        if count:
-            path.write_text(page, encoding="utf-8")
-        total += count
-    return total
+def write(name: str, rows: list[Row]) -> None:
+    """Write the tables of a run as one CSV file."""
+    columns: list[str] = []
+    for row in rows:
+        for before, title in pairwise(["", *row]):
+            if title not in columns:
+                columns.insert(columns.index(before) + 1 if before else 0, title)
+    with (TABLES_FOLDER / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 #: What the figure shows: the name of a point, and its distance above the point.
@@ -448,11 +526,11 @@ def main() -> None:
         run(name, arguments.shared, arguments.out, arguments.device)
     write_tables(arguments.out, only)
     if set(only) & set(PRIOR_RUNS) and all((arguments.out / name).is_dir() for name in PRIOR_RUNS):
-        _replace("prior", prior_table(arguments.out))
+        write("prior", prior_table(arguments.out))
     runs = [arguments.out / name for name in ("default_cifar_resnet20", "default_mobilenet_v1_025")]
     if set(only) & {run.name for run in runs} and all(run.is_dir() for run in runs):
         stored = [read_results(Store(run, create=False)) for run in runs]
-        _replace("controls", control_table(stored, DEFAULTS))
+        write("controls", control_table(stored, DEFAULTS))
         figure(stored).savefig(IMAGES / "price.png", dpi=130)
 
 

@@ -19,7 +19,7 @@ FLAGS = (
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SERIOUS = ("serious", "critical")
 #: Milliseconds to wait for what a page will show.
-PATIENCE = 30_000
+PATIENCE = 120_000
 
 
 def browser_path() -> str | None:

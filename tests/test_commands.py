@@ -21,7 +21,14 @@ from fringe.errors import is_installed
 from fringe.models import Preprocessing, has_efficientnet
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]  # test_how_to follows the pages of docs/how-to
+SKILL = ROOT / ".agents" / "skills" / "fringe" / "SKILL.md"
+# test_how_to follows the pages of docs/how-to
+PAGES = [
+    ROOT / "README.md",
+    SKILL,
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "results").glob("*.md")),
+]
 #: Files that a reader has: a page that names one says whose it is, in words with its name.
 READERS = (
     "photo.jpg",
@@ -88,7 +95,7 @@ def commands(page: Path) -> list[str]:
     return [joined for line in lines if (joined := shlex.join(shlex.split(line, comments=True)))]
 
 
-ALL = {page.stem: commands(page) for page in PAGES if commands(page)}
+ALL = {str(page.relative_to(ROOT)): commands(page) for page in PAGES if commands(page)}
 
 
 @pytest.fixture

@@ -18,10 +18,13 @@ import fringe
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-SNIPPETS = [page for page in PAGES if "\n```python\n" in page.read_text(encoding="utf-8")]
-MARKDOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *PAGES]
+SKILL = ROOT / ".agents" / "skills" / "fringe" / "SKILL.md"
+SNIPPETS = [page for page in (SKILL, *PAGES) if "\n```python\n" in page.read_text(encoding="utf-8")]
+MARKDOWN = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", SKILL, *PAGES]
 MARKDOWN += sorted((*(DOCS / "how-to").glob("*.md"), *(DOCS / "results").glob("*.md")))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+#: The first pages of the gallery.
+TUTORIALS = ("photograph", "trust", "text", "tabular", "benchmark")
 #: Packages and modules with a list of public names; those of the command line are its commands.
 FACES = sorted(
     path.parent.name if path.stem == "__init__" else path.stem
@@ -57,7 +60,7 @@ def test_the_python_of_a_page_runs_as_one_session(page, tmp_path, monkeypatch):
 
 
 def test_pages_with_python_are_run():
-    assert {"start", "python", "verdicts", "compare", "costs", "coming-from", "mathematics", "benchmark"} <= {
+    assert {"SKILL", "start", "python", "trust", "compare", "costs", "coming-from", "mathematics", "benchmark"} <= {
         page.stem for page in SNIPPETS
     }
 
@@ -199,6 +202,115 @@ def test_formulas_are_drawn_without_a_script(site):
     page = (site / "mathematics.html").read_text(encoding="utf-8")
     assert page.count("<math ") > 50
     assert not re.search(r"<script[^>]*mathjax", page, re.IGNORECASE)
+
+
+@pytest.mark.thorough
+def test_programs_find_every_page_in_one_file_and_people_see_the_version(site):
+    lines = (site / "llms.txt").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == f"# fringe {fringe.__version__}"
+    assert re.match(r"> \w.{80}", lines[2])
+    entries = [line for line in lines if line.startswith("- ")]
+    linked = [re.fullmatch(r"- \[.+?\]\((\S+\.html)\)(: .+)?", line)[1] for line in entries]
+    assert [page for page in linked if not (site / page).is_file()] == []
+    assert len(set(linked)) == len(linked)
+    assert {path.with_suffix(".html").name for path in PAGES} - {"index.html"} <= set(linked)  # root pages, too
+    assert {
+        f"gallery/{example.stem}.html" for example in EXAMPLES if (site / f"gallery/{example.stem}.html").is_file()
+    } <= set(linked)
+    assert "reference/fringe.attribution.html" in linked
+    assert "reference/fringe.FRInGe.html" not in linked  # one line for each package
+    assert all(len(line) < 300 for line in entries)
+    assert f"fringe {fringe.__version__}" in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_tables_of_contents_with_captions_are_sections_of_the_file_for_programs(tmp_path):
+    pytest.importorskip("myst_parser")
+    trees = "```{toctree}\n:caption: Explain\n\na\nb\n```\n\n```{toctree}\n\nc\n```\n"
+    pages = {
+        "index": f"# Maps\n\nWhat it is.\n\n{trees}",
+        "a": "# First\n\n- in a list\n\nWhat *a* says.\n",
+        "c": "# Last\n",
+    }
+    pages["b"] = f"# Second\n\nShort. {'word ' * 60}\n"
+    for name, text in pages.items():
+        (tmp_path / f"{name}.md").write_text(text, encoding="utf-8")
+    (tmp_path / "conf.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(DOCS / '_ext')!r})\nproject, release = 'maps', '1.2'\n"
+        "extensions = ['myst_parser', 'llms']\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", tmp_path, tmp_path / "html"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert (tmp_path / "html" / "llms.txt").read_text(encoding="utf-8").splitlines() == [
+        *("# maps 1.2", "", "> What it is.", ""),
+        *("## Explain", "", "- [First](a.html): What a says.", "- [Second](b.html): Short.", ""),
+        *("## Last", "", "- [Last](c.html)"),
+    ]
+
+
+def test_the_workflow_publishes_what_make_docs_writes():
+    yaml = pytest.importorskip("yaml")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "docs.yml").read_text(encoding="utf-8"))
+    assert workflow[True] == {"push": {"tags": ["v*"]}, "workflow_dispatch": None}  # YAML reads `on` as true
+    assert workflow["permissions"] == {"contents": "read", "pages": "write", "id-token": "write"}
+    steps = workflow["jobs"]["docs"]["steps"]
+    used = [step["uses"] for step in steps if "uses" in step]
+    assert [action for action in used if not re.fullmatch(r"actions/[a-z-]+@v\d+", action)] == []
+    assert [action.partition("@")[0] for action in used[-2:]] == [
+        "actions/upload-pages-artifact",
+        "actions/deploy-pages",
+    ]
+    (build,) = [step["run"] for step in steps if "run" in step]
+    assert build == "make docs"
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (upload,) = [step["with"]["path"] for step in steps if "upload" in step.get("uses", "")]
+    assert f"-b html docs {upload}\n" in makefile.partition("\ndocs:")[2].partition("\n\n")[0] + "\n"
+
+
+def test_the_skill_is_short():
+    lines = SKILL.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 60
+    assert lines[:2] == ["---", "name: fringe"]
+    assert lines[2].startswith("description: ")
+
+
+@pytest.mark.thorough
+def test_the_tutorials_come_first(site):
+    page = (site / "gallery" / "index.html").read_text(encoding="utf-8").partition("sphx-glr-thumbnails")[2]
+    shown = list(dict.fromkeys(re.findall(r'href="plot_(\w+)\.html', page)))
+    left = [name for name in TUTORIALS if (site / "gallery" / f"plot_{name}.html").is_file()]
+    assert shown[: len(left)] == left
+    assert len(shown) > len(left) > 2
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_runs_as_the_notebook_that_its_page_offers(name, site, tmp_path):
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    page = site / "gallery" / f"plot_{name}.html"
+    if not page.is_file():
+        pytest.skip("its packages are not installed")
+    link = re.search(r'href="(\.\./_downloads/\w+/plot_\w+\.ipynb)"', page.read_text(encoding="utf-8"))
+    notebook = nbformat.read(page.parent / link[1], as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs for cell in code)
+    nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    shown = [output.get("data", {}) for cell in code for output in cell.outputs]
+    assert sum("image/png" in data for data in shown) > 0
+
+
+def test_a_figure_is_small_and_its_command_stands_before_it():
+    page = (DOCS / "figures.md").read_text(encoding="utf-8")
+    shown = re.findall(
+        r"^python scripts/figures\.py (\w+).*?!\[[^]]+\]\(images/(\w+)\.webp\)", page, re.DOTALL | re.MULTILINE
+    )
+    assert [command for command, _ in shown] == [picture for _, picture in shown]
+    assert len(shown) == page.count("](images/") == 4
+    source = (ROOT / "scripts" / "figures.py").read_text(encoding="utf-8")
+    assert [name for name, _ in shown if f'store(figure, "{name}")' not in source] == []
+    assert [name for name, _ in shown if (DOCS / "images" / f"{name}.webp").stat().st_size > 120_000] == []
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)

@@ -1,9 +1,10 @@
 """What this site needs beside Sphinx.
 
-The reference is written from the packages' own lists of names, formulas become MathML, and the pages of the
-repository's root (changelog, contributing, security) appear among the others.
+The reference is written from the packages' own lists of names, tables of results from their CSV files, formulas become
+MathML, and the pages of the repository's root (changelog, contributing, security) appear among the others.
 """
 
+import csv
 import dataclasses
 import html
 import importlib
@@ -12,6 +13,8 @@ import inspect
 import re
 import weakref
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -84,7 +87,7 @@ DATA = {
     "METRICS": "The registered metrics: name to class. A new metric is one more entry.",
     "SCENES": "The registered scenes: name to class. A new scene is one more entry.",
     "Baseline": "A setting that is a baseline by name, with its number if it has one: ``zero``, ``blur:0.1``.",
-    "Verdict": "How far a map can be relied on: one of the words of :doc:`/verdicts`.",
+    "Verdict": "Whether the sum of a map is right: one of the words of :doc:`/trust`.",
     "Direction": "Whether a higher or a lower score is better: ``higher``, ``lower``, or ``none``.",
     "Explainer": "``explain(x, rows)``: maps of other inputs of the same images, for metrics that need them.",
     "ATTRIBUTOR_CHECKS": "The checks of methods: name to function.",
@@ -336,7 +339,26 @@ def returned_figure(block: Any, block_vars: dict[str, Any], gallery_conf: dict[s
 # -- pages of the root, and links out of docs/ ------------------------------------------------------------------------
 
 
+def results_tables(name: str) -> str:
+    """The tables of docs/results/tables/NAME.csv, each behind its title; a short one is open."""
+    path = DOCS / "results" / "tables" / f"{name}.csv"
+    if not path.is_file():
+        logging.getLogger(__name__).warning("no %s: scripts/results.py writes it", path.relative_to(ROOT))
+        return ""
+    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    parts: list[str] = []
+    for title, table in groupby(rows, itemgetter("table")):
+        found = list(table)
+        shown = [column for column in found[0] if column != "table" and any(row[column] for row in found)]
+        lines = [shown, ["---"] * len(shown), *([row[column] for column in shown] for row in found)]
+        tag = "details open" if len(found) < 8 else "details"
+        parts += [f"<{tag}><summary>{html.escape(title)}</summary>", ""]
+        parts += [*(f"| {' | '.join(line)} |" for line in lines), "", "</details>", ""]
+    return "\n".join(parts)
+
+
 def _read(app: Any, docname: str, source: list[str]) -> None:
+    source[0] = re.sub(r"^<!-- table: (\w+) -->$", lambda m: results_tables(m[1]), source[0], flags=re.MULTILINE)
     if docname in ROOT_PAGES:
         source[0] = (ROOT / ROOT_PAGES[docname]).read_text(encoding="utf-8").replace("](docs/", "](")
     if docname == "paper":

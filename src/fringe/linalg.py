@@ -33,7 +33,7 @@ Systems", algorithm 9.1. Five choices differ from a textbook:
 4. Residuals are kept orthogonal to all earlier ones (by Gram-Schmidt in the preconditioner's inner product), as they
    are in exact arithmetic. Textbook CG loses this after a few iterations, and a *truncated* solve then returns its
    rounding errors: stopped after 20 iterations, a 1e-15 change of an input moved FRInGe's map by 9 % in float64
-   (docs/solver.md). The price is two stored vectors per iteration; ``reorthogonalise=False`` is textbook CG.
+   (docs/conjugate-gradients.md). The price is two vectors per iteration; ``reorthogonalise=False`` is textbook CG.
 5. The residual is the recursive one, so in very long runs it carries their rounding errors.
 """
 

@@ -74,7 +74,7 @@ def test_the_models_are_those_of_the_list_and_nothing_is_loaded_by_a_name_from_o
 
 def test_methods_that_need_other_images_are_not_offered(digit):
     service, file = digit
-    assert list(service.methods)[:2] == ["fringe", "fringe:preview"]
+    assert list(service.methods)[:3] == ["fringe", "fringe:preview", "fringe:focused"]
     assert {"ig", "guided_ig", "smoothgrad"} <= set(service.methods)
     for name in ("expected_gradients", "geoig_knn", "ig2", "fringe:paper", "nothing"):
         with pytest.raises(InputError, match="this method is not in the list"):

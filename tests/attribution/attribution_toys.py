@@ -122,6 +122,39 @@ def _frozen(values: Tensor) -> nn.Parameter:
     return nn.Parameter(values, requires_grad=False)
 
 
+def filled(model):
+    """A network in float64 whose parameters are the same on every machine."""
+    with torch.no_grad():
+        for i, parameter in enumerate(model.parameters()):
+            parameter.copy_(0.5 * normal(*parameter.shape, seed=i))
+    return model.double().eval()
+
+
+class ConvNet(nn.Module):
+    """Convolutions at 8 x 8, then at 4 x 4, then one on a single pixel, as in squeeze-and-excitation."""
+
+    def __init__(self, inplace=False):
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(inplace=inplace), nn.MaxPool2d(2))
+        self.second = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=inplace))
+        self.pool = nn.AvgPool2d(2)
+        self.gate = nn.Conv2d(4, 4, 1)
+        self.head = nn.Linear(16, 3)
+
+    def rest(self, z):
+        return self.head(self.pool(z * self.gate(z.mean((2, 3), keepdim=True)).sigmoid()).flatten(1))
+
+    def forward(self, x, scale=None):
+        logits = self.rest(self.second(self.first(x)))
+        return logits if scale is None else logits * scale[:, None]
+
+
+def hooks_of(module):
+    """Every hook of a module itself."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return [hook for kind in kinds for hook in getattr(module, kind).values()]
+
+
 class Headed(nn.Module):
     """Flatten, linear, tanh, linear: its last linear layer takes ``hidden`` features. Registered head first."""
 

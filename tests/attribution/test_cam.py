@@ -4,6 +4,7 @@ import importlib.util
 
 import pytest
 import torch
+from attribution_toys import ConvNet, filled, hooks_of
 from torch import nn
 from torch.nn import functional
 
@@ -16,32 +17,6 @@ from toys import normal
 
 X, TARGET = normal(3, 2, 8, 8, seed=7), torch.tensor([2, 0, 1])
 METHODS = (GradCAM, LayerCAM, HiResCAM)
-
-
-def filled(model):
-    with torch.no_grad():
-        for i, parameter in enumerate(model.parameters()):
-            parameter.copy_(0.5 * normal(*parameter.shape, seed=i))
-    return model.double().eval()
-
-
-class Net(nn.Module):
-    """Convolutions at 8 x 8, then at 4 x 4, then one on a single pixel, as in squeeze-and-excitation."""
-
-    def __init__(self, inplace=False):
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(inplace=inplace), nn.MaxPool2d(2))
-        self.second = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=inplace))
-        self.pool = nn.AvgPool2d(2)
-        self.gate = nn.Conv2d(4, 4, 1)
-        self.head = nn.Linear(16, 3)
-
-    def rest(self, z):
-        return self.head(self.pool(z * self.gate(z.mean((2, 3), keepdim=True)).sigmoid()).flatten(1))
-
-    def forward(self, x, scale=None):
-        logits = self.rest(self.second(self.first(x)))
-        return logits if scale is None else logits * scale[:, None]
 
 
 def problem_of(model, x=X, **more):
@@ -71,7 +46,7 @@ def oracle(net, target=TARGET):
 
 @pytest.mark.parametrize("inplace", [False, True])
 def test_the_methods_are_their_definitions_at_the_last_layer_in_space(inplace):
-    net = filled(Net(inplace))
+    net = filled(ConvNet(inplace))
     z, g = oracle(net)
     expected = {
         GradCAM: (g.mean((2, 3), keepdim=True) * z).sum(1, keepdim=True),
@@ -97,7 +72,7 @@ def test_the_methods_are_their_definitions_at_the_last_layer_in_space(inplace):
 
 
 def test_passes_are_counted_and_stay_within_the_batch_size():
-    net, sizes = filled(Net()), []
+    net, sizes = filled(ConvNet()), []
     targets = torch.tensor([[2, 1], [0, 2], [1, 0]])
     problem = problem_of(net, target=targets, batch_size=2)
     model = problem.model
@@ -124,7 +99,7 @@ def test_passes_are_counted_and_stay_within_the_batch_size():
 
 def test_the_score_and_the_arguments_of_the_call_count():
     """The gradient is that of the explained score, a difference of classes of a scaled network here."""
-    net, scale = filled(Net()), torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    net, scale = filled(ConvNet()), torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     contrast = torch.tensor([0, 1, 2])
     result = fringe.attribute(
         net, X, method=HiResCAM(relu=False), target=TARGET, contrast=contrast, forward_kwargs={"scale": scale}
@@ -137,7 +112,7 @@ def test_the_score_and_the_arguments_of_the_call_count():
 
 
 def test_hirescam_sums_to_the_score_where_the_rest_is_linear():
-    class Linear(Net):
+    class Linear(ConvNet):
         def rest(self, z):
             return self.head(self.pool(z).flatten(1))
 
@@ -316,7 +291,7 @@ def test_what_has_no_layer_in_space_is_refused(kind):
 
 
 def test_a_named_layer_must_exist_run_and_lie_in_space():
-    net = filled(Net())
+    net = filled(ConvNet())
     net.unused = nn.Conv2d(2, 2, 1).double().eval()
     for name, message in (
         ("second.9", "the model has no module 'second.9'; did you mean 'second."),
@@ -327,13 +302,8 @@ def test_a_named_layer_must_exist_run_and_lie_in_space():
             fringe.attribute(net, X, method=GradCAM(layer=name))
 
 
-def hooks_of(module):
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return [hook for kind in kinds for hook in getattr(module, kind).values()]
-
-
 def test_no_hook_is_left_after_an_error():
-    net = filled(Net())
+    net = filled(ConvNet())
 
     def fail(module, inputs):
         if any(hooks_of(other) for other in net.modules() if other is not module):
@@ -349,14 +319,14 @@ def test_no_hook_is_left_after_an_error():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_hooks_do_not_run_in_a_traced_module():
-    net = filled(Net())
+    net = filled(ConvNet())
     with pytest.raises(InputError, match="model: it is traced or scripted, and hooks of gradcam do not run"):
         fringe.attribute(torch.jit.trace(net, X), X, method="gradcam")
 
 
 def test_the_maps_are_captums():
     attr = pytest.importorskip("captum.attr")
-    net = filled(Net())
+    net = filled(ConvNet())
     coarse = attr.LayerGradCam(net, net.second).attribute(X, target=TARGET, relu_attributions=True)
     large = attr.LayerAttribution.interpolate(coarse.detach(), (8, 8), "bilinear")
     ours = fringe.attribute(net, X, method="gradcam", target=TARGET)
@@ -369,7 +339,7 @@ def test_the_maps_are_captums():
 def test_the_maps_are_those_of_pytorch_grad_cam():
     """Its maps are scaled to [0, 1], from the smallest entry to the largest."""
     peer, targets = imported("pytorch_grad_cam"), imported("pytorch_grad_cam.utils.model_targets")
-    net = filled(Net()).float()
+    net = filled(ConvNet()).float()
     for kind, ours in ((peer.GradCAM, GradCAM), (peer.LayerCAM, LayerCAM), (peer.HiResCAM, HiResCAM)):
         with kind(net, [net.second]) as cam:
             theirs = torch.from_numpy(cam(X.float(), [targets.ClassifierOutputTarget(int(t)) for t in TARGET]))

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from attribution_toys import ConvNet, filled, hooks_of
 from torch import nn
 from torch.nn import functional
 
@@ -16,31 +17,9 @@ from toys import normal
 attr = pytest.importorskip("captum.attr")
 
 
-class Net(nn.Module):
-    """Convolutions at 8 x 8, then at 4 x 4, then one on a single pixel, as in squeeze-and-excitation."""
-
-    def __init__(self, inplace=False):
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(inplace=inplace), nn.MaxPool2d(2))
-        self.second = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=inplace))
-        self.pool = nn.AvgPool2d(2)
-        self.gate = nn.Conv2d(4, 4, 1)
-        self.head = nn.Linear(16, 3)
-
-    def forward(self, x, scale=None):
-        z = self.second(self.first(x))
-        z = self.pool(z * self.gate(z.mean((2, 3), keepdim=True)).sigmoid())
-        logits = self.head(z.flatten(1))
-        return logits if scale is None else logits * scale[:, None]
-
-
 @pytest.fixture
 def net():
-    model = Net().double().eval()
-    with torch.no_grad():
-        for i, parameter in enumerate(model.parameters()):
-            parameter.copy_(0.5 * normal(*parameter.shape, seed=i))
-    return model
+    return filled(ConvNet())
 
 
 X, TARGET = normal(3, 2, 8, 8, seed=7), torch.tensor([2, 0, 1])
@@ -174,11 +153,6 @@ def test_further_arguments_are_those_of_the_call(net):
         plain = explained(net, f"captum:{name}")
         scaled = explained(net, f"captum:{name}", forward_args=(scale,))
         torch.testing.assert_close(scaled.values, scale.view(3, 1, 1, 1) * plain.values, rtol=1e-5, atol=1e-6)
-
-
-def hooks_of(module):
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return [hook for kind in kinds for hook in getattr(module, kind).values()]
 
 
 @pytest.mark.parametrize("name", ["deep_lift", "guided_backprop"])

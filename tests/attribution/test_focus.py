@@ -422,3 +422,41 @@ def test_weights_of_another_shape_and_unknown_layers_are_named():
     assert one.diagnostics["focus_found"].all()
     with pytest.raises(fringe.InputError, match="focus_layer: the model has no module 'layer9'"):
         fringe.attribute(model, x, method=fringe.FRInGe(focus="cam", focus_layer="layer9"))
+
+
+# -- the region of a result --------------------------------------------------------------------------------------------
+
+
+def test_a_result_holds_the_weights_of_its_focus_and_none_where_a_path_is_unfocused(tmp_path):
+    x = torch.ones(2, 1, 4, 8, dtype=torch.float64) + 0.01 * normal(2, 1, 4, 8)
+    weights = torch.zeros(2, 1, 4, 8)
+    weights[0, :, :, :4], weights[1, :, 0, 7] = 0.75, 1.0  # the second half is not read: its path is not focused
+    short = {"steps": 3, "until": "budget", "eta_max": 1.0, "kl_bound": False, "delta_euc": None, "gamma_prior": 0.0}
+    method = fringe.FRInGe(focus=weights, focus_floor=0.5, gamma_step=0.0, temperature=1.0, **short)
+    found = fringe.attribute(LeftHalf().eval(), x, method=method)
+    assert found.diagnostics["focus_floor"].tolist() == [0.5, 1.0]
+    torch.testing.assert_close(found.region, torch.stack([weights[0], 0 * weights[1]]).double())
+    assert (found.focus_weights(0) == weights[0, 0].numpy()).all()
+    assert found.focus_weights(1) is None
+    assert fringe.attribute(LeftHalf().eval(), x, method="ig").focus_weights(0) is None
+    found.save(tmp_path / "a.safetensors")
+    assert torch.equal(fringe.load(tmp_path / "a.safetensors")[::-1].region, found.region.flip(0))
+
+
+@pytest.mark.filterwarnings("ignore:the paths of images")
+def test_classes_share_the_region_of_one_path_and_have_their_own_where_each_has_a_path():
+    model, x = digits(2)
+    focused = {"focus": "cam", "focus_floor": 0.2}
+    shared, own = (
+        fringe.attribute(model, x, method=method, target="top2")
+        for method in (fringe.FRInGe(**focused), fringe.IntegratedGradients(steps=8, **focused))
+    )
+    assert shared.region.shape == (2, 1, 32, 32)
+    assert own.region.shape == (2, 2, 1, 32, 32)
+    for k in range(2):
+        alone = fringe.attribute(
+            model, x, method=fringe.IntegratedGradients(steps=8, **focused), target=own.target[:, k]
+        )
+        torch.testing.assert_close(own.of_class(k).region, alone.region)
+        assert (own.focus_weights(1, k) == alone.focus_weights(1)).all()
+        assert torch.equal(shared.of_class(k).region, shared.region)

@@ -1,6 +1,7 @@
 """Tables and sequences: small networks whose paths arrive, however sure the networks are."""
 
 import dataclasses
+import functools
 import importlib.util
 import math
 from pathlib import Path
@@ -25,6 +26,7 @@ def fitted(model: nn.Module, x: torch.Tensor, y: torch.Tensor, steps: int) -> nn
     return model.eval().requires_grad_(False)
 
 
+@functools.cache
 def table(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Standardised features (N, n), and classes."""
     features, classes = TABLES[name](return_X_y=True)
@@ -32,6 +34,7 @@ def table(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(x, dtype=torch.float32), torch.tensor(classes)
 
 
+@functools.cache
 def perceptron(name: str, seed: int, width: int, activation: type[nn.Module], steps: int) -> nn.Module:
     x, y = table(name)
     with torch.random.fork_rng():

@@ -360,10 +360,7 @@ class TestRandomModels:
 
 GRADIENTS_ONLY = [
     fringe.IntegratedGradients(steps=4),
-    fringe.SmoothGrad(samples=3),
     fringe.GuidedIG(steps=4),
-    fringe.BlurIG(steps=3),
-    fringe.AGI(steps=2, classes=2),
     fringe.FRInGe(steps=2, jacobian="explicit"),
 ]
 
@@ -640,7 +637,7 @@ class TestWrongDerivatives:
     def test_kinks_are_none(self, bias):
         """A black image lies on the kink of every ReLU of a network without biases, and half of one on that of half."""
         half = IMAGES * (torch.arange(6) < 2)
-        for seed in range(5):
+        for seed in range(2):
             model = Trunk(seed=seed)
             model.conv.bias.data *= bias
             for x in (torch.zeros_like(IMAGES), half, IMAGES.relu(), IMAGES.sign(), 1e4 * IMAGES, 1e-4 * IMAGES):

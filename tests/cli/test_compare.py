@@ -87,6 +87,7 @@ def test_a_run_writes_what_the_library_computes(tmp_path):
     assert [m["label"] for m in document["methods"]] == [
         *("fringe", "ig", *CONTROLS, "diffusion", "power(1.5):fringe", "centre_prior:fringe"),
     ]
+    assert [m["title"] for m in document["methods"]][:3] == ["FRInGe, own settings", "Integrated Gradients", "zero"]
     assert document["methods"][1]["settings"]["steps"] == 10
     assert document["methods"][1]["passes"] == {"forward": 33, "jvp": 0, "vjp": 30}
     assert [(m["label"], m["direction"]) for m in document["metrics"]] == [

@@ -24,7 +24,18 @@ def invoke(*arguments):
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 
-@pytest.mark.parametrize("name", [name for name in INSTALLED if name != "fringe"])
+#: After every edit: a path, noise, several paths, references, layers, a modifier, and another package.
+EXPLAINED = ("ig", "smoothgrad", "agi", "ig2", "gradcam", "straight", "captum")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in EXPLAINED else pytest.mark.thorough)
+        for name in INSTALLED
+        if name != "fringe"
+    ],
+)
 def test_explain_knows_every_method(tmp_path, name):
     counts = [f for f in METHODS[name].describe() if type(f["default"]) is int and f["low"]]
     settings = [part for f in counts for part in ("--set", f"{f['name']}={f['low']}")]

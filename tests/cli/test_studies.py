@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,7 +48,8 @@ def test_an_ablation_scores_the_variants_and_draws_their_paths(tmp_path):
     result = run("reproduce", "ablation", "--out", tmp_path, *arguments)
     assert result.exit_code == 0, result.output
     assert "ablation: 2 images; 14 maps made now" in result.stdout
-    base = FRInGe(steps=2, cg_iterations=2)
+    assert "the paper has no setting for digits; fringe:paper is used" in result.stderr
+    base = replace(FRInGe.preset("paper"), steps=2, cg_iterations=2)  # not the default
     assert settings(tmp_path, "ablation") == {name: base.variant(name).record() for name in VARIANTS}
     assert np.isfinite(results(tmp_path, "ablation").scores("digits", "euclidean", "sparseness")).all()
     figures = list((tmp_path / "report" / "ablation").iterdir())
@@ -79,7 +81,7 @@ def test_the_study_of_the_cap_takes_it_off(tmp_path):
 
 def test_sweep_draws_the_objective_of_the_scores(tmp_path):
     factors = ("--set", 'factor=["tau=2e-3,4e-2", " steps = 2, 3 "]')
-    result = run("reproduce", "sweep", "--out", tmp_path, *TINY, *METRICS, *factors)
+    result = run("reproduce", "sweep", "--methods", "fringe", "--out", tmp_path, *TINY, *METRICS, *factors)
     assert result.exit_code == 0, result.output
     assert "6 maps made now" in result.stdout
     found = results(tmp_path, "sweep")
@@ -122,7 +124,7 @@ def test_sweep_draws_the_objective_of_the_scores(tmp_path):
         (("reproduce", "runtime", "--device", "tpu7"), "--device: got 'tpu7'"),
         (
             ("reproduce", "cure"),
-            "study: got 'cure', expected one of ablation, cap, sweep, tuning, runtime, tables, all",
+            "study: got 'cure', expected one of ablation, cap, sweep, tuning, runtime, budget, tables, all",
         ),
         (("reproduce", "all"), "--data: none given; name the folder of ImageNet's validation images"),
         (

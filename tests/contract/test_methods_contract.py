@@ -158,7 +158,7 @@ def test_it_keeps_the_contract_on_a_gpu(name, method):
 KNOWN = {"ig", "blur_ig", "spectral_ig", "smoothgrad", "smooth", "expected_gradients", "guided_ig", "rise", "idg"}
 
 
-@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+@pytest.mark.parametrize(("name", "method"), MODES)
 def test_its_settings_tell_the_order_of_its_passes(name, method):
     """What a command asks its user about before it starts; counted passes are the measure."""
     model = load_model("embedded:digits")
@@ -205,7 +205,7 @@ def explained(method, *, model=None, dtype=torch.float64, **given):
     return fringe.attribute(model, toys.images(3), method=method, space=toys.space(), ids="abc", **given)
 
 
-@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+@pytest.mark.parametrize(("name", "method"), MODES)
 def test_a_device_without_memory_costs_only_time(name, method):
     expected = explained(method, batch_size=16)
     model = ToyProblems().build(smooth_cnn)
@@ -215,14 +215,14 @@ def test_a_device_without_memory_costs_only_time(name, method):
     assert found.verdict == expected.verdict
 
 
-@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+@pytest.mark.parametrize(("name", "method"), MODES)
 def test_single_precision_loses_single_precision_only(name, method):
     single, double = (explained(method, dtype=dtype).values for dtype in (torch.float32, torch.float64))
     assert single.dtype == torch.float32
     assert (single.double() - double).abs().max() < 1e-3 * double.abs().max()
 
 
-@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+@pytest.mark.parametrize(("name", "method"), MODES)
 def test_progress_ends_with_the_whole_and_the_record_with_the_map(name, method):
     heard = []
     found = explained(method, telemetry=True, batch_size=2, progress=lambda *now: heard.append(now))
@@ -282,7 +282,7 @@ def product(output):
     return output["out"][:, 2] * output["out"][:, 4].tanh() + output["out"][:, 0]
 
 
-@pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
+@pytest.mark.parametrize(("name", "method"), MODES)
 def test_a_function_is_explained_as_the_logit_of_a_class_is(name, method):
     draw = torch.Generator().manual_seed(1)
     x, others = (torch.randn(n, 2, 6, 6, dtype=torch.float64, generator=draw) for n in (2, 3))

@@ -197,7 +197,7 @@ def test_the_cap_is_inclusive(tmp_path):
 
 def test_a_text_chunk_that_inflates_is_refused(tmp_path):
     path = tmp_path / "a.png"
-    path.write_bytes(png(1, 1, (b"zTXt", b"k\0\0" + zlib.compress(b"a" * 200_000_000, 9))))
+    path.write_bytes(png(1, 1, (b"zTXt", b"k\0\0" + zlib.compress(b"a" * 20_000_000, 9))))
     assert "cannot be decoded (Decompressed data too large" in message(path)
 
 
@@ -266,7 +266,7 @@ for _kind in ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"):
     SEEDS[_kind] = _buffer.getvalue()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(
     kind=st.sampled_from(sorted(SEEDS)),
     edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6),

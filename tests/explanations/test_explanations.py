@@ -129,8 +129,8 @@ def test_a_killed_run_continues_and_equals_one_that_was_not_killed(tmp_path, fig
         ({"set": ("steps=5",)}, "method.steps: 4, now 5"),
         ({"method": "smoothgrad", "set": ("samples=2",)}, "(method: ig, now smoothgrad; "),
         ({"seed": 1}, "seed: 0, now 1"),
-        ({"target": 3}, "target: predicted, now 3"),
-        ({"score": "probability"}, "score: logit, now probability"),
+        pytest.param({"target": 3}, "target: predicted, now 3", marks=pytest.mark.thorough),
+        pytest.param({"score": "probability"}, "score: logit, now probability", marks=pytest.mark.thorough),
         ({"preprocessing": "resize=32,channels=1,mean=0.5,std=0.35"}, "preprocessing.mean"),
     ],
 )
@@ -179,14 +179,14 @@ def drawn(tmp_path_factory):
     ("file", "damage"),
     [
         ("attribution.safetensors", lambda path: path.write_bytes(path.read_bytes()[:-1])),
-        ("attribution.safetensors", lambda path: path.unlink()),
+        pytest.param("attribution.safetensors", Path.unlink, marks=pytest.mark.thorough),
         ("explanation.json", lambda path: path.write_text(path.read_text().replace("predicted", "predictee"))),
-        ("explanation.json", lambda path: path.write_text("[" * 10**5)),
-        ("explanation.json", lambda path: path.write_text("")),
-        ("explanation.json", lambda path: path.unlink()),
-        ("overlay.png", lambda path: path.write_bytes(b"")),
-        ("explanation.html", lambda path: path.write_text("")),
-        ("path.webp", lambda path: path.unlink()),
+        pytest.param("explanation.json", lambda path: path.write_text("[" * 10**5), marks=pytest.mark.thorough),
+        pytest.param("explanation.json", lambda path: path.write_text(""), marks=pytest.mark.thorough),
+        pytest.param("explanation.json", Path.unlink, marks=pytest.mark.thorough),
+        pytest.param("overlay.png", lambda path: path.write_bytes(b""), marks=pytest.mark.thorough),
+        pytest.param("explanation.html", lambda path: path.write_text(""), marks=pytest.mark.thorough),
+        pytest.param("path.webp", Path.unlink, marks=pytest.mark.thorough),
     ],
 )
 def test_a_damaged_result_is_computed_again(drawn, tmp_path, file, damage):
@@ -208,11 +208,12 @@ def test_an_image_of_other_content_under_the_same_name_is_computed_again(tmp_pat
 
 
 def test_pictures_that_are_asked_for_later_are_drawn_and_never_lost(tmp_path):
-    explain(tmp_path)
-    assert reused(explain(tmp_path, figures=True)) == [False] * 3
+    two = ["embedded:digits:0:2"]
+    explain(tmp_path, two)
+    assert reused(explain(tmp_path, two, figures=True)) == [False] * 2
     assert (tmp_path / "digits-0000" / "overlay.png").is_file()
     assert (tmp_path / "contact.png").is_file()
-    assert reused(explain(tmp_path)) == [True] * 3
+    assert reused(explain(tmp_path, two)) == [True] * 2
     assert (tmp_path / "digits-0000" / "overlay.png").is_file()
 
 
@@ -378,6 +379,7 @@ def test_the_record_gives_the_options_back(tmp_path):
     record = read(tmp_path / "digits-0001" / "explanation.json")
     assert ExplainSpec.model_validate(record["options"]) == spec
     assert "trust_code" not in record["options"]
+    assert record["title"] == read(tmp_path / "summary.json")["title"] == "Integrated Gradients"
     assert ExplainSpec.model_validate(read(tmp_path / "summary.json")["options"]) == spec
 
 

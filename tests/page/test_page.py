@@ -14,6 +14,7 @@ from page_toys import MALICE, explained, renamed
 from PIL import Image, ImageFont
 
 import fringe
+from fringe.attribution import setting_title
 from fringe.page import Document, _render, decode_maps, page_document, render_page, write_animation, write_page
 from fringe.page._document import encode_maps
 
@@ -39,6 +40,22 @@ def block_sums(maps, pool):
     return sums
 
 
+def test_the_outline_of_a_focus_lies_over_both_pictures():
+    weights = torch.zeros(2, 1, 8, 8)
+    weights[0, :, 2:4, 3:6] = 1.0
+    result = dataclasses.replace(explained(), region=weights)
+    document = page_document(result, 0)
+    points = {tuple(map(float, point.split())) for point in re.findall(r"[ML]([^MLZ]+)", document["region"])}
+    assert points == {(x, y) for x in (3.5, 4.5, 5.5) for y in (2, 4)} | {(x, y) for x in (3, 6) for y in (2.5, 3.5)}
+    page = render_page(document)
+    assert page.count(f'<path d="{document["region"]}"/>') == 4
+    assert 'viewBox="0 0 8 8"' in page
+    assert "The outline marks the focus" in page
+    unfocused = page_document(result, 1)
+    assert unfocused["region"] == ""
+    assert "The outline marks" not in render_page(unfocused)
+
+
 class TestDocument:
     def test_it_says_what_the_attribution_says(self):
         result = explained()
@@ -46,6 +63,8 @@ class TestDocument:
         path, one = result.trajectory[1], result.of_class(2)
         assert document["schema"] == "fringe/explanation/1"
         assert (document["id"], document["model"], document["method"]) == ("image 1", "a model", "fringe")
+        assert document["title"] == setting_title(result.settings)
+        assert document["title"].startswith("FRInGe, ")
         assert (document["width"], document["height"], document["details"]) == (8, 8, {"seed": 3})
         assert [c["index"] for c in document["classes"]] == result.target[1].tolist()
         third = document["classes"][2]
@@ -152,6 +171,7 @@ class TestSchema:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
+            ({"region": "M0 0L1 1<script>"}, "region: String should match pattern"),
             ({"schema": "fringe/explanation/2"}, "schema: Input should be 'fringe/explanation/1'"),
             ({"note": 1}, "note: Extra inputs are not permitted"),
             ({"classes": []}, "classes: List should have at least 1 item"),

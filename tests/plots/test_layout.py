@@ -176,7 +176,27 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize("name", FIGURES)
+#: Sizes and numbers of pictures that are drawn in another one, too.
+FURTHER = (
+    " of a wide",
+    " of a tall",
+    " of wide",
+    " of tall",
+    ", wide",
+    ", tall",
+    "large numbers",
+    "power of ten",
+    " of one",
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if any(part in name for part in FURTHER) else ())
+        for name in FIGURES
+    ],
+)
 def test_every_word_can_be_read(name):
     figure = FIGURES[name]()
     assert_legible(figure)

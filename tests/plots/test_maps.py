@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from matplotlib import colormaps, rc_context
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from plots_toys import caption
 
 from fringe.plots import overlay, signed_map
-from fringe.plots._maps import blend, display_scale, for_display, smoothed, spatial
+from fringe.plots._maps import blend, display_scale, for_display, region_outline, smoothed, spatial
 from fringe.plots._style import new_figure, sanitise, text_style
 
 rng = np.random.default_rng(7)
@@ -175,3 +176,30 @@ def test_text_is_drawn_as_it_is_written():
     assert sanitise("\u1d81") == "□"
     assert sanitise("x" * 30, 10) == "x" * 9 + "…"
     signed_map(np.ones((1, 4, 4)), title=r"$\frac{$", unit=r"$\frac{$").canvas.draw()
+
+
+def test_the_outline_of_a_focus_is_where_its_weights_cross_one_half():
+    """A block of ones: its edges, cut at the corners; at a border of the image the line runs along it."""
+    weights = np.zeros((6, 8))
+    weights[2:4, 3:6] = 1.0
+    (line,) = region_outline(weights)
+    np.testing.assert_array_equal(line[0], line[-1])
+    np.testing.assert_allclose([line.min(0), line.max(0)], [[3.0, 2.0], [6.0, 4.0]])
+    x, y = line.T
+    assert abs(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1])) / 2 == pytest.approx(6.0 - 4 * 0.125)
+    slope = np.tile(np.linspace(0.0, 1.0, 9), (4, 1))  # one half in the middle of the fifth column
+    (line,) = region_outline(slope)
+    np.testing.assert_allclose([line.min(0), line.max(0)], [[4.5, 0.0], [9.0, 4.0]], atol=1e-12)
+    assert region_outline(np.full((3, 3), 0.4)) == []
+
+
+@pytest.mark.parametrize("draw", [overlay, signed_map])
+def test_an_outline_is_drawn_and_named_only_where_there_is_a_focus(draw):
+    image, values, weights = np.full((8, 8), 0.5), np.eye(8), np.eye(8)
+    arguments = (image, values) if draw is overlay else (values,)
+    plain, focused = draw(*arguments, title="t"), draw(*arguments, title="t", region=weights)
+    assert "Outline: where the path moves freely." in caption(focused)
+    assert "Outline" not in caption(plain)
+    lines = [len(c.get_segments()) for c in focused.axes[0].collections if isinstance(c, LineCollection)]
+    assert lines == [len(region_outline(weights))] * 2
+    assert focused.axes[0].get_xlim() == plain.axes[0].get_xlim()

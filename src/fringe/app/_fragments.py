@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from fringe._html import fragment, policy_hash
 from fringe._tables import Table
-from fringe.evaluation import Comparison, is_rival, score_table, summarise, tidy
+from fringe.evaluation import Comparison, MethodResult, is_rival, score_table, summarise, tidy
 from fringe.metrics import best_of
 from fringe.plots import overlay, png_of
 
@@ -51,7 +52,7 @@ def comparison_html(comparison: Comparison, titles: Mapping[str, str]) -> str:
     pictures = [
         (
             titles[row.label],
-            None if row.maps is None else png_of(overlay(image, row.maps[0].cpu().numpy())),
+            None if row.maps is None else _picture(row, image),
             row.attribution.verdict[0] if row.attribution is not None else "no map",
             row.passes.forward + row.passes.jvp + row.passes.vjp,
             row.seconds,
@@ -62,6 +63,13 @@ def comparison_html(comparison: Comparison, titles: Mapping[str, str]) -> str:
     path = any(row.control and row.label == "diffusion" for row in comparison.rows)
     of_maps = any(":" in row.label for row in comparison.rows if row.control)
     return fragment("app", "comparison", pictures, target, _table(comparison, titles), path, of_maps)
+
+
+def _picture(row: MethodResult, image: Any) -> bytes:
+    """The map of a method over the image, with the outline of its focus."""
+    assert row.maps is not None
+    region = None if row.attribution is None else row.attribution.focus_weights(0)
+    return png_of(overlay(image, row.maps[0].cpu().numpy(), region=region))
 
 
 def _table(comparison: Comparison, titles: Mapping[str, str]) -> Table:

@@ -43,6 +43,8 @@ _NEEDS_MORE = (
     *("captum", "expected_gradients", "geoig_knn", "ig2", "lxt", "zennit"),
     *("centre_prior", "competing", "located", "other_cam", "power", "smooth", "straight"),
 )
+#: Presets of the methods that are offered, too.
+_VERSIONS = ("preview", "focused", "quick")
 _SAFE = re.compile(r"[^\w.-]+")
 
 
@@ -258,14 +260,14 @@ def load_models(spec: AppSpec, class_names: Sequence[str] | None = None) -> dict
 
 
 def _methods() -> dict[str, str]:
-    """The titles of the methods that need only the image, FRInGe first, each followed by its quick version."""
+    """The titles of the methods that need only the image, FRInGe first, each followed by its other versions."""
     names = sorted(METHODS, key=lambda name: (name != "fringe", METHODS[name].title))
     result: dict[str, str] = {}
     for name in names:
         kind = METHODS[name]
         if name not in _NEEDS_MORE:
             result[name] = kind.title
-            result |= {f"{name}:{p}": f"{kind.title}, {p}" for p in ("preview", "quick") if p in kind.presets}
+            result |= {f"{name}:{p}": f"{kind.title}, {p}" for p in _VERSIONS if p in kind.presets}
     return result
 
 

@@ -27,7 +27,16 @@ from fringe.attribution._preset_files import PRESET_FORMAT, PresetMetadata, chec
 from fringe.attribution._quadrature import Quadrature, SegmentTerms, quadrature_nodes
 from fringe.attribution._sampling import RISE, ExpectedGradients, SmoothGrad
 from fringe.attribution._shaped_paths import AGI, IG2, GeoIGKNN, GeoIGSVI
-from fringe.attribution._views import SENTENCES, Context, InputKind, Tone, method_label, preset_label, tone_of
+from fringe.attribution._views import (
+    SENTENCES,
+    Context,
+    InputKind,
+    Tone,
+    method_label,
+    preset_label,
+    setting_title,
+    tone_of,
+)
 
 __all__ = [
     "AGI",

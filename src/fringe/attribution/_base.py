@@ -155,7 +155,7 @@ class Attribution(Views):
         completeness_gap: Sum of the values minus ``score - endpoint_score`` (B,), in units of the score. NaN for a
             method without a completeness identity.
         completeness_residual: ``|gap| / |score - endpoint_score|`` (B,), the paper's epsilon_comp.
-        verdict: Whether the sum of each map is right and its path did its work: docs/verdicts.md.
+        verdict: Whether the sum of each map is right and its path did its work: docs/trust.md.
         advice: The verdict in a sentence, with what to do.
         diagnostics: Measurements (B,) by name.
         passes: Passes that the call took.
@@ -164,6 +164,7 @@ class Attribution(Views):
         context: The inputs as a person reads them; :func:`fringe.explain` adds it.
         class_verdicts: Verdict and advice of each of K classes (B, K); empty for one class per image.
         contrast: Classes (B,) whose score is subtracted from that of the target, if the call named any.
+        region: Weights (B, 1, H, W) of a focus, of images: 1 where the path moves freely, 0 for an unfocused path.
     """
 
     def of_class(self, k: int) -> "Attribution":
@@ -183,9 +184,12 @@ class Attribution(Views):
         if not 0 <= k < self.target.shape[1]:
             raise InputError(f"got {k}, expected 0 to {self.target.shape[1] - 1}", argument="k")
         diagnostics = {name: column if column.dim() == 1 else column[:, k] for name, column in self.diagnostics.items()}
+        columns = self._tensors()
+        if self.region is not None and self.region.dim() < self.values.dim():
+            del columns["region"]  # all classes have one path
         return dataclasses.replace(
             self,
-            **{name: column[:, k] for name, column in self._tensors().items()},
+            **{name: column[:, k] for name, column in columns.items()},
             verdict=tuple(classes[k][0] for classes in self.class_verdicts),
             advice=tuple(classes[k][1] for classes in self.class_verdicts),
             diagnostics=diagnostics,
@@ -267,7 +271,8 @@ class Attribution(Views):
 
     def _tensors(self) -> dict[str, Tensor]:
         """The tensors with a leading B, by name."""
-        names = ("values", "target", "score", "endpoint_score", "completeness_gap", "completeness_residual", "contrast")
+        names = ("values", "target", "score", "endpoint_score", "completeness_gap", "completeness_residual")
+        names += ("contrast", "region")
         return {name: column for name in names if (column := getattr(self, name)) is not None}
 
     @staticmethod
@@ -322,6 +327,7 @@ def _fits(result: Attribution) -> bool:
     size, context = len(result.target), result.context
     columns = [result.values, result.score, result.endpoint_score, result.completeness_gap]
     columns += [result.completeness_residual, *result.diagnostics.values()]
+    columns += [] if result.region is None else [result.region]
     rows = [*map(len, columns), len(result.verdict), len(result.advice)]
     rows += [len(part) for part in (result.trajectory, result.class_verdicts or None) if part is not None]
     shape = (size, *result.values.shape[result.target.dim() :])

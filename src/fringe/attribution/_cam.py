@@ -434,6 +434,10 @@ class Region:
             order += [left[k] for k in done]
             left = [left[k] for k in range(len(left)) if k not in done]
         joined = Attribution.concat(parts).select(torch.tensor(order).argsort().tolist())
+        if weights is not None and weights.dim() == 4 and problem.forward_args.tail is None:
+            focused = (joined.diagnostics["focus_floor"] < 1).view(-1, 1, 1, 1).to(weights)
+            space = (len(weights), 1, *problem.inputs.shape[2:])
+            joined = dataclasses.replace(joined, region=(focused * weights).expand(space).contiguous())
         return self._with_notes(joined, problem.rows or range(count), weights is None)
 
     def weights(self, problem: Problem) -> Tensor | None:

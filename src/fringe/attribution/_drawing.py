@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe.errors import InputError
+from fringe.errors import InputError, require_integer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -165,6 +165,64 @@ class Context:
         return dataclasses.replace(parts[0], **joined)
 
 
+@dataclass(frozen=True)
+class Trajectory:
+    """The path of one image, on the CPU: T steps, T + 1 points from the input on.
+
+    Attributes:
+        points: Values (T + 1,) at the points: ``entropy``, ``reference_kl``, ``waypoint_kl`` (nats),
+            ``reference_distance``, ``tracking_error`` (radians), and ``score``, of K classes (T + 1, K). Of a path
+            at a temperature, distances to the waypoints are those of softened predictions.
+        steps: Values (T,) along the steps: ``fisher_rao_step`` (radians), ``euclidean_step``, ``step_size``,
+            ``active_bound`` (a :class:`fringe.paths.Bound`), ``cg_iterations``, ``cg_residual``, ``cg_status``.
+        snapshot_steps: Numbers (M,) of steps after which a point is stored.
+        snapshots: These points (M, *S).
+        cumulative: The attribution between the input and these points: (M, *S), of K classes (M, K, *S).
+        probabilities: What the model predicts at these points (M, C).
+    """
+
+    points: Mapping[str, Tensor]
+    steps: Mapping[str, Tensor]
+    snapshot_steps: Tensor
+    snapshots: Tensor
+    cumulative: Tensor
+    probabilities: Tensor | None = None
+
+    def of_class(self, k: int) -> "Trajectory | None":
+        """Select one of K classes.
+
+        Args:
+            k: Its number among the K.
+
+        Returns:
+            The path with the values of this class. For methods with a path for each class, only the first is recorded.
+        """
+        if self.cumulative.dim() == self.snapshots.dim():
+            return self if k == 0 else None
+        points = {**self.points, "score": self.points["score"][:, k]}
+        return dataclasses.replace(self, points=points, cumulative=self.cumulative[:, k])
+
+    def thinned(self, count: int) -> "Trajectory":
+        """Select stored points, evenly and with both ends.
+
+        Args:
+            count: Largest number of points, at least 2.
+
+        Returns:
+            The path with these points.
+
+        Raises:
+            InputError: If ``count`` is less than 2.
+        """
+        require_integer("count", count, 2)
+        last = len(self.snapshot_steps) - 1
+        rows = sorted({round(last * m / (count - 1)) for m in range(count)}) if last >= count else range(last + 1)
+        names = ("snapshot_steps", "snapshots", "cumulative", "probabilities")
+        columns = {name: getattr(self, name) for name in names}
+        some = {name: None if column is None else column[list(rows)] for name, column in columns.items()}
+        return dataclasses.replace(self, **some)
+
+
 #: Kinds of pictures that need no context.
 WITHOUT_CONTEXT = ("signed", "profile")
 
@@ -181,6 +239,7 @@ class Subject:
         method: Name of the method.
         path: Its :class:`fringe.Trajectory`, if it was recorded.
         context: The input, a batch of one; None without a context.
+        region: Weights (H, W) of the focus of that class, if its path has one.
         note: Verdict and advice on the map.
     """
 
@@ -191,6 +250,7 @@ class Subject:
     method: str
     path: Any
     context: Context | None
+    region: Any = None
     note: str = ""
 
     @property
@@ -236,7 +296,7 @@ def _overlay(subject: Subject, ax: Any) -> "Figure":
     from fringe.plots import overlay
 
     image, title = subject.known().picture(subject.known().inputs[0]), subject.heading("where the evidence lies")
-    return overlay(image, subject.map, title=title, label=subject.label, ax=ax)
+    return overlay(image, subject.map, title=title, label=subject.label, region=subject.region, ax=ax)
 
 
 def _signed(subject: Subject, ax: Any) -> "Figure":
@@ -248,7 +308,7 @@ def _signed(subject: Subject, ax: Any) -> "Figure":
         raise InputError(f"maps of shape {shape} are no images", argument="kind", hint=hint)
     image = None if subject.context is None else subject.context.picture(subject.context.inputs[0])
     title = subject.heading("evidence for and against")
-    return signed_map(subject.map, title=title, image=image, label=subject.label, ax=ax)
+    return signed_map(subject.map, title=title, image=image, label=subject.label, region=subject.region, ax=ax)
 
 
 def _path(subject: Subject, ax: Any) -> "Figure":

@@ -148,6 +148,7 @@ class FRInGe(Attributor):
         "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
         "full_metric": {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget", "temperature": 1.0},
         "preview": {"steps": PREVIEW_STEPS, "kl_bound": False, "delta_euc": "long", "quadrature": "trapezoid"},
+        "focused": {"focus": "cam"},
         **{name: paper_settings(name, "fringe") for name in preset_names()},
         "released": {**paper_settings("resnet50", "fringe"), **_RELEASED, "delta_euc": "auto"},
         **{f"released_{name}": paper_settings(name, "fringe") | _RELEASED for name in preset_names()},
@@ -257,7 +258,7 @@ class FRInGe(Attributor):
         Args:
             name: ``paper`` (the paper's algorithm for any network: its numbers for ResNet-50, with a cap that scales
                 with the input), ``full_metric`` (the full metric with our damping), ``preview`` (four long steps, 14
-                passes), or one of the paper's six networks.
+                passes), ``focused`` (with ``focus="cam"``), or one of the paper's six networks.
             variant: Parts of the method that are removed, see :meth:`variant`. For a network of the paper, the variants
                 of its hyper-parameter table have their own numbers.
 

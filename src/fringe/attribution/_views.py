@@ -1,6 +1,5 @@
 """How an attribution is shown: in one screen of text, in a notebook, as a figure and as a table."""
 
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Mapping
@@ -9,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from torch import Tensor
 
+import fringe
 from fringe._names import Reference
 from fringe._tables import FrameLibrary, make_frame
 from fringe._text import percent, plain
-from fringe.attribution._drawing import DRAWINGS, WITHOUT_CONTEXT, Context, Subject, sheet, words_of
+from fringe.attribution._drawing import DRAWINGS, WITHOUT_CONTEXT, Context, Subject, Trajectory, sheet, words_of
 from fringe.attribution._drawing import InputKind as InputKind
 from fringe.classifier import PassCounts
-from fringe.errors import InputError, require_choice, require_integer
+from fringe.errors import InputError, require_choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,76 +84,62 @@ def preset_label(record: Mapping[str, Any]) -> str:
 
     The defaults, and settings that no preset has, are named without one.
     """
-    label, inner, kind = method_label(record), record.get("of"), KINDS.get(str(record.get("method")))
+    label, inner = method_label(record), record.get("of")
     if isinstance(inner, Mapping):
         settings = cast("Mapping[str, Any]", inner)
         return label.removesuffix(method_label(settings)) + preset_label(settings)
-    if kind is None or ":" in label:
-        return label
+    name = None if ":" in label else _preset_of(record)
+    return f"{label}:{name}" if name else label
+
+
+def _preset_of(record: Mapping[str, Any]) -> str | None:
+    """The preset that the settings of a record are, empty for the defaults; None for any other settings."""
+    kind = KINDS.get(str(record.get("method")))
+    if kind is None:
+        return None
     given, default = plain(dict(record)), plain(kind().record())
     if default.get("structure") == "auto":  # the record of a result has what was used
         default["structure"] = given.get("structure")
     fits = (name for name in kind.presets if given == {**default, **plain(dict(kind.presets[name]))})
-    name = None if given == default else next(fits, None)
-    return label if name is None else f"{label}:{name}"
+    return "" if given == default else next(fits, None)
 
 
-@dataclass(frozen=True)
-class Trajectory:
-    """The path of one image, on the CPU: T steps, T + 1 points from the input on.
+#: The paper's networks in words.
+_NETWORKS = {
+    **{f"resnet{depth}": f"ResNet-{depth}" for depth in (18, 50, 101, 152)},
+    **{"inception_v3": "Inception-v3", "vgg19": "VGG-19"},
+}
 
-    Attributes:
-        points: Values (T + 1,) at the points: ``entropy``, ``reference_kl``, ``waypoint_kl`` (nats),
-            ``reference_distance``, ``tracking_error`` (radians), and ``score``, of K classes (T + 1, K). Of a path
-            at a temperature, distances to the waypoints are those of softened predictions.
-        steps: Values (T,) along the steps: ``fisher_rao_step`` (radians), ``euclidean_step``, ``step_size``,
-            ``active_bound`` (a :class:`fringe.paths.Bound`), ``cg_iterations``, ``cg_residual``, ``cg_status``.
-        snapshot_steps: Numbers (M,) of steps after which a point is stored.
-        snapshots: These points (M, *S).
-        cumulative: The attribution between the input and these points: (M, *S), of K classes (M, K, *S).
-        probabilities: What the model predicts at these points (M, C).
+
+def setting_title(record: Mapping[str, Any]) -> str:
+    """Return the title of a method with the setting that its record is, however that was given.
+
+    Args:
+        record: The record of the method.
+
+    Returns:
+        For FRInGe ``"FRInGe, default of 0.2"``, ``"FRInGe, paper's text, ResNet-50"``, ``"FRInGe, released code,
+        ResNet-50"`` or ``"FRInGe, own settings"``; for other methods their title, with the preset.
     """
+    from fringe.plots import method_title
 
-    points: Mapping[str, Tensor]
-    steps: Mapping[str, Tensor]
-    snapshot_steps: Tensor
-    snapshots: Tensor
-    cumulative: Tensor
-    probabilities: Tensor | None = None
-
-    def of_class(self, k: int) -> "Trajectory | None":
-        """Select one of K classes.
-
-        Args:
-            k: Its number among the K.
-
-        Returns:
-            The path with the values of this class. For methods with a path for each class, only the first is recorded.
-        """
-        if self.cumulative.dim() == self.snapshots.dim():
-            return self if k == 0 else None
-        points = {**self.points, "score": self.points["score"][:, k]}
-        return dataclasses.replace(self, points=points, cumulative=self.cumulative[:, k])
-
-    def thinned(self, count: int) -> "Trajectory":
-        """Select stored points, evenly and with both ends.
-
-        Args:
-            count: Largest number of points, at least 2.
-
-        Returns:
-            The path with these points.
-
-        Raises:
-            InputError: If ``count`` is less than 2.
-        """
-        require_integer("count", count, 2)
-        last = len(self.snapshot_steps) - 1
-        rows = sorted({round(last * m / (count - 1)) for m in range(count)}) if last >= count else range(last + 1)
-        names = ("snapshot_steps", "snapshots", "cumulative", "probabilities")
-        columns = {name: getattr(self, name) for name in names}
-        some = {name: None if column is None else column[list(rows)] for name, column in columns.items()}
-        return dataclasses.replace(self, **some)
+    label, inner = method_label(record), record.get("of")
+    if isinstance(inner, Mapping):
+        settings = cast("Mapping[str, Any]", inner)
+        return method_title(label).removesuffix(method_title(method_label(settings))) + setting_title(settings)
+    kind, preset = KINDS.get(label), _preset_of(record)
+    if kind is None:
+        return method_title(label)
+    if label not in ("fringe", "fringe_b"):
+        return f"{kind.title} ({preset})" if preset else str(kind.title)
+    setting = "own settings"
+    if preset in ("", "preview", "full_metric"):
+        version = ".".join(fringe.__version__.split(".")[:2])
+        setting = f"{(preset or 'default').replace('_', ' ')} of {version}"
+    elif preset is not None:
+        source = "released code" if label == "fringe_b" or preset.startswith("released") else "paper's text"
+        setting = f"{source}, {_NETWORKS.get(preset.removeprefix('released_'), 'any network')}"
+    return f"{method_title(label)}, {setting}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -175,6 +161,7 @@ class Views:
     context: Context | None = None
     class_verdicts: tuple[tuple[tuple[Verdict, str], ...], ...] = ()
     contrast: Tensor | None = None
+    region: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.target)
@@ -253,9 +240,26 @@ class Views:
             method=preset_label(self.settings),
             path=None if self.trajectory is None else self.trajectory[0],
             context=self.context,
+            region=self.focus_weights(0, self._column(target)),
             note=": ".join(self._status(0, self._column(target))),
         )
         return drawings[name](subject, ax)
+
+    def focus_weights(self, row: int, column: int = 0) -> Any:
+        """Return where the path of an image moves freely.
+
+        Args:
+            row: Number of the image.
+            column: Number of the class among those that are explained.
+
+        Returns:
+            An array (H, W) of weights from 0 to 1; None if the path has no focus.
+        """
+        if self.region is None:
+            return None
+        weights = self.region[row].flatten(0, -3)
+        weights = weights[column if len(weights) > 1 else 0].nan_to_num().cpu()
+        return weights.numpy() if weights.any() else None
 
     def to_dataframe(self, library: FrameLibrary = "pandas") -> Any:
         """Make a table with one row for each input and explained class.

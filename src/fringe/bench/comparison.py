@@ -16,6 +16,7 @@ from torch import Tensor
 from fringe._progress import Progress
 from fringe._tables import Cell, Row, Table
 from fringe._text import counted, plain, to_csv, to_json
+from fringe.attribution import setting_title
 from fringe.bench.experiments import (
     ExperimentSpec,
     Plan,
@@ -323,10 +324,12 @@ class _Table:
         passes = {kind: round(sum(getattr(one, kind) for one in made)) for kind in ("forward", "jvp", "vjp")}
         maps = sum(not fault for fault in faults.values())
         asked = self.manifest.settings[self.model][method]["method"]
+        used = settings if maps and settings is not None else asked
         return {
             "label": method,
+            "title": method if self.is_control(method) else setting_title(used),
             "control": self.is_control(method),
-            "settings": settings if maps and settings is not None else asked,
+            "settings": used,
             "images": len(at),
             "maps": maps,
             "passes": passes,

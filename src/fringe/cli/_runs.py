@@ -149,13 +149,13 @@ def _exit_code(results: Sequence[RunResult], out: Path) -> Exit:
     return Exit.SOME_FAILED if any(result.partial for result in results) else Exit.DONE
 
 
-def report_plan(options: RunFlags, resolved: Resolved, *, reference: str | None = None) -> list[str]:
-    """Write the report of a plan that was just run; what failed is stated in it."""
+def report_plan(options: RunFlags, resolved: Resolved, *, reference: str | None = None, **more: Any) -> list[str]:
+    """Write the report of a plan that was just run, with ``more`` arguments of it; what failed is stated in it."""
     from fringe.bench.report import build_table, write_report  # draws, which takes a second to load
 
     store, same = Store(options.out, create=False), options.model_dump(include={"device", "batch_size"})
     same |= {"plan": resolved.plan.name, "reference": reference, "allow_partial": True}
-    written = write_report(store, resolve=lambda: resolved, **same)
+    written = write_report(store, resolve=lambda: resolved, **same, **more)
     results = read_results(store, resolved.plan.name)
     if not options.as_json and not results.manifest.scenes:  # whose scores are pooled over networks
         tables = [build_table(results, model, reference).shown for model in results.models]
@@ -170,17 +170,17 @@ def run_and_report(
     options: RunFlags,
     *,
     report: bool,
-    reference: str | None = None,
     draw: Callable[[Resolved], Sequence[Path]] = lambda resolved: (),
+    **more: Any,
 ) -> Exit:
-    """Run a plan, then write its report and draw its figures."""
+    """Run a plan, then write its report, with ``more`` arguments of :func:`report_plan`, and draw its figures."""
     code, results = run_plans([plan], options)
     paths, url = list[str](), url_of(options.out)
     if report and url is not None:
         options.print_text(f"a report is written on this machine: fringe report {url} --out FOLDER")
     elif code in FINISHED:
         resolved = results[0].resolved
-        paths += report_plan(options, resolved, reference=reference) if report else []
+        paths += report_plan(options, resolved, **more) if report else []
         figures = [str(path) for path in draw(resolved)]
         paths += figures
         options.print_text("\n".join(f"figure: {path}" for path in figures if path.endswith(".png")))

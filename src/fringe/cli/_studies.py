@@ -55,6 +55,7 @@ def reproduce(
 
     ablation: FRInGe with parts taken out, and their paths. cap: the paths with and without the limit on the length of
     a step. sweep: one setting varied at a time. tuning: a search, as by "fringe tune". runtime: times of maps.
+    budget: methods at equal prices of a map.
     tables: the numbers of the paper's tables beside ours, on its six networks. all: the tables and the sweep.
 
     Each study is a file of the package: fringe/bench/paper/studies/STUDY.toml. The file of --config replaces keys of
@@ -62,7 +63,9 @@ def reproduce(
     """
     with resumable("bench", *(("tune",) if study == "tuning" else ())):
         flags, planned = _study(study, given, how)
-        run = {"tuning": _tune, "runtime": _time, "tables": _reproduce, "all": _reproduce}.get(study, _score)
+        run = {"tuning": _tune, "runtime": _time, "budget": _at_budgets, "tables": _reproduce, "all": _reproduce}.get(
+            study, _score
+        )
         raise typer.Exit((_estimate if dry_run else run)(planned, flags))
 
 
@@ -88,6 +91,18 @@ def _score(study: "PaperStudy", flags: "RunFlags") -> Exit:
     same: dict[str, Any] = {"images": study.spec.figures, "device": flags.device}
     draw = partial(draw_study, study, flags.out, folder, **same)
     return run_and_report(study.plan, flags, report=study.spec.report, draw=lambda plan: draw(resolved=plan))
+
+
+def _at_budgets(study: "PaperStudy", flags: "RunFlags") -> Exit:
+    """Measure the prices of the settings, then run and report those that are nearest to each budget."""
+    from fringe.bench.experiments import Store
+    from fringe.bench.paper import budget_chapter, equal_budgets
+    from fringe.bench.report import report_folder
+    from fringe.cli._runs import run_and_report
+
+    path = report_folder(Store(flags.out).root, study.plan.name) / "prices.json"
+    plan, entries = equal_budgets(study, path, device=flags.device, batch_size=flags.batch_size)
+    return run_and_report(plan, flags, report=study.spec.report, chapter=partial(budget_chapter, study, entries))
 
 
 def _time(study: "PaperStudy", flags: "RunFlags") -> Exit:
@@ -178,7 +193,7 @@ def _estimate(study: "PaperStudy", flags: "RunFlags") -> Exit:
 
     same: dict[str, Any] = {"device": flags.device, "retry": flags.retry, "seconds": study.spec.probe}
     if not study.spec.studies:
-        if study.plan.name in ("tune", "runtime"):
+        if study.plan.name in ("tune", "runtime", "budget"):
             raise InputError("only stored scores are estimated", argument="dry_run", hint="leave it out")
         known = estimate_run(study.plan, flags.out, executor=flags.executor, batch_size=flags.batch_size, **same)
         flags.print_json(known.record())

@@ -26,7 +26,7 @@ from fringe.paths import Problem, verify
 from fringe.settings import canonical_name
 
 #: The metrics of a comparison that names none: the two that tell methods from controls, and maps from the same maps
-#: with moved pixels, on photographs (docs/truth.md), and whether a map follows the model.
+#: with moved pixels, on photographs (docs/results/validity.md), and whether a map follows the model.
 USUAL_METRICS = ("road", "signed_insertion", "random_logit")
 
 

@@ -171,6 +171,7 @@ def grid_row(comparison: Comparison, context: Context, index: int) -> "GridRow":
             None if row.maps is None else row.maps[index].cpu().numpy().copy(),
             notes,
             row.faults[index].replace("_", " "),
+            None if row.attribution is None else row.attribution.focus_weights(index),
         )
         for row, notes in zip(drawn, zip(*words, strict=True), strict=True)
     ]

@@ -21,7 +21,7 @@ from fringe._files import StoreFull, disk_error
 from fringe._records import changes, describe_changes
 from fringe._tables import Cell, Row, Table
 from fringe._text import plain
-from fringe.attribution import Attribution, attribute, preset_label, tone_of
+from fringe.attribution import Attribution, attribute, preset_label, setting_title, tone_of
 from fringe.data import ImageRef
 from fringe.errors import InputError
 from fringe.explanations._base import (
@@ -190,7 +190,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def record(self) -> dict[str, Any]:
         """What all results of the run share, as JSON data."""
-        settings = {"format": FORMAT, "settings": plain(self.method.record()), "setting": self.setting}
+        used = plain(self.method.record())
+        settings = {"format": FORMAT, "title": setting_title(used), "settings": used, "setting": self.setting}
         return {**super().record(), **settings}
 
     # Results of an earlier run

@@ -31,7 +31,8 @@ def draw_pictures(folder: Path, result: Attribution, record: Mapping[str, Any]) 
     unit = "" if record["completeness_gap"] is None else _UNITS[record["score_kind"]]  # no unit for a bare gradient
     title = heading(name, "evidence for and against", preset_label(result.settings))
     image, values = context.picture(context.inputs[0]), result.values[0].numpy()
-    signed_map(values, title=title, unit=unit, image=image, label=name).savefig(folder / "signed.png")
+    region = result.focus_weights(0)
+    signed_map(values, title=title, unit=unit, image=image, label=name, region=region).savefig(folder / "signed.png")
     path = None if result.trajectory is None else result.trajectory[0]
     if path is not None:
         result.plot("path").savefig(folder / "trajectory.png")

@@ -17,11 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from torch import Tensor
 
 import fringe
-from fringe._names import Reference
 from fringe._text import plain, printable
-from fringe.attribution import METHODS, SENTENCES, Attribution, Context, Tone, Trajectory, method_label, preset_label
+from fringe.attribution import SENTENCES, Attribution, Context, Tone, Trajectory, method_label, setting_title
 from fringe.errors import InputError
-from fringe.plots import class_title, method_title
+from fringe.plots import class_title, region_outline
 
 SCHEMA = "fringe/explanation/1"
 #: Signed levels of a byte.
@@ -94,9 +93,10 @@ class Document(_Part):
         id: Name of the image.
         model: Name of the model.
         method: Name of the method.
-        title: Title of the method.
+        title: Title of the method with its setting.
         width: Width of the model's input in pixels.
         height: Its height.
+        region: Outline of the focus as the data of an SVG path, in pixels; empty for an unfocused path.
         gain: What the change since the input is multiplied by in the pictures of the change.
         classes: The explained classes; the first is the one that the explanation is of.
         predictions: Classes whose probability each snapshot has.
@@ -116,6 +116,7 @@ class Document(_Part):
     title: str
     width: int = Field(ge=1)
     height: int = Field(ge=1)
+    region: Annotated[str, StringConstraints(pattern=r"^[MLZ0-9. ]*$")] = ""
     gain: float = 1.0
     classes: list[ExplainedClass] = Field(min_length=1)
     predictions: list[Label]
@@ -295,7 +296,8 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
         id=printable(context.ids[row]),
         model=printable(context.model),
         method=method_label(result.settings),
-        title=_title(preset_label(result.settings)),
+        title=setting_title(result.settings),
+        region=_outline(single.focus_weights(0)),
         width=inputs.shape[-1],
         height=inputs.shape[-2],
         gain=gain,
@@ -310,14 +312,6 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
         details=plain(details or {}),
     )  # pyright: ignore[reportCallIssue] - the schema has a default
     return document.json_data()
-
-
-def _title(method: str) -> str:
-    reference = Reference.parse(method)
-    kind, preset = METHODS.get(reference.head), reference.rest
-    if kind is None or kind.package is not None or (preset and preset not in kind.presets):
-        return method_title(method)
-    return f"{kind.title} ({preset})" if preset else kind.title
 
 
 def _explained(one: Attribution, start: Tensor) -> ExplainedClass:
@@ -366,6 +360,12 @@ def _snapshots(
         for m, step in enumerate(steps)
     ]
     return snapshots, gain
+
+
+def _outline(weights: Any) -> str:
+    """The outline of a focus with these weights (H, W), if there is one, as the data of an SVG path."""
+    lines = [] if weights is None else region_outline(weights)
+    return "".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in line) + "Z" for line in lines)
 
 
 def _number(value: Any) -> float | None:

@@ -217,7 +217,7 @@ class SweepPanel:
     curves: tuple[SweepCurve, ...]
 
 
-def plot_sensitivity(data: Sequence[SweepPanel], *, title: str = "") -> Figure:
+def plot_sensitivity(data: Sequence[SweepPanel], *, title: str = "", y: str = "objective") -> Figure:
     """Plot the objective against each setting, one panel per setting and one colour per network.
 
     All panels share the scale of the objective; bands are the intervals. The axis of a setting is logarithmic where its
@@ -243,7 +243,7 @@ def plot_sensitivity(data: Sequence[SweepPanel], *, title: str = "") -> Figure:
         axes.margins(y=0.08)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         styles.write(axes, x=styles.sanitise(panel.factor, 40))
-    figure.supylabel("objective", **styles.text_style(styles.LABEL, styles.MUTED))
+    figure.supylabel(y, **styles.text_style(styles.LABEL, styles.MUTED))
     return figure
 
 

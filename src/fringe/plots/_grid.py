@@ -60,11 +60,13 @@ class GridCell:
         values: The attribution (C, H, W), or None.
         annotations: Up to two scores under it.
         remark: Text in its middle; without values it says why there are none.
+        region: Weights (H, W) of a focus, whose outline is drawn.
     """
 
     values: NDArray[Any] | None
     annotations: tuple[Annotation, ...] = ()
     remark: str = ""
+    region: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,7 @@ def _draw_cell(axes: Axes, cell: GridCell, size: tuple[int, ...], pool: int) -> 
     colours = colormaps[maps.STRENGTH].with_extremes(bad="#eceef1")
     shares = plane / (maps.display_scale(plane) or 1.0)
     axes.imshow(shares, cmap=colours, vmin=0.0, vmax=1.0, interpolation="antialiased")
+    maps.draw_region(axes, cell.region)
     remark = cell.remark or maps.empty_reason(plane)
     if remark:
         styles.annotate(axes, styles.sanitise(remark, 16))

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from contourpy import contour_generator
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -33,6 +35,9 @@ SMOOTHING = 150
 SIGNED_SMOOTHING = 90
 #: Pixels of the longer side that small images are enlarged towards, by an integer factor.
 LONG_SIDE = 640
+#: The weight of a focus at its outline, which is half of the largest, and what a caption says of it.
+REGION_LEVEL = 0.5
+REGION_WORDS = " Outline: where the path moves freely."
 #: Weights of red, green and blue in a grey value.
 GREY = np.array([0.299, 0.587, 0.114])
 #: Inches of the longer side of a picture with a title, of a colour bar with its words, and of the narrowest picture.
@@ -40,7 +45,13 @@ _SIDE, _BAR, _NARROWEST = 4.4, 0.95, 3.4
 
 
 def overlay(
-    image: ArrayLike, values: ArrayLike, *, title: str = "", label: str = "", ax: styles.Canvas | None = None
+    image: ArrayLike,
+    values: ArrayLike,
+    *,
+    title: str = "",
+    label: str = "",
+    region: ArrayLike | None = None,
+    ax: styles.Canvas | None = None,
 ) -> Figure:
     """Draw |attribution| over an image: each pixel of a small image is a block of equal size.
 
@@ -53,6 +64,7 @@ def overlay(
         values: Attribution (C, H, W) or (H, W), with any sign and scale.
         title: Title of the picture.
         label: Name of the class.
+        region: Weights (H, W) of a focus, whose outline is drawn.
         ax: Axes, or part of a figure, to draw on; None for a new figure.
 
     Returns:
@@ -69,9 +81,11 @@ def overlay(
         axes.set_axis_off()
     else:
         caption = [f"Bright: evidence for or against {styles.quoted(label)}{averaging(plane.shape, SMOOTHING)}."]
+        caption[0] += REGION_WORDS if region is not None else ""
         axes = _picture_axes(plane.shape, title, caption, ax)
         styles.image_frame(axes)
     show(axes, blended)
+    draw_region(axes, region)
     annotate_empty(axes, plane)
     if ax is None and (title or label):
         styles.fit_height(axes, 1, _SIDE)
@@ -85,6 +99,7 @@ def signed_map(
     unit: str = "",
     image: ArrayLike | None = None,
     label: str = "",
+    region: ArrayLike | None = None,
     ax: styles.Canvas | None = None,
 ) -> Figure:
     """Draw an attribution, summed over channels, in diverging colours: zero is white, red speaks for the class, blue
@@ -100,6 +115,7 @@ def signed_map(
         unit: Unit of the explained score.
         image: Image (H, W), (H, W, 1) or (H, W, 3) in [0, 1] whose edges are drawn over the map.
         label: Name of the class.
+        region: Weights (H, W) of a focus, whose outline is drawn.
         ax: Axes, or part of a figure, to draw on; None for a new figure.
 
     Returns:
@@ -110,11 +126,13 @@ def signed_map(
     """
     plane = spatial(values)
     caption = signed_caption(plane.shape, label, outlined=image is not None)
+    caption[0] += REGION_WORDS if region is not None else ""
     axes = _picture_axes(plane.shape, title, caption, ax, beside=_BAR)
     drawn = for_display(plane)
     mappable = show_signed(axes, drawn, display_scale(drawn))
     if image is not None:
         draw_outline(axes, image, plane.shape)
+    draw_region(axes, region)
     styles.image_frame(axes)
     words = f"evidence per pixel ({styles.sanitise(unit)})" if unit else "evidence per pixel"
     bar = colour_bar(axes, mappable, words, width=0.035 * max(styles.clipped_aspect(*plane.shape), 1.0), extend="both")
@@ -160,6 +178,25 @@ def draw_outline(axes: Axes, image: ArrayLike, size: Sequence[int]) -> None:
     lines = np.empty((*edges.shape, 4))
     lines[..., :3], lines[..., 3] = to_rgb(styles.INK), 0.4 * edges
     axes.imshow(lines, interpolation="bilinear", gid="outline")
+
+
+def region_outline(weights: ArrayLike) -> list[Plane]:
+    """Return the lines (n, 2) around the places of a focus, closed: x and y in pixels from the top left corner.
+
+    Args:
+        weights: Weights (H, W) of the focus, from 0 to 1; a line is where they cross ``REGION_LEVEL``.
+    """
+    around = np.pad(np.nan_to_num(np.asarray(weights, dtype=np.float64)), 1)
+    return [np.asarray(line) - 0.5 for line in contour_generator(z=around).lines(REGION_LEVEL)]
+
+
+def draw_region(axes: Axes, weights: ArrayLike | None) -> None:
+    """Draw the outline of a focus with these weights (H, W) over an image: dark, with a light border."""
+    if weights is None:
+        return
+    lines = [line - 0.5 for line in region_outline(weights)]
+    for colour, width in (("white", 3.0), (styles.INK, 1.2)):
+        axes.add_collection(LineCollection(lines, colors=colour, linewidths=width), False)
 
 
 def edge_strength(shown: Plane) -> Plane:

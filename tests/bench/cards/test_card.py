@@ -2,10 +2,12 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from fringe import InputError, IntegratedGradients
+from fringe.attribution import get_method
 from fringe.bench.cards import Card, Measurement, card_of_run, write_card
 from fringe.bench.cards._card import failures, summarise_measurement
 from fringe.bench.experiments import ExperimentSpec, ModelSource, Plan, PlanModel, run_experiment
@@ -50,6 +52,8 @@ def test_a_card_is_a_page_a_text_and_data(tmp_path):
         assert said in text
     assert "Scene: without the mark is 0.4, so its numbers prove nothing." in page
     assert page.count("http") == page.count("http-equiv")  # nothing is fetched
+    titled = write_card(replace(card(), settings=get_method("fringe:released").record()), tmp_path)[1].read_text()
+    assert "FRInGe, released code, any network" in titled
     data = json.loads(files[2].read_text())
     assert data["measurements"][0]["scores"] == [0.9, 0.8, None, 0.85]
     assert data["command"] == "fringe verify mine"

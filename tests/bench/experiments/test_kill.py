@@ -93,7 +93,7 @@ def clear(base, place):
 @linux
 def test_killed_at_some_steps(place, tmp_path):
     total = counted_steps(tmp_path, place)
-    for chosen in range(40, total, total // 7):
+    for chosen in range(40, total, total // 5):
         clear(tmp_path, place)
         kill_at(tmp_path, place, chosen, total)
 
@@ -111,7 +111,7 @@ def test_killed_at_every_step(place, tmp_path):
 @linux
 def test_a_signal_at_some_steps_of_a_commit_leaves_no_claim(place, tmp_path):
     total = counted_steps(tmp_path, place)
-    for chosen in range(total // 3, total, total // 7):
+    for chosen in range(total // 3, total, total // 5):
         clear(tmp_path, place)
         stop = Steps(chosen, lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(Interrupted, match="SIGTERM"), interruptible(), stop:
@@ -197,7 +197,15 @@ def many_files(place, left):
 
 
 @linux
-@pytest.mark.parametrize(("take", "left"), [(fill, 150_000), (fill, 0), (many_files, 6), (many_files, 1)])
+@pytest.mark.parametrize(
+    ("take", "left"),
+    [
+        (fill, 150_000),
+        pytest.param(fill, 0, marks=pytest.mark.thorough),
+        (many_files, 6),
+        pytest.param(many_files, 1, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_full_disk_stops_the_run_until_there_is_room(mounted, tmp_path, take, left):
     plan, out = digits_plan(shard=1), mounted / "run"
     take(mounted, left)

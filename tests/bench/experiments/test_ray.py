@@ -233,13 +233,6 @@ def test_a_machine_that_is_silent_is_lost_if_the_cluster_says_so_in_time(
     assert _machine_lost(ray, "a", RuntimeError("The actor died.")) is lost
 
 
-def test_wrong_executors_are_refused():
-    with pytest.raises(InputError, match="executor: got 'rays', expected serial, processes, ray or ray:ADDRESS"):
-        make_executor("rays")
-    with pytest.raises(InputError, match="workers"):
-        make_executor("ray", -1)
-
-
 def test_no_cluster_at_the_address(tmp_path):
     work = job(tmp_path, manifest())
     with pytest.raises(FringeError, match=r"executor: no Ray cluster answers at '127.0.0.1:1'"):

@@ -106,21 +106,21 @@ def test_the_rows_of_a_map_are_those_of_its_scene_and_a_limit_counts_in_each(tmp
         scene="four=gridpg,nine=gridpg", methods="ig", n=4, set={"nine.cells": 3, "ig.steps": 2}, limits=limited
     )
     run_experiment(spec, tmp_path / "run")
-    for results in (read_results(tmp_path / "run"), run_experiment(spec)):
-        images = {model: [image["digest"] for image in results.manifest.images_of(model)] for model in results.models}
-        assert len({*images["four:digits"], *images["nine:digits"]}) == 8
-        assert not results.missing()
-        for model in results.models:
-            assert [len(results.clusters(model, metric)) for metric in results.metrics] == [3, 4, 2, 4]
-            assert [len(results.scores(model, "ig", metric)) for metric in results.metrics] == [3, 4, 2, 4]
-            rows, maps = results.method_frame(model, "ig"), results.map_frame(model, "ig")
-            every = rows.filter(metric="expected_hit")
-            assert every["image"].cast(str).to_list() == maps["image"].to_list() == images[model]
-            for name in ("target", "confidence", "forward", "vjp"):
-                assert every[name].to_list() == maps[name].to_list()
-            firsts = rows.filter(metric="rank_accuracy")
-            assert firsts["image"].cast(str).to_list() == images[model][:2]
-            assert firsts["score"].to_list() == results.scores(model, "ig", "rank_accuracy").tolist()
+    results = read_results(tmp_path / "run")
+    images = {model: [image["digest"] for image in results.manifest.images_of(model)] for model in results.models}
+    assert len({*images["four:digits"], *images["nine:digits"]}) == 8
+    assert not results.missing()
+    for model in results.models:
+        assert [len(results.clusters(model, metric)) for metric in results.metrics] == [3, 4, 2, 4]
+        assert [len(results.scores(model, "ig", metric)) for metric in results.metrics] == [3, 4, 2, 4]
+        rows, maps = results.method_frame(model, "ig"), results.map_frame(model, "ig")
+        every = rows.filter(metric="expected_hit")
+        assert every["image"].cast(str).to_list() == maps["image"].to_list() == images[model]
+        for name in ("target", "confidence", "forward", "vjp"):
+            assert every[name].to_list() == maps[name].to_list()
+        firsts = rows.filter(metric="rank_accuracy")
+        assert firsts["image"].cast(str).to_list() == images[model][:2]
+        assert firsts["score"].to_list() == results.scores(model, "ig", "rank_accuracy").tolist()
     status = read_status(tmp_path / "run")
     assert {cell["scored"] for cell in status["plans"][results.manifest.name]["cells"]} == {2, 3, 4}
     assert status["invalidated"] == []

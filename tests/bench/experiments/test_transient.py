@@ -24,7 +24,11 @@ from fringe.errors import FringeError, TransientError
 from fringe.metrics import Insertion, Sparseness
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
-PASSES = ["memory", "numpy", "torch", "allocator", "disk", "file", "wrapped", "nested"]
+FAST = ("memory", "allocator", "file", "wrapped")
+PASSES = [
+    pytest.param(trouble, marks=() if trouble in FAST else pytest.mark.thorough)
+    for trouble in ("memory", "numpy", "torch", "allocator", "disk", "file", "wrapped", "nested")
+]
 STAYS = ["bug", "data", "shape"]
 
 

@@ -129,10 +129,10 @@ def test_each_study_has_a_file_that_python_and_the_command_line_read():
         for name in PAPER_STUDIES
     }
     assert {name: study.plan.name for name, study in known.items()} == {
-        **{name: name for name in ("ablation", "cap", "sweep", "runtime")},
+        **{name: name for name in ("ablation", "cap", "sweep", "runtime", "budget")},
         **{"tuning": "tune", "tables": "comparison", "all": "comparison"},
     }
-    assert [known[name].plan.n for name in PAPER_STUDIES] == [100, 100, 100, 256, 16, 1000, 1000]
+    assert [known[name].plan.n for name in PAPER_STUDIES] == [100, 100, 100, 256, 16, 64, 1000, 1000]
     assert {name: tuple(known[name].plan.metrics) for name in ("cap", "sweep", "tuning")} == {
         "cap": DIAGNOSTICS,
         "sweep": OBJECTIVE,

@@ -184,7 +184,7 @@ class NoTasks(sqlite3.Connection):
         return super().execute(sql, *values)
 
 
-@pytest.mark.parametrize("name", ["EIO", "ENOSPC", "ESTALE"])
+@pytest.mark.parametrize("name", ["EIO", "ENOSPC", pytest.param("ESTALE", marks=pytest.mark.thorough)])
 def test_a_disk_that_fails_amid_a_search_fails_no_trial(tmp_path, monkeypatch, name):
     """SQLite says no more than that it failed; a write of our own says why."""
 

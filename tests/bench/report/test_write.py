@@ -20,7 +20,7 @@ from fringe.bench.experiments import (
     run_plan,
 )
 from fringe.bench.report import _write as write_module
-from fringe.bench.report import build_table, write_report
+from fringe.bench.report import write_report
 from fringe.bench.report._maps import MapSource, TaskRunner, load_experiment, load_maps
 from fringe.errors import InputError
 from fringe.metrics import METRICS
@@ -210,24 +210,6 @@ def test_another_setting_than_the_run_s_makes_no_maps(digits):
         load_experiment(other, "digits", DIGITS["digits"])
 
 
-def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
-    def never(*_, **__):
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr("fringe.bench.experiments._plan_models.load_model", never)
-    store = Store(digits[0] / "kept", create=False)
-    page = write_report(store, tmp_path / "out").page.read_text(encoding="utf-8")
-    assert grids(tmp_path / "out") == ["maps-failures.png", "maps-strong.png", "maps-typical.png"]
-    assert "Maps are left out" not in page
-
-
-def test_without_kept_maps_and_without_a_model_there_is_no_grid_but_a_reason(digits, tmp_path):
-    run_plan(plan(), tmp_path / "bare", RunOptions())
-    page = write_report(Store(tmp_path / "bare"), tmp_path / "out").page.read_text(encoding="utf-8")
-    assert "Maps are left out: the run stored no maps" in page
-    assert "name the model digits yourself to have them computed" in page
-
-
 def test_a_kept_map_of_another_size_is_not_drawn(digits, monkeypatch):
     store = Store(digits[0] / "kept", create=False)
     results = read_results(store)
@@ -323,13 +305,3 @@ def test_a_run_that_cannot_be_written_to_is_shown_all_the_same(digits, monkeypat
     digest = results.manifest.images[0]["digest"]
     shown = load_maps(results, "digits", [digest], MapSource(store, lambda model: resolved))
     assert shown.maps["sg"][digest].any()
-
-
-def test_tables_of_a_real_run_are_its_scores(digits):
-    results = read_results(Store(digits[0] / "kept", create=False))
-    table = build_table(results, "digits")
-    assert table.reference == "ig"
-    for row in table.rows:
-        for cell, column in zip(row.cells, table.columns, strict=True):
-            rows = results.cell("digits", row.method, column.label).rows
-            assert cell.estimate.mean == pytest.approx(sum(r.score for r in rows) / 8)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from fringe import InputError
+from fringe import FRInGe, InputError, attribute
 from fringe.attribution import get_method
+from fringe.attribution._cam import Region
 from fringe.baselines import InputSpace
 from fringe.bench.scenes import SCENES, get_scene
 from fringe.classifier import Classifier
@@ -72,6 +73,41 @@ def test_the_texture_draws_the_class_activation_map_and_the_mark_decides():
     with context.problem.model.session(torch.device("cpu")):
         found = get_method("located:ig").attribute(context.problem)
     assert found.diagnostics["hidden_share"].min() > 0.9  # the mark is nearly gone, which the diagnostics tell
+
+
+class AlsoTheTexture(torch.nn.Module):
+    """The network of the scene, whose texture adds 2.25 to the logit, where the mark adds 6."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        blue = 4 * self.network.test(x)[:, 1].relu().mean((1, 2))
+        return self.network(x) + torch.stack([0 * blue, blue], 1)
+
+
+def test_the_rising_floor_keeps_the_mark_that_a_fixed_floor_hides():
+    """Shares of the mark: .95 to .97 without a focus, .06 to .08 on the texture alone, .82 to .85 with the ladder."""
+    network, context = prepared("fooled_cam")
+    module, x = AlsoTheTexture(network.module).eval(), context.problem.inputs
+    method = FRInGe(focus="cam", focus_floor=0.0)
+
+    def on_the_mark(values):
+        size = values.sum(1).abs()
+        return (size * context.truth).flatten(1).sum(1) / size.flatten(1).sum(1)
+
+    plain, rising = (attribute(module, x, method=which, target=1) for which in (FRInGe(), method))
+    problem = Problem.of(Classifier(module), x, target=1)
+    with problem.model.session(x.device):
+        weights = Region("cam", 0.0, "auto").weights(problem)
+        fixed = method._walk(problem, weights)  # with the floor zero alone
+    assert on_the_mark(plain.values).min() > 0.94
+    assert on_the_mark(fixed.values).max() < 0.1
+    assert set(fixed.verdict) <= {"short", "stalled"}
+    assert on_the_mark(rising.values).min() > 0.8
+    assert rising.verdict == ("ok",) * 6
+    assert rising.diagnostics["focus_floor"].tolist() == [0.2] * 6
 
 
 def test_the_and_needs_both_patches():

@@ -240,7 +240,7 @@ def flips(tmp_path, count, seed):
 
 
 def test_a_flipped_bit_gives_the_same_search_or_none(tmp_path):
-    flips(tmp_path, 15, seed=0)
+    flips(tmp_path, 10, seed=0)
 
 
 @pytest.mark.thorough

@@ -14,6 +14,7 @@ from fringe._files import write_files
 from fringe._names import Reference
 from fringe._tables import ARROW, Cell, Row, Style, Table
 from fringe._text import number, plain, to_json
+from fringe.attribution import setting_title
 from fringe.bench.cards._measure import BLIND, COMPARED, PATH, Card, Measurement, by_text
 from fringe.bench.experiments import versions
 from fringe.bench.report import Image, Report, Section, html_page, markdown_report, versions_chapter
@@ -168,7 +169,8 @@ def card_report(card: Card, command: str = "") -> Report:
     if figure is not None:
         sections.append(Section("The method minus each control", images=(figure,)))
     failed = len(card.failed_checks())
-    header = {"method": card.label, "source": card.source or "not stated", "made": card.made}
+    setting = setting_title(card.settings) if card.settings else card.label
+    header = {"method": card.label, "setting": setting, "source": card.source or "not stated", "made": card.made}
     header |= {"checks": f"{failed} of {len(card.checks)} fail"} if card.checks else {}
     settings = ", ".join(f"{name}={value}" for name, value in card.settings.items() if name != "method")
     reading = (

@@ -20,10 +20,14 @@ from fringe.bench.paper._timing import Timing, describe_timings, measure_runtime
 from fringe.bench.paper._tuning import tune_preset
 
 if TYPE_CHECKING:
+    from fringe.bench.paper._budget import budget_chapter, equal_budgets
     from fringe.bench.paper._reproduction import write_reproduction
     from fringe.bench.paper._trajectories import draw_study
 
-_MODULES = {"write_reproduction": "_reproduction", "draw_study": "_trajectories"}
+_MODULES = dict.fromkeys(("budget_chapter", "equal_budgets"), "_budget") | {
+    "write_reproduction": "_reproduction",
+    "draw_study": "_trajectories",
+}
 
 
 def __getattr__(name: str) -> Any:

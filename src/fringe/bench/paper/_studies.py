@@ -4,9 +4,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fringe._names import read_list, read_pair, unique
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
@@ -18,7 +18,7 @@ from fringe.metrics import Metric, get_metric
 from fringe.settings import settings_of
 
 #: What :func:`paper_study` plans, and the parts of ``tables`` and ``all``.
-PAPER_STUDIES = ("ablation", "cap", "sweep", "tuning", "runtime", "tables", "all")
+PAPER_STUDIES = ("ablation", "cap", "sweep", "tuning", "runtime", "budget", "tables", "all")
 STUDIES = ("comparison", "ablation", "cap", "max_sensitivity", "sweep", "runtime")
 #: Full FRInGe, the two ablations of the paper's table, and the three of its figures.
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
@@ -26,6 +26,8 @@ VARIANTS: tuple[Variant, ...] = get_args(Variant)
 CAPPED, UNCAPPED = "cap", "no_cap"
 #: Metrics of the study of the Euclidean cap (appendix "Quantitative Effect of the Euclidean Trust-Region Cap").
 DIAGNOSTICS = ("completeness_residual", "endpoint_kl", "tracking_error_mean", "tracking_error_max")
+#: Label of Integrated Gradients in the study of equal budgets, whose first setting is the unit of a price.
+IG = "ig"
 #: Options of scores, which a study with metrics of its own does not use.
 SCORING = ("metrics", "limits", "controls")
 #: Metrics of the paper's tuning objective.
@@ -51,6 +53,11 @@ class StudySpec(ExperimentSpec):
 
     studies: Texts = Field((), description="Parts of the studies tables and all. Default: all of them.")
     factor: Texts = Field((), description="Settings of a sweep with their values, tau=1e-3,1e-2. Default: the paper's.")
+    budgets: tuple[PositiveFloat, ...] = Field(
+        (1, 2, 5, 10), min_length=1, description="Multiples of the unit's price."
+    )
+    price: Literal["passes", "seconds", "memory"] = Field("passes", description="What a budget counts.")
+    choosing: PositiveInt = Field(4, description="Images on which prices are measured, which are not scored.")
     trials: PositiveInt = Field(100, description="Number of settings to score; the given one is the first.")
     search: Texts = Field((), description="Setting to search, and its range; may be repeated. Default: the paper's.")
     smoothing: bool = Field(True, description="Also search gamma_step and gamma_prior.")
@@ -75,7 +82,8 @@ def paper_study(study: str, spec: ExperimentSpec) -> PaperStudy:
 
     Args:
         study: ``"ablation"``, ``"cap"``, ``"sweep"`` or ``"tuning"``, of which each varies the first method of a model;
-            ``"runtime"``, whose maps are timed; ``"tables"`` or ``"all"``, whose plan is the one that
+            ``"runtime"``, whose maps are timed; ``"budget"``, from whose plan :func:`equal_budgets` makes the one that
+            is run; ``"tables"`` or ``"all"``, whose plan is the one that
             :func:`study_plans` and :func:`timed_plan` start from.
         spec: What is set here replaces the study's own file, ``fringe/bench/paper/studies/STUDY.toml``. The name of
             one of the paper's networks stands for its weights. A warning names what the study does not use.
@@ -94,6 +102,8 @@ def paper_study(study: str, spec: ExperimentSpec) -> PaperStudy:
         plan = _reproduction_plan(merged)
         return PaperStudy(plan, plan, spec=merged)
     base = build_plan(merged)
+    if study == "budget":
+        return PaperStudy(base, base, budget_factors(base, merged.factor), merged)
     base = base if study == "runtime" else _of_first_method(base, also=("ig",) if study == "cap" else ())
     factors = read_factors(base_method(base.models[0]), merged.factor) if study == "sweep" else None
     makers: dict[str, Callable[[], Plan]] = {
@@ -115,7 +125,7 @@ def _complete(study: str, spec: ExperimentSpec) -> StudySpec:
         given = _without(given, ("metrics", "limits"), "the studies have metrics of their own")
     elif study == "runtime":
         given = _without(given, SCORING, "run times have no scores")
-    elif shipped.metrics is not None:
+    elif shipped.metrics is not None and study != "budget":
         others = set(given.metrics or ()) - set(shipped.metrics)
         given = given.model_copy(update={"set": {label: s for label, s in given.set.items() if label not in others}})
         given = _without(given, SCORING, f"this study is scored by {', '.join(shipped.metrics)} on all images")
@@ -263,6 +273,25 @@ def read_factors(method: Attributor, texts: Sequence[str]) -> dict[str, list[Any
         if not all(type(value) in (int, float) for value in factors[key]):  # now, and not after all maps are made
             raise wrong_value("factor", f"{key}={values}", "numbers, for a line")
     return factors or None
+
+
+def budget_factors(plan: Plan, texts: Sequence[str]) -> dict[str, list[str]]:
+    """Read ``LABEL.KEY=VALUE,VALUE,...`` texts as texts ``KEY=VALUE`` by label. Raises InputError for a label that is
+    no method of the plan, for a value that its method does not take, and if ig has no values."""
+    form = "LABEL.KEY=VALUE,VALUE,..., such as ig.steps=32,64"
+    pairs = (read_pair(text, "factor", form) for text in texts)
+    split = ((label, (key, values)) for name, values in pairs for label, _, key in [name.partition(".")])
+    factors: dict[str, list[str]] = {}
+    for label, (key, values) in unique(split, "factor", "the values of a method are those of one setting").items():
+        factors[label] = [f"{key}={value.strip()}" for value in values.split(",")]
+        for model in plan.models:
+            check_known("method", label, tuple(model.methods))
+            for text in factors[label]:
+                model.methods[label].with_text(dict([read_pair(text, "factor", form)]))
+    if IG not in factors:
+        message = f"none of {IG}, whose first value sets the unit of a price"
+        raise InputError(message, argument="factor", hint="add ig.steps=32,64")
+    return factors
 
 
 def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = True) -> SearchSpace:

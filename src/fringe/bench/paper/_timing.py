@@ -21,9 +21,9 @@ from fringe.errors import FringeError
 from fringe.evaluation import Candidate, estimate, make_maps
 from fringe.metrics import EvaluationContext
 
-Mode = Literal["sequential", "batched"]
+Mode = Literal["sequential", "batched", "single"]
 BatchSize = int | Literal["auto"]
-Spent = tuple[float, PassCounts]
+Spent = tuple[float, PassCounts, float]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Timing:
     % bootstrap interval of the seconds; NaN for batches.
 
     What is asked of a model once for all methods, its logits and the check of its derivatives, belongs to no map.
-    "sequential" is one image and one point of the path at a time.
+    "sequential" is one image and one point of the path at a time, "single" one image and many points: its seconds are
+    the median. ``memory`` is the largest memory of a map on a GPU in bytes, NaN elsewhere.
     """
 
     model: str
@@ -45,6 +46,7 @@ class Timing:
     jvp: float
     vjp: float
     device: str
+    memory: float = math.nan
 
 
 class Stop(Exception):
@@ -56,26 +58,25 @@ def measure_runtimes(
     *,
     device: str = "cpu",
     batch_size: BatchSize = "auto",
+    modes: Sequence[Mode] = ("sequential", "batched"),
 ) -> list[Timing]:
     """Time each method of a plan on its images; those that cannot be explained are left out. Raises FringeError if none
     can be explained, or a method cannot be used.
 
     First one image at a time (the paper's protocol, appendix on computational complexity), the methods in turn on each
     image so that a machine that slows down slows all of them; then in batches of passes of at most ``batch_size``
-    images.
+    images. ``modes`` names others, or fewer.
     """
     timings, name = list[Timing](), device_name(device)
     for model in resolved.plan.models:
-        runner = TaskRunner(resolved, device=device, batch_size=1)
-        sizes = _image_sizes(runner, model, [image["digest"] for image in resolved.manifest.images_of(model.label)])
-        spent = _measure(runner, model, [[image] for image in sizes])
-        timings += [_timing(model.label, label, "sequential", s, len(sizes), name) for label, s in spent.items()]
-        runner = TaskRunner(resolved, device=device, batch_size=batch_size)
-        groups: dict[tuple[int, ...], list[str]] = {}
-        for image, size in sizes.items():
-            groups.setdefault(size, []).append(image)
-        spent = _measure(runner, model, list(groups.values()), warm_up_each=True)
-        timings += [_timing(model.label, label, "batched", s, len(sizes), name) for label, s in spent.items()]
+        images = [image["digest"] for image in resolved.manifest.images_of(model.label)]
+        for mode in modes:
+            runner = TaskRunner(resolved, device=device, batch_size=1 if mode == "sequential" else batch_size)
+            groups: dict[object, list[str]] = {}
+            for image, size in (sizes := _image_sizes(runner, model, images)).items():
+                groups.setdefault(size if mode == "batched" else image, []).append(image)
+            spent = _measure(runner, model, list(groups.values()), warm_up_each=mode == "batched")
+            timings += [_timing(model.label, label, mode, s, len(sizes), name) for label, s in spent.items()]
     return timings
 
 
@@ -131,7 +132,15 @@ def device_name(device: str) -> str:
     return f"CPU, {torch.get_num_threads()} threads"
 
 
-def stored_timings(plan: Plan, path: Path, *, device: str, batch_size: BatchSize, measuring: bool) -> list[Timing]:
+def stored_timings(
+    plan: Plan,
+    path: Path,
+    *,
+    device: str,
+    batch_size: BatchSize,
+    measuring: bool,
+    modes: Sequence[Mode] = ("sequential", "batched"),
+) -> list[Timing]:
     """Read the run times of each model of a plan from a JSON file. With ``measuring``, those that are not stored for
     the same settings, images and machine are measured, and stored model by model."""
     resolved, stored, timings = resolve(plan), _read(path), list[Timing]()
@@ -139,7 +148,7 @@ def stored_timings(plan: Plan, path: Path, *, device: str, batch_size: BatchSize
         key = cache_key(resolved, model.label, device, batch_size)
         if key not in stored and measuring:
             alone = replace(resolved, plan=replace(plan, models=(model,)))
-            stored[key] = timing_records(measure_runtimes(alone, device=device, batch_size=batch_size))
+            stored[key] = timing_records(measure_runtimes(alone, device=device, batch_size=batch_size, modes=modes))
             _write_json(path, stored)
         timings += read_timings(stored.get(key, []))
     return timings
@@ -200,21 +209,26 @@ def _warm_up(candidate: Candidate, context: EvaluationContext) -> None:
 def _time(candidate: Candidate, context: EvaluationContext) -> Spent:
     classifier, device = context.problem.model, context.problem.inputs.device
     with classifier.session(device):
-        before = replace(classifier.passes)
+        before, on_gpu = replace(classifier.passes), device.type == "cuda"
         synchronize(device)
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats(device)
         began = time.perf_counter()
         make_maps(candidate, context.problem)
         synchronize(device)
-        return time.perf_counter() - began, classifier.passes.since(before)
+        seconds = time.perf_counter() - began
+        memory = float(torch.cuda.max_memory_allocated(device)) if on_gpu else math.nan
+        return seconds, classifier.passes.since(before), memory
 
 
 def _timing(model: str, method: str, mode: Mode, spent: Sequence[Spent], n: int, device: str) -> Timing:
-    mean, half = sum(seconds for seconds, _ in spent) / n, math.nan
-    if mode == "sequential":
-        result = estimate([seconds for seconds, _ in spent])
-        mean, half = result.mean, (result.high - result.low) / 2
-    forward, jvp, vjp = (sum(getattr(counts, kind) for _, counts in spent) / n for kind in ("forward", "jvp", "vjp"))
-    return Timing(model, method, mode, mean, half, n, forward, jvp, vjp, device)
+    seconds, half = sum(one for one, _, _ in spent) / n, math.nan
+    if mode != "batched":
+        result = estimate([one for one, _, _ in spent], summary="median" if mode == "single" else "mean")
+        seconds, half = result.value, (result.high - result.low) / 2
+    forward, jvp, vjp = (sum(getattr(counts, kind) for _, counts, _ in spent) / n for kind in ("forward", "jvp", "vjp"))
+    memory = max(memory for _, _, memory in spent)
+    return Timing(model, method, mode, seconds, half, n, forward, jvp, vjp, device, memory)
 
 
 def _read(path: Path) -> dict[str, list[dict[str, Any]]]:

@@ -55,8 +55,8 @@ class ReportInputs:
     validity: Mapping[str, MetricVerdicts] = field(default_factory=dict[str, MetricVerdicts])
 
 
-def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
-    """Build the report of a run; ``commands`` tell how the run was made."""
+def build_report(inputs: ReportInputs, commands: Sequence[str] = (), chapters: Sequence[Section] = ()) -> Report:
+    """Build the report of a run; ``commands`` tell how the run was made, and ``chapters`` follow those of models."""
     results, truth = inputs.results, truth_chapter(inputs.results)
     prefixes = [f"{index}-" if len(inputs.tables) > 1 else "" for index in range(1, len(inputs.tables) + 1)]
     return Report(
@@ -70,6 +70,7 @@ def build_report(inputs: ReportInputs, commands: Sequence[str] = ()) -> Report:
                 for table, prefix in zip(inputs.tables, prefixes, strict=True)
                 if not _is_one_of_many(results, table.model)
             ),
+            *chapters,
             failure_chapter(results, inputs.tables, inputs.store),
             settings(results),
             versions_chapter(

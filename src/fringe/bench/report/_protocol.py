@@ -9,6 +9,7 @@ from typing import Any
 import fringe
 from fringe._tables import Table
 from fringe._text import counted
+from fringe.attribution import setting_title
 from fringe.bench.experiments import Manifest, Results, mixed
 from fringe.bench.report._render import Section
 
@@ -64,14 +65,15 @@ def protocol(results: Results) -> tuple[str, ...]:
 def settings(results: Results) -> Section:
     """Return every setting of models, methods and metrics."""
     manifest = results.manifest
-    methods: dict[tuple[str, str], list[str]] = {}
+    methods: dict[tuple[str, str, str], list[str]] = {}
     for model, entries in manifest.settings.items():
         for method, setting in entries.items():
-            methods.setdefault((method, _pairs(setting["method"])), []).append(model)
-    rows = [(method, ", ".join(models), pairs) for (method, pairs), models in methods.items()]
+            title = method if results.is_control(method) else setting_title(setting["method"])
+            methods.setdefault((method, title, _pairs(setting["method"])), []).append(model)
+    rows = [(method, title, ", ".join(models), pairs) for (method, title, pairs), models in methods.items()]
     sections = (
         Section("Models", table=_models(manifest)),
-        Section("Methods", table=Table(("method", "models", "settings"), rows, "Settings of the methods")),
+        Section("Methods", table=Table(("method", "title", "models", "settings"), rows, "Settings of the methods")),
         Section("Metrics", table=_metrics(manifest)),
     )
     return Section("Settings", sections=sections)

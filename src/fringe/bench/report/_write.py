@@ -18,7 +18,7 @@ from fringe._text import FORMULA, to_csv
 from fringe.bench.experiments import Manifest, ModelSource, Resolved, Results, Store, manifests, read_results
 from fringe.bench.report._build import ReportInputs, build_report
 from fringe.bench.report._maps import MapSource, load_experiment
-from fringe.bench.report._render import html_page, latex_document, markdown_report
+from fringe.bench.report._render import Section, html_page, latex_document, markdown_report
 from fringe.bench.report._table import Column, ScoreCell, ScoreRow, ScoreTable, build_table, reference_of
 from fringe.bench.report._validity import MetricVerdicts, read_verdicts
 from fringe.errors import InputError
@@ -93,6 +93,7 @@ def write_report(
     resolve: Callable[[], Resolved] | None = None,
     models: Mapping[str, ModelSource] | None = None,
     commands: Sequence[str] = (),
+    chapter: Callable[[Results], Section] | None = None,
     **options: Any,
 ) -> ReportFiles:
     """Write ``report.html``, ``report.md``, ``tables.tex``, ``scores.csv``, ``summary.csv`` and ``figures/*.png`` of a
@@ -107,6 +108,7 @@ def write_report(
         resolve: Returns the resolved plan that computes maps.
         models: By label, models that compute maps.
         commands: Commands by which the run was made, printed in the report.
+        chapter: Returns a chapter more from the results.
         **options: Fields of :class:`ReportSpec`: what the report says.
 
     Returns:
@@ -136,7 +138,9 @@ def write_report(
     require_inside(folder, store.root if within else folder)
     # first, as each method is read once for its rows here and for its costs there
     scores = write_files(folder, {"scores.csv": (text.encode() for text in scores_csv(results))})
-    report = build_report(ReportInputs(store, results, tables, maps, verdicts), commands)
+    report = build_report(
+        ReportInputs(store, results, tables, maps, verdicts), commands, [] if chapter is None else [chapter(results)]
+    )
     files = {
         "report.html": html_page(report),
         "report.md": markdown_report(report),
