@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import fringe
 import shared_models
-from fringe.attribution._focus import Region
+from fringe.attribution._cam import Region
 from fringe.baselines import InputSpace, gaussian_blur
 from fringe.bench.scenes import get_scene
 from fringe.evaluation import paired

@@ -13,7 +13,7 @@ import torch
 
 import fringe
 import shared_models
-from fringe.attribution._focus import DOUBTFUL_ABOVE, Region
+from fringe.attribution._cam import DOUBTFUL_ABOVE, Region
 from fringe.paths import Problem
 
 COUNT = 32

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import fringe
 from fringe.attribution._base import ProgressCounter
-from fringe.attribution._smoothgrad import smoothed
+from fringe.attribution._sampling import smoothed
 from fringe.paths import Problem
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import save_file as save_tensors
 from torch import Tensor, nn
 
-import fringe.data._digits as shipped
+import fringe.data._images as shipped
 from fringe.data import digits_samples
 from fringe.models._digits import DIGIT_PREPROCESSING, WEIGHTS_FILE, DigitNet
 

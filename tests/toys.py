@@ -14,7 +14,7 @@ from fringe import Classifier
 from fringe._rng import KeyedGenerator
 from fringe.metrics import EvaluationContext
 from fringe.paths import Problem
-from fringe.testing._toys import (  # noqa: F401 - what other tests import from here
+from fringe.testing._checks import (  # noqa: F401 - what other tests import from here
     SHAPE,
     CountingModel,
     ToyProblems,

@@ -79,7 +79,9 @@ def open_regular(path: str | os.PathLike[str], limit: int) -> BinaryIO:
         OSError: Where the system cannot open it.
     """
     _check(os.stat(path), path, limit)  # before it is opened: opening a device can act on it
-    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
+    # without waiting: opening a pipe would otherwise block until another process writes to it
+    waitless = getattr(os, "O_NONBLOCK", 0)
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | waitless))  # noqa: SIM115 - the caller closes it
     try:
         _check(os.fstat(file.fileno()), path, limit)  # the file may be another one by now
     except BaseException:
@@ -226,11 +228,6 @@ def require_inside(folder: Path, root: Path) -> None:
                 argument="out",
                 hint="remove the link or name another folder",
             )
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open without waiting: opening a pipe would otherwise block until another process writes to it."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _check(status: os.stat_result, path: str | os.PathLike[str], limit: int) -> None:

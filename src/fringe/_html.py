@@ -6,6 +6,7 @@ All text is escaped by the templates. The scripts and styles of a page are named
 import base64
 import hashlib
 from functools import cache
+from operator import methodcaller
 from typing import Any
 
 import jinja2
@@ -60,17 +61,14 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=percent, number=number, words=_words, picture=_picture)
+    words = methodcaller("replace", "_", " ")
+    environment.filters.update(percent=percent, number=number, words=words, picture=_picture)
     return environment
 
 
 def _visible(value: Any) -> Any:
     """Text without characters that hide or turn what is written."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _picture(png: bytes) -> str:

@@ -68,7 +68,10 @@ def as_logits(output: Any, batch: int, kind: OutputKind, *, check: bool = True) 
         return logits.clamp_min(torch.finfo(logits.dtype).tiny).log()
     if kind != "auto" or not check:
         return logits
-    if _look_like_probabilities(logits.detach()):
+    rows = logits.detach()
+    sums = rows.sum(1)
+    alike = (rows >= 0).all(1) & torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
+    if bool(alike.any() & (alike | ~torch.isfinite(rows).all(1)).all()):  # all finite rows, and there are such rows
         raise ModelOutputError(
             "the outputs are non-negative and every row sums to one, so they look like probabilities, not logits",
             argument="output",
@@ -76,7 +79,8 @@ def as_logits(output: Any, batch: int, kind: OutputKind, *, check: bool = True) 
             "output='probabilities'), in options model_output='probabilities', to explain their logarithms ('logits' "
             "if they really are logits)",
         )
-    if _look_like_sigmoids(logits.detach()):
+    # so many differ that logits of an untrained network hardly ever do
+    if bool(((rows > 0) & (rows <= 1)).all()) and (100 * rows).round().unique().numel() >= 8:
         warnings.warn(
             "all outputs of the model lie between 0 and 1 and their rows do not sum to one, like sigmoids of "
             "independent labels. A softmax over these means nothing: explain one label k by "
@@ -129,7 +133,8 @@ def _select(output: Any) -> Tensor:
         parts = {f"[{i}]": value for i, value in enumerate(cast(tuple[Any, ...], output))}
     if isinstance(named, Tensor):
         return named
-    scores = [value for value in parts.values() if _is_scores(value)]
+    tensors = [value for value in parts.values() if isinstance(value, Tensor)]
+    scores = [value for value in tensors if value.dim() == 2 and value.is_floating_point()]
     # matrices of one shape in a tuple are the scores of the model and of its auxiliary heads
     if len(scores) == 1 or (scores and not isinstance(output, Mapping) and len({v.shape for v in scores}) == 1):
         return scores[0]
@@ -141,26 +146,10 @@ def _select(output: Any) -> Tensor:
     )
 
 
-def _is_scores(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dim() == 2 and value.is_floating_point()
-
-
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"tensor {tuple(value.shape)} {value.dtype}"
     return type(value).__name__
-
-
-def _look_like_probabilities(rows: Tensor) -> bool:
-    """Whether all finite rows do, and there are such rows."""
-    sums = rows.sum(1)
-    alike = (rows >= 0).all(1) & torch.isclose(sums, torch.ones_like(sums), rtol=0, atol=1e-5)
-    return bool(alike.any() & (alike | ~torch.isfinite(rows).all(1)).all())
-
-
-def _look_like_sigmoids(rows: Tensor) -> bool:
-    """Whether all numbers do, and so many differ that logits of an untrained network hardly ever do."""
-    return bool(((rows > 0) & (rows <= 1)).all()) and (100 * rows).round().unique().numel() >= 8
 
 
 class BinaryClassifier(nn.Module):

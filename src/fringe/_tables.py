@@ -128,7 +128,9 @@ class Table:
             short = numeric[index] and not more
             grid.add_column(name, justify="right" if short else "left", no_wrap=short, overflow="fold")
         for index, row in enumerate(cells):
-            letters = (Text(printable(_line(cell)), _COLOURS.get(cell.style, "")) for cell in row)
+            words = [f"{cell.text}{cell.mark}" + (f" ({cell.note})" if cell.note else "") for cell in row]
+            looks = (_COLOURS.get(cell.style, "") for cell in row)
+            letters = (Text(printable(text), look) for text, look in zip(words, looks, strict=True))
             grid.add_row(*letters, end_section=index in self.rules)
         console = Console(highlight=False, file=file, force_jupyter=False)  # a notebook shows the HTML
         if not console.is_terminal:
@@ -179,10 +181,6 @@ class Table:
             first += count
         content = "".join(f"        {line}\n" for line in [*lines, "\\bottomrule"])
         return f"    \\begin{{tabular}}{{l{'c' * len(rows)}}}\n{content}    \\end{{tabular}}%"
-
-
-def _line(cell: Cell) -> str:
-    return f"{cell.text}{cell.mark}" + (f" ({cell.note})" if cell.note else "")
 
 
 def _markdown(cell: Cell) -> str:

@@ -15,9 +15,9 @@ from torch import Tensor
 from fringe._arguments import NO_ARGUMENTS, hint_unknown
 from fringe._arguments import ForwardArguments as ForwardArguments
 from fringe._arguments import Shared as Shared
-from fringe._cuda_graphs import CUDAGraphs
 from fringe._isolation import Mode
 from fringe._linearisation import WITHOUT_JVP as WITHOUT_JVP
+from fringe._linearisation import CUDAGraphs
 from fringe._linearisation import Linearisation as Linearisation
 from fringe._network import Network
 from fringe._network import PassCounts as PassCounts

@@ -66,12 +66,14 @@ def explain_func(
     """
     require_choice("channels", channels, ("each", "sum"))
     x = inputs if isinstance(inputs, Tensor) else torch.tensor(inputs)
-    x = _like_weights(model, x, device)
+    x, configured = _like_weights(model, x, device), get_method(method)
+    for name in settings:
+        check_known(f"{configured.name} setting", name, settings_of(type(configured)))
     classes = "predicted" if targets is None else torch.as_tensor(targets).to(x.device)
     result = attribute(
         model,
         x,
-        method=_configured(method, settings),
+        method=dataclasses.replace(cast(Any, configured), **settings),
         target=_integers(classes) if isinstance(classes, Tensor) else classes,
         score=score,
         batch_size=batch_size,
@@ -102,10 +104,3 @@ def _integers(classes: Tensor) -> Tensor:
     if not torch.equal(integers.to(classes.dtype), classes):
         raise InputError(f"got {classes.tolist()}, expected whole numbers of classes", argument="targets")
     return integers.reshape(-1) if integers.dim() else integers
-
-
-def _configured(method: str | Attributor, settings: dict[str, Any]) -> Attributor:
-    configured = get_method(method)
-    for name in settings:
-        check_known(f"{configured.name} setting", name, settings_of(type(configured)))
-    return dataclasses.replace(cast(Any, configured), **settings)

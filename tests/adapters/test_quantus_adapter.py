@@ -15,9 +15,9 @@ from fringe import InputError, IntegratedGradients
 from fringe._rng import KeyedGenerator
 from fringe.errors import is_installed
 from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, evaluate
+from fringe.metrics._imputation import impute
 from fringe.metrics._quantus import KNOWN, _import_quantus
-from fringe.metrics._road import impute
-from fringe.metrics._sparseness import gini
+from fringe.metrics._without_passes import gini
 from fringe.paths import Problem
 from fringe.quantus import explain_func
 from fringe.testing import METRIC_CHECKS, check_metric

@@ -8,7 +8,7 @@ from attribution_toys import Smooth, inputs
 
 import fringe
 import fringe.paths
-from fringe.attribution._segments import _some
+from fringe.attribution._quadrature import _some
 from fringe.paths import FisherRaoPath, Problem
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2, cg_iterations=10)

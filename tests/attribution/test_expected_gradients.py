@@ -11,8 +11,7 @@ from captum.attr import GradientShap
 import fringe
 from fringe import ExpectedGradients, InputSpace, IntegratedGradients
 from fringe._rng import KeyedGenerator, content_hash
-from fringe.attribution._integrate import integrate
-from fringe.attribution._terms import SampleTerms
+from fringe.attribution._integrate import SampleTerms, integrate
 from fringe.paths import Problem, ReferencePairs
 
 REFERENCES = images(4, seed=20)

@@ -11,9 +11,8 @@ from attribution_toys import Linear, Smooth, inputs, problem_of
 from torch import nn
 
 import fringe
-from fringe.attribution import _focus, get_method
-from fringe.attribution._cam import activations_and_gradients, cam_weights, find_cam_layer, upsample
-from fringe.attribution._focus import Region
+from fringe.attribution import _cam, get_method
+from fringe.attribution._cam import Region, activations_and_gradients, cam_weights, find_cam_layer, upsample
 from fringe.data import digits_samples
 from fringe.geometry import ScaledJacobian
 from fringe.models import load_model
@@ -228,7 +227,7 @@ def test_the_floor_rises_for_those_images_alone_until_the_path_has_done_its_work
         assert alone.diagnostics["focus_floor"].item() == floor
         torch.testing.assert_close(found.values[i], alone.values[0], rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(found.trajectory[i].cumulative[-1], found.values[i], rtol=1e-9, atol=1e-12)
-        before = [f for f in (0.01, *_focus.LADDER) if f < floor]
+        before = [f for f in (0.01, *_cam.LADDER) if f < floor]
         for lower in before:  # at each lower floor the path had not done it
             region, part = (
                 Region(weights[i : i + 1].tolist(), lower, "auto"),
@@ -255,7 +254,7 @@ def test_a_path_far_outside_of_its_region_is_doubtful():
         found = fringe.attribute(model, x, method=fringe.FRInGe(focus=weights))
     assert "(the region may not be what the network reads)" in found.advice[0]
     assert found.advice[1].endswith("; focused with floor 0.2, 1.00 times as long as in the input")
-    assert found.diagnostics["focus_length_ratio"][0] > _focus.DOUBTFUL_ABOVE
+    assert found.diagnostics["focus_length_ratio"][0] > _cam.DOUBTFUL_ABOVE
     assert found.to_dataframe()["focus_floor"].tolist() == found.diagnostics["focus_floor"].tolist()
 
 

@@ -7,7 +7,7 @@ from attribution_toys import Affine, Quadratic, ReluCNN, SoftplusMLP, images
 
 import fringe
 from fringe import IntegratedDecisionGradients
-from fringe.attribution._idg import importance_sampling_nodes, reference_nodes, reference_slopes
+from fringe.attribution._ig import importance_sampling_nodes, reference_nodes, reference_slopes
 
 
 def explain(model, x, target=1, baseline=0.0, **settings):

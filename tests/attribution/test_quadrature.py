@@ -10,7 +10,7 @@ from attribution_toys import Smooth, inputs
 from torch import Tensor
 
 import fringe
-from fringe.attribution import _segments
+from fringe.attribution import _quadrature
 
 COARSE = fringe.FRInGe(
     solve="gradient", gamma_prior=0.0, kl_bound=False, delta_euc=None, eta_max=300.0, steps=4, quadrature_depth=8
@@ -154,7 +154,7 @@ def test_a_middle_that_is_not_finite_leaves_the_trapezoid_rule():
 
 
 def test_memory_that_ends_while_segments_are_bisected_costs_no_image(monkeypatch):
-    model, x, halved = Smooth(), inputs(4), _segments.halved
+    model, x, halved = Smooth(), inputs(4), _quadrature.halved
     expected = fringe.attribute(model, x, method=COARSE)
 
     def limited(problem, depth, batch):
@@ -162,7 +162,7 @@ def test_memory_that_ends_while_segments_are_bisected_costs_no_image(monkeypatch
             raise torch.OutOfMemoryError("simulated")
         return halved(problem, depth, batch)
 
-    monkeypatch.setattr(_segments, "halved", limited)
+    monkeypatch.setattr(_quadrature, "halved", limited)
     classifier = fringe.Classifier(model, batch_size=4)
     method = dataclasses.replace(COARSE, quadrature_depth=1)
     found = fringe.attribute(classifier, x, method=method)

@@ -14,7 +14,7 @@ import fringe
 from fringe import SmoothGrad
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.attribution._base import ProgressCounter
-from fringe.attribution._smoothgrad import smoothed
+from fringe.attribution._sampling import smoothed
 from fringe.paths import Problem
 
 

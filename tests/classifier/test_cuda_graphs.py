@@ -10,8 +10,7 @@ from torch import nn
 
 import fringe
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments
-from fringe._cuda_graphs import MOST, PLAIN_VISITS, CUDAGraphs, RecordedLinearisation, RecordedPasses
-from fringe._linearisation import Linearisation
+from fringe._linearisation import MOST, PLAIN_VISITS, CUDAGraphs, Linearisation, RecordedLinearisation, RecordedPasses
 from fringe.classifier import Classifier, PassCounts
 
 needs_cuda = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

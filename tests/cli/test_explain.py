@@ -219,7 +219,7 @@ def test_sizes_are_grouped_and_the_order_is_kept(tmp_path):
 @pytest.mark.parametrize("inputs", [("photo.png",), ("photos",), ("embedded:digits:0", "photo.png")])
 def test_photos_ask_for_a_model(tmp_path, inputs, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fringe.inputs._request.has_efficientnet", lambda: False)
+    monkeypatch.setattr("fringe.inputs._converters.has_efficientnet", lambda: False)
     grey(tmp_path / "photo.png")
     (tmp_path / "photos").mkdir()
     grey(tmp_path / "photos" / "a.png")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fringe.data import digits_samples
-from fringe.data._digits import digit_image, load_digits
+from fringe.data._images import digit_image, load_digits
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from fringe import Classifier, InputError
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.metrics import EvaluationContext, PerformanceInformationCurve, evaluate
-from fringe.metrics._information_curves import _as_bytes, image_information, information_curve, interpolate
+from fringe.metrics._imputation import _as_bytes, image_information, information_curve, interpolate
 from fringe.paths import Problem
 from toys import TanhMLP, normal
 

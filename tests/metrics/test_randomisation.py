@@ -13,8 +13,7 @@ import fringe
 from fringe import BinaryClassifier, Classifier, InputError
 from fringe.bench.experiments import ExperimentSpec, build_plan, planned_work, planned_work_of
 from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, RandomLogit, evaluate
-from fringe.metrics._random_networks import RandomNetworks
-from fringe.metrics._similarity import entropy, similarity
+from fringe.metrics._randomisation import RandomNetworks, entropy, similarity
 from fringe.paths import Problem
 from toys import build, context_of, images, mlp, normal
 

@@ -9,8 +9,8 @@ from scipy.sparse.linalg import spsolve
 from fringe import Classifier, InputError
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
-from fringe.metrics import ROAD, EvaluationContext, _road, evaluate
-from fringe.metrics._road import impute
+from fringe.metrics import ROAD, EvaluationContext, _imputation, evaluate
+from fringe.metrics._imputation import impute
 from fringe.paths import Problem
 from toys import TanhMLP, context_of, normal
 
@@ -120,7 +120,7 @@ def test_curves_are_the_literal_loop(preset):
 
 
 def test_an_imputation_that_does_not_converge_is_flagged(monkeypatch):
-    monkeypatch.setattr(_road, "MOST_ITERATIONS", 1)
+    monkeypatch.setattr(_imputation, "MOST_ITERATIONS", 1)
     assert bool(evaluate(context_of(TanhMLP(144), X), MAPS, ["road"])["road"].flags["not_converged"].all())
 
 

@@ -11,8 +11,8 @@ from metrics_toys import additive
 from scipy import stats
 
 from fringe.metrics import SaCo, SingleDeletion, evaluate
-from fringe.metrics._similarity import average_ranks
-from fringe.metrics._single_deletion import grid_cells, saco, spearman
+from fringe.metrics._randomisation import average_ranks
+from fringe.metrics._sensitivity import grid_cells, saco, spearman
 from toys import Affine, TanhMLP, context_of, normal
 
 X, MAPS = normal(3, 2, 8, 12), normal(3, 2, 8, 12, seed=2)

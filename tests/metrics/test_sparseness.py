@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fringe.metrics import evaluate
-from fringe.metrics._sparseness import gini
+from fringe.metrics._without_passes import gini
 from toys import Affine, context_of, normal
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from fringe.models import ModelError, _timm, _transformers, load_model
+from fringe.models import ModelError, _hubs, load_model
 from fringe.models._torchvision import import_torchvision
 
 
@@ -206,11 +206,11 @@ class TestTimm:
             "crop_pct": 0.9,
             "crop_mode": "squash",
         }
-        recipe = _timm.preprocessing_of(config)
+        recipe = _hubs.timm_preprocessing(config)
         own = timm.data.create_transform(**config)
         torch.testing.assert_close(recipe.normalise(recipe.pixels(picture())), own(picture()), rtol=0, atol=3e-6)
         with pytest.raises(ModelError, match="crop mode 'border' for 96x128 is not supported"):
-            _timm.preprocessing_of({**config, "crop_mode": "border"})
+            _hubs.timm_preprocessing({**config, "crop_mode": "border"})
 
     def test_weights_from_a_file_carry_class_names(self, tmp_path):
         source = load_model("timm:mobilenetv3_small_050@random:3")
@@ -345,9 +345,9 @@ def image_processor(name, **settings):
 def test_preprocessing_equals_that_of_an_image_processor(name, settings, size):
     processor = image_processor(name, **settings)
     expected = torch.as_tensor(processor(picture(*size), return_tensors="pt")["pixel_values"])
-    recipe = _transformers.preprocessing_of(processor)
+    recipe = _hubs.preprocessing_of(processor)
     x = recipe.normalise(recipe.pixels(picture(*size)))[None]
-    x = _transformers.BlueFirst()(x) if name == "MobileViTImageProcessor" else x
+    x = _hubs.BlueFirst()(x) if name == "MobileViTImageProcessor" else x
     torch.testing.assert_close(x, expected, rtol=0, atol=2e-6)
 
 
@@ -367,13 +367,13 @@ def test_preprocessing_equals_that_of_an_image_processor(name, settings, size):
 )
 def test_an_image_processor_with_other_steps_is_refused(name, settings, expected):
     with pytest.raises(ModelError) as caught:
-        _transformers.preprocessing_of(image_processor(name, **settings))
+        _hubs.preprocessing_of(image_processor(name, **settings))
     assert expected in str(caught.value)
 
 
 def test_a_processor_around_timm_has_timms_preprocessing():
     config = {"input_size": (3, 96, 96), "interpolation": "bicubic", "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4)}
-    expected = _timm.preprocessing_of({**config, "crop_pct": 0.9, "crop_mode": "center"})
+    expected = _hubs.timm_preprocessing({**config, "crop_pct": 0.9, "crop_mode": "center"})
 
     class Wrapper:
         def to_dict(self):
@@ -382,7 +382,7 @@ def test_a_processor_around_timm_has_timms_preprocessing():
         def __call__(self, pixels, return_tensors):
             return {"pixel_values": expected.normalise(expected.pixels(Image.fromarray(pixels)))[None]}
 
-    assert _transformers.preprocessing_of(Wrapper()) == expected
+    assert _hubs.preprocessing_of(Wrapper()) == expected
 
 
 def test_logits_of_takes_them_from_a_record():
@@ -390,4 +390,4 @@ def test_logits_of_takes_them_from_a_record():
         def forward(self, x):
             return type("Record", (), {"logits": 2 * x})
 
-    assert torch.equal(_transformers.LogitsOf(Answers())(torch.ones(2)), torch.full((2,), 2.0))
+    assert torch.equal(_hubs.LogitsOf(Answers())(torch.ones(2)), torch.full((2,), 2.0))

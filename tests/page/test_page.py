@@ -15,7 +15,7 @@ from PIL import Image, ImageFont
 
 import fringe
 from fringe.attribution import setting_title
-from fringe.page import Document, _animation, decode_maps, page_document, render_page, write_animation, write_page
+from fringe.page import Document, _render, decode_maps, page_document, render_page, write_animation, write_page
 from fringe.page._document import encode_maps
 
 
@@ -314,9 +314,9 @@ class TestAnimation:
     def drawn(self, result, maps, pool, monkeypatch):
         """The pictures of these maps in the frames of an animation."""
         document = {**page_document(result), "maps": encode_maps(maps, pool).model_dump(mode="json")}
-        frame, drawn = _animation._frame, []
-        monkeypatch.setattr(_animation, "_frame", lambda *a: drawn.append(np.asarray(a[2][1], float)) or frame(*a))
-        _animation.animation(Document.of(document))
+        frame, drawn = _render._frame, []
+        monkeypatch.setattr(_render, "_frame", lambda *a: drawn.append(np.asarray(a[2][1], float)) or frame(*a))
+        _render.animation(Document.of(document))
         return drawn
 
     def test_a_map_of_one_pixel_is_seen(self, monkeypatch):

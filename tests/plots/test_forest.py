@@ -5,7 +5,7 @@ import math
 import pytest
 from matplotlib.colors import to_hex
 
-from fringe.plots._forest import Contrast, ForestPanel, plot_forest
+from fringe.plots._curves import Contrast, ForestPanel, plot_forest
 from fringe.plots._style import BLUE, MUTED, VERMILION
 
 NAN = math.nan

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
+from fringe.plots._curves import SweepCurve, SweepPanel, plot_sensitivity
 from fringe.plots._style import BLUE, VERMILION
-from fringe.plots._sweep import SweepCurve, SweepPanel, plot_sensitivity
 
 NAN = math.nan
 

@@ -9,9 +9,8 @@ import torch
 from fringe import InputError
 from fringe.attribution import Attributor
 from fringe.attribution._diagnostics import gradient_attribution, path_attribution
-from fringe.attribution._integrate import integrate
+from fringe.attribution._integrate import NodeTerms, integrate
 from fringe.attribution._quadrature import quadrature_nodes
-from fringe.attribution._terms import NodeTerms
 from fringe.paths import StraightLine
 from fringe.settings import Doc
 from fringe.testing import ATTRIBUTOR_CHECKS

@@ -6,8 +6,8 @@ from broken_metrics import FAULTS, CorrectMetric, WrongWay
 
 from fringe import METRICS, InputError
 from fringe.testing import METRIC_CHECKS, CheckError, check_metric
+from fringe.testing._checks import ToyProblems
 from fringe.testing._metrics import known_contributions, quality_levels
-from fringe.testing._toys import ToyProblems
 
 
 def failures(metric):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import toys
-from fringe.testing._toys import (
+from fringe.testing._checks import (
     CLASSES,
     ToyProblems,
     affine,

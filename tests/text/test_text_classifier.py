@@ -10,8 +10,7 @@ from text_toys import BAD, CLASSES, GOOD, make_model, make_tokenizer, sentences,
 from torch import nn
 
 import fringe
-from fringe.text import TextClassifier, merge_words
-from fringe.text._classifier import token_labels
+from fringe.text import TextClassifier, merge_words, token_labels
 
 METHOD = fringe.FRInGe(structure="none")
 TEXTS = [

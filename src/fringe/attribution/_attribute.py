@@ -26,20 +26,13 @@ from fringe.attribution._base import (
 )
 from fringe.attribution._base import get_method as get_method
 from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
-from fringe.attribution._captum import CaptumMethod
 from fringe.attribution._diagnostics import Status
-from fringe.attribution._expected_gradients import ExpectedGradients
 from fringe.attribution._fringe import FRInGe, FRInGeBinary
-from fringe.attribution._geodesic_ig import GeoIGKNN, GeoIGSVI
-from fringe.attribution._ggig import GGIG
-from fringe.attribution._idg import IntegratedDecisionGradients
-from fringe.attribution._ig import BlurIG, GuidedIG, IntegratedGradients, SpectralIG
-from fringe.attribution._lrp import AttnLRP, ZennitMethod
-from fringe.attribution._modifiers import Smooth, Straight
-from fringe.attribution._multi_path import AGI, IG2
-from fringe.attribution._reweighted import CentrePrior, Competing, Located, OtherCAM, Power
-from fringe.attribution._rise import RISE
-from fringe.attribution._smoothgrad import SmoothGrad
+from fringe.attribution._ig import GGIG, BlurIG, GuidedIG, IntegratedDecisionGradients, IntegratedGradients, SpectralIG
+from fringe.attribution._modifiers import CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight
+from fringe.attribution._plugins import AttnLRP, CaptumMethod, ZennitMethod
+from fringe.attribution._sampling import RISE, ExpectedGradients, SmoothGrad
+from fringe.attribution._shaped_paths import AGI, IG2, GeoIGKNN, GeoIGSVI
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, ScoreFunction, Target
 from fringe.errors import InputError, require, unfit_inputs
@@ -168,7 +161,10 @@ def attribute(
                 total=len(x),
                 lengths=lengths,
             )
-        fault = _faults(x, problem.logits)
+        bad = ((~torch.isfinite(value)).flatten(1).any(1).tolist() for value in (x, problem.logits))
+        fault: list[Verdict | None] = [
+            "nan_input" if i else "nan_logits" if j else None for i, j in zip(*bad, strict=True)
+        ]
         finite = [i for i, f in enumerate(fault) if f is None]
         if bad_images == "raise" and len(finite) < len(fault):
             raise _fault_error(fault)
@@ -266,12 +262,6 @@ def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) ->
     if not bool(torch.isfinite(value).all()):
         raise InputError("it holds NaN or infinity", argument="baseline")
     return value
-
-
-def _faults(x: Tensor, logits: Tensor) -> list[Verdict | None]:
-    bad_input = (~torch.isfinite(x)).flatten(1).any(1).tolist()
-    bad_logits = (~torch.isfinite(logits)).any(1).tolist()
-    return ["nan_input" if i else "nan_logits" if j else None for i, j in zip(bad_input, bad_logits, strict=True)]
 
 
 def _fault_error(fault: list[Verdict | None]) -> InputError:
@@ -403,26 +393,21 @@ def mark_steps(result: Attribution, problem: Problem) -> Attribution:
 def _moves(problem: Problem, axis: int, features: list[int], by_steps: bool = True) -> bool:
     """Whether the score moves with these features of an input, and then without a gradient anywhere on the way."""
     part = problem.select(range(min(len(problem.inputs), MOST_IMAGES)))
-    x, rows, index = part.inputs, part.every_row, torch.tensor(features, device=problem.inputs.device)
+    x, every, index = part.inputs, part.every_row, torch.tensor(features, device=problem.inputs.device)
     rounding = RTOL * part.logits.abs().amax() + 1e-6
-    if bool((part.forward(x, rows) - part.logits).abs().amax() > rounding):
+    if bool((part.forward(x, every) - part.logits).abs().amax() > rounding):
         return False  # a random model
     # values that the model takes: those of other inputs, and the smallest numbers
     for values in (x.roll(1, 0), (x == 0).to(x)):
         changed = x.index_copy(axis, index, values.index_select(axis, index))
         try:
-            change = (part.score(part.forward(changed, rows)) - part.score(part.logits)).abs()
+            change = (part.score(part.forward(changed, every)) - part.score(part.logits)).abs()
             moved = (change > rounding).view(len(x), -1).any(1)
-            if bool(moved.any()) and (not by_steps or _is_flat(part, x, changed, rows[moved], axis, index)):
+            rows = every[moved]
+            paths = (x[rows].lerp(changed[rows], share) for share in SHARES)
+            gradients = (part.logits_gradient(point, rows)[1].index_select(axis - x.dim(), index) for point in paths)
+            if bool(moved.any()) and not (by_steps and any(bool((g != 0).any()) for g in gradients)):
                 return True
         except (RuntimeError, IndexError, ValueError):  # it does not take them
             continue
     return False
-
-
-def _is_flat(part: Problem, x: Tensor, changed: Tensor, rows: Tensor, axis: int, index: Tensor) -> bool:
-    for share in SHARES:
-        gradient = part.logits_gradient(x[rows].lerp(changed[rows], share), rows)[1]
-        if bool((gradient.index_select(axis - x.dim(), index) != 0).any()):
-            return False
-    return True

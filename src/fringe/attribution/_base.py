@@ -1,97 +1,141 @@
-"""What every attribution method takes and gives, and the methods by name."""
+"""What every attribution method takes and gives, its results as files, and the methods by name.
+
+A result is one safetensors file: its tensors bit for bit, and everything else as JSON in its header.
+"""
 
 import dataclasses
+import hashlib
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self, cast
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+import fringe
+from fringe._files import MAPS_BYTES, UnfitFile, read_regular, require_local, write_atomic
 from fringe._names import Reference
-from fringe.attribution._context import Context
-from fringe.attribution._saved import read
-from fringe.attribution._views import KINDS, Views, method_label
+from fringe.attribution._views import KINDS, Context, Trajectory, Views, method_label
+from fringe.attribution._views import SEVERITY as SEVERITY
+from fringe.attribution._views import Verdict as Verdict
 from fringe.baselines import parse_baseline
 from fringe.classifier import PassCounts
-from fringe.errors import InputError, install_hint, is_installed, require_integer
+from fringe.errors import InputError, install_hint, is_installed
 from fringe.paths import JVPUse, Problem
 from fringe.paths import Progress as Progress
 from fringe.settings import Doc, Settings, canonical_name, checked_by, configured
 
-Verdict = Literal[
-    "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
-]
+#: Name and version of the format; a file of a later version is refused.
+FORMAT, VERSION = "fringe/attribution", 1
+#: Bytes of a header: 20,000 recorded paths take about 30 MB.
+MAX_HEADER_BYTES = 2**26
 
-#: From the best to the worst: of the maps of several classes, the worst verdict is the image's.
-SEVERITY: tuple[Verdict, ...] = (
-    *("ok", "unchecked", "short", "coarse", "stalled", "at_reference", "diverged", "nan_logits", "nan_input"),
-)
+
+def write(value: object, path: str | Path) -> None:
+    """Write a dataclass of tensors, numbers, texts, tuples, mappings and dataclasses to a file, in one step.
+
+    Raises:
+        InputError: If the path is a URL.
+        OSError: If the file cannot be written.
+    """
+    require_local("path", path)
+    tensors: dict[str, Tensor] = {}
+    record = {"fringe": fringe.__version__, "content": _encoded(value, "", tensors)}
+    text = json.dumps(record, ensure_ascii=False)
+    metadata = {"format": f"{FORMAT}/{VERSION}", "record": text, "sha256": _digest(text, tensors)}
+    write_atomic(Path(path), save_tensors(tensors, metadata))
+
+
+def read(path: str | Path, kinds: Mapping[str, type]) -> Any:
+    """Read what :func:`write` wrote, of dataclasses of these kinds by name; nothing in the file is executed.
+
+    Raises:
+        InputError: If it is no such file, is damaged, or is of a later version.
+        OSError: If the file cannot be read.
+    """
+    require_local("path", path)
+    name = repr(str(path))
+    try:
+        data = read_regular(path, MAPS_BYTES)
+    except UnfitFile as error:
+        raise InputError(f"{name} {error.strerror}", argument="path") from error
+    metadata = _metadata(data, name)
+    form, _, version = str(metadata.get("format", "")).rpartition("/")
+    if form != FORMAT or not version.isdecimal():
+        hint = "files that result.save(path) wrote can be read"
+        raise InputError(f"{name} is no saved attribution", argument="path", hint=hint)
+    if int(version) > VERSION:
+        message = f"{name} has version {version} of the format, and this is fringe {fringe.__version__}, which reads "
+        raise InputError(f"{message}up to {VERSION}", argument="path", hint="install a newer fringe")
+    try:
+        tensors = load_tensors(data)
+        if metadata["sha256"] != _digest(metadata["record"], tensors):
+            raise InputError("its content does not match its checksum")
+        return _decoded(json.loads(metadata["record"])["content"], tensors, kinds)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{name} is damaged ({error})", argument="path") from error
+
+
+def _metadata(data: bytes, name: str) -> dict[str, Any]:
+    """The texts in the header of a safetensors file."""
+    length = int.from_bytes(data[:8], "little")
+    try:
+        if length > min(MAX_HEADER_BYTES, len(data) - 8):
+            raise ValueError("no header")
+        return dict(json.loads(data[8 : 8 + length]).get("__metadata__") or {})
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{name} is no safetensors file, or is damaged", argument="path") from error
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    total = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        total.update(tensor.reshape(-1).numpy().tobytes())
+    return total.hexdigest()
+
+
+def _encoded(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """JSON data of a value; each tensor goes to ``tensors`` under the names that lead to it."""
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().contiguous().clone()
+        return {"tensor": name}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {"kind": type(value).__name__, "fields": _items(fields, name, tensors)}
+    if isinstance(value, Mapping):
+        return {"mapping": _items(cast("Mapping[str, Any]", value), name, tensors)}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_encoded(item, f"{name}{i}.", tensors) for i, item in enumerate(cast("Sequence[Any]", value))]
+    return value
+
+
+def _items(mapping: Mapping[str, Any], name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    return {key: _encoded(item, f"{name}{key}.", tensors) for key, item in mapping.items()}
+
+
+def _decoded(value: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, type]) -> Any:
+    if isinstance(value, list):
+        return tuple(_decoded(item, tensors, kinds) for item in cast("list[Any]", value))
+    if not isinstance(value, dict):
+        return value
+    entry = cast("dict[str, Any]", value)
+    if "tensor" in entry:
+        return tensors[entry["tensor"]]
+    items = {key: _decoded(item, tensors, kinds) for key, item in entry.get("fields", entry.get("mapping", {})).items()}
+    return kinds[entry["kind"]](**items) if "kind" in entry else items
+
 
 #: A setting that is a baseline by name, with its number if it has one: ``zero``, ``blur:0.1``.
 Baseline = Annotated[
     str, checked_by(parse_baseline), Doc("where the path begins: zero, black, white, mean, blur, noise or uniform")
 ]
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """The path of one image, on the CPU: T steps, T + 1 points from the input on.
-
-    Attributes:
-        points: Values (T + 1,) at the points: ``entropy``, ``reference_kl``, ``waypoint_kl`` (nats),
-            ``reference_distance``, ``tracking_error`` (radians), and ``score``, of K classes (T + 1, K). Of a path
-            at a temperature, distances to the waypoints are those of softened predictions.
-        steps: Values (T,) along the steps: ``fisher_rao_step`` (radians), ``euclidean_step``, ``step_size``,
-            ``active_bound`` (a :class:`fringe.paths.Bound`), ``cg_iterations``, ``cg_residual``, ``cg_status``.
-        snapshot_steps: Numbers (M,) of steps after which a point is stored.
-        snapshots: These points (M, *S).
-        cumulative: The attribution between the input and these points: (M, *S), of K classes (M, K, *S).
-        probabilities: What the model predicts at these points (M, C).
-    """
-
-    points: Mapping[str, Tensor]
-    steps: Mapping[str, Tensor]
-    snapshot_steps: Tensor
-    snapshots: Tensor
-    cumulative: Tensor
-    probabilities: Tensor | None = None
-
-    def of_class(self, k: int) -> "Trajectory | None":
-        """Select one of K classes.
-
-        Args:
-            k: Its number among the K.
-
-        Returns:
-            The path with the values of this class. For methods with a path for each class, only the first is recorded.
-        """
-        if self.cumulative.dim() == self.snapshots.dim():
-            return self if k == 0 else None
-        points = {**self.points, "score": self.points["score"][:, k]}
-        return dataclasses.replace(self, points=points, cumulative=self.cumulative[:, k])
-
-    def thinned(self, count: int) -> "Trajectory":
-        """Select stored points, evenly and with both ends.
-
-        Args:
-            count: Largest number of points, at least 2.
-
-        Returns:
-            The path with these points.
-
-        Raises:
-            InputError: If ``count`` is less than 2.
-        """
-        require_integer("count", count, 2)
-        last = len(self.snapshot_steps) - 1
-        rows = sorted({round(last * m / (count - 1)) for m in range(count)}) if last >= count else range(last + 1)
-        names = ("snapshot_steps", "snapshots", "cumulative", "probabilities")
-        columns = {name: getattr(self, name) for name in names}
-        some = {name: None if column is None else column[list(rows)] for name, column in columns.items()}
-        return dataclasses.replace(self, **some)
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,23 +166,6 @@ class Attribution(Views):
         contrast: Classes (B,) whose score is subtracted from that of the target, if the call named any.
         region: Weights (B, 1, H, W) of a focus, of images: 1 where the path moves freely, 0 for an unfocused path.
     """
-
-    values: Tensor
-    target: Tensor
-    score: Tensor
-    endpoint_score: Tensor
-    completeness_gap: Tensor
-    completeness_residual: Tensor
-    verdict: tuple[Verdict, ...]
-    advice: tuple[str, ...]
-    diagnostics: Mapping[str, Tensor]
-    passes: PassCounts = field(default_factory=PassCounts)
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    trajectory: tuple[Trajectory | None, ...] | None = None
-    context: Context | None = None
-    class_verdicts: tuple[tuple[tuple[Verdict, str], ...], ...] = ()
-    contrast: Tensor | None = None
-    region: Tensor | None = None
 
     def of_class(self, k: int) -> "Attribution":
         """Select one of K classes.
@@ -179,6 +206,17 @@ class Attribution(Views):
 
     def __iter__(self) -> Iterator["Attribution"]:
         return (self[i] for i in range(len(self)))
+
+    def save(self, path: str | Path) -> None:
+        """Write the maps and everything else here to one file, which :func:`fringe.load` reads.
+
+        Args:
+            path: The file: safetensors with a JSON record in its header. A file of that name is replaced.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        write(self, path)
 
     def with_context(self, context: Context) -> "Attribution":
         """Add what pictures need.

@@ -10,8 +10,14 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import SEVERITY, Attribution, Attributor, Verdict
-from fringe.attribution._integrate import IntegralTerms, PathIntegral, finite_maps, integrate
-from fringe.attribution._quadrature import completeness_gap
+from fringe.attribution._integrate import (
+    IntegralTerms,
+    PathIntegral,
+    completeness_gap,
+    finite_maps,
+    integrate,
+    relative_gap,
+)
 from fringe.geometry import entropy, kl, log_probabilities
 from fringe.paths import Geodesic, PathStatus, Problem
 
@@ -156,7 +162,7 @@ def sum_attribution(
     score = problem.score(problem.logits)
     change = score.double() - endpoint_score.double()
     gap = completeness_gap(values, change)
-    residual = torch.where(gap == 0, 0.0, gap.abs() / change.abs())
+    residual = relative_gap(gap, change)
     statuses: list[list[Status]] = [
         [("ok", f"complete within {r:.1%}") if r <= COARSE_ABOVE else ("coarse", f"{describe_coarse(r)}: {hint}")]
         for r in residual.tolist()

@@ -1,18 +1,227 @@
-"""The pictures of one attributed input, by the kind of input and of picture."""
+"""What the maps of an attribution belong to: the inputs as a person reads them; and the pictures of one of them."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe.attribution._context import Context, InputKind
-from fringe.errors import InputError
+from fringe.errors import InputError, require_integer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+InputKind = Literal["image", "text", "tabular", "series", "volume"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """The explained inputs and the model's predictions: pictures and pages need them in addition to the maps.
+
+    Attributes:
+        kind: What an input is: ``image``, ``text``, ``tabular``, ``series`` or ``volume``.
+        inputs: Model inputs (B, *S), on the CPU.
+        probabilities: Probabilities (B, C) of the inputs, on the CPU.
+        ids: Names (B) of the inputs.
+        model: Name of the model.
+        mean: Mean of each channel; () if the inputs are no images.
+        std: Standard deviation of each channel: ``inputs * std + mean`` are pixels in [0, 1].
+        class_names: Names (C) of the classes, if they are known.
+        features: Names of the features of each input: columns of a table, or words; () if there are none.
+
+    Raises:
+        InputError: If the numbers of inputs, names and probabilities differ.
+    """
+
+    kind: InputKind
+    inputs: Tensor
+    probabilities: Tensor
+    ids: tuple[str, ...]
+    model: str = "model"
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    class_names: tuple[str, ...] | None = None
+    features: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        sizes = {"probabilities": len(self.probabilities), "ids": len(self.ids)}
+        sizes |= {"features": len(self.features)} if self.features else {}
+        for name, size in sizes.items():
+            if size != len(self.inputs):
+                raise InputError(f"got {size} for {len(self.inputs)} inputs", argument=name)
+        classes = self.probabilities.shape[1]
+        if self.class_names is not None and len(self.class_names) != classes:
+            raise InputError(f"got {len(self.class_names)} for a model of {classes} classes", argument="class_names")
+
+    def __repr__(self) -> str:
+        classes = self.probabilities.shape[1]
+        return f"Context({self.kind}, {self.model}, inputs {tuple(self.inputs.shape)}, {classes} classes)"
+
+    def pixels(self, x: Tensor) -> Tensor:
+        """Turn model inputs into pixels.
+
+        Args:
+            x: Model inputs (..., C, H, W).
+
+        Returns:
+            Pixels (..., C, H, W) in [0, 1], float32, on the CPU.
+
+        Raises:
+            InputError: If the inputs are no images.
+        """
+        if self.kind != "image":
+            raise InputError(f"the inputs are of the kind {self.kind!r} and have no pixels", argument="x")
+        mean, std = (torch.tensor(v)[:, None, None] for v in (self.mean or (0.0,), self.std or (1.0,)))
+        return (x.detach().cpu().float() * std + mean).clamp(0, 1)
+
+    def picture(self, x: Tensor) -> NDArray[np.float32]:
+        """Turn model inputs into images for pictures.
+
+        Args:
+            x: Model inputs (..., C, H, W).
+
+        Returns:
+            Pixels (..., H, W, 1 or 3) in [0, 1]; other numbers of channels are averaged.
+        """
+        pixels = self.pixels(x)
+        if pixels.shape[-3] not in (1, 3):
+            pixels = pixels.mean(-3, keepdim=True)
+        return pixels.movedim(-3, -1).numpy()
+
+    def class_label(self, index: int) -> str:
+        """Name a class.
+
+        Args:
+            index: Its number.
+
+        Returns:
+            Its name, or ``"class 7"`` if it has none.
+        """
+        names = self.class_names or ()
+        return (names[index] if 0 <= index < len(names) else "") or f"class {index}"
+
+    def top(self, row: int, count: int = 5) -> list[tuple[int, str, float]]:
+        """List the most probable classes of an input.
+
+        Args:
+            row: Number of the input.
+            count: Number of classes.
+
+        Returns:
+            Number, name and probability of each class, the most probable first.
+        """
+        best = self.probabilities[row].topk(min(count, self.probabilities.shape[1]))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        return [(k, self.class_label(k), p) for k, p in pairs]
+
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> "Context":
+        """Apply a function to every tensor.
+
+        Args:
+            function: Maps a tensor with a leading B.
+
+        Returns:
+            The context of what it returned.
+        """
+        return dataclasses.replace(self, inputs=function(self.inputs), probabilities=function(self.probabilities))
+
+    def select(self, rows: Sequence[int]) -> "Context":
+        """Select inputs.
+
+        Args:
+            rows: Their numbers.
+
+        Returns:
+            The context of these inputs, in this order.
+        """
+        index = torch.tensor(list(rows), dtype=torch.long)
+        return dataclasses.replace(
+            self,
+            inputs=self.inputs[index],
+            probabilities=self.probabilities[index],
+            ids=tuple(self.ids[i] for i in rows),
+            features=tuple(self.features[i] for i in rows) if self.features else (),
+        )
+
+    @staticmethod
+    def concat(parts: "Sequence[Context]") -> "Context":
+        """Join contexts of different inputs of one model.
+
+        Args:
+            parts: The contexts.
+
+        Returns:
+            Their inputs, one part after the other; the other fields are those of the first part.
+        """
+        joined: dict[str, Any] = {
+            name: torch.cat([getattr(part, name) for part in parts]) for name in ("inputs", "probabilities")
+        }
+        joined |= {name: tuple(v for part in parts for v in getattr(part, name)) for name in ("ids", "features")}
+        return dataclasses.replace(parts[0], **joined)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """The path of one image, on the CPU: T steps, T + 1 points from the input on.
+
+    Attributes:
+        points: Values (T + 1,) at the points: ``entropy``, ``reference_kl``, ``waypoint_kl`` (nats),
+            ``reference_distance``, ``tracking_error`` (radians), and ``score``, of K classes (T + 1, K). Of a path
+            at a temperature, distances to the waypoints are those of softened predictions.
+        steps: Values (T,) along the steps: ``fisher_rao_step`` (radians), ``euclidean_step``, ``step_size``,
+            ``active_bound`` (a :class:`fringe.paths.Bound`), ``cg_iterations``, ``cg_residual``, ``cg_status``.
+        snapshot_steps: Numbers (M,) of steps after which a point is stored.
+        snapshots: These points (M, *S).
+        cumulative: The attribution between the input and these points: (M, *S), of K classes (M, K, *S).
+        probabilities: What the model predicts at these points (M, C).
+    """
+
+    points: Mapping[str, Tensor]
+    steps: Mapping[str, Tensor]
+    snapshot_steps: Tensor
+    snapshots: Tensor
+    cumulative: Tensor
+    probabilities: Tensor | None = None
+
+    def of_class(self, k: int) -> "Trajectory | None":
+        """Select one of K classes.
+
+        Args:
+            k: Its number among the K.
+
+        Returns:
+            The path with the values of this class. For methods with a path for each class, only the first is recorded.
+        """
+        if self.cumulative.dim() == self.snapshots.dim():
+            return self if k == 0 else None
+        points = {**self.points, "score": self.points["score"][:, k]}
+        return dataclasses.replace(self, points=points, cumulative=self.cumulative[:, k])
+
+    def thinned(self, count: int) -> "Trajectory":
+        """Select stored points, evenly and with both ends.
+
+        Args:
+            count: Largest number of points, at least 2.
+
+        Returns:
+            The path with these points.
+
+        Raises:
+            InputError: If ``count`` is less than 2.
+        """
+        require_integer("count", count, 2)
+        last = len(self.snapshot_steps) - 1
+        rows = sorted({round(last * m / (count - 1)) for m in range(count)}) if last >= count else range(last + 1)
+        names = ("snapshot_steps", "snapshots", "cumulative", "probabilities")
+        columns = {name: getattr(self, name) for name in names}
+        some = {name: None if column is None else column[list(rows)] for name, column in columns.items()}
+        return dataclasses.replace(self, **some)
+
 
 #: Kinds of pictures that need no context.
 WITHOUT_CONTEXT = ("signed", "profile")
@@ -54,11 +263,6 @@ class Subject:
         """Name of the class."""
         return self.label_of(self.column)
 
-    @property
-    def size(self) -> int | None:
-        """Number of classes of the model, if it is known."""
-        return None if self.context is None else self.context.probabilities.shape[1]
-
     def label_of(self, column: int) -> str:
         """Name of an explained class."""
         from fringe.plots import class_title
@@ -70,6 +274,10 @@ class Subject:
         from fringe.plots import heading
 
         return heading(self.label, text, self.method)
+
+    def words(self, text: str) -> dict[str, str]:
+        """The title, the name of the class and the verdict of a picture."""
+        return {"title": self.heading(text), "label": self.label, "note": self.note}
 
     def known(self) -> Context:
         """The context; every picture that calls this is refused without one."""
@@ -128,7 +336,8 @@ def _profile(subject: Subject, ax: Any) -> "Figure":
     names = ("fisher_rao_step", "euclidean_step", "active_bound")  # only a trust region has the last one
     radians, length, bound = (path.steps.get(name, torch.empty(0)).numpy() for name in names)
     entropy, title = path.points["entropy"].numpy(), f"{subject.label}: the steps of the path"
-    return geometric_profile(radians, length, entropy, bound, title=title, classes=subject.size, ax=ax)
+    classes = None if subject.context is None else subject.context.probabilities.shape[1]
+    return geometric_profile(radians, length, entropy, bound, title=title, classes=classes, ax=ax)
 
 
 def _classes(subject: Subject, ax: Any) -> "Figure":
@@ -157,8 +366,7 @@ def _words(subject: Subject, ax: Any) -> "Figure":
     from fringe.plots import token_map
 
     words, values = words_of(subject.known(), subject.values[subject.column])
-    title = subject.heading("evidence of each word")
-    return token_map(words, values, title=title, label=subject.label, note=subject.note, ax=ax)
+    return token_map(words, values, ax=ax, **subject.words("evidence of each word"))
 
 
 def _bars(subject: Subject, ax: Any) -> "Figure":
@@ -169,19 +377,16 @@ def _bars(subject: Subject, ax: Any) -> "Figure":
     if context.mean:  # as they were before they were standardised
         row = row * torch.tensor(context.std).to(row) + torch.tensor(context.mean).to(row)
     names = context.features[0] if context.features else [f"feature {k}" for k in range(len(row))]
-    title = subject.heading("evidence of each feature")
-    more: dict[str, Any] = {"title": title, "label": subject.label, "note": subject.note, "ax": ax}
-    return feature_bars(names, subject.map, inputs=row.numpy(), **more)
+    words = subject.words("evidence of each feature")
+    return feature_bars(names, subject.map, inputs=row.numpy(), ax=ax, **words)
 
 
 def _line(subject: Subject, ax: Any) -> "Figure":
     from fringe.plots import series_line
 
     context = subject.known()
-    names = context.features[0] if context.features else ()
-    title = subject.heading("evidence of each sample")
-    more: dict[str, Any] = {"title": title, "label": subject.label, "note": subject.note, "ax": ax}
-    return series_line(context.inputs[0].numpy(), subject.map, names=names, **more)
+    names, words = context.features[0] if context.features else (), subject.words("evidence of each sample")
+    return series_line(context.inputs[0].numpy(), subject.map, names=names, ax=ax, **words)
 
 
 def _slice(subject: Subject, ax: Any) -> "Figure":

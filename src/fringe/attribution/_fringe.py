@@ -14,11 +14,10 @@ from torch import Tensor
 
 from fringe._text import counted
 from fringe.attribution._base import Attribution, Attributor
+from fringe.attribution._cam import Focus, FocusFloor, FocusLayer, Region, length_ratio, read_focus
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
-from fringe.attribution._focus import Focus, FocusFloor, FocusLayer, Region, length_ratio, read_focus
 from fringe.attribution._integrate import PathIntegral, integrate
-from fringe.attribution._quadrature import Quadrature, Rule
-from fringe.attribution._segments import SegmentTerms
+from fringe.attribution._quadrature import Quadrature, Rule, SegmentTerms
 from fringe.errors import InputError, require, require_choice
 from fringe.geometry import kl
 from fringe.linalg import Boundary, CGStatus

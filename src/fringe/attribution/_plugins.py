@@ -5,19 +5,34 @@ further arguments of the model are applied here, and every pass is counted. The 
 library as a class of Captum, is :mod:`fringe.captum`.
 """
 
+import contextlib
 import dataclasses
+import importlib
+import inspect
+import sys
+import warnings
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fringe.attribution._base import Attribution, Attributor, ProgressCounter, require_package
+from fringe.attribution._base import (
+    Attribution,
+    Attributor,
+    Baseline,
+    ProgressCounter,
+    reference_images,
+    require_package,
+)
 from fringe.attribution._diagnostics import gradient_attribution, sum_attribution
-from fringe.errors import InputError
+from fringe.errors import InputError, install_hint, is_installed
 from fringe.linalg import batch_view
 from fringe.paths import Problem
+from fringe.settings import Doc, PositiveInt
 
 #: ``explain(part)``: maps (B, *S) of a part of the images that fits one pass.
 Explain = Callable[[Problem], Tensor]
@@ -129,3 +144,394 @@ class _ScoreWithGradient(torch.autograd.Function):
 def leaf(x: Tensor) -> Tensor:
     """Return a copy of ``x`` whose gradient can be asked for."""
     return x.detach().clone().requires_grad_(True)
+
+
+# -- captum -----------------------------------------------------------------------------------------------------------
+
+Algorithm = Literal["occlusion", "gradient_shap", "deep_lift", "guided_backprop", "kernel_shap", "input_x_gradient"]
+Superpixels = Literal["auto", "grid", "slic"]
+
+#: The settings that each algorithm reads.
+_READS: Mapping[str, tuple[str, ...]] = {
+    "occlusion": ("window", "stride", "baseline"),
+    "gradient_shap": ("samples",),
+    "deep_lift": ("baseline",),
+    "guided_backprop": (),
+    "kernel_shap": ("samples", "superpixels", "segments", "baseline"),
+    "input_x_gradient": (),
+}
+
+
+@dataclass(frozen=True)
+class CaptumMethod(PluginMethod):
+    """A method of the package captum, by the name of its ``algorithm``: ``captum:occlusion``.
+
+    ``occlusion``: a window slides over the image. ``gradient_shap``: expected gradients over the reference images.
+    ``deep_lift``: the rescale rule. ``guided_backprop``: gradients that pass only positive parts through ReLU; it fails
+    sanity checks, so it is a control. ``kernel_shap``: Shapley values of superpixels, by SLIC if scikit-image
+    is installed and else on a grid; the record says which. ``input_x_gradient``: the gradient times the input.
+
+    DeepLift and guided backpropagation change modules only: a nonlinearity that is called as a function, such as
+    ``torch.relu``, keeps its ordinary gradient. Maps of DeepLift promise the change of the score from the baseline, and
+    are ``coarse`` if their sum misses it. Random numbers are keyed by the image.
+    """
+
+    name = "captum"
+    form = "captum:NAME"
+    title = "Captum"
+    source = "Kokhlikyan et al. 2020, and the authors of each method"
+    package = "captum"
+    presets: ClassVar = {name: {"algorithm": name} for name in get_args(Algorithm)}
+
+    algorithm: Annotated[Algorithm, Doc("name of the method")] = "occlusion"
+    window: Annotated[PositiveInt | None, Doc("occlusion: side; none: a seventh of the image's", unit="pixels")] = None
+    stride: Annotated[PositiveInt | None, Doc("occlusion: step; none: half of the window", unit="pixels")] = None
+    samples: Annotated[PositiveInt, Doc("gradient_shap and kernel_shap: random points")] = 200
+    superpixels: Annotated[Superpixels, Doc("kernel_shap: auto is slic if scikit-image is installed")] = "auto"
+    segments: Annotated[PositiveInt, Doc("kernel_shap: superpixels, to the order")] = 49
+    baseline: Annotated[Baseline, Doc("what replaces removed parts: zero, black, white, mean, blur ...")] = "zero"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        reads = _READS[self.algorithm]
+        for field in fields(self):
+            if field.name not in ("algorithm", *reads) and getattr(self, field.name) != field.default:
+                known = f"its settings: {', '.join(reads)}" if reads else "it has no settings"
+                raise InputError(f"{self.label} has no setting {field.name!r}", argument=field.name, hint=known)
+        if self.algorithm == "kernel_shap" and self.superpixels == "auto":
+            object.__setattr__(self, "superpixels", "slic" if is_installed("skimage") else "grid")
+
+    @classmethod
+    def preset(cls, name: str, /) -> Self:
+        """Return the method of captum with this name."""
+        if name == "grad_cam":
+            raise InputError("Grad-CAM needs no captum: it is the method gradcam", argument="preset")
+        return super().preset(name)
+
+    def record(self) -> dict[str, Any]:
+        """Return the name and the settings that the algorithm reads as plain data.
+
+        Returns:
+            A record from which :meth:`from_record` makes the method again.
+        """
+        read = (self.record_key, "algorithm", *_READS[self.algorithm])
+        return {name: value for name, value in super().record().items() if name in read}
+
+    hint = "it follows modules alone: make each nonlinearity a torch.nn module that runs once, or choose another method"
+
+    @property
+    def is_complete(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
+        """Whether the algorithm promises the sum of a map."""
+        return self.algorithm == "deep_lift"
+
+    def _endpoint_score(self, problem: Problem) -> Tensor | None:
+        if not self.is_complete:
+            return None
+        return problem.score(problem.forward(problem.resolve_baseline(self.baseline), problem.every_row))
+
+    @property
+    def uses_references(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
+        """Whether the algorithm averages over reference images."""
+        return self.algorithm == "gradient_shap"
+
+    @property
+    def planned_passes(self) -> float:
+        return {"occlusion": 170.0, "gradient_shap": 2.0 * self.samples, "kernel_shap": self.samples}.get(
+            self.algorithm, 4.0 if self.algorithm == "deep_lift" else 2.0
+        )
+
+    def _explainer(self, problem: Problem) -> Explain:
+        captum: Any = importlib.import_module("captum.attr")
+        if self.algorithm == "occlusion":
+            return self._occlusion(captum, problem)
+        if self.algorithm == "kernel_shap":
+            return self._kernel_shap(captum)
+        if self.algorithm == "input_x_gradient":
+            return lambda part: _by_gradients(captum.InputXGradient(score_function(part)), part)
+        if self.algorithm == "gradient_shap":
+            references = reference_images(problem, f"{self.label} averages over images of the data")
+            shap = captum.GradientShap
+            return self._one_by_one(lambda one: _by_gradients(shap(score_function(one)), one, references, self.samples))
+        network = self._network(problem)  # the others have hooks in its layers
+        if self.algorithm == "guided_backprop":
+            return lambda part: _by_gradients(captum.GuidedBackprop(ScoreModule(part)), part)
+
+        def explain(part: Problem) -> Tensor:
+            with _running_once(network, self.label):
+                return _by_gradients(captum.DeepLift(ScoreModule(part)), part, part.resolve_baseline(self.baseline))
+
+        def in_pairs(part: Problem) -> Tensor:  # an input and its baseline are in one pass
+            size = max(1, part.model.batch_size.on(part.inputs.device) // 2)
+            return torch.cat([explain(part.select(rows)) for rows in part.every_row.split(size)])
+
+        return in_pairs
+
+    # -- perturbations, an image after the other ----------------------------------------------------------------------
+
+    def _one_by_one(self, explain: Explain) -> Explain:
+        """Each image by itself, with random numbers of its own."""
+
+        def every(part: Problem) -> Tensor:
+            maps: list[Tensor] = []
+            for image, key in enumerate(part.keys):
+                with part.rng.seeded(f"{self.label} {key}"):
+                    maps.append(explain(part.select([image])).detach())
+            return torch.cat(maps)
+
+        return every
+
+    def _perturb(self, kind: Any, one: Problem, **settings: Any) -> Tensor:
+        """The map (1, *S) by a method of captum that replaces parts of an image by those of the baseline."""
+        return kind(score_function(one)).attribute(
+            one.inputs,
+            baselines=one.resolve_baseline(self.baseline),
+            additional_forward_args=(one.every_row,),
+            perturbations_per_eval=one.model.batch_size.on(one.inputs.device),
+            **settings,
+        )
+
+    def _occlusion(self, captum: Any, problem: Problem) -> Explain:
+        channels, *sides = problem.inputs.shape[1:]
+        window = [self.window or max(1, round(side / 7)) for side in sides]
+        stride = [self.stride or max(1, side // 2) for side in window]
+        too_large = [(w, s) for w, s in zip(window, sides, strict=True) if w > s]
+        if too_large:
+            raise InputError(f"got {too_large[0][0]} for a side of {too_large[0][1]}", argument="window")
+        shape, strides = ((channels, *window), (channels, *stride)) if sides else ((1,), (1,))
+        return self._one_by_one(
+            lambda one: self._perturb(captum.Occlusion, one, sliding_window_shapes=shape, strides=strides)
+        )
+
+    def _kernel_shap(self, captum: Any) -> Explain:
+        if not is_installed("sklearn"):
+            message = f"{self.label} needs scikit-learn, which is not installed"
+            raise InputError(message, argument="method", hint=install_hint("captum"))
+
+        def explain(one: Problem) -> Tensor:
+            parts = self._superpixels(one.inputs[0])
+            if parts.any():
+                return self._perturb(captum.KernelShap, one, feature_mask=parts[None], n_samples=self.samples)
+            # a single one has the whole change: there are no others to weigh it against
+            score, baseline = score_function(one), one.resolve_baseline(self.baseline)
+            change = score(one.inputs, one.every_row) - score(baseline, one.every_row)
+            return batch_view(change, one.inputs).expand_as(one.inputs).clone()
+
+        return self._one_by_one(explain)
+
+    def _superpixels(self, x: Tensor) -> Tensor:
+        """The superpixel of each entry of an input (*S), numbered from 0 on; of a row of features, each is its own."""
+        if x.dim() == 1:
+            return torch.arange(len(x), device=x.device)
+        if self.superpixels == "slic" and x.dim() == 3:
+            low, high = x.amin(), x.amax()
+            pixels = ((x - low) / (high - low).clamp_min(1e-12)).double().cpu().numpy()
+            slic = importlib.import_module("skimage.segmentation").slic
+            labels = slic(pixels, self.segments, compactness=0.1, start_label=0, channel_axis=0, convert2lab=False)
+            _, numbers = np.unique(labels, return_inverse=True)
+            return torch.from_numpy(numbers.reshape(labels.shape)).to(x.device).expand(x.shape)
+        cells = max(1, round(self.segments ** (1 / (x.dim() - 1))))
+        number = torch.zeros(x.shape[1:], dtype=torch.long, device=x.device)
+        for axis, side in enumerate(x.shape[1:]):
+            count = min(cells, side)
+            cell = torch.arange(side, device=x.device) * count // side
+            number = number * count + cell.view(-1, *[1] * (x.dim() - 2 - axis))
+        return number.expand(x.shape)
+
+
+@contextlib.contextmanager
+def _running_once(network: nn.Module, label: str) -> Generator[None]:
+    """Name a module that runs twice, and take back what Captum holds in modules and leaves there after an error."""
+    free = [(vars(m), name) for m in network.modules() for name in ("input", "output") if name not in vars(m)]
+    try:
+        yield
+    except RuntimeError as error:
+        if "used more than once" not in str(error):
+            raise
+        message = f"a nonlinearity of it runs more than once, which {label} cannot follow"
+        hint = "give each call a module of its own, or choose another method"
+        raise InputError(message, argument="model", hint=hint) from error
+    finally:
+        for attributes, name in free:
+            attributes.pop(name, None)
+
+
+def _by_gradients(method: Any, part: Problem, *settings: Any) -> Tensor:
+    """The maps of a method of captum that differentiates the score."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*hooks")  # which it sets, and removes
+        return method.attribute(leaf(part.inputs), *settings, additional_forward_args=(part.every_row,))
+
+
+# -- layer-wise relevance propagation: zennit for convolutional networks, lxt for transformers ------------------------
+
+Rules = Literal[
+    "epsilon_plus_flat",
+    "epsilon_plus",
+    "epsilon_gamma_box",
+    "epsilon_alpha2_beta1",
+    "epsilon_alpha2_beta1_flat",
+    "excitation_backprop",
+]
+
+
+def _propagated(part: Problem, start: Callable[[Tensor, Tensor], Tensor], tolerance: float = 0.01) -> Tensor:
+    """What reaches the input (B, *S) of ``start(logits, cotangent)`` (B, C) at the output: one VJP per image.
+
+    The logits are those of the network as it is; rules may change them a little, by this share.
+    """
+    x, network = leaf(part.inputs), part.model.module
+    logits = part.model.evaluate(x, part.forward_args.select(part.every_row))
+    change = (logits.detach() - part.logits).norm() / part.logits.norm()
+    if change > tolerance and network is not None and not network.training:  # in training mode they are random
+        message = f"with the rules its logits change by {float(change):.1%}, so the map would be of another network"
+        raise InputError(message, argument="model", hint="choose another method")
+    begin = start(part.logits, part.score_cotangent(part.logits))
+    with part.model.backward(x.device):
+        (result,) = torch.autograd.grad(logits, x, begin, materialize_grads=True)
+    part.model.passes.vjp += len(x)
+    return result
+
+
+class RelevancePropagation(PluginMethod):
+    """A method whose maps promise the relevance of the output: the logits times the derivative of the score."""
+
+    is_complete = True
+    hint = "biases take up relevance, and in a residual sum without a rule of its own each summand gets all of it"
+
+    def _endpoint_score(self, problem: Problem) -> Tensor:
+        relevance = (problem.logits * problem.score_cotangent(problem.logits)).sum(-1)
+        return problem.score(problem.logits) - relevance
+
+
+@dataclass(frozen=True)
+class ZennitMethod(RelevancePropagation):
+    """Layer-wise relevance propagation by the package zennit (Bach et al. 2015; Anders et al. 2021).
+
+    ``zennit:epsilon_plus_flat`` and the others are the composites of zennit: they choose a rule for each layer. The
+    relevance of the output is the explained logit (for another score: each logit times the derivative of the score).
+    Rules apply to modules; functions and other modules keep their ordinary gradient. During the call, batch
+    normalisation is merged into the layer that is defined before it; a network that this changes is refused. The blocks
+    of torchvision's ResNet get their own rule for the sum; elsewhere each summand gets all of the relevance, so that
+    a map of a residual network may sum to many times the score: such a map is ``coarse``.
+    """
+
+    name = "zennit"
+    form = "zennit:NAME"
+    title = "Layer-wise relevance propagation (zennit)"
+    source = "Bach et al. 2015; Anders et al. 2021"
+    package = "zennit"
+    needs_classes = True
+    presets: ClassVar = {name: {"algorithm": name} for name in get_args(Rules)}
+
+    algorithm: Annotated[Rules, Doc("the composite of rules")] = "epsilon_plus_flat"
+
+    def _explainer(self, problem: Problem) -> Explain:
+        from fringe.models import import_torchvision
+
+        network = self._network(problem)
+        import_torchvision("zennit")  # zennit imports it
+        composites, canonizers, types = (
+            importlib.import_module(f"zennit.{name}") for name in ("composites", "torchvision", "types")
+        )
+        modules: list[Any] = list(network.modules())
+        if any(isinstance(module, nn.MultiheadAttention) for module in modules):
+            message = "zennit has no rule for torch.nn.MultiheadAttention"
+            raise InputError(message, argument="model", hint="choose another method, such as lxt:attnlrp")
+        if not any(isinstance(module, types.Linear) for module in modules):
+            message = "zennit has no rules for its layers; it knows torch.nn.Linear and the convolutions of torch.nn"
+            raise InputError(message, argument="model", hint="choose another method")
+        # zennit leaves eps in a normalisation that it merges: the output shrinks by sqrt(1 + eps)
+        tolerance = 0.01 + sum(module.eps for module in modules if isinstance(module, types.BatchNorm)) / 2
+
+        def explain(part: Problem) -> Tensor:
+            more: dict[str, Any] = {"canonizers": [canonizers.ResNetCanonizer()]}
+            if self.algorithm == "epsilon_gamma_box":
+                low, high = part.domain.bounds(part.inputs)
+                more |= {"low": low.expand_as(part.inputs), "high": high.expand_as(part.inputs)}
+            with _registered(composites.COMPOSITES[self.algorithm](**more), network):
+                return _propagated(part, lambda logits, cotangent: logits * cotangent, tolerance)
+
+        return explain
+
+
+@contextlib.contextmanager
+def _registered(composite: Any, network: nn.Module) -> Generator[None]:
+    """Apply a composite of zennit; the weights are given back where it fails half way, too."""
+    tables = [(module, dict(module.named_parameters(recurse=False))) for module in network.modules()]
+    weights = [(weight, weight.data) for weight in network.parameters()]
+    try:
+        composite.register(network)
+    except RuntimeError as error:
+        for weight, data in weights:
+            weight.data = data
+        for module, table in tables:
+            for name, _ in list(module.named_parameters(recurse=False)):
+                setattr(module, name, table.get(name))
+        message = f"zennit cannot merge a batch normalisation into the layer that is defined before it ({error})"
+        raise InputError(message, argument="model", hint="choose another method") from error
+    try:
+        yield
+    finally:
+        composite.remove()
+
+
+@dataclass(frozen=True)
+class AttnLRP(RelevancePropagation):
+    """Relevance propagation through attention by the package lxt (Achtibat et al. 2024): ``lxt:attnlrp``.
+
+    The map is the input times a gradient with special rules for products, softmax, normalisation and activations. lxt
+    supports networks of transformers of the kinds llama, qwen2, qwen3, gemma3 and gpt2, and networks with
+    ``torch.nn.MultiheadAttention``, such as torchvision's vision transformers (without relevance through queries
+    and keys). During the call its rules replace functions of these classes, for all models of the process.
+    lxt 2.1 needs transformers before version 5.
+    """
+
+    name = "lxt"
+    form = "lxt:NAME"
+    title = "Relevance propagation through attention (AttnLRP)"
+    source = "Achtibat et al. 2024"
+    package = "lxt"
+    needs_classes = True
+    presets: ClassVar = {"attnlrp": {}}
+
+    algorithm: Annotated[Literal["attnlrp"], Doc("name of the rules")] = "attnlrp"
+
+    def _explainer(self, problem: Problem) -> Explain:
+        network = self._network(problem)
+        try:
+            known: Mapping[Any, Mapping[Any, Any]] = importlib.import_module("lxt.efficient.models").DEFAULT_MAP
+        except ImportError as error:
+            message = f"lxt cannot be imported ({error}); lxt 2.1 needs transformers before version 5"
+            raise InputError(message, argument="method", hint=install_hint("lxt")) from error
+        names = {module.__name__: module for module in known if not module.__name__.endswith("modeling_bert")}
+        used = {kind.__module__ for module in network.modules() for kind in inspect.getmro(type(module))}
+        rules = [known[names[name]] for name in sorted(used & set(names))]
+        if not rules and any(isinstance(module, nn.MultiheadAttention) for module in network.modules()):
+            rules = [known[sys.modules["torchvision.models.vision_transformer"]]]
+        if not rules:
+            message = f"lxt has no rules for its layers; it knows {', '.join(sorted(names))} and torch.nn attention"
+            raise InputError(message, argument="model", hint="choose another method")
+
+        def explain(part: Problem) -> Tensor:
+            with contextlib.ExitStack() as stack:
+                for patches in rules:
+                    for target, patch in patches.items():
+                        stack.enter_context(_restored(target))
+                        patch(target)
+                return part.inputs * _propagated(part, lambda logits, cotangent: cotangent)
+
+        return explain
+
+
+@contextlib.contextmanager
+def _restored(target: Any) -> Generator[None]:
+    """Give a class or a module of Python its attributes back at the end."""
+    before = dict(vars(target))
+    try:
+        yield
+    finally:
+        for name, value in list(vars(target).items()):
+            if name not in before:
+                delattr(target, name)
+            elif value is not before[name]:
+                setattr(target, name, before[name])

@@ -1,8 +1,9 @@
 """How an attribution is shown: in one screen of text, in a notebook, as a figure and as a table."""
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from torch import Tensor
@@ -11,14 +12,25 @@ import fringe
 from fringe._names import Reference
 from fringe._tables import FrameLibrary, make_frame
 from fringe._text import percent, plain
-from fringe.attribution._context import Context
+from fringe.attribution._drawing import DRAWINGS, WITHOUT_CONTEXT, Context, Subject, Trajectory, sheet, words_of
+from fringe.attribution._drawing import InputKind as InputKind
 from fringe.classifier import PassCounts
 from fringe.errors import InputError, require_choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
 PlotKind = Literal["overlay", "signed", "path", "profile", "classes", "words", "bars", "line", "slice"]
+
+Verdict = Literal[
+    "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
+]
+
+#: From the best to the worst: of the maps of several classes, the worst verdict is the image's.
+SEVERITY: tuple[Verdict, ...] = (
+    *("ok", "unchecked", "short", "coarse", "stalled", "at_reference", "diverged", "nan_logits", "nan_input"),
+)
 
 #: Inputs that a text or a picture shows one by one.
 MOST_ROWS, MOST_PICTURES = 8, 24
@@ -130,8 +142,9 @@ def setting_title(record: Mapping[str, Any]) -> str:
     return f"{method_title(label)}, {setting}"
 
 
+@dataclass(frozen=True, repr=False)
 class Views:
-    """The views of an attribution; the fields are those of :class:`fringe.Attribution`."""
+    """The fields of an attribution, which :class:`fringe.Attribution` describes, and their views."""
 
     values: Tensor
     target: Tensor
@@ -139,16 +152,16 @@ class Views:
     endpoint_score: Tensor
     completeness_gap: Tensor
     completeness_residual: Tensor
-    verdict: tuple[Any, ...]
+    verdict: tuple[Verdict, ...]
     advice: tuple[str, ...]
     diagnostics: Mapping[str, Tensor]
-    passes: PassCounts
-    settings: Mapping[str, Any]
-    trajectory: tuple[Any, ...] | None
-    class_verdicts: tuple[tuple[tuple[Any, str], ...], ...]
-    context: Context | None
-    contrast: Tensor | None
-    region: Tensor | None
+    passes: PassCounts = field(default_factory=PassCounts)
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    trajectory: tuple[Trajectory | None, ...] | None = None
+    context: Context | None = None
+    class_verdicts: tuple[tuple[tuple[Verdict, str], ...], ...] = ()
+    contrast: Tensor | None = None
+    region: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.target)
@@ -158,7 +171,8 @@ class Views:
 
     def __repr__(self) -> str:
         lines = [f"{name:<9} {text}" for name, text in self._summary().items()]
-        lines += [f"{i:>3}  {self._sentence(i)}" for i in range(min(len(self), MOST_ROWS))]
+        shown = range(min(len(self), MOST_ROWS))
+        lines += [f"{i:>3}  {self._name(i)}: {self._classes_text(i)}, {': '.join(self._status(i))}" for i in shown]
         if len(self) > MOST_ROWS:
             lines.append(f"     and {len(self) - MOST_ROWS} more")
         return "\n".join(["Attribution", *(f"  {line}" for line in lines)])
@@ -189,7 +203,6 @@ class Views:
         Raises:
             InputError: If the kind is unknown, or needs what this attribution does not hold.
         """
-        from fringe.attribution._drawing import DRAWINGS, WITHOUT_CONTEXT, Subject, sheet
         from fringe.plots import method_title
 
         drawings = DRAWINGS["image" if self.context is None else self.context.kind]
@@ -248,19 +261,6 @@ class Views:
         weights = weights[column if len(weights) > 1 else 0].nan_to_num().cpu()
         return weights.numpy() if weights.any() else None
 
-    def save(self, path: str | Path) -> None:
-        """Write the maps and everything else here to one file, which :func:`fringe.load` reads.
-
-        Args:
-            path: The file: safetensors with a JSON record in its header. A file of that name is replaced.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
-        from fringe.attribution._saved import write
-
-        write(self, path)
-
     def to_dataframe(self, library: FrameLibrary = "pandas") -> Any:
         """Make a table with one row for each input and explained class.
 
@@ -274,34 +274,26 @@ class Views:
         Raises:
             InputError: If the library is not installed.
         """
+        context, names = self.context, ("score", "endpoint_score", "completeness_gap", "completeness_residual")
         rows: list[dict[str, Any]] = []
-        for i in range(len(self)):
-            for k, index in enumerate(self.target[i].flatten().tolist()):
-                rows.append(self._record(i, k, index))
+        for i, k in itertools.product(range(len(self)), range(self.target[:1].numel())):
+
+            def number(tensor: Tensor, row: int = i, column: int = k) -> Any:
+                return tensor[row].flatten()[column if tensor.dim() == 2 else 0].item()
+
+            index = number(self.target)
+            row: dict[str, Any] = {"id": self._name(i), "class": index}
+            row |= {} if self.contrast is None else {"contrast": number(self.contrast)}
+            row["name"] = None if context is None or context.class_names is None else context.class_label(index)
+            row["probability"] = None if context is None else float(context.probabilities[i, index])
+            row |= {name: number(getattr(self, name)) for name in names}
+            row |= zip(("verdict", "advice"), self._status(i, k), strict=True)
+            rows.append(row | {name: number(column) for name, column in self.diagnostics.items()})
         return make_frame(rows, library)
 
-    def _record(self, row: int, column: int, index: int) -> dict[str, Any]:
-        """A row of the table."""
-        context = self.context
-
-        def number(tensor: Tensor) -> Any:
-            return tensor[row].flatten()[column if tensor.dim() == 2 else 0].item()
-
-        verdict, advice = self._status(row, column)
-        return {
-            "id": str(row) if context is None else context.ids[row],
-            "class": index,
-            **({} if self.contrast is None else {"contrast": int(self.contrast[row].flatten()[column])}),
-            "name": None if context is None or context.class_names is None else context.class_label(index),
-            "probability": None if context is None else float(context.probabilities[row, index]),
-            "score": number(self.score),
-            "endpoint_score": number(self.endpoint_score),
-            "completeness_gap": number(self.completeness_gap),
-            "completeness_residual": number(self.completeness_residual),
-            "verdict": verdict,
-            "advice": advice,
-            **{name: number(column) for name, column in self.diagnostics.items()},
-        }
+    def _name(self, row: int) -> str:
+        """The name of an input, or its number."""
+        return str(row) if self.context is None else self.context.ids[row]
 
     def _status(self, row: int, column: int = 0) -> tuple[str, str]:
         """Verdict and advice on the map of an explained class."""
@@ -325,11 +317,6 @@ class Views:
             "residual": residual,
             "passes": passes,
         }
-
-    def _sentence(self, row: int) -> str:
-        """An input, the explained class and the verdict."""
-        name = str(row) if self.context is None else self.context.ids[row]
-        return f"{name}: {self._classes_text(row)}, {': '.join(self._status(row))}"
 
     def _classes_text(self, row: int) -> str:
         classes, label = self.target[row].flatten().tolist(), self.labels(row)[0]
@@ -362,9 +349,8 @@ class Views:
 
         verdict, advice = self._status(row)
         tone, sentence = SENTENCES.get(verdict, ("fair", ""))
-        name = str(row) if self.context is None else self.context.ids[row]
-        shown: dict[str, Any] = {"name": name, "classes": self._classes_text(row), "verdict": verdict, "advice": advice}
-        shown |= {"sign": _MARKS[tone], "sentence": sentence, "words": "", "picture": b""}
+        shown: dict[str, Any] = {"name": self._name(row), "classes": self._classes_text(row), "verdict": verdict}
+        shown |= {"advice": advice, "sign": _MARKS[tone], "sentence": sentence, "words": "", "picture": b""}
         if self.context is not None and self.context.kind == "text":
             shown["words"] = token_html(*self._words_of(row))
         elif self.context is not None or self.values.dim() - self.target.dim() in (2, 3):
@@ -386,8 +372,6 @@ class Views:
 
     def _words_of(self, row: int) -> tuple[tuple[str, ...], Any]:
         """The words of a text, and what each has of the map of the first class."""
-        from fringe.attribution._drawing import words_of
-
         assert self.context is not None
         values = self.values[row].detach().cpu()
         return words_of(self.context.select([row]), values if self.target.dim() == 1 else values[0])

@@ -16,8 +16,7 @@ from typing import Literal
 from fringe._files import IMAGE_BYTES, VIEWED, open_regular, sha256_of
 from fringe._text import counted
 from fringe._urls import SCHEMES, RemoteFile, list_remote, url_of
-from fringe.data._digits import SOURCE, digit_image, load_digits
-from fringe.data._images import Exif, Sample, open_image, to_channels
+from fringe.data._images import SOURCE, Exif, Sample, digit_image, load_digits, open_image, to_channels
 from fringe.errors import ImageError, InputError, did_you_mean
 
 #: A folder's files with other suffixes are left out, with a warning; a file that is named directly is always tried.
@@ -257,12 +256,8 @@ def _mention_others(folder: str, images: Sequence[object], left_out: Sequence[st
 
 def _file_ref(path: Path | RemoteFile) -> ImageRef:
     label, source = _LABEL.match(path.name), path.url if isinstance(path, RemoteFile) else str(path)
-    return ImageRef(_safe(path.stem), source, int(label[1]) if label else None, path)
-
-
-def _safe(stem: str) -> str:
-    plain = _UNSAFE.sub("_", stem).strip(".") or "image"
-    return plain.encode()[:_ID_BYTES].decode(errors="ignore")
+    safe = (_UNSAFE.sub("_", path.stem).strip(".") or "image").encode()[:_ID_BYTES].decode(errors="ignore")
+    return ImageRef(safe, source, int(label[1]) if label else None, path)
 
 
 def _identity(ref: ImageRef) -> str | int:

@@ -150,10 +150,6 @@ def configured_method(spec: ExplainSpec, architecture: str | None = None) -> Att
     Raises InputError for an unknown name or setting, or a value that is not taken.
     """
     texts = dict(read_pair(text, "set", "KEY=VALUE, such as tau=1e-3") for text in spec.set)
-    return with_settings(_base_method(spec, architecture), texts)
-
-
-def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
     named = innermost_reference(spec.method).rest
     if spec.preset is not None and named:
         message = f"got {spec.preset!r}, but {spec.method!r} names a preset, too"
@@ -172,7 +168,7 @@ def _base_method(spec: ExplainSpec, architecture: str | None) -> Attributor:
         variant = cast(Any, spec.variant)
         chosen = FRInGe.preset(preset, variant) if preset else chosen.variant(variant)
     require_package(chosen)
-    return method.around(chosen) if method.innermost is not method else chosen
+    return with_settings(method.around(chosen) if method.innermost is not method else chosen, texts)
 
 
 @dataclass(frozen=True)

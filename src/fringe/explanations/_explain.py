@@ -1,4 +1,4 @@
-"""A run that explains images: each result is written as soon as it is computed."""
+"""A run that explains images: each result is written as soon as it is computed, and shown at the end in a table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
 from fringe._files import StoreFull, disk_error
 from fringe._records import changes, describe_changes
-from fringe._tables import Table
+from fringe._tables import Cell, Row, Table
 from fringe._text import plain
-from fringe.attribution import Attribution, attribute, preset_label, setting_title
+from fringe.attribution import Attribution, attribute, preset_label, setting_title, tone_of
 from fringe.data import ImageRef
 from fringe.errors import InputError
 from fringe.explanations._base import (
@@ -36,7 +37,44 @@ from fringe.explanations._base import (
 )
 from fringe.explanations._folder import CONTACT, INDEX, MAP, PAGE
 from fringe.explanations._spec import POINTS, ExplainSpec
-from fringe.explanations._tables import describe_explanations
+from fringe.models import Answers
+
+#: Rows of the table of explained images; the rest is in the summary.
+SHOWN_IMAGES = 40
+
+
+def describe_explanations(document: Mapping[str, Any]) -> list[str | Table]:
+    """A table with one row per image."""
+    entries, reused = document["inputs"], document["counts"]["reused"]
+    others = any("error" not in e and e["target"]["class"] != e["prediction"]["class"] for e in entries)
+    chance = "p(prediction)" if others else "p"  # whatever is explained
+    rows = [_image_row(entry) for entry in entries[:SHOWN_IMAGES]]
+    names = ("id", "prediction", "verdict", chance, "residual", "steps", "seconds")
+    if others:
+        explained = ["" if "error" in entry else _class(entry["target"]) for entry in entries]
+        rows = [[*row[:2], name, *row[2:]] for row, name in zip(rows, explained, strict=False)]
+        names = (*names[:2], "explained", *names[2:])
+    parts: list[str | Table] = [Table(names, rows)]
+    if len(entries) > SHOWN_IMAGES:
+        parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
+    parts.append("verdict: of the sum of a map; whether the map marks the right parts of the input is not checked")
+    return [*parts, *([f"reused from an earlier run: {reused}"] if reused else [])]
+
+
+def _image_row(entry: Mapping[str, Any]) -> Row:
+    if "error" in entry:
+        return [entry["id"] or entry["source"], "", Cell("failed", style="bad"), "", "", "", ""]
+    best, steps, verdict = entry["prediction"], entry["steps"], entry["verdict"]
+    return [
+        *(entry["id"], _class(best), Cell(verdict, style=tone_of(verdict)), Cell(best["probability"], 3)),
+        *(Cell(entry["completeness_residual"], 2, share=True), "" if steps is None else steps),
+        Cell(entry["seconds"], 2),
+    ]
+
+
+def _class(entry: Mapping[str, Any]) -> str:
+    return entry["name"] or f"class {entry['class']}"
+
 
 #: Version of the files of a run. 2: the settings, the options and checksums are recorded.
 FORMAT = 2
@@ -50,8 +88,6 @@ OTHER_BATCH_NUMBERS = 2_400_000
 MAX_BATCH_NUMBERS = 10_000_000
 #: Seconds between two writes of the summary: each holds one entry per image.
 SUMMARY_INTERVAL = 5.0
-#: Difference of two probabilities of a class that is rounding; an accelerator may multiply in a shorter format.
-TOLERANCE, OTHER_TOLERANCE = 1e-4, 5e-2
 
 _SCORES = ("score", "endpoint_score", "completeness_gap", "completeness_residual")
 _ENTRY = ("id", "source", "label", "prediction", "target", "verdict", "advice", *_SCORES, "steps", "seconds")
@@ -120,7 +156,9 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if self.spec.batch_size == "auto":
             images, numbers = BATCH_IMAGES, BATCH_NUMBERS.get(self.device.type, OTHER_BATCH_NUMBERS)
         else:
-            images, numbers = self.spec.batch_size, MAX_BATCH_NUMBERS * 14 // max(14, self._held)
+            # how many times the numbers of the inputs are held, with the points of the paths and the maps at each
+            held = POINTS * (1 + (self.spec.top if self._many else 1)) + 2 if self.spec.figures else 2
+            images, numbers = self.spec.batch_size, MAX_BATCH_NUMBERS * 14 // max(14, held)
         written = time.monotonic()
         try:
             for batch in iter_batches(map(self._stored_or_prepared, self.refs), images, numbers):
@@ -217,16 +255,15 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         """Whether a stored result is of this image and these settings, with its pictures where they are asked for."""
         if changes(stored["setting"], self.setting):
             return False
-        if self.spec.figures and not ({"overlay.png", PAGE} <= stored["files"].keys() and self._shows_enough(stored)):
+        known, top = stored["classes"], stored["options"].get("top", 1)
+        if self.spec.figures and not (
+            {"overlay.png", PAGE} <= stored["files"].keys() and self._classes(known) == self._classes(known, top)
+        ):
             return False
         if isinstance(ref.origin, int):
             return (stored["id"], stored["source"], stored["sha256"]) == (ref.id, ref.source, None)
         sha256 = file_digest(ref.origin)
         return sha256 is not None and (stored["id"], stored["sha256"]) == (ref.id, sha256)
-
-    def _shows_enough(self, stored: Mapping[str, Any]) -> bool:
-        """Whether the page of a stored result shows as many classes as it is to."""
-        return self._classes(stored["classes"]) == self._classes(stored["classes"], stored["options"].get("top", 1))
 
     def _check_model(self, result: Explanation, ref: ImageRef, x: Tensor) -> None:
         """Compare the model's answer with the first reused result: a digest of weights does not see the code.
@@ -236,12 +273,13 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         """
         if self._model_checked:
             return
-        logits = self.classifier.logits(x[None].to(self.device))[0].cpu()
-        now = logits.double().softmax(-1)
-        tolerance = TOLERANCE if result.record["device"] == str(self.device) else OTHER_TOLERANCE
-        apart = max(abs(float(now[entry["class"]]) - entry["probability"]) for entry in result.record["top"])
-        if not apart <= tolerance:
-            message = f"its probabilities of {ref.source!r} differ by {apart:.2g} from those in {str(self._out)!r}"
+        top, same_device = result.record["top"], result.record["device"] == str(self.device)
+        now = self.classifier.logits(x[None].to(self.device))[0].cpu().double().softmax(-1)
+        # beside a 1 the tolerance is that of a probability, however small the largest one is
+        answers = ([entry["probability"] for entry in top], now[[entry["class"] for entry in top]].tolist())
+        before, after = ({ref.source: torch.tensor([*answer, 1.0], dtype=torch.float64)} for answer in answers)
+        if apart := Answers(before).differing(after, same_device=same_device):
+            message = f"its probabilities of {ref.source!r} differ by {apart[1]:.2g} from those in {str(self._out)!r}"
             hint = "its code or its libraries changed; name another folder for the new results"
             raise InputError(message, argument="model", hint=hint)
         self._model_checked = True
@@ -296,11 +334,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
     def _classes(self, known: int, top: int | None = None) -> int:
         """How many of the model's classes the page shows: several only where their maps come from one path."""
         return min(top or self.spec.top, known) if self.spec.figures and self._many else 1
-
-    @property
-    def _held(self) -> int:
-        """How many times the numbers of the inputs are held, with the points of the paths and the maps at each."""
-        return POINTS * (1 + (self.spec.top if self._many else 1)) + 2 if self.spec.figures else 2
 
     @property
     def _many(self) -> bool:

@@ -66,9 +66,12 @@ class ResultFolder:
             raise InputError(f"cannot use {str(root)!r} ({error.strerror})", argument="out") from error
 
     def summary(self) -> Mapping[str, Any] | None:
-        """The summary of an earlier run of the same command, if there is one that can be read."""
+        """The summary of an earlier run of the same command, if there is one that can be read; what a damaged one said
+        of the settings, if all folders beside it are results and one is intact."""
         if self._is_damaged():
-            return self._recovered()
+            folders = [path for path in self.root.iterdir() if path.is_dir() and not _is_partial(path.name)]
+            records = [record for path in folders if (record := _read(path)) is not None]
+            return {**records[0], "inputs": records} if records and all(map(_is_result, folders)) else None
         document = self._document() or {}
         return document if "fringe" in document and document.get("command") == self._command else None
 
@@ -81,12 +84,6 @@ class ResultFolder:
 
     def _is_damaged(self) -> bool:
         return (self.root / SUMMARY).is_file() and self._document() is None
-
-    def _recovered(self) -> Mapping[str, Any] | None:
-        """What a damaged summary said of the settings, if all folders beside it are results and one is intact."""
-        folders = [path for path in self.root.iterdir() if path.is_dir() and not _is_partial(path.name)]
-        records = [record for path in folders if (record := _read(path)) is not None]
-        return {**records[0], "inputs": records} if records and all(map(_is_result, folders)) else None
 
     def has_results(self) -> bool:
         """Whether the folder holds any result, also an incomplete one: a run may have ended before its first."""

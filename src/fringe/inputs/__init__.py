@@ -3,8 +3,19 @@
 Each kind of input has a converter in ``CONVERTERS``.
 """
 
-from fringe.inputs._images import image_inputs, image_scale
-from fringe.inputs._request import Converter, ModelInputs, Request, default_model, open_model
+from fringe.inputs._converters import (
+    Converter,
+    ModelInputs,
+    Request,
+    default_model,
+    image_inputs,
+    image_scale,
+    open_model,
+    series_inputs,
+    tabular_inputs,
+    text_inputs,
+    volume_inputs,
+)
 from fringe.inputs._sampling import (
     ImageEntry,
     ImageSample,
@@ -19,8 +30,6 @@ from fringe.inputs._sampling import (
     prepare,
     sample_images,
 )
-from fringe.inputs._tables import series_inputs, tabular_inputs, volume_inputs
-from fringe.inputs._texts import text_inputs
 
 #: Converter of each kind of input.
 CONVERTERS: dict[str, Converter] = {

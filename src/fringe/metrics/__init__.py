@@ -12,32 +12,34 @@ from fringe.metrics._base import (
     PlainMaps,
     Scores,
 )
-from fringe.metrics._evaluate import METRICS, evaluate, evaluated_maps, get_metric, score, why_refused
-from fringe.metrics._information_curves import PerformanceInformationCurve
-from fringe.metrics._insertion_deletion import Deletion, Insertion, SymmetricRelevanceGain
-from fringe.metrics._localisation import ExpectedHit, MassInside, ObjectBalance, RankAccuracy
-from fringe.metrics._mas import MASDeletion, MASInsertion
-from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
-from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
-from fringe.metrics._region_completeness import RegionCompleteness
-from fringe.metrics._removal_curves import (
+from fringe.metrics._curves import (
     CumulativePredictionDifference,
     CumulativePredictionPreservation,
+    Deletion,
     DiffID,
+    Insertion,
+    MASDeletion,
+    MASInsertion,
     SignedInsertion,
+    SymmetricRelevanceGain,
 )
-from fringe.metrics._road import ROAD
-from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
-from fringe.metrics._single_deletion import SaCo, SingleDeletion
-from fringe.metrics._sparseness import Sparseness
+from fringe.metrics._evaluate import METRICS, evaluate, evaluated_maps, get_metric, score, why_refused
+from fringe.metrics._imputation import ROAD, PerformanceInformationCurve
+from fringe.metrics._localisation import ExpectedHit, MassInside, ObjectBalance, RankAccuracy, RegionCompleteness
+from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
+from fringe.metrics._sensitivity import Infidelity, MaxSensitivity, SaCo, SingleDeletion
+from fringe.metrics._without_passes import (
+    CompletenessResidual,
+    EndpointKL,
+    Sparseness,
+    TrackingErrorMax,
+    TrackingErrorMean,
+)
 
 __all__ = [
     "METRICS",
     "MPRT",
     "ROAD",
-    "CompletenessResidual",
-    "CumulativePredictionDifference",
-    "CumulativePredictionPreservation",
     "Deletion",
     "DiffID",
     "Direction",
@@ -45,27 +47,16 @@ __all__ = [
     "EndpointKL",
     "EvaluatedMaps",
     "EvaluationContext",
-    "ExpectedHit",
     "Explainer",
     "Infidelity",
     "Insertion",
     "MASDeletion",
     "MASInsertion",
-    "MassInside",
     "MaxSensitivity",
     "Metric",
-    "ObjectBalance",
-    "PerformanceInformationCurve",
     "RandomLogit",
-    "RankAccuracy",
-    "RegionCompleteness",
     "SaCo",
     "Scores",
-    "SignedInsertion",
-    "SingleDeletion",
     "Sparseness",
-    "SymmetricRelevanceGain",
-    "TrackingErrorMax",
-    "TrackingErrorMean",
     "evaluate",
 ]

@@ -9,24 +9,29 @@ from torch import Tensor
 from fringe._names import Reference, unique
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
-from fringe.metrics._information_curves import PerformanceInformationCurve
-from fringe.metrics._insertion_deletion import Deletion, Insertion, SymmetricRelevanceGain
-from fringe.metrics._localisation import ExpectedHit, MassInside, ObjectBalance, RankAccuracy
-from fringe.metrics._mas import MASDeletion, MASInsertion
-from fringe.metrics._path_diagnostics import CompletenessResidual, EndpointKL, TrackingErrorMax, TrackingErrorMean
-from fringe.metrics._quantus import KNOWN, quantus_metric
-from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
-from fringe.metrics._region_completeness import RegionCompleteness
-from fringe.metrics._removal_curves import (
+from fringe.metrics._curves import (
     CumulativePredictionDifference,
     CumulativePredictionPreservation,
+    Deletion,
     DiffID,
+    Insertion,
+    MASDeletion,
+    MASInsertion,
     SignedInsertion,
+    SymmetricRelevanceGain,
 )
-from fringe.metrics._road import ROAD
-from fringe.metrics._sensitivity import Infidelity, MaxSensitivity
-from fringe.metrics._single_deletion import SaCo, SingleDeletion
-from fringe.metrics._sparseness import Sparseness
+from fringe.metrics._imputation import ROAD, PerformanceInformationCurve
+from fringe.metrics._localisation import ExpectedHit, MassInside, ObjectBalance, RankAccuracy, RegionCompleteness
+from fringe.metrics._quantus import KNOWN, quantus_metric
+from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
+from fringe.metrics._sensitivity import Infidelity, MaxSensitivity, SaCo, SingleDeletion
+from fringe.metrics._without_passes import (
+    CompletenessResidual,
+    EndpointKL,
+    Sparseness,
+    TrackingErrorMax,
+    TrackingErrorMean,
+)
 from fringe.settings import configured
 
 #: The metrics by name.
@@ -103,8 +108,13 @@ def evaluate(
 
 def evaluated_maps(context: EvaluationContext, maps: Maps | Tensor, explain: Explainer | None) -> EvaluatedMaps:
     """The maps of a context's images as metrics take them. Raises InputError for maps that cannot be scored."""
-    values = maps if isinstance(maps, Tensor) else maps.values
-    _check_maps(values, context)
+    values, inputs = maps if isinstance(maps, Tensor) else maps.values, context.problem.inputs
+    if values.shape != inputs.shape:
+        message = f"got shape {tuple(values.shape)}, expected {tuple(inputs.shape)}, as the inputs"
+        raise InputError(message, argument="maps")
+    if bad := (~torch.isfinite(values)).flatten(1).any(1).nonzero()[:, 0].tolist():
+        hint = "leave them out (a broken map has no score)"
+        raise InputError(f"those of images {bad} hold NaN or infinity", argument="maps", hint=hint)
     diagnostics = {} if isinstance(maps, Tensor) else dict(maps.diagnostics)
     residual = getattr(maps, "completeness_residual", None)  # that of an Attribution
     if residual is not None:
@@ -113,21 +123,9 @@ def evaluated_maps(context: EvaluationContext, maps: Maps | Tensor, explain: Exp
 
 
 def score(name: str, metric: Metric, evaluated: EvaluatedMaps) -> Scores:
-    """The scores of a metric that does not refuse the maps. The caller holds the session of the model."""
-    return _checked(name, metric.score(evaluated), len(evaluated.values))
-
-
-def why_refused(metric: Metric, evaluated: EvaluatedMaps) -> str:
-    """Why a metric cannot score these maps, before it is computed; empty if it can."""
-    if metric.requires_explainer and evaluated.explain is None:
-        return "it needs the method that made the maps (explain=), not maps alone"
-    if metric.requires_truth and evaluated.context.truth is None:
-        return "it needs images of a scene, of which it is known what the model uses"
-    return metric.refusal(evaluated.values.shape)
-
-
-def _checked(name: str, scores: object, count: int) -> Scores:
-    """The scores of a metric, which somebody else may have written, if each of its numbers has a row for each map."""
+    """The scores of a metric that does not refuse the maps. The caller holds the session of the model. Somebody else
+    may have written the metric: raises InputError unless each of its numbers has a row for each map."""
+    scores, count = cast(object, metric.score(evaluated)), len(evaluated.values)
     if not isinstance(scores, Scores):
         raise InputError(f"metric {name}: it returned {type(scores).__name__}, expected Scores(values)")
     columns: list[tuple[str, object]] = [("values", scores.values), *scores.flags.items(), *scores.details.items()]
@@ -139,13 +137,10 @@ def _checked(name: str, scores: object, count: int) -> Scores:
     return scores
 
 
-def _check_maps(values: Tensor, context: EvaluationContext) -> None:
-    """Raise InputError for maps that cannot be scored."""
-    inputs = context.problem.inputs
-    if values.shape != inputs.shape:
-        message = f"got shape {tuple(values.shape)}, expected {tuple(inputs.shape)}, as the inputs"
-        raise InputError(message, argument="maps")
-    bad = (~torch.isfinite(values)).flatten(1).any(1).nonzero()[:, 0].tolist()
-    if bad:
-        hint = "leave them out (a broken map has no score)"
-        raise InputError(f"those of images {bad} hold NaN or infinity", argument="maps", hint=hint)
+def why_refused(metric: Metric, evaluated: EvaluatedMaps) -> str:
+    """Why a metric cannot score these maps, before it is computed; empty if it can."""
+    if metric.requires_explainer and evaluated.explain is None:
+        return "it needs the method that made the maps (explain=), not maps alone"
+    if metric.requires_truth and evaluated.context.truth is None:
+        return "it needs images of a scene, of which it is known what the model uses"
+    return metric.refusal(evaluated.values.shape)

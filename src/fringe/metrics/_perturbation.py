@@ -40,19 +40,21 @@ class Infill:
 
     def make(self, context: EvaluationContext) -> Tensor:
         """Return the infill (B, *S) of each image, computed once for all methods."""
-        infill = self.resolve(context.problem.inputs)
-        return context.cached(("infill", infill), lambda: infill._make(context))
+        problem = context.problem
+        infill = self.resolve(problem.inputs)
+        kind, size, sigma = infill.kind, infill.size, infill.sigma
 
-    def _make(self, context: EvaluationContext) -> Tensor:
-        problem, plain = context.problem, {"zeros": "zero", "mean": "mean"}
-        if self.kind in plain:
-            return make_baseline(plain[self.kind], problem.inputs, problem.domain, problem.rng, problem.keys)
-        if self.kind == "gaussian":
-            kernel = gaussian_kernel(self.sigma, self.size)
-        else:
-            assert self.size is not None
-            kernel = box_kernel(self.size) if self.kind == "box" else folded_gaussian_kernel(self.sigma, self.size)
-        return blur(problem.inputs, kernel, self.padding)
+        def made() -> Tensor:
+            if kind in ("zeros", "mean"):
+                name = "zero" if kind == "zeros" else "mean"
+                return make_baseline(name, problem.inputs, problem.domain, problem.rng, problem.keys)
+            if kind == "gaussian" or size is None:
+                kernel = gaussian_kernel(sigma, size)
+            else:
+                kernel = box_kernel(size) if kind == "box" else folded_gaussian_kernel(sigma, size)
+            return blur(problem.inputs, kernel, infill.padding)
+
+        return context.cached(("infill", infill), made)
 
 
 def blur_refusal(reference: str, shape: Sequence[int]) -> str:

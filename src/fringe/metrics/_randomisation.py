@@ -1,19 +1,225 @@
-"""Do maps follow the model? They are made again for networks with random weights, or for another class."""
+"""Do maps follow the model? They are made again for networks with random weights or another class, and compared."""
 
-from collections.abc import Sequence
+import contextlib
+import copy
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
 
+from fringe._rng import KeyedGenerator
+from fringe.classifier import Classifier
 from fringe.errors import InputError
 from fringe.linalg import batch_view
-from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, PlainMaps, Scores, is_zero
-from fringe.metrics._random_networks import How, Order, RandomNetworks
-from fringe.metrics._similarity import Similarity, entropy, similarity, similarity_refusal
+from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, PlainMaps, Scores, images_only, is_zero
 from fringe.paths import Problem
 from fringe.settings import Doc, Positive, PositiveInt
+
+#: How maps are compared: by the ranks of their entries, or by local structure.
+Similarity = Literal["spearman", "ssim"]
+#: Side of the windows of structural similarity, as in scikit-image.
+WINDOW = 7
+
+
+def similarity_refusal(kind: Similarity, shape: Sequence[int]) -> str:
+    """Why maps of this shape (B, *S) cannot be compared in this way; empty if they can."""
+    reason = images_only(shape, "structural similarity is defined") if kind == "ssim" else ""
+    return reason and f"{reason}; use similarity='spearman'"
+
+
+def similarity(a: Tensor, b: Tensor, kind: Similarity, *, signed: bool) -> Tensor:
+    """Compare maps one by one.
+
+    Equal maps have similarity 1; a constant map has no order and no structure, and has similarity 0 to any other. NaN
+    where a map is not finite.
+
+    Args:
+        a: Maps (B, *S).
+        b: Maps (B, *S).
+        kind: ``"spearman"``: the rank correlation of all entries; ``"ssim"``: the mean structural similarity over
+            windows of 7 by 7 pixels and channels, of maps divided by their largest magnitude (Wang et al. 2004).
+        signed: Whether to compare signed maps, and not their magnitudes.
+
+    Returns:
+        Similarities (B,) from -1 to 1, in float64.
+    """
+    a, b = (x.double() for x in (a, b))
+    a, b = (a, b) if signed else (a.abs(), b.abs())
+    flat, other = a.flatten(1), b.flatten(1)
+    if kind == "spearman":
+        values = correlation(average_ranks(flat), average_ranks(other))
+    else:
+        values = _structural(_unit(a), _unit(b))
+    constant = (flat == flat[:, :1]).all(1) | (other == other[:, :1]).all(1)
+    values = values.masked_fill(constant, 0.0).masked_fill((flat == other).all(1), 1.0)
+    return values.masked_fill(~(flat.isfinite().all(1) & other.isfinite().all(1)), torch.nan)
+
+
+def correlation(a: Tensor, b: Tensor) -> Tensor:
+    """Pearson's correlation (B,) of the rows of ``a`` and ``b`` (B, n); NaN where one of them is constant."""
+    a, b = a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True)
+    return ((a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))).clamp(-1.0, 1.0)
+
+
+def average_ranks(values: Tensor) -> Tensor:
+    """Ranks (B, n) from 1 on of the entries of each row of ``values`` (B, n); equal ones share the mean of theirs."""
+    ordered, values = values.sort(dim=1).values.contiguous(), values.contiguous()
+    below = torch.searchsorted(ordered, values)
+    up_to = torch.searchsorted(ordered, values, right=True)
+    return (below + up_to + 1).to(values.dtype) / 2.0
+
+
+def entropy(values: Tensor, bins: int) -> Tensor:
+    """Entropy (B,) in nats of the histogram of all entries of each map of ``values`` (B, *S), with equal bins from the
+    smallest entry to the largest one, as NumPy counts them; 0 for a constant map, NaN for one that is not finite."""
+    flat = values.double().flatten(1)
+    finite = flat.isfinite().all(1)
+    flat = flat.nan_to_num()
+    low, high = flat.amin(1, keepdim=True), flat.amax(1, keepdim=True)
+    edges = low + torch.arange(bins + 1, dtype=flat.dtype, device=flat.device) * ((high - low) / bins)
+    edges[:, -1:] = high
+    position = torch.searchsorted(edges, flat.contiguous(), right=True) - 1
+    counts = torch.zeros(len(flat), bins, dtype=flat.dtype, device=flat.device)
+    counts.scatter_add_(1, position.clamp(0, bins - 1), torch.ones_like(flat))
+    share = counts / flat.shape[1]
+    nats = -torch.special.xlogy(share, share).sum(1)
+    return nats.masked_fill((low == high)[:, 0], 0.0).masked_fill(~finite, torch.nan)
+
+
+def _unit(maps: Tensor) -> Tensor:
+    """Maps divided by their largest magnitude; maps of zeros as they are."""
+    largest = batch_view(maps.flatten(1).abs().amax(1), maps)
+    return maps / largest.where(largest > 0, 1.0)
+
+
+def _structural(a: Tensor, b: Tensor) -> Tensor:
+    """Structural similarity (B,) of images (B, C, H, W): windows of equal weight inside the image, sample variances,
+    and as dynamic range that of both maps."""
+    window = min(WINDOW, *a.shape[2:])
+    window -= 1 - window % 2
+    count = window * window
+
+    def mean(x: Tensor) -> Tensor:
+        return avg_pool2d(x, window, stride=1)
+
+    mean_a, mean_b, norm = mean(a), mean(b), count / max(count - 1, 1)
+    variance_a, variance_b = norm * (mean(a * a) - mean_a**2), norm * (mean(b * b) - mean_b**2)
+    covariance = norm * (mean(a * b) - mean_a * mean_b)
+    both = torch.cat([a.flatten(1), b.flatten(1)], 1)
+    span = (both.amax(1) - both.amin(1)).view(-1, 1, 1, 1)
+    c1, c2 = (0.01 * span) ** 2, (0.03 * span) ** 2
+    top = (2 * mean_a * mean_b + c1) * (2 * covariance + c2)
+    return (top / ((mean_a**2 + mean_b**2 + c1) * (variance_a + variance_b + c2))).flatten(1).mean(1)
+
+
+#: How weights become random.
+How = Literal["reinit", "shuffle", "gaussian"]
+#: Where randomisation begins: at the output or at the input.
+Order = Literal["top_down", "bottom_up"]
+
+
+class RandomNetworks:
+    """A copy of a network whose weights can be made random, layer by layer; the network itself is not touched.
+
+    The copy shares the tensors of the network, so that it needs memory for one further set of weights, however many
+    layers there are. Random weights are keyed by the names of their tensors: the same for every method, image and
+    process.
+
+    Args:
+        model: The classifier.
+        how: ``"reinit"`` draws a tensor of two or more axes as PyTorch's linear and convolutional layers do, uniformly
+            within ``1 / sqrt(inputs of one output)``, an offset beside one alike; a factor of a normalisation becomes
+            1 and its offset 0. ``"shuffle"`` permutes the entries of each tensor. ``"gaussian"`` draws normal numbers
+            with its mean and standard deviation.
+        rng: Source of random numbers.
+
+    Raises:
+        InputError: If the model is no module, has no parameters, or cannot be copied.
+    """
+
+    def __init__(self, model: Classifier, how: How, rng: KeyedGenerator):
+        if model.module is None:
+            came = f"got a {type(model.model).__name__}, whose weights are not known"
+            raise InputError(came, argument="model", hint="pass the torch.nn.Module itself")
+        self._model, self._how, self._rng = model, how, rng
+        self._original = {n: p.detach() for n, p in model.module.named_parameters() if p.is_floating_point()}
+        if not self._original:
+            raise InputError("it has no parameters that could be made random", argument="model")
+        shared = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.module.parameters()}
+        try:
+            self._copy = copy.deepcopy(model.module, shared)
+        except (RuntimeError, TypeError) as error:
+            message = f"its weights cannot be made random, as it cannot be copied ({error})"
+            raise InputError(message, argument="model") from error
+        self._random: dict[str, Tensor] = {}
+
+    def layers(self, order: Order) -> list[tuple[str, ...]]:
+        """Names of the parameters of each layer, in the order of the modules; each is in the first that has it."""
+        assert self._model.module is not None
+        known = {id(p): n for n, p in self._model.module.named_parameters() if p.is_floating_point()}
+        modules = list(self._model.module.modules())
+        layers: list[tuple[str, ...]] = []
+        for module in modules if order == "bottom_up" else reversed(modules):
+            names = [known.pop(id(p), "") for p in module.parameters(recurse=False)]
+            layers += [known_names] if (known_names := tuple(filter(None, names))) else []
+        return layers
+
+    def stages(self, order: Order, count: int | None) -> list[tuple[str, ...]]:
+        """Names of the parameters that are random at each stage of a cumulative randomisation, at the last one all.
+
+        There are ``count`` stages with equal numbers of layers; None: one a layer.
+        """
+        layers = self.layers(order)
+        total = min(count or len(layers), len(layers))
+        ends = [len(layers) * (stage + 1) // total for stage in range(total)]
+        return [tuple(name for layer in layers[:end] for name in layer) for end in ends]
+
+    @contextlib.contextmanager
+    def randomised(self, names: Sequence[str]) -> Generator[Classifier]:
+        """Give a classifier in which these parameters are random, until the end of the block."""
+        parameters = dict(self._copy.named_parameters())
+        try:
+            for name in names:
+                if name not in self._random:
+                    self._random[name] = self._draw(name)
+                parameters[name].data = self._random[name]
+            # what it computed from other weights is forgotten: modules of timm that keep such clear it for training
+            flags = {part: part.training for part in self._copy.modules()}
+            with contextlib.suppress(NotImplementedError):  # an exported program has one mode, and stores nothing
+                self._copy.train()
+            for part, flag in flags.items():
+                part.training = flag
+            yield self._model.with_model(self._copy)
+        finally:
+            for name in names:
+                parameters[name].data = self._original[name]
+
+    def _draw(self, name: str) -> Tensor:
+        """Random weights in place of a tensor."""
+        value, key = self._original[name], f"random network {self._how} {name}"
+        if self._how == "shuffle":
+            draws = torch.empty(value.numel(), dtype=torch.float64)  # argsort: a list of millions takes seconds
+            return value.flatten()[self._rng.uniform(key, draws).argsort().to(value.device)].view_as(value)
+        if self._how == "gaussian":
+            return value.mean() + value.std(correction=0) * self._rng.normal(key, value)
+        inputs = self._inputs(name)
+        if inputs is None:
+            return torch.zeros_like(value) if "bias" in name.rpartition(".")[2] else torch.ones_like(value)
+        return (2.0 * self._rng.uniform(key, value) - 1.0) / inputs**0.5
+
+    def _inputs(self, name: str) -> int | None:
+        """How many inputs an output has of the tensor, or of the largest one beside it; None for a normalisation."""
+        value, prefix = self._original[name], name.rpartition(".")[0]
+        if value.dim() < 2:
+            beside = [v for n, v in self._original.items() if n.rpartition(".")[0] == prefix and v.dim() > 1]
+            if not beside:
+                return None
+            value = max(beside, key=Tensor.numel)
+        return value[0].numel()
+
 
 _HOW = Doc("random weights: drawn as a new network's are, the tensor's own shuffled, or normal with its mean and std")
 _KIND = Doc("Spearman's rank correlation of all entries, or structural similarity of the images")

@@ -20,6 +20,7 @@ from fringe.models import _digits
 from fringe.models._base import TENSOR_SUFFIX, LoadedParts, Loader, LoadOptions, refuse_unsafe, state_digest
 from fringe.models._efficientnet import NAME as EFFICIENTNET
 from fringe.models._efficientnet import load_efficientnet
+from fringe.models._hubs import load_timm, load_transformers
 from fringe.models._preprocessing import Preprocessing
 from fringe.models._python import (
     FILE_SPEC,
@@ -29,9 +30,7 @@ from fringe.models._python import (
     load_file_function,
     require_file,
 )
-from fringe.models._timm import load_timm
 from fringe.models._torchvision import load_torchvision, torchvision_names
-from fringe.models._transformers import load_transformers
 
 
 @dataclass(frozen=True)

@@ -117,8 +117,11 @@ class Preprocessing:
     @classmethod
     def _parse(cls, text: str) -> "Preprocessing":
         items = [item.strip() for item in text.split(",")]
-        shortcut = None if "=" in items[0] else _shortcut(items.pop(0))
-        fields = dict(shortcut or _UNIT)
+        shortcut = None if "=" in items[0] else items.pop(0)
+        if shortcut is not None and shortcut not in SHORTCUTS:
+            message = f"{shortcut!r} is neither a shortcut ({', '.join(SHORTCUTS)}) nor KEY=VALUE"
+            raise ModelError(message, hint=did_you_mean(shortcut, SHORTCUTS))
+        fields = dict(SHORTCUTS[shortcut or "unit"])
         seen: set[str] = set()
         for item in items:
             key, equals, value = (part.strip() for part in item.partition("="))
@@ -211,15 +214,6 @@ class Preprocessing:
         if x.ndim < 3 or x.shape[-3] != self.channels:
             raise ModelError(f"expected (..., {self.channels}, H, W), got {tuple(x.shape)}")
         return x.new_tensor(self.mean)[:, None, None], x.new_tensor(self.std)[:, None, None]
-
-
-def _shortcut(name: str) -> dict[str, Any]:
-    if name not in SHORTCUTS:
-        raise ModelError(
-            f"{name!r} is neither a shortcut ({', '.join(SHORTCUTS)}) nor KEY=VALUE",
-            hint=did_you_mean(name, SHORTCUTS),
-        )
-    return SHORTCUTS[name]
 
 
 def _sides(value: str) -> tuple[int, ...] | None:

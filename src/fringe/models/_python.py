@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +18,6 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.fx import Node
 
 from fringe.errors import ModelError, did_you_mean
 from fringe.models._base import LoadedParts, LoadOptions, load_into, split_weights
@@ -86,7 +85,12 @@ def _parts_of(code: ModuleType, source: str, attribute: str, weights: str, optio
         )
     names = _names(getattr(module, "class_names", None)) or _stated(code, "CLASSES", attribute, _names)
     name = re.split(r"[/.]", Path(source.removesuffix(".py")).as_posix())[-1]
-    return LoadedParts(_with_weights(module, weights), attribute, recipe, names, f"{name}.{attribute}")
+    if weights:
+        path = split_weights(weights)[1].path
+        if path is None:
+            raise ModelError(f"weights {weights[1:]!r} must be a path ending in .safetensors")
+        load_into(module, path)
+    return LoadedParts(module, attribute, recipe, names, f"{name}.{attribute}")
 
 
 def stated_preprocessing(module: nn.Module) -> Preprocessing | None:
@@ -167,15 +171,6 @@ def _module_from(module: ModuleType, source: str, attribute: str, spec: str) -> 
     return made
 
 
-def _with_weights(module: nn.Module, weights: str) -> nn.Module:
-    if weights:
-        path = split_weights(weights)[1].path
-        if path is None:
-            raise ModelError(f"weights {weights[1:]!r} must be a path ending in .safetensors")
-        load_into(module, path)
-    return module
-
-
 # -- exported programs ------------------------------------------------------------------------------------------------
 
 
@@ -239,14 +234,9 @@ def _check_program(name: str, program: ExportedProgram) -> int | None:
             f"{name!r} was exported for batches of exactly {batch}",
             hint="export it again with a dynamic first dimension: dynamic_shapes=({0: torch.export.Dim('batch')},)",
         )
-    for node in _training_nodes(program):
-        raise ModelError(f"{name!r} was exported in training mode ({node.name})", hint="export model.eval()")
-    bounds = program.range_constraints.get(batch.node.expr)
-    return int(bounds.upper) if bounds is not None and bounds.upper < 2**31 else None
-
-
-def _training_nodes(program: ExportedProgram) -> Iterator[Node]:
     for node in program.graph.nodes:
         position = _TRAINING_ARGUMENT.get(node.target)
         if position is not None and node.args[position] is True:
-            yield node
+            raise ModelError(f"{name!r} was exported in training mode ({node.name})", hint="export model.eval()")
+    bounds = program.range_constraints.get(batch.node.expr)
+    return int(bounds.upper) if bounds is not None and bounds.upper < 2**31 else None

@@ -40,22 +40,18 @@ def load_torchvision(options: LoadOptions) -> LoadedParts:
     if name not in known:
         raise ModelError(f"torchvision has no classifier {name!r}", hint=did_you_mean(name, known, n=3))
     members: dict[str, Any] = dict(models.get_model_weights(name).__members__)
-    member = _member(name, members, source.name)
+    requested = source.name or (PREFERRED if PREFERRED in members else "DEFAULT")
+    if requested not in members:
+        text = f"known: {', '.join(members)}, random[:SEED], or a path ending in .safetensors"
+        hint = known_hint(requested, members, text)
+        raise ModelError(f"torchvision has no weights {requested!r} for {name}", hint=hint)
+    member = members[requested]
     return LoadedParts(
         _with_weights(models, name, member, source),
         architecture=name,
         preprocessing=options.preprocessing or _preprocessing(member),
         class_names=None if source.seed is not None else tuple(member.meta["categories"]),
     )
-
-
-def _member(name: str, members: dict[str, Any], requested: str | None) -> Any:
-    requested = requested or (PREFERRED if PREFERRED in members else "DEFAULT")
-    if requested not in members:
-        known = f"known: {', '.join(members)}, random[:SEED], or a path ending in .safetensors"
-        hint = known_hint(requested, members, known)
-        raise ModelError(f"torchvision has no weights {requested!r} for {name}", hint=hint)
-    return members[requested]
 
 
 def _with_weights(models: Any, name: str, member: Any, source: WeightSource) -> nn.Module:

@@ -1,23 +1,26 @@
-"""The document of an explanation: its schema, and how maps and images are stored in it.
-
-A map is stored as signed bytes ``q``: its values are ``sign(q) (q / 127)^2`` times the scale of its class. The root
-gives weak values more levels than strong ones; the error of any value is at most 1/127 of the scale.
-"""
+"""The document of an explanation: its schema, how maps and images are stored in it, and how it is made of tensors."""
 
 import base64
 import binascii
+import dataclasses
 import io
 import math
+import platform
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from torch import Tensor
 
-from fringe.attribution import Tone
+import fringe
+from fringe._text import plain, printable
+from fringe.attribution import SENTENCES, Attribution, Context, Tone, Trajectory, method_label, setting_title
 from fringe.errors import InputError
+from fringe.plots import class_title, region_outline
 
 SCHEMA = "fringe/explanation/1"
 #: Signed levels of a byte.
@@ -227,3 +230,144 @@ def _webp(pixels: Array, side: int, quality: int, lossless: bool) -> bytes:
     out = io.BytesIO()
     image.save(out, "WEBP", quality=quality, lossless=lossless, method=4)
     return out.getvalue()
+
+
+#: Squares of a stored map along its longer side.
+MAP_SIDE = 112
+#: Images up to this side are stored without loss, and drawn pixel by pixel.
+SMALL = 64
+#: Characters of all images of a page together; the maps of five classes take another 0.95 million.
+IMAGE_BUDGET = 800_000
+#: Classes whose probabilities are shown beside the explained ones.
+PREDICTIONS = 5
+
+
+def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Collect what the page of an input shows.
+
+    The first explained class is the one that the page is of; the others can be chosen in it.
+
+    Args:
+        result: An attribution of images with context, as :func:`fringe.explain` returns it. Its path is shown if it was
+            recorded and leads to the maps of all classes.
+        row: Number of the input.
+        details: Further facts, which the page lists.
+
+    Returns:
+        JSON data of the schema ``fringe/explanation/1``: see :class:`Document`.
+
+    Raises:
+        InputError: If there is no such input, its context is not known, or it is no image.
+    """
+    context = result.context
+    if context is None:
+        hint = "use fringe.explain, or result.with_context(...)"
+        raise InputError("the attribution holds no inputs", argument="result", hint=hint)
+    if context.kind != "image" or context.inputs.dim() != 4 or context.inputs.shape[1] not in (1, 3):
+        message = f"got inputs {tuple(context.inputs.shape)} of kind {context.kind!r}"
+        raise InputError(f"{message}, expected images (B, 1 or 3, H, W)", argument="result")
+    if not 0 <= row < len(result.target):
+        raise InputError(f"got {row} for {len(result.target)} inputs", argument="row")
+    single = result.select([row])
+    classes = 1 if single.target.dim() == 1 else single.target.shape[1]
+    each = [single] if single.target.dim() == 1 else [single.of_class(k) for k in range(classes)]
+    path = None if single.trajectory is None else single.trajectory[0]
+    if path is not None:  # its evidence must be the map, of all classes: not so for the mean of several paths
+        end, map_ = path.cumulative[-1].double(), single.values[0].detach().cpu().double()
+        is_map = end.shape == map_.shape and bool((end - map_).abs().max() <= 1e-3 * end.abs().max())
+        path = path if len(path.snapshots) > 1 and is_map else None
+    inputs = context.inputs[row][None] if path is None else path.snapshots
+    values = single.values if path is None else path.cumulative
+    maps = values.detach().double().cpu().view(len(inputs), classes, *inputs.shape[1:]).sum(2).numpy()
+    maps, pool = pooled(maps, MAP_SIDE)
+    start = context.probabilities[row]
+    against = [] if single.contrast is None else single.contrast.flatten().tolist()
+    best = torch.nan_to_num(start).topk(min(PREDICTIONS, len(start))).indices.tolist()
+    shown = dict.fromkeys([*best, *(int(one.target[0]) for one in each), *against])
+    labels = [Label(index=index, label=class_title(printable(context.class_label(index)))) for index in shown]
+    snapshots, gain = _snapshots(context, inputs, path, start, [label.index for label in labels])
+    numbers = None
+    if path is not None:
+        entropy = [_number(value) for value in path.points["entropy"]]
+        rows = path.points["score"].view(len(entropy), classes).T
+        scores = [[_number(value) for value in row] for row in rows]
+        numbers = Path(steps=len(entropy) - 1, entropy=entropy, largest_entropy=math.log(len(start)), scores=scores)
+    document = Document(
+        id=printable(context.ids[row]),
+        model=printable(context.model),
+        method=method_label(result.settings),
+        title=setting_title(result.settings),
+        region=_outline(single.focus_weights(0)),
+        width=inputs.shape[-1],
+        height=inputs.shape[-2],
+        gain=gain,
+        classes=[_explained(one, start) for one in each],
+        predictions=labels,
+        path=numbers,
+        snapshots=snapshots,
+        maps=encode_maps(maps, pool),
+        settings=plain(result.settings),
+        passes=dataclasses.asdict(result.passes),
+        versions={"fringe": fringe.__version__, "torch": str(torch.__version__), "python": platform.python_version()},
+        details=plain(details or {}),
+    )  # pyright: ignore[reportCallIssue] - the schema has a default
+    return document.json_data()
+
+
+def _explained(one: Attribution, start: Tensor) -> ExplainedClass:
+    index, verdict = int(one.target[0]), one.verdict[0]
+    tone, sentence = SENTENCES.get(verdict, ("bad", "This verdict is not known."))
+    return ExplainedClass(
+        index=index,
+        label=class_title(printable(one.labels(0)[0])),
+        probability=_number(start[index]),
+        score=_number(one.score[0]),
+        endpoint_score=_number(one.endpoint_score[0]),
+        residual=_number(one.completeness_residual[0]),
+        verdict=verdict,
+        tone=tone,
+        sentence=sentence,
+        advice=one.advice[0],
+    )
+
+
+def _snapshots(
+    context: Context, inputs: Tensor, path: Trajectory | None, start: Tensor, shown: list[int]
+) -> tuple[list[Snapshot], float]:
+    """The points of the path, and what their change since the input is multiplied by where it is drawn."""
+    stored = context.pixels(inputs).double().permute(0, 2, 3, 1).numpy()
+    pixels = np.broadcast_to(stored, (*stored.shape[:3], 3))
+    small = max(pixels.shape[1:3]) <= SMALL
+    images = encode_images(pixels, IMAGE_BUDGET * 4 // 5, lossless=small)
+    steps: list[int] = [0] if path is None else path.snapshot_steps.tolist()
+    entropy = torch.special.entr(start.double()).sum()[None] if path is None else path.points["entropy"]
+    probabilities = start[None] if path is None else path.probabilities
+    changes, gain = [None] * len(images), 1.0
+    if path is not None:
+        change = pixels - pixels[:1]
+        gain = 0.5 / max(float(np.quantile(np.abs(change[-1]), 0.995)), 1 / 510)
+        thinned = 1 if small else math.ceil(max(pixels.shape[1:3]) / (2 * MAP_SIDE))
+        drawn = np.clip(0.5 + gain * change[:, ::thinned, ::thinned], 0, 1)
+        changes = encode_images(drawn, IMAGE_BUDGET // 5, lossless=small)
+    snapshots = [
+        Snapshot(
+            step=step,
+            image=images[m],
+            change=changes[m],
+            entropy=_number(entropy[step]),
+            probabilities=[None if probabilities is None else _number(probabilities[m, k]) for k in shown],
+        )
+        for m, step in enumerate(steps)
+    ]
+    return snapshots, gain
+
+
+def _outline(weights: Any) -> str:
+    """The outline of a focus with these weights (H, W), if there is one, as the data of an SVG path."""
+    lines = [] if weights is None else region_outline(weights)
+    return "".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in line) + "Z" for line in lines)
+
+
+def _number(value: Any) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None

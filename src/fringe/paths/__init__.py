@@ -16,20 +16,21 @@ from fringe.paths._base import (
     State,
     fisher_rao_step,
 )
-from fringe.paths._counterfactual import AdversarialPath, CounterfactualPath, last_linear_layer
 from fringe.paths._fisher_rao import ENOUGH, Bound, FisherRaoPath, FisherRaoTracking, TrustRegion, Until, Waypoint
 from fringe.paths._geodesic import (
     AuthorsEnergy,
     AuthorsSVI,
     GradientNorm,
     LengthEnergy,
+    NeighbourGraph,
     NoiseFn,
     OptimizedPath,
     PathEnergy,
     PathOptimizer,
     PointEnergy,
+    euclidean_lengths,
+    model_lengths,
 )
-from fringe.paths._graph import NeighbourGraph, euclidean_lengths, model_lengths
 from fringe.paths._lines import (
     Basis,
     BlurLine,
@@ -49,7 +50,7 @@ from fringe.paths._lines import (
 )
 from fringe.paths._natural_gradient import JacobianForm, NaturalStep, PreconditionerName, Smoothing, Solve, Structure
 from fringe.paths._problem import Problem, Progress
-from fringe.paths._sequential import GuidedPath
+from fringe.paths._sequential import AdversarialPath, CounterfactualPath, GuidedPath, last_linear_layer
 from fringe.paths._verification import JVPUse, verify
 
 __all__ = [

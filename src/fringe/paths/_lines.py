@@ -282,23 +282,18 @@ class BlurLine(Nodes):
         self.endpoint = self.blurred(every, self.sigmas[-1:].expand(len(inputs)))
 
     def at(self, rows: Tensor, nodes: Tensor) -> Node:
-        x, displacement = (self._chords if self.displacements == "chord" else self._derivatives)(rows, nodes)
-        return Node(x, displacement, self.sigmas[nodes] / self.sigmas[-1])
-
-    def _chords(self, rows: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Half the difference of the neighbours on either side; neighbours within the batch are blurred once."""
-        last = len(self.sigmas) - 1
-        needed = torch.cat((nodes, (nodes - 1).clamp_min(0), (nodes + 1).clamp_max(last)))
-        distinct, index = (rows.repeat(3) * (last + 1) + needed).unique(return_inverse=True)
-        images = self.blurred(distinct // (last + 1), self.sigmas[distinct % (last + 1)])
-        x, before, after = images[index].chunk(3)
-        return x, 0.5 * (before - after)
-
-    def _derivatives(self, rows: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        sigma = self.sigmas[nodes]
-        x, further = self.blurred(rows, sigma), self.blurred(rows, sigma + FORWARD_STEP)
-        share = (self.sigmas[nodes + 1] - sigma) / FORWARD_STEP
-        return x, batch_view(share.to(x.dtype), x) * (x - further)
+        sigma, count = self.sigmas[nodes], len(self.sigmas)
+        if self.displacements == "chord":  # half the difference of the neighbours, each of the batch blurred once
+            needed = torch.cat((nodes, (nodes - 1).clamp_min(0), (nodes + 1).clamp_max(count - 1)))
+            distinct, index = (rows.repeat(3) * count + needed).unique(return_inverse=True)
+            images = self.blurred(distinct // count, self.sigmas[distinct % count])
+            x, before, after = images[index].chunk(3)
+            displacement = 0.5 * (before - after)
+        else:
+            x, further = self.blurred(rows, sigma), self.blurred(rows, sigma + FORWARD_STEP)
+            share = (self.sigmas[nodes + 1] - sigma) / FORWARD_STEP
+            displacement = batch_view(share.to(x.dtype), x) * (x - further)
+        return Node(x, displacement, sigma / self.sigmas[-1])
 
     def blurred(self, rows: Tensor, sigmas: Tensor) -> Tensor:
         """Blur images ``rows`` (L,) by Gaussians of ``sigmas`` (L,) pixels: (L, C, H, W)."""
@@ -360,8 +355,12 @@ class SpectralLine(Nodes):
         self.inputs, self.count = inputs, steps + (rule == "trapezoid")
         difference, self._cosines = inputs - baseline, None
         if basis == "dct":
-            height, width = inputs.shape[-2:]
-            self._cosines = LaplacianBasis((height, width)).operator(_lowness(height, width), inputs)
+            sides = (inputs.shape[-2], inputs.shape[-1])
+            height, width = (torch.linspace(0, 1, side, dtype=torch.float64) for side in sides)
+            radius = (height[:, None].square() + width.square()).sqrt()
+            # 1 for the constant, 0 for the highest frequency of both axes
+            strength = 1.0 - radius / radius.max().clamp_min(1e-10)
+            self._cosines = LaplacianBasis(sides).operator(strength, inputs)
             self._amplitude, self._strength = self._cosines.to_modes(difference), self._cosines.symbol[None, None]
         else:
             matrices = difference if basis == "svd" else difference.flatten(1, 2)[:, None]
@@ -393,10 +392,3 @@ class SpectralLine(Nodes):
             change = self._cosines.from_modes(amplitude)
         x = self.endpoint[rows] + change.view_as(self.inputs[rows])
         return torch.where((k == self.steps).view(-1, 1, 1, 1), self.inputs[rows], x)
-
-
-def _lowness(*sides: int) -> Tensor:
-    """Strengths (H, W) of frequencies: 1 for the constant, 0 for the highest of both axes."""
-    height, width = (torch.linspace(0, 1, side, dtype=torch.float64) for side in sides)
-    radius = (height[:, None].square() + width.square()).sqrt()
-    return 1.0 - radius / radius.max().clamp_min(1e-10)

@@ -173,12 +173,15 @@ def _check_gradient(problem: Problem, row: Tensor, u: Tensor, gradient: Tensor) 
         mismatch = _difference(problem, row, x, u, gradient)
         if mismatch is None:
             return
-    if _is_random(problem, row):
+    first, second = (problem.forward(problem.inputs[row], row) for _ in range(2))
+    if bool((first - second).abs().max() > 1e-5 * first.abs().max()):  # the model is random
         return
     difference, norm = mismatch  # pyright: ignore[reportPossiblyUnboundVariable] (the first attempt sets it)
     reason = "a backward hook or a custom autograd function changes the gradient"
-    if _uses_autocast(problem, row):
-        reason = "it computes in half precision, by torch.autocast in its forward; switch that off"
+    with contextlib.suppress(FringeError, RuntimeError), _Autocast(problem.inputs.device.type) as mode:
+        problem.forward(problem.inputs[row], row)
+        if mode.seen:
+            reason = "it computes in half precision, by torch.autocast in its forward; switch that off"
     raise NotDifferentiableError(
         f"its gradient is not the derivative of its output: <J'u, v> = {norm:.6g}, and the output changes "
         f"by {difference:.6g} per unit along v. Perhaps {reason}",
@@ -249,12 +252,6 @@ def _double_copy(problem: Problem, row: Tensor) -> Callable[[Tensor], Tensor] | 
     return None
 
 
-def _is_random(problem: Problem, row: Tensor) -> bool:
-    """Whether the same call gives other logits the second time, beyond rounding."""
-    first, second = (problem.forward(problem.inputs[row], row) for _ in range(2))
-    return bool((first - second).abs().max() > 1e-5 * first.abs().max())
-
-
 class _Autocast(TorchFunctionMode):
     """Detects whether any operation runs under autocast."""
 
@@ -265,13 +262,6 @@ class _Autocast(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seen = self.seen or torch.is_autocast_enabled(self.device)
         return func(*args, **(kwargs or {}))
-
-
-def _uses_autocast(problem: Problem, row: Tensor) -> bool:
-    with contextlib.suppress(FringeError, RuntimeError), _Autocast(problem.inputs.device.type) as mode:
-        problem.forward(problem.inputs[row], row)
-        return mode.seen
-    return False
 
 
 def _check_jvp(problem: Problem, point: Linearisation, u: Tensor, gradient: Tensor, *, required: bool) -> None:

@@ -139,8 +139,15 @@ def open_panel(
     if title:
         style = text_style(TITLE, ha="left", va="top", fontweight="bold", wrap=True)
         panel.suptitle(sanitise(title, 2 * letters), x=MARGIN / (across + 2 * MARGIN), **style)
-    if lines or handles:
-        _draw_legend(panel, handles, "\n".join(lines), columns)
+    if lines or handles:  # a legend without a frame below a caption in muted letters, outside the axes
+        small: Style = {"family": font_families(), "size": TICK}
+        look: Style = {"prop": small, "title_fontproperties": small, "labelcolor": INK, "frameon": False}
+        look |= {"handlelength": 2.2, "columnspacing": 1.6, "labelspacing": 0.4, "borderpad": 0, "ncols": columns}
+        look |= {"borderaxespad": 72 * MARGIN / TICK, "loc": "outside lower left", "alignment": "left"}
+        legend = panel.legend(handles=list(handles), title="\n".join(lines) or None, **look)
+        legend.get_title().set(color=MUTED, parse_math=False, linespacing=1.45, gid="caption")
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     if isinstance(panel, Figure) and ax is None:
         below = LINE * (len(lines) + math.ceil(len(handles) / columns))
         above = 0.2 * math.ceil(1.5 * len(title) / letters)
@@ -217,19 +224,6 @@ def root(ax: Canvas) -> Figure:
         figure = figure._parent  # pyright: ignore[reportAttributeAccessIssue] - the public way needs matplotlib 3.10
     assert isinstance(figure, Figure)
     return figure
-
-
-def _draw_legend(panel: Panel, handles: Sequence[Artist], caption: str, columns: int) -> None:
-    """Draw a legend without a frame below a caption in muted letters, outside the axes."""
-    small: Style = {"family": font_families(), "size": TICK}
-    fonts: Style = {"prop": small, "title_fontproperties": small, "labelcolor": INK}
-    room: Style = {"handlelength": 2.2, "columnspacing": 1.6, "labelspacing": 0.4, "borderpad": 0}
-    where: Style = {"loc": "outside lower left", "alignment": "left", "ncols": columns, "frameon": False}
-    room["borderaxespad"] = 72 * MARGIN / TICK
-    legend = panel.legend(handles=list(handles), title=caption or None, **fonts, **room, **where)
-    legend.get_title().set(color=MUTED, parse_math=False, linespacing=1.45, gid="caption")
-    for text in legend.get_texts():
-        text.set_parse_math(False)
 
 
 def panels(

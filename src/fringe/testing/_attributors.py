@@ -13,7 +13,7 @@ from fringe.attribution import Attribution, Attributor, IntegratedGradients, att
 from fringe.baselines import InputSpace
 from fringe.classifier import SCORES, Classifier
 from fringe.errors import InputError
-from fringe.testing import _toys as toys
+from fringe.testing import _checks as toys
 from fringe.testing._checks import (
     ROUNDING,
     SHARED_CHECKS,

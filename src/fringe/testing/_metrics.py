@@ -18,18 +18,21 @@ from fringe.linalg import batch_view
 from fringe.metrics import Direction, EvaluationContext, Explainer, Metric, Scores, Sparseness, evaluate, get_metric
 from fringe.paths import Problem
 from fringe.testing._checks import (
+    CLASSES,
     ROUNDING,
+    SHAPE,
     SHARED_CHECKS,
     CheckFailed,
     CheckResult,
     Output,
+    ToyProblems,
     UnderTest,
     agree,
     fail_if,
     run_checks,
+    smooth_cnn,
     tensors_unchanged,
 )
-from fringe.testing._toys import CLASSES, SHAPE, ToyProblems, smooth_cnn
 
 IMAGES = 6
 #: Shapes of the toy inputs of each kind, and of those with a known answer.
@@ -66,11 +69,12 @@ class MetricUnderTest(UnderTest):
 
     @cached_property
     def model(self) -> nn.Module:
-        return self.toys.build(smooth_cnn if self.kind == "image" else self._perceptron, TOYS[self.kind])
+        shape = TOYS[self.kind]
 
-    def _perceptron(self) -> nn.Module:
-        size = math.prod(TOYS[self.kind])
-        return nn.Sequential(nn.Flatten(), nn.Linear(size, 8), nn.Softplus(), nn.Linear(8, CLASSES))
+        def perceptron() -> nn.Module:
+            return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 8), nn.Softplus(), nn.Linear(8, CLASSES))
+
+        return self.toys.build(smooth_cnn if self.kind == "image" else perceptron, shape)
 
     @cached_property
     def x(self) -> Tensor:

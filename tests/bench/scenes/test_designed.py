@@ -5,7 +5,7 @@ import torch
 
 from fringe import FRInGe, InputError, attribute
 from fringe.attribution import get_method
-from fringe.attribution._focus import Region
+from fringe.attribution._cam import Region
 from fringe.baselines import InputSpace
 from fringe.bench.scenes import SCENES, get_scene
 from fringe.classifier import Classifier

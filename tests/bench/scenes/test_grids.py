@@ -17,7 +17,7 @@ from fringe.data import find_inputs
 from fringe.metrics import EvaluationContext, evaluate
 from fringe.models import load_model
 from fringe.paths import Problem
-from fringe.testing._toys import ToyProblems
+from fringe.testing._checks import ToyProblems
 
 IMAGES = tuple(find_inputs(["embedded:digits"]))
 MODEL = load_model("embedded:digits")

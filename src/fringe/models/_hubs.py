@@ -1,5 +1,9 @@
-"""``hf:NAME[@REVISION]``: image classifiers of the transformers library, from its hub or a local folder."""
+"""``timm:NAME[@WEIGHTS]``: the networks of timm with the data configuration of their weights.
 
+``hf:NAME[@REVISION]``: image classifiers of the transformers library, from its hub or a local folder.
+"""
+
+import math
 from typing import Any
 
 import numpy as np
@@ -7,11 +11,79 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fringe._outputs import refuse_independent_labels
-from fringe.errors import ModelError, first_line, is_installed
-from fringe.models import _timm
-from fringe.models._base import LoadedParts, LoadOptions, import_extra, some
+from fringe.errors import ModelError, did_you_mean, first_line, is_installed
+from fringe.models._base import (
+    LoadedParts,
+    LoadOptions,
+    WeightSource,
+    import_extra,
+    load_into,
+    seeded,
+    some,
+    split_weights,
+)
 from fringe.models._preprocessing import RESAMPLING, Preprocessing
 from fringe.models._torchvision import import_torchvision
+
+
+def load_timm(options: LoadOptions) -> LoadedParts:
+    """Build a network; WEIGHTS is a pretrained tag such as ``a1_in1k``, ``random[:SEED]`` or a safetensors file.
+
+    Class names are known for the subsets of ImageNet, and None with random weights.
+    """
+    name, source = split_weights(options.target)
+    if is_installed("timm"):  # if it is not, timm is the package to name
+        import_torchvision("timm")  # timm imports it
+    timm = import_extra("timm", "timm")
+    base = name.partition(".")[0]
+    if not timm.is_model(base):
+        raise ModelError(f"timm has no model {name!r}", hint=did_you_mean(base, timm.list_models(), n=3))
+    module = _timm_weights(timm, name, source)
+    subset: str | None = None if source.seed is not None else timm.data.infer_imagenet_subset(module)
+    return LoadedParts(
+        module,
+        architecture=base,
+        preprocessing=options.preprocessing or timm_preprocessing(timm.data.resolve_model_data_config(module)),
+        class_names=tuple(timm.data.ImageNetInfo(subset).label_descriptions()) if subset else None,
+    )
+
+
+def _timm_weights(timm: Any, name: str, source: WeightSource) -> nn.Module:
+    tagged = f"{name}.{source.name}" if source.name else name
+    with seeded(source.seed or 0):
+        try:
+            module: nn.Module = timm.create_model(tagged, pretrained=source.is_pretrained)
+        except (OSError, RuntimeError) as error:  # an unknown tag, no network, or unreadable weights
+            tags = timm.list_pretrained(f"{name.partition('.')[0]}.*")
+            raise ModelError(
+                f"timm could not load {tagged!r} ({type(error).__name__}: {str(error)[:200]}); its weights: "
+                f"{', '.join(tags) or 'none'}",
+                hint=f"without a network use timm:{name}@FILE.safetensors or timm:{name}@random",
+            ) from error
+    if source.path is not None:
+        load_into(module, source.path)
+    return module
+
+
+def timm_preprocessing(config: dict[str, Any]) -> Preprocessing:
+    """Return the preprocessing that timm evaluates with, from its resolved data configuration.
+
+    The image is enlarged to ``1 / crop_pct`` of the input and cropped; ``crop_mode`` decides whether the
+    aspect ratio stays (``center``) or not (``squash``). Other modes are refused.
+    """
+    channels, height, width = config["input_size"]
+    scaled = (math.floor(height / config["crop_pct"]), math.floor(width / config["crop_pct"]))
+    mode = config["crop_mode"]
+    if mode != "squash" and (mode != "center" or scaled[0] != scaled[1]):
+        raise ModelError(f"timm's crop mode {mode!r} for {height}x{width} is not supported", hint="pass preprocessing=")
+    return Preprocessing(
+        resize=scaled if mode == "squash" else scaled[:1],
+        crop=(height, width),
+        mean=tuple(config["mean"])[:channels],
+        std=tuple(config["std"])[:channels],
+        channels=channels,
+        interpolation=config["interpolation"],
+    )
 
 
 class LogitsOf(nn.Module):
@@ -47,7 +119,8 @@ def load_transformers(options: LoadOptions) -> LoadedParts:
     module = LogitsOf(model)
     if getattr(processor, "do_flip_channel_order", False):  # which a preprocessing of the caller cannot say
         module = nn.Sequential(BlueFirst(), module)
-    return LoadedParts(module, model.config.model_type, recipe, _class_names(model.config.id2label))
+    names: dict[int, str] = model.config.id2label
+    return LoadedParts(module, model.config.model_type, recipe, tuple(names[k] for k in sorted(names)))
 
 
 def load_text_model(spec: str, device: str) -> tuple[nn.Module, Any]:
@@ -108,10 +181,6 @@ def import_transformers() -> Any:
     return import_extra("transformers", "hf")
 
 
-def _class_names(names: dict[int, str]) -> tuple[str, ...]:
-    return tuple(names[k] for k in sorted(names))
-
-
 def preprocessing_of(processor: Any) -> Preprocessing:
     """Return the preprocessing of an image processor, which is compared with what the processor makes of a picture.
 
@@ -121,7 +190,7 @@ def preprocessing_of(processor: Any) -> Preprocessing:
     config: dict[str, Any] = processor.to_dict()
     refused = f"the steps of the image processor {type(processor).__name__} are not supported"
     try:
-        recipe = _timm.preprocessing_of(config["data_config"]) if "data_config" in config else _recipe(config)
+        recipe = timm_preprocessing(config["data_config"]) if "data_config" in config else _recipe(config)
     except (KeyError, TypeError) as error:  # a value is absent or of another kind
         raise ModelError(f"{refused} ({first_line(error)})", hint="pass preprocessing=") from error
     if not _agree(processor, recipe):

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -109,8 +109,11 @@ class TextClassifier(nn.Module):
         lengths = [len(row) for row in table["input_ids"]]
         self._check_lengths(texts, lengths, table["special_tokens_mask"])
         # general tokenizers before transformers 5 give token_type_ids to models that take none
-        known = {"token_type_ids"} if _takes(self.model.forward, "token_type_ids") else set[str]()
-        names = [n for n in table if n in {"input_ids", "attention_mask", "special_tokens_mask", *known}]
+        parameters = inspect.signature(self.model.forward).parameters
+        any_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+        known = {"input_ids", "attention_mask", "special_tokens_mask"}
+        known |= {"token_type_ids"} if any_name or "token_type_ids" in parameters else set[str]()
+        names = [name for name in table if name in known]
         columns = {name: [torch.tensor(row) for row in table[name]] for name in names}
         device = self.model.get_input_embeddings().weight.device  # pyright: ignore
         padded = {n: nn.utils.rnn.pad_sequence(c, batch_first=True).to(device) for n, c in columns.items()}
@@ -174,12 +177,6 @@ class TextClassifier(nn.Module):
                 hint="explain texts of one length at a time; a model that scales embeddings itself, or reads the last "
                 "position of padded texts, is not supported in batches",
             )
-
-
-def _takes(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function has an argument of this name, or takes any."""
-    parameters = inspect.signature(function).parameters
-    return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
