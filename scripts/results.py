@@ -38,6 +38,7 @@ LOCALISATION = (
 )
 #: Metrics that are valid on ResNet-20: docs/truth.md.
 VALID = ("road", "signed_insertion")
+SIGNS = {"higher": 1, "lower": -1, "none": 0}
 ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
 
 
@@ -238,7 +239,7 @@ def _cell(results: Results, model: str, method: str, metric: str, base: str, con
     if not np.isfinite(scores - reference).any():
         return f"({(np.nanmedian if median else np.nanmean)(scores):.3f})"
     others = [] if method in controls else [results.scores(model, control, metric) for control in controls]
-    sign = {"higher": 1, "lower": -1}.get(results.manifest.metrics[metric]["direction"], 0)
+    sign = SIGNS[results.manifest.metrics[metric]["direction"]]
     return "".join(_difference(paired(scores, reference))) + _dagger(scores, reference, others, sign)
 
 
@@ -397,8 +398,8 @@ def _truth_table(
                 cells.append(f"{np.nanmean(scores):.3f}")
             elif np.isfinite(scores - reference).any():
                 text, star = _difference(compare(scores, reference))
-                others = [column(control, metric) for control in controls if control != method]
-                star += _dagger(scores, reference, others, 1, compare)
+                others = [] if method in controls else [column(control, metric) for control in controls]
+                star += _dagger(scores, reference, others, SIGNS[about[metric]["direction"]], compare)
                 cells.append(f"{np.nanmean(scores):.3f}{star}" + (f" ({text})" if metric in LOCALISATION[:4] else ""))
             else:
                 cells.append("–")
