@@ -37,6 +37,7 @@ LOCALISATION = (
 )
 #: Metrics that are valid on ResNet-20: docs/results/validity.md.
 VALID = ("road", "signed_insertion")
+SIGNS = {"higher": 1, "lower": -1, "none": 0}
 ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
 
 
@@ -260,7 +261,7 @@ def _cell(results: Results, model: str, method: str, metric: str, base: str, con
     if not np.isfinite(scores - reference).any():
         return f"({(np.nanmedian if median else np.nanmean)(scores):.3f})"
     others = [] if method in controls else [results.scores(model, control, metric) for control in controls]
-    sign = {"higher": 1, "lower": -1}.get(results.manifest.metrics[metric]["direction"], 0)
+    sign = SIGNS[results.manifest.metrics[metric]["direction"]]
     return "".join(_difference(paired(scores, reference))) + _dagger(scores, reference, others, sign)
 
 
@@ -414,8 +415,8 @@ def _truth_table(
             text = star = ""
             if method != base and np.isfinite(scores - reference).any():
                 text, star = _difference(compare(scores, reference))
-                others = [column(control, metric) for control in controls if control != method]
-                star += _dagger(scores, reference, others, 1, compare)
+                others = [] if method in controls else [column(control, metric) for control in controls]
+                star += _dagger(scores, reference, others, SIGNS[about[metric]["direction"]], compare)
             row[title] = f"{np.nanmean(scores):.3f}" if method == base or text else "–"
             if metric in LOCALISATION[:4]:
                 row[f"{title}, difference"] = text + star
