@@ -19,8 +19,6 @@ PAGES = [page for page in PAGES if page.stem not in ("changelog", "contributing"
 #: Pages that explain our words, or are those words.
 GLOSSARY = ("README", "questions")
 #: Pages that are being rewritten: form is asked of them when they are done.
-UNDONE = ("paper", "focus", "figures", "budget")
-PAGES = [page for page in PAGES if page.stem not in UNDONE]
 #: Words of a diary: a page says what holds, and the changelog what was.
 DIARY = (
     r"of that day|the day before|yesterday|(?:former|earlier|first|present|older|later) default|default changed|"
