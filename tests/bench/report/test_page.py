@@ -147,7 +147,7 @@ def test_what_went_wrong_is_stated(run):
 
 def test_settings_versions_and_commands_are_there(run):
     flat = [line for table in Page(run[2]).tables for line in table]
-    assert ["far", f"net, b{EVIL}", "far: steps=7"] in flat
+    assert ["far", "far", f"net, b{EVIL}", "far: steps=7"] in flat
     assert ["torch (run)", "0.0"] in flat
     head, *metrics = next(t for t in Page(run[2]).tables if t[0][0] == "metric")
     assert dict(zip(head, metrics[3], strict=True))["images"] == "3"
