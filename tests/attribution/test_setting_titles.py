@@ -21,6 +21,7 @@ VERSION = ".".join(fringe.__version__.split(".")[:2])
     [
         ("fringe", f"FRInGe, default of {VERSION}"),
         ("fringe:preview", f"FRInGe, preview of {VERSION}"),
+        ("fringe:focused", f"FRInGe, focused of {VERSION}"),
         ("fringe:resnet50", "FRInGe, paper's text, ResNet-50"),
         ("fringe:inception_v3", "FRInGe, paper's text, Inception-v3"),
         ("fringe:paper", "FRInGe, paper's text, any network"),
@@ -52,7 +53,7 @@ def test_equal_settings_say_the_same_however_they_were_given(tmp_path):
     ("method", "title"),
     [
         (FRInGe(tau=0.01), "FRInGe, own settings"),
-        (FRInGe(focus="cam"), "FRInGe, own settings"),
+        (FRInGe(focus="contrast"), "FRInGe, own settings"),
         (replace(FRInGe.preset("resnet50"), cg_iterations=19), "FRInGe, own settings"),
         (FRInGeBinary(tau=0.01), "FRInGe-B, own settings"),
         (IntegratedGradients(steps=7), "Integrated Gradients"),

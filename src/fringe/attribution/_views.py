@@ -133,12 +133,13 @@ def setting_title(record: Mapping[str, Any]) -> str:
     if label not in ("fringe", "fringe_b"):
         return f"{kind.title} ({preset})" if preset else str(kind.title)
     setting = "own settings"
-    if preset in ("", "preview", "full_metric"):
+    network = _NETWORKS.get(preset.removeprefix("released_"), "any network") if preset else ""
+    if preset and (preset in ("paper", "released") or network in _NETWORKS.values()):
+        source = "released code" if label == "fringe_b" or preset.startswith("released") else "paper's text"
+        setting = f"{source}, {network}"
+    elif preset is not None:
         version = ".".join(fringe.__version__.split(".")[:2])
         setting = f"{(preset or 'default').replace('_', ' ')} of {version}"
-    elif preset is not None:
-        source = "released code" if label == "fringe_b" or preset.startswith("released") else "paper's text"
-        setting = f"{source}, {_NETWORKS.get(preset.removeprefix('released_'), 'any network')}"
     return f"{method_title(label)}, {setting}"
 
 
