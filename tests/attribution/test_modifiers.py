@@ -8,13 +8,13 @@ from scipy.ndimage import gaussian_filter
 
 import fringe
 from fringe import InputError, Smooth, Straight
+from fringe._names import method_title
 from fringe.attribution import get_method, method_label, method_of_record
 from fringe.bench.experiments import ExperimentSpec, build_plan
 from fringe.data import digits_samples
 from fringe.explanations import ExplainSpec
 from fringe.explanations._base import configured_method
 from fringe.models import load_model
-from fringe.plots import method_title
 
 FAST = fringe.FRInGe(tau=3e-2, cg_iterations=6, temperature=1.0)
 

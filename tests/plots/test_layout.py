@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from plots_toys import assert_legible, caption, words
 
 from fringe import METHODS
+from fringe._names import method_title
 from fringe.plots import (
     Annotation,
     Contrast,
@@ -29,7 +30,6 @@ from fringe.plots import (
     feature_bars,
     geometric_profile,
     heading,
-    method_title,
     overlay,
     plot_agreement,
     plot_curves,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from torch import Tensor
 
 import fringe
-from fringe._names import Reference
+from fringe._names import Reference, method_title
 from fringe._tables import FrameLibrary, make_frame
 from fringe._text import percent, plain
 from fringe.attribution._drawing import DRAWINGS, WITHOUT_CONTEXT, Context, Subject, Trajectory, sheet, words_of
@@ -121,8 +121,6 @@ def setting_title(record: Mapping[str, Any]) -> str:
         For FRInGe ``"FRInGe, default of 0.2"``, ``"FRInGe, paper's text, ResNet-50"``, ``"FRInGe, released code,
         ResNet-50"`` or ``"FRInGe, own settings"``; for other methods their title, with the preset.
     """
-    from fringe.plots import method_title
-
     label, inner = method_label(record), record.get("of")
     if isinstance(inner, Mapping):
         settings = cast("Mapping[str, Any]", inner)
@@ -204,7 +202,6 @@ class Views:
         Raises:
             InputError: If the kind is unknown, or needs what this attribution does not hold.
         """
-        from fringe.plots import method_title
 
         drawings = DRAWINGS["image" if self.context is None else self.context.kind]
         name = kind or next(iter(drawings))

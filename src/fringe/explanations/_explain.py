@@ -18,6 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fringe._files import StoreFull, disk_error
+from fringe._names import method_title
 from fringe._records import changes, describe_changes
 from fringe._tables import Cell, Row, Table
 from fringe._text import plain
@@ -413,7 +414,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             return
         from fringe.explanations._pictures import SHEET, contact_cell, index_entry
         from fringe.page import render_index
-        from fringe.plots import contact_sheet, method_title
+        from fringe.plots import contact_sheet
 
         explained, recipe = self.explained, self.loaded.preprocessing
         title = f"{self.loaded.label} · {method_title(preset_label(self.method.record()))}"

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter, SymmetricalLogLocator
 from numpy.typing import NDArray
 
+from fringe._names import method_title
 from fringe._tables import ARROW, Direction
 from fringe._text import number
 from fringe.plots import _style as styles
@@ -83,7 +84,7 @@ def plot_curves(data: Sequence[CurvePanel], *, title: str = "") -> Figure:
     others: styles.Style = {"linewidth": 1.3, "zorder": 3}
     looks = {label: styles.series_style(i) | (others if i else first) for i, label in enumerate(labels)}
     handles = [
-        Line2D([], [], label=styles.sanitise(styles.method_title(label), 30), **style) for label, style in looks.items()
+        Line2D([], [], label=styles.sanitise(method_title(label), 30), **style) for label, style in looks.items()
     ]
     caption = ("mean over images; band: ± 1.96 standard errors",)
     figure, grid = styles.panels(len(data), (3.7, 3.1), across=3, title=title, caption=caption, handles=handles)
@@ -336,7 +337,7 @@ def plot_forest(data: Sequence[ForestPanel], *, reference: str = "FRInGe", title
     if not methods:
         raise ValueError("plot_forest: nothing to compare")
     point: styles.Style = {"color": styles.MUTED, "marker": "o", "markersize": 5.5, "linewidth": 1.6}
-    titles = [styles.sanitise(styles.method_title(method), _FOREST_NAME) for method in methods]
+    titles = [styles.sanitise(method_title(method), _FOREST_NAME) for method in methods]
     names = 1.15 * styles.LETTER * max(map(len, titles))
     figure, grid = styles.panels(
         len(data),
@@ -346,16 +347,14 @@ def plot_forest(data: Sequence[ForestPanel], *, reference: str = "FRInGe", title
         width=names,
         narrowest=4.6,
         title=title,
-        caption=(
-            f"{styles.sanitise(styles.method_title(reference), 16)} − rival on the same images, with 95 % interval",
-        ),
+        caption=(f"{styles.sanitise(method_title(reference), 16)} − rival on the same images, with 95 % interval",),
         handles=[
             Line2D([], [], label="Holm-adjusted p < .05", **point),
             Line2D([], [], label="p ≥ .05", markerfacecolor="white", **point),
         ],
     )
     for axes, panel in zip(grid, data, strict=True):
-        styles.name_rows(axes, [styles.sanitise(styles.method_title(name), _FOREST_NAME) for name in methods])
+        styles.name_rows(axes, [styles.sanitise(method_title(name), _FOREST_NAME) for name in methods])
         axes.grid(axis="x", color=styles.RULE, linewidth=0.5, alpha=0.6)
         axes.margins(x=0.12)  # zero stands well inside
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10], min_n_ticks=3))
@@ -388,7 +387,7 @@ def _draw_forest(axes: Axes, panel: ForestPanel, methods: Sequence[str]) -> None
 
 def _name_sides(axes: Axes, panel: ForestPanel, reference: str) -> None:
     """Shade the side where the reference is better, and name both sides below the axis."""
-    name = styles.sanitise(styles.method_title(reference), 16)
+    name = styles.sanitise(method_title(reference), 16)
     if panel.better == "none":
         left, right = ("← lower", styles.MUTED), ("higher →", styles.MUTED)
     elif panel.better == "higher":

@@ -13,6 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from fringe._names import method_title
 from fringe._tables import ARROW, Direction, best_of
 from fringe._text import number, percent
 from fringe.plots import _maps as maps
@@ -158,7 +159,7 @@ def comparison_grid(
     if any(len(row.cells) != len(methods) or len(row.controls) != len(rows[0].controls) for row in rows):
         raise ValueError(f"comparison_grid: every image needs a map of each of the {len(methods)} methods")
     pools = [pool or pool_for(row.image.shape[:2]) for row in rows]
-    titles = [styles.method_title(name) for name in methods] + [f"{name} (control)" for name, _ in rows[0].controls]
+    titles = [method_title(name) for name in methods] + [f"{name} (control)" for name, _ in rows[0].controls]
     columns, aspect = 1 + len(titles), styles.clipped_aspect(*rows[0].image.shape[:2])
     size = (columns * _TILE + _BAR, len(rows) * (_TILE * aspect + 3 * styles.LINE))
     pooled = [f"{window} × {window}" for window in sorted(set(pools)) if window > 1]

@@ -11,6 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
+from fringe._names import method_title
 from fringe.plots import _style as styles
 
 Array = NDArray[np.floating]
@@ -92,7 +93,7 @@ class PathRecord:
     @property
     def title(self) -> str:
         """Its title in a figure."""
-        return TITLES.get(self.label) or styles.method_title(self.label)
+        return TITLES.get(self.label) or method_title(self.label)
 
     @property
     def remark(self) -> str:

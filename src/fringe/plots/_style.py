@@ -19,7 +19,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 
-from fringe._names import Reference
+from fringe._names import method_title
 
 INK, MUTED, RULE = "#1f2328", "#5f6773", "#c9ced6"
 # Okabe and Ito's palette, which differ for any colour vision.
@@ -40,60 +40,6 @@ Panel = Figure | SubFigure
 Canvas = Axes | Panel
 #: Font sizes in points.
 TITLE, LABEL, TICK = 10.5, 9.0, 8.0
-#: Titles of methods in a figure, by the name under which they are computed.
-METHODS = {
-    "fringe": "FRInGe",
-    "fringe_b": "FRInGe-B",
-    "ig": "Integrated Gradients",
-    "blur_ig": "Blur IG",
-    "guided_ig": "Guided IG",
-    "smoothgrad": "SmoothGrad",
-    "expected_gradients": "Expected Gradients",
-    "idg": "Integrated Decision Gradients",
-    "ig2": "IG²",
-    "agi": "Adversarial Gradients (AGI)",
-    "ggig": "Geometrically guided IG",
-    "geoig_knn": "Geodesic IG (neighbours)",
-    "geoig_svi": "Geodesic IG (fitted path)",
-    "rise": "RISE",
-    "spectral_ig": "Spectral IG",
-    "gradcam": "Grad-CAM",
-    "layercam": "LayerCAM",
-    "hirescam": "HiResCAM",
-    "captum": "Captum",
-    "captum:occlusion": "Occlusion",
-    "captum:gradient_shap": "GradientSHAP",
-    "captum:deep_lift": "DeepLIFT",
-    "captum:guided_backprop": "Guided backpropagation",
-    "captum:kernel_shap": "KernelSHAP",
-    "captum:input_x_gradient": "Input × gradient",
-    "zennit": "LRP",
-    "zennit:epsilon_plus_flat": "LRP (ε, +, flat)",
-    "zennit:epsilon_plus": "LRP (ε, +)",
-    "zennit:epsilon_gamma_box": "LRP (ε, γ, box)",
-    "zennit:epsilon_alpha2_beta1": "LRP (ε, α2β1)",
-    "zennit:epsilon_alpha2_beta1_flat": "LRP (ε, α2β1, flat)",
-    "zennit:excitation_backprop": "Excitation backpropagation",
-    "lxt": "AttnLRP (lxt)",
-    "lxt:attnlrp": "AttnLRP",
-    "located": "Map × activation map",
-    "competing": "Map − other classes",
-    "power": "Power of a map",
-    "centre_prior": "Centre prior",
-    "other_cam": "Another image's region",
-    "straight": "Straight line",
-    "smooth": "Smoothed",
-}
-#: Words for a modifier, before the title of the method.
-_MODIFIED = {
-    "straight": "Straight",
-    "smooth": "Smoothed",
-    "located": "Located",
-    "competing": "Competing",
-    "power": "Power",
-    "centre_prior": "Centre prior times",
-    "other_cam": "Another image's region times",
-}
 #: Inches that a letter of size ``TICK`` and a line of it take, and the margin around axes and figures.
 LETTER, LINE, MARGIN = 0.062, 0.17, 0.07
 
@@ -330,19 +276,6 @@ def wrapped(text: str, letters: int, most: int = 2) -> str:
 def clipped_aspect(height: float, width: float) -> float:
     """Return the ratio of two sides, within what fits on a page."""
     return min(max(height / width, 0.4), 2.5)
-
-
-def method_title(label: str) -> str:
-    """Return a method's title in a figure, ``FRInGe (preview)`` for ``fringe:preview`` and ``Straight: FRInGe`` for
-    ``straight:fringe``; other labels as they are."""
-    named = Reference.parse(label)
-    if label in METHODS:
-        return METHODS[label]
-    if named.name in _MODIFIED and named.rest:
-        number = f" ({named.number}{' px' * (named.name == 'smooth')})" if named.number else ""
-        return f"{_MODIFIED[named.name]}{number}: {method_title(named.rest)}"
-    title = METHODS.get(named.head)
-    return label if title is None else f"{title} ({named.rest})" if named.rest else title
 
 
 def heading(label: str, text: str, method: str) -> str:

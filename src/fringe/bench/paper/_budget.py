@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fringe._names import method_title
 from fringe._tables import ARROW, Cell, Direction, Row, Table
 from fringe.attribution import Attributor
 from fringe.bench.experiments import Plan, PlanModel, Results, resolve
@@ -17,7 +18,7 @@ from fringe.bench.paper._timing import BatchSize, Timing, stored_timings
 from fringe.bench.report import Image, Section
 from fringe.errors import InputError
 from fringe.evaluation import CONTROLS, estimate, paired
-from fringe.plots import SweepCurve, SweepPanel, method_title, plot_sensitivity, png_of
+from fringe.plots import SweepCurve, SweepPanel, plot_sensitivity, png_of
 
 #: Factor up to which a price is equal to a budget.
 NEAR = 1.25

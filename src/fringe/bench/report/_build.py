@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe._files import read_json
+from fringe._names import method_title
 from fringe._tables import Cell, Row, Table
 from fringe.bench.experiments import Results, Store
 from fringe.bench.report._examples import choose_examples, plot_examples
@@ -29,7 +30,6 @@ from fringe.plots import (
     Figure,
     ForestPanel,
     MeanCurve,
-    method_title,
     plot_agreement,
     plot_curves,
     plot_forest,

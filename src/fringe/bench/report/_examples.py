@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from fringe._names import method_title
 from fringe.bench.experiments import Results
 from fringe.bench.report._failures import STATUS
 from fringe.bench.report._maps import GridData
@@ -23,7 +24,6 @@ from fringe.plots import (
     class_title,
     comparison_grid,
     labels,
-    method_title,
 )
 
 #: Images of a kind.
