@@ -29,7 +29,7 @@ LAYERS = [
     {"paths"},
     {"baselines"},
     {"classifier", "geometry"},
-    {"linalg", "settings", "plots", "text"},
+    {"linalg", "settings", "plots"},
 ]
 HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution", "evaluation", "experiments"},  # all but plots name a type

@@ -35,9 +35,14 @@ def command(*arguments):
 
 def test_every_path_of_the_page_exists():
     rows = PAGE.split("## What to touch")[1].split("## ")[0]
-    paths = re.findall(r"`((?:src|tests)/[\w/.]+)`", rows)
-    assert len(paths) >= 12
+    paths = re.findall(r"`((?:src|tests|scripts)/[\w/.]+)`", rows)
+    assert len(paths) >= 24
     assert [path for path in paths if not (ROOT / path).exists()] == []
+    files = [ROOT / path for path in paths if (ROOT / path).is_file()]
+    texts = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    named = set(re.findall(r"`([A-Z_]+|_?[A-Z][a-z]\w+|[a-z_]+_[a-z]+)`", rows))
+    assert {"METHODS", "_SHARED", "_Plan", "map_setting", "RunFlags", "is_prefix"} <= named
+    assert {name for name in named if not re.search(rf"\b{name}\b", texts)} == set()
 
 
 def test_the_tree_names_every_package():
@@ -121,6 +126,38 @@ def test_a_flag_is_a_field(monkeypatch, tmp_path):
     assert Extended.from_file(tmp_path / "plan.toml").flavour == "sour"
 
 
+def test_what_a_run_stores_of_its_plan_can_be_read_again():
+    from fringe.bench.experiments import _plan, _shapes
+
+    spec = experiments.ExperimentSpec(**DIGITS, scene="gridpg", limits={"gridpg": 1}, model_output="logits")
+    plan = dataclasses.replace(experiments.build_plan(spec), holdout=True, sample=False)
+    assert plan.record().keys() == _shapes._Plan.__annotations__.keys()
+    assert set(_plan._SHARED) <= experiments.ExperimentSpec.model_fields.keys() & {
+        field.name for field in dataclasses.fields(plan)
+    }
+
+
+@pytest.mark.parametrize(("name", "kind"), [("explain", "ExplainSpec"), ("compare", "CompareSpec")])
+def test_a_flag_of_images_is_a_field(monkeypatch, name, kind):
+    from fringe import explanations
+
+    class Extended(getattr(explanations, kind)):
+        flavour: str = Field("plain", description="Taste of the maps.")
+
+    monkeypatch.setattr(explanations, kind, Extended)
+    assert "--flavour" in command(name, "--help").output
+    assert Extended(flavour="sour").record()["flavour"] == "sour"
+
+
+def test_a_flag_of_how_runs_are_computed_is_a_field():
+    from fringe.cli import _runs
+
+    output = command("benchmark", "--help").output
+    assert experiments.RunOptions.model_fields.keys() < _runs.RunFlags.model_fields.keys()
+    fields = experiments.RunOptions.model_fields
+    assert [name for name in fields if f"--{name.replace('_', '-')}" not in output] == []
+
+
 def test_a_report_section_is_a_function(monkeypatch, tmp_path):
     from fringe.bench.report import _build, write_report
 
@@ -160,9 +197,8 @@ def test_a_model_family_is_a_loader(monkeypatch):
         net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
         return _load.LoadedParts(net, "toy", Preprocessing.parse("resize=8"), None)
 
-    family = _load.Loader("toy:NAME", "for this test", load)
+    family = _load.Loader("toy:NAME", "for this test", load, is_prefix=True)
     monkeypatch.setattr(_load, "LOADERS", MappingProxyType({**_load.LOADERS, "toy": family}))
-    monkeypatch.setattr(_load, "_PREFIXES", (*_load._PREFIXES, "toy"))
     assert load_model("toy:anything").architecture == "toy"
     with pytest.raises(fringe.FringeError, match="toy:NAME"):
         load_model("nothing")

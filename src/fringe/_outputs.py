@@ -1,4 +1,4 @@
-"""Read what a classifier returns as logits (B, C)."""
+"""Read what a model returns as logits (B, C); models with one logit, and segmentation models, as classifiers."""
 
 import warnings
 from collections.abc import Callable, Mapping

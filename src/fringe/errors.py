@@ -1,4 +1,4 @@
-"""Errors: each names the argument, what came, and what to do; such as what installs a package that lacks."""
+"""Errors. Each names the argument, what was given, and what to do, for example how to install a missing package."""
 
 import contextlib
 import difflib

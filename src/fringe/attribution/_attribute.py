@@ -1,4 +1,4 @@
-"""The one call: model and images in, attribution out."""
+"""The one call: model and images in, attribution out; the table of methods; inputs without their padding."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ Status = tuple[Verdict, str]
 
 _AT_REFERENCE: Status = ("at_reference", "the baseline is the input itself: there is nothing to explain")
 _NOT_FINITE: Status = ("diverged", "the logits or their gradient were not finite on the way")
-# Of a map without any entry above the smallest normal number: completeness says nothing about it.
+# For a map that is zero to rounding, whose sum says nothing.
 _ZERO_MAP: Status = (
     "stalled",
-    "the map is zero: where it was asked, the gradient of the score vanishes to rounding. Explain score='logit' where "
-    "a probability is saturated, and take longer steps or a baseline further away; a score that ignores the input has "
-    "no map",
+    "the map is zero: at every point that was evaluated, the gradient of the score is zero to rounding. Explain "
+    "score='logit' where a probability is saturated, and take longer steps or a baseline further away; a score that "
+    "ignores the input has no map",
 )
 
 
@@ -157,8 +157,8 @@ def build_attribution(
 def sum_attribution(
     method: Attributor, values: Tensor, problem: Problem, endpoint_score: Tensor, hint: str
 ) -> Attribution:
-    """Make the attribution of a method that promises a sum without a path: ``score - endpoint_score`` (B,). ``hint``
-    says what to do about a map that does not keep it."""
+    """Make the attribution of a method without a path whose map still promises the sum ``score - endpoint_score`` (B,).
+    ``hint`` says what to do where the sum is wrong."""
     score = problem.score(problem.logits)
     change = score.double() - endpoint_score.double()
     gap = completeness_gap(values, change)
@@ -207,8 +207,9 @@ def gradient_attribution(
 def _verdicts(
     values: Tensor, statuses: Sequence[Sequence[Status]], orders: Sequence[Sequence[int]] | None = None
 ) -> dict[str, Any]:
-    """Verdicts and advice on maps ``values`` (B, *S) or (B, K, *S), with that of a zero map where one would pass for an
-    answer. The worst of an image's K classes is its own: of equal ones, the first in its order of the classes."""
+    """Verdicts and advice of maps (B, *S) or (B, K, *S). A map of zeros becomes ``stalled`` where its verdict would
+    look like an answer. An image has the worst verdict of its K classes; if several are equally bad, that of the first
+    in ``orders``."""
     size = values.abs().flatten(1).unflatten(1, (len(statuses[0]) if statuses else 1, -1)).amax(2)
     answers = ("ok", "short", "coarse", "unchecked")
     classes = tuple(

@@ -1,4 +1,5 @@
-"""FRInGe: Fisher-Rao Integrated Gradients (arXiv 2605.06404)."""
+"""FRInGe and FRInGe-B: Fisher-Rao Integrated Gradients (arXiv 2605.06404), with the paper's settings and the verdict on
+their maps."""
 
 import csv
 import dataclasses

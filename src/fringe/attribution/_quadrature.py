@@ -1,4 +1,4 @@
-r"""Rules for the path integral of gradients.
+r"""Rules for the path integral of gradients, and the loop that runs paths step by step.
 
 .. math:: A = \int \nabla F^t(\gamma) \odot d\gamma \approx
           \sum_k \tfrac12 (\nabla F^t(z_k) + \nabla F^t(z_{k+1})) \odot (z_{k+1} - z_k)

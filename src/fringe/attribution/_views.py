@@ -1,4 +1,4 @@
-"""How an attribution is shown: in one screen of text, in a notebook, as a figure and as a table."""
+"""The verdicts and what they say, and how an attribution is shown: as text, in a notebook, as a figure, as a table."""
 
 import itertools
 from collections import Counter
@@ -62,7 +62,7 @@ def tone_of(verdict: str) -> Tone:
     return SENTENCES[verdict][0] if verdict in SENTENCES else "bad"
 
 
-#: The registered methods: name to class; ``METHODS`` is the same with its type.
+#: The registered methods: name to class. ``METHODS`` in ``_base.py`` is this dictionary; ``_attribute.py`` fills it.
 KINDS: dict[str, Any] = {}
 
 

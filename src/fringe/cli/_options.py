@@ -5,15 +5,12 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
 from fringe._names import split_source
 from fringe.cli._console import exit_on_error
-
-if TYPE_CHECKING:
-    pass
 
 Command = Callable[..., None]
 #: Parameters that several commands share and that are no field of a model.

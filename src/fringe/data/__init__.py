@@ -1,4 +1,4 @@
-"""Images: files, folders and the embedded digits as samples of mode RGB or L."""
+"""Images: files, folders, and the embedded digits and photographs, as samples of mode RGB or L."""
 
 from fringe.data._images import SOURCE, Sample, digits_samples, is_picture, open_image, to_images
 from fringe.data._images import digit_image as digit_image

@@ -1,4 +1,4 @@
-"""Intervals by resampling and p by flipping signs, of many columns of scores over the same images."""
+"""Intervals by resampling, and p-values by flipping signs, for many columns of scores over the same images."""
 
 import math
 from collections.abc import Iterator, Sequence

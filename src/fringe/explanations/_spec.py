@@ -78,7 +78,7 @@ class ExplainSpec(ImageOptions):
 
 
 class CompareSpec(ImageOptions):
-    """Options of :class:`fringe.explanations.ComparisonRun`; methods, metrics and their settings as in
+    """Options of :class:`fringe.bench.comparison.ImageComparison`; methods, metrics and their settings as in
     :class:`fringe.bench.experiments.ExperimentSpec`."""
 
     methods: Any = Field("fringe,ig", description="NAME, NAME:PRESET, LABEL=NAME or file.py:NAME, with commas.")

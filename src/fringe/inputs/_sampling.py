@@ -85,14 +85,22 @@ def sample_images(
     return ImageSample(tuple(pictures.values()), tuple(missing))
 
 
-def given_images(refs: Sequence[ImageRef]) -> ImageSample:
-    """Take all images in their order. Each is known, and its noise is keyed, by its id: two of one content stay two."""
-    pictures, missing = list[ImageEntry](), list[str]()
+def given_images(refs: Sequence[ImageRef], n: int, exclude: Iterable[str] = ()) -> ImageSample:
+    """Take the first ``n`` images in their order, without those whose digests are in ``exclude``. Each is known, and
+    its noise is keyed, by its id: two of one content stay two. Raises InputError if all are excluded."""
+    pictures, missing, excluded = list[ImageEntry](), list[str](), set(exclude)
     for ref in refs:
+        if len(pictures) + len(missing) == n:
+            break
         try:
-            pictures.append(ImageEntry(ref, f"{content_digest(ref)}{_GIVEN}{ref.id}"))
+            name = content_digest(ref)
         except OSError as error:
             missing.append(f"{ref.source}: {error.strerror or error}")
+            continue
+        if name not in excluded:
+            pictures.append(ImageEntry(ref, f"{name}{_GIVEN}{ref.id}"))
+    if excluded and not pictures and not missing:
+        raise InputError("a setting was tuned on all of them", argument="data", hint="name other images")
     return ImageSample(tuple(pictures), tuple(missing))
 
 

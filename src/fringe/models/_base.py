@@ -1,4 +1,5 @@
-"""What every loader of models shares: options, the weights after ``@``, safetensors files, and the weights' digest."""
+"""What every loader of models shares: options, the weights after ``@``, safetensors files, the weights' digest, and
+whether two loaded models answer alike."""
 
 import hashlib
 import importlib
@@ -81,11 +82,13 @@ class LoadedParts:
 
 @dataclass(frozen=True)
 class Loader:
-    """One family of specs: its ``form``, a one-line ``summary``, and the function that builds the model."""
+    """One family of specs: its ``form``, a one-line ``summary``, the function that builds the model, and whether its
+    specs begin with its name and a colon (``is_prefix``)."""
 
     form: str
     summary: str
     build: Callable[[LoadOptions], LoadedParts]
+    is_prefix: bool = False
 
 
 @dataclass(frozen=True)

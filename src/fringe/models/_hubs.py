@@ -1,6 +1,6 @@
 """``timm:NAME[@WEIGHTS]``: the networks of timm with the data configuration of their weights.
 
-``hf:NAME[@REVISION]``: image classifiers of the transformers library, from its hub or a local folder.
+``hf:NAME[@REVISION]``: image and text classifiers of the transformers library, from its hub or a local folder.
 """
 
 import math

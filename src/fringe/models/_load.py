@@ -84,15 +84,15 @@ def _load_embedded(options: LoadOptions) -> LoadedParts:
     return LoadedParts(_digits.digit_net(), "digits", recipe, _digits.DIGIT_NAMES)
 
 
-#: Every family of specs. The first four are named by their prefix, the others are recognised by their form.
+#: Every family of specs: some are named by their prefix, the others are recognised by their form in ``_family``.
 LOADERS: Mapping[str, Loader] = MappingProxyType(
     {
-        "embedded": Loader("embedded:digits", "the classifier that travels with this package", _load_embedded),
+        "embedded": Loader("embedded:digits", "the classifier that travels with this package", _load_embedded, True),
         "torchvision": Loader(
-            "torchvision:NAME[@WEIGHTS]", "weights by name, random[:SEED] or .safetensors", load_torchvision
+            "torchvision:NAME[@WEIGHTS]", "weights by name, random[:SEED] or .safetensors", load_torchvision, True
         ),
-        "timm": Loader("timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", load_timm),
-        "hf": Loader("hf:NAME[@REVISION]", "a hub repository or a local folder", load_transformers),
+        "timm": Loader("timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", load_timm, True),
+        "hf": Loader("hf:NAME[@REVISION]", "a hub repository or a local folder", load_transformers, True),
         EFFICIENTNET: Loader(
             f"{EFFICIENTNET}[@WEIGHTS]", "for photographs; random[:SEED] or .safetensors", load_efficientnet
         ),
@@ -105,8 +105,6 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         "export": Loader("FILE.pt2", "an exported program; trust_code", load_exported),
     }
 )
-
-_PREFIXES = ("embedded", "torchvision", "timm", "hf")
 
 
 def load_model(
@@ -158,7 +156,7 @@ def load_model(
 def _family(spec: str) -> tuple[str, str]:
     """The family of a spec, and the spec without its prefix."""
     reference = Reference.parse(spec)
-    if reference.rest is not None and reference.head in _PREFIXES:
+    if reference.rest is not None and reference.head in _prefixes():
         return reference.head, reference.rest
     if spec.partition("@")[0] == EFFICIENTNET:
         return EFFICIENTNET, spec
@@ -177,6 +175,10 @@ def _family(spec: str) -> tuple[str, str]:
     raise _unknown(spec)
 
 
+def _prefixes() -> list[str]:
+    return [name for name, loader in LOADERS.items() if loader.is_prefix]
+
+
 def _unknown(spec: str) -> ModelError:
     drive = 2 if re.match(r"[A-Za-z]:[/\\]", spec) else 0  # the colon of a path such as C:\net.py ends no prefix
     prefix, colon, _ = spec[drive:].partition(":")
@@ -189,7 +191,7 @@ def _unknown(spec: str) -> ModelError:
     near, forms = None, f"he forms are {', '.join(loader.form for loader in LOADERS.values())}"
     if colon:
         message = f"{spec!r}: {prefix!r} is neither a family nor an installed module"
-        near = did_you_mean(prefix, _PREFIXES)
+        near = did_you_mean(prefix, _prefixes())
     else:
         message = f"{spec!r} has no family"
         with contextlib.suppress(ModelError):  # torchvision is not installed

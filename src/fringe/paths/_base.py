@@ -1,4 +1,4 @@
-"""What a path is: pure functions over its state; the segments it makes; and what is measured along every path."""
+"""What a path is: pure functions over its state; its segments; the geodesic, and what is measured along a path."""
 
 import math
 from abc import ABC, abstractmethod

@@ -72,9 +72,10 @@ class TrustRegion:
         tau: KL budget of a step in nats; None drops this bound.
         delta_euc: Longest step in input units; None drops this bound.
         delta_logit: Bound (ours) on how far a step moves two logits apart, to first order, in nats: eta <= delta_logit
-            / (max Jv - min Jv). Within d nats KL(p(x + dx) || p(x)) is at most 2 (1 + (d - 1) e^d) / d^2 times its
-            quadratic form (2 at d = 1). The form of a saturated prediction is flat: without this bound a step may be
-            far too long. If the network is not linear within the bound, it shrinks, see :meth:`next_radius`.
+            / (max Jv - min Jv). For steps within d nats, KL(p(x + dx) || p(x)) is at most 2 (1 + (d - 1) e^d) / d^2
+            times its quadratic estimate (2 times at d = 1). For a saturated prediction the estimate is near zero, so
+            without this bound a step may be far too long. If the network is not linear within the bound, it shrinks,
+            see :meth:`next_radius`.
     """
 
     eta_max: float
@@ -115,8 +116,8 @@ class TrustRegion:
         """Adapt the bound on the logits to how linear the network was along the last step.
 
         The error is the range of ``actual - predicted`` over that of ``predicted``; a constant that is added to all
-        logits does not count. Above one half, the bound becomes half of what the step was to do; below a quarter, it
-        doubles.
+        logits does not count. If the error is above 1/2, the next bound is half of the planned change; if it is below
+        1/4, the bound doubles.
 
         Args:
             radius: The bounds (B,) of the last step in nats.
@@ -150,13 +151,14 @@ AT_REFERENCE_BELOW = 1e-6
 Waypoint = Literal["next", "current"]
 Until = Literal["budget", "half", "arrival"]
 
-#: Share of the KL divergence to the reference that until="half" goes on to remove, and that a map needs to be ``ok``.
+#: until="half" goes on until this share of the KL divergence to the reference is gone; the verdict ``ok`` needs the
+#: same share.
 ENOUGH = 0.5
 #: Most steps of until="half", in units of T. docs/results has the measurements.
 HALF_LIMIT = 5
-#: From step T on, until="half" ends where the divergence, at the path's temperature, has not fallen by this share
+#: From step T on, until="half" also stops where the divergence, at the path's temperature, fell by less than this share
+#: within the last ``GAIN_WITHIN * T`` steps.
 LEAST_GAIN = 0.05
-#: over the last steps, in units of T.
 GAIN_WITHIN = 0.5
 #: Share of the largest entropy, log C, that temperature="auto" gives the prediction at the input. docs/results.md has
 #: the measurements.
@@ -179,18 +181,15 @@ class FisherRaoTracking:
         arrival_kl: In nats.
         max_steps: Maximum number of steps of ``"arrival"``.
         reference: A distribution (C,), or one for each image (B, C); uniform when None.
-        feedback: For solve="geodesic": saves the JVP of every step but the first. The Fisher norm of a direction is
-            then ``rho (m^T v)^2``, where rho is exact at the first step (1, its least value, for a model without JVPs)
-            and afterwards multiplied by
-            ``clip(d_FR^2 / (rho (m^T v)^2 eta^2), 1/4, 4) ** feedback``: the square of the distance that the last step
-            made over the square of the predicted one. With ``waypoint="current"`` the first step has no part along the
-            geodesic, so there is nothing to estimate rho from and every step costs its JVP.
-        temperature: Directions, step lengths and waypoints are those of a model with the logits over this number (and
-            of the reference at this temperature). ``"auto"``: the lowest from 1 on, of each image, at which the
-            prediction at the input has half of the largest entropy. The metric of a saturated softmax is zero to
-            rounding: softened, it says where to go, and a factor of all logits does not change the way. How far the
-            path goes (``until``) is measured by the prediction itself. The uniform distribution is the same at every
-            temperature.
+        feedback: For solve="geodesic": estimate the Fisher norm of a direction instead of computing it by a JVP at
+            every step. The estimate is ``rho (m^T v)^2``. At the first step rho is computed (1 for a model without
+            JVPs). After each step it is multiplied by ``clip(d_FR^2 / (rho (m^T v)^2 eta^2), 1/4, 4) ** feedback``:
+            the squared distance made over the squared distance expected. Not used with ``waypoint="current"``: there
+            the first step has no part along the geodesic.
+        temperature: Divide the logits by this number for directions, step lengths and waypoints (the reference too).
+            ``"auto"``: for each image the lowest number from 1 on at which the prediction at the input has half of the
+            largest entropy. Why: where one class has almost all probability, the metric is zero to rounding and gives
+            no direction. The goal of ``until`` is measured without the temperature.
         margin: What the number of steps T is multiplied by before it is rounded up.
         binary: Two classes, the target and the others together (FRInGe-B), take the place of all C.
     """
@@ -269,8 +268,9 @@ class Past(Rows):
         expected: The squared distance (L,) that the step is to make.
         radius: The bound on the logits (L,).
         planned: The change of the logits (L, C) that is to come.
-        level: The divergence (L,) from the reference, at the temperature, when it last fell by ``LEAST_GAIN``.
-        gained: The step (L,) after which it did.
+        level: The divergence (L,) from the reference, at the temperature, at the last step that reduced it by
+            ``LEAST_GAIN``.
+        gained: The number (L,) of that step.
     """
 
     point: Point
@@ -299,7 +299,7 @@ class FisherRaoPath(Path):
     Attributes:
         settings: The settings.
         solver: The solver of a step.
-        has_jvp: Whether the model has JVPs, or they are needed.
+        has_jvp: Whether JVPs can be used: the model has them, or the settings need them.
         scale: s, which broadcasts to (B, *S); None: 1.
     """
 
@@ -325,27 +325,28 @@ class FisherRaoPath(Path):
 
     def init(self, problem: Problem) -> State:
         """Lines 1-4: T, the waypoints s_k, x_0 = x."""
-        at, rows, temperature = self.settings, problem.every_row, None
-        logits, log_q = problem.logits, at.log_reference(problem)
-        if at.binary:
+        settings, rows, temperature = self.settings, problem.every_row, None
+        logits, log_q = problem.logits, settings.log_reference(problem)
+        if settings.binary:
             logits, log_q = (target_rest_logits(z, problem.target) for z in (logits, log_q))
         log_p = log_probabilities(logits)
-        if at.step.clamp:
+        if settings.step.clamp:
             log_p = log_p.clamp_min(math.log(LEAST_START)).log_softmax(-1)
-        if at.temperature == "auto":
+        if settings.temperature == "auto":
             temperature = softening_temperature(logits, AUTO_ENTROPY)
-        elif at.temperature != 1.0:
-            temperature = torch.full_like(logits[:, 0], at.temperature, dtype=torch.float64)
+        elif settings.temperature != 1.0:
+            temperature = torch.full_like(logits[:, 0], settings.temperature, dtype=torch.float64)
         geodesic = Geodesic.between(log_p, log_q, temperature)
-        total = at.schedule(geodesic.length)
+        total = settings.schedule(geodesic.length)
         start_kl = kl(log_p, geodesic.log_q)
+        goal = (1.0 - ENOUGH) * start_kl if settings.until == "half" else torch.full_like(start_kl, settings.arrival_kl)
         return State(
             path=rows,
             image=rows,
             step=torch.zeros_like(rows),
             total=total,
-            limit=at.limit(1.0) * (torch.ones_like(total) if self.open_ended else total),
-            goal=(1.0 - ENOUGH) * start_kl if at.until == "half" else torch.full_like(start_kl, at.arrival_kl),
+            limit=settings.limit(1.0) * (torch.ones_like(total) if self.open_ended else total),
+            goal=goal,
             geodesic=geodesic,
         )
 
@@ -384,7 +385,7 @@ class FisherRaoPath(Path):
             if self.settings.step.solve != "diffusion":  # a control, which does not aim at the reference
                 near = near | (state.step - self._gain(state, soft)[1] >= GAIN_WITHIN * state.total)
             near = near & (state.step >= state.total)
-        if state.past is not None:  # from step T on the waypoint is the last: a step of zero is followed by the same
+        if state.past is not None:  # from step T on the waypoint stays: after a step of length zero all later are zero
             near = near | ((state.past.stats[:, 3] == 0) & (state.step > state.total))
         return near
 
@@ -398,30 +399,31 @@ class FisherRaoPath(Path):
 
     def move(self, problem: Problem, state: State, here: Here, more: Jacobian) -> State:
         """Lines 7-12: the direction v_k, its length eta_k, x_{k+1}. A path that ends has v = 0."""
-        at, past, go, x, jacobian = self.settings, state.past, here.goes_on, here.point.x, more
-        log_p = torch.where(go[:, None], here.soft, uniform_log_probs(here.soft))
+        settings, past, x, jacobian = self.settings, state.past, here.point.x, more
+        continues = here.goes_on
+        log_p = torch.where(continues[:, None], here.soft, uniform_log_probs(here.soft))
         ahead = state.geodesic.at((state.step + 1) / state.total)
-        s = ahead if at.waypoint == "next" else here.waypoint  # the text's s_{k+1}, or the algorithm's s_k
-        s = torch.where(go[:, None], s, sqrt_chart(log_p))
+        s = ahead if settings.waypoint == "next" else here.waypoint  # the text's s_{k+1}, or the algorithm's s_k
+        s = torch.where(continues[:, None], s, sqrt_chart(log_p))
         y = x if past is None or past.y is None else past.y
 
         # 7-9: L_k = 1 - <sqrt p_k, s>, g_k its gradient, (G + lambda I + gamma_step L'L) v = g_k + gamma_prior L'L x
         solved = self.solver.direction(
-            jacobian, log_p, s, torch.where(batch_view(go, y), y, 0.0), None if past is None else past.direction
+            jacobian, log_p, s, torch.where(batch_view(continues, y), y, 0.0), None if past is None else past.direction
         )
         v, part = solved.v, solved.geodesic_norm_squared
         dx = v if self.scale is None else self.scale[state.image] * v
 
         # line 10: n_k^2 = v^T G v, by a JVP, or learnt: rho (m^T v)^2
         u, rho, n2 = None, None, torch.zeros_like(log_p[:, 0])
-        if at.exact_norm and part is not None:
+        if settings.exact_norm and part is not None:
             n2 = part
-        if at.needs_jvp and self.has_jvp and not (at.estimates_norm and past is not None):
+        if settings.needs_jvp and self.has_jvp and not (settings.estimates_norm and past is not None):
             # v^T (b - R v) would cost no JVP, but where R dominates it is a difference of large numbers
             u = jacobian.jvp(v).to(log_p.dtype)
             n2 = fisher_norm_squared(log_p.exp(), u)
-        if at.estimates_norm and part is not None:
-            if u is not None:  # m m^T <= G: at least 1, its value where nothing says more
+        if settings.estimates_norm and part is not None:
+            if u is not None:  # rho is at least 1, because m m^T <= G; 1 where (m^T v)^2 is zero
                 rho = torch.where(part > 0, n2 / part, 1.0)
             else:
                 rho = torch.ones_like(part) if past is None else self._learnt(past, here.soft)
@@ -429,12 +431,12 @@ class FisherRaoPath(Path):
 
         # lines 11-12: eta_k = min(eta_max, sqrt(2 tau / n^2), delta / |s v|), x_{k+1} = x_k - eta_k s v_k
         norm, radius = inner_product(dx, dx).sqrt(), None
-        if at.trust.delta_logit is not None:
-            radius = torch.full_like(n2, at.trust.delta_logit)
+        if settings.trust.delta_logit is not None:
+            radius = torch.full_like(n2, settings.trust.delta_logit)
             if past is not None and past.radius is not None:
-                radius = at.trust.next_radius(past.radius, past.planned, here.soft - past.soft)
+                radius = settings.trust.next_radius(past.radius, past.planned, here.soft - past.soft)
         level, gained = self._gain(state, here.soft)
-        eta, bound = at.trust.step(n2, norm, None if u is None else spread(u), radius)
+        eta, bound = settings.trust.step(n2, norm, None if u is None else spread(u), radius)
         stats, size = (
             [solved.cg, torch.stack([eta * norm, eta, bound.to(eta.dtype)], 1)],
             batch_view(eta.to(x.dtype), x),
@@ -448,7 +450,7 @@ class FisherRaoPath(Path):
             waypoint=ahead,
             stats=torch.cat(stats, 1),
             y=None if self.scale is None else y - size * v,
-            direction=v if at.step.warm_start and at.step.solve == "natural" else None,
+            direction=v if settings.step.warm_start and settings.step.solve == "natural" else None,
             rho=rho,
             expected=None if rho is None else n2 * eta.square(),
             radius=None if u is None else radius,

@@ -1,4 +1,5 @@
-"""Attribution maps as images: what of an array is drawn, the heat map over the image, and the signed map."""
+"""Attribution maps as images: what of an array is drawn, the heat map over the image, the signed map; the path as a
+strip of images, and variants of a map."""
 
 from collections.abc import Sequence
 from typing import Any

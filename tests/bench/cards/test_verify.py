@@ -186,7 +186,7 @@ def test_a_setting_that_is_an_array_is_measured_and_another_that_is_no_plain_dat
     card = verify(Weighted(steps=2, weight=object()), n=1, scenes=("difull",), checks=False)
     assert card.measurements == ()
     assert set(card.skipped.values()) == {
-        "methods: a setting of type object names no result; its record must be plain data: numbers, texts, lists and "
+        "methods: a setting of type object cannot be stored; its record must be plain data: numbers, texts, lists and "
         "tables of them"
     }
 

@@ -185,6 +185,10 @@ def test_an_image_that_changed_is_left_to_the_next_run(tmp_path):
     [
         ({"scene": "gridpgg"}, "did you mean 'gridpg'"),
         ({"scene": "gridpg", "target": 3}, "target: got 3 with a scene"),
+        (
+            {"scene": "gridpg", "sample": False},
+            "sample: got False with a scene, which draws its examples; leave it out",
+        ),
         ({"metrics": "mass_inside", "data": "embedded:digits"}, "metrics: mass_inside: it is not known what"),
         ({"scene": "gridpg", "set": {"gridpg.cells": 1}}, "cells: got '1', expected a whole number of at least 2"),
         ({"scene": "gridpg", "set": {"difull.cells": 2}}, "'difull' is not compared here"),

@@ -13,6 +13,8 @@ from fringe import METRICS, FRInGe, FringeError, InputError, Insertion, Integrat
 from fringe.attribution import PRESET_FORMAT, get_method
 from fringe.bench.experiments import ExperimentSpec, _plan, build_plan
 from fringe.bench.experiments import resolve as look
+from fringe.data import find_inputs
+from fringe.inputs import content_digest
 
 SMALL = {"methods": ("ig",), "metrics": ("sparseness",)}
 
@@ -283,6 +285,17 @@ def test_a_tuned_preset_sets_its_method_and_explicit_settings_come_last(tmp_path
     preset(tmp_path / "other.json", "resnet18")
     with pytest.raises(InputError, match=r"was tuned for 'resnet18'; the models are digits"):
         plan_of(preset=str(tmp_path / "other.json"), methods="fringe")
+
+
+def test_given_images_that_a_preset_was_tuned_on_are_left_out(tmp_path):
+    digests = [content_digest(ref) for ref in find_inputs(["embedded:digits:0:3"])]
+    path = str(preset(tmp_path / "tuned.json", images=digests[:1]))
+    given = {"preset": path, "methods": "fringe", "data": "embedded:digits:0:3", "n": 1, "sample": False}
+    (image,) = look(plan_of(**given)).manifest.images
+    assert image["digest"].startswith(digests[1])
+    preset(tmp_path / "tuned.json", images=digests)
+    with pytest.raises(InputError, match="data: a setting was tuned on all of them; name other images"):
+        look(plan_of(**given))
 
 
 def test_auto_is_the_papers_setting_or_says_that_there_is_none():

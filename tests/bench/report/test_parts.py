@@ -152,7 +152,17 @@ def test_a_reason_that_methods_share_is_one_row(tmp_path):
     write_report(runs.store_of(tmp_path / "run", about, scores), tmp_path / "out")
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert "| net | fringe, ig | 1 | no image |\n| net | ig | 1 | gone |" in text
-    assert "named by their content; 1 more image cannot be read." in text
+    assert "photos, drawn by seed 0 and named by their content; 1 more image cannot be read." in text
+
+
+def test_images_in_their_order_are_not_called_drawn(tmp_path):
+    about = runs.manifest(("fringe",), ("insertion",), 2)
+    about = replace(about, plan={**about.plan, "sample": False})
+    scores = {("net", "fringe", "insertion"): [0.1, 0.2]}
+    write_report(runs.store_of(tmp_path / "run", about, scores), tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "2 images of photos, the first ones in their order and named by their content." in text
+    assert "drawn by seed" not in text
 
 
 def test_verdicts_are_counted_by_image():

@@ -54,8 +54,8 @@ class Job:
         return TaskRunner(self.resolved, device=self.device, batch_size=self.batch_size)
 
 
-#: Computed and committed, in part at least; left to a later run; committed by another run; being computed by another
-#: run; set aside.
+#: done: computed and stored, at least in part; left: for a later run; cached: another run stored it; locked: another
+#: run computes it now; crashed: set aside.
 State = Literal["done", "left", "cached", "locked", "crashed"]
 
 

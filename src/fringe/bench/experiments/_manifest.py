@@ -34,7 +34,7 @@ from fringe.inputs import (
 )
 from fringe.models import Answers, LoadedModel, rounding_of
 
-#: Raised when a change of this library moves numbers that are stored under the same names.
+#: Increase this number when a change of the library changes numbers that are stored under the same keys.
 SCHEMA = 1
 
 
@@ -47,9 +47,8 @@ def map_setting(
     references: tuple[str, ...] | None = None,
     code: str | None = None,
 ) -> dict[str, Any]:
-    """All that shapes a method's map on a model, but the image, as plain data that JSON returns unchanged; its
-    :func:`digest` is the key. Neither the batch size, the device nor the engine is in it: they move a number by
-    rounding alone.
+    """Everything but the image that shapes a method's map, as plain JSON data; its :func:`digest` is the key. Neither
+    the batch size, the device nor the engine is in it: they move a number by rounding alone.
 
     ``model`` holds its architecture, the digests of weights and structure, and the preprocessing with the rule for
     turned photos; ``method`` its record; ``references`` the digests of the reference images, for a method that uses
@@ -66,7 +65,7 @@ def _as_plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     hint = "its record must be plain data: numbers, texts, lists and tables of them"
-    raise InputError(f"a setting of type {type(value).__name__} names no result", argument="methods", hint=hint)
+    raise InputError(f"a setting of type {type(value).__name__} cannot be stored", argument="methods", hint=hint)
 
 
 def without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,8 +75,8 @@ def without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[
         return {name: value for name, value in new[part].items() if name in previous[part]}
 
     methods = {
-        model: {name: method for name, method in counts.items() if name in previous["methods"][model]}
-        for model, counts in new["methods"].items()
+        model: {name: method for name, method in named.items() if name in previous["methods"][model]}
+        for model, named in new["methods"].items()
         if model in previous["methods"]
     }
     limits: dict[str, int] = {}
@@ -100,7 +99,7 @@ def _limit(plan: Mapping[str, Any], metric: str) -> int:
 
 
 #: Images whose logits are stored for each model.
-IMAGES = 4
+IMAGES_WITH_LOGITS = 4
 
 
 def first_logits(
@@ -113,7 +112,7 @@ def first_logits(
     Raises TransientError if memory or the device fails."""
     classifier, logits = Classifier(model.module, output=model.output), dict[str, Tensor]()
     for picture in pictures:
-        if len(logits) == IMAGES:
+        if len(logits) == IMAGES_WITH_LOGITS:
             break
         try:
             x, _ = open_entry(picture, model, exif)
@@ -153,8 +152,8 @@ def sample_examples(
     exclude: Iterable[str],
     digest: Callable[[Any], str],
 ) -> ImageSample:
-    """The examples of scenes by label, made of ``images`` in their order, each with all of its ``networks`` and its
-    number of examples in ``counts``; none is made of an image whose digest is in ``exclude``.
+    """Draw the examples of each scene: ``counts[label]`` of them, for all of its ``networks``, made of ``images`` in
+    their order without those whose digests are in ``exclude``.
 
     The name of an example is the ``digest`` of the settings of its scene, the example, and the content of
     its images. Raises InputError if a scene has fewer examples.
@@ -269,7 +268,7 @@ class Resolved:
     logits: Mapping[str, Answers] = field(default_factory=dict[str, Answers])
 
 
-#: From a plan, the images that are given and the models by label to the images of the plan and its references.
+#: Draws images: from the plan, the given images and the models by label, to the images of the plan and the references.
 Draw = Callable[[Plan, Sequence[ImageRef], Mapping[str, LoadedModel]], tuple[ImageSample, tuple[ImageEntry, ...]]]
 
 
@@ -284,7 +283,7 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
     if plan.data or not plan.scenes:  # once: a folder may hold very many
 
         def ignore(argument: str, error: Exception) -> None:
-            """A comparison names itself what leads to none."""
+            """Do nothing: a comparison reports such inputs itself."""
 
         refs = find_images(plan.data) if plan.sample else list(find_inputs(plan.data, on_error=ignore))
     loaded = {model.label: model.source.load(images=refs) for model in plan.models} if plan.scenes else {}
@@ -312,7 +311,7 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
     ordered = sorted(drawn.pictures, key=lambda picture: picture.digest not in known)
     pictures = {model.label: [one for one in ordered if one.label == model.scene] for model in plan.models}
     first = {name: first_logits(one, pictures[name], plan.exif) for name, one in loaded.items()} if logits else {}
-    for label, answers in first.items():  # before all scores fail
+    for label, answers in first.items():  # refuse it now: every score would fail later
         classes = {len(values) for values in answers.values.values() if bool(values.isfinite().all())}
         if isinstance(plan.target, int) and classes and plan.target >= max(classes):
             message = f"class {plan.target} does not exist; the model {label} has classes 0 to {max(classes) - 1}"
@@ -325,10 +324,11 @@ def _drawn(
 ) -> tuple[ImageSample, tuple[ImageEntry, ...]]:
     """The images of a plan, sampled of ``refs`` or made by its scenes, and the references."""
     given = refs if plan.references is None else find_images([plan.references], "references")
-    given = [] if not plan.sample and given == refs and len(refs) == 1 else given
+    if not plan.sample and given == refs and len(refs) == 1:  # a single given image is no reference for itself
+        given = []
     references = choose_references(given, plan.seed)
     if not plan.sample:
-        return given_images(refs[: plan.n]), references
+        return given_images(refs, plan.n, plan.exclude), references
     if not plan.scenes:
         how = {"holdout": plan.holdout, "labels": plan.target == "label"}
         return sample_images(plan.data, plan.n, plan.seed, plan.exclude, refs=refs, **how), references
@@ -374,7 +374,7 @@ def versions() -> dict[str, str]:
 
 
 def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
-    """What of a model shapes the numbers; how its output is read, where that was given."""
+    """The facts about a model that change numbers; with how its output is read, where that was given."""
     return {
         "architecture": model.architecture,
         "weights": model.digest[:32],

@@ -341,13 +341,16 @@ LOCALISATION = ("mass_inside", "mass_inside:smooth", "rank_accuracy", "expected_
 
 
 def _check_truth(spec: ExperimentSpec, scenes: Mapping[str, Scene], metrics: Mapping[str, Metric]) -> None:
-    """Raise InputError for a metric that needs a scene where there is none, and for a class where a scene sets it."""
+    """Raise InputError for a metric that needs a scene where there is none, and for what a scene decides itself: the
+    class, and to draw."""
     lacking = [label for label, metric in metrics.items() if metric.requires_truth and not scenes]
     if lacking:
         hint = f"name a scene, such as scene='gridpg'; known: {', '.join(SCENES)}"
         raise InputError(f"{', '.join(lacking)}: it is not known what the model uses", argument="metrics", hint=hint)
     if scenes and "target" in spec.model_fields_set:
         raise InputError(f"got {spec.target!r} with a scene, which sets the explained class itself", argument="target")
+    if scenes and not spec.sample:
+        raise InputError("got False with a scene, which draws its examples", argument="sample", hint="leave it out")
 
 
 def configured(method: str | Attributor) -> Attributor:

@@ -127,10 +127,8 @@ def _images(manifest: Manifest) -> str:
         if plan["exif"] == "transpose"
         else "read as they are stored; their EXIF orientation is ignored"
     )
-    return (
-        f"{count} images of {', '.join(plan['data'])}, drawn by seed {plan['seed']} and named by their content{lost}. "
-        f"Photos are {turned}."
-    )
+    how = f"drawn by seed {plan['seed']}" if plan.get("sample", True) else "the first ones in their order"
+    return f"{count} images of {', '.join(plan['data'])}, {how} and named by their content{lost}. Photos are {turned}."
 
 
 def _pairs(record: Mapping[str, Any]) -> str:
