@@ -28,7 +28,7 @@ from fringe.evaluation import estimate
 from fringe.geometry import geodesic
 from fringe.models import load_model
 from fringe.plots import blend
-from fringe.plots._trajectory import amplified
+from fringe.plots._maps import amplified
 
 IMAGES, OUT = Path(__file__).parents[1] / "docs" / "images", Path("out", "figures")
 #: Photographs in packages that may be shown here: docs/figures.md has their authors and licences.

@@ -41,8 +41,8 @@ def store(picture: Path, name: str, width: int | None = None) -> None:
     image.save(IMAGES / f"{name}.webp", quality=88, method=6)
 
 
-def photograph_app(page: Page, url: str) -> None:
-    """Explain a photograph in the app, then compare two methods on it, and take a picture of both."""
+def photograph_app(page: Page, url: str, folder: Path) -> None:
+    """Explain a photograph in the app, then compare two methods on it; take a picture of both, by way of ``folder``."""
     page.set_default_timeout(240_000)
     page.goto(url)
     page.get_by_role("button", name="coffee").click()
@@ -50,12 +50,14 @@ def photograph_app(page: Page, url: str) -> None:
     page.get_by_role("button", name="Explain", exact=True).click()
     page.frame_locator("iframe.fringe-page").get_by_role("heading", level=1).wait_for()
     page.wait_for_timeout(2000)  # the frame takes the height of its page
-    page.screenshot(path=IMAGES / "app.png", full_page=True)
+    page.screenshot(path=folder / "app.png", full_page=True)
+    store(folder / "app.png", "app")
     page.get_by_role("tab", name="Compare").click()
     page.get_by_role("button", name="Compare", exact=True).click()
     page.get_by_role("button", name="Download scores (CSV)").wait_for()
     page.wait_for_timeout(1000)
-    page.screenshot(path=IMAGES / "app-compare.png", full_page=True)
+    page.screenshot(path=folder / "app.png", full_page=True)
+    store(folder / "app.png", "app-compare")
 
 
 def main() -> None:
@@ -83,7 +85,7 @@ def main() -> None:
             assert app.stdout is not None
             url = next(word for line in app.stdout for word in line.split() if word.startswith("http://127.0.0.1"))
             # high enough for the whole page: a frame is drawn only where it is seen
-            photograph_app(browser.new_page(viewport={"width": 1400, "height": 1500}), url)
+            photograph_app(browser.new_page(viewport={"width": 1400, "height": 1500}), url, out)
             app.terminate()
         browser.close()
 

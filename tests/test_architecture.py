@@ -93,6 +93,18 @@ def imports(path: Path) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("folder", ["scripts", "benchmarks", "examples", "docs"])
+def test_programs_beside_the_package_import_what_exists(folder):
+    """Most of them run by hand, and a module that moved would be missed by no other test."""
+    files = [path for path in (PACKAGE.parents[1] / folder).rglob("*.py") if not {"gallery", "_build"} & {*path.parts}]
+    names = {name for path in files for name in imports(path) if name.startswith("fringe.")}
+    assert names
+    for name in sorted(names):
+        module, _, attribute = name.rpartition(".")
+        if importlib.util.find_spec(module) is None or not hasattr(importlib.import_module(module), attribute):
+            assert importlib.util.find_spec(name) is not None, name
+
+
 def internal(path: Path) -> set[str]:
     """The package's own modules that a file imports, each by its longest name that is a module."""
     known = modules()
