@@ -169,11 +169,11 @@ def explained_inputs(
     else:
         x, arguments = _named_inputs(inputs, args, kwargs)
     if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-        hint = (
-            "pass what the model takes besides as forward_args or forward_kwargs, or all of it by name in a dictionary"
-        )
+        several = isinstance(cast(object, x), (tuple, list))
+        hint = "pass what the model takes besides as forward_args or forward_kwargs, or all by name in a dictionary"
+        alone = "pass torch.from_numpy(x).float(), prepared for the model; pictures and paths go to fringe.explain"
         message = f"expected a torch.Tensor (B, *S), got {type(x).__name__}"
-        raise InputError(message, argument="inputs", hint=hint if isinstance(cast(object, x), (tuple, list)) else None)
+        raise InputError(message, argument="inputs", hint=hint if several else alone)
     if x.dim() < 2 or x.numel() == 0:
         raise InputError(
             f"got shape {tuple(x.shape)}, expected a batch (B, *S) with at least one image",

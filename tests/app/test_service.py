@@ -118,10 +118,11 @@ def test_a_comparison_has_control_maps_and_says_which_look_at_the_model(digit):
     controls += ["power(1.5):fringe:preview", "centre_prior:fringe:preview"]
     assert list(dict.fromkeys(name for name, _ in scores(result))) == ["fringe:preview", "ig", *controls]
     assert [path.suffix for path in result.files] == [".csv", ".npz", ".png"]
-    said = "Controls do not look at the model"
-    assert f"{said}; only diffusion runs it" in result.html
+    said = "Zero, random, uniform and edge do not look at the model"
+    own = "power and centre_prior are a method's own map"
+    assert f"{said}; diffusion follows a path that ignores it; {own}" in result.html
     other = compare(*digit, "ig", "smoothgrad")
-    assert f"{said} (those made of a method's own map show what sharpening and the centre gain). A score" in other.html
+    assert f"{said}; {own}, made sharper or moved to the centre. A score" in other.html
     assert '<th scope="row">Integrated Gradients</th>' in other.html  # as the list of methods calls it
 
 

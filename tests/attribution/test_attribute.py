@@ -74,6 +74,7 @@ def test_inputs_at_the_door():
         (torch.zeros(0, 3, 4, 4), "at least one image"),
         (torch.zeros(1, 3, 4, 4, dtype=torch.uint8), "expected floating point"),
         ([1.0], "expected a torch.Tensor"),
+        (torch.ones(1, 3).numpy(), r"got ndarray; pass torch.from_numpy"),
     ):
         with pytest.raises(fringe.InputError, match=message):
             fringe.attribute(model, bad)

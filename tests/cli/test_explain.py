@@ -111,6 +111,7 @@ def test_nothing_done_is_exit_code_1(tmp_path):
         assert result.exit_code == 1
         assert result.stderr.startswith("error: ")
         assert source in result.stderr
+        assert "verdict: of the sum" not in result.stdout  # there is no map
 
 
 def test_logits_that_are_not_finite_fail_their_image_only(tmp_path):

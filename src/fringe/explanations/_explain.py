@@ -58,7 +58,8 @@ def describe_explanations(document: Mapping[str, Any]) -> list[str | Table]:
     parts: list[str | Table] = [Table(names, rows)]
     if len(entries) > SHOWN_IMAGES:
         parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
-    parts.append("verdict: of the sum of a map; whether the map marks the right parts of the input is not checked")
+    if any("error" not in entry for entry in entries):
+        parts.append("verdict: of the sum of a map; whether the map marks the right parts of the input is not checked")
     return [*parts, *([f"reused from an earlier run: {reused}"] if reused else [])]
 
 
