@@ -165,7 +165,9 @@ def test_the_keyboard_alone_is_enough_and_shows_where_it_is(visit, server):
     assert method.evaluate("e => getComputedStyle(e).outlineWidth") == "2px"
     visited.page.keyboard.press("ArrowDown")
     visited.page.keyboard.press("Enter")
+    expect(method).to_have_value(re.compile("preview"))
     visited.page.keyboard.press("Tab")
+    expect(visited.page.get_by_role("button", name="Explain", exact=True)).to_be_focused()
     visited.page.keyboard.press("Enter")
     expect(explanation(visited).get_by_role("heading", level=1)).to_contain_text("3")
 
