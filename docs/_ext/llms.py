@@ -53,9 +53,12 @@ def _below(env: BuildEnvironment, page: str) -> Iterator[str]:
 
 
 def _about(env: BuildEnvironment, page: str, most: int = LONGEST) -> str:
-    """The first paragraph of a page that is no part of a list or a table, cut after a sentence or a word."""
+    """The first paragraph of a page that is no part of a list or a table, and no note on files or links (whose titles
+    are not known here), cut after a sentence or a word."""
     for paragraph in env.get_doctree(page).findall(nodes.paragraph):
-        if isinstance(paragraph.parent, nodes.section) and (said := " ".join(paragraph.astext().split())):
+        said = " ".join(paragraph.astext().split())
+        is_note = said.startswith("(") or " yours" in said or ": ." in said or ": )" in said
+        if isinstance(paragraph.parent, nodes.section) and said and not is_note:
             if len(said) <= most:
                 return said
             whole = said[:most].rpartition(". ")[0]
