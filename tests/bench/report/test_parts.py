@@ -105,7 +105,8 @@ def test_curves_of_images_of_different_sizes_are_brought_to_one_length():
     found = runs.results(
         about, {("net", "ig", "insertion"): [0.5, 0.5, 0.5]}, curves=lambda m, k, i: (("normalised", lines[i]),)
     )
-    stack = stacked(found.curves("net", "ig", {"insertion": "normalised"})["insertion"])
+    lines = found.details("net", "ig", {"insertion": "curve/normalised"})["insertion"]
+    stack = stacked(list(lines.values()))
     np.testing.assert_allclose(stack[0], [0, 0.25, 0.5, 0.75, 1])
     np.testing.assert_allclose(stack[1], lines[1])
     np.testing.assert_array_equal(np.isnan(stack[2]), [False, True, False, False, False])

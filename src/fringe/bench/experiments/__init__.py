@@ -21,8 +21,8 @@ from fringe.bench.experiments._plan import (
 )
 from fringe.bench.experiments._probe import ProbeOptions
 from fringe.bench.experiments._ray import RayExecutor
-from fringe.bench.experiments._records import ScoreRecord, StoredMap
-from fringe.bench.experiments._results import Results, read_results, results_from, results_of
+from fringe.bench.experiments._records import StoredMap
+from fringe.bench.experiments._results import Results, read_results
 from fringe.bench.experiments._run import (
     TRIAL,
     Interrupted,

@@ -9,8 +9,8 @@ from typing import Any, Literal, cast
 import torch
 
 from fringe.bench.experiments._database import encoded, to_json
-from fringe.bench.experiments._manifest import Resolved, versions
-from fringe.bench.experiments._records import StoredMap, StoredTask
+from fringe.bench.experiments._manifest import Resolved
+from fringe.bench.experiments._records import StoredMap
 from fringe.bench.experiments._runner import TaskResult, TaskRunner
 from fringe.bench.experiments._tasks import Task
 from fringe.errors import FringeError
@@ -214,12 +214,11 @@ class Probe:
             seconds -= sum(timed.seconds for timed in self._timed.values())
             passes = [sum(stored.metadata[name] for stored in result.maps.values()) for name in PASSES]
         scores, began = {label: timed.seconds for label, timed in self._timed.items()}, self._clock()
-        shared = {**task.shared(manifest), "versions": versions(), "map_versions": []}
-        file = 0.0
-        if result.rows:
-            made = StoredTask.of(result.rows, shared)
-            numbers, notes, details = map(len, encoded(made))
-            file, shared = stored_bytes(numbers + notes) + stored_bytes(details), made.shared
+        file, shared = 0.0, 0.0
+        if result.scores is not None:
+            numbers, notes, details = map(len, encoded(result.scores))
+            file = stored_bytes(numbers + notes) + stored_bytes(details)
+            shared = stored_bytes(len(to_json(result.scores.shared)))
         stored = sum(stored_bytes(len(one.to_bytes())) for one in (maps or result.maps).values())
         return _Sample(
             images=len(images),
@@ -229,7 +228,7 @@ class Probe:
             passes=passes,
             fraction=self._fraction,
             file_bytes=file,
-            shared_bytes=stored_bytes(len(to_json(shared))),
+            shared_bytes=shared,
             map_bytes=stored,
         )
 

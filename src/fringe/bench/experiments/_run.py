@@ -35,13 +35,12 @@ from fringe.bench.experiments._manifest import Resolved, resolve, with_methods, 
 from fringe.bench.experiments._places import warn
 from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._ray import RayExecutor
-from fringe.bench.experiments._records import ScoreRecord
-from fringe.bench.experiments._results import Results, results_from, results_of
+from fringe.bench.experiments._records import StoredTask
+from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import CRASH, PLAN, Store
 from fringe.bench.experiments._tasks import (
-    Key,
     KeySet,
     Requirements,
     Task,
@@ -194,7 +193,7 @@ def run_experiment(
         finished = run_plan(plan, root, how, callbacks)
     if finished.cause is not None:
         raise finished.cause
-    return results_of(Store(root, create=False), finished.resolved.manifest)
+    return Results(finished.resolved.manifest, Store(root, create=False))
 
 
 @contextlib.contextmanager
@@ -227,15 +226,15 @@ def run_in_memory(
 ) -> Results:
     """Compute all tasks of a resolved plan in this process, and store nothing."""
     progress = progress or Progress()
-    runner, records = TaskRunner(resolved, device=device, batch_size=batch_size), dict[Key, ScoreRecord]()
+    runner, done = TaskRunner(resolved, device=device, batch_size=batch_size), list[StoredTask]()
     tasks = pending_tasks(resolved.manifest, (), resolved.plan.shard)
     progress.began(resolved, tasks)
     for task in tasks:
         result = runner.perform(task)
-        records |= {record.key: record for record in result.rows}
-        failed = {record.image for record in result.rows if record.status != "ok"}
-        progress.ended(TaskReport(task, "left" if result.left else "done", len(failed), left=result.left))
-    return results_from(resolved.manifest, records)
+        done += [] if result.scores is None else [result.scores]
+        failed = 0 if result.scores is None else result.scores.failed_images
+        progress.ended(TaskReport(task, "left" if result.left else "done", failed, left=result.left))
+    return Results(resolved.manifest, None, done)
 
 
 @dataclass(frozen=True)
@@ -422,7 +421,7 @@ def describe_run(result: RunResult, store: Store) -> list[tuple[Level, str]]:
     if result.log.failed or result.failed_before or result.set_aside:
         crashed = {report.task.key for report in reports if report.state == "crashed"}
         crashes = [record for key, record in store.records(CRASH).items() if key in crashed]
-        failures = results_of(store, manifest).failures().to_dicts()
+        failures = Results(manifest, store).failures().to_dicts()
         lines.extend(("error", line) for line in describe_failures(failures, [*result.set_aside, *crashes], SHOWN))
     versions = mixed(versions_of(store.tasks(), manifest))
     lines.extend(("warning", f"results of several versions are mixed: {line}") for line in versions)
@@ -454,7 +453,7 @@ def read_status(run: Path) -> dict[str, Any]:
     tasks, plans = store.tasks(), manifests(store)
     unused = orphaned(tasks, plans.values())
     quarantined = crashes(store, tasks)
-    results = {name: results_of(store, manifest, tasks) for name, manifest in plans.items()}
+    results = {name: Results(manifest, store, tasks) for name, manifest in plans.items()}
     return {
         "run": str(run),
         "plans": {

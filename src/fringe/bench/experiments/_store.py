@@ -25,7 +25,7 @@ from fringe._process import fate_of, process_name
 from fringe._urls import url_of
 from fringe.bench.experiments._database import FULL, FULL_REMOTE, MAPS_SUFFIX, SUFFIX, Reader, Writer, close
 from fringe.bench.experiments._places import Bucket, Folder, is_database, warn, writer_of
-from fringe.bench.experiments._records import Details, ScoreRecord, StoredMap, StoredTask
+from fringe.bench.experiments._records import Details, StoredMap, StoredTask
 from fringe.bench.experiments._shapes import CRASH, LOGITS, VOID, Damaged, record_problem
 from fringe.bench.experiments._shapes import PLAN as PLAN
 from fringe.errors import InputError
@@ -340,11 +340,9 @@ class Store(AbstractContextManager["Store"]):
 
     # What is written
 
-    def commit(self, rows: Sequence[ScoreRecord], shared: Mapping[str, Any]) -> None:
-        """Store the records of a task, and JSON data about it, or nothing of it. Raises StoreFull if there is no
-        space."""
+    def commit(self, task: StoredTask) -> None:
+        """Store a task, or nothing of it. Raises StoreFull if there is no space."""
         with self._mutex:
-            task = StoredTask.of(rows, shared)
             self._writer(SUFFIX).commit(task, self._now())
             if isinstance(self.files, Bucket):
                 self.files.write(f"done/{task.key}", str(task.failed_images).encode())

@@ -237,9 +237,9 @@ def curves(results: Results, table: ScoreTable) -> dict[str, Figure]:
     known = [column for column in table.columns if any(_metric(column) in metrics for _, metrics in families.values())]
     means: dict[str, dict[str, MeanCurve]] = {column.label: {} for column in known}
     for method in table.methods[:MAX_SERIES] if known else ():  # all metrics of a method are read at once
-        lines = results.curves(table.model, method, {column.label: _curve(column)[0] for column in known})
+        lines = results.details(table.model, method, {c.label: f"curve/{_curve(c)[0]}" for c in known})
         for label, curves in lines.items():
-            mean = MeanCurve.of(stacked(curves)) if curves else None
+            mean = MeanCurve.of(stacked(list(curves.values()))) if curves else None
             if mean is not None:
                 means[label][method] = mean
     drawn: dict[str, Figure] = {}

@@ -118,6 +118,7 @@ def chance_of(results: Results, models: Sequence[str], metric: str) -> float:
             results.methods(model), key=lambda method: int(np.isfinite(results.scores(model, method, metric)).sum())
         )
 
-    rows = [row for model in models for row in results.cell(model, scored(model), metric).rows]
-    known = np.array([dict(row.extras).get("chance", math.nan) for row in rows if row is not None])
+    name = {metric: "extra/chance"}
+    columns = [results.details(model, scored(model), name)[metric].values() for model in models]
+    known = np.array([values[0] for column in columns for values in column])
     return float(known[np.isfinite(known)].mean()) if np.isfinite(known).any() else math.nan
