@@ -21,6 +21,7 @@ from fringe.evaluation._evaluator import (
     make_maps,
     map_controls,
     one_by_one,
+    planned_work,
     with_controls,
 )
 from fringe.evaluation._resampling import LEVEL, RESAMPLES

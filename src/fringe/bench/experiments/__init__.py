@@ -1,7 +1,7 @@
 """Experiments: methods compared under metrics on many images, stored, resumed and summarised."""
 
 from fringe._urls import url_of
-from fringe.bench.experiments._estimate import MethodCost, RunEstimate, describe_excess, estimate_run, estimate_tasks
+from fringe.bench.experiments._estimate import MethodCost, RunEstimate, estimate_run, estimate_tasks
 from fringe.bench.experiments._executors import Executor, ProcessExecutor, RunLog, SerialExecutor, TaskReport
 from fringe.bench.experiments._manifest import (
     Manifest,
@@ -16,7 +16,6 @@ from fringe.bench.experiments._plan import (
     PlanModel,
     build_plan,
     configured,
-    planned_work,
     planned_work_of,
 )
 from fringe.bench.experiments._probe import ProbeOptions
