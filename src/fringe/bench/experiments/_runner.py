@@ -1,6 +1,6 @@
-"""Compute tasks: maps and scores of some images by one method, as records."""
+"""Compute tasks: maps and scores of some images by one method, as they are stored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -69,13 +69,8 @@ class _ImageBatch:
         return [_ImageBatch([image], self.subject.select([i]), [p]) for i, (image, p) in of_images]
 
 
-@dataclass(frozen=True)
-class _FailedImage:
-    """An image without a score, and why; ``status`` is None where the reason may pass, so that nothing is recorded."""
-
-    image: str
-    status: Status | None
-    error: str
+#: Images without a score, by digest: a status and why; no status where the reason may pass, and nothing is recorded.
+_Failed = dict[str, tuple[Status | None, str]]
 
 
 class TaskRunner:
@@ -86,7 +81,7 @@ class TaskRunner:
         self.progress: Progress | None = None  # called as maps are made
         self._batch_size: int | Literal["auto"] = batch_size
         self._context: _ModelContext | None = None
-        self._shard: tuple[Any, list[_ImageBatch], list[_FailedImage]] | None = None
+        self._shard: tuple[Any, list[_ImageBatch], _Failed] | None = None
         self._opened: dict[tuple[str, str], tuple[Tensor, Tensor | None]] | None = None
 
     def use(self, resolved: Resolved) -> None:
@@ -94,8 +89,8 @@ class TaskRunner:
         self._resolved, self._shard, self._opened = resolved, None, self._opened or {}
 
     def perform(self, task: Task, stored: Mapping[str, StoredMap] | None = None) -> TaskResult:
-        """Compute a task: a record for every image and metric, whatever failed, but for images that are left to a later
-        run. Maps of its setting that are ``stored``, by image, are scored and not made again.
+        """Compute a task: each image has a score or a reason under every metric, whatever failed, but for images that
+        are left to a later run. Maps of its setting that are ``stored``, by image, are scored and not made again.
 
         Raises:
             FringeError: If the model cannot be used.
@@ -103,8 +98,8 @@ class TaskRunner:
         """
         context, stored, current = self._open(task.model), stored or {}, versions()
         groups, failed = self._images(context, task.images)
-        left = {one.image: one.error for one in failed if one.status is None}
-        known = {one.image: {"status": one.status, "error": one.error} for one in failed if one.status is not None}
+        left = {image: why for image, (status, why) in failed.items() if status is None}
+        known = {image: {"status": status, "error": why} for image, (status, why) in failed.items() if status}
         scored, maps, reused = list[tuple[list[str], list[Scores]]](), dict[str, StoredMap](), list[str]()
 
         def evaluate(group: _ImageBatch) -> MethodResult:
@@ -137,8 +132,23 @@ class TaskRunner:
         """Prepare images (digests) of one size to be explained by a model. Raises FringeError where one cannot be."""
         groups, failed = self._images(self._open(model), images)
         if failed or len(groups) != 1:
-            raise FringeError(f"images: {failed[0].error if failed else 'they are of several sizes'}")
+            raise FringeError(f"images: {next(iter(failed.values()))[1] if failed else 'they are of several sizes'}")
         return groups[0].subject
+
+    def explainable(self, model: str, images: Sequence[str]) -> Iterator[tuple[str, EvaluationContext]]:
+        """Yield the images (digests) that can be explained by a model, each prepared alone. Raises the last FringeError
+        if there is none."""
+        count, problem = 0, None
+        for image in images:
+            try:
+                subject = self.subject(model, (image,))
+            except FringeError as error:
+                problem = error
+                continue
+            count += 1
+            yield image, subject
+        if problem is not None and not count:
+            raise problem
 
     def subjects(self, model: str, images: Sequence[str]) -> list[EvaluationContext]:
         """Prepare those images (digests) that can be explained by a model, by size."""
@@ -204,21 +214,23 @@ class TaskRunner:
                 raise FringeError(f"model {model.label!r}: what it computes changed since the run began; run it again")
         return loaded
 
-    def _images(self, context: _ModelContext, images: Sequence[str]) -> tuple[list[_ImageBatch], list[_FailedImage]]:
+    def _images(self, context: _ModelContext, images: Sequence[str]) -> tuple[list[_ImageBatch], _Failed]:
         """Open the images of a task; they are cached for the next task, which usually has the same ones."""
         name = (context.label, tuple(images))
         if self._shard is None or self._shard[0] != name:
             opened: dict[tuple[int, ...], list[tuple[str, Tensor, Tensor | None]]] = {}
-            failed: list[_FailedImage] = []
+            failed = _Failed()
             for image in images:
                 try:
                     x, truth = self._image(context, image)
                     opened.setdefault(tuple(x.shape), []).append((image, x, truth))
                 except FringeError as error:
-                    failed.append(_FailedImage(image, None if is_transient(error) else "unreadable", str(error)))
+                    failed[image] = None if is_transient(error) else "unreadable", str(error)
             groups = [self._group(context, group, failed) for group in opened.values()]
             shard = (name, [group for group in groups if group is not None], failed)
-            self._shard = None if any(one.status is None for one in failed) else shard  # the next unit looks again
+            self._shard = (
+                None if any(status is None for status, _ in failed.values()) else shard
+            )  # the next unit looks again
             return shard[1], failed
         return self._shard[1], self._shard[2]
 
@@ -231,7 +243,7 @@ class TaskRunner:
         return result
 
     def _group(
-        self, context: _ModelContext, group: list[tuple[str, Tensor, Tensor | None]], failed: list[_FailedImage]
+        self, context: _ModelContext, group: list[tuple[str, Tensor, Tensor | None]], failed: _Failed
     ) -> _ImageBatch | None:
         classifier, noise = context.classifier, KeyedGenerator(self._resolved.plan.seed)
         images, x = [image for image, _, _ in group], torch.stack([x for _, x, _ in group]).to(self._device)
@@ -240,7 +252,7 @@ class TaskRunner:
             with classifier.session(x.device):
                 logits = classifier.logits(x)
                 faults = [self._fault(context, image, row) for image, row in zip(images, logits, strict=True)]
-                failed += [_FailedImage(i, "failed", fault) for i, fault in zip(images, faults, strict=True) if fault]
+                failed |= {i: ("failed", fault) for i, fault in zip(images, faults, strict=True) if fault}
                 valid = [i for i, fault in enumerate(faults) if not fault]
                 if not valid:
                     return None
@@ -252,7 +264,7 @@ class TaskRunner:
                 candidates = self._resolved.plan.candidates(self._resolved.plan.model(context.label))
                 verify(problem, {one.method.jvp_use(problem) for one in candidates if one.method is not None})
         except TargetError as error:
-            failed += [_FailedImage(image, "failed", str(error)) for image in images]
+            failed |= dict.fromkeys(images, ("failed", str(error)))
             return None
         except Exception as error:  # a size that the model cannot take, an output that is no logits
             if is_misread(error):
@@ -266,7 +278,7 @@ class TaskRunner:
                     taken = [one for one, batch in zip(rest, alone, strict=True) if batch is not None]
                     return self._group(context, taken, failed) if taken else None
                 status, reason = "failed", f"the model cannot take an input of shape {tuple(x.shape[1:])}: {reason}"
-            failed += [_FailedImage(image, status, reason) for image in images]
+            failed |= dict.fromkeys(images, (status, reason))
             return None
         confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
         truth = torch.stack([masks[image] for image in images]).to(x.device) if masks else None
