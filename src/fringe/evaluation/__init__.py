@@ -1,10 +1,10 @@
 """Scores of maps on a batch in memory: methods against controls, intervals, paired tests, what a metric is worth."""
 
-from fringe.evaluation._compare import compare
 from fringe.evaluation._comparison import (
     DRAWN_CONTROL,
     METRIC_REFUSED,
     Comparison,
+    compare,
     grid_row,
     metric_labels,
     score_table,

@@ -24,8 +24,7 @@ from typer.testing import CliRunner
 
 from fringe.bench.experiments import RunOptions, Store, StoredMap, pending_tasks, read_results, run_plan
 from fringe.bench.experiments._database import Reader, Writer, seal
-from fringe.bench.experiments._records import StoredTask
-from fringe.bench.experiments._shapes import Damaged, from_json, to_json
+from fringe.bench.experiments._records import Damaged, StoredTask, from_json, to_json
 from fringe.bench.experiments._store import MARKER, PLAN
 from fringe.cli import app
 from fringe.errors import FringeError, InputError

@@ -10,10 +10,9 @@ from matplotlib.text import Text
 
 from fringe._tables import Table
 from fringe.bench.report import build_table, write_report
-from fringe.bench.report._build import curves, forest, stacked
-from fringe.bench.report._examples import ExampleSet, choose_examples, plot_examples
-from fringe.bench.report._failures import costs, describe_status, quarantined, verdicts
-from fringe.bench.report._maps import GridData
+from fringe.bench.report._build import curves, describe_status, forest, quarantined, stacked, verdicts
+from fringe.bench.report._maps import ExampleSet, GridData, choose_examples, plot_examples
+from fringe.bench.report._table import costs
 
 MAS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 METHODS = ("fringe", "ig", "sg")

@@ -250,7 +250,7 @@ class Session:
 def open_session(plan: Plan, root: Path) -> Session:
     """Open a run folder for plans of the models and images of ``plan``. Raises FringeError as :func:`run_plan` does."""
     store, resolved = _open(plan, root)
-    require_same_logits(store, resolved, renew=False)
+    _require_same_logits(store, resolved, renew=False)
     return Session(store, resolved)
 
 
@@ -280,7 +280,7 @@ def run_plan(
         with store.claim(f"plan-{plan.name.casefold()}", wait=True):
             _check_compatible(store, resolved, amend=options.amend)
             if session is None:
-                require_same_logits(store, resolved, renew=options.renew)
+                _require_same_logits(store, resolved, renew=options.renew)
             store.write_record(PLAN, plan.name, resolved.manifest.record())
         log, cause, quarantined, failed_before, progress = RunLog(), None, (), 0, progress or Progress()
         try:
@@ -338,7 +338,7 @@ def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
         )
 
 
-def require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> None:
+def _require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> None:
     """Store the first logits of each model, or compare them with those that are stored. Raises InputError for a model
     that has results in the folder and computes something else now; with ``renew`` those are set aside instead."""
     for label, first in resolved.logits.items():
