@@ -183,7 +183,7 @@ def test_a_search_of_other_settings_is_refused_with_the_difference(tmp_path, oth
 def test_a_study_made_by_other_hands_is_refused(tmp_path):
     study = optuna.create_study(storage=f"sqlite:///{tmp_path}/j", study_name="study")
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
-    with pytest.raises(InputError, match=r"made with other settings.*base: null there"):
+    with pytest.raises(InputError, match=r"made with other settings.*base: absent, now"):
         search(tmp_path / "j", 3)
 
 

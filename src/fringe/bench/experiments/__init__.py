@@ -50,7 +50,6 @@ from fringe.bench.experiments._tasks import (
     manifests,
     mixed,
     pending_tasks,
-    required_keys,
     versions_of,
 )
 

@@ -23,7 +23,7 @@ from fringe.bench.experiments._records import (
     read_ragged,
 )
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import manifests, versions_of
+from fringe.bench.experiments._tasks import Task, manifests, versions_of
 from fringe.errors import InputError
 from fringe.evaluation import estimate
 
@@ -101,6 +101,14 @@ class ScoreArrays:
     def tasks_at(self, rows: NDArray[Any]) -> NDArray[np.intp]:
         """Places in ``tasks`` of rows of ``maps``, -1 for none."""
         return np.where(rows < 0, -1, np.searchsorted(self._first, rows, "right") - 1)
+
+    def has_failed(self, task: Task) -> bool:
+        """Whether a score of a task of the plan failed."""
+        s, *at = (
+            [p[n] for n in names]
+            for p, names in zip(self._places, ([task.setting], task.metric_keys, task.images), strict=True)
+        )
+        return bool((self.status[s[0]][np.ix_(*at)] > OK).any())
 
     def column(self, name: str, setting: str, metric_key: str) -> NDArray[Any]:
         """A part (images,) of the array of a name."""

@@ -41,12 +41,9 @@ from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import CRASH, PLAN, Store
 from fringe.bench.experiments._tasks import (
-    KeySet,
-    Requirements,
     Task,
     committed_keys,
     crashes,
-    failed_keys,
     manifests,
     mixed,
     orphaned,
@@ -301,20 +298,14 @@ def run_plan(
 def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
     """The missing tasks, the records of those that were set aside, and the number of scores that failed before and are
     not tried again."""
-    manifest, stored = resolved.manifest, store.tasks()
-    scored = committed_keys(store, failures=False, tasks=stored)
-    done = scored if retry else committed_keys(store, tasks=stored)
-    tasks = pending_tasks(manifest, done, resolved.plan.shard, force=retry)
-    crashes, failed = store.records(CRASH), failed_keys(stored, scored, manifest)
+    stored, crashes = store.tasks(), store.records(CRASH)
+    done, results = committed_keys(store, failures=not retry, tasks=stored), Results(resolved.manifest, store, stored)
+    tasks = pending_tasks(resolved.manifest, done, resolved.plan.shard, force=retry)
     if retry:  # of what was never computed, stored maps are scored as usual
-        failing = KeySet(failed)
-
-        def has_failed(task: Task) -> bool:
-            return any(failing.metrics(task.setting, image).intersection(task.metric_keys) for image in task.images)
-
-        return [replace(one, force=one.key in crashes or has_failed(one)) for one in tasks], (), 0
+        return [replace(one, force=one.key in crashes or results.arrays.has_failed(one)) for one in tasks], (), 0
     quarantined = tuple(crashes[task.key] for task in tasks if task.key in crashes)
-    return [task for task in tasks if task.key not in crashes], quarantined, len(failed)
+    failed = sum(cell.failed for cell in results.coverage()) if any(task.failed_images for task in stored) else 0
+    return [task for task in tasks if task.key not in crashes], quarantined, failed
 
 
 def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
@@ -402,8 +393,7 @@ def has_scores(result: RunResult, store: Store) -> bool:
     manifest = result.resolved.manifest
     if not result.partial or not manifest.images:
         return bool(manifest.images)
-    required = Requirements(manifest)
-    return any(key in required for key in committed_keys(store, failures=False))
+    return any(cell.scored for cell in Results(manifest, store).coverage())
 
 
 def describe_run(result: RunResult, store: Store) -> list[tuple[Level, str]]:
