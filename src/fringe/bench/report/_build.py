@@ -158,7 +158,12 @@ def _model_chapter(
     if is_given:
         sections.append(_curve_section(results, table, prefix))
         sections.append(_map_section(results, table, maps, prefix))
-    sections.append(_cost_section(results, table))
+    head = ("method", "images", "forward", "forward mode (JVP)", "backward (VJP)", "passes", "seconds")
+    rows: list[Row] = [
+        (method, n, *(Cell(one, int(one != round(one)) if math.isfinite(one) else 0) for one in passes), seconds)
+        for method, n, *passes, seconds in costs(results, table.model).rows()
+    ]
+    sections.append(Section("Cost", (_COST_TEXT,), Table(head, rows, "Cost of a map, means over images")))
     return Section(f"{table.model} (gate failed)" if failed else table.model, sections=tuple(sections))
 
 
@@ -202,15 +207,6 @@ def _map_section(results: Results, table: ScoreTable, source: MapSource | None, 
         figure = plot_examples(results, table, one, data)
         images.append(Image(f"{prefix}maps-{one.name}", caption, png_of(figure)))
     return Section(title, (reason,), images=tuple(images))
-
-
-def _cost_section(results: Results, table: ScoreTable) -> Section:
-    head = ("method", "images", "forward", "forward mode (JVP)", "backward (VJP)", "passes", "seconds")
-    rows: list[Row] = [
-        (method, n, *(Cell(one, int(one != round(one)) if math.isfinite(one) else 0) for one in passes), seconds)
-        for method, n, *passes, seconds in costs(results, table.model).rows()
-    ]
-    return Section("Cost", (_COST_TEXT,), Table(head, rows, "Cost of a map, means over images"))
 
 
 def forest(table: ScoreTable) -> Figure | None:

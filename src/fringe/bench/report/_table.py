@@ -177,7 +177,7 @@ class ScoreTable:
 
     @property
     def groups(self) -> list[tuple[str, int]]:
-        """The questions that the metrics answer, each with the number of its columns: :func:`_sort_metrics` has put
+        """The questions that the metrics answer, each with the number of its columns: :func:`sort_metrics` has put
         these side by side."""
         names = [UNFIT.get(column.verdict) or _metric_group(column.settings) for column in self.columns]
         return list(Counter(names).items())
@@ -224,7 +224,7 @@ def build_table(
     seed = int(results.manifest.plan["seed"])
     settings = {label: metric["settings"] for label, metric in results.manifest.metrics.items()}
     drafts, titles = list[Column](), Counter(metric["title"] for metric in results.manifest.metrics.values())
-    for label in _sort_metrics(settings):
+    for label in sort_metrics(settings):
         metric = results.manifest.metrics[label]
         title = metric["title"] if titles[metric["title"]] == 1 else f"{metric['title']} ({label})"
         described = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
@@ -304,7 +304,7 @@ def _metric_group(settings: Mapping[str, Any]) -> str:
     return FOCUS if name in _PAPER else OTHERS
 
 
-def _sort_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def sort_metrics(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return labels of metrics (settings by label) as the paper's tables order them, others after those."""
 
     def rank(label: str) -> tuple[int, int]:

@@ -147,10 +147,8 @@ def write_report(
     # first, as each method is read once for its rows here and for its costs there
     scores = write_files(folder, {"scores.csv": (text.encode() for text in scores_csv(results))})
     more = [] if chapter is None else [chapter(results)]
-    report, printed = (
-        build_report(store, results, tables, maps, verdicts, commands, more),
-        [one.shown for one in tables],
-    )
+    report = build_report(store, results, tables, maps, verdicts, commands, more)
+    printed = tuple(table.shown for table in tables)
     files = {
         "report.html": html_page(report),
         "report.md": markdown_report(report),

@@ -72,7 +72,7 @@ class BlockDigits(TrainedScene):
         right = [
             predicted(network, stacked(digits, torch.full((len(digits),), above))) == labels for above in (True, False)
         ]
-        empty = stacked(_null_block().expand_as(digits), torch.ones(len(digits), dtype=torch.bool))
+        empty = stacked(null_block().expand_as(digits), torch.ones(len(digits), dtype=torch.bool))
         return (
             Gate("accuracy on unseen digits", share(torch.cat(right)), least=0.95),
             Gate(
@@ -83,7 +83,7 @@ class BlockDigits(TrainedScene):
         )
 
 
-def _null_block() -> Tensor:
+def null_block() -> Tensor:
     """Return the block without a digit: the outline of a square, (1, 32, 32), normalised."""
     pixels = torch.zeros(1, 32, 32)
     pixels[:, 6:26, 6:26] = 1
@@ -93,7 +93,7 @@ def _null_block() -> Tensor:
 
 def stacked(digits: Tensor, above: Tensor) -> Tensor:
     """Put digits (B, 1, 32, 32) above the null block where ``above`` (B,) is true, else below it: (B, 1, 64, 32)."""
-    null = _null_block().expand_as(digits)
+    null = null_block().expand_as(digits)
     first = above[:, None, None, None]
     return torch.cat([torch.where(first, digits, null), torch.where(first, null, digits)], 2)
 
