@@ -21,6 +21,7 @@ from fringe.bench.experiments import (
     Manifest,
     ProcessExecutor,
     Results,
+    Task,
     read_results,
     run_experiment,
 )
@@ -223,3 +224,24 @@ def test_more_reasons_than_there_are_short_numbers_are_told_apart():
     frame = results_from(about, {record.key: record for record in records}).frame
     assert frame["error"].to_list() == reasons
     assert frame.schema["label"] == frame.schema["target"] == pl.Int32  # without one, too
+
+
+def test_a_task_is_forced_where_one_of_its_scores_failed_and_none_counts_instead():
+    images = tuple({"digest": name, "id": name, "label": None} for name in "pq")
+    metrics = {name: {"key": f"key {name}", "limit": 2} for name in "xy"}
+    about = Manifest({"seed": 0}, images, (), {"m": {"a": {"method": {}}}}, metrics, {}, {})
+    setting = about.setting_key("m", "a")
+
+    def record(image, metric, status):
+        return ScoreRecord(setting, f"key {metric}", image, "m", "a", metric, image, None, 0, 0.5, None, status)
+
+    rows = [record("p", "x", "failed"), record("q", "x", "ok"), record("q", "y", "failed"), record("q", "y", "ok")]
+    arrays = Results(about, Parts(rows)).arrays
+
+    def has_failed(metrics, images):
+        return arrays.has_failed(Task("m", "a", setting, metrics, tuple(f"key {one}" for one in metrics), images))
+
+    assert has_failed(("x", "y"), ("p", "q"))
+    assert has_failed(("x",), ("p",))
+    assert not has_failed(("x", "y"), ("q",))
+    assert not has_failed(("y",), ("p", "q"))
