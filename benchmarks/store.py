@@ -188,14 +188,18 @@ class NullRunner:
     """Computes nothing: a row for each score."""
 
     def perform(self, task: Any, stored: Any = None) -> Any:
-        from fringe.bench.experiments import ScoreRecord
-        from fringe.bench.experiments._runner import TaskResult
+        import torch
 
-        named = [(m, key, i) for m, key in zip(task.metrics, task.metric_keys, strict=True) for i in task.images]
-        numbers: dict[str, Any] = {"label": 0, "target": 0, "confidence": 0.5, "score": 0.5, "status": "ok"}
-        names = {"setting": task.setting, "model": task.model, "method": task.method}
-        rows = [ScoreRecord(metric_key=k, image=i, metric=m, image_id=i, **names, **numbers) for m, k, i in named]
-        return TaskResult(rows, {})
+        from fringe.bench.experiments._records import StoredTask
+        from fringe.bench.experiments._runner import TaskResult
+        from fringe.metrics import Scores
+
+        column = Scores(torch.full((len(task.images),), 0.5, dtype=torch.float64))
+        made = {image: {"status": "ok", "target": 0, "confidence": 0.5} for image in task.images}
+        names = {"model": task.model, "method": task.method, "labels": list(task.metrics)}
+        shared = {"setting": {}, "metrics": {}, "versions": {}, "map_versions": [], **names}
+        scored = [(task.images, [column] * len(task.metrics))]
+        return TaskResult(StoredTask.of(task.setting, task.metric_keys, made, scored, shared), {})
 
 
 def measured(step: str, root: Path, images: int) -> dict[str, Any]:

@@ -206,16 +206,17 @@ def run(name: str, shared: Path, out: Path, device: str) -> None:
 
 def summary(results: Results, model: str, method: str) -> dict[str, float]:
     """Return what does not depend on a metric: verdicts, passes and diagnostics of the maps of a method."""
-    rows = [row for row in results.cell(model, method, results.metrics[0]).rows if row is not None]
-    diagnostics = [dict(row.diagnostics) for row in rows]
+    cell = results.cell(model, method, results.metrics[0])
+    maps, verdicts = cell.maps[cell.column("map") >= 0], results.map_frame(model, method)["verdict"]
 
     def column(name: str) -> np.ndarray:
-        return np.array([values.get(name, np.nan) for values in diagnostics], dtype=float)
+        values = results.details(model, method, {cell.metric: f"diagnostic/{name}"})[cell.metric].values()
+        return np.array([value[0] for value in values], dtype=float)
 
     residual, end = column("completeness_residual"), column("endpoint_kl")
     return {
-        "passes": float(np.mean([row.forward + row.jvp + row.vjp for row in rows])),
-        **{verdict: float(np.mean([row.verdict == verdict for row in rows])) for verdict in ("ok", "stalled")},
+        "passes": float(np.mean(maps["forward"] + maps["jvp"] + maps["vjp"])),
+        **{verdict: float((verdicts == verdict).fill_null(False).mean() or 0.0) for verdict in ("ok", "stalled")},
         "residual": float("nan") if np.isnan(residual).all() else float(np.nanmedian(residual)),
         "end": float("nan") if np.isnan(end).all() else float(np.nanmean(end)),
     }

@@ -127,11 +127,11 @@ def test_a_flag_is_a_field(monkeypatch, tmp_path):
 
 
 def test_what_a_run_stores_of_its_plan_can_be_read_again():
-    from fringe.bench.experiments import _plan, _shapes
+    from fringe.bench.experiments import _plan, _records
 
     spec = experiments.ExperimentSpec(**DIGITS, scene="gridpg", limits={"gridpg": 1}, model_output="logits")
     plan = dataclasses.replace(experiments.build_plan(spec), holdout=True, sample=False)
-    assert plan.record().keys() == _shapes._Plan.__annotations__.keys()
+    assert plan.record().keys() == _records._Plan.__annotations__.keys()
     assert set(_plan._SHARED) <= experiments.ExperimentSpec.model_fields.keys() & {
         field.name for field in dataclasses.fields(plan)
     }

@@ -108,8 +108,9 @@ def context_of(model: nn.Module, x: Tensor, target: object = "predicted", **opti
 def results_of_scores(scores, seed=0):
     """Results with these scores by (model, method, metric), as read from a store in memory."""
     from fringe._records import digest
-    from fringe.bench.experiments import Manifest, ScoreRecord, results_from
+    from fringe.bench.experiments import Manifest
     from fringe.metrics import METRICS
+    from score_records import ScoreRecord, results_from
 
     settings, limits = {}, {}
     for (model, method, metric), values in scores.items():

@@ -62,7 +62,7 @@ class RemoteFile:
         """Read all of it, once for several calls in turn. Raises OSError, as for a file on a disk."""
         content = _recent.get(self.url)
         if content is None:
-            with os_errors(self.url):
+            with _os_errors(self.url):
                 store, path = open_store(self.url, "data")
                 if int(store.info(path)["size"]) > IMAGE_BYTES:
                     raise UnfitFile(errno.EFBIG, f"is larger than {IMAGE_BYTES >> 20} MiB", self.url)
@@ -73,7 +73,7 @@ class RemoteFile:
 
 def list_remote(url: str) -> list[RemoteFile]:
     """The file of a URL, or all files below it in the order of their names, without hidden ones. Raises OSError."""
-    with os_errors(url):
+    with _os_errors(url):
         store, path = open_store(url, "data")
         names: dict[str, Any] = store.find(path, detail=True)
         files = sorted(name[len(path) :].strip("/") for name, info in names.items() if info["type"] == "file")
@@ -82,7 +82,7 @@ def list_remote(url: str) -> list[RemoteFile]:
 
 
 @contextlib.contextmanager
-def os_errors(url: str) -> Generator[None]:
+def _os_errors(url: str) -> Generator[None]:
     """Raise the errors of a store, which each has its own, as OSError."""
     try:
         yield

@@ -90,7 +90,7 @@ def test_the_scores_are_those_of_compare_on_the_same_images(tmp_path):
         *(*methods, *CONTROLS, "diffusion", "power(1.5):fringe", "centre_prior:fringe"),
     }
     assert results.scores("digits", "ig", "max_sensitivity").shape == (2,)
-    targets = {row.target for row in results.cell("digits", "ig", "insertion").rows}
+    targets = set(results.cell("digits", "ig", "insertion").maps["target"].tolist())
     assert targets == set(loaded.module(x).argmax(1).tolist())
 
 

@@ -35,6 +35,25 @@ def test_help_loads_nothing_heavy(before):
     assert done.stdout.strip() == "[]", done.stderr
 
 
+LIGHT = """
+import sys
+from typer.testing import CliRunner
+from fringe.cli import app
+for arguments in (["methods"], ["metrics"], ["models"], ["explain", "embedded:digits:1", "--method", "ig", "--out"]):
+    result = CliRunner().invoke(app, [*arguments, *(sys.argv[1:] if "--out" in arguments else [])])
+    assert result.exit_code == 0, result.output
+import fringe.app._service
+print([name for name in sys.modules if name.startswith("fringe.bench")])
+"""
+
+
+def test_no_command_that_does_not_benchmark_loads_the_benchmark(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    command = [sys.executable, "-W", "ignore", "-c", LIGHT, str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
 def test_no_summary_of_a_command_is_cut_in_a_narrow_terminal():
     result = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"})
     commands = result.stdout.partition("Commands:")[2].split("\n")[1:]

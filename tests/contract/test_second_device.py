@@ -14,6 +14,7 @@ from fringe import METRICS, Classifier, FRInGe, InputSpace
 from fringe._rng import KeyedGenerator
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, Plan, PlanModel
+from fringe.bench.experiments._records import STATUSES
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._tasks import pending_tasks
 from fringe.captum import CaptumAttributor
@@ -243,8 +244,8 @@ def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu():
         for unit, other in zip(units, expected, strict=True):
             done = worker.perform(unit)
             again = worker.perform(unit, other.maps)
-            assert [row.status for row in (*done.rows, *again.rows)] == ["ok"] * 24
-            assert [row.score for row in done.rows] == pytest.approx([row.score for row in other.rows], abs=1e-4)
+            assert {*done.scores.status.flat, *again.scores.status.flat} == {STATUSES.index("ok")}
+            assert done.scores.scores == pytest.approx(other.scores.scores, abs=1e-4)
 
 
 def test_the_adapters_work_there():

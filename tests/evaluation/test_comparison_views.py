@@ -12,7 +12,7 @@ from markupsafe import escape
 import fringe
 from fringe._text import with_interval
 from fringe.evaluation import NOT_BETTER_MEANS, grid_row, summarise, tidy
-from fringe.evaluation._compare import USUAL_METRICS
+from fringe.evaluation._comparison import USUAL_METRICS
 from fringe.evaluation._statistics import BELOW, least_images, too_few
 from fringe.explanations._spec import CompareSpec
 from fringe.metrics import get_metric

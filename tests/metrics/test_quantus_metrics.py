@@ -13,7 +13,7 @@ import torch
 
 import fringe
 from fringe import InputError
-from fringe.bench.experiments import planned_work
+from fringe.evaluation import planned_work
 from fringe.metrics import evaluate, get_metric
 from toys import build, context_of, images
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import fringe
 from fringe import BinaryClassifier, Classifier, InputError
-from fringe.bench.experiments import ExperimentSpec, build_plan, planned_work, planned_work_of
+from fringe.bench.experiments import ExperimentSpec, build_plan, planned_work_of
+from fringe.evaluation import planned_work
 from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, RandomLogit, evaluate
 from fringe.metrics._randomisation import RandomNetworks, entropy, similarity
 from fringe.paths import Problem

@@ -22,14 +22,12 @@ from fringe.bench.experiments import (
     Results,
     RunOptions,
     RunResult,
-    ScoreRecord,
     SerialExecutor,
     Store,
     Task,
     TaskRunner,
     build_plan,
     mixed,
-    results_of,
     run_plan,
     versions_of,
 )
@@ -143,7 +141,7 @@ class ImageComparison(ImageRun[CompareSpec]):
             )
             finished = run_plan(self.plan, self._out, options.resolve(), callbacks)
         store, manifest = Store(self._out, create=False), finished.resolved.manifest
-        table = _Table(results_of(store, manifest), finished)
+        table = _Table(Results(manifest, store), finished)
         if finished.cause is None:
             self._add_images(table, store, executor.runner)
             for line in mixed(versions_of(store.tasks(), manifest)):
@@ -246,20 +244,25 @@ class ImageComparison(ImageRun[CompareSpec]):
 
 
 class _Table:
-    """The stored records of a run of one model, by method, metric and position of the image."""
+    """What is stored of a run of one model, by method, metric and position of the image."""
 
     def __init__(self, results: Results, finished: RunResult):
         self.manifest = manifest = finished.resolved.manifest
         (self.model,) = results.models
         self.methods, self._metrics = results.methods(self.model), results.metrics
         self.is_control = results.is_control
-        self._records = {(m, k): results.cell(self.model, m, k).rows for m in self.methods for k in self._metrics}
+        self._cells = {(m, k): results.cell(self.model, m, k) for m in self.methods for k in self._metrics}
+        self._status = {key: cell.status for key, cell in self._cells.items()}
+        self._notes = {key: cell.notes for key, cell in self._cells.items()}
         self.digests = [image["digest"] for image in manifest.images]
         self.pictures = [finished.resolved.pictures[digest] for digest in self.digests]
         reports = finished.log.reports
         self.left = {(one.task.method, image): why for one in reports for image, why in one.left.items()}
         #: What is wrong with each map whatever the metric, and why the metric refused it.
-        self._wrong = {key: [_wrong(row, key[1]) for row in rows] for key, rows in self._records.items()}
+        self._wrong = {
+            key: [_wrong(one, error or "", key[1]) for one, (_, error) in zip(status, self._notes[key], strict=True)]
+            for key, status in self._status.items()
+        }
 
     def groups(self, shard: int, runner: TaskRunner) -> Iterator[list[tuple[list[int], EvaluationContext]]]:
         """Open the images as the tasks did: block by block, those of one size together, with their positions."""
@@ -270,29 +273,29 @@ class _Table:
 
     def is_scored(self, i: int) -> bool:
         """Whether all methods are done with an image, and it has a score."""
-        records = [column[i] for column in self._records.values()]
-        return None not in records and any(one is not None and one.status == "ok" for one in records)
+        status = {column[i] for column in self._status.values()}
+        return "missing" not in status and "ok" in status
 
     def reason(self, i: int) -> str:
         """Why an image has no score, or the first reason of several."""
         return self._why(self.methods[0], i)
 
     def _why(self, method: str, i: int) -> str:
-        record = self._records[method, self._metrics[0]][i]
-        if record is None:
+        key = method, self._metrics[0]
+        if self._status[key][i] == "missing":
             return self.left.get((method, self.digests[i]), "it is left to the next run")
-        return record.error or record.status
+        return self._notes[key][i][1] or self._status[key][i]
 
     def rows(self, method: str, at: Sequence[int]) -> list[dict[str, Any]]:
         """What :func:`fringe.evaluation.tidy` makes of a comparison."""
         rows = list[dict[str, Any]]()
         for metric in self._metrics:
+            scores = self._cells[method, metric].scores.tolist()
             for i in at:
-                record, (fault, refusal) = self._records[method, metric][i], self._wrong[method, metric][i]
-                flags = [] if record is None else list(record.flags)
-                flags = [fault] if fault else [METRIC_REFUSED] if refusal else flags
+                fault, refusal = self._wrong[method, metric][i]
+                flags = [fault] if fault else [METRIC_REFUSED] if refusal else list(self._notes[method, metric][i][0])
                 names = {"method": method, "control": self.is_control(method), "metric": metric}
-                score = None if record is None else record.score
+                score = None if math.isnan(scores[i]) else scores[i]
                 rows.append({**names, "image": self.manifest.images[i]["id"], "score": score, "flags": flags})
         return rows
 
@@ -300,9 +303,9 @@ class _Table:
         """What the maps of a method took, and the errors of those that failed."""
         key = method, self._metrics[0]
         faults = {i: self._wrong[key][i][0] for i in at}
-        made = [record for i in at if (record := self._records[key][i]) is not None]
+        made = self._cells[key].maps[list(at)]
         errors = Counter(self._why(method, i) for i in at if faults[i] == "failed")
-        passes = {kind: round(sum(getattr(one, kind) for one in made)) for kind in ("forward", "jvp", "vjp")}
+        passes = {kind: round(float(made[kind].sum())) for kind in ("forward", "jvp", "vjp")}
         maps = sum(not fault for fault in faults.values())
         asked = self.manifest.settings[self.model][method]["method"]
         used = settings if maps and settings is not None else asked
@@ -314,7 +317,7 @@ class _Table:
             "images": len(at),
             "maps": maps,
             "passes": passes,
-            "seconds": round(sum(one.seconds for one in made), 3),
+            "seconds": round(float(made["seconds"].sum()), 3),
             "errors": [{"error": error, "images": n} for error, n in errors.items()],
         }
 
@@ -344,23 +347,20 @@ class _Table:
         values = [maps[one].values if one in maps else torch.full_like(known[0], torch.nan) for one in digests if known]
         scores = dict[str, Scores]()
         for metric in self._metrics:
-            records = [self._records[method, metric][i] for i in at]
-            numbers = [math.nan if one is None or one.score is None else one.score for one in records]
             refusals = tuple(self._wrong[method, metric][i][1] for i in at)
-            column = torch.tensor(numbers, dtype=torch.float64)
+            column = torch.from_numpy(self._cells[method, metric].scores[list(at)])
             scores[metric] = Scores(column, refusals=refusals if any(refusals) else ())
         return MethodResult(
             method, self.is_control(method), {}, scores, faults, maps=torch.stack(values) if values else None
         )
 
 
-def _wrong(record: ScoreRecord | None, metric: str) -> tuple[str, str]:
+def _wrong(status: str, error: str, metric: str) -> tuple[str, str]:
     """What is wrong with a map, and why a metric refused it; one of the two is empty."""
-    before, error = f"metric {metric}: ", "" if record is None else record.error or ""
-    if record is not None and record.status == "failed" and error.startswith(before):
+    before = f"metric {metric}: "
+    if status == "failed" and error.startswith(before):
         return "", error.removeprefix(before)
-    status = "failed" if record is None else record.status
-    return "" if status == "ok" else status, ""
+    return {"ok": "", "missing": "failed"}.get(status, status), ""
 
 
 def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -32,7 +32,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
-class SettingsCommand(TyperCommand):
+class _SettingsCommand(TyperCommand):
     """A command that answers a mistyped flag, and a setting of a method or metric that was typed as a flag."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
@@ -73,7 +73,7 @@ def _setting_example(name: str) -> str | None:
     return next((label for label, kind in kinds.items() if name in settings_of(kind)), None)
 
 
-class LazyGroup(TyperGroup):
+class _LazyGroup(TyperGroup):
     """Commands that are built when one is used: the flags of some come from a model whose package loads torch."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -82,7 +82,7 @@ class LazyGroup(TyperGroup):
             return name, stub, rest
         command = COMMANDS[name]
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        single.command(name, cls=SettingsCommand)(getattr(command, "build", lambda: command)())
+        single.command(name, cls=_SettingsCommand)(getattr(command, "build", lambda: command)())
         built = typer.main.get_command(single)
         FLAGS.clear()
         FLAGS.update({p.name: p.opts[0] for p in built.params if p.opts[0].startswith("-")})
@@ -91,7 +91,7 @@ class LazyGroup(TyperGroup):
 
 app = typer.Typer(
     name="fringe",
-    cls=LazyGroup,
+    cls=_LazyGroup,
     help="Fisher-Rao Integrated Gradients: explain what a neural classifier saw.",
     no_args_is_help=True,
     add_completion=False,

@@ -85,9 +85,10 @@ def report(given: dict[str, Any], how: dict[str, Any], run: RunFolder) -> None:
     Exit codes: 0 written, 1 a file cannot be written, 2 wrong usage, 130 interrupted.
     """
     with exit_on_error("bench"):
-        from fringe.bench.experiments import ExperimentSpec, Manifest, ModelSource, planned_work
+        from fringe.bench.experiments import ExperimentSpec, Manifest, ModelSource
         from fringe.bench.report import EXAMPLES, recorded_methods, write_reports
         from fringe.cli._runs import ReportModels
+        from fringe.evaluation import planned_work
 
         options = ReportModels(**how)
         specs = ExperimentSpec(model=options.model).model if options.model else {}

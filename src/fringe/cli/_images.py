@@ -34,7 +34,7 @@ def explain(
     """
     with exit_on_error():
         from fringe.attribution import preset_names
-        from fringe.bench.experiments import planned_work
+        from fringe.evaluation import planned_work
         from fringe.explanations import ExplainSpec, ExplanationRun
 
         run = ExplanationRun(inputs, out, ExplainSpec(**given), overwrite=overwrite)

@@ -24,7 +24,6 @@ from fringe.bench.experiments import (
     describe_run,
     has_scores,
     planned_work_of,
-    read_results,
     run_plan,
     run_record,
     url_of,
@@ -143,16 +142,15 @@ def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunR
 
 def report_plan(options: RunFlags, resolved: Resolved, *, reference: str | None = None, **more: Any) -> list[str]:
     """Write the report of a plan that was just run, with ``more`` arguments of it; what failed is stated in it."""
-    from fringe.bench.report import build_table, write_report  # draws, which takes a second to load
+    from fringe.bench.report import write_report  # draws, which takes a second to load
 
     store, same = Store(options.out, create=False), options.model_dump(include={"device", "batch_size"})
     same |= {"plan": resolved.plan.name, "reference": reference, "allow_partial": True}
     written = write_report(store, resolve=lambda: resolved, **same, **more)
-    results = read_results(store, resolved.plan.name)
-    if not options.as_json and not results.manifest.scenes:  # whose scores are pooled over networks
-        tables = [build_table(results, model, reference).shown for model in results.models]
+    if not options.as_json and not resolved.manifest.scenes:  # whose scores are pooled over networks
         marks = (NOT_BETTER, "not tested")  # the report explains the rest
-        show(replace(table, notes=[note for note in table.notes if note.startswith(marks)]) for table in tables)
+        notes = ([note for note in table.notes if note.startswith(marks)] for table in written.tables)
+        show(replace(table, notes=some) for table, some in zip(written.tables, notes, strict=True))
     options.print_text(f"report: {written.page}")
     return [str(path) for path in written.paths]
 

@@ -1,10 +1,10 @@
 """Scores of maps on a batch in memory: methods against controls, intervals, paired tests, what a metric is worth."""
 
-from fringe.evaluation._compare import compare
 from fringe.evaluation._comparison import (
     DRAWN_CONTROL,
     METRIC_REFUSED,
     Comparison,
+    compare,
     grid_row,
     metric_labels,
     score_table,
@@ -21,6 +21,7 @@ from fringe.evaluation._evaluator import (
     make_maps,
     map_controls,
     one_by_one,
+    planned_work,
     with_controls,
 )
 from fringe.evaluation._resampling import LEVEL, RESAMPLES

@@ -106,6 +106,30 @@ def control_candidates(methods: Mapping[str, Attributor | None]) -> list[Candida
     return [one for one in controls if one.method is None or one.label not in methods]
 
 
+def planned_work(
+    methods: Mapping[str, Attributor | None],
+    metrics: Mapping[str, Metric],
+    images: int,
+    limits: Mapping[str, int] | None = None,
+    controls: bool | tuple[str, ...] = False,
+) -> list[tuple[str, float, float]]:
+    """List what maps and scores would take, as far as the settings tell: what is computed, the forward and backward
+    passes of one, and how many. ``limits`` are metrics that are computed on the first images only; ``controls`` says
+    that those of the methods are computed, too."""
+    if controls:  # those of a method's map are made without a pass
+        more = {one.label: None if one.of else one.method for one in control_candidates(methods)}
+        methods = {**methods, **more}
+    makers = [(f"a map by {name}", method.planned_passes or 0.0) for name, method in methods.items() if method]
+    work: list[tuple[str, float, float]] = []
+    for label, metric in metrics.items():
+        count = min((limits or {}).get(label, images), images)
+        work.append((f"the score {label}", metric.planned_passes, count * len(methods)))
+        if metric.requires_explainer:
+            more = metric.planned_maps * count
+            work += [(*maker, more) for maker in makers]
+    return work + [(*maker, images) for maker in makers]
+
+
 def map_controls(label: str, method: Attributor) -> list[Candidate]:
     """The controls of one method's map: the map sharper, in the same order, and the map towards the centre.
 

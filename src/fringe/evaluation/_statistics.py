@@ -86,7 +86,7 @@ def estimate_all(
     columns: Sequence[tuple[Column, Aggregate, Labels | None]], seed: int = 0, *, networks: Labels | None = None
 ) -> list[Estimate]:
     """:func:`estimate` of each ``(scores, summary, clusters)``, sooner, as many scores are resampled together."""
-    every = [as_column("scores", scores) for scores, _, _ in columns]
+    every = [_as_column("scores", scores) for scores, _, _ in columns]
     known = [np.isfinite(one) for one in every]
     summaries = list[Aggregate](summary for _, summary, _ in columns)
     finite = [values if one.all() else values[one] for values, one in zip(every, known, strict=True)]
@@ -100,7 +100,7 @@ def estimate_all(
     ]
 
 
-def as_column(name: str, scores: Column) -> NDArray[np.float64]:
+def _as_column(name: str, scores: Column) -> NDArray[np.float64]:
     """``scores`` (n,) as numbers, NaN for None. Raises InputError, naming the argument, for another shape."""
     values = np.asarray(scores, dtype=np.float64)
     require(values.ndim == 1, name, values.shape, "one number an image")
@@ -194,7 +194,7 @@ def paired_all(
     are drawn once for all. A pair of fewer images than there are names has the first of them."""
     differences, groups = list[NDArray[np.float64]](), list[Groups | None]()
     for a, b, _ in pairs:
-        first, second = as_column("a", a), as_column("b", b)
+        first, second = _as_column("a", a), _as_column("b", b)
         require(len(first) == len(second), "b", f"{len(second)} scores", f"{len(first)}, one for each of a")
         both = np.isfinite(first) & np.isfinite(second)
         differences.append(first[both] - second[both])
@@ -465,7 +465,7 @@ def control_tests(
     ``scores`` and tests are by method and metric, ``groups`` are the clusters and networks by metric."""
     tests: dict[tuple[str, str], ControlTest] = {}
     for label, words in metrics.items():
-        columns = {method: as_column(method, column) for (method, of), column in scores.items() if of == label}
+        columns = {method: _as_column(method, column) for (method, of), column in scores.items() if of == label}
         compared = compare_with_controls(columns, controls, *words, seed, **(groups or {}).get(label, {}))
         tests |= {(method, label): test for method, test in compared.items()}
     adjusted = holm([test.p for test in tests.values()])

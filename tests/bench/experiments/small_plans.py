@@ -5,6 +5,7 @@ from collections import Counter
 from fringe import IntegratedGradients
 from fringe.bench.experiments._plan import ModelSource, Plan, PlanModel
 from fringe.metrics import Insertion, Sparseness
+from score_records import records_in
 
 IG = IntegratedGradients(steps=8)
 
@@ -38,4 +39,4 @@ def done_units(finished):
 
 def all_rows(store):
     """Every committed row by its name."""
-    return {row.key: row for task, details in store.details(store.tasks()) for row in task.rows(details, {})}
+    return {row.key: row for row in records_in(store)}

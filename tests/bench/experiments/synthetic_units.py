@@ -10,10 +10,10 @@ from pathlib import Path
 from fringe._records import digest
 from fringe.bench.experiments._executors import Job
 from fringe.bench.experiments._manifest import Manifest, Resolved
-from fringe.bench.experiments._records import ScoreRecord
 from fringe.bench.experiments._runner import TaskResult
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import committed_keys, pending_tasks
+from score_records import EMPTY, ScoreRecord, records_in, task_of
 
 SHARD = 2
 """Images of a unit."""
@@ -65,6 +65,13 @@ def rows_of(unit):
     ]
 
 
+def stored_task(unit):
+    """The scores of a unit as a task."""
+    metrics = {name: {"metric": name} for name in unit.metrics}
+    setting = {"model": {"weights": "w"}, "method": {"method": unit.method}}
+    return task_of(rows_of(unit), {**EMPTY, "setting": setting, "metrics": metrics})
+
+
 @dataclass(frozen=True)
 class SyntheticWorker:
     """Writes the unit's name to ``log``, its process beside it, and does as the method's name says, unless the file
@@ -84,7 +91,7 @@ class SyntheticWorker:
             time.sleep(0.05)
         if unit.method == "waits" and sum(line.endswith(" waits") for line in noted(processes)) == 1:
             time.sleep(600)  # to be killed; what another process does after it is done at once
-        return TaskResult(rows_of(unit), {})
+        return TaskResult(stored_task(unit), {})
 
 
 def misbehave(how):
@@ -150,15 +157,10 @@ def job(base, asked, url=None):
     return SyntheticJob(Resolved(None, asked, {}, ()), Store(Path(url) if url else base / "run"), base=base)
 
 
-def stored_rows(store):
-    """Every committed row, the names of its image left out."""
-    return [row for task, details in store.details(store.tasks()) for row in task.rows(details, {})]
-
-
 def table(store):
     """Every committed row by its name, without the time it took."""
     found = {}
-    for row in stored_rows(store):
+    for row in records_in(store):
         assert row.key not in found, "a score was computed twice"
         numbers = [(name, value) for name, value in row.diagnostics if value == value]  # NaN is equal to nothing
         found[row.key] = replace(row, diagnostics=numbers, seconds=0.0, forward=0.0, jvp=0.0, vjp=0.0)

@@ -7,7 +7,7 @@ from pathlib import Path, PureWindowsPath
 
 import pytest
 from small_plans import small
-from synthetic_units import expected, manifest, rows_of, table
+from synthetic_units import expected, manifest, stored_task, table
 
 from fringe._urls import url_of
 from fringe.bench.experiments import RunOptions, pending_tasks, read_results, read_status, run_plan
@@ -81,7 +81,7 @@ def test_a_damaged_object_is_set_aside_and_what_it_lost_is_computed_again(bucket
     units = pending_tasks(asked, (), 2)
     with Store(Path(bucket), full=1) as store:
         for unit in units:
-            store.commit(rows_of(unit), {**unit.shared(asked), "versions": {}, "map_versions": []})
+            store.commit(stored_task(unit))
     first, *_ = store.files.names()
     content = store.files.read(first)
     at = content.index(b'"verdicts"')
@@ -90,7 +90,7 @@ def test_a_damaged_object_is_set_aside_and_what_it_lost_is_computed_again(bucket
         with pytest.warns(UserWarning, match=r"s3://bucket/.*is damaged .* set aside as .*aside/"):
             store.clean()
         assert len(store.tasks()) == len(units) - 1
-        store.commit(rows_of(units[0]), {**units[0].shared(asked), "versions": {}, "map_versions": []})
+        store.commit(stored_task(units[0]))
         assert table(store) == expected(asked)
     assert not Store(Path(bucket)).damaged()
 
@@ -100,7 +100,7 @@ def test_a_claim_is_put_if_it_is_absent_and_who_comes_later_sees_that_a_task_is_
     (unit,) = pending_tasks(asked, (), 2)
     with one.claim(unit.key) as mine, other.claim(unit.key) as theirs:
         assert (mine, theirs, other.meanwhile(unit.key)) == (True, False, None)
-        one.commit(rows_of(unit), {**unit.shared(asked), "versions": {}, "map_versions": []})
+        one.commit(stored_task(unit))
     with other.claim(unit.key) as mine:
         assert (mine, other.meanwhile(unit.key)) == (True, 0)
     other.clean()  # as the next run does, which reads all tasks

@@ -4,6 +4,7 @@ import re
 import sys
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,9 @@ from fringe._records import LISTED
 from fringe.bench.experiments import ProcessExecutor, RunLog, RunOptions, run_plan
 from fringe.bench.experiments._executors import SerialExecutor, run_tasks
 from fringe.bench.experiments._plan import ModelSource, PlanModel
-from fringe.bench.experiments._results import read_results, results_of
+from fringe.bench.experiments._results import Results, read_results
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import committed_keys, manifests, orphaned, pending_tasks
+from fringe.bench.experiments._tasks import manifests, orphaned, pending_tasks
 from fringe.errors import InputError
 from fringe.inputs import content_digest
 from fringe.metrics import Insertion, Sparseness
@@ -62,7 +63,7 @@ def test_units_that_overlap_count_once(tmp_path):
     assert len(work.store.tasks()) == 3
     found = all_rows(work.store)
     assert {key: replace(row, seconds=0.0) for key, row in found.items()} == expected(work.resolved.manifest)
-    assert [(cell.required, cell.scored) for cell in results_of(work.store, work.resolved.manifest).coverage()] == [
+    assert [(cell.required, cell.scored) for cell in Results(work.resolved.manifest, work.store).coverage()] == [
         (3, 3),
         (3, 3),
     ]
@@ -129,7 +130,7 @@ def test_a_plan_that_grows_computes_what_is_new(tmp_path):
     grown = run_plan(plan, tmp_path, RunOptions())
     assert grown.log.reports == []  # another name for the same maps: they are there
     store = Store(tmp_path)
-    assert all(cell.scored == cell.required == 3 for cell in results_of(store, grown.resolved.manifest).coverage())
+    assert all(cell.scored == cell.required == 3 for cell in Results(grown.resolved.manifest, store).coverage())
     assert stale(tmp_path) == []
     assert read_results(store).missing() == []
 
@@ -206,7 +207,7 @@ def test_a_label_that_is_corrected_is_explained_anew(tmp_path):
     assert after.log.count("done") == 1
     expected = (("1_picture", 1), ("2_picture", 2)), (("2_picture", 2), ("5_picture", 5))
     for run, targets in zip((before, after), expected, strict=True):
-        frame = results_of(Store(out), run.resolved.manifest).frame
+        frame = Results(run.resolved.manifest, Store(out)).frame
         assert sorted(frame.select("image_id", "target").iter_rows()) == list(targets)
         assert frame["label"].to_list() == frame["target"].to_list()
     assert [unit["reason"] for unit in stale(out)] == ["1 of its images changed or are not drawn any more"]
@@ -230,4 +231,5 @@ def test_a_run_of_the_past_that_failed_keeps_the_plan_partial(tmp_path):
     assert (second.log.failed, second.failed_before, second.partial) == (0, 1, True)
     third = run_plan(plan, tmp_path / "run", RunOptions(retry=True))
     assert (third.log.failed, third.failed_before, third.partial) == (1, 0, True)
-    assert len(committed_keys(Store(tmp_path / "run"))) == 2
+    tasks = Store(tmp_path / "run").tasks()
+    assert len({key for task in tasks for key in product([task.setting], task.metrics, task.images)}) == 2

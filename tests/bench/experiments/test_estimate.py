@@ -28,9 +28,16 @@ from fringe.bench.experiments import (
     run_plan,
 )
 from fringe.bench.experiments._database import to_json
-from fringe.bench.experiments._estimate import _makespan, _workers, describe_seconds
+from fringe.bench.experiments._estimate import (
+    ProbeOptions,
+    TaskCost,
+    _makespan,
+    _Sample,
+    _workers,
+    describe_seconds,
+    stored_bytes,
+)
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.experiments._probe import ProbeOptions, TaskCost, _Sample, stored_bytes
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.evaluation import CONTROLS
 from fringe.evaluation._evaluator import Candidate, make_maps

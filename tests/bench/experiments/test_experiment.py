@@ -21,14 +21,13 @@ from fringe.bench.experiments import (
     Manifest,
     ProcessExecutor,
     Results,
-    ScoreRecord,
+    Task,
     read_results,
     run_experiment,
 )
 from fringe.bench.experiments import Store as RunFolder
-from fringe.bench.experiments._records import tasks_of
-from fringe.bench.experiments._results import results_from
 from fringe.evaluation import estimate
+from score_records import ScoreRecord, records_of_cell, results_from, tasks_of
 
 SPEC = ExperimentSpec(
     model="embedded:digits", methods={"ig": IG, "sg": SmoothGrad(samples=2)}, metrics=["insertion", "sparseness"], n=4
@@ -77,7 +76,7 @@ def test_a_summary_is_the_estimate_of_each_method_and_metric():
 
 def test_scores_that_are_missing_or_failed_say_so():
     whole = run_experiment(ExperimentSpec(controls=False).over(SPEC))
-    records = {row.key: row for cell in whole.cells.values() for row in cell.rows}
+    records = {row.key: row for cell in whole.cells.values() for row in records_of_cell(cell)}
     digests = [image["digest"] for image in whole.manifest.images]
     for key, record in list(records.items()):
         if record.method == "sg" and record.image == digests[1]:
@@ -190,7 +189,7 @@ def test_tables_say_of_each_score_what_its_best_record_says(scored):
         rows = [best.get(f"i{i}") for i in range(about.metrics[metric]["limit"])]
         rows = [row and replace(row, image_id=f"{i}.png", label=i or None) for i, row in enumerate(rows)]
         known = [row for row in rows if row]
-        assert list(cell.rows) == rows
+        assert list(records_of_cell(cell)) == rows
         expected = [
             {name: getattr(row, name, None) for name in COLUMNS} | {"image_id": f"{i}.png"}
             for i, row in enumerate(rows)
@@ -202,8 +201,8 @@ def test_tables_say_of_each_score_what_its_best_record_says(scored):
         ]
         assert (cell.missing, cell.failed) == (rows.count(None), sum(row.status != "ok" for row in known))
         assert cell.scores.tolist() == pytest.approx([row["score"] or np.nan for row in expected], nan_ok=True)
-        lines = results.curves(model, method, {metric: "raw"})[metric]
-        assert [line.tolist() for line in lines] == [dict(row.curves)["raw"] for row in known]
+        lines = results.details(model, method, {metric: "curve/raw"})[metric]
+        assert [line.tolist() for line in lines.values()] == [dict(row.curves)["raw"] for row in known]
         for row in known:
             of_map.setdefault((model, method, row.image), []).append(row)
     for model, method in itertools.product("mn", methods):
@@ -225,3 +224,24 @@ def test_more_reasons_than_there_are_short_numbers_are_told_apart():
     frame = results_from(about, {record.key: record for record in records}).frame
     assert frame["error"].to_list() == reasons
     assert frame.schema["label"] == frame.schema["target"] == pl.Int32  # without one, too
+
+
+def test_a_task_is_forced_where_one_of_its_scores_failed_and_none_counts_instead():
+    images = tuple({"digest": name, "id": name, "label": None} for name in "pq")
+    metrics = {name: {"key": f"key {name}", "limit": 2} for name in "xy"}
+    about = Manifest({"seed": 0}, images, (), {"m": {"a": {"method": {}}}}, metrics, {}, {})
+    setting = about.setting_key("m", "a")
+
+    def record(image, metric, status):
+        return ScoreRecord(setting, f"key {metric}", image, "m", "a", metric, image, None, 0, 0.5, None, status)
+
+    rows = [record("p", "x", "failed"), record("q", "x", "ok"), record("q", "y", "failed"), record("q", "y", "ok")]
+    arrays = Results(about, Parts(rows)).arrays
+
+    def has_failed(metrics, images):
+        return arrays.has_failed(Task("m", "a", setting, metrics, tuple(f"key {one}" for one in metrics), images))
+
+    assert has_failed(("x", "y"), ("p", "q"))
+    assert has_failed(("x",), ("p",))
+    assert not has_failed(("x", "y"), ("q",))
+    assert not has_failed(("y",), ("p", "q"))

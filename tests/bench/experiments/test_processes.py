@@ -27,7 +27,7 @@ from fringe.bench.experiments._executors import (
     perform_or_exit,
     run_tasks,
 )
-from fringe.bench.experiments._results import results_of
+from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._store import CRASH, Store
 from fringe.bench.experiments._tasks import crashes
 from fringe.errors import FringeError, InputError
@@ -255,7 +255,7 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path):
         store = Store(out)
         return {
             (cell.method, cell.metric): (cell.scored, cell.missing)
-            for cell in results_of(store, first.resolved.manifest).coverage()
+            for cell in Results(first.resolved.manifest, store).coverage()
         }
 
     first = run_plan(plan, out, RunOptions(executor=ProcessExecutor(2)))

@@ -96,8 +96,9 @@ def test_two_settings_of_a_scene_share_a_network_and_not_their_examples(tmp_path
     assert settings["four:digits"]["ig"] == settings["nine:digits"]["ig"]
     assert len(set(results.clusters("four:digits"))) == 3
     assert len(set(results.clusters("nine:digits"))) == 1
-    assert results.cell("four:digits", "ig", "mass_inside").rows[0].extras[0] == ("chance", 1 / 4)
-    assert results.cell("nine:digits", "ig", "mass_inside").rows[0].extras[0] == ("chance", 1 / 9)
+    chance = {"mass_inside": "extra/chance"}
+    assert results.details("four:digits", "ig", chance)["mass_inside"][0] == 1 / 4
+    assert results.details("nine:digits", "ig", chance)["mass_inside"][0] == 1 / 9
 
 
 def test_the_rows_of_a_map_are_those_of_its_scene_and_a_limit_counts_in_each(tmp_path):

@@ -13,8 +13,9 @@ from synthetic_units import expected, job, manifest
 
 from fringe.bench.experiments import RunLog
 from fringe.bench.experiments._executors import SerialExecutor, run_tasks
-from fringe.bench.experiments._results import results_of
+from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._store import Store
+from score_records import records_of
 
 UNITS = 2000
 
@@ -60,10 +61,10 @@ def test_open_files_and_memory_stay_flat(tmp_path, monkeypatch):
 
     before = opened(tmp_path)
     store = Store(tmp_path / "run")
-    assert all(cell.scored == 20 for cell in results_of(store, asked).coverage())
+    assert all(cell.scored == 20 for cell in Results(asked, store).coverage())
     assert opened(tmp_path) == before
     some = store.details(store.tasks()[::10])
-    rows = {row.key: replace(row, seconds=0.0) for task, details in some for row in task.rows(details, {})}
+    rows = {row.key: replace(row, seconds=0.0) for task, details in some for row in records_of(task, details)}
     assert len(rows) == UNITS // 10 * 2
     assert rows.items() <= expected(asked).items()
     assert work.left() == []

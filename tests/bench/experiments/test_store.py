@@ -19,19 +19,19 @@ import pytest
 import torch
 from forked_runs import end_of, fork
 from small_plans import all_rows, small
-from synthetic_units import manifest, rows_of, stored_rows, table
+from synthetic_units import manifest, stored_task, table
 from typer.testing import CliRunner
 
-from fringe.bench.experiments import RunOptions, ScoreRecord, Store, StoredMap, pending_tasks, read_results, run_plan
+from fringe.bench.experiments import RunOptions, Store, StoredMap, pending_tasks, read_results, run_plan
 from fringe.bench.experiments._database import Reader, Writer, seal
-from fringe.bench.experiments._shapes import Damaged, from_json, to_json
+from fringe.bench.experiments._records import Damaged, StoredTask, from_json, to_json
 from fringe.bench.experiments._store import MARKER, PLAN
 from fringe.cli import app
 from fringe.errors import FringeError, InputError
+from score_records import EMPTY, ScoreRecord, records_in, task_of
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
 OLD_RUN = Path(__file__).with_name("old_run")
-EMPTY = {"setting": {}, "metrics": {}, "versions": {}, "map_versions": []}
 
 FULL = ScoreRecord(
     setting="s" * 32,
@@ -86,8 +86,8 @@ def plain(row):
 
 
 def test_rows_come_back_as_they_went_in(store):
-    store.commit([FULL, BARE, OTHER], EMPTY)
-    found = {row.key: row for row in stored_rows(store)}
+    store.commit(task_of([FULL, BARE, OTHER]))
+    found = {row.key: row for row in records_in(store)}
     assert {key: plain(row) for key, row in found.items()} == {row.key: plain(row) for row in (FULL, BARE, OTHER)}
     assert math.copysign(1, found[FULL.key].diagnostics[1][1]) == -1
     (task,) = store.tasks()
@@ -169,7 +169,7 @@ def test_what_a_file_manager_leaves_in_a_folder_is_no_content(tmp_path):
     for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._a.db"):
         (tmp_path / name).write_bytes(b"x")
     with Store(tmp_path) as store:
-        store.commit([FULL], EMPTY)
+        store.commit(task_of([FULL]))
         store.clean()
         assert (store.damaged(), len(store.tasks())) == ({}, 1)
     assert not (tmp_path / "aside").exists()
@@ -178,7 +178,7 @@ def test_what_a_file_manager_leaves_in_a_folder_is_no_content(tmp_path):
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "\x00\x00", None, "gone"], ids=repr)
 def test_a_damaged_mark_is_named_and_written_again(tmp_path, content):
     with Store(tmp_path) as store:
-        store.commit([FULL], EMPTY)
+        store.commit(task_of([FULL]))
     (tmp_path / MARKER).unlink()
     if content != "gone":
         (tmp_path / MARKER).mkdir() if content is None else (tmp_path / MARKER).write_text(content)
@@ -234,7 +234,7 @@ def whole(tmp_path_factory):
 
     def killed():
         store = Store(root)
-        store.commit([FULL, OTHER], EMPTY)
+        store.commit(task_of([FULL, OTHER]))
         os.kill(os.getpid(), signal.SIGKILL)
 
     if sys.platform == "linux":
@@ -337,15 +337,15 @@ def test_a_task_that_was_copied_over_another_is_found_and_computed_again(whole, 
 def test_a_file_that_was_copied_over_another_or_renamed_is_found(tmp_path):
     for name, image in (("one", "a" * 32), ("other", "b" * 32)):
         with Store(tmp_path / "run") as store:
-            store.commit([replace(FULL, image=image, method=name)], EMPTY)
+            store.commit(task_of([replace(FULL, image=image, method=name)]))
     first, second = sorted((tmp_path / "run").glob("*.db"))
     shutil.copy(first, second)
     store = Store(tmp_path / "run", create=False)
-    assert [row.method for row in stored_rows(store)] == ["one"]
+    assert [row.method for row in records_in(store)] == ["one"]
     assert list(store.damaged()) == [str(second)]
     second.unlink()
     first.rename(second)
-    assert stored_rows(Store(tmp_path / "run", create=False)) == []
+    assert records_in(Store(tmp_path / "run", create=False)) == []
 
 
 def test_a_file_that_vanishes_is_a_missing_result(whole, tmp_path):
@@ -366,7 +366,7 @@ def test_damaged_details_are_said_where_they_are_read_and_made_again_by_the_next
         database.execute("UPDATE detail SET content = zeroblob(length(content)) WHERE id = 1")
         database.commit()
     with pytest.warns(UserWarning, match="details 1 of .* are damaged; its scores are computed again by the next run"):
-        assert len(read_results(tmp_path).curves("digits", "ig", {"insertion": "raw"})["insertion"]) <= 1
+        assert len(read_results(tmp_path).details("digits", "ig", {"insertion": "curve/raw"})["insertion"]) <= 1
     with pytest.warns(UserWarning, match="details 1"):
         assert run_plan(small(n=2), tmp_path, RunOptions()).log.count("done") == 1
     assert not Store(tmp_path, create=False).damaged()
@@ -523,11 +523,13 @@ def test_a_plan_whose_name_is_a_path_is_none(store, name):
 
 def test_half_a_character_is_escaped_in_an_error_and_damage_in_a_task_of_a_stranger(store):
     """No table can hold it; an error may name a file whose name is not UTF-8."""
-    store.commit([replace(BARE, error="'\udcff.png' is empty")], EMPTY)
-    store.commit([replace(FULL, flags=["\ud800"])], EMPTY)
-    store.commit([replace(FULL, verdict="\udcff")], EMPTY)
-    store.commit([replace(FULL, model="\ud800")], EMPTY)
-    assert [row.error for row in stored_rows(store)] == ["'\\udcff.png' is empty"]
+    made = {"i" * 32: {"status": "failed", "error": "'\udcff.png' is empty"}}
+    names = {"model": "digits", "method": "ig", "labels": ["insertion"]}
+    store.commit(StoredTask.of("s" * 32, ["m" * 32], made, (), {**EMPTY, **names}))
+    store.commit(task_of([replace(FULL, flags=["\ud800"])]))
+    store.commit(task_of([replace(FULL, verdict="\udcff")]))
+    store.commit(task_of([replace(FULL, model="\ud800")]))
+    assert [row.error for row in records_in(store)] == ["'\\udcff.png' is empty"]
     (problem,) = store.damaged().values()
     assert problem == "; ".join(
         f"task {n} is damaged ({what})" for n, what in ((2, "its notes"), (3, "its notes"), (4, "its names"))
@@ -552,7 +554,7 @@ def test_runs_in_two_folders_are_merged_by_copying_the_files_of_one_beside_those
     tasks = pending_tasks(asked, (), 2)
     for name, unit in zip(("here", "there"), tasks, strict=True):
         with Store(tmp_path / name) as store:
-            store.commit(rows_of(unit), {**unit.shared(asked), "versions": {}, "map_versions": []})
+            store.commit(stored_task(unit))
     for path in (tmp_path / "there").glob("*.db"):
         shutil.copy(path, tmp_path / "here")
     assert len(table(Store(tmp_path / "here"))) == 2 * 4

@@ -13,12 +13,11 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
-from synthetic_units import stored_rows
 
-from fringe.bench.experiments import Manifest, Results, ScoreRecord, Store, StoredMap
+from fringe.bench.experiments import Manifest, Results, Store, StoredMap
 from fringe.bench.experiments import _places as places
+from score_records import ScoreRecord, records_in, records_of_cell, task_of
 
-EMPTY = {"setting": {}, "metrics": {}, "versions": {}, "map_versions": []}
 SETTINGS, METRICS, IMAGES = ("net a", "net b"), "kl", "pqr"
 PLAN = Manifest(
     {"seed": 0},
@@ -84,7 +83,7 @@ class StoreMachine(RuleBasedStateMachine):
             for metric in sorted(metrics)
             for image in images
         ]
-        self.open[who].commit(rows, EMPTY)
+        self.open[who].commit(task_of(rows))
         writer = self.open[who]._writers[".db"]
         self.tasks.append((writer.name, writer._ids["task"], rows))
 
@@ -170,11 +169,11 @@ class StoreMachine(RuleBasedStateMachine):
         results = Results(PLAN, reader)
         for setting in SETTINGS:
             for metric in METRICS:
-                rows = results.cell("net", setting, metric).rows
+                rows = records_of_cell(results.cell("net", setting, metric))
                 wanted = [expected.get((KEYS[setting], metric, image)) for image in IMAGES]
                 assert [row and scores_of(row) for row in rows] == [row and scores_of(row) for row in wanted]
                 assert [row and row.curves for row in rows] == [row and row.curves for row in wanted]
-        assert sum(len(rows) for _, _, rows in self.tasks) == len(stored_rows(reader))
+        assert sum(len(rows) for _, _, rows in self.tasks) == len(records_in(reader))
         assert reader.records("note") == {name: value for name, value in self.notes.items() if value is not None}
         for setting in KEYS.values():
             found = reader.load_maps(setting, IMAGES)

@@ -17,7 +17,7 @@ from fringe.bench.experiments import Progress, RunLog, RunOptions, run_plan
 from fringe.bench.experiments._executors import ProcessExecutor, run_tasks
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, PlanModel
-from fringe.bench.experiments._results import results_of
+from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import crashes
 from fringe.errors import FringeError, TransientError
@@ -42,8 +42,7 @@ def pictures(folder, n=4):
 
 def cells(out, finished):
     return [
-        (cell.scored, cell.failed, cell.missing)
-        for cell in results_of(Store(out), finished.resolved.manifest).coverage()
+        (cell.scored, cell.failed, cell.missing) for cell in Results(finished.resolved.manifest, Store(out)).coverage()
     ]
 
 

@@ -8,12 +8,15 @@ import torch
 from PIL import Image
 
 from fringe import ExpectedGradients, IntegratedGradients, SmoothGrad
+from fringe._records import digest
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, Plan, PlanModel
+from fringe.bench.experiments._records import StoredTask
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._tasks import pending_tasks
 from fringe.errors import FringeError, InputError
-from fringe.metrics import Insertion, Sparseness
+from fringe.metrics import Insertion, Scores, Sparseness
+from score_records import EMPTY, ScoreRecord, records_of
 
 IG = IntegratedGradients(steps=8)
 BOTH = {"sparseness": Sparseness(), "insertion": Insertion()}
@@ -31,11 +34,21 @@ def plan(data=("embedded:digits",), methods=None, **changed):
     return Plan(data=data, **{**known, **changed})
 
 
+def rows_in(resolved, done):
+    """The records of a task, with the names of its images."""
+    known = {image["digest"]: image for image in resolved.manifest.images}
+    return list(records_of(done.scores, known=known))
+
+
 def rows_of(asked, shard=16, batch_size="auto", order=1):
     """All rows of a plan by name."""
     resolved = resolve(asked)
     worker = TaskRunner(resolved, batch_size=batch_size)
-    found = [row for unit in pending_tasks(resolved.manifest, (), shard)[::order] for row in worker.perform(unit).rows]
+    found = [
+        row
+        for unit in pending_tasks(resolved.manifest, (), shard)[::order]
+        for row in rows_in(resolved, worker.perform(unit))
+    ]
     assert len({row.key for row in found}) == len(found)
     return {row.key: row for row in found}
 
@@ -146,7 +159,7 @@ def test_images_that_vanish_or_change_amid_a_run(tmp_path):
     picture(tmp_path, "2_picture.png", 9)
     (unit,) = pending_tasks(resolved.manifest, (), 16)
     done = TaskRunner(resolved).perform(unit)
-    states = outcome({row.key: row for row in done.rows})
+    states = outcome({row.key: row for row in rows_in(resolved, done)})
     assert states == {"0_picture": ("ok", None), "3_picture": ("ok", None)}
     left = {image["id"]: done.left.get(image["digest"]) for image in resolved.manifest.images}
     source = str(tmp_path / "2_picture.png")
@@ -264,7 +277,7 @@ def test_maps_are_those_that_were_scored():
     (unit,) = pending_tasks(resolved.manifest, (), 16)
     done = TaskRunner(resolved).perform(unit)
     assert set(done.maps) == set(unit.images)
-    for row in done.rows:
+    for row in rows_in(resolved, done):
         values = done.maps[row.image].values.double().abs().flatten().sort().values
         places = torch.arange(1, len(values) + 1, dtype=torch.float64)
         gini = ((2 * places - len(values) - 1) * values).sum() / (len(values) * values.sum())
@@ -289,3 +302,70 @@ def test_an_image_that_a_metric_refuses_has_its_scores_of_the_others(monkeypatch
         ("sparseness", False): ("ok", False),
     }
     assert rows["insertion", True].error == "metric insertion: does not like it"
+
+
+# As they are stored
+
+
+def test_scores_of_several_sizes_are_stored_by_image_with_what_each_metric_says_of_them():
+    """Two images of one size, one of another, one that diverged, and one that cannot be read."""
+    inside = {"forward": 1.5, "jvp": 0.0, "vjp": 3.0, "seconds": 0.25, "batch": 2}
+    sound = {"target": 3, "confidence": 0.75, "status": "ok", "error": None, "verdict": "coarse", **inside}
+    made = {
+        "a": {**sound, "diagnostics": [("residual", 1e-300)]},
+        "b": {"status": "unreadable", "error": "'b.png': is empty"},
+        "c": {**sound, "verdict": None, "diagnostics": [("residual", -0.0)]},
+        "d": {**sound, "status": "diverged", "verdict": "diverged", "diagnostics": [("residual", 5.0)]},
+        "e": sound,
+    }
+    nan = torch.nan
+    of_two = Scores(
+        torch.tensor([0.5, nan, nan], dtype=torch.float64),
+        {"flat": torch.tensor([True, False, True]), "tied": torch.tensor([True, True, False])},
+        {"chance": torch.tensor([0.25, 0.5, nan])},
+        {"raw": torch.tensor([[0.0, 1.0], [2.0, 3.0], [nan, nan]])},
+    )
+    refused = Scores(torch.tensor([1.0, nan, nan]), refusals=("", "metric y: no", ""))
+    alone = Scores(torch.tensor([-1.0]), curves={"raw": torch.tensor([[4.0, 5.0, 6.0]])})
+    scored = [(["c", "a", "d"], [of_two, refused]), (["e"], [alone, alone])]
+    shared = {**EMPTY, "model": "net", "method": "ig", "labels": ["x", "y"]}
+    task = StoredTask.of("s", ("X", "Y"), made, scored, shared)
+
+    named = {"setting": "s", "model": "net", "method": "ig", "image_id": "", "label": None}
+    of_x, of_y = {**named, "metric": "x", "metric_key": "X"}, {**named, "metric": "y", "metric_key": "Y"}
+    nothing = {"target": None, "confidence": None, "score": None, **made["b"]}
+    lost = {**made["d"], "score": None}
+    both = {**made["c"], "flags": ["flat", "tied"], "extras": [("chance", 0.25)], "curves": [("raw", [0.0, 1.0])]}
+    one = {**made["a"], "flags": ["tied"], "extras": [("chance", 0.5)], "curves": [("raw", [2.0, 3.0])]}
+    expected = [
+        {**of_x, "image": "a", "score": None, **one},
+        {**of_x, "image": "b", **nothing},
+        {**of_x, "image": "c", "score": 0.5, **both},
+        {**of_x, "image": "d", **lost},
+        {**of_x, "image": "e", "score": -1.0, **sound, "curves": [("raw", [4.0, 5.0, 6.0])]},
+        {**of_y, "image": "a", **made["a"], "score": None, "status": "failed", "error": "metric y: no"},
+        {**of_y, "image": "b", **nothing},
+        {**of_y, "image": "c", "score": 1.0, **made["c"]},
+        {**of_y, "image": "d", **lost},
+        {**of_y, "image": "e", "score": -1.0, **sound, "curves": [("raw", [4.0, 5.0, 6.0])]},
+    ]
+    lists = {"flags": [], "diagnostics": [], "extras": [], "curves": []}
+    assert list(records_of(task)) == [ScoreRecord(**{**lists, **row}) for row in expected]
+    assert task.failed_images == 3
+    assert (task.key, task.shared["details"]) == (
+        digest(["s", ["X", "Y"], list("abcde")]),
+        ["curve/X/raw", "extra/X/chance", "curve/Y/raw", "diagnostic//residual"],
+    )
+
+
+def test_the_images_of_a_task_are_stored_in_its_order_so_that_another_run_knows_it(tmp_path):
+    """Whichever of them fail, or are of another size."""
+    for number, size in enumerate([(8, 8), (16, 4), (8, 8)]):
+        picture(tmp_path, f"{number}_a.png", number, size)
+    (tmp_path / "3_a.png").write_bytes(b"")
+    (tmp_path / "net.py").write_text(NET)
+    model = ModelSource(f"{tmp_path / 'net.py'}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
+    resolved = resolve(plan((str(tmp_path),), n=4, models=(PlanModel("net", model, {"ig": IG}),), metrics=BOTH))
+    (unit,) = pending_tasks(resolved.manifest, (), 4)
+    done = TaskRunner(resolved).perform(unit)
+    assert (done.scores.images, done.scores.key) == (unit.images, unit.key)

@@ -1,8 +1,8 @@
 """Runs made of numbers that the tests know: a manifest and rows, without a model or an image."""
 
 from fringe._records import digest
-from fringe.bench.experiments import Manifest, ScoreRecord, Store
-from fringe.bench.experiments._results import results_from
+from fringe.bench.experiments import Manifest, Store
+from score_records import EMPTY, ScoreRecord, results_from, task_of
 
 METRICS = {
     "mas_insertion": ("MAS insertion", "higher", "", "mean"),
@@ -120,6 +120,5 @@ def store_of(folder, about, scores, **more):
         for method in about.settings[model]:
             mine = [row for row in known.values() if (row.model, row.method) == (model, method)]
             if mine:
-                empty = {"metrics": {}, "versions": {}, "map_versions": []}
-                store.commit(mine, {"setting": about.settings[model][method], **empty})
+                store.commit(task_of(mine, {**EMPTY, "setting": about.settings[model][method]}))
     return store

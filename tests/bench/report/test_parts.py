@@ -10,10 +10,9 @@ from matplotlib.text import Text
 
 from fringe._tables import Table
 from fringe.bench.report import build_table, write_report
-from fringe.bench.report._build import curves, forest, stacked
-from fringe.bench.report._examples import ExampleSet, choose_examples, plot_examples
-from fringe.bench.report._failures import costs, describe_status, quarantined, verdicts
-from fringe.bench.report._maps import GridData
+from fringe.bench.report._build import curves, describe_status, forest, quarantined, stacked, verdicts
+from fringe.bench.report._maps import ExampleSet, GridData, choose_examples, plot_examples
+from fringe.bench.report._table import costs
 
 MAS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 METHODS = ("fringe", "ig", "sg")
@@ -105,7 +104,8 @@ def test_curves_of_images_of_different_sizes_are_brought_to_one_length():
     found = runs.results(
         about, {("net", "ig", "insertion"): [0.5, 0.5, 0.5]}, curves=lambda m, k, i: (("normalised", lines[i]),)
     )
-    stack = stacked(found.curves("net", "ig", {"insertion": "normalised"})["insertion"])
+    lines = found.details("net", "ig", {"insertion": "curve/normalised"})["insertion"]
+    stack = stacked(list(lines.values()))
     np.testing.assert_allclose(stack[0], [0, 0.25, 0.5, 0.75, 1])
     np.testing.assert_allclose(stack[1], lines[1])
     np.testing.assert_array_equal(np.isnan(stack[2]), [False, True, False, False, False])

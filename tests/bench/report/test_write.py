@@ -16,7 +16,6 @@ from fringe.bench.experiments import (
     RunOptions,
     Store,
     read_results,
-    results_from,
     run_plan,
 )
 from fringe.bench.report import _write as write_module
@@ -24,6 +23,7 @@ from fringe.bench.report import write_report
 from fringe.bench.report._maps import MapSource, TaskRunner, load_experiment, load_maps
 from fringe.errors import InputError
 from fringe.metrics import METRICS
+from score_records import records_of_cell, results_from
 
 FILES = ["report.html", "report.md", "tables.tex", "scores.csv", "summary.csv", "figures/differences.png"]
 
@@ -289,7 +289,7 @@ def test_maps_of_images_that_failed_are_not_asked_for(digits, monkeypatch):
     store = Store(folder / "bare", create=False)
     results = read_results(store)
     digests = [image["digest"] for image in results.manifest.images[:2]]
-    records = {row.key: row for cell in results.cells.values() for row in cell.rows}
+    records = {row.key: row for cell in results.cells.values() for row in records_of_cell(cell)}
     failed = [row for row in records.values() if (row.method, row.image) == ("sg", digests[0])]
     changed = {r.key: dataclasses.replace(r, status="failed") for r in failed}
     results = results_from(results.manifest, {**records, **changed})

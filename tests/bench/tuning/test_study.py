@@ -285,7 +285,7 @@ def test_a_database_of_others_is_refused_and_stays_theirs(tmp_path):
     """With trials and no identity, nobody knows what they are of."""
     study = optuna.create_study(storage=f"sqlite:///{tmp_path}/j", study_name="study", direction="maximize")
     study.ask()
-    with pytest.raises(InputError, match="seed: null there, 5 now"):
+    with pytest.raises(InputError, match="seed: absent, now 5"):
         search(tmp_path / "j", 2)
     assert study_of(tmp_path / "j").user_attrs == {}
 

@@ -110,7 +110,7 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
     return tuple(said) or ("No failure was seen in these measurements.",)
 
 
-def not_measured(card: Card) -> tuple[str, ...]:
+def _not_measured(card: Card) -> tuple[str, ...]:
     """List what was not measured, and why, as sentences."""
     return tuple(f"{what}: {why.rstrip('.')}." for what, why in by_text(card.skipped.items()))
 
@@ -135,7 +135,7 @@ def describe_card(card: Card) -> list[str | Table]:
     text = [f"checks: {states['holds']} of {states.total()} hold{others}"] if card.checks else []
     text.append(f"cost of a map: {counts or ('no passes' if card.passes else 'not measured')}")
     text += ["where it fails:", *(f"  {sentence}" for sentence in failures(card, lines))]
-    missing = [f"  {sentence}" for sentence in not_measured(card)]
+    missing = [f"  {sentence}" for sentence in _not_measured(card)]
     table = Table(("on", "metric", "score", "n", "best control"), rows, rules=rules)
     return [table, *text, *(["not measured:"] if missing else []), *missing]
 
@@ -162,7 +162,7 @@ def card_report(card: Card, command: str = "") -> Report:
         Section(
             "What a map costs", table=Table(("what", "per image"), costs or [("not measured", None)], "Cost of a map")
         ),
-        *([Section("What was not measured", lines=not_measured(card))] if card.skipped else []),
+        *([Section("What was not measured", lines=_not_measured(card))] if card.skipped else []),
     )
     parts = list(dict.fromkeys(line.measurement.part for line in lines))
     figure = _forest(card, lines)

@@ -1,7 +1,7 @@
 """Experiments: methods compared under metrics on many images, stored, resumed and summarised."""
 
 from fringe._urls import url_of
-from fringe.bench.experiments._estimate import MethodCost, RunEstimate, describe_excess, estimate_run, estimate_tasks
+from fringe.bench.experiments._estimate import MethodCost, ProbeOptions, RunEstimate, estimate_run, estimate_tasks
 from fringe.bench.experiments._executors import Executor, ProcessExecutor, RunLog, SerialExecutor, TaskReport
 from fringe.bench.experiments._manifest import (
     Manifest,
@@ -16,13 +16,11 @@ from fringe.bench.experiments._plan import (
     PlanModel,
     build_plan,
     configured,
-    planned_work,
     planned_work_of,
 )
-from fringe.bench.experiments._probe import ProbeOptions
 from fringe.bench.experiments._ray import RayExecutor
-from fringe.bench.experiments._records import ScoreRecord, StoredMap
-from fringe.bench.experiments._results import Results, read_results, results_from, results_of
+from fringe.bench.experiments._records import StoredMap
+from fringe.bench.experiments._results import Results, read_results
 from fringe.bench.experiments._run import (
     TRIAL,
     Interrupted,
@@ -52,7 +50,6 @@ from fringe.bench.experiments._tasks import (
     manifests,
     mixed,
     pending_tasks,
-    required_keys,
     versions_of,
 )
 

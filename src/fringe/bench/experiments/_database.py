@@ -24,8 +24,17 @@ import numpy as np
 
 from fringe._files import RECORD_BYTES, disk_error, sync_folder
 from fringe._records import digest
-from fringe.bench.experiments._records import STATUSES, Details, StoredMap, StoredTask
-from fringe.bench.experiments._shapes import Damaged, are_notes, from_json, is_shared, to_json
+from fringe.bench.experiments._records import (
+    STATUSES,
+    Damaged,
+    Details,
+    StoredMap,
+    StoredTask,
+    are_notes,
+    from_json,
+    is_shared,
+    to_json,
+)
 
 SUFFIX, MAPS_SUFFIX = ".db", ".maps.db"
 #: 64 MiB: the size at which a file on a disk is full, and the next one begins.

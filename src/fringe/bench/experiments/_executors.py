@@ -10,14 +10,14 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Protocol, cast
 
 from fringe._process import check_interrupt
 from fringe._progress import log
-from fringe.bench.experiments._manifest import Resolved, versions
-from fringe.bench.experiments._records import StoredMap
+from fringe.bench.experiments._manifest import Resolved
+from fringe.bench.experiments._records import OK, StoredMap
 from fringe.bench.experiments._runner import TaskResult, TaskRunner
 from fringe.bench.experiments._store import CRASH, Store
 from fringe.bench.experiments._tasks import Task
@@ -121,21 +121,16 @@ def perform(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
             if isinstance(error, FringeError) or not is_transient(error):
                 raise
             # the system failed: all of its images are left to a later run
-            result = TaskResult([], {}, dict.fromkeys(task.images, f"{type(error).__name__}: {error}"))
+            result = TaskResult(None, {}, dict.fromkeys(task.images, f"{type(error).__name__}: {error}"))
         if saved := job.saved(task, result.maps):
             store.commit_maps(task.setting, saved)
-        part = replace(task, images=tuple(image for image in task.images if image not in result.left))
-        if not part.images:
+        if result.scores is None:
             return TaskReport(task, "left", seconds=time.perf_counter() - began, left=result.left)
-        reused = {row.image for row in result.rows} - result.maps.keys()
-        made = [dict(stored[image].versions) for image in sorted(reused) if stored and image in stored]
-        made = [one for index, one in enumerate(made) if one not in made[:index]]
-        shared = {**part.shared(job.resolved.manifest), "versions": versions(), "map_versions": made}
-        store.commit(result.rows, shared)
+        store.commit(result.scores)
     if task.force:
         store.write_record(CRASH, task.key, None)
-    failed = len({row.image for row in result.rows if row.status != "ok"})
-    scored = len({row.image for row in result.rows if row.status == "ok"} - result.maps.keys())
+    failed, has_score = result.scores.failed_images, (result.scores.status == OK).any(0)
+    scored = sum(image not in result.maps for image, ok in zip(result.scores.images, has_score, strict=True) if ok)
     return TaskReport(task, "done", failed, time.perf_counter() - began, scored, result.left)
 
 

@@ -34,7 +34,7 @@ from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, ImageRef, find_inputs
 from fringe.errors import InputError, install_hint
-from fringe.evaluation import CONTROLS, Candidate, control_candidates, with_controls
+from fringe.evaluation import CONTROLS, Candidate, planned_work, with_controls
 from fringe.inputs import default_model
 from fringe.metrics import METRICS, Metric, get_metric
 from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
@@ -447,30 +447,6 @@ def _with_preset(
     return tuple(
         replace(model, methods={**model.methods, name: method}) if model.label in fitting else model for model in models
     )
-
-
-def planned_work(
-    methods: Mapping[str, Attributor | None],
-    metrics: Mapping[str, Metric],
-    images: int,
-    limits: Mapping[str, int] | None = None,
-    controls: bool | tuple[str, ...] = False,
-) -> list[tuple[str, float, float]]:
-    """List what maps and scores would take, as far as the settings tell: what is computed, the forward and backward
-    passes of one, and how many. ``limits`` are metrics that are computed on the first images only; ``controls`` says
-    that those of the methods are computed, too."""
-    if controls:  # those of a method's map are made without a pass
-        more = {one.label: None if one.of else one.method for one in control_candidates(methods)}
-        methods = {**methods, **more}
-    makers = [(f"a map by {name}", method.planned_passes or 0.0) for name, method in methods.items() if method]
-    work: list[tuple[str, float, float]] = []
-    for label, metric in metrics.items():
-        count = min((limits or {}).get(label, images), images)
-        work.append((f"the score {label}", metric.planned_passes, count * len(methods)))
-        if metric.requires_explainer:
-            more = metric.planned_maps * count
-            work += [(*maker, more) for maker in makers]
-    return work + [(*maker, images) for maker in makers]
 
 
 def planned_work_of(plans: Iterable[Plan]) -> list[tuple[str, float, float]]:

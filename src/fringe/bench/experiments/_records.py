@@ -1,16 +1,234 @@
-"""What a run stores: the record of a score, a map, and a task as arrays."""
+"""What a run stores: a map, the scores of a task as arrays, and records; and what these must hold, as a run folder may
+come from a stranger, or from a newer version."""
 
 import json
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,  # that of typing does not serve pydantic before Python 3.12
+    cast,
+    get_args,
+)
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from torch import Tensor
+from typing_extensions import TypedDict
 
+from fringe._files import RECORD_BYTES
 from fringe._records import digest
 from fringe._text import escape_surrogates
+from fringe.bench.experiments._spec import PLAN_NAME
+from fringe.metrics import Scores
+
+#: JSON with less than so many bytes for each of its values, and more values than ``_FEW``, would fill the memory.
+_BYTES_OF_A_VALUE, _FEW = 12, 2**20
+
+#: Kinds of records: what was asked for, tasks that end their process, the first logits of a model, recalled results.
+PLAN, CRASH, LOGITS, VOID = "plan", "crash", "logits", "void"
+
+_STRICT = ConfigDict(strict=True, extra="forbid")
+_Label = Annotated[int, Field(ge=-(2**31), lt=2**31)]
+_Count = Annotated[int, Field(ge=0, lt=2**53)]
+_Names = dict[str, Any]
+
+
+class Damaged(ValueError):
+    """A file, or a row of it, is not what was written."""
+
+
+def to_json(data: Any) -> bytes:
+    """Write plain data as JSON."""
+    return json.dumps(data, separators=(",", ":")).encode()
+
+
+def from_json(content: bytes) -> Any:
+    """Read JSON that does not fill the memory. Raises ValueError or RecursionError for other bytes."""
+    values = sum(map(content.count, (b",", b"[", b"{")))
+    if len(content) > RECORD_BYTES or (values > _FEW and values * _BYTES_OF_A_VALUE > len(content)):
+        raise Damaged("it would fill the memory")
+    return json.loads(content)
+
+
+class _Image(TypedDict):
+    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
+    digest: str
+    id: str
+    source: str
+    label: _Label | None
+    scene: NotRequired[str]
+    cluster: NotRequired[str]
+    target: NotRequired[_Label]
+
+
+class _Plan(TypedDict):
+    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
+    name: str
+    data: list[str]
+    models: dict[str, str]
+    preprocessing: _Names
+    methods: dict[str, dict[str, _Names]]
+    metrics: dict[str, _Names]
+    limits: dict[str, _Count]
+    n: _Count
+    seed: _Count
+    target: str | int
+    score: str
+    exif: str
+    references: str | None
+    model_output: NotRequired[dict[str, str]]
+    last: NotRequired[bool]
+    sample: NotRequired[bool]
+    scenes: NotRequired[dict[str, _Names]]
+    examples: NotRequired[dict[str, _Count]]
+
+
+class _Metric(TypedDict):
+    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
+    title: str
+    direction: str | None
+    unit: str
+    space: str
+    source: str
+    summary: str
+    settings: _Names
+    key: str
+    limit: _Count
+
+
+class _Gate(TypedDict):
+    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
+    name: str
+    value: float
+    least: float | None
+    most: float | None
+    holds: bool
+    text: str
+
+
+class _Network(TypedDict):
+    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
+    given: str | None
+    number: int
+    gates: list[_Gate]
+
+
+class _Scene(TypedDict):
+    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
+    title: str
+    source: str
+    answer: str
+    settings: _Names
+    networks: dict[str, _Network]
+
+
+class _Setting(TypedDict):
+    __pydantic_config__ = ConfigDict(extra="allow")  # pyright: ignore[reportGeneralTypeIssues]
+    model: _Names
+    method: _Names
+
+
+class _Manifest(TypedDict):
+    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
+    plan: _Plan
+    images: list[_Image]
+    missing: list[str]
+    settings: dict[str, dict[str, _Setting]]
+    metrics: dict[str, _Metric]
+    models: dict[str, _Names]
+    versions: dict[str, str]
+    scenes: NotRequired[dict[str, _Scene]]
+
+
+class _Crash(TypedDict):
+    model: str
+    method: str
+    reason: str
+    setting: dict[str, Any]
+    setting_key: str
+    metric_keys: list[str]
+    images: list[str]
+
+
+def record_problem(kind: str, name: str, record: Any) -> str:
+    """What is wrong with a record; empty if nothing is."""
+    if record is None:  # it was removed
+        return ""
+    if kind == VOID:
+        return _problem(dict[str, int], record)
+    return _plan_problem(name, record) if kind == PLAN else _problem(_Crash, record) if kind == CRASH else ""
+
+
+def _plan_problem(name: str, record: Any) -> str:
+    """What is wrong with the record of a plan; empty if it is one of this version."""
+    if not re.fullmatch(PLAN_NAME, name) or len(name) > 200:
+        return "its name is none of a plan"  # reports are written to folders of these names
+    if problem := _problem(_Manifest, record):
+        return problem
+    known = cast(dict[str, Any], record)
+    # names are printed; those of files may be any, whose bytes need not be UTF-8
+    labels = {part: list(known["plan"][part]) for part in ("models", "preprocessing")}
+    plan = {**known["plan"], **labels, "data": [], "references": None}
+    models = {label: {**model, "spec": None} for label, model in known["models"].items()}
+    images = [{**image, "source": None} for image in known["images"]]
+    try:
+        printed = {**known, "plan": plan, "models": models, "images": images, "missing": []}
+        json.dumps(printed, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "a name holds half of a character"
+    parts = known["settings"].keys(), known["models"].keys(), known["plan"]["methods"].keys()
+    if known["plan"]["name"] != name or not parts[0] <= parts[1] or not parts[0] <= parts[2]:
+        return "its parts do not belong together"
+    labels = {image.get("scene") for image in known["images"]}
+    is_scenic = labels <= known["scenes"].keys() if known.get("scenes") else labels <= {None}
+    return "" if is_scenic else "its images are of no scene"
+
+
+@cache
+def _reader(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _problem(kind: Any, record: Any) -> str:
+    try:
+        _reader(kind).validate_python(record)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg']}"
+    return ""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and escape_surrogates(value) == value
+
+
+def is_shared(shared: Any, metrics: int) -> bool:
+    """Whether what tasks share names a model, a method, the metrics and versions, as this program writes it."""
+    lists = [shared[name] for name in ("labels", "details", "map_versions")]
+    tables = [shared[name] for name in ("setting", "metrics", "versions")]
+    if not all(isinstance(one, list) for one in lists) or len(shared["labels"]) != metrics:
+        return False
+    texts = [shared["model"], shared["method"], *shared["labels"], *shared["details"]]
+    texts += [
+        version for one in (shared["versions"], *shared["map_versions"]) for pair in one.items() for version in pair
+    ]
+    return all(map(_is_text, texts)) and all(isinstance(one, dict) for one in tables)
+
+
+def are_notes(notes: Any, size: int) -> bool:
+    """Whether the notes of a task are flags and errors of its scores."""
+    texts = [*notes["verdicts"], *(flag for flags, _, _ in notes["scores"] for flag in flags)]
+    texts += [error for _, error, _ in notes["scores"] if error is not None]
+    positions = [at for _, _, positions in notes["scores"] for at in positions]
+    return all(map(_is_text, texts)) and all(type(at) is int and 0 <= at < size for at in positions)
+
 
 #: What became of an image under a method: a score, or why there is none.
 Status = Literal["ok", "diverged", "not_finite", "failed", "unreadable"]
@@ -31,48 +249,9 @@ Details = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class ScoreRecord:
-    """One score. ``setting``, ``metric_key`` and ``image`` are the digests that name it, the other names are for
-    people.
-
-    ``score`` is None where there is none, and ``status``, ``flags`` and ``error`` say why. ``diagnostics`` are the
-    method's, ``extras`` and ``curves`` the metric's. ``forward``, ``jvp``, ``vjp`` and ``seconds`` are an image's share
-    of what the maps took.
-    """
-
-    setting: str
-    metric_key: str
-    image: str
-    model: str
-    method: str
-    metric: str
-    image_id: str
-    label: int | None
-    target: int | None
-    confidence: float | None
-    score: float | None
-    status: Status
-    error: str | None = None
-    verdict: str | None = None
-    flags: Sequence[str] = ()
-    diagnostics: Sequence[tuple[str, float]] = ()
-    extras: Sequence[tuple[str, float]] = ()
-    curves: Sequence[tuple[str, Sequence[float]]] = ()
-    forward: float = 0.0
-    jvp: float = 0.0
-    vjp: float = 0.0
-    seconds: float = 0.0
-    batch: int = field(default=1)
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.setting, self.metric_key, self.image
-
-
-@dataclass(frozen=True)
 class StoredMap:
-    """An image's map ``values`` (C, H, W), and what a :class:`fringe.bench.experiments.ScoreRecord` says of it whatever
-    the metric, by name of the field: target, confidence, status, verdict, diagnostics and the passes that it took;
+    """An image's map ``values`` (C, H, W), and by name what holds whatever the metric: target, confidence, status,
+    error, verdict, diagnostics, and the image's share of the passes and seconds that the maps of its batch took;
     ``versions`` are those of the libraries that made it."""
 
     values: Tensor
@@ -153,93 +332,69 @@ class StoredTask:
         }
 
     @classmethod
-    def of(cls, rows: Sequence[ScoreRecord], shared: Mapping[str, Any] | None = None) -> "StoredTask":
-        """Turn records of one setting into a task; a score without a record is missing."""
-        metrics = {key: i for i, key in enumerate(dict.fromkeys(row.metric_key for row in rows))}
-        images = {image: i for i, image in enumerate(dict.fromkeys(row.image for row in rows))}
-        shape, first = (len(metrics), len(images)), {row.image: row for row in reversed(rows)}
-        scores, status = np.full(shape, np.nan), np.zeros(shape, np.uint8)
-        notes, columns = dict[tuple[Any, ...], list[int]](), dict[str, list[Any]]()
-        for row in rows:
-            m, i = metrics[row.metric_key], images[row.image]
-            scores[m, i] = np.nan if row.score is None else row.score
-            status[m, i] = STATUSES.index(row.status)
-            if row.flags or row.error is not None:
-                error = None if row.error is None else escape_surrogates(row.error)  # it may name a file
-                notes.setdefault((tuple(row.flags), error), []).append(m * shape[1] + i)
-            named: list[tuple[str, Sequence[float]]] = [(f"curve/{row.metric_key}/{n}", v) for n, v in row.curves]
-            named += [(f"extra/{row.metric_key}/{name}", (value,)) for name, value in row.extras]
-            if first[row.image] is row:
-                named += [(f"diagnostic//{name}", (value,)) for name, value in row.diagnostics]
-            for name, values in named:
-                columns.setdefault(name, [None] * shape[1])[i] = values
-        verdicts = list(dict.fromkeys(row.verdict for row in first.values() if row.verdict is not None))
-        numbers, maps = {None: 0, **{name: i + 1 for i, name in enumerate(verdicts)}}, np.empty(shape[1], MAP)
-        for image, i in images.items():
-            row = first[image]
-            target, confidence = NO_TARGET if row.target is None else row.target, row.confidence
-            confidence = np.nan if confidence is None else confidence
-            passes = row.forward, row.jvp, row.vjp, row.seconds
-            maps[i] = (target, row.batch, numbers[row.verdict], confidence, *passes)
-        labels = {row.metric_key: row.metric for row in rows}
-        names = {"model": rows[0].model, "method": rows[0].method, "labels": [labels[key] for key in metrics]}
+    def of(
+        cls,
+        setting: str,
+        metrics: Sequence[str],
+        made: Mapping[str, Mapping[str, Any]],
+        scored: Iterable[tuple[Sequence[str], Sequence[Scores]]],
+        shared: Mapping[str, Any],
+    ) -> "StoredTask":
+        """Make a task of the scores of images.
+
+        Args:
+            setting, metrics: Digests.
+            made: What holds for each image whatever the metric, as in :attr:`StoredMap.metadata`; an image without a
+                valid map has at least a status and an error.
+            scored: Some images (B), and their scores by each of the metrics; those of valid maps alone count.
+            shared: ``shared`` of the task, without the names of the details.
+        """
+        places, shape = {image: i for i, image in enumerate(made)}, (len(metrics), len(made))
+        scores, columns = np.full(shape, np.nan), dict[str, list[Any]]()
+        status = np.tile(np.array([STATUSES.index(one["status"]) for one in made.values()], np.uint8), (shape[0], 1))
+        errors: list[tuple[tuple[str, ...], str | None]] = [((), one.get("error")) for one in made.values()]
+        words = [list(errors) for _ in metrics]
+        for images, by_metric in scored:
+            for m, (key, one) in enumerate(zip(metrics, by_metric, strict=True)):
+                named = {f"curve/{key}/{name}": curves.float().tolist() for name, curves in one.curves.items()}
+                named |= {f"extra/{key}/{name}": column[:, None].tolist() for name, column in one.details.items()}
+                flags, values = {name: flag.tolist() for name, flag in one.flags.items()}, one.values.tolist()
+                for k, i in enumerate(places[image] for image in images):
+                    if status[m, i] != OK:
+                        continue
+                    if one.refusals and one.refusals[k]:
+                        status[m, i], words[m][i] = STATUSES.index("failed"), ((), one.refusals[k])
+                        continue
+                    scores[m, i] = values[k] if math.isfinite(values[k]) else np.nan
+                    words[m][i] = tuple(name for name, flag in flags.items() if flag[k]), None
+                    for name, column in named.items():
+                        columns.setdefault(name, [None] * shape[1])[i] = column[k]
+        for i, one in enumerate(made.values()):
+            for name, value in one.get("diagnostics", ()):
+                columns.setdefault(f"diagnostic//{name}", [None] * shape[1])[i] = (value,)
+        notes = dict[tuple[Any, ...], list[int]]()
+        for at, (flags, error) in enumerate(word for row in words for word in row):
+            if flags or error is not None:  # an error may name a file
+                notes.setdefault((flags, None if error is None else escape_surrogates(error)), []).append(at)
+        verdicts = list(dict.fromkeys(one["verdict"] for one in made.values() if one.get("verdict") is not None))
+        numbers = {None: 0, **{name: i + 1 for i, name in enumerate(verdicts)}}
+        empty = {"target": NO_TARGET, "batch": 1, "confidence": np.nan}
+        maps = np.zeros(shape[1], MAP)
+        for i, one in enumerate(made.values()):
+            known = {**empty, **{name: value for name, value in one.items() if value is not None}}
+            known["verdict"] = numbers[one.get("verdict")]
+            maps[i] = tuple(known.get(name, 0) for name in MAP.names or ())
         return cls(
-            rows[0].setting,
+            setting,
             tuple(metrics),
-            tuple(images),
+            tuple(made),
             scores,
             status,
             maps,
             {"verdicts": verdicts, "scores": [[list(flags), why, at] for (flags, why), at in notes.items()]},
-            {**(shared or {}), **names, "details": list(columns)},
+            {**shared, "details": list(columns)},
             {key: one for name, column in columns.items() for key, one in _ragged(name, column).items()},
         )
-
-    def rows(self, details: Details, known: Mapping[str, Mapping[str, Any]]) -> Iterator[ScoreRecord]:
-        """The records of the task; ``known`` are the images of the plan by digest."""
-        flags, errors = dict[int, Sequence[str]](), dict[int, str | None]()
-        for texts, error, positions in self.notes["scores"]:
-            flags |= dict.fromkeys(positions, texts)
-            errors |= dict.fromkeys(positions, error)
-        columns = {name: list(read_ragged(details, name, len(self.images))) for name in self.shared["details"]}
-        for m, i in zip(*map(np.ndarray.tolist, np.nonzero(self.status)), strict=True):
-            made, at, image = self.maps[i], m * len(self.images) + i, self.images[i]
-            named = {"curve": list[Any](), "extra": list[Any](), "diagnostic": list[Any]()}
-            for name, column in columns.items():
-                kind, key, label = name.split("/", 2)
-                if key in ("", self.metrics[m]) and (values := column[i]) is not None:
-                    named[kind].append((label, values.tolist() if kind == "curve" else float(values[0])))
-            score, confidence = float(self.scores[m, i]), float(made["confidence"])
-            yield ScoreRecord(
-                setting=self.setting,
-                metric_key=self.metrics[m],
-                image=image,
-                model=self.shared["model"],
-                method=self.shared["method"],
-                metric=self.shared["labels"][m],
-                image_id=known[image]["id"] if image in known else "",
-                label=known[image]["label"] if image in known else None,
-                target=None if made["target"] == NO_TARGET else int(made["target"]),
-                confidence=None if np.isnan(confidence) else confidence,
-                score=None if np.isnan(score) else score,
-                status=STATUSES[self.status[m, i]],  # pyright: ignore[reportArgumentType]
-                error=errors.get(at),
-                verdict=[None, *self.notes["verdicts"]][made["verdict"]],
-                flags=list(flags.get(at, ())),
-                diagnostics=named["diagnostic"],
-                extras=named["extra"],
-                curves=named["curve"],
-                **{name: float(made[name]) for name in ("forward", "jvp", "vjp", "seconds")},
-                batch=int(made["batch"]),
-            )
-
-
-def tasks_of(records: Iterable[ScoreRecord]) -> list[StoredTask]:
-    """Turn records in memory into tasks, one for each setting."""
-    settings = dict[str, list[ScoreRecord]]()
-    for record in records:
-        settings.setdefault(record.setting, []).append(record)
-    return [StoredTask.of(rows) for rows in settings.values()]
 
 
 def read_ragged(details: Details, name: str, images: int) -> Iterator[NDArray[Any] | None]:

@@ -19,13 +19,11 @@ from fringe.bench.experiments._records import (
     OK,
     STATUSES,
     Details,
-    ScoreRecord,
     StoredTask,
     read_ragged,
-    tasks_of,
 )
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import Key, manifests, versions_of
+from fringe.bench.experiments._tasks import Task, manifests, versions_of
 from fringe.errors import InputError
 from fringe.evaluation import estimate
 
@@ -104,6 +102,14 @@ class ScoreArrays:
         """Places in ``tasks`` of rows of ``maps``, -1 for none."""
         return np.where(rows < 0, -1, np.searchsorted(self._first, rows, "right") - 1)
 
+    def has_failed(self, task: Task) -> bool:
+        """Whether a score of a task of the plan failed."""
+        s, *at = (
+            [p[n] for n in names]
+            for p, names in zip(self._places, ([task.setting], task.metric_keys, task.images), strict=True)
+        )
+        return bool((self.status[s[0]][np.ix_(*at)] > OK).any())
+
     def column(self, name: str, setting: str, metric_key: str) -> NDArray[Any]:
         """A part (images,) of the array of a name."""
         return getattr(self, name)[self._places[0][setting], self._places[1][metric_key]]
@@ -165,22 +171,26 @@ class Cell:
         return self.column("score")
 
     @property
-    def rows(self) -> tuple[ScoreRecord | None, ...]:
-        """All that is stored of each score (n), None where an image was not computed."""
-        manifest, records = self._results.manifest, dict[tuple[int, str], ScoreRecord]()
-        at, key = self.column("map"), manifest.metrics[self.metric]["key"]
-        images = manifest.images_of(self.model, self.metric)
-        known = {image["digest"]: image for image in images}
-        for number, task, details in self._results._details(at):  # pyright: ignore[reportPrivateUsage]
-            rows = (row for row in task.rows(details, known) if row.metric_key == key)
-            records |= {(number, row.image): row for row in rows}
-        numbers = self._results.arrays.tasks_at(at).tolist()
-        return tuple(records.get((n, image["digest"])) for n, image in zip(numbers, images, strict=True))
+    def status(self) -> list[str]:
+        """What became of each image (n): "ok", a reason, or "missing"."""
+        return [STATUSES[at] for at in self.column("status").tolist()]
+
+    @property
+    def notes(self) -> list[tuple[tuple[str, ...], str | None]]:
+        """The flags and the error of each score (n)."""
+        words = self._results.arrays.words
+        return [words[at] for at in self.column("note").tolist()]
+
+    @property
+    def maps(self) -> NDArray[Any]:
+        """Records of the maps (n): target, confidence, passes and seconds; all 0 for one that was not computed."""
+        at = self.column("map")
+        return np.concatenate([self._results.arrays.maps, np.zeros(1, MAP)])[at]
 
     def reasons(self) -> list[tuple[int, str]]:
         """The positions of the images that were computed and have no score, each with the reason."""
-        status, note, words = self.column("status"), self.column("note"), self._results.arrays.words
-        return [(i, words[note[i]][1] or STATUSES[status[i]]) for i in np.flatnonzero(status > OK).tolist()]
+        known = zip(self.column("status").tolist(), self.notes, strict=True)
+        return [(i, error or STATUSES[status]) for i, (status, (_, error)) in enumerate(known) if status > OK]
 
     def flags(self) -> dict[str, int]:
         """Count how often each flag of the metric is set, the first that is met first."""
@@ -347,31 +357,33 @@ class Results:
         texts = {name: pl.Series(text, dtype=pl.Categorical) for name, text in names.items()}  # 4 bytes, not 48
         return pl.DataFrame({**texts, **{name: columns[name] for name in _OF_MAP}})
 
-    def curves(self, model: str, method: str, names: Mapping[str, str]) -> dict[str, list[Column]]:
-        """Read curves of a method.
+    def details(self, model: str, method: str, names: Mapping[str, str]) -> dict[str, dict[int, NDArray[Any]]]:
+        """Read details of the scores of a method.
 
         Args:
             model: Label of the model.
             method: Label of the method.
-            names: By metric, the name of the curve, such as ``"raw"``.
+            names: By metric, the kind and the name of the detail: ``"curve/raw"``, ``"extra/chance"``, or, of the map,
+                ``"diagnostic/endpoint_score"``.
 
         Returns:
-            By metric, the curves of its images that have one, (N + 1,) each, in the order of the images.
+            By metric, the values of its images that have them, by position of the image: (N + 1,) of a curve, else
+            (1,).
         """
         columns = {metric: self.cells[model, method, metric].column("map") for metric in names}
         positions = {image["digest"]: i for i, image in enumerate(self.manifest.images_of(model))}
         made_by = {metric: self.arrays.tasks_at(column).tolist() for metric, column in columns.items()}
-        lines: dict[str, dict[int, Any]] = {metric: {} for metric in names}
+        result: dict[str, dict[int, Any]] = {metric: {} for metric in names}
         for number, task, details in self._details(np.concatenate([np.empty(0, np.int32), *columns.values()])):
-            for metric, name in names.items():
-                full = f"curve/{self.manifest.metrics[metric]['key']}/{name}"
+            for metric, (kind, _, name) in ((metric, name.partition("/")) for metric, name in names.items()):
+                full = f"{kind}/{'' if kind == 'diagnostic' else self.manifest.metrics[metric]['key']}/{name}"
                 if full not in task.shared["details"]:
                     continue
                 for image, values in zip(task.images, read_ragged(details, full, len(task.images)), strict=True):
                     i = positions.get(image, len(positions))
                     if i < len(made_by[metric]) and made_by[metric][i] == number and values is not None:
-                        lines[metric][i] = values
-        return {metric: [of[i] for i in sorted(of)] for metric, of in lines.items()}
+                        result[metric][i] = values
+        return {metric: {i: of[i] for i in sorted(of)} for metric, of in result.items()}
 
     @cached_property
     def versions(self) -> Mapping[str, Mapping[str, int]]:
@@ -551,15 +563,4 @@ def read_results(run: Store | str | Path, name: str | None = None) -> Results:
         known = ", ".join(plans) or "none"
         came = "none named" if name is None else f"got {name!r}"
         raise InputError(f"{came}; the plans in {str(store.root)!r}: {known}", argument="plan")
-    return results_of(store, plans[chosen])
-
-
-def results_of(store: Store, manifest: Manifest, tasks: Sequence[StoredTask] | None = None) -> Results:
-    """Read the results of a manifest, which may no longer be the folder's. ``tasks`` are those of the store, if they
-    were read."""
-    return Results(manifest, store, tasks)
-
-
-def results_from(manifest: Manifest, records: Mapping[Key, ScoreRecord]) -> Results:
-    """Results of a manifest from records in memory."""
-    return Results(manifest, None, tasks_of(records.values()))
+    return Results(plans[chosen], store)

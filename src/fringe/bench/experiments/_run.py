@@ -35,19 +35,15 @@ from fringe.bench.experiments._manifest import Resolved, resolve, with_methods, 
 from fringe.bench.experiments._places import warn
 from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._ray import RayExecutor
-from fringe.bench.experiments._records import ScoreRecord
-from fringe.bench.experiments._results import Results, results_from, results_of
+from fringe.bench.experiments._records import StoredTask
+from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import CRASH, PLAN, Store
 from fringe.bench.experiments._tasks import (
-    Key,
-    KeySet,
-    Requirements,
     Task,
     committed_keys,
     crashes,
-    failed_keys,
     manifests,
     mixed,
     orphaned,
@@ -194,7 +190,7 @@ def run_experiment(
         finished = run_plan(plan, root, how, callbacks)
     if finished.cause is not None:
         raise finished.cause
-    return results_of(Store(root, create=False), finished.resolved.manifest)
+    return Results(finished.resolved.manifest, Store(root, create=False))
 
 
 @contextlib.contextmanager
@@ -227,15 +223,15 @@ def run_in_memory(
 ) -> Results:
     """Compute all tasks of a resolved plan in this process, and store nothing."""
     progress = progress or Progress()
-    runner, records = TaskRunner(resolved, device=device, batch_size=batch_size), dict[Key, ScoreRecord]()
+    runner, done = TaskRunner(resolved, device=device, batch_size=batch_size), list[StoredTask]()
     tasks = pending_tasks(resolved.manifest, (), resolved.plan.shard)
     progress.began(resolved, tasks)
     for task in tasks:
         result = runner.perform(task)
-        records |= {record.key: record for record in result.rows}
-        failed = {record.image for record in result.rows if record.status != "ok"}
-        progress.ended(TaskReport(task, "left" if result.left else "done", len(failed), left=result.left))
-    return results_from(resolved.manifest, records)
+        done += [] if result.scores is None else [result.scores]
+        failed = 0 if result.scores is None else result.scores.failed_images
+        progress.ended(TaskReport(task, "left" if result.left else "done", failed, left=result.left))
+    return Results(resolved.manifest, None, done)
 
 
 @dataclass(frozen=True)
@@ -251,7 +247,7 @@ class Session:
 def open_session(plan: Plan, root: Path) -> Session:
     """Open a run folder for plans of the models and images of ``plan``. Raises FringeError as :func:`run_plan` does."""
     store, resolved = _open(plan, root)
-    require_same_logits(store, resolved, renew=False)
+    _require_same_logits(store, resolved, renew=False)
     return Session(store, resolved)
 
 
@@ -281,7 +277,7 @@ def run_plan(
         with store.claim(f"plan-{plan.name.casefold()}", wait=True):
             _check_compatible(store, resolved, amend=options.amend)
             if session is None:
-                require_same_logits(store, resolved, renew=options.renew)
+                _require_same_logits(store, resolved, renew=options.renew)
             store.write_record(PLAN, plan.name, resolved.manifest.record())
         log, cause, quarantined, failed_before, progress = RunLog(), None, (), 0, progress or Progress()
         try:
@@ -302,20 +298,14 @@ def run_plan(
 def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
     """The missing tasks, the records of those that were set aside, and the number of scores that failed before and are
     not tried again."""
-    manifest, stored = resolved.manifest, store.tasks()
-    scored = committed_keys(store, failures=False, tasks=stored)
-    done = scored if retry else committed_keys(store, tasks=stored)
-    tasks = pending_tasks(manifest, done, resolved.plan.shard, force=retry)
-    crashes, failed = store.records(CRASH), failed_keys(stored, scored, manifest)
+    stored, crashes = store.tasks(), store.records(CRASH)
+    done, results = committed_keys(store, failures=not retry, tasks=stored), Results(resolved.manifest, store, stored)
+    tasks = pending_tasks(resolved.manifest, done, resolved.plan.shard, force=retry)
     if retry:  # of what was never computed, stored maps are scored as usual
-        failing = KeySet(failed)
-
-        def has_failed(task: Task) -> bool:
-            return any(failing.metrics(task.setting, image).intersection(task.metric_keys) for image in task.images)
-
-        return [replace(one, force=one.key in crashes or has_failed(one)) for one in tasks], (), 0
+        return [replace(one, force=one.key in crashes or results.arrays.has_failed(one)) for one in tasks], (), 0
     quarantined = tuple(crashes[task.key] for task in tasks if task.key in crashes)
-    return [task for task in tasks if task.key not in crashes], quarantined, len(failed)
+    failed = sum(cell.failed for cell in results.coverage()) if any(task.failed_images for task in stored) else 0
+    return [task for task in tasks if task.key not in crashes], quarantined, failed
 
 
 def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
@@ -339,7 +329,7 @@ def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
         )
 
 
-def require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> None:
+def _require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> None:
     """Store the first logits of each model, or compare them with those that are stored. Raises InputError for a model
     that has results in the folder and computes something else now; with ``renew`` those are set aside instead."""
     for label, first in resolved.logits.items():
@@ -403,8 +393,7 @@ def has_scores(result: RunResult, store: Store) -> bool:
     manifest = result.resolved.manifest
     if not result.partial or not manifest.images:
         return bool(manifest.images)
-    required = Requirements(manifest)
-    return any(key in required for key in committed_keys(store, failures=False))
+    return any(cell.scored for cell in Results(manifest, store).coverage())
 
 
 def describe_run(result: RunResult, store: Store) -> list[tuple[Level, str]]:
@@ -422,7 +411,7 @@ def describe_run(result: RunResult, store: Store) -> list[tuple[Level, str]]:
     if result.log.failed or result.failed_before or result.set_aside:
         crashed = {report.task.key for report in reports if report.state == "crashed"}
         crashes = [record for key, record in store.records(CRASH).items() if key in crashed]
-        failures = results_of(store, manifest).failures().to_dicts()
+        failures = Results(manifest, store).failures().to_dicts()
         lines.extend(("error", line) for line in describe_failures(failures, [*result.set_aside, *crashes], SHOWN))
     versions = mixed(versions_of(store.tasks(), manifest))
     lines.extend(("warning", f"results of several versions are mixed: {line}") for line in versions)
@@ -454,7 +443,7 @@ def read_status(run: Path) -> dict[str, Any]:
     tasks, plans = store.tasks(), manifests(store)
     unused = orphaned(tasks, plans.values())
     quarantined = crashes(store, tasks)
-    results = {name: results_of(store, manifest, tasks) for name, manifest in plans.items()}
+    results = {name: Results(manifest, store, tasks) for name, manifest in plans.items()}
     return {
         "run": str(run),
         "plans": {

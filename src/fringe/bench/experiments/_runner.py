@@ -1,7 +1,6 @@
-"""Compute tasks: maps and scores of some images by one method, as records."""
+"""Compute tasks: maps and scores of some images by one method, as they are stored."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.bench.experiments._manifest import ExampleEntry, Resolved, describe, first_logits, open_entry, versions
 from fringe.bench.experiments._plan import PlanModel
-from fringe.bench.experiments._records import ScoreRecord, Status, StoredMap
+from fringe.bench.experiments._records import Status, StoredMap, StoredTask
 from fringe.bench.experiments._tasks import Task
 from fringe.classifier import Classifier
 from fringe.errors import (
@@ -37,23 +36,12 @@ IMAGES_IN_MEMORY = 1024  # between the trials of a search: some 600 MB of 224 by
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The result of a task: records of its scores; the maps that were made, by image digest; and reasons by image for
-    those that are ``left`` to a later run: the system failed, not the image."""
+    """The result of a task: its scores, None if there are none; the maps that were made, by image digest; and reasons
+    by image for those that are ``left`` to a later run: the system failed, not the image."""
 
-    rows: list[ScoreRecord]
+    scores: StoredTask | None
     maps: dict[str, StoredMap]
     left: Mapping[str, str] = field(default_factory=dict[str, str])
-
-
-@dataclass(frozen=True)
-class _Evaluated:
-    """Scores of a batch by metric; by image, why it has none and the metadata that holds for every metric; and the
-    maps that were made."""
-
-    scores: Mapping[str, Scores]
-    faults: tuple[str, ...]
-    metadata: Sequence[Mapping[str, Any]]
-    maps: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -81,13 +69,8 @@ class _ImageBatch:
         return [_ImageBatch([image], self.subject.select([i]), [p]) for i, (image, p) in of_images]
 
 
-@dataclass(frozen=True)
-class _FailedImage:
-    """An image without a score, and why; ``status`` is None where the reason may pass, so that nothing is recorded."""
-
-    image: str
-    status: Status | None
-    error: str
+#: Images without a score, by digest: a status and why; no status where the reason may pass, and nothing is recorded.
+_Failed = dict[str, tuple[Status | None, str]]
 
 
 class TaskRunner:
@@ -97,9 +80,8 @@ class TaskRunner:
         self._resolved, self._device = resolved, torch.device(device)
         self.progress: Progress | None = None  # called as maps are made
         self._batch_size: int | Literal["auto"] = batch_size
-        self._records = {image["digest"]: image for image in resolved.manifest.images}
         self._context: _ModelContext | None = None
-        self._shard: tuple[Any, list[_ImageBatch], list[_FailedImage]] | None = None
+        self._shard: tuple[Any, list[_ImageBatch], _Failed] | None = None
         self._opened: dict[tuple[str, str], tuple[Tensor, Tensor | None]] | None = None
 
     def use(self, resolved: Resolved) -> None:
@@ -107,51 +89,66 @@ class TaskRunner:
         self._resolved, self._shard, self._opened = resolved, None, self._opened or {}
 
     def perform(self, task: Task, stored: Mapping[str, StoredMap] | None = None) -> TaskResult:
-        """Compute a task: a record for every image and metric, whatever failed, but for images that are left to a later
-        run. Maps of its setting that are ``stored``, by image, are scored and not made again.
+        """Compute a task: each image has a score or a reason under every metric, whatever failed, but for images that
+        are left to a later run. Maps of its setting that are ``stored``, by image, are scored and not made again.
 
         Raises:
             FringeError: If the model cannot be used.
             TransientError: If the model or the reference images cannot be read now, or the device fails.
         """
-        context = self._open(task.model)
+        context, stored, current = self._open(task.model), stored or {}, versions()
         groups, failed = self._images(context, task.images)
-        rows = [
-            self._row(task, one.image, metric, status=one.status, error=one.error)
-            for one in failed
-            if one.status is not None
-            for metric in task.metrics
-        ]
-        maps, current = dict[str, StoredMap](), versions()
-        left = {one.image: one.error for one in failed if one.status is None}
+        left = {image: why for image, (status, why) in failed.items() if status is None}
+        known = {image: {"status": status, "error": why} for image, (status, why) in failed.items() if status}
+        scored, maps, reused = list[tuple[list[str], list[Scores]]](), dict[str, StoredMap](), list[str]()
 
-        def evaluate(group: _ImageBatch) -> _Evaluated | str:
-            return self._evaluate(context, task, group, stored or {})
+        def evaluate(group: _ImageBatch) -> MethodResult:
+            return self._evaluate(context, task, group, stored)
 
-        def failed_why(evaluated: _Evaluated | str) -> str | None:
-            return evaluated if isinstance(evaluated, str) else evaluated.metadata[0].get("error")
-
-        for group, evaluated in one_by_one(groups, evaluate, failed_why, _ImageBatch.alone):
-            if isinstance(evaluated, str):
-                left |= dict.fromkeys(group.images, evaluated)
-            else:
-                of_images = list(zip(group.images, evaluated.metadata, evaluated.faults, strict=True))
-                rows += [
-                    self._row(task, image, metric, **{**metadata, **_score(evaluated.scores[metric], at, fault)})
-                    for metric in task.metrics
-                    for at, (image, metadata, fault) in enumerate(of_images)
-                ]
-                if evaluated.maps is not None:
-                    made = zip(group.images, evaluated.maps, evaluated.metadata, strict=True)
-                    maps |= {image: StoredMap(values, metadata, current) for image, values, metadata in made}
-        return TaskResult(rows, maps, left)
+        for group, row in one_by_one(groups, evaluate, lambda row: row.error, _ImageBatch.alone):
+            if row.transient:
+                left |= dict.fromkeys(group.images, str(row.error))
+                continue
+            scored.append((group.images, [row.scores[metric] for metric in task.metrics]))
+            if row.maps is None and not row.errors:
+                known |= {image: dict(stored[image].metadata) for image in group.images}
+                reused += group.images
+                continue
+            metadata = [_image_metadata(group, row, index) for index in range(len(group.images))]
+            known |= dict(zip(group.images, metadata, strict=True))
+            if row.maps is not None:
+                made = zip(group.images, row.maps, metadata, strict=True)
+                maps |= {image: StoredMap(values, of_image, current) for image, values, of_image in made}
+        if not known or not task.metrics:
+            return TaskResult(None, maps, left)
+        before = [dict(stored[image].versions) for image in sorted(reused)]
+        before = [one for index, one in enumerate(before) if one not in before[:index]]
+        names = {"model": task.model, "method": task.method, "labels": list(task.metrics)}
+        shared = {**task.shared(self._resolved.manifest), "versions": current, "map_versions": before, **names}
+        known = {image: known[image] for image in task.images if image in known}
+        return TaskResult(StoredTask.of(task.setting, task.metric_keys, known, scored, shared), maps, left)
 
     def subject(self, model: str, images: Sequence[str]) -> EvaluationContext:
         """Prepare images (digests) of one size to be explained by a model. Raises FringeError where one cannot be."""
         groups, failed = self._images(self._open(model), images)
         if failed or len(groups) != 1:
-            raise FringeError(f"images: {failed[0].error if failed else 'they are of several sizes'}")
+            raise FringeError(f"images: {next(iter(failed.values()))[1] if failed else 'they are of several sizes'}")
         return groups[0].subject
+
+    def explainable(self, model: str, images: Sequence[str]) -> Iterator[tuple[str, EvaluationContext]]:
+        """Yield the images (digests) that can be explained by a model, each prepared alone. Raises the last FringeError
+        if there is none."""
+        count, problem = 0, None
+        for image in images:
+            try:
+                subject = self.subject(model, (image,))
+            except FringeError as error:
+                problem = error
+                continue
+            count += 1
+            yield image, subject
+        if problem is not None and not count:
+            raise problem
 
     def subjects(self, model: str, images: Sequence[str]) -> list[EvaluationContext]:
         """Prepare those images (digests) that can be explained by a model, by size."""
@@ -159,29 +156,25 @@ class TaskRunner:
 
     def _evaluate(
         self, context: _ModelContext, task: Task, group: _ImageBatch, stored: Mapping[str, StoredMap]
-    ) -> _Evaluated | str:
-        """The scores of a batch, or why they are left to a later run."""
+    ) -> MethodResult:
+        """The result of a batch, without maps where those that are stored were scored; of one that failed by an error
+        that may pass, nothing is recorded."""
         plan, model = self._resolved.plan, self._resolved.plan.model(task.model)
         candidate = next(candidate for candidate in plan.candidates(model) if candidate.label == task.method)
         metrics = {label: plan.metrics[label] for label in task.metrics}
         try:
             with context.classifier.session(group.subject.problem.inputs.device):
                 evaluator = Evaluator(group.subject, [candidate], metrics, self.progress)
-                if (scored := _evaluate_stored(evaluator, group, stored)) is not None:
-                    return scored
-                row = evaluator.row(candidate)
-            if row.transient:
-                return str(row.error)
+                return _evaluate_stored(evaluator, group, stored) or evaluator.row(candidate)
         except Exception as error:
             _stop_at_device_error(error, f"{task.method} on {task.model}")
-            if is_transient(error):
-                return first_line(error)
-            size, text = len(group.images), f"{type(error).__name__}: {first_line(error)}"
+            size, passes_by = len(group.images), is_transient(error)
+            text = first_line(error) if passes_by else f"{type(error).__name__}: {first_line(error)}"
             empty = Scores(torch.full((size,), torch.nan, dtype=torch.float64))
-            scores, faults = dict.fromkeys(task.metrics, empty), ("failed",) * size
-            row = MethodResult(candidate.label, candidate.control, {}, scores, faults, errors=(text,) * size)
-        metadata = [_image_metadata(group, row, index) for index in range(len(group.images))]
-        return _Evaluated(row.scores, row.faults, metadata, row.maps)
+            scores, failed = dict.fromkeys(task.metrics, empty), ("failed",) * size
+            return MethodResult(
+                candidate.label, candidate.control, {}, scores, failed, errors=(text,) * size, transient=passes_by
+            )
 
     def _open(self, label: str) -> _ModelContext:
         if self._context is None or self._context.label != label:
@@ -221,21 +214,23 @@ class TaskRunner:
                 raise FringeError(f"model {model.label!r}: what it computes changed since the run began; run it again")
         return loaded
 
-    def _images(self, context: _ModelContext, images: Sequence[str]) -> tuple[list[_ImageBatch], list[_FailedImage]]:
+    def _images(self, context: _ModelContext, images: Sequence[str]) -> tuple[list[_ImageBatch], _Failed]:
         """Open the images of a task; they are cached for the next task, which usually has the same ones."""
         name = (context.label, tuple(images))
         if self._shard is None or self._shard[0] != name:
             opened: dict[tuple[int, ...], list[tuple[str, Tensor, Tensor | None]]] = {}
-            failed: list[_FailedImage] = []
+            failed = _Failed()
             for image in images:
                 try:
                     x, truth = self._image(context, image)
                     opened.setdefault(tuple(x.shape), []).append((image, x, truth))
                 except FringeError as error:
-                    failed.append(_FailedImage(image, None if is_transient(error) else "unreadable", str(error)))
+                    failed[image] = None if is_transient(error) else "unreadable", str(error)
             groups = [self._group(context, group, failed) for group in opened.values()]
             shard = (name, [group for group in groups if group is not None], failed)
-            self._shard = None if any(one.status is None for one in failed) else shard  # the next unit looks again
+            self._shard = (
+                None if any(status is None for status, _ in failed.values()) else shard
+            )  # the next unit looks again
             return shard[1], failed
         return self._shard[1], self._shard[2]
 
@@ -248,7 +243,7 @@ class TaskRunner:
         return result
 
     def _group(
-        self, context: _ModelContext, group: list[tuple[str, Tensor, Tensor | None]], failed: list[_FailedImage]
+        self, context: _ModelContext, group: list[tuple[str, Tensor, Tensor | None]], failed: _Failed
     ) -> _ImageBatch | None:
         classifier, noise = context.classifier, KeyedGenerator(self._resolved.plan.seed)
         images, x = [image for image, _, _ in group], torch.stack([x for _, x, _ in group]).to(self._device)
@@ -257,7 +252,7 @@ class TaskRunner:
             with classifier.session(x.device):
                 logits = classifier.logits(x)
                 faults = [self._fault(context, image, row) for image, row in zip(images, logits, strict=True)]
-                failed += [_FailedImage(i, "failed", fault) for i, fault in zip(images, faults, strict=True) if fault]
+                failed |= {i: ("failed", fault) for i, fault in zip(images, faults, strict=True) if fault}
                 valid = [i for i, fault in enumerate(faults) if not fault]
                 if not valid:
                     return None
@@ -269,7 +264,7 @@ class TaskRunner:
                 candidates = self._resolved.plan.candidates(self._resolved.plan.model(context.label))
                 verify(problem, {one.method.jvp_use(problem) for one in candidates if one.method is not None})
         except TargetError as error:
-            failed += [_FailedImage(image, "failed", str(error)) for image in images]
+            failed |= dict.fromkeys(images, ("failed", str(error)))
             return None
         except Exception as error:  # a size that the model cannot take, an output that is no logits
             if is_misread(error):
@@ -283,7 +278,7 @@ class TaskRunner:
                     taken = [one for one, batch in zip(rest, alone, strict=True) if batch is not None]
                     return self._group(context, taken, failed) if taken else None
                 status, reason = "failed", f"the model cannot take an input of shape {tuple(x.shape[1:])}: {reason}"
-            failed += [_FailedImage(image, status, reason) for image in images]
+            failed |= dict.fromkeys(images, (status, reason))
             return None
         confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
         truth = torch.stack([masks[image] for image in images]).to(x.device) if masks else None
@@ -308,22 +303,8 @@ class TaskRunner:
             return self._resolved.plan.target
         return torch.tensor([entry.ref.label for entry in entries], device=self._device)
 
-    def _row(self, task: Task, image: str, metric: str, **fields: Any) -> ScoreRecord:
-        empty: dict[str, Any] = {"target": None, "confidence": None, "score": None}
-        return ScoreRecord(
-            setting=task.setting,
-            metric_key=task.metric_keys[task.metrics.index(metric)],
-            image=image,
-            model=task.model,
-            method=task.method,
-            metric=metric,
-            image_id=self._records[image]["id"],
-            label=self._records[image]["label"],
-            **{**empty, **fields},
-        )
 
-
-def _evaluate_stored(evaluator: Evaluator, group: _ImageBatch, stored: Mapping[str, StoredMap]) -> _Evaluated | None:
+def _evaluate_stored(evaluator: Evaluator, group: _ImageBatch, stored: Mapping[str, StoredMap]) -> MethodResult | None:
     """Score the stored maps of a batch; None where one is missing, of another class, or with an error: all are made."""
     known = [stored[image] for image in group.images if image in stored and not stored[image].metadata.get("error")]
     metadata = [one.metadata for one in known]
@@ -334,7 +315,9 @@ def _evaluate_stored(evaluator: Evaluator, group: _ImageBatch, stored: Mapping[s
     names = columns[0].keys()  # of one method, so the same for all
     diagnostics = {name: torch.tensor([one[name] for one in columns], dtype=torch.float64) for name in names}
     values = torch.stack([one.values for one in known]).to(evaluator.subject.problem.inputs.device)
-    return _Evaluated(evaluator.score_maps(evaluator.candidates[0], values, diagnostics, faults), faults, metadata)
+    candidate = evaluator.candidates[0]
+    scores = evaluator.score_maps(candidate, values, diagnostics, faults)
+    return MethodResult(candidate.label, candidate.control, {}, scores, faults)
 
 
 def _image_metadata(group: _ImageBatch, row: MethodResult, index: int) -> dict[str, Any]:
@@ -359,20 +342,6 @@ def _image_metadata(group: _ImageBatch, row: MethodResult, index: int) -> dict[s
         metadata["verdict"] = evaluated.verdict[index]
         metadata["diagnostics"] = [(name, float(column[index])) for name, column in diagnostics.items()]
     return metadata
-
-
-def _score(scores: Scores, index: int, fault: str) -> dict[str, Any]:
-    if fault:
-        return {"score": None}
-    if scores.refusals and (reason := scores.refusals[index]):
-        return {"score": None, "status": "failed", "error": reason}
-    value = float(scores.values[index])
-    return {
-        "score": value if math.isfinite(value) else None,
-        "flags": [name for name, flag in scores.flags.items() if bool(flag[index])],
-        "extras": [(name, float(column[index])) for name, column in scores.details.items()],
-        "curves": [(name, column[index].float().tolist()) for name, column in scores.curves.items()],
-    }
 
 
 def _stop_at_device_error(error: Exception, where: str) -> None:

@@ -25,9 +25,17 @@ from fringe._process import fate_of, process_name
 from fringe._urls import url_of
 from fringe.bench.experiments._database import FULL, FULL_REMOTE, MAPS_SUFFIX, SUFFIX, Reader, Writer, close
 from fringe.bench.experiments._places import Bucket, Folder, is_database, warn, writer_of
-from fringe.bench.experiments._records import Details, ScoreRecord, StoredMap, StoredTask
-from fringe.bench.experiments._shapes import CRASH, LOGITS, VOID, Damaged, record_problem
-from fringe.bench.experiments._shapes import PLAN as PLAN
+from fringe.bench.experiments._records import (
+    CRASH,
+    LOGITS,
+    VOID,
+    Damaged,
+    Details,
+    StoredMap,
+    StoredTask,
+    record_problem,
+)
+from fringe.bench.experiments._records import PLAN as PLAN
 from fringe.errors import InputError
 
 #: What to open of a folder of results that is no run, by what made it.
@@ -44,7 +52,7 @@ _MARKER_CONTENT = json.dumps({"format": FORMAT}).encode()
 LEASE = 120.0
 
 
-class Claims:
+class _Claims:
     """The claims of a process in a run folder."""
 
     def __init__(self, files: Folder):
@@ -147,7 +155,7 @@ class Store(AbstractContextManager["Store"]):
 
     def _start(self, seen: dict[str, _Seen], *, is_worker: bool) -> None:
         self._is_worker, self._mutex, self._writers = is_worker, threading.RLock(), dict[str, Writer]()
-        self._claims = Claims(self.files)
+        self._claims = _Claims(self.files)
         self._forget(seen)
 
     def _forget(self, seen: dict[str, _Seen]) -> None:
@@ -340,11 +348,9 @@ class Store(AbstractContextManager["Store"]):
 
     # What is written
 
-    def commit(self, rows: Sequence[ScoreRecord], shared: Mapping[str, Any]) -> None:
-        """Store the records of a task, and JSON data about it, or nothing of it. Raises StoreFull if there is no
-        space."""
+    def commit(self, task: StoredTask) -> None:
+        """Store a task, or nothing of it. Raises StoreFull if there is no space."""
         with self._mutex:
-            task = StoredTask.of(rows, shared)
             self._writer(SUFFIX).commit(task, self._now())
             if isinstance(self.files, Bucket):
                 self.files.write(f"done/{task.key}", str(task.failed_images).encode())

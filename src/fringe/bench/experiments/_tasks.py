@@ -1,12 +1,9 @@
 """Tasks: what of a plan is stored, missing, or no longer required."""
 
-import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
-
-import numpy as np
+from typing import Any
 
 from fringe._records import changes, digest
 from fringe._text import counted
@@ -55,7 +52,7 @@ class Task:
         return {"setting": manifest.settings[self.model][self.method], "metrics": metrics}
 
 
-class KeySet(Collection[Key]):
+class KeySet:
     """A set of score keys. Its memory grows with the images of a task, not with its metrics."""
 
     def __init__(self, keys: Iterable[Key] = ()):
@@ -80,26 +77,9 @@ class KeySet(Collection[Key]):
         groups = self._images.get(setting, {}).items()
         return set[str]().union(*(images for present, images in groups if metrics <= present))
 
-    def __contains__(self, key: object) -> bool:
-        setting, metric, image = cast(Key, key)
-        groups = self._images.get(setting, {}).items()
-        return any(image in images and metric in metrics for metrics, images in groups)
-
-    def __iter__(self) -> Iterator[Key]:
-        for setting, groups in self._images.items():
-            by_metric: dict[str, set[str]] = {}
-            for metrics, images in groups.items():
-                for metric in metrics:
-                    by_metric[metric] = by_metric.get(metric, set()) | images
-            for metric, images in by_metric.items():
-                yield from ((setting, metric, image) for image in images)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
 
 class Requirements:
-    """The scores that a plan requires, as a membership test; :func:`required_keys` lists them."""
+    """The scores that a plan requires."""
 
     def __init__(self, manifest: Manifest):
         self._positions: dict[str, dict[str, int]] = {}  # by setting: two scenes may have one network
@@ -111,11 +91,6 @@ class Requirements:
         self._limits, self._last = dict[str, int](), dict[tuple[str, ...], int]()
         for metric in manifest.metrics.values():
             self._limits[metric["key"]] = max(metric["limit"], self._limits.get(metric["key"], 0))
-
-    def __contains__(self, key: Key) -> bool:
-        setting, metric, image = key
-        last = self._limits.get(metric, 0)
-        return self._positions.get(setting, {}).get(image, last) < last
 
     def any_of(self, task: StoredTask) -> bool:
         """Whether any score of a committed task is required."""
@@ -130,16 +105,7 @@ class Requirements:
         return False
 
 
-def required_keys(manifest: Manifest) -> Iterator[Key]:
-    """Keys of every score that a plan requires."""
-    for model, methods in manifest.settings.items():
-        for method in methods:
-            setting = manifest.setting_key(model, method)
-            for metric, metadata in manifest.metrics.items():
-                yield from ((setting, metadata["key"], image["digest"]) for image in manifest.images_of(model, metric))
-
-
-def pending_tasks(manifest: Manifest, done: Iterable[Key], shard: int, *, force: bool = False) -> list[Task]:
+def pending_tasks(manifest: Manifest, done: KeySet | Iterable[Key], shard: int, *, force: bool = False) -> list[Task]:
     """The tasks that compute the scores of a plan that are not in ``done``: model by model, ``shard`` images at a time,
     all methods on the same images in turn, so that they share what is computed once for an image."""
     done = done if isinstance(done, KeySet) else KeySet(done)
@@ -182,18 +148,6 @@ def committed_keys(store: Store, *, failures: bool = True, tasks: Iterable[Store
     return result
 
 
-def failed_keys(tasks: Iterable[StoredTask], scored: KeySet, manifest: Manifest) -> set[Key]:
-    """Keys of required scores that failed, and are not in ``scored``."""
-    required = Requirements(manifest)
-    failed = {
-        (task.setting, task.metrics[m], task.images[i])
-        for task in tasks
-        if task.failed_images
-        for m, i in zip(*np.nonzero(task.status > OK), strict=True)
-    }
-    return {key for key in failed if key in required and key not in scored}
-
-
 def manifests(store: Store) -> dict[str, Manifest]:
     """The plans of a folder by name."""
     return {name: Manifest.from_record(record) for name, record in store.records(PLAN).items()}
@@ -205,8 +159,7 @@ def crashes(store: Store, tasks: Iterable[StoredTask] | None = None) -> list[Map
     done = committed_keys(store, tasks=tasks) if records else KeySet()
 
     def is_done(crash: Mapping[str, Any]) -> bool:
-        pairs = itertools.product(crash["metric_keys"], crash["images"])
-        return all((crash["setting_key"], metric, image) in done for metric, image in pairs)
+        return all(done.metrics(crash["setting_key"], i).issuperset(crash["metric_keys"]) for i in crash["images"])
 
     return [record for record in records.values() if not is_done(record)]
 

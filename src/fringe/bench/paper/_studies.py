@@ -24,7 +24,6 @@ from fringe.bench.experiments import (
     committed_keys,
     estimate_tasks,
     pending_tasks,
-    required_keys,
     resolve,
 )
 from fringe.bench.paper._tables import METRICS, MODELS
@@ -379,8 +378,8 @@ def estimate_reproduction(
     for plan in study_plans(base, studies).values():
         resolved = resolve(plan)
         tasks = pending_tasks(resolved.manifest, have, plan.shard, force=retry)
-        for setting, metric, image in required_keys(resolved.manifest):
-            have.add(setting, (metric,), (image,))
+        for task in tasks:
+            have.add(task.setting, task.metric_keys, task.images)
         yield from _by_model(resolved, tasks, options, store)
     if "runtime" in studies:  # each map is made twice, and not scored
         resolved = resolve(timed_plan(base, ("fringe", "ig", DEFAULT)))

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,6 @@ from fringe._files import RECORD_BYTES, UnfitFile, read_regular, write_atomic
 from fringe._records import digest
 from fringe.bench.experiments import Plan, PlanModel, Resolved, TaskRunner, resolve
 from fringe.classifier import PassCounts
-from fringe.errors import FringeError
 from fringe.evaluation import Candidate, estimate, make_maps
 from fringe.metrics import EvaluationContext
 
@@ -72,7 +71,7 @@ def measure_runtimes(
         images = [image["digest"] for image in resolved.manifest.images_of(model.label)]
         for mode in modes:
             runner = TaskRunner(resolved, device=device, batch_size=1 if mode == "sequential" else batch_size)
-            subjects = list(explainable(runner, model.label, images))  # this also runs the network a first time
+            subjects = list(runner.explainable(model.label, images))  # this also runs the network a first time
             groups: dict[object, list[str]] = {}
             for image, subject in subjects:
                 key = subject.problem.inputs.shape[1:] if mode == "batched" else image
@@ -162,21 +161,6 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has done all that was begun on it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def explainable(runner: TaskRunner, model: str, images: Sequence[str]) -> Iterator[tuple[str, EvaluationContext]]:
-    """Yield the images that can be explained, by digest; raise the last FringeError if there is none."""
-    count, problem = 0, None
-    for image in images:
-        try:
-            subject = runner.subject(model, (image,))
-        except FringeError as error:
-            problem = error
-            continue
-        count += 1
-        yield image, subject
-    if problem is not None and not count:
-        raise problem
 
 
 def _measure(

@@ -18,7 +18,6 @@ from fringe._text import to_csv
 from fringe.attribution import Attributor
 from fringe.bench.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results, resolve
 from fringe.bench.paper._studies import CAPPED, OBJECTIVE, UNCAPPED, PaperStudy, base_method
-from fringe.bench.paper._timing import explainable
 from fringe.bench.tuning import SweepLine, one_at_a_time, sweep_lines
 from fringe.metrics import EvaluationContext
 from fringe.plots import PathRecord, SweepCurve, SweepPanel, plot_profiles, plot_sensitivity, plot_variants
@@ -64,7 +63,7 @@ def trajectories(
     runner = TaskRunner(resolved, device=device, batch_size=batch_size)
     paths: dict[str, tuple[PathRecord, ...]] = {}
     known = [image["digest"] for image in resolved.manifest.images_of(model)]
-    for digest, context in islice(explainable(runner, model, known), images):
+    for digest, context in islice(runner.explainable(model, known), images):
         with context.problem.model.session(context.problem.inputs.device):
             records = [_path_record(name, method, context) for name, method in methods.items()]
         paths[digest] = tuple(record for record in records if record is not None)

@@ -11,10 +11,10 @@ from fringe.bench.experiments import (
     TRIAL,
     Interrupted,
     Plan,
+    Results,
     RunOptions,
     Session,
     open_session,
-    results_of,
     run_plan,
 )
 from fringe.bench.paper._studies import OBJECTIVE, base_method, tuning_plan
@@ -117,13 +117,10 @@ def _score(plan: Plan, method: Attributor, session: Session, options: RunOptions
         raise Interrupted(result.stopped)
     if result.left:
         raise TransientError(f"{result.left[0]['images']} images have no score yet ({result.left[0]['reason']})")
-    results = results_of(store, result.resolved.manifest)
+    results = Results(result.resolved.manifest, store)
     cells = {name: results.cell(model.label, TRIAL, name) for name in OBJECTIVE}
     worst = max(cells.values(), key=lambda cell: cell.failed + cell.missing)
     if worst.failed + worst.missing:
-        reasons = dict.fromkeys(row.error or row.status for row in worst.rows if row is not None and row.status != "ok")
-        raise FringeError(
-            f"{worst.failed + worst.missing} of {len(worst.scores)} images have no score "
-            f"({next(iter(reasons), 'they are not computed')})"
-        )
+        _, reason = next(iter(worst.reasons()), (0, "they are not computed"))
+        raise FringeError(f"{worst.failed + worst.missing} of {len(worst.scores)} images have no score ({reason})")
     return {name: [float(score) for score in cell.scores] for name, cell in cells.items()}

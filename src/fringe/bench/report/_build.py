@@ -1,8 +1,10 @@
 """From results to all that a report says: a chapter per model, one for what failed and one for the settings."""
 
+import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -10,17 +12,16 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+import fringe
 from fringe._files import read_json
 from fringe._names import method_title
 from fringe._tables import Cell, Row, Table
-from fringe.bench.experiments import Results, Store
-from fringe.bench.report._examples import choose_examples, plot_examples
-from fringe.bench.report._failures import costs, failure_chapter
-from fringe.bench.report._maps import MapSource, load_maps
-from fringe.bench.report._protocol import header, protocol, settings, versions
+from fringe._text import counted
+from fringe.attribution import setting_title
+from fringe.bench.experiments import Manifest, Results, Store, crashes, describe_failures, mixed
+from fringe.bench.report._maps import MapSource, choose_examples, load_maps, plot_examples
 from fringe.bench.report._render import Image, Report, Section, versions_chapter
-from fringe.bench.report._table import Column, ScoreTable
-from fringe.bench.report._truth import failed_gates, truth_chapter
+from fringe.bench.report._table import Column, ScoreTable, costs, failed_gates, truth_chapter
 from fringe.errors import FringeError, InputError
 from fringe.evaluation import validity_table
 from fringe.plots import (
@@ -157,7 +158,12 @@ def _model_chapter(
     if is_given:
         sections.append(_curve_section(results, table, prefix))
         sections.append(_map_section(results, table, maps, prefix))
-    sections.append(_cost_section(results, table))
+    head = ("method", "images", "forward", "forward mode (JVP)", "backward (VJP)", "passes", "seconds")
+    rows: list[Row] = [
+        (method, n, *(Cell(one, int(one != round(one)) if math.isfinite(one) else 0) for one in passes), seconds)
+        for method, n, *passes, seconds in costs(results, table.model).rows()
+    ]
+    sections.append(Section("Cost", (_COST_TEXT,), Table(head, rows, "Cost of a map, means over images")))
     return Section(f"{table.model} (gate failed)" if failed else table.model, sections=tuple(sections))
 
 
@@ -203,15 +209,6 @@ def _map_section(results: Results, table: ScoreTable, source: MapSource | None, 
     return Section(title, (reason,), images=tuple(images))
 
 
-def _cost_section(results: Results, table: ScoreTable) -> Section:
-    head = ("method", "images", "forward", "forward mode (JVP)", "backward (VJP)", "passes", "seconds")
-    rows: list[Row] = [
-        (method, n, *(Cell(one, int(one != round(one)) if math.isfinite(one) else 0) for one in passes), seconds)
-        for method, n, *passes, seconds in costs(results, table.model).rows()
-    ]
-    return Section("Cost", (_COST_TEXT,), Table(head, rows, "Cost of a map, means over images"))
-
-
 def forest(table: ScoreTable) -> Figure | None:
     """Plot the reference method against the others under every metric with a direction; None without a comparison."""
     panels = list[ForestPanel]()
@@ -237,9 +234,9 @@ def curves(results: Results, table: ScoreTable) -> dict[str, Figure]:
     known = [column for column in table.columns if any(_metric(column) in metrics for _, metrics in families.values())]
     means: dict[str, dict[str, MeanCurve]] = {column.label: {} for column in known}
     for method in table.methods[:MAX_SERIES] if known else ():  # all metrics of a method are read at once
-        lines = results.curves(table.model, method, {column.label: _curve(column)[0] for column in known})
+        lines = results.details(table.model, method, {c.label: f"curve/{_curve(c)[0]}" for c in known})
         for label, curves in lines.items():
-            mean = MeanCurve.of(stacked(curves)) if curves else None
+            mean = MeanCurve.of(stacked(list(curves.values()))) if curves else None
             if mean is not None:
                 means[label][method] = mean
     drawn: dict[str, Figure] = {}
@@ -272,3 +269,235 @@ def stacked(lines: Sequence[Curves]) -> Curves:
         return np.stack(lines)
     share = np.linspace(0.0, 1.0, max(len(line) for line in lines))
     return np.array([np.interp(share, np.linspace(0.0, 1.0, len(line)), line) for line in lines])
+
+
+_SCORES = {"logit": "logit", "log_probability": "log probability", "probability": "probability"}
+
+
+def header(results: Results) -> dict[str, str]:
+    """Return the first lines of a report."""
+    plan, models = results.manifest.plan, results.models
+    return {
+        "Model" if len(models) == 1 else "Models": ", ".join(models),
+        "Images": str(len(results.manifest.images)),
+        "Seed": str(plan["seed"]),
+        "Methods": ", ".join(dict.fromkeys(m for model in models for m in results.methods(model, controls=False))),
+        "Metrics": str(len(results.metrics)),
+        "Data": ", ".join(plan["data"]) or "made by the scenes",
+    }
+
+
+def protocol(results: Results) -> tuple[str, ...]:
+    """Return how images, targets and scores were obtained, in sentences."""
+    manifest, plan = results.manifest, results.manifest.plan
+    whatever = ", whatever the model predicts."
+    targets = {
+        "predicted": "Each image is explained for the class that the model predicts on it (top 1 on the clean image), "
+        "and the class is the same for all methods and metrics.",
+        "label": f"Each image is explained for the class that its label names{whatever}",
+    }
+    target = targets.get(plan["target"], f"Each image is explained for class {plan['target']}{whatever}")
+    target = "Each example is explained for the class that its scene sets." if manifest.scenes else target
+    source = ("the data itself" if plan["data"] else "nowhere") if plan["references"] is None else plan["references"]
+    score = f"The explained score is the class's {_SCORES[plan['score']]}. Reference images come from {source}."
+    sentences = [_images(manifest), target, score]
+    fewer = [
+        f"{metric['title']} on the first {metric['limit']}"
+        for metric in manifest.metrics.values()
+        if metric["limit"] < min(manifest.plan["n"], len(manifest.images))
+    ]
+    if fewer:
+        sentences.append(f"Some metrics are computed on fewer images: {', '.join(fewer)}.")
+    controls = sorted({m for model in results.models for m in results.methods(model) if results.is_control(m)})
+    if controls:
+        path = "; only diffusion runs it, along a path that ignores it" if "diffusion" in controls else ""
+        made = "; those named MODIFIER:METHOD are made of the map of this method, and concern it alone"
+        made = made if any(":" in name for name in controls) else ""
+        sentences.append(
+            f"Control maps ({', '.join(controls)}) stand below the methods. A score says little unless it is "
+            f"better than theirs. They do not depend on the model{path}{made}."
+        )
+    sentences.append(
+        "All methods get the same images, targets and noise; differences between them are paired by image."
+    )
+    several = mixed(results.versions)
+    if several:
+        sentences.append(
+            f"Results of several versions of libraries are mixed here ({'; '.join(several)}): methods that one version "
+            "computed are compared with methods of another."
+        )
+    return tuple(sentences)
+
+
+def settings(results: Results) -> Section:
+    """Return every setting of models, methods and metrics."""
+    manifest = results.manifest
+    methods: dict[tuple[str, str, str], list[str]] = {}
+    for model, entries in manifest.settings.items():
+        for method, setting in entries.items():
+            title = method if results.is_control(method) else setting_title(setting["method"])
+            methods.setdefault((method, title, _pairs(setting["method"])), []).append(model)
+    used = [(method, title, ", ".join(models), pairs) for (method, title, pairs), models in methods.items()]
+    models = [
+        (label, model["spec"], model["architecture"], model["weights"], _pairs(model["preprocessing"]))
+        for label, model in manifest.models.items()
+    ]
+    metrics = [
+        (
+            f"{metric['title']} ({label})",
+            "neither" if metric["direction"] == "none" else metric["direction"],
+            metric["unit"] or "pure number",
+            *(metric[name] for name in ("summary", "limit", "space")),
+            *(_pairs(metric["settings"]), metric["source"]),
+        )
+        for label, metric in manifest.metrics.items()
+    ]
+    of_models = ("model", "source", "architecture", "weights (digest)", "preprocessing")
+    of_metrics = ("metric", "better", "unit", "summary", "images", "looks at", "settings", "source")
+    sections = (
+        Section("Models", table=Table(of_models, models, "Models")),
+        Section("Methods", table=Table(("method", "title", "models", "settings"), used, "Settings of the methods")),
+        Section("Metrics", table=Table(of_metrics, metrics, "Settings of the metrics")),
+    )
+    return Section("Settings", sections=sections)
+
+
+def versions(results: Results) -> dict[str, str]:
+    """Return the versions of libraries that computed the run."""
+    used = {name: ", ".join(counts) for name, counts in results.versions.items()}
+    texts = {f"{name} (run)": text for name, text in {**results.manifest.versions, **used}.items()}
+    texts["fringe (report)"] = fringe.__version__
+    return texts
+
+
+def _images(manifest: Manifest) -> str:
+    count, plan = len(manifest.images), manifest.plan
+    if manifest.scenes:
+        sizes = Counter(image["scene"] for image in manifest.images)
+        parts = ", ".join(f"{scene['title']} ({label}) {sizes[label]}" for label, scene in manifest.scenes.items())
+        source = f", made of images of {', '.join(plan['data'])}" if plan["data"] else ""
+        return (
+            f"{count} examples with a known answer{source}, drawn by seed {plan['seed']} and named by their content: "
+            f"{parts}. Each network is explained on the examples of its scene."
+        )
+    lost = f"; {counted(len(manifest.missing), 'more image')} cannot be read" if manifest.missing else ""
+    turned = (
+        "rotated by their EXIF orientation"
+        if plan["exif"] == "transpose"
+        else "read as they are stored; their EXIF orientation is ignored"
+    )
+    how = f"drawn by seed {plan['seed']}" if plan.get("sample", True) else "the first ones in their order"
+    return f"{count} images of {', '.join(plan['data'])}, {how} and named by their content{lost}. Photos are {turned}."
+
+
+def _pairs(record: Mapping[str, Any]) -> str:
+    """Return ``steps=50, baseline=zero``, after the name of a method or metric."""
+    name = record.get("method", record.get("metric", record.get("control")))
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in record.items()}
+    pairs = [f"{key}={text}" for key, text in texts.items() if key not in ("method", "metric", "control")]
+    return ", ".join(pairs) if name is None else f"{name}: {', '.join(pairs) or 'no settings'}"
+
+
+#: Reasons of one kind that a status shows.
+SHOWN_REASONS = 10
+#: A count of zero: other numbers should stand out.
+ZERO = "·"
+
+
+def verdicts(results: Results, model: str) -> dict[str, dict[str, int]]:
+    """Count how often a method gave each verdict on its maps; methods that give none are left out."""
+    result: dict[str, dict[str, int]] = {}
+    for name in results.methods(model, controls=False):
+        counts = results.map_frame(model, name).drop_nulls("verdict").group_by("verdict").len().rows()
+        result |= {name: dict(counts)} if counts else {}
+    return result
+
+
+def quarantined(store: Store, results: Results) -> list[str]:
+    """Return a line per task of this plan that ended its process again and again, and is not retried."""
+    known = results.manifest.settings
+    return [
+        f"set aside: {crash['model']}, {crash['method']}, {len(crash['images'])} images: {crash['reason']}"
+        for crash in crashes(store)
+        if crash["setting"] == known.get(crash["model"], {}).get(crash["method"])
+    ]
+
+
+def failure_chapter(results: Results, tables: Sequence[ScoreTable], store: Store) -> Section:
+    """Return what is missing, what failed and why, verdicts of the methods on their own maps, and metrics' flags."""
+    missing = (
+        *results.missing(),
+        *quarantined(store, results),
+        *(f"drawn and not read: {reason}" for reason in results.manifest.missing),
+    )
+    sections = [Section("Not computed", lines=missing or ("Every image of the plan was computed.",))]
+    failed: dict[tuple[str, int, str], list[str]] = {}
+    for model, method, reason, _, images in results.failures().rows():
+        failed.setdefault((model, images, reason.replace("not_finite", "not finite")), []).append(method)
+    rows: list[Row] = [(model, ", ".join(names), images, why) for (model, images, why), names in failed.items()]
+    table = Table(("model", "methods", "images", "reason"), rows, "Images that a method failed on")
+    sections.append(_section("Failed", table, "No method failed on an image."))
+    undefined: dict[tuple[str, str], list[str]] = {}
+    for scores in tables:
+        for row in scores.rows:
+            for column, cell in zip(scores.columns, row.cells, strict=True):
+                if cell.undefined:
+                    undefined.setdefault((scores.model, column.title), []).append(f"{row.method} {cell.undefined}")
+    rows = [(model, metric, ", ".join(names)) for (model, metric), names in undefined.items()]
+    head = ("model", "metric", "images where it is not defined, by method")
+    table = Table(head, rows, "Finite maps without a score")
+    sections.append(_section("Not defined", table, "Every finite map has a score under every metric."))
+    for model in results.models:
+        counted = verdicts(results, model)
+        names = sorted({name for counts in counted.values() for name in counts}, key=lambda name: (name != "ok", name))
+        rows = [(method, *(counts.get(name) or ZERO for name in names)) for method, counts in counted.items()]
+        table = Table(("method", *names), rows, f"Verdicts on {model}, images")
+        sections += [Section(f"Verdicts on {model}", table=table)] if rows else []
+    for scores in tables:
+        pairs = sorted(scores.flags(controls=False) | scores.flags(controls=True))
+        indices = {column.title: index for index, column in enumerate(scores.columns)}
+        rows = [
+            (flag, title, *(row.cells[indices[title]].flags.get(flag) or ZERO for row in scores.rows))
+            for flag, title in pairs
+        ]
+        table = Table(
+            ("flag", "metric", *(row.method for row in scores.rows)), rows, f"Flagged scores on {scores.model}"
+        )
+        sections += [Section(f"Flags on {scores.model}", table=table)] if rows else []
+    return Section("Missing, failures and flags", sections=tuple(sections))
+
+
+def _section(title: str, table: Table, empty: str) -> Section:
+    """A table under a title, or a line where it is empty."""
+    return Section(title, table=table) if table.cells else Section(title, lines=(empty,))
+
+
+def describe_status(document: Mapping[str, Any]) -> Iterator[str | Table]:
+    """Describe what a run folder holds, as :func:`fringe.bench.experiments.read_status` returns it."""
+    if not document["plans"]:
+        yield "no plan yet: nothing was asked for in this folder"
+    for name, plan in document["plans"].items():
+        yield f"{name}: {plan['images']} images"
+        totals: dict[tuple[str, str], Counter[str]] = {}  # metrics together
+        for cell in plan["cells"]:
+            numbers = {name: cell[name] for name in ("required", "scored", "failed", "missing")}
+            totals.setdefault((cell["model"], cell["method"]), Counter()).update(numbers)
+        rows = list[Row]()
+        for names, total in totals.items():
+            # 100 only where none is missing
+            share = 100 * (total["scored"] + total["failed"]) // max(total["required"], 1)
+            counts = (total[name] or "" for name in ("failed", "missing"))
+            rows.append((*names, f"{total['scored']}/{total['required']}", *counts, Cell(share / 100, 0, share=True)))
+        yield Table(("model", "method", "scores", "failed", "missing", "done"), rows)
+        yield from (f"  {line}" for line in describe_failures(plan["failures"], (), SHOWN_REASONS))
+        yield from (f"  not read: {reason}" for reason in plan["not_read"][:SHOWN_REASONS])
+        yield from (f"  results of several versions are mixed: {line}" for line in mixed(plan["versions"]))
+    for path, problem in list(document["damaged"].items())[:SHOWN_REASONS]:
+        yield f"damaged: {path} {problem}; the next run sets it aside and makes it again"
+    for line in describe_failures((), document["set_aside"], SHOWN_REASONS):
+        yield f"{line} (retry=True computes it again)"
+    reasons = Counter((task["method"], task["model"], task["reason"]) for task in document["invalidated"])
+    for (method, model, reason), tasks in reasons.most_common(SHOWN_REASONS):
+        yield f"no longer asked for: {method} on {model}, {tasks} tasks: {reason}"
+    if document["trials"]:
+        yield f"stored from the trials of a search: {document['trials']} tasks"

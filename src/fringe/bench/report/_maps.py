@@ -1,16 +1,20 @@
-"""Images and maps of a run, as they are drawn: those that the run stored, or computed again from its record.
+"""Images and maps of a run, as they are drawn: those that the run stored, or computed again from its record; which
+images the grids of maps show, and why these.
 
 A run's folder may be a stranger's: nothing that it names is imported, fetched or called.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import polars as pl
 from numpy.typing import NDArray
 
+from fringe._names import method_title
 from fringe._records import changes, describe_changes
 from fringe.attribution import METHODS, Attributor, method_of_record
 from fringe.bench.experiments import (
@@ -26,11 +30,24 @@ from fringe.bench.experiments import (
     TaskRunner,
     resolve,
 )
+from fringe.bench.report._table import STATUS, Column, ScoreTable
 from fringe.data import EMBEDDED, find_inputs
 from fringe.errors import FringeError, InputError
+from fringe.evaluation import WEIGHTS, dominance, pick
 from fringe.inputs import ImageEntry, content_digest, content_of, prepare
-from fringe.metrics import Sparseness
+from fringe.metrics import Direction, Sparseness
 from fringe.models import Answers, Preprocessing
+from fringe.plots import (
+    Figure,
+    GridCell,
+    GridRow,
+    MetricLabel,
+    Prediction,
+    captions,
+    class_title,
+    comparison_grid,
+    labels,
+)
 
 Array = NDArray[Any]
 
@@ -75,7 +92,7 @@ def load_maps(results: Results, model: str, digests: Sequence[str], source: MapS
         except (TypeError, ValueError) as error:
             raise InputError(f"the run does not say how images were prepared for {model} ({error})") from error
     else:
-        require_same(manifest, resolved.manifest, model)
+        _require_same(manifest, resolved.manifest, model)
         # Maps that are computed here are stored under the name of those that were scored.
         first = Answers(source.store.logits(manifest.model_key(model)))
         resolved = replace(resolved, logits={model: first})
@@ -137,11 +154,11 @@ def load_experiment(manifest: Manifest, model: str, source: ModelSource) -> Reso
         sample=record.get("sample", True),
     )
     resolved = resolve(plan)
-    require_same(manifest, resolved.manifest, model)
+    _require_same(manifest, resolved.manifest, model)
     return replace(resolved, manifest=manifest, pictures=find_images(manifest))
 
 
-def require_same(recorded: Manifest, now: Manifest, model: str) -> None:
+def _require_same(recorded: Manifest, now: Manifest, model: str) -> None:
     """Raise InputError if a plan would compute other maps of a model than those of the run."""
     for method, setting in now.settings[model].items():
         lines = changes(recorded.settings[model].get(method, {}), setting)
@@ -196,3 +213,104 @@ def _images(
         x = prepare(ref, recipe, manifest.plan["exif"])
         images[digest] = recipe.denormalise(x).clamp(0, 1).permute(1, 2, 0).numpy()
     return images
+
+
+#: Images of a kind.
+EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class ExampleSet:
+    """Images (digests) under a ``title``; ``name`` is for a file."""
+
+    name: str
+    title: str
+    images: tuple[str, ...]
+
+
+def choose_examples(results: Results, table: ScoreTable, each: int = EXAMPLES) -> tuple[tuple[ExampleSet, ...], str]:
+    """Choose strong, typical and failing images of the reference method by dominance, or the first images if the run
+    lacks the metrics or the methods to compare with; and say in a sentence how they were chosen."""
+    columns: dict[str, Column] = {}  # by the metric's name; of two settings of a metric the first
+    for column in table.columns:
+        if column.settings["metric"] in WEIGHTS:
+            columns.setdefault(column.settings["metric"], column)
+    digests = [image["digest"] for image in results.manifest.images_of(table.model)]
+    size = min((results.manifest.metrics[column.label]["limit"] for column in columns.values()), default=0)
+    scores = {
+        name: {row.method: results.scores(table.model, row.method, column.label)[:size] for row in table.competing}
+        for name, column in columns.items()
+    }
+    directions: dict[str, Direction] = {name: column.direction for name, column in columns.items()}
+    try:
+        ranked = dominance(scores, table.reference, directions)
+    except InputError as error:
+        first = ExampleSet("first", "First images of the draw", tuple(digests[:each]))
+        return (first,), f"These images were not chosen by their scores ({error})."
+    picks = pick(ranked, each)
+    name = method_title(table.reference)
+    kinds = {
+        "strong": (f"Strong: {name} furthest ahead", picks.strong),
+        "typical": (f"Typical: {name} near its median", picks.typical),
+        "failures": (f"Failures: {name} furthest behind", picks.failures),
+    }
+    sets = tuple(
+        ExampleSet(name, title, tuple(digests[index] for index in indices))
+        for name, (title, indices) in kinds.items()
+        if indices
+    )
+    terms = ", ".join(f"{column.title} (weight {WEIGHTS[name]:g})" for name, column in columns.items())
+    return sets, (
+        f"Images are ranked by how far {table.reference} is ahead of the other methods: the mean over {terms}. There "
+        f"are {size} images. Strong: the highest of those where it beats more than half of the others on both MAS "
+        "metrics. Failures: the lowest of all. Typical: the nearest to the median of the rest."
+    )
+
+
+def plot_examples(results: Results, table: ScoreTable, examples: ExampleSet, data: GridData) -> Figure:
+    """Draw one grid: a row per image, the input and a column per method, the reference first."""
+    metrics = labels([MetricLabel(c.label, c.settings["metric"], c.title, c.direction) for c in table.columns])
+    shown = pl.col("image").cast(pl.String).is_in(list(examples.images))
+    frames = [results.method_frame(table.model, method).filter(shown) for method in table.methods]
+    maps = pl.concat([results.map_frame(table.model, method).filter(shown) for method in table.methods])
+    rows = pl.concat(frames).filter(STATUS != "missing")
+    return comparison_grid(
+        [_grid_row(results, table, metrics, image, data, rows, maps) for image in examples.images],
+        table.methods,
+        title=f"{table.model} · {examples.title}",
+        caption=captions(metrics),
+    )
+
+
+def _grid_row(
+    results: Results,
+    table: ScoreTable,
+    metrics: Sequence[MetricLabel],
+    image: str,
+    data: GridData,
+    computed: pl.DataFrame,
+    by_map: pl.DataFrame,
+) -> GridRow:
+    scores = computed.filter(image=image).rows_by_key(["method", "metric"], named=True, unique=True)
+    maps = by_map.filter(image=image).rows_by_key("method", named=True, unique=True)
+    known = {key: row["score"] for key, row in scores.items() if row["score"] is not None}
+    by_metric = [
+        metric.annotations([known.get((m, metric.label), math.nan) for m in table.methods]) for metric in metrics
+    ]
+    annotations = list(zip(*by_metric, strict=True)) or [()] * len(table.methods)
+    cells = list[GridCell]()
+    for method, words in zip(table.methods, annotations, strict=True):
+        status, values = maps[method]["status"] if method in maps else "ok", data.maps[method].get(image)
+        remark = "not stored" * (values is None) if status == "ok" else status.replace("_", " ")
+        cells.append(GridCell(values, words, remark))
+    entry = next(one for one in results.manifest.images if one["digest"] == image)
+    name = entry["id"] if entry["label"] is None else f"{entry['id']}, is {_class(data, entry['label'])}"
+    explained = (maps[method] for method in table.methods if method in maps)
+    row = next((row for row in explained if row["target"] is not None and row["confidence"] is not None), None)
+    prediction = None if row is None else Prediction(_class(data, row["target"]), row["confidence"])
+    return GridRow(data.images[image], name, prediction, tuple(cells))
+
+
+def _class(data: GridData, number: int) -> str:
+    names = data.class_names
+    return class_title(names[number]) if names is not None and number < len(names) else f"class {number}"

@@ -14,6 +14,7 @@ import polars as pl
 from pydantic import Field, PositiveInt
 
 from fringe._files import require_inside, require_local, write_files
+from fringe._tables import Table
 from fringe._text import FORMULA, to_csv
 from fringe.bench.experiments import Manifest, ModelSource, Resolved, Results, Store, manifests, read_results
 from fringe.bench.report._build import MetricVerdicts, build_report, read_verdicts
@@ -32,9 +33,10 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """The files of a report, its ``page`` first."""
+    """The files of a report, its ``page`` first, and the tables of scores in them, one a model."""
 
     paths: tuple[Path, ...]
+    tables: tuple[Table, ...]
 
     @property
     def page(self) -> Path:
@@ -69,7 +71,7 @@ def report_folder(run: Path, plan: str) -> Path:
     return folder
 
 
-def label_models(models: Mapping[str, ModelSource], labels: Sequence[str]) -> dict[str, ModelSource]:
+def _label_models(models: Mapping[str, ModelSource], labels: Sequence[str]) -> dict[str, ModelSource]:
     """Name models, which are given by label or by spec, by the ``labels`` of a run: one that goes by its own spec is
     the only one of the run. Raises InputError for a label that the run does not have, and for a spec if it has several
     models."""
@@ -146,15 +148,16 @@ def write_report(
     scores = write_files(folder, {"scores.csv": (text.encode() for text in scores_csv(results))})
     more = [] if chapter is None else [chapter(results)]
     report = build_report(store, results, tables, maps, verdicts, commands, more)
+    printed = tuple(table.shown for table in tables)
     files = {
         "report.html": html_page(report),
         "report.md": markdown_report(report),
-        "tables.tex": latex_document({table.model: table.shown for table in tables}),
+        "tables.tex": latex_document({table.model: shown for table, shown in zip(tables, printed, strict=True)}),
     }
     texts = {name: text.encode(errors="backslashreplace") for name, text in files.items()}  # names may not be UTF-8
     images = {f"figures/{image.name}.png": image.png for image in report.images}
     others = write_files(folder, {**texts, "summary.csv": summary_csv(tables).encode(), **images})
-    return ReportFiles((*others[: len(texts)], *scores, *others[len(texts) :]))
+    return ReportFiles((*others[: len(texts)], *scores, *others[len(texts) :]), printed)
 
 
 def write_reports(
@@ -178,7 +181,7 @@ def write_reports(
     if not chosen:
         raise InputError(f"{str(store.root)!r} holds no plan yet", argument="run")
     labels = list(dict.fromkeys(label for one in chosen.values() for label in one.settings))
-    named = label_models(models or {}, labels)
+    named = _label_models(models or {}, labels)
     consent(chosen, named)
     for name, one in chosen.items():
         folder = out / name if out is not None and len(chosen) > 1 else out
@@ -248,7 +251,7 @@ def _opener(
     results: Results, resolve: Callable[[], Resolved] | None, models: Mapping[str, ModelSource]
 ) -> Callable[[str], Resolved | None]:
     """Return a function from a model to a plan that can compute its maps; None if the caller gave neither."""
-    models = label_models(models, results.models)
+    models = _label_models(models, results.models)
     if resolve is None:  # opened now, so that an error in a named model is raised
         return {label: load_experiment(results.manifest, label, source) for label, source in models.items()}.get
     once = cache(resolve)

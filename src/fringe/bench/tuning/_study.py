@@ -26,6 +26,7 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from fringe._files import MAPS_BYTES, open_regular
+from fringe._records import changes
 from fringe.bench.tuning._space import SearchSpace, Study
 from fringe.errors import FringeError, InputError, TransientError, first_line, require_integer
 
@@ -245,20 +246,10 @@ def _open(storage: RDBStorage, name: str, identity: dict[str, Any], path: Path) 
     study = optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
     if "identity" not in study.user_attrs and not study.get_trials(deepcopy=False):
         study.set_user_attr("identity", identity)
-    if differences := sorted(_differences(study.user_attrs.get("identity", {}), identity)):
+    if differences := sorted(changes(study.user_attrs.get("identity", {}), identity)):
         raise InputError(
             f"the study {name!r} in {path} was made with other settings",
             argument="path",
             hint=f"ask for the same, or name another file for the new one. Differences: {'; '.join(differences)}",
         )
     return study
-
-
-def _differences(before: Any, now: Any, path: str = "") -> list[str]:
-    """List each leaf that differs, as ``base.damping: 0.01 there, 0.1 now``."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        old, new = cast(dict[str, Any], before), cast(dict[str, Any], now)
-        parts = [_differences(old.get(key), new.get(key), f"{path}.{key}" if path else key) for key in {**old, **new}]
-        return [line for part in parts for line in part]
-    texts = [json.dumps(value, sort_keys=True) for value in (before, now)]
-    return [] if texts[0] == texts[1] else [f"{path}: {texts[0]} there, {texts[1]} now"]
