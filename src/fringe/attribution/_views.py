@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from torch import Tensor
 
 import fringe
+from fringe._arguments import Part, split
 from fringe._names import Reference, method_title
 from fringe._tables import FrameLibrary, make_frame
 from fringe._text import percent, plain
@@ -161,6 +162,16 @@ class Views:
     class_verdicts: tuple[tuple[tuple[Verdict, str], ...], ...] = ()
     contrast: Tensor | None = None
     region: Tensor | None = None
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def maps(self) -> Tensor | tuple[Tensor, ...] | dict[str, Tensor]:
+        """The maps in the form of the explained inputs: a tensor (B, *S), or a tuple or dictionary of such tensors."""
+        if not self.parts:
+            return self.values
+        pieces = split(self.values, self.parts)
+        named = {part.name: piece for part, piece in zip(self.parts, pieces, strict=True) if part.name is not None}
+        return named or pieces
 
     def __len__(self) -> int:
         return len(self.target)
@@ -299,7 +310,11 @@ class Views:
 
     def _summary(self) -> dict[str, str]:
         """What holds for all inputs, by its name."""
-        shape = tuple(self.values.shape[self.target.dim() :])
+        shape = str(tuple(self.values.shape[self.target.dim() :]))
+        if self.parts:
+            shape = ", ".join(
+                f"{i if part.name is None else part.name} {part.shape}" for i, part in enumerate(self.parts)
+            )
         finite = self.completeness_residual[self.completeness_residual.isfinite()]
         residual = "none (the method has no completeness identity)"
         if finite.numel():
@@ -310,7 +325,7 @@ class Views:
         return {
             "method": preset_label(self.settings),
             "n": str(len(self)),
-            "shape": str(shape) if self.target.dim() == 1 else f"{shape}, {self.target.shape[1]} classes each",
+            "shape": shape if self.target.dim() == 1 else f"{shape}, {self.target.shape[1]} classes each",
             "verdicts": ", ".join(f"{count} {name}" for name, count in Counter(self.verdict).items()) or "none",
             "residual": residual,
             "passes": passes,
