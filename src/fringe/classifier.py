@@ -79,6 +79,9 @@ class Classifier(Network):
         if isinstance(model, type):
             message, hint = f"got the class {model.__name__}", f"pass an instance, such as {model.__name__}()"
             raise InputError(f"expected a module or callable, {message}", argument="model", hint=hint)
+        if isinstance(getattr(model, "model", None), torch.nn.Module) and isinstance(getattr(model, "task", None), str):
+            hint = "give it to fringe.explain, with pictures or texts; or pass its .model, with tensors"
+            raise InputError("got a pipeline of transformers, expected a module", argument="model", hint=hint)
         if not callable(model):
             hint = "load it with fringe.explain(...), or load_model(...).module" if isinstance(model, str) else None
             hint = "pass its .module" if hasattr(model, "module") else hint
@@ -276,9 +279,8 @@ class Classifier(Network):
             if target == "predicted":
                 return logits.argmax(1)
             if not target.startswith("top") or not count.isdecimal() or not 1 <= int(count) <= classes:
-                raise TargetError(
-                    f"got {target!r}, expected {expected}; the model has {classes} classes", argument=name
-                )
+                message = f"got {target!r}, expected {expected}; the model has {classes} classes"
+                raise TargetError(message, argument=name, hint="names of classes are understood by fringe.explain")
             return logits.topk(int(count), dim=1).indices
         try:
             values = torch.as_tensor(target, device=logits.device)

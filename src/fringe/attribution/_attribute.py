@@ -261,9 +261,8 @@ def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor | None:
         hint = f"give a name to the method, as in {type(method).__name__}(baseline={baseline!r})"
         raise InputError(f"got the text {baseline!r}, expected a number or a tensor", argument="baseline", hint=hint)
     if isinstance(baseline, (tuple, Mapping)):
-        message = (
-            f"got a {type(cast(object, baseline)).__name__} for inputs in one tensor, expected a number or a tensor"
-        )
+        form = "dictionary" if isinstance(baseline, Mapping) else "tuple"
+        message = f"got a {form} for inputs in one tensor, expected a number or a tensor"
         raise InputError(message, argument="baseline")
     value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
     try:
