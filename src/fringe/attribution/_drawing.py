@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 InputKind = Literal["image", "text", "tabular", "series", "volume"]
+#: The axes of a map by the kind of its input, or their number where that is not known.
+AXES: Mapping[InputKind | int, tuple[str, ...]] = {
+    "image": ("channel", "y", "x"),
+    "text": ("token", "embedding"),
+    "tabular": ("feature",),
+    "series": ("channel", "sample"),
+    "volume": ("channel", "z", "y", "x"),
+    1: ("feature",),
+    2: ("channel", "sample"),
+    3: ("channel", "y", "x"),
+    4: ("channel", "z", "y", "x"),
+}
 
 
 @dataclass(frozen=True)
@@ -241,6 +253,8 @@ class Subject:
         context: The input, a batch of one; None without a context.
         region: Weights (H, W) of the focus of that class, if its path has one.
         note: Verdict and advice on the map.
+        score: The explained score at the input.
+        endpoint_score: The score at the end of the path; NaN if the map is of no change of the score.
     """
 
     values: Tensor
@@ -252,6 +266,8 @@ class Subject:
     context: Context | None
     region: Any = None
     note: str = ""
+    score: float = math.nan
+    endpoint_score: float = math.nan
 
     @property
     def map(self) -> Any:
@@ -369,16 +385,45 @@ def _words(subject: Subject, ax: Any) -> "Figure":
     return token_map(words, values, ax=ax, **subject.words("evidence of each word"))
 
 
+def _table(context: Context) -> tuple[Sequence[str], NDArray[np.float64]]:
+    """The names of the columns and the rows (B, F) of a table, as they were before they were standardised."""
+    rows = context.inputs.double()
+    if context.mean:
+        rows = rows * torch.tensor(context.std).to(rows) + torch.tensor(context.mean).to(rows)
+    names = context.features[0] if context.features else [f"feature {k}" for k in range(rows.shape[1])]
+    return names, rows.numpy()
+
+
 def _bars(subject: Subject, ax: Any) -> "Figure":
     from fringe.plots import feature_bars
 
-    context = subject.known()
-    row = context.inputs[0].double()
-    if context.mean:  # as they were before they were standardised
-        row = row * torch.tensor(context.std).to(row) + torch.tensor(context.mean).to(row)
-    names = context.features[0] if context.features else [f"feature {k}" for k in range(len(row))]
-    words = subject.words("evidence of each feature")
-    return feature_bars(names, subject.map, inputs=row.numpy(), ax=ax, **words)
+    names, rows = _table(subject.known())
+    return feature_bars(names, subject.map, inputs=rows[0], ax=ax, **subject.words("evidence of each feature"))
+
+
+def _waterfall(subject: Subject, ax: Any) -> "Figure":
+    from fringe.plots import feature_waterfall
+
+    if not math.isfinite(subject.endpoint_score):
+        message = f"the bars of {subject.method} add up to no change of the score"
+        raise InputError(message, argument="kind", hint="draw 'bars', or choose a method with a path")
+    names, rows = _table(subject.known())
+    words, ends = subject.words("how the features change the score"), (subject.endpoint_score, subject.score)
+    return feature_waterfall(names, subject.map, ends, inputs=rows[0], ax=ax, **words)
+
+
+def _beeswarm(subject: Subject, ax: Any) -> "Figure":
+    return beeswarm(subject.known(), subject.values[subject.column][None], [subject.label], subject.method, ax)
+
+
+def beeswarm(context: Context, maps: Tensor, explained: Sequence[str], method: str, ax: Any) -> "Figure":
+    """One figure of the maps (B, F) of all rows of a table, and of the ``explained`` classes."""
+    from fringe.plots import class_title, feature_swarm, heading
+
+    names, rows = _table(context)
+    label = class_title(explained[0]) if len(explained) == 1 else ""
+    title = heading(label or f"{len(explained)} classes", f"evidence in {len(maps)} rows", method)
+    return feature_swarm(names, maps.numpy(), rows, title=title, label=label, ax=ax)
 
 
 def _line(subject: Subject, ax: Any) -> "Figure":
@@ -405,7 +450,7 @@ Drawing = Callable[[Subject, Any], "Figure"]
 DRAWINGS: Mapping[InputKind, Mapping[str, Drawing]] = {
     "image": {"overlay": _overlay, "signed": _signed, "path": _path, "profile": _profile, "classes": _classes},
     "text": {"words": _words, "profile": _profile},
-    "tabular": {"bars": _bars, "profile": _profile},
+    "tabular": {"bars": _bars, "waterfall": _waterfall, "beeswarm": _beeswarm, "profile": _profile},
     "series": {"line": _line, "profile": _profile},
     "volume": {"slice": _slice, "profile": _profile},
 }
