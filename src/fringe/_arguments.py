@@ -75,7 +75,7 @@ def split(values: Tensor, parts: Sequence[Part]) -> tuple[Tensor, ...]:
     if not is_joint(parts):
         return (values,)
     pieces = values.split([math.prod(part.shape) for part in parts], -1)
-    return tuple(v.reshape(*values.shape[:-1], *part.shape) for v, part in zip(pieces, parts, strict=True))
+    return tuple(v.reshape((*values.shape[:-1], *part.shape)) for v, part in zip(pieces, parts, strict=True))
 
 
 @dataclass(frozen=True)

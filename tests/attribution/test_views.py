@@ -324,3 +324,23 @@ def test_an_array_with_names_needs_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(fringe.InputError, match=r"xarray is not installed; .*\[xarray\]"):
         BARE.to_xarray()
+
+
+def test_several_tensors_are_drawn_one_below_the_other():
+    def model(image, facts, number):
+        return torch.cat([image.sum((2, 3)), facts.square(), number[:, None]], 1)
+
+    given = {"image": torch.rand(2, 1, 4, 5), "facts": torch.rand(2, 3), "number": torch.rand(2)}
+    result = fringe.attribute(model, given, method="ig", target=[[0, 2], [0, 2]])
+    text = words_of(result[1].plot(target=2))
+    sums = [number(float(m[1, 1].sum()), signed=True) for m in result.maps.values()]
+    assert all(f"{name}: {total}" in text for name, total in zip(given, sums, strict=True))
+    drawn = result[1].plot(target=0).findobj(matplotlib.image.AxesImage)[0]
+    np.testing.assert_allclose(np.asarray(drawn.get_array()), result.maps["image"][1, 0, 0].numpy())
+    assert result._repr_html_().count("data:image/png;base64,") == 2
+    unnamed = fringe.attribute(model, tuple(given.values()), method="ig", target=0)
+    assert "tensor 2: " in words_of(unnamed[0].plot())
+    with pytest.raises(fringe.InputError, match="kind: got 'overlay', expected one of parts"):
+        unnamed[0].plot("overlay")
+    with pytest.raises(fringe.InputError, match=r"got dict, .*several tensors goes to fringe.attribute"):
+        fringe.explain(model, given)

@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fringe._arguments import Part, split
+from fringe._text import number
 from fringe.errors import InputError, require_integer
 
 if TYPE_CHECKING:
@@ -18,16 +20,11 @@ if TYPE_CHECKING:
 
 InputKind = Literal["image", "text", "tabular", "series", "volume"]
 #: The axes of a map by the kind of its input, or their number where that is not known.
+_NAMES = (("feature",), ("channel", "sample"), ("channel", "y", "x"), ("channel", "z", "y", "x"))
 AXES: Mapping[InputKind | int, tuple[str, ...]] = {
-    "image": ("channel", "y", "x"),
+    **dict(zip(("tabular", "series", "image", "volume"), _NAMES, strict=True)),
+    **{len(names): names for names in _NAMES},
     "text": ("token", "embedding"),
-    "tabular": ("feature",),
-    "series": ("channel", "sample"),
-    "volume": ("channel", "z", "y", "x"),
-    1: ("feature",),
-    2: ("channel", "sample"),
-    3: ("channel", "y", "x"),
-    4: ("channel", "z", "y", "x"),
 }
 
 
@@ -236,7 +233,7 @@ class Trajectory:
 
 
 #: Kinds of pictures that need no context.
-WITHOUT_CONTEXT = ("signed", "profile")
+WITHOUT_CONTEXT = ("signed", "profile", "parts")
 
 
 @dataclass(frozen=True)
@@ -255,6 +252,7 @@ class Subject:
         note: Verdict and advice on the map.
         score: The explained score at the input.
         endpoint_score: The score at the end of the path; NaN if the map is of no change of the score.
+        parts: Names and shapes of the tensors whose numbers the maps (K, N) hold, if they are several.
     """
 
     values: Tensor
@@ -268,6 +266,7 @@ class Subject:
     note: str = ""
     score: float = math.nan
     endpoint_score: float = math.nan
+    parts: tuple[Part, ...] = ()
 
     @property
     def map(self) -> Any:
@@ -443,16 +442,39 @@ def _slice(subject: Subject, ax: Any) -> "Figure":
     return signed_map(values[:, best].numpy(), title=title, label=subject.label, ax=ax)
 
 
+def _parts(subject: Subject, ax: Any) -> "Figure":
+    from fringe.plots import feature_bars, open_panel, root, signed_map
+
+    pieces = list(zip(subject.parts, split(subject.values[subject.column], subject.parts), strict=True))
+    heights = [4.6 if values.dim() in (2, 3) else 1.2 + 0.27 * min(values.numel(), 13) for _, values in pieces]
+    panel = open_panel(5.6, sum(heights), title=subject.heading("what each tensor adds to the score"), ax=ax)
+    for i, place in enumerate(np.atleast_1d(np.array(panel.subfigures(len(pieces), 1, height_ratios=heights)))):
+        part, values = pieces[i]
+        name = f"tensor {i}" if part.name is None else part.name
+        words: dict[str, Any] = {
+            "title": f"{name}: {number(float(values.sum()), signed=True)}",
+            "label": subject.label,
+            "ax": place,
+        }
+        if values.dim() in (2, 3):
+            signed_map(values.numpy(), **words)
+        else:
+            flat = values.flatten().tolist()
+            feature_bars([f"{name} {k}" if len(flat) > 1 else name for k in range(len(flat))], flat, **words)
+    return root(panel)
+
+
 #: What draws a picture, on given axes or a new figure.
 Drawing = Callable[[Subject, Any], "Figure"]
 
 #: The pictures of each kind of input, by name; the first is the default.
-DRAWINGS: Mapping[InputKind, Mapping[str, Drawing]] = {
+DRAWINGS: Mapping[InputKind | Literal["parts"], Mapping[str, Drawing]] = {
     "image": {"overlay": _overlay, "signed": _signed, "path": _path, "profile": _profile, "classes": _classes},
     "text": {"words": _words, "profile": _profile},
     "tabular": {"bars": _bars, "waterfall": _waterfall, "beeswarm": _beeswarm, "profile": _profile},
     "series": {"line": _line, "profile": _profile},
     "volume": {"slice": _slice, "profile": _profile},
+    "parts": {"parts": _parts, "profile": _profile},
 }
 
 

@@ -35,7 +35,18 @@ if TYPE_CHECKING:
 
 
 PlotKind = Literal[
-    *("overlay", "signed", "path", "profile", "classes", "words", "bars", "waterfall", "beeswarm", "line", "slice")
+    "overlay",
+    "signed",
+    "path",
+    "profile",
+    "classes",
+    "words",
+    "bars",
+    "waterfall",
+    "beeswarm",
+    "line",
+    "slice",
+    "parts",
 ]
 
 Verdict = Literal[
@@ -218,7 +229,8 @@ class Views:
                 one sheet with both, and the others need one: ``result[0].plot("path")``. The default for texts is
                 ``words``, for series ``line``, and for volumes ``slice``, the one with the most evidence. For a row of
                 a table it is ``bars``; ``waterfall`` adds them up from the score at the end of the path to that of the
-                row. For many rows it is ``beeswarm``: a point for each row and feature.
+                row. For many rows it is ``beeswarm``: a point for each row and feature. Of several tensors it is
+                ``parts``, the map of each.
             target: The class to draw, one of those that are explained; the first of them by default.
             ax: Axes, or a Figure or SubFigure, to draw on; a new figure by default.
 
@@ -229,7 +241,8 @@ class Views:
             InputError: If the kind is unknown, or needs what this attribution does not hold.
         """
 
-        drawings = DRAWINGS["image" if self.context is None else self.context.kind]
+        joint = is_joint(self.parts) and self.context is None
+        drawings = DRAWINGS["parts" if joint else "image" if self.context is None else self.context.kind]
         is_table = self.context is not None and self.context.kind == "tabular"
         name = kind or ("beeswarm" if is_table and len(self) != 1 else next(iter(drawings)))
         require_choice("kind", name, tuple(drawings))
@@ -275,6 +288,7 @@ class Views:
             note=": ".join(self._status(0, self._column(target))),
             score=self.score[0].flatten()[self._column(target)].item(),
             endpoint_score=self.endpoint_score[0].flatten()[self._column(target)].item(),
+            parts=self.parts,
         )
         return drawings[name](subject, ax)
 
@@ -426,9 +440,10 @@ class Views:
         shown |= {"advice": advice, "sign": _MARKS[tone], "sentence": sentence, "words": "", "picture": b""}
         if self.context is not None and self.context.kind == "text":
             shown["words"] = token_html(*self._words_of(row))
-        elif self.context is not None or self.values.dim() - self.target.dim() in (2, 3):
+        elif self.context is not None or is_joint(self.parts) or self.values.dim() - self.target.dim() in (2, 3):
             one: Any = self.select([row])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType] - of the attribution
-            shown["picture"] = png_of(one.plot("signed" if self.context is None else None), dpi=80)
+            bare = self.context is None and not is_joint(self.parts)
+            shown["picture"] = png_of(one.plot("signed" if bare else None), dpi=80)
         return shown
 
     def __rich__(self) -> Any:

@@ -252,7 +252,8 @@ def _tensors(item: Any, model: OpenModel) -> list[tuple[str | None, Tensor]]:
     if is_picture(item):
         recipe = _required(recipe, f"a picture ({type(item).__name__})")
         return [(None, recipe.normalise(recipe.pixels(image))) for image in to_images(item, channels=recipe.channels)]
-    raise InputError(f"got {type(item).__name__}, expected {_EXPECTED}", argument="inputs")
+    hint = "a model of several tensors goes to fringe.attribute" if isinstance(item, Mapping) else None
+    raise InputError(f"got {type(item).__name__}, expected {_EXPECTED}", argument="inputs", hint=hint)
 
 
 def _required(recipe: Preprocessing | None, what: str) -> Preprocessing:

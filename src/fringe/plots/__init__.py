@@ -41,7 +41,7 @@ from fringe.plots._grid import (
 )
 from fringe.plots._maps import blend, overlay, plot_variants, region_outline, signed_map, trajectory
 from fringe.plots._profiles import PathRecord, geometric_profile, plot_profiles
-from fringe.plots._style import MAX_SERIES, class_title, heading, png_of
+from fringe.plots._style import MAX_SERIES, class_title, heading, open_panel, png_of, root
 
 __all__ = [
     "Annotation",

@@ -109,7 +109,7 @@ def feature_swarm(
     if strength.ndim != 2 or strength.shape != given.shape or strength.shape[1] != len(names) or not len(names):
         raise ValueError(f"values: got shape {strength.shape} for inputs {given.shape} and {len(names)} names")
     mean = np.nan_to_num(np.abs(strength)).mean(0) if len(strength) else np.zeros(len(names))
-    order = np.argsort(-mean, kind="stable")[:MOST_BARS]
+    order: list[int] = np.argsort(-mean, kind="stable")[:MOST_BARS].tolist()
     left_out = f"{len(order)} of {len(names)} features: those with the largest mean strength."
     caption = [
         f"On the right, a row speaks for {styles.quoted(label) if label else 'its class'}; on the left, against it.",
