@@ -2,6 +2,7 @@
 strip of images, and variants of a map."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 
 from fringe.plots import _style as styles
 from fringe.plots._profiles import PathRecord
@@ -47,7 +47,7 @@ _SIDE, _BAR, _NARROWEST = 4.4, 0.95, 3.4
 
 
 def overlay(
-    image: ArrayLike | Image.Image,
+    image: Any,
     values: ArrayLike,
     *,
     title: str = "",
@@ -77,14 +77,12 @@ def overlay(
         ValueError: For other shapes.
     """
     plane, shown = spatial(values), picture(image)
-    given = (
-        ""
-        if plane.shape == shown.shape[:2]
-        else f", enlarged from {plane.shape[0]} \N{MULTIPLICATION SIGN} {plane.shape[1]}"
-    )
-    if given:
-        cells = Image.fromarray(np.nan_to_num(plane).astype(np.float32))
-        plane = np.asarray(cells.resize(shown.shape[1::-1], Image.Resampling.BILINEAR), dtype=np.float64)
+    given = ""
+    if plane.shape != shown.shape[:2]:
+        given = f", enlarged from {plane.shape[0]} \N{MULTIPLICATION SIGN} {plane.shape[1]}"
+        for axis, side in enumerate(shown.shape[:2]):
+            places = (np.arange(side) + 0.5) * plane.shape[axis] / side - 0.5  # of the pixels, in entries of the map
+            plane = np.apply_along_axis(partial(np.interp, places, np.arange(plane.shape[axis])), axis, plane)
     blended = blend(shown, plane)
     if ax is None and not title and not label:
         factor = max(1, round(LONG_SIDE / max(plane.shape))) / 100
@@ -258,10 +256,10 @@ def spatial(values: ArrayLike) -> Plane:
     return array.sum(0) if array.ndim == 3 else array
 
 
-def picture(image: ArrayLike | Image.Image) -> Plane:
+def picture(image: Any) -> Plane:
     """Return a PIL image, or an array (H, W), (H, W, 1) or (H, W, 3) in [0, 1] or of uint8, as (H, W, 3), clipped to
     the range a screen shows."""
-    array = np.asarray(image.convert("RGB") if isinstance(image, Image.Image) else image)
+    array = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
     array = array.astype(np.float64) / (255 if array.dtype == np.uint8 else 1)
     if array.ndim == 2:
         array = array[..., None]

@@ -213,10 +213,6 @@ def test_tables_say_of_each_score_what_its_best_record_says(scored):
         best = [next((row for row in one if row.status == "ok"), one[0]) for one in rows]
         assert found == [{name: getattr(row, name) for name in found[0]} for row in best]
         assert maps.schema["target"] == pl.Int32
-    table = results.to_dataframe()
-    assert list(table.columns) == results.frame.columns
-    assert table["score"].dropna().tolist() == results.frame["score"].drop_nulls().to_list()
-    assert results.to_dataframe("polars").equals(results.frame)
 
 
 def test_more_reasons_than_there_are_short_numbers_are_told_apart():

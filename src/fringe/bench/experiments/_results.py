@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe._tables import FrameLibrary, make_frame
 from fringe.bench.experiments._manifest import Manifest
 from fringe.bench.experiments._records import (
     MAP,
@@ -244,20 +243,6 @@ class Results:
         import polars as pl
 
         return pl.concat([self.method_frame(model, method) for model in self.models for method in self.methods(model)])
-
-    def to_dataframe(self, library: FrameLibrary = "pandas") -> Any:
-        """Make a table with one row for each score that the plan requires.
-
-        Args:
-            library: ``pandas`` or ``polars``.
-
-        Returns:
-            :attr:`frame`, as a DataFrame of that library.
-
-        Raises:
-            InputError: If the library is not installed.
-        """
-        return self.frame if library == "polars" else make_frame(self.frame.to_dicts(), library)
 
     def method_frame(self, model: str, method: str) -> "pl.DataFrame":
         """The rows of one method. Only a few methods are in memory at a time, unless they are small.
