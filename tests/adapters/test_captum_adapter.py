@@ -1,5 +1,6 @@
 """Captum's own attributions, tunnels and metrics are the oracle of the adapter."""
 
+import types
 import warnings
 
 import captum.attr
@@ -204,6 +205,22 @@ def test_methods_of_distributions_ask_for_logits(method):
         InputError, match=r"output: the method '.*' needs the logits of all classes, and output='numbers'"
     ):
         fringe.attribute(fringe.Classifier(softmax, output="numbers"), inputs(2), method=method)
+
+
+def test_labels_that_do_not_exclude_each_other_are_explained_one_by_one():
+    class Labels(torch.nn.Module):
+        config = types.SimpleNamespace(problem_type="multi_label_classification", num_labels=4)
+
+        def __init__(self):
+            super().__init__()
+            self.body = smooth()
+
+        def forward(self, x):
+            return self.body(x)
+
+    close(ours(Labels().eval()).attribute(inputs(2), target=1), ours(smooth()).attribute(inputs(2), target=1), 1e-12)
+    with pytest.raises(fringe.FringeError, match="multi_label_classification"):
+        ours(Labels().eval(), "fringe")
 
 
 def test_numbers_have_no_predictions():

@@ -146,6 +146,16 @@ class TestSeveralTensors:
         given = {"row": ROW, "picture": PICTURE, "number": NUMBER}
         close(fringe.attribute(THREE, given, method="ig", baseline=named, target=1).values, expected)
 
+    def test_are_verified_once_in_each_form(self):
+        classifier = fringe.Classifier(THREE)
+        counts = []
+        for names in (("row", "picture", "number"), ("row", "picture", "number"), ("number", "row", "picture")):
+            values = {"row": ROW, "picture": PICTURE, "number": NUMBER}
+            result = fringe.attribute(classifier, {name: values[name] for name in names}, method="ig", target=0)
+            counts.append(result.passes)
+        assert counts[1].forward < counts[0].forward
+        assert counts[2] == counts[0]
+
     def test_have_maps_of_several_classes_that_are_stored_and_selected(self, tmp_path):
         result = fringe.attribute(THREE, {"row": ROW, "picture": PICTURE, "number": NUMBER}, method="ig", target="top2")
         assert result.maps["picture"].shape == (4, 2, 2, 4, 4)

@@ -64,8 +64,9 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
                 verify(replace(problem, logits=problem.forward(problem.inputs, problem.every_row)), uses)
             return
         x, given = problem.inputs, problem.forward_args
-        plain = not (given.args or given.kwargs or len(given.parts) > 1)
-        alone, several = ((*sorted(set(uses)), x.shape[1:], x.dtype, x.device, count) for count in ("one", "several"))
+        plain = not (given.args or given.kwargs)
+        key = (*sorted(set(uses)), given.parts, x.shape[1:], x.dtype, x.device)
+        alone, several = ((*key, count) for count in ("one", "several"))
         if plain and (several in model.verified or (len(x) == 1 and alone in model.verified)):
             return
         random = _check_rows(problem)
