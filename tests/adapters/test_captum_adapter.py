@@ -16,6 +16,7 @@ from toys import normal
 
 GAUSS = IntegratedGradients(steps=50, rule="gausslegendre")
 ROUGH = IntegratedGradients(steps=2, rule="gausslegendre")  # a delta that is far from zero
+RISE = fringe.RISE(masks=6, cells=3, score="probability")
 FLOAT32 = 1e-6  # Captum holds the weights of its quadrature in float32
 
 
@@ -188,7 +189,7 @@ def test_the_output_is_explained_as_it_is(name):
     close(delta, gap, 1e-3)
 
 
-@pytest.mark.parametrize("method", [fringe.SmoothGrad(samples=3), "gradcam", fringe.GuidedIG(steps=4)], ids=str)
+@pytest.mark.parametrize("method", [fringe.SmoothGrad(samples=3), "gradcam", fringe.GuidedIG(steps=4), RISE], ids=str)
 def test_methods_without_a_distribution_explain_probabilities(method):
     """A map of softmax(z)_t is that of the score "probability" of z."""
     softmax = torch.nn.Sequential(smooth(), torch.nn.Softmax(-1)).eval()
