@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar, cast
@@ -52,26 +53,52 @@ class Shared:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One of the explained tensors of a call.
+
+    Attributes:
+        name: Keyword under which it is passed; None: by position.
+        shape: Its shape (*S) without the batch axis.
+    """
+
+    name: str | None
+    shape: tuple[int, ...]
+
+
+def is_joint(parts: Sequence[Part]) -> bool:
+    """Whether the numbers of the explained tensors are one row (N,) for each input, and not a tensor (*S)."""
+    return len(parts) > 1 or (len(parts) == 1 and not parts[0].shape)
+
+
+def split(values: Tensor, parts: Sequence[Part]) -> tuple[Tensor, ...]:
+    """Return numbers (..., N) of the explained tensors as those of each tensor, (..., *S)."""
+    if not is_joint(parts):
+        return (values,)
+    pieces = values.split([math.prod(part.shape) for part in parts], -1)
+    return tuple(v.reshape((*values.shape[:-1], *part.shape)) for v, part in zip(pieces, parts, strict=True))
+
+
+@dataclass(frozen=True)
 class ForwardArguments:
     """Further arguments of a model ``model(x, *args, **kwargs)``.
 
     Args:
         args: Positional arguments after the explained tensor (before it, if that is passed by name).
         kwargs: Keyword arguments.
-        name: Keyword under which the explained tensor is passed; None: as the first positional argument.
+        parts: The explained tensors, of which ``x`` holds all numbers; (): one, the first positional argument.
         by_row: Positions and names of the tensors (B, ...) whose row i belongs to image i.
         tail: Padding (B, C, N) of series, which the model takes after the explained samples.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    name: str | None = None
+    parts: tuple[Part, ...] = ()
     by_row: frozenset[int | str] = frozenset()
     tail: Tensor | None = None
 
     @classmethod
     def of(
-        cls, batch: int, args: object = None, kwargs: Mapping[str, Any] | None = None, name: str | None = None
+        cls, batch: int, args: object = None, kwargs: Mapping[str, Any] | None = None, parts: Sequence[Part] = ()
     ) -> "ForwardArguments":
         """Make the arguments of a call for ``batch`` images.
 
@@ -97,7 +124,7 @@ class ForwardArguments:
         return cls(
             tuple(value for key, value in plain.items() if isinstance(key, int)),
             {key: value for key, value in plain.items() if isinstance(key, str)},
-            name,
+            tuple(parts),
             frozenset(by_row),
         )
 
@@ -138,9 +165,30 @@ class ForwardArguments:
     def call(self, model: Callable[..., Any], x: Tensor) -> Any:
         """Return the model's output at ``x`` (L, *S); arguments that belong to images must be those of ``x``."""
         x = x if self.tail is None else torch.cat([x, self.tail], -1)
-        if self.name is None:
-            return model(x, *self.args, **self.kwargs)
-        return model(*self.args, **{self.name: x}, **self.kwargs)
+        pieces = list(zip(self.parts or (Part(None, ()),), split(x, self.parts), strict=True))
+        named = {part.name: piece for part, piece in pieces if part.name is not None}
+        return model(*(piece for part, piece in pieces if part.name is None), *self.args, **named, **self.kwargs)
+
+    def joined(self, value: Any, like: Tensor, rows: tuple[int, ...], argument: str) -> Any:
+        """Return numbers for each of the explained tensors, in a tuple or a dictionary as these are, as one tensor
+        (*rows, N) in the dtype and on the device of ``like``; any other value is returned as it is.
+
+        Raises:
+            InputError: If there is not one for each, or one does not broadcast to its tensor.
+        """
+        if not self.parts or not isinstance(value, (tuple, Mapping)):
+            return value
+        table = cast("Mapping[str | None, Any]", value if isinstance(value, Mapping) else {})
+        items = [table.get(part.name) for part in self.parts] if table else list(cast(tuple[Any, ...], value))
+        shapes = [(*rows, *part.shape) for part in self.parts]
+        try:
+            each = [torch.as_tensor(v, dtype=like.dtype, device=like.device) for v in items]
+            wide = [v.detach().expand(shape) for v, shape in zip(each, shapes, strict=True)]
+        except (TypeError, ValueError, RuntimeError) as error:
+            names = ", ".join(f"{part.name or i} {shapes[i]}" for i, part in enumerate(self.parts))
+            message = f"expected a number or a tensor for each of the explained tensors: {names} ({error})"
+            raise InputError(message, argument=argument) from error
+        return torch.cat([v.reshape(*rows, -1) for v in wide], -1) if is_joint(self.parts) else wide[0]
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors that belong to single images."""
@@ -152,28 +200,38 @@ NO_ARGUMENTS = ForwardArguments()
 
 
 def explained_inputs(
-    inputs: Tensor | Mapping[str, Any],
+    inputs: Tensor | tuple[Tensor, ...] | Mapping[str, Any],
     args: object,
     kwargs: Mapping[str, Any] | None,
     ids: Sequence[str] | None = None,
 ) -> tuple[Tensor, ForwardArguments]:
     """Return the tensor (B, *S) to explain, in float32 at least, and the other arguments of a call, those in a
-    dictionary of inputs included.
+    dictionary of inputs included. The numbers of several tensors are joined to one (B, N).
 
     Raises:
-        InputError: If there is no batch of inputs, or another number of ``ids``; if a dictionary holds no
-            floating-point tensor or more than one, or an argument is given twice.
+        InputError: If there is no batch of inputs, or another number of ``ids``; if a dictionary or tuple holds no
+            floating-point tensor, tensors of different lengths or on different devices, or an argument is given twice.
     """
-    if not isinstance(inputs, Mapping):
-        x, arguments = inputs, ForwardArguments.of(_length(inputs), args, kwargs)
+    if isinstance(inputs, Tensor):
+        x, parts = inputs, ()
+    elif isinstance(inputs, tuple) and inputs:
+        x, parts = _joined([(None, value) for value in inputs])
+    elif isinstance(inputs, Mapping):
+        named = {name: v for name, v in inputs.items() if isinstance(v, Tensor) and v.is_floating_point()}
+        if not named:
+            message, hint = "a dictionary without a floating-point tensor", integers_hint(torch.empty(0).long())
+            raise InputError(f"got {message}, and these are explained", argument="inputs", hint=hint)
+        if twice := inputs.keys() & (kwargs or {}).keys():
+            raise InputError(f"{', '.join(sorted(twice))} given in the inputs, too", argument="forward_kwargs")
+        kwargs = {**{name: value for name, value in inputs.items() if name not in named}, **(kwargs or {})}
+        x, parts = _joined(list(named.items()))
     else:
-        x, arguments = _named_inputs(inputs, args, kwargs)
-    if not isinstance(x, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
-        several = isinstance(cast(object, x), (tuple, list))
-        hint = "pass what the model takes besides as forward_args or forward_kwargs, or all by name in a dictionary"
-        alone = "pass torch.from_numpy(x).float(), prepared for the model; pictures and paths go to fringe.explain"
-        message = f"expected a torch.Tensor (B, *S), got {type(x).__name__}"
-        raise InputError(message, argument="inputs", hint=hint if several else alone)
+        hint = "pass torch.from_numpy(x).float(), prepared for the model; pictures and paths go to fringe.explain"
+        if isinstance(cast(object, inputs), (tuple, list)):
+            hint = "pass torch.stack(x) for a list of inputs; several tensors of the model in a tuple or, by name, in "
+            hint += "a dictionary"
+        message = f"expected a torch.Tensor (B, *S), got {type(inputs).__name__}"
+        raise InputError(message, argument="inputs", hint=hint)
     if x.dim() < 2 or x.numel() == 0:
         raise InputError(
             f"got shape {tuple(x.shape)}, expected a batch (B, *S) with at least one image",
@@ -182,28 +240,25 @@ def explained_inputs(
         )
     if ids is not None and len(ids) != len(x):
         raise InputError(f"got {len(ids)} for {len(x)} images", argument="ids")
-    return _plain(x), arguments
+    return _plain(x), ForwardArguments.of(len(x), args, kwargs, parts)
 
 
-def _named_inputs(
-    inputs: Mapping[str, Any], args: object, kwargs: Mapping[str, Any] | None
-) -> tuple[Tensor, ForwardArguments]:
-    names = [name for name, value in inputs.items() if isinstance(value, Tensor) and value.is_floating_point()]
-    if len(names) != 1:
-        raise InputError(
-            "the one floating-point tensor of a dictionary is explained, and this one holds "
-            f"{', '.join(names) or 'none'}",
-            argument="inputs",
-            hint="leave the explained tensor in the dictionary and pass the others as forward_kwargs"
-            if names
-            else integers_hint(torch.empty(0, dtype=torch.int64)),
-        )
-    twice = inputs.keys() & (kwargs or {}).keys()
-    if twice:
-        raise InputError(f"{', '.join(sorted(twice))} given in the inputs, too", argument="forward_kwargs")
-    (name,) = names
-    others = {key: value for key, value in inputs.items() if key != name}
-    return inputs[name], ForwardArguments.of(_length(inputs[name]), args, {**others, **(kwargs or {})}, name)
+def _joined(tensors: Sequence[tuple[str | None, Any]]) -> tuple[Tensor, tuple[Part, ...]]:
+    """All numbers (B, N) of these tensors (B, *S), and their names and shapes; one tensor alone is left as it is."""
+    further = "pass what is not explained as forward_args or forward_kwargs"
+    for k, (name, value) in enumerate(tensors):
+        if not isinstance(value, Tensor) or not value.is_floating_point() or not value.dim():
+            what = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            message = f"got {what}, expected floating-point numbers (B, *S)"
+            raise InputError(message, argument=f"inputs[{k if name is None else repr(name)}]", hint=further)
+    if len({(len(value), value.device) for _, value in tensors}) > 1:
+        came = ", ".join(f"{k if name is None else name} {tuple(v.shape)}" for k, (name, v) in enumerate(tensors))
+        message = f"got {came}, expected tensors (B, *S) of the same B on one device, which are explained together"
+        raise InputError(message, argument="inputs", hint=further)
+    parts = tuple(Part(name, tuple(value.shape[1:])) for name, value in tensors)
+    if not is_joint(parts):
+        return tensors[0][1], parts
+    return torch.cat([_plain(value).reshape(len(value), -1) for _, value in tensors], 1), parts
 
 
 def integers_hint(x: Tensor) -> str:
@@ -214,11 +269,6 @@ def integers_hint(x: Tensor) -> str:
         "integers have no gradient: texts are explained by fringe.explain(model, texts, tokenizer=...); token ids and "
         "codes of categories by their embeddings, as a model that takes these, with the integers as forward_kwargs"
     )
-
-
-def _length(inputs: Any) -> int:
-    """The batch size; -1 for a value that is not a batch and will be refused."""
-    return len(inputs) if isinstance(inputs, Tensor) and inputs.dim() else -1
 
 
 def _take(value: Tensor, rows: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
 from fringe._isolation import Mode, detached, isolated, set_tf32
 from fringe._linear_layers import BackwardLayouts, GradientLayouts
-from fringe._outputs import OutputKind, ScoreFunction, as_logits, as_score, refuse_independent_labels
+from fringe._outputs import AnyOutput, ScoreFunction, as_logits, as_score, refuse_independent_labels
 from fringe._progress import log
 from fringe.errors import InputError, ModelOutputError, first_line, is_machine_error, is_out_of_memory
 
@@ -152,11 +152,13 @@ class Network:
     """A module or callable ``x (B, *S) -> logits (B, C)`` whose outputs are checked and whose passes are counted."""
 
     def __init__(
-        self, model: Callable[..., Any], output: OutputKind, mode: Mode, batch_size: int | Literal["auto"]
+        self, model: Callable[..., Any], output: AnyOutput, mode: Mode, batch_size: int | Literal["auto"]
     ) -> None:
         self.model = _unwrapped(model)
+        if isinstance(self.model, nn.Module) and output != "numbers":
+            refuse_independent_labels(self.model)
         self.module = self.model if isinstance(self.model, nn.Module) else None
-        self.output: OutputKind = output
+        self.output: AnyOutput = output
         self.score_function: ScoreFunction | None = None  # takes the place of classes
         self.mode: Mode = mode
         self.batch_size = BatchSize(batch_size)
@@ -343,7 +345,6 @@ def _unwrapped(model: Callable[..., Any]) -> Callable[..., Any]:
         model = inner
     if not isinstance(model, nn.Module):
         return model
-    refuse_independent_labels(model)
     parameters = list(model.parameters())
     if any(map(is_lazy, parameters)):
         hint = "call the model once, or load its weights, where it is made"

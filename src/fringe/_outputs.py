@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from fringe.errors import InputError, ModelError, ModelOutputError
 
 OutputKind = Literal["auto", "logits", "probabilities"]
+#: The same, or numbers that are no distribution over classes: a column of them is explained as it is.
+AnyOutput = OutputKind | Literal["numbers"]
 #: A score of the caller's own: of what the model returns for B inputs, one number (B,) for each.
 ScoreFunction = Callable[[Any], Tensor]
 
@@ -25,16 +27,19 @@ def as_score(function: ScoreFunction, output: Any, batch: int) -> Tensor:
     return score[:, None]
 
 
-def as_logits(output: Any, batch: int, kind: OutputKind, *, check: bool = True) -> Tensor:
+def as_logits(output: Any, batch: int, kind: AnyOutput, *, check: bool = True) -> Tensor:
     """Return logits (B, C) from a tensor, a tuple or list, a mapping, or an object with ``.logits``.
 
     ``kind="auto"`` refuses rows that look like probabilities, and warns of rows that look like sigmoids;
-    ``"probabilities"`` refuses negative ones and takes their logarithm; ``"logits"`` checks no number. ``check=False``
-    leaves these checks out, which read numbers back from the device.
+    ``"probabilities"`` refuses negative ones and takes their logarithm; ``"logits"`` checks no number, and neither does
+    ``"numbers"``, which also takes one number (B, 1) or (B,) for each input. ``check=False`` leaves these checks out,
+    which read numbers back from the device.
     """
     logits = _select(output)
+    if kind == "numbers" and tuple(logits.shape) == (batch,):
+        logits = logits[:, None]
     _check_dtype(logits, "model", "its output")
-    if tuple(logits.shape) in ((batch, 1), (batch,)):
+    if kind != "numbers" and tuple(logits.shape) in ((batch, 1), (batch,)):
         raise ModelOutputError(
             f"its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and the entropy of "
             "one class is always zero. If the number is the logit z of 'yes' against 'no', wrap it as "

@@ -9,12 +9,12 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-from fringe._arguments import ForwardArguments
+from fringe._arguments import explained_inputs
 from fringe._network import BatchSize
 from fringe.attribution import Attributor, attribute, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
-from fringe.errors import InputError, TargetError, install_hint, require_integer
+from fringe.errors import InputError, TargetError, install_hint, require_choice, require_integer
 from fringe.settings import settings_of
 
 try:
@@ -33,6 +33,15 @@ Target = int | tuple[int, ...] | list[int] | list[tuple[int, ...]] | Tensor | No
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: Captum's quadrature rules by the names that they have here. Our trapezoid loses no share of the map.
+RULES = {
+    "gausslegendre": "gausslegendre",
+    "riemann_left": "left",
+    "riemann_middle": "midpoint",
+    "riemann_right": "right",
+    "riemann_trapezoid": "trapezoid",
+}
+
 
 def _wrapped(function: Callable[P, R]) -> Callable[P, R]:
     """Captum's NoiseTunnel calls ``attribute.__wrapped__``: all methods of Captum have a decorator."""
@@ -49,11 +58,15 @@ class CaptumAttributor(GradientAttribution):
 
     It serves wherever Captum takes an attribution: in a ``NoiseTunnel``, and by ``attribute`` in ``captum.metrics``.
 
+    As in Captum, the explained number is the output of the target as the model gives it: a logit, a probability or, of
+    a model with one number for each input, that number. A method that needs a distribution over classes, such as
+    FRInGe, takes logits.
+
     Args:
-        forward_func: The classifier ``forward_func(x, *additional_forward_args)``, or a :class:`fringe.Classifier`,
+        forward_func: The model ``forward_func(*inputs, *additional_forward_args)``, or a :class:`fringe.Classifier`,
             which has its own score and batch size.
         method: Name of a method, or a configured one.
-        score: The explained scalar, as for :class:`fringe.Classifier`.
+        score: Another explained scalar of a model that returns logits, as for :class:`fringe.Classifier`.
         batch_size: Bound on the images of one pass, as for :class:`fringe.Classifier`.
         seed: Seed of everything that is random.
         space: The space of valid inputs.
@@ -75,9 +88,13 @@ class CaptumAttributor(GradientAttribution):
         space: InputSpace | None = None,
         multiplies_by_inputs: bool = True,
     ):
-        self._classifier = Classifier.of(forward_func, score, batch_size)
-        super().__init__(self._classifier.model)
         self._method, self._seed, self._space = get_method(method), seed, space
+        needs_classes = self._method.needs_classes or self._method.innermost.needs_classes
+        if isinstance(forward_func, Classifier) or needs_classes or score is not None:
+            self._classifier = Classifier.of(forward_func, score, batch_size)
+        else:
+            self._classifier = Classifier(forward_func, output="numbers", batch_size=batch_size or "auto")
+        super().__init__(self._classifier.model)
         self._multiplies_by_inputs = multiplies_by_inputs
 
     @property
@@ -103,13 +120,16 @@ class CaptumAttributor(GradientAttribution):
         return_convergence_delta: bool = False,
         *,
         n_steps: int | None = None,
+        method: str | None = None,
         internal_batch_size: int | None = None,
     ) -> Tensors | tuple[Tensors, Tensor]:
         """Compute attribution maps.
 
         Args:
-            inputs: Images (B, *S), a tensor or a tuple of one.
-            baselines: A number or a tensor that broadcasts to the inputs; None for the setting of the method.
+            inputs: A tensor (B, *S) or (B,), or a tuple of tensors, which are explained together by one path of them
+                all.
+            baselines: A number or a tensor that broadcasts to the inputs, or a tuple of these with one for each; None
+                for the setting of the method.
             target: One class, or one per image. None is the class that the model predicts for each input *of this
                 call*: in a NoiseTunnel or a metric that is a perturbed input, so give the class there.
             additional_forward_args: Further arguments of the model. As in Captum, a tensor whose first axis is as long
@@ -117,33 +137,36 @@ class CaptumAttributor(GradientAttribution):
                 ``fringe.Shared(value)``.
             return_convergence_delta: Whether the completeness gap is returned as well.
             n_steps: Replaces ``steps`` of a method that has this setting.
+            method: Captum's name of a quadrature rule, such as ``"riemann_middle"``; it replaces ``rule`` of a method
+                that has this setting.
             internal_batch_size: Bound on the images of one pass, in place of ``batch_size`` for this call.
 
         Returns:
-            Maps (B, *S), in a tuple if the inputs were in one; and the gap (B,): the map's sum, minus the score at the
-            input, plus the score where the path of the method ended, which is at ``baselines`` only if the path goes
-            there.
+            Maps in the form of the inputs; and the gap (B,): the maps' sum, minus the score at the input, plus the
+            score where the path of the method ended, which is at ``baselines`` only if the path goes there.
 
         Raises:
             InputError: For inputs or baselines that the method does not take.
             TargetError: If the target does not name one class per image.
         """
-        x = _single(inputs, "inputs")
-        classes = _classes(target, x)
+        given = _tuple(inputs, "inputs")
+        if method is not None:
+            require_choice("method", method, tuple(RULES))
+        classes = _classes(target, given[0])
         result = attribute(
             self._bounded(internal_batch_size),
-            x,
-            method=self._method if n_steps is None else self._with_steps(n_steps),
+            given,
+            method=self._with(n_steps=n_steps, method=RULES[method] if method is not None else None),
             target="predicted" if classes is None else classes,
             seed=self._seed,
-            baseline=self._baseline(baselines),
+            baseline=self._baseline(baselines, given),
             space=self._space,
             forward_args=_arguments(additional_forward_args),
         )
-        maps = (result.values,) if isinstance(inputs, tuple) else result.values
+        maps: Any = result.maps if isinstance(inputs, tuple) else cast(Any, result.maps)[0]
         if not return_convergence_delta:
             return maps
-        return maps, result.completeness_gap.to(result.values.dtype)
+        return maps, _delta(result.values, result.score - result.endpoint_score)
 
     def attribute_future(self) -> None:
         """Raise NotImplementedError: there are no asynchronous maps."""
@@ -160,9 +183,9 @@ class CaptumAttributor(GradientAttribution):
         """Compute ``sum(attributions) - (F(end_point) - F(start_point))``, with F the explained score of the target.
 
         Args:
-            attributions: Maps (B, *S).
-            start_point: A number or a tensor that broadcasts to ``end_point``; None for zero.
-            end_point: Images (B, *S).
+            attributions: Maps, in the form of ``end_point``.
+            start_point: A number or a tensor that broadcasts to ``end_point``, or a tuple of these; None for zero.
+            end_point: A tensor (B, *S) or (B,), or a tuple of tensors.
             target: As for :meth:`attribute`.
             additional_forward_args: As for :meth:`attribute`.
 
@@ -170,19 +193,19 @@ class CaptumAttributor(GradientAttribution):
             The difference (B,).
 
         Raises:
-            InputError: If there is not one tensor of maps or images.
+            InputError: If maps, points and their numbers of tensors do not fit.
             TargetError: If the target does not name one class per image.
         """
-        values, end = _single(attributions, "attributions"), _single(end_point, "end_point")
-        end = end.float() if end.dtype in (torch.float16, torch.bfloat16) else end  # as the model is
-        start = _first(0.0 if start_point is None else start_point, "start_point")
-        start = torch.as_tensor(start, dtype=end.dtype, device=end.device).expand_as(end)
+        values, given = _tuple(attributions, "attributions"), _tuple(end_point, "end_point")
+        end, arguments = explained_inputs(given, _arguments(additional_forward_args), None)
+        start = _each(0.0 if start_point is None else start_point, given)
+        start = arguments.joined(start, end, (len(end),), "start_point")
         classes, classifier = _classes(target, end), self._classifier
-        arguments = ForwardArguments.of(len(end), _arguments(additional_forward_args))
         logits, first = classifier.logits(end, arguments), classifier.logits(start, arguments)
         chosen = classifier.resolve_target("predicted" if classes is None else classes, logits)
         change = classifier.score(logits, chosen) - classifier.score(first, chosen)
-        return values.flatten(1).sum(1) - change.to(values.dtype)
+        maps = arguments.joined(values, end, (len(end),), "attributions")
+        return _delta(maps, change)
 
     def _bounded(self, images: int | None) -> Classifier:
         """The classifier, or one that differs in its batch size; they count passes together."""
@@ -193,19 +216,24 @@ class CaptumAttributor(GradientAttribution):
         bounded.batch_size = BatchSize(images)
         return bounded
 
-    def _with_steps(self, steps: int) -> Attributor:
-        known = settings_of(type(self._method))
-        if "steps" not in known:
-            raise InputError(
-                f"the method {self._method.name!r} has no number of steps",
-                argument="n_steps",
-                hint=f"give it its own settings, as in {type(self._method).__name__}({next(iter(known))}=...); its "
-                f"settings: {', '.join(known)}",
-            )
-        require_integer("n_steps", steps)
-        return dataclasses.replace(cast(Any, self._method), steps=steps)
+    def _with(self, **given: Any) -> Attributor:
+        """The method with these settings of a call, by Captum's names for them; None for the method's own."""
+        known, words = settings_of(type(self._method)), {"n_steps": "steps", "method": "rule"}
+        given = {name: value for name, value in given.items() if value is not None}
+        for name in given:
+            if words[name] not in known:
+                noun = "number of steps" if name == "n_steps" else "quadrature rule"
+                raise InputError(
+                    f"the method {self._method.name!r} has no {noun}",
+                    argument=name,
+                    hint=f"give it its own settings, as in {type(self._method).__name__}({next(iter(known))}=...); its "
+                    f"settings: {', '.join(known)}",
+                )
+        if "n_steps" in given:
+            require_integer("n_steps", given["n_steps"])
+        return dataclasses.replace(cast(Any, self._method), **{words[name]: value for name, value in given.items()})
 
-    def _baseline(self, baselines: Baselines) -> float | Tensor | None:
+    def _baseline(self, baselines: Baselines, given: tuple[Tensor, ...]) -> tuple[float | Tensor, ...] | None:
         if baselines is None:
             return None
         if not self._method.accepts_baseline:
@@ -214,7 +242,7 @@ class CaptumAttributor(GradientAttribution):
                 argument="baselines",
                 hint="leave them out (reference images are given as space=InputSpace(references=...))",
             )
-        return _first(baselines, "baselines")
+        return _each(baselines, given)
 
 
 def _arguments(value: object) -> tuple[Any, ...]:
@@ -222,25 +250,24 @@ def _arguments(value: object) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
-def _first(value: Any, name: str) -> Any:
-    """The item of a tuple of one."""
-    if not isinstance(value, tuple):
-        return value
-    if len(value) != 1:
-        raise InputError(
-            f"got a tuple of {len(value)}, expected one tensor: paths and their geometry live in the space of one "
-            "input. Pass what else the model takes as additional_forward_args, or wrap it to take one tensor",
-            argument=name,
-        )
-    return value[0]
+def _tuple(value: Tensors, name: str) -> tuple[Tensor, ...]:
+    """The tensors of a call, a single one in a tuple of one."""
+    tensors = value if isinstance(value, tuple) else (value,)
+    for tensor in cast(tuple[object, ...], tensors):
+        if not isinstance(tensor, Tensor) or not tensor.dim():
+            came = "a tensor without axes" if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise InputError(f"got {came}, expected a tensor (B, *S) or a tuple of them", argument=name)
+    return tensors
 
 
-def _single(value: Tensors, name: str) -> Tensor:
-    tensor = _first(value, name)
-    if not isinstance(tensor, Tensor) or tensor.dim() < 2:
-        shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise InputError(f"got {shape}, expected a tensor (B, *S) or a tuple of one", argument=name)
-    return tensor
+def _delta(values: Tensor, change: Tensor) -> Tensor:
+    """The sums (B,) of maps (B, *S) as they are returned, minus the change of the score."""
+    return (values.flatten(1).sum(1, dtype=torch.float64) - change.double()).to(values.dtype)
+
+
+def _each(value: float | Tensor | tuple[float | Tensor, ...], given: tuple[Tensor, ...]) -> tuple[float | Tensor, ...]:
+    """One value for each tensor; a value that is not in a tuple is that of all of them."""
+    return value if isinstance(value, tuple) else (value,) * len(given)
 
 
 def _classes(target: Target, x: Tensor) -> Tensor | None:

@@ -21,8 +21,8 @@ from fringe._linearisation import CUDAGraphs
 from fringe._linearisation import Linearisation as Linearisation
 from fringe._network import Network
 from fringe._network import PassCounts as PassCounts
+from fringe._outputs import AnyOutput
 from fringe._outputs import BinaryClassifier as BinaryClassifier
-from fringe._outputs import OutputKind
 from fringe._outputs import Region as Region
 from fringe._outputs import ScoreFunction as ScoreFunction
 from fringe.errors import InputError, TargetError, require_choice
@@ -44,8 +44,9 @@ class Classifier(Network):
         score: The explained scalar of the target class: ``"logit"`` (the paper's choice), ``"log_probability"`` or
             ``"probability"``. Or a function of what the model returns for B inputs, with one number (B,) for each: for
             regression, segmentation or any other output, and methods that need no distribution over classes.
-        output: What the model returns: ``"logits"``, ``"probabilities"``, or ``"auto"``: logits, and an error if they
-            look like probabilities.
+        output: What the model returns: ``"logits"``, ``"probabilities"``, ``"auto"``: logits, and an error if they
+            look like probabilities; or ``"numbers"`` (B, C), (B, 1) or (B,) of any meaning: a target is a column of
+            them, which methods that need no distribution over classes explain as it is.
         mode: ``"eval"`` explains a module in evaluation mode, ``"keep"`` leaves its training flags as they are.
         batch_size: Largest number of images of one pass; ``"auto"`` starts large and halves when memory runs out; on
             a CPU it is at most 16, and fewer of large inputs, by the memory that the first pass takes.
@@ -69,7 +70,7 @@ class Classifier(Network):
         model: Callable[[Tensor], Any],
         *,
         score: Score | ScoreFunction = "logit",
-        output: OutputKind = "auto",
+        output: AnyOutput = "auto",
         mode: Mode = "eval",
         batch_size: int | Literal["auto"] = "auto",
         tf32: bool = False,
@@ -78,13 +79,24 @@ class Classifier(Network):
         if isinstance(model, type):
             message, hint = f"got the class {model.__name__}", f"pass an instance, such as {model.__name__}()"
             raise InputError(f"expected a module or callable, {message}", argument="model", hint=hint)
+        if isinstance(getattr(model, "model", None), torch.nn.Module) and isinstance(getattr(model, "task", None), str):
+            hint = "give it to fringe.explain, with pictures or texts; or pass its .model, with tensors"
+            raise InputError("got a pipeline of transformers, expected a module", argument="model", hint=hint)
         if not callable(model):
             hint = "load it with fringe.explain(...), or load_model(...).module" if isinstance(model, str) else None
             hint = "pass its .module" if hasattr(model, "module") else hint
             raise InputError(f"expected a module or callable, got {type(model).__name__}", argument="model", hint=hint)
         kind: Score = "logit" if callable(score) else score
-        for name, value, known in (("score", kind, Score), ("output", output, OutputKind), ("mode", mode, Mode)):
-            require_choice(name, value, get_args(known))
+        outputs = ("auto", "logits", "probabilities", "numbers")
+        for name, value, known in (
+            ("score", kind, SCORES),
+            ("output", output, outputs),
+            ("mode", mode, get_args(Mode)),
+        ):
+            require_choice(name, value, known)
+        if output == "numbers" and score != "logit":
+            message = f"got {score!r} with output='numbers', whose columns are the scores"
+            raise InputError(message, argument="score", hint="leave one of them out")
         super().__init__(model, output, mode, batch_size)
         self.score_kind: Score = kind
         self.score_function = score if callable(score) else None
@@ -122,6 +134,11 @@ class Classifier(Network):
                     f"got {value!r} with a Classifier made with {present[name]!r}", argument=name, hint="give it there"
                 )
         return model
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the logits are those of a distribution over classes, and not numbers of another meaning."""
+        return self.score_function is None and self.output != "numbers"
 
     def logits(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
         """Compute logits without a graph, in chunks of the batch size.
@@ -170,8 +187,8 @@ class Classifier(Network):
         return score.to(logits.dtype)
 
     def _kind(self, kind: Score | None) -> Score:
-        """The explained scalar; a function is already in place of the logits, whatever a method asks for."""
-        return self.score_kind if self.score_function is not None or kind is None else kind
+        """The explained scalar; without classes, the numbers in place of logits, whatever a method asks for."""
+        return kind if self.has_classes and kind is not None else self.score_kind
 
     def score_cotangent(
         self, logits: Tensor, target: Tensor, contrast: Tensor | None = None, kind: Score | None = None
@@ -262,9 +279,8 @@ class Classifier(Network):
             if target == "predicted":
                 return logits.argmax(1)
             if not target.startswith("top") or not count.isdecimal() or not 1 <= int(count) <= classes:
-                raise TargetError(
-                    f"got {target!r}, expected {expected}; the model has {classes} classes", argument=name
-                )
+                message = f"got {target!r}, expected {expected}; the model has {classes} classes"
+                raise TargetError(message, argument=name, hint="names of classes are understood by fringe.explain")
             return logits.topk(int(count), dim=1).indices
         try:
             values = torch.as_tensor(target, device=logits.device)

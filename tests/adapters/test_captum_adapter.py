@@ -1,19 +1,22 @@
 """Captum's own attributions, tunnels and metrics are the oracle of the adapter."""
 
+import types
 import warnings
 
 import captum.attr
 import pytest
 import torch
-from adapters_toys import CLASSES, Scaled, inputs, linear, smooth
+from adapters_toys import CLASSES, Scaled, filled, inputs, linear, smooth
 from captum.metrics import infidelity, sensitivity_max
 
 import fringe
 from fringe import FRInGe, InputError, IntegratedGradients, TargetError
 from fringe.captum import CaptumAttributor
+from toys import normal
 
 GAUSS = IntegratedGradients(steps=50, rule="gausslegendre")
 ROUGH = IntegratedGradients(steps=2, rule="gausslegendre")  # a delta that is far from zero
+RISE = fringe.RISE(masks=6, cells=3, score="probability")
 FLOAT32 = 1e-6  # Captum holds the weights of its quadrature in float32
 
 
@@ -97,6 +100,153 @@ def test_a_tuple_gives_a_tuple():
     (found,), delta = ours(smooth()).attribute((x,), target=1, return_convergence_delta=True)
     assert torch.equal(found, alone)
     assert delta.shape == (2,)
+
+
+RULES = ["gausslegendre", "riemann_left", "riemann_middle", "riemann_right"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_captums_names_of_quadrature_rules_are_understood(rule):
+    given = {"target": 1, "n_steps": 4, "method": rule}
+    close(ours(smooth(), "ig").attribute(inputs(2), **given), theirs(smooth()).attribute(inputs(2), **given))
+
+
+class Pair(torch.nn.Module):
+    """Logits of pictures, of rows (B, 3) and of one number (B,) for each, times a gain."""
+
+    def forward(self, picture, row, number, gain=1.0):
+        hidden = torch.cat([picture.flatten(1)[:, :5], row, number[:, None]], 1).tanh()
+        return hidden.cumsum(1)[:, ::3] ** 2 * (gain if isinstance(gain, float) else gain[:, None])
+
+
+def three(count, seed=1):
+    return inputs(count, seed), normal(count, 3, seed=seed + 10), normal(count, seed=seed + 20)
+
+
+@pytest.mark.parametrize(
+    "baselines",
+    [None, (0.1, 0.2, 0.3), (inputs(3, 5), normal(1, 3, seed=6), torch.zeros(1).double())],
+    ids=["none", "numbers", "tensors"],
+)
+def test_several_tensors_are_explained_as_captum_does(baselines):
+    gain = torch.tensor([1.0, -2.0, 0.5]).double()
+    given = {
+        "baselines": baselines,
+        "target": [0, 2, 1],
+        "additional_forward_args": gain,
+        "return_convergence_delta": True,
+    }
+    found, delta = ours(Pair(), ROUGH).attribute(three(3), **given)
+    expected, gap = theirs(Pair()).attribute(three(3), n_steps=2, **given)
+    assert len(found) == 3
+    for ours_, theirs_ in zip(found, expected, strict=True):
+        close(ours_, theirs_)
+    assert gap.abs().max() > 2e-2
+    close(delta, gap, 1e-4)
+    del given["return_convergence_delta"], given["baselines"]
+    close(
+        ours(Pair()).compute_convergence_delta(expected, baselines or 0.0, three(3), **given),
+        theirs(Pair()).compute_convergence_delta(expected, baselines or (0.0, 0.0, 0.0), three(3), **given),
+        1e-12,
+    )
+
+
+@pytest.mark.parametrize("kind", ["smoothgrad", "vargrad"])
+def test_several_tensors_in_a_noise_tunnel(kind):
+    def noisy(attributor, **options):
+        torch.manual_seed(3)
+        tunnel = captum.attr.NoiseTunnel(attributor)
+        return tunnel.attribute(three(2), stdevs=0.2, nt_type=kind, nt_samples=4, target=1, **options)
+
+    for found, expected in zip(noisy(ours(Pair())), noisy(theirs(Pair()), n_steps=50), strict=True):
+        close(found, expected, 1e-5)
+
+
+def test_fringe_explains_several_tensors_by_its_own_path():
+    maps, delta = ours(Pair(), FRInGe(tau=1e-2)).attribute(three(2), target=1, return_convergence_delta=True)
+    expected = fringe.attribute(Pair(), three(2), method=FRInGe(tau=1e-2), target=1)
+    assert all(map(torch.equal, maps, expected.maps))
+    assert torch.equal(delta, sum(m.reshape(2, -1).sum(1) for m in maps) - (expected.score - expected.endpoint_score))
+
+
+OUTPUTS = {
+    "probabilities": (torch.nn.Sequential(smooth(), torch.nn.Softmax(-1)), 1),
+    "sigmoids": (torch.nn.Sequential(smooth(), torch.nn.Sigmoid()), [0, 2, 1]),
+    "one column": (torch.nn.Sequential(smooth(), torch.nn.Tanh(), filled(torch.nn.Linear(4, 1))), 0),
+    "one number": (lambda x: smooth()(x).prod(1), None),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_the_output_is_explained_as_it_is(name):
+    model, target = OUTPUTS[name]
+    given = {"target": target, "return_convergence_delta": True}
+    (found, delta), (maps, gap) = (
+        ours(model, ROUGH).attribute(inputs(3), **given),
+        theirs(model).attribute(inputs(3), n_steps=2, **given),
+    )
+    close(found, maps)
+    close(delta, gap, 1e-3)
+
+
+@pytest.mark.parametrize("method", [fringe.SmoothGrad(samples=3), "gradcam", fringe.GuidedIG(steps=4), RISE], ids=str)
+def test_methods_without_a_distribution_explain_probabilities(method):
+    """A map of softmax(z)_t is that of the score "probability" of z."""
+    softmax = torch.nn.Sequential(smooth(), torch.nn.Softmax(-1)).eval()
+    expected = fringe.attribute(smooth(), inputs(2), method=method, target=1, score="probability").values
+    close(ours(softmax, method).attribute(inputs(2), target=1), expected, 1e-9)
+
+
+@pytest.mark.parametrize("method", ["fringe", "straight:fringe"])
+def test_methods_of_distributions_ask_for_logits(method):
+    softmax = torch.nn.Sequential(smooth(), torch.nn.Softmax(-1)).eval()
+    with pytest.raises(fringe.FringeError, match=r"look like probabilities.*output='probabilities'"):
+        ours(softmax, method).attribute(inputs(2), target=1)
+    with pytest.raises(
+        InputError, match=r"output: the method '.*' needs the logits of all classes, and output='numbers'"
+    ):
+        fringe.attribute(fringe.Classifier(softmax, output="numbers"), inputs(2), method=method)
+
+
+def test_labels_that_do_not_exclude_each_other_are_explained_one_by_one():
+    class Labels(torch.nn.Module):
+        config = types.SimpleNamespace(problem_type="multi_label_classification", num_labels=4)
+
+        def __init__(self):
+            super().__init__()
+            self.body = smooth()
+
+        def forward(self, x):
+            return self.body(x)
+
+    close(ours(Labels().eval()).attribute(inputs(2), target=1), ours(smooth()).attribute(inputs(2), target=1), 1e-12)
+    with pytest.raises(fringe.FringeError, match="multi_label_classification"):
+        ours(Labels().eval(), "fringe")
+
+
+def test_numbers_have_no_predictions():
+    softmax = torch.nn.Sequential(smooth(), torch.nn.Softmax(-1)).eval()
+    classifier = fringe.Classifier(softmax, output="numbers")
+    result = fringe.attribute(classifier, inputs(2), method="ig", target=1, telemetry=True)
+    assert not {"entropy", "distance", "endpoint_kl"} & result.diagnostics.keys()
+    assert result.trajectory[0].probabilities is None
+    close(result.score, softmax(inputs(2))[:, 1], 1e-12)
+    with pytest.raises(InputError, match="score: got 'probability' with output='numbers'"):
+        fringe.Classifier(softmax, output="numbers", score="probability")
+    with pytest.raises(InputError, match="metrics compare predictions"):
+        fringe.compare(classifier, inputs(2), methods=["ig"], metrics=["deletion"])
+
+
+def test_inputs_without_further_axes_are_explained_as_captum_does():
+    def model(x, y=0.0):
+        return (x**2).tanh() + x * y
+
+    x = torch.tensor([0.3, -0.8, 1.2])
+    found, delta = ours(model, ROUGH).attribute(x, torch.tensor([0.0, 0.1, 0.2]), return_convergence_delta=True)
+    maps, gap = theirs(model).attribute(x, torch.tensor([0.0, 0.1, 0.2]), n_steps=2, return_convergence_delta=True)
+    assert found.shape == (3,)
+    close(found, maps, 1e-5)
+    close(delta, gap, 1e-3)
 
 
 def test_without_a_target_the_predicted_class_is_explained():
@@ -265,10 +415,12 @@ def test_a_method_without_an_identity_has_no_delta():
 
 def test_what_cannot_be_meant_is_refused():
     x = inputs(2)
-    with pytest.raises(InputError, match=r"inputs: got a tuple of 2, expected one tensor"):
-        ours(smooth()).attribute((x, x), target=1)
-    with pytest.raises(InputError, match=r"inputs: got list, expected a tensor \(B, \*S\)"):
+    with pytest.raises(InputError, match=r"inputs: got list, expected a tensor \(B, \*S\) or a tuple"):
         ours(smooth()).attribute([x], target=1)
+    with pytest.raises(InputError, match=r"inputs: got a tensor without axes, expected a tensor \(B, \*S\)"):
+        ours(smooth()).attribute(x.sum(), target=1)
+    with pytest.raises(InputError, match=r"method: got 'trapezoid', expected .*riemann_trapezoid"):
+        ours(smooth()).attribute(x, target=1, method="trapezoid")
     for target in ((1,), [(1,), (2,)]):
         with pytest.raises(TargetError, match="a tuple picks an entry of an output with more than two axes"):
             ours(smooth()).attribute(x, target=target)
@@ -322,6 +474,12 @@ def test_steps_pass_through_a_noise_tunnel():
             "smoothgrad",
             {"n_steps": 5},
             r"n_steps: the method 'smoothgrad' has no number of steps; .*SmoothGrad\(samples=",
+        ),
+        ("guided_ig", {"method": "gausslegendre"}, "rule: .*gausslegendre"),
+        (
+            "smoothgrad",
+            {"method": "riemann_left"},
+            r"method: the method 'smoothgrad' has no quadrature rule; .*samples",
         ),
         ("ggig", {"n_steps": 5}, r"n_steps: .* its settings: intervals, iterations"),
         ("ig", {"n_steps": 0}, "n_steps: got 0, expected a positive integer"),

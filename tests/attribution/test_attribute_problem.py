@@ -1,5 +1,7 @@
 """What travels with the images: further arguments of the model, and the classes that a map speaks about."""
 
+import dataclasses
+
 import pytest
 import torch
 from attribution_toys import SoftplusMLP, images
@@ -7,6 +9,7 @@ from torch import nn
 
 import fringe
 from fringe import METHODS
+from fringe._arguments import Part
 from fringe.metrics import METRICS
 
 TEXTS, TOKENS, WIDTH, CLASSES = 12, 7, 4, 3
@@ -71,6 +74,127 @@ def close(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
 
 
+class Three(nn.Module):
+    """Logits of a row (B, 3), of pictures (B, 2, 4, 4) and of one number (B,), by position or by name."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(4)
+        self.first, self.last = nn.Linear(36, 8).double(), nn.Linear(8, CLASSES).double()
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / 3
+        self.eval().requires_grad_(False)
+
+    def forward(self, row, picture, number, power=1):
+        x = torch.cat([row, picture.flatten(1), number[:, None]], 1)
+        return self.last(torch.tanh(self.first(x))) * power
+
+
+class Flat(nn.Module):
+    """The same network of a row (B, 36) of all numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.three = THREE
+        self.eval()
+
+    def forward(self, x):
+        return self.three(x[:, :3], x[:, 3:35].reshape(-1, 2, 4, 4), x[:, 35])
+
+
+THREE = Three()
+FLAT = Flat()
+ROW, PICTURE, NUMBER = (
+    torch.randn(4, *s, generator=torch.Generator().manual_seed(5)).double() for s in ((3,), (2, 4, 4), ())
+)
+JOINED = torch.cat([ROW, PICTURE.flatten(1), NUMBER[:, None]], 1)
+
+
+class TestSeveralTensors:
+    @pytest.mark.parametrize("name", sorted(SEQUENCES))
+    def test_are_explained_as_one_row_of_all_their_numbers(self, name):
+        method = SEQUENCES[name]
+        references = [
+            3 * torch.randn(9, *x.shape[1:], generator=torch.Generator().manual_seed(6)).double()
+            for x in (ROW, PICTURE, NUMBER)
+        ]
+        whole = torch.cat([r.reshape(9, -1) for r in references], 1)
+        options = {"method": method, "target": [0, 1, 2, 0]}
+        expected = fringe.attribute(FLAT, JOINED, space=fringe.InputSpace(-4.0, 4.0, whole), **options)
+        space = fringe.InputSpace((-4.0, -4.0, -4.0), (4.0, 4.0, 4.0), tuple(references))
+        found = fringe.attribute(THREE, (ROW, PICTURE, NUMBER), space=space, **options)
+        close(found.values, expected.values)
+        row, picture, number = found.maps
+        assert (row.shape, picture.shape, number.shape) == (ROW.shape, PICTURE.shape, NUMBER.shape)
+        close(torch.cat([row, picture.flatten(1), number[:, None]], 1), expected.values)
+        assert found.verdict == expected.verdict
+
+    def test_go_to_the_model_by_their_names(self):
+        given = {"number": NUMBER, "row": ROW, "picture": PICTURE, "power": 2}
+        maps = fringe.attribute(THREE, given, method="ig", target=0).maps
+        assert list(maps) == ["number", "row", "picture"]
+        expected = fringe.attribute(THREE, (ROW, PICTURE, NUMBER), method="ig", target=0).maps
+        for name, values in zip(("row", "picture", "number"), expected, strict=True):
+            close(maps[name], 2 * values)
+
+    def test_begin_at_a_baseline_of_each(self):
+        starts = (0.5, PICTURE.roll(1, 0), torch.ones(1))
+        whole = torch.cat([torch.full_like(ROW, 0.5), starts[1].flatten(1), torch.ones(4, 1)], 1)
+        expected = fringe.attribute(FLAT, JOINED, method="ig", baseline=whole, target=1).values
+        close(fringe.attribute(THREE, (ROW, PICTURE, NUMBER), method="ig", baseline=starts, target=1).values, expected)
+        named = dict(zip(("number", "row", "picture"), (starts[2], *starts[:2]), strict=True))
+        given = {"row": ROW, "picture": PICTURE, "number": NUMBER}
+        close(fringe.attribute(THREE, given, method="ig", baseline=named, target=1).values, expected)
+
+    def test_are_verified_once_in_each_form(self):
+        classifier = fringe.Classifier(THREE)
+        counts = []
+        for names in (("row", "picture", "number"), ("row", "picture", "number"), ("number", "row", "picture")):
+            values = {"row": ROW, "picture": PICTURE, "number": NUMBER}
+            result = fringe.attribute(classifier, {name: values[name] for name in names}, method="ig", target=0)
+            counts.append(result.passes)
+        assert counts[1].forward < counts[0].forward
+        assert counts[2] == counts[0]
+
+    def test_have_maps_of_several_classes_that_are_stored_and_selected(self, tmp_path):
+        result = fringe.attribute(THREE, {"row": ROW, "picture": PICTURE, "number": NUMBER}, method="ig", target="top2")
+        assert result.maps["picture"].shape == (4, 2, 2, 4, 4)
+        assert result.maps["number"].shape == (4, 2)
+        assert "row (3,), picture (2, 4, 4), number ()" in repr(result)
+        result.save(tmp_path / "maps.safetensors")
+        stored = fringe.load(tmp_path / "maps.safetensors")[2].of_class(1)
+        for name, values in stored.maps.items():
+            assert torch.equal(values, result.maps[name][2:3, 1])
+
+    def test_of_a_stored_file_must_fit_the_maps(self, tmp_path):
+        result = fringe.attribute(THREE, (ROW, PICTURE, NUMBER), method="ig")
+        broken = dataclasses.replace(result, parts=(*result.parts[:2], Part(None, (2,))))
+        broken.save(tmp_path / "maps.safetensors")
+        with pytest.raises(fringe.InputError, match="is damaged"):
+            fringe.load(tmp_path / "maps.safetensors")
+
+    def test_alone_in_a_tuple_or_a_dictionary_keep_their_axes(self):
+        expected = fringe.attribute(READER, EMBEDDED, method="ig", target=0, forward_args=(MASK,))
+        (values,) = fringe.attribute(READER, (EMBEDDED,), method="ig", target=0, forward_args=(MASK,)).maps
+        close(values, expected.values)
+        named = {"inputs_embeds": EMBEDDED, "attention_mask": MASK}
+        close(fringe.attribute(READER, named, method="ig", target=0).maps["inputs_embeds"], expected.maps)
+
+    def test_with_pictures_cost_no_search_for_steps(self):
+        """Of pictures, a pixel without a gradient is nothing special, in a row of all numbers, too."""
+
+        def passes(model):
+            method = fringe.IntegratedGradients(steps=4)
+            result = fringe.attribute(model, (ROW, PICTURE), method=method, target=0)
+            return (result.maps[1] == 0).all(0).sum().item(), result.passes
+
+        unread, count = passes(
+            lambda row, picture: THREE(row, picture * (PICTURE[:1] > 0), NUMBER[:1].expand(len(row)))
+        )
+        assert unread > 0
+        assert passes(lambda row, picture: THREE(row, picture, NUMBER[:1].expand(len(row)))) == (0, count)
+
+
 class TestArguments:
     def test_every_method_is_tried(self):
         images = {"blur_ig", "rise", "smooth", "spectral_ig"}
@@ -133,8 +257,13 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("inputs", "given", "message"),
         [
-            ({"a": EMBEDDED, "b": EMBEDDED}, {}, r"one floating-point tensor.*holds a, b"),
-            ({"a": MASK}, {}, r"one floating-point tensor.*holds none"),
+            ({"a": MASK}, {}, r"inputs: got a dictionary without a floating-point tensor.*integers have no gradient"),
+            ({"a": EMBEDDED, "b": EMBEDDED[1:]}, {}, r"inputs: got a \(12, 7, 4\), b \(11, 7, 4\).*forward_kwargs"),
+            ((EMBEDDED, MASK), {}, r"inputs\[1\]: got torch.int64 \(12, 7\).*forward_args"),
+            ([EMBEDDED, EMBEDDED], {}, r"inputs: expected a torch.Tensor.*torch.stack.*several tensors"),
+            ((EMBEDDED, EMBEDDED), {"baseline": (0.0,)}, r"baseline: expected a number or a tensor for each.*1 \(12"),
+            (EMBEDDED, {"baseline": (EMBEDDED,)}, r"baseline: got a tuple for inputs in one tensor"),
+            ((EMBEDDED,), {"baseline": (EMBEDDED[:5],)}, r"baseline: expected a number or a tensor for each"),
             ({"a": EMBEDDED, "b": MASK}, {"forward_kwargs": {"b": MASK}}, r"forward_kwargs: b given in the inputs"),
             (EMBEDDED, {"forward_args": MASK}, r"forward_args: got Tensor, expected a tuple"),
             (EMBEDDED, {"forward_kwargs": [MASK]}, r"forward_kwargs: got list, expected a dictionary"),

@@ -15,6 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 import fringe
+from fringe._text import number
 from fringe.attribution import SENTENCES, Context, tone_of
 from fringe.page import page_document, render_page
 
@@ -256,3 +257,90 @@ def test_no_verdict_promises_more_than_the_sum():
     ]
     for _, text in SENTENCES.values():
         assert not re.search(r"\b(complete|accurate|correct|reliable)\b", text)
+
+
+def rows_of_a_table(**options):
+    generator = torch.Generator().manual_seed(0)
+    net = torch.nn.Linear(4, 3)
+    net.weight.data = torch.randn(3, 4, generator=generator)
+    rows = torch.randn(6, 4, generator=generator)
+    return fringe.explain(net.eval(), rows, kind="tabular", features=list("abcd"), method="ig", **options)
+
+
+def words_of(figure):
+    return " ".join(text.get_text() for text in figure.findobj(matplotlib.text.Text))
+
+
+def test_many_rows_of_a_table_are_a_swarm():
+    result = rows_of_a_table(target=1)
+    drawn = result.plot()
+    assert "class 1: evidence in 6 rows" in words_of(drawn)
+    assert "speaks for 'class 1'" in words_of(drawn)
+    several = rows_of_a_table(target="top2")
+    assert f"{len(set(several.target[:, 0].tolist()))} classes: evidence in 6 rows" in words_of(several.plot())
+    every = rows_of_a_table(target=[[0, 1]] * 6)
+    assert "class 1: evidence in 6 rows" in words_of(every.plot("beeswarm", target=1))
+    assert "evidence in 1 rows" in words_of(result[0].plot("beeswarm"))
+    with pytest.raises(fringe.InputError, match=r"holds 6 inputs; draw one, as in result\[0\].plot\('bars'\)"):
+        result.plot("bars")
+    with pytest.raises(fringe.InputError, match="class 2 is not explained here"):
+        every.plot("beeswarm", target=2)
+
+
+def test_a_row_of_a_table_is_a_waterfall_between_its_scores():
+    result = rows_of_a_table(target=[[0, 1]] * 6)[2]
+    score, start = result.score[0, 1].item(), result.endpoint_score[0, 1].item()
+    text = words_of(result.plot("waterfall", target=1))
+    assert f"From the score {number(start)} at the end of the path (below) to {number(score)} of this input" in text
+    none = dataclasses.replace(result, endpoint_score=result.endpoint_score * torch.nan)
+    with pytest.raises(fringe.InputError, match="kind: the bars of ig add up to no change of the score; draw 'bars'"):
+        none.plot("waterfall")
+
+
+def test_an_array_with_names_has_the_maps_of_each_input_and_class():
+    pytest.importorskip("xarray")
+    array = PREVIEW.to_xarray()
+    assert array.dims == ("image", "class", "channel", "y", "x")
+    np.testing.assert_array_equal(array.values, PREVIEW.values.numpy())
+    one = array.sel(image=PREVIEW.context.ids[1]).isel({"class": 0})
+    np.testing.assert_array_equal(one.values, PREVIEW.values[1, 0].numpy())
+    assert int(one.target) == int(PREVIEW.target[1, 0])
+    assert one.target_name.item() == PREVIEW.context.class_label(int(one.target))
+    assert one.verdict.item() == PREVIEW[1].of_class(0).verdict[0]
+    assert float(one.score) == float(PREVIEW.score[1, 0])
+    assert array.attrs["model"] == PREVIEW.context.model
+    bare = BARE.to_xarray()
+    assert bare.dims == ("image", "class", "channel", "y", "x")
+    assert bare.shape[1] == 1
+    table = rows_of_a_table()
+    assert table.to_xarray().dims == ("input", "class", "feature")
+    np.testing.assert_array_equal(table.to_xarray().sel(feature="c").values[:, 0], table.values[:, 2].numpy())
+    both = fringe.attribute(lambda a, b: torch.cat([a, b], 1), (torch.rand(2, 3), torch.rand(2, 4)), method="ig")
+    with pytest.raises(fringe.InputError, match=r"maps of several tensors, see result.maps"):
+        both.to_xarray()
+
+
+def test_an_array_with_names_needs_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(fringe.InputError, match=r"xarray is not installed; .*\[xarray\]"):
+        BARE.to_xarray()
+
+
+def test_several_tensors_are_drawn_one_below_the_other():
+    def model(image, facts, number):
+        return torch.cat([image.sum((2, 3)), facts.square(), number[:, None]], 1)
+
+    given = {"image": torch.rand(2, 1, 4, 5), "facts": torch.rand(2, 3), "number": torch.rand(2)}
+    result = fringe.attribute(model, given, method="ig", target=[[0, 2], [0, 2]])
+    text = words_of(result[1].plot(target=2))
+    sums = [number(float(m[1, 1].sum()), signed=True) for m in result.maps.values()]
+    assert all(f"{name}: {total}" in text for name, total in zip(given, sums, strict=True))
+    drawn = result[1].plot(target=0).findobj(matplotlib.image.AxesImage)[0]
+    np.testing.assert_allclose(np.asarray(drawn.get_array()), result.maps["image"][1, 0, 0].numpy())
+    assert result._repr_html_().count("data:image/png;base64,") == 2
+    unnamed = fringe.attribute(model, tuple(given.values()), method="ig", target=0)
+    assert "tensor 2: " in words_of(unnamed[0].plot())
+    with pytest.raises(fringe.InputError, match="kind: got 'overlay', expected one of parts"):
+        unnamed[0].plot("overlay")
+    with pytest.raises(fringe.InputError, match=r"got dict, .*several tensors goes to fringe.attribute"):
+        fringe.explain(model, given)

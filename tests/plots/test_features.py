@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from matplotlib.collections import PathCollection
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
-from plots_toys import caption, words
+from plots_toys import assert_legible, caption, words
 
-from fringe.plots import feature_bars, series_line
+from fringe.plots import feature_bars, feature_swarm, feature_waterfall, series_line
 
 
 def bars(figure) -> list[Rectangle]:
@@ -83,3 +84,65 @@ def test_an_infinite_value_is_said_and_the_others_are_drawn():
     low, high = figure.axes[0].get_xlim()
     assert -4 < low < -2
     assert 1 < high < 3
+
+
+def test_a_waterfall_leads_from_one_score_to_the_other():
+    figure = feature_waterfall(["a", "b", "c"], [0.5, -2.0, 1.0], (3.0, 2.5), inputs=[1.5, 2.0, -3.0], label="yes")
+    assert names(figure) == ["b = 2", "c = −3", "a = 1.5"]
+    drawn = bars(figure)
+    assert [bar.get_width() for bar in drawn] == [-2.0, 1.0, 0.5]
+    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in drawn]
+    assert ends == [(4.5, 2.5), (3.5, 4.5), (3.0, 3.5)]  # each begins where the one below it ends
+    assert "From the score 3 at the end of the path (below) to 2.5 of this input (above)" in caption(figure)
+
+
+def test_a_waterfall_shows_what_the_map_misses():
+    figure = feature_waterfall(["a", "b"], [1.0, 2.0], (0.0, 3.5))
+    assert names(figure)[-1] == "not in the map"
+    missed = bars(figure)[-1]
+    assert (missed.get_x(), missed.get_width()) == (0.0, 0.5)
+    red, green, blue, _ = missed.get_facecolor()
+    assert abs(red - blue) < 0.1 > abs(red - green)
+    assert "not in the map" not in names(feature_waterfall(["a", "b"], [1.0, 2.0], (0.0, 3.02)))
+
+
+def points(figure) -> list[np.ndarray]:
+    found = [c for c in figure.axes[0].collections if isinstance(c, PathCollection)]
+    return [np.column_stack([np.asarray(c.get_offsets()), c.get_facecolors()[:, :3].sum(1)]) for c in found]
+
+
+def test_a_swarm_has_a_point_for_each_row_at_its_attribution():
+    values = np.random.default_rng(0).normal(size=(60, 3)) * [0.1, 2.0, 1.0]
+    inputs = np.arange(180.0).reshape(60, 3)
+    figure = feature_swarm(["a", "b", "c"], values, inputs, label="yes")
+    assert names(figure) == ["b", "c", "a"]
+    for row, (k, drawn) in enumerate(zip((1, 2, 0), points(figure), strict=True)):
+        np.testing.assert_allclose(drawn[:, 0], values[:, k])
+        assert np.abs(drawn[:, 1] - row).max() < 0.45
+        assert drawn[-1, 2] > drawn[0, 2]  # yellow, which is brighter, is a high value
+    assert caption(figure) == "On the right, a row speaks for 'yes'; on the left, against it."
+    together = points(feature_swarm(["a"], np.ones((9, 1)), np.ones((9, 1))))[0]
+    assert len(np.unique(together[:, 1])) == 9  # no point hides another one
+
+
+def test_a_swarm_shows_the_strongest_features_and_leaves_out_what_is_not_finite():
+    values = np.arange(40.0)[None].repeat(5, 0)
+    figure = feature_swarm([f"f{k}" for k in range(40)], values, values)
+    assert names(figure) == [f"f{k}" for k in range(39, 27, -1)]
+    assert "12 of 40 features" in caption(figure)
+    values = np.array([[1.0], [np.nan], [2.0]])
+    assert points(feature_swarm(["a"], values, np.zeros((3, 1))))[0][:, 0].tolist() == [1.0, 2.0]
+    with pytest.raises(ValueError, match=r"got shape \(2, 3\) for inputs \(2, 3\) and 2 names"):
+        feature_swarm(["a", "b"], np.ones((2, 3)), np.ones((2, 3)))
+
+
+@pytest.mark.parametrize("draw", ["swarm", "waterfall"])
+def test_pictures_of_tables_are_legible(draw):
+    labels = [f"a long name of feature number {k}" for k in range(20)]
+    values = np.random.default_rng(1).normal(size=(30, 20))
+    if draw == "swarm":
+        figure = feature_swarm(labels, values, values, title="A title of some length " * 3, label="a class")
+    else:
+        ends = (0.0, float(values[0].sum()) + 1)
+        figure = feature_waterfall(labels, values[0], ends, inputs=values[0], title="A title " * 9, label="a class")
+    assert_legible(figure)

@@ -5,6 +5,7 @@ import pytest
 from matplotlib import colormaps, rc_context
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from PIL import Image
 from plots_toys import caption
 
 from fringe.plots import overlay, signed_map
@@ -203,3 +204,22 @@ def test_an_outline_is_drawn_and_named_only_where_there_is_a_focus(draw):
     lines = [len(c.get_segments()) for c in focused.axes[0].collections if isinstance(c, LineCollection)]
     assert lines == [len(region_outline(weights))] * 2
     assert focused.axes[0].get_xlim() == plain.axes[0].get_xlim()
+
+
+def test_any_picture_takes_a_map_of_any_size():
+    """Uint8, grey values and a PIL image are one picture; a map of a layer is enlarged, and the caption says so."""
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 30, 3), dtype=np.uint8)
+    cells = np.zeros((2, 3))
+    cells[1, 2] = 1.0
+    pictures = [pixels, pixels / 255, Image.fromarray(pixels), Image.fromarray(pixels).convert("RGBA")]
+    drawn = [np.asarray(overlay(image, cells).axes[0].images[0].get_array()) for image in pictures]
+    assert drawn[0].shape == (20, 30, 3)
+    for other in drawn[1:]:
+        np.testing.assert_allclose(other, drawn[0], atol=1e-12)
+    covered = np.abs(drawn[0] - np.asarray(overlay(pixels, np.zeros((20, 30))).axes[0].images[0].get_array())).sum(2)
+    assert covered[15:, 25:].min() > 0.1  # the cell itself, and nothing far from it
+    assert covered[:5].max() == covered[:, :15].max() == 0
+    assert caption(overlay(pixels, cells, label="cat")).endswith("'cat', enlarged from 2 × 3.")
+    assert "enlarged" not in caption(overlay(pixels, np.ones((20, 30)), label="cat"))
+    with pytest.raises(ValueError, match=r"image: expected \(H, W\), .* got shape \(3, 20, 30\)"):
+        overlay(pixels.transpose(2, 0, 1), cells)

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe._arguments import explained_inputs, hint_unknown
+from fringe._arguments import ForwardArguments, explained_inputs, hint_unknown
 from fringe._progress import shown
 from fringe._rng import KeyedGenerator
 from fringe.attribution._base import METHODS as METHODS
@@ -70,7 +70,7 @@ _ADVICE: dict[Verdict, str] = {
 @hint_unknown
 def attribute(
     model: Callable[[Tensor], Any] | Classifier,
-    inputs: Tensor | Mapping[str, Any],
+    inputs: Tensor | tuple[Tensor, ...] | Mapping[str, Any],
     *,
     method: str | Attributor | type[Attributor] = "fringe",
     target: Target = "predicted",
@@ -81,7 +81,7 @@ def attribute(
     telemetry: bool | int = False,
     bad_images: OnBad = "raise",
     progress: bool | Progress | None = None,
-    baseline: float | Tensor | None = None,
+    baseline: float | Tensor | tuple[float | Tensor, ...] | Mapping[str, float | Tensor] | None = None,
     space: InputSpace | None = None,
     ids: Sequence[str] | None = None,
     forward_args: Sequence[Any] | None = None,
@@ -93,8 +93,9 @@ def attribute(
     Args:
         model: A classifier of such inputs, any module or callable. Its weights are frozen during the call, and its
             state is restored.
-        inputs: Images (B, *S). A dictionary is passed to the model by name, and its one floating-point tensor is
-            explained.
+        inputs: Images (B, *S). Several tensors in a tuple, or by name in a dictionary, are explained together, by one
+            path of them all: ``result.maps`` has the map of each, and ``result.values`` all of their numbers (B, N).
+            Of a dictionary, the floating-point tensors are explained, and the rest is passed by name.
         method: A registered name, with or without a preset (``"fringe:preview"``), or a configured method such as
             ``FRInGe(tau=1e-3)``. ``"straight:NAME"`` and ``"smooth(3):NAME"`` modify any method.
         target: ``"predicted"``, an integer, or one integer per image. ``"top5"`` (any number) or integers (B, K)
@@ -113,8 +114,10 @@ def attribute(
         bad_images: With ``"mark"``, an image with NaN in it or in its logits gets a NaN map and the verdict
             ``nan_input`` or ``nan_logits`` while the others are explained; ``"raise"`` names it in an InputError.
         progress: True for a progress bar, or a function that is called with the steps done and planned.
-        baseline: A number, or a tensor that broadcasts to the inputs; it replaces the method's own baseline.
-        space: The valid range of inputs, and reference images for the methods that need them.
+        baseline: A number, or a tensor that broadcasts to the inputs; it replaces the method's own baseline. For
+            several tensors, a number, or one or a tensor for each of them in the same form as the inputs.
+        space: The valid range of inputs, and reference images for the methods that need them; of several tensors, in
+            tuples or dictionaries, too.
         ids: Names (B) of the images. Without them an image is identified by its content, so that a map never depends on
             the other images.
         forward_args: Further arguments of the model, ``model(inputs, *forward_args, **forward_kwargs)``. A
@@ -139,10 +142,14 @@ def attribute(
     if type(telemetry) is not bool and (type(telemetry) is not int or telemetry < 2):
         raise InputError(f"got {telemetry!r}, expected true, false or at least 2", argument="telemetry")
     classifier = Classifier.of(model, score, batch_size)
-    if classifier.score_function is not None and (chosen.needs_classes or chosen.innermost.needs_classes):
-        message = f"the method {chosen.name!r} needs the logits of all classes, and a function gives one number"
-        raise InputError(message, argument="score", hint="choose a method that needs none, such as method='ig'")
+    if not classifier.has_classes and (chosen.needs_classes or chosen.innermost.needs_classes):
+        is_function = classifier.score_function is not None
+        given = "a function gives one number" if is_function else "output='numbers' says that they are none"
+        message = f"the method {chosen.name!r} needs the logits of all classes, and {given}"
+        hint = "choose a method that needs none, such as method='ig'"
+        raise InputError(message, argument="score" if is_function else "output", hint=hint)
     x, arguments = explained_inputs(inputs, forward_args, forward_kwargs, ids)
+    baseline = arguments.joined(baseline, x, x.shape[:1], "baseline")
     with classifier.session(x.device), shown(progress, chosen.name) as report:
         before = dataclasses.replace(classifier.passes)
         with unfit_inputs():
@@ -154,7 +161,7 @@ def attribute(
                 forward_args=arguments,
                 ids=None if ids is None else tuple(map(str, ids)),
                 rng=KeyedGenerator(seed),
-                domain=space or InputSpace(),
+                domain=_joined_space(space or InputSpace(), arguments, x),
                 baseline=_baseline(chosen, baseline, x),
                 record_path=telemetry,
                 progress=report,
@@ -173,12 +180,14 @@ def attribute(
             verify(part, {chosen.jvp_use(part)})
             result = explain_problem(chosen, part)
             passes = classifier.passes.since(before)
-            if classifier.score_function is not None:
+            if not classifier.has_classes:
                 known = {name: v for name, v in result.diagnostics.items() if name not in _OF_PREDICTIONS}
                 result = dataclasses.replace(result, diagnostics=known)
-            result = _with_probabilities(dataclasses.replace(result, passes=passes, contrast=part.contrast), part)
+            result = dataclasses.replace(result, passes=passes, contrast=part.contrast, parts=arguments.parts)
+            result = _with_probabilities(result, part)
         else:
             result = dataclasses.replace(_nothing(chosen, problem), passes=classifier.passes.since(before))
+            result = dataclasses.replace(result, parts=arguments.parts)
         return result if len(finite) == len(fault) else _spread(result, finite, problem, fault)
 
 
@@ -231,7 +240,7 @@ def _made(method: Attributor, problem: Problem) -> Attribution:
 
 def _with_probabilities(result: Attribution, problem: Problem) -> Attribution:
     """The result with what the model predicts at the stored points of each path."""
-    if result.trajectory is None or problem.model.score_function is not None:
+    if result.trajectory is None or not problem.model.has_classes:
         return result
     paths: list[Trajectory | None] = []
     for image, path in enumerate(result.trajectory):
@@ -243,7 +252,7 @@ def _with_probabilities(result: Attribution, problem: Problem) -> Attribution:
     return dataclasses.replace(result, trajectory=tuple(paths))
 
 
-def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) -> Tensor | None:
+def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor | None:
     if baseline is None:
         return None
     if not method.accepts_baseline:
@@ -251,6 +260,10 @@ def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) ->
     if isinstance(baseline, str):
         hint = f"give a name to the method, as in {type(method).__name__}(baseline={baseline!r})"
         raise InputError(f"got the text {baseline!r}, expected a number or a tensor", argument="baseline", hint=hint)
+    if isinstance(baseline, (tuple, Mapping)):
+        form = "dictionary" if isinstance(baseline, Mapping) else "tuple"
+        message = f"got a {form} for inputs in one tensor, expected a number or a tensor"
+        raise InputError(message, argument="baseline")
     value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
     try:
         value = value.expand_as(x)
@@ -262,6 +275,17 @@ def _baseline(method: Attributor, baseline: float | Tensor | None, x: Tensor) ->
     if not bool(torch.isfinite(value).all()):
         raise InputError("it holds NaN or infinity", argument="baseline")
     return value
+
+
+def _joined_space(space: InputSpace, arguments: ForwardArguments, x: Tensor) -> InputSpace:
+    """The space of the numbers of several tensors."""
+    given, count = space.references, len(x)
+    if isinstance(given, (tuple, Mapping)):
+        tensors = given.values() if isinstance(given, Mapping) else given
+        count = len(next(iter(tensors), x))
+    values = {name: arguments.joined(getattr(space, name), x, (), f"space.{name}") for name in ("low", "high")}
+    values["references"] = arguments.joined(given, x, (count,), "space.references")
+    return dataclasses.replace(space, **values)
 
 
 def _fault_error(fault: list[Verdict | None]) -> InputError:
@@ -363,7 +387,8 @@ def mark_steps(result: Attribution, problem: Problem) -> Attribution:
     (B, L, C) may have its channels last, so both axes are looked at. Only a feature that has nothing in any of the maps
     costs passes: 12 forward ones for all of them if the model does not read it. Embeddings of texts always have some.
     """
-    if problem.token_length is not None or not len(result):
+    rows_of_images = any(len(part.shape) > 1 for part in problem.forward_args.parts) and problem.inputs.dim() == 2
+    if problem.token_length is not None or not len(result) or rows_of_images:
         return result
     maps = result.values.flatten(0, problem.target.dim() - 1)
     broken: list[str] = []

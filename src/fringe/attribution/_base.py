@@ -6,6 +6,7 @@ A result is one safetensors file: its tensors bit for bit, and everything else a
 import dataclasses
 import hashlib
 import json
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 import fringe
+from fringe._arguments import Part, is_joint
 from fringe._files import MAPS_BYTES, UnfitFile, read_regular, require_local, write_atomic
 from fringe._names import Reference
 from fringe.attribution._views import KINDS, Context, Trajectory, Views, method_label
@@ -165,6 +167,8 @@ class Attribution(Views):
         class_verdicts: Verdict and advice of each of K classes (B, K); empty for one class per image.
         contrast: Classes (B,) whose score is subtracted from that of the target, if the call named any.
         region: Weights (B, 1, H, W) of a focus, of images: 1 where the path moves freely, 0 for an unfocused path.
+        parts: Names and shapes of the explained tensors, if the inputs were a tuple or a dictionary; ``maps`` has the
+            map of each.
     """
 
     def of_class(self, k: int) -> "Attribution":
@@ -299,7 +303,7 @@ class Attribution(Views):
         )
 
 
-_KINDS = {kind.__name__: kind for kind in (Attribution, Context, PassCounts, Trajectory)}
+_KINDS = {kind.__name__: kind for kind in (Attribution, Context, Part, PassCounts, Trajectory)}
 
 
 def load(path: str | Path) -> "Attribution":
@@ -331,6 +335,8 @@ def _fits(result: Attribution) -> bool:
     rows = [*map(len, columns), len(result.verdict), len(result.advice)]
     rows += [len(part) for part in (result.trajectory, result.class_verdicts or None) if part is not None]
     shape = (size, *result.values.shape[result.target.dim() :])
+    if is_joint(result.parts) and shape[1:] != (sum(math.prod(part.shape) for part in result.parts),):
+        return False
     return set(rows) == {size} and (context is None or tuple(context.inputs.shape) == shape)
 
 

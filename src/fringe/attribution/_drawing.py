@@ -11,12 +11,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fringe._arguments import Part, split
+from fringe._text import number
 from fringe.errors import InputError, require_integer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 InputKind = Literal["image", "text", "tabular", "series", "volume"]
+#: The axes of a map by the kind of its input, or their number where that is not known.
+_NAMES = (("feature",), ("channel", "sample"), ("channel", "y", "x"), ("channel", "z", "y", "x"))
+AXES: Mapping[InputKind | int, tuple[str, ...]] = {
+    **dict(zip(("tabular", "series", "image", "volume"), _NAMES, strict=True)),
+    **{len(names): names for names in _NAMES},
+    "text": ("token", "embedding"),
+}
 
 
 @dataclass(frozen=True)
@@ -224,7 +233,7 @@ class Trajectory:
 
 
 #: Kinds of pictures that need no context.
-WITHOUT_CONTEXT = ("signed", "profile")
+WITHOUT_CONTEXT = ("signed", "profile", "parts")
 
 
 @dataclass(frozen=True)
@@ -241,6 +250,9 @@ class Subject:
         context: The input, a batch of one; None without a context.
         region: Weights (H, W) of the focus of that class, if its path has one.
         note: Verdict and advice on the map.
+        score: The explained score at the input.
+        endpoint_score: The score at the end of the path; NaN if the map is of no change of the score.
+        parts: Names and shapes of the tensors whose numbers the maps (K, N) hold, if they are several.
     """
 
     values: Tensor
@@ -252,6 +264,9 @@ class Subject:
     context: Context | None
     region: Any = None
     note: str = ""
+    score: float = math.nan
+    endpoint_score: float = math.nan
+    parts: tuple[Part, ...] = ()
 
     @property
     def map(self) -> Any:
@@ -369,16 +384,45 @@ def _words(subject: Subject, ax: Any) -> "Figure":
     return token_map(words, values, ax=ax, **subject.words("evidence of each word"))
 
 
+def _table(context: Context) -> tuple[Sequence[str], NDArray[np.float64]]:
+    """The names of the columns and the rows (B, F) of a table, as they were before they were standardised."""
+    rows = context.inputs.double()
+    if context.mean:
+        rows = rows * torch.tensor(context.std).to(rows) + torch.tensor(context.mean).to(rows)
+    names = context.features[0] if context.features else [f"feature {k}" for k in range(rows.shape[1])]
+    return names, rows.numpy()
+
+
 def _bars(subject: Subject, ax: Any) -> "Figure":
     from fringe.plots import feature_bars
 
-    context = subject.known()
-    row = context.inputs[0].double()
-    if context.mean:  # as they were before they were standardised
-        row = row * torch.tensor(context.std).to(row) + torch.tensor(context.mean).to(row)
-    names = context.features[0] if context.features else [f"feature {k}" for k in range(len(row))]
-    words = subject.words("evidence of each feature")
-    return feature_bars(names, subject.map, inputs=row.numpy(), ax=ax, **words)
+    names, rows = _table(subject.known())
+    return feature_bars(names, subject.map, inputs=rows[0], ax=ax, **subject.words("evidence of each feature"))
+
+
+def _waterfall(subject: Subject, ax: Any) -> "Figure":
+    from fringe.plots import feature_waterfall
+
+    if not math.isfinite(subject.endpoint_score):
+        message = f"the bars of {subject.method} add up to no change of the score"
+        raise InputError(message, argument="kind", hint="draw 'bars', or choose a method with a path")
+    names, rows = _table(subject.known())
+    words, ends = subject.words("how the features change the score"), (subject.endpoint_score, subject.score)
+    return feature_waterfall(names, subject.map, ends, inputs=rows[0], ax=ax, **words)
+
+
+def _beeswarm(subject: Subject, ax: Any) -> "Figure":
+    return beeswarm(subject.known(), subject.values[subject.column][None], [subject.label], subject.method, ax)
+
+
+def beeswarm(context: Context, maps: Tensor, explained: Sequence[str], method: str, ax: Any) -> "Figure":
+    """One figure of the maps (B, F) of all rows of a table, and of the ``explained`` classes."""
+    from fringe.plots import class_title, feature_swarm, heading
+
+    names, rows = _table(context)
+    label = class_title(explained[0]) if len(explained) == 1 else ""
+    title = heading(label or f"{len(explained)} classes", f"evidence in {len(maps)} rows", method)
+    return feature_swarm(names, maps.numpy(), rows, title=title, label=label, ax=ax)
 
 
 def _line(subject: Subject, ax: Any) -> "Figure":
@@ -398,16 +442,39 @@ def _slice(subject: Subject, ax: Any) -> "Figure":
     return signed_map(values[:, best].numpy(), title=title, label=subject.label, ax=ax)
 
 
+def _parts(subject: Subject, ax: Any) -> "Figure":
+    from fringe.plots import feature_bars, open_panel, root, signed_map
+
+    pieces = list(zip(subject.parts, split(subject.values[subject.column], subject.parts), strict=True))
+    heights = [4.6 if values.dim() in (2, 3) else 1.2 + 0.27 * min(values.numel(), 13) for _, values in pieces]
+    panel = open_panel(5.6, sum(heights), title=subject.heading("what each tensor adds to the score"), ax=ax)
+    for i, place in enumerate(np.atleast_1d(np.array(panel.subfigures(len(pieces), 1, height_ratios=heights)))):
+        part, values = pieces[i]
+        name = f"tensor {i}" if part.name is None else part.name
+        words: dict[str, Any] = {
+            "title": f"{name}: {number(float(values.sum()), signed=True)}",
+            "label": subject.label,
+            "ax": place,
+        }
+        if values.dim() in (2, 3):
+            signed_map(values.numpy(), **words)
+        else:
+            flat = values.flatten().tolist()
+            feature_bars([f"{name} {k}" if len(flat) > 1 else name for k in range(len(flat))], flat, **words)
+    return root(panel)
+
+
 #: What draws a picture, on given axes or a new figure.
 Drawing = Callable[[Subject, Any], "Figure"]
 
 #: The pictures of each kind of input, by name; the first is the default.
-DRAWINGS: Mapping[InputKind, Mapping[str, Drawing]] = {
+DRAWINGS: Mapping[InputKind | Literal["parts"], Mapping[str, Drawing]] = {
     "image": {"overlay": _overlay, "signed": _signed, "path": _path, "profile": _profile, "classes": _classes},
     "text": {"words": _words, "profile": _profile},
-    "tabular": {"bars": _bars, "profile": _profile},
+    "tabular": {"bars": _bars, "waterfall": _waterfall, "beeswarm": _beeswarm, "profile": _profile},
     "series": {"line": _line, "profile": _profile},
     "volume": {"slice": _slice, "profile": _profile},
+    "parts": {"parts": _parts, "profile": _profile},
 }
 
 

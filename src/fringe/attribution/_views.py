@@ -1,27 +1,53 @@
 """The verdicts and what they say, and how an attribution is shown: as text, in a notebook, as a figure, as a table."""
 
+import importlib
 import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import torch
 from torch import Tensor
 
 import fringe
+from fringe._arguments import Part, is_joint, split
 from fringe._names import Reference, method_title
 from fringe._tables import FrameLibrary, make_frame
 from fringe._text import percent, plain
-from fringe.attribution._drawing import DRAWINGS, WITHOUT_CONTEXT, Context, Subject, Trajectory, sheet, words_of
+from fringe.attribution._drawing import (
+    AXES,
+    DRAWINGS,
+    WITHOUT_CONTEXT,
+    Context,
+    Subject,
+    Trajectory,
+    beeswarm,
+    sheet,
+    words_of,
+)
 from fringe.attribution._drawing import InputKind as InputKind
 from fringe.classifier import PassCounts
-from fringe.errors import InputError, require_choice
+from fringe.errors import InputError, install_hint, require_choice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-PlotKind = Literal["overlay", "signed", "path", "profile", "classes", "words", "bars", "line", "slice"]
+PlotKind = Literal[
+    "overlay",
+    "signed",
+    "path",
+    "profile",
+    "classes",
+    "words",
+    "bars",
+    "waterfall",
+    "beeswarm",
+    "line",
+    "slice",
+    "parts",
+]
 
 Verdict = Literal[
     "ok", "short", "coarse", "stalled", "diverged", "at_reference", "unchecked", "nan_input", "nan_logits"
@@ -161,6 +187,16 @@ class Views:
     class_verdicts: tuple[tuple[tuple[Verdict, str], ...], ...] = ()
     contrast: Tensor | None = None
     region: Tensor | None = None
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def maps(self) -> Tensor | tuple[Tensor, ...] | dict[str, Tensor]:
+        """The maps in the form of the explained inputs: a tensor (B, *S), or a tuple or dictionary of such tensors."""
+        if not self.parts:
+            return self.values
+        pieces = split(self.values, self.parts)
+        named = {part.name: piece for part, piece in zip(self.parts, pieces, strict=True) if part.name is not None}
+        return named or pieces
 
     def __len__(self) -> int:
         return len(self.target)
@@ -191,8 +227,10 @@ class Views:
                 with its signs, ``path`` the inputs along the path and the map so far, ``profile`` the lengths of its
                 steps, ``classes`` the maps of all explained classes. Of several images, ``overlay`` and ``signed`` draw
                 one sheet with both, and the others need one: ``result[0].plot("path")``. The default for texts is
-                ``words``, for tables ``bars``, for series ``line``, and for volumes ``slice``, the one with the
-                most evidence.
+                ``words``, for series ``line``, and for volumes ``slice``, the one with the most evidence. For a row of
+                a table it is ``bars``; ``waterfall`` adds them up from the score at the end of the path to that of the
+                row. For many rows it is ``beeswarm``: a point for each row and feature. Of several tensors it is
+                ``parts``, the map of each.
             target: The class to draw, one of those that are explained; the first of them by default.
             ax: Axes, or a Figure or SubFigure, to draw on; a new figure by default.
 
@@ -203,8 +241,10 @@ class Views:
             InputError: If the kind is unknown, or needs what this attribution does not hold.
         """
 
-        drawings = DRAWINGS["image" if self.context is None else self.context.kind]
-        name = kind or next(iter(drawings))
+        joint = is_joint(self.parts) and self.context is None
+        drawings = DRAWINGS["parts" if joint else "image" if self.context is None else self.context.kind]
+        is_table = self.context is not None and self.context.kind == "tabular"
+        name = kind or ("beeswarm" if is_table and len(self) != 1 else next(iter(drawings)))
         require_choice("kind", name, tuple(drawings))
         if self.context is None and name not in WITHOUT_CONTEXT:
             message = f"{name!r} needs the inputs, which fringe.attribute does not store"
@@ -213,6 +253,12 @@ class Views:
             raise InputError("one class is explained", argument="kind", hint="explain with target='top5'")
         values = self.values.detach().cpu()
         many = self.target.dim() == 2
+        if self.context is not None and name == "beeswarm" and len(self) != 1:
+            shown = range(len(self))
+            columns = [self._column(target, i) for i in shown]
+            explained = {self.labels(i)[columns[i]] for i in shown}
+            maps = torch.stack([values[i, columns[i]] for i in shown]) if many else values
+            return beeswarm(self.context, maps, sorted(explained), preset_label(self.settings), ax)
         if len(self) != 1:
             if self.context is None or self.context.kind != "image" or name not in ("overlay", "signed"):
                 hint = f"draw one, as in result[0].plot({name!r})"
@@ -240,6 +286,9 @@ class Views:
             context=self.context,
             region=self.focus_weights(0, self._column(target)),
             note=": ".join(self._status(0, self._column(target))),
+            score=self.score[0].flatten()[self._column(target)].item(),
+            endpoint_score=self.endpoint_score[0].flatten()[self._column(target)].item(),
+            parts=self.parts,
         )
         return drawings[name](subject, ax)
 
@@ -289,6 +338,42 @@ class Views:
             rows.append(row | {name: number(column) for name, column in self.diagnostics.items()})
         return make_frame(rows, library)
 
+    def to_xarray(self) -> Any:
+        """Make a labelled array of the maps, for the library xarray (extra ``xarray``).
+
+        Returns:
+            A DataArray (image, class, channel, y, x) of images, (input, class, ...) of others: feature of tables, token
+            and embedding of texts, channel and sample of series, channel, z, y and x of volumes. Its coordinates are
+            the names of the inputs and, of each input and class, ``target``, ``score`` and ``verdict``; also the
+            features, where all inputs have the same.
+
+        Raises:
+            InputError: If xarray is not installed, or several tensors are explained.
+        """
+        if is_joint(self.parts):
+            hint = "make an array of each of its maps"
+            raise InputError("it holds maps of several tensors, see result.maps", argument="result", hint=hint)
+        try:
+            xarray = importlib.import_module("xarray")
+        except ModuleNotFoundError as error:
+            raise InputError("xarray is not installed", hint=install_hint("xarray")) from error
+        context, count = self.context, self.target[:1].numel()
+        axes = AXES[self.values.dim() - self.target.dim() if context is None else context.kind]
+        first = "image" if axes == AXES["image"] else "input"
+        pair, table = (first, "class"), (len(self), count)
+        status = [[self._status(i, k)[0] for k in range(count)] for i in range(len(self))]
+        coordinates: dict[str, Any] = {first: [self._name(i) for i in range(len(self))], "verdict": (pair, status)}
+        coordinates |= {name: (pair, getattr(self, name).cpu().view(table).numpy()) for name in ("target", "score")}
+        if context is not None and context.class_names is not None:
+            names = [[context.class_label(k) for k in row] for row in self.target.view(table).tolist()]
+            coordinates["target_name"] = (pair, names)
+        named = set(context.features) if context is not None and context.kind in ("tabular", "series", "volume") else ()
+        if len(named) == 1:
+            coordinates[axes[0]] = list(next(iter(named)))
+        values = self.values.detach().cpu().reshape(*table, *self.values.shape[self.target.dim() :]).numpy()
+        attributes = {"method": preset_label(self.settings), "model": "" if context is None else context.model}
+        return xarray.DataArray(values, coordinates, (*pair, *axes), "attribution", attributes)
+
     def _name(self, row: int) -> str:
         """The name of an input, or its number."""
         return str(row) if self.context is None else self.context.ids[row]
@@ -299,7 +384,11 @@ class Views:
 
     def _summary(self) -> dict[str, str]:
         """What holds for all inputs, by its name."""
-        shape = tuple(self.values.shape[self.target.dim() :])
+        shape = str(tuple(self.values.shape[self.target.dim() :]))
+        if self.parts:
+            shape = ", ".join(
+                f"{i if part.name is None else part.name} {part.shape}" for i, part in enumerate(self.parts)
+            )
         finite = self.completeness_residual[self.completeness_residual.isfinite()]
         residual = "none (the method has no completeness identity)"
         if finite.numel():
@@ -310,7 +399,7 @@ class Views:
         return {
             "method": preset_label(self.settings),
             "n": str(len(self)),
-            "shape": str(shape) if self.target.dim() == 1 else f"{shape}, {self.target.shape[1]} classes each",
+            "shape": shape if self.target.dim() == 1 else f"{shape}, {self.target.shape[1]} classes each",
             "verdicts": ", ".join(f"{count} {name}" for name, count in Counter(self.verdict).items()) or "none",
             "residual": residual,
             "passes": passes,
@@ -351,9 +440,10 @@ class Views:
         shown |= {"advice": advice, "sign": _MARKS[tone], "sentence": sentence, "words": "", "picture": b""}
         if self.context is not None and self.context.kind == "text":
             shown["words"] = token_html(*self._words_of(row))
-        elif self.context is not None or self.values.dim() - self.target.dim() in (2, 3):
+        elif self.context is not None or is_joint(self.parts) or self.values.dim() - self.target.dim() in (2, 3):
             one: Any = self.select([row])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType] - of the attribution
-            shown["picture"] = png_of(one.plot("signed" if self.context is None else None), dpi=80)
+            bare = self.context is None and not is_joint(self.parts)
+            shown["picture"] = png_of(one.plot("signed" if bare else None), dpi=80)
         return shown
 
     def __rich__(self) -> Any:
@@ -374,9 +464,9 @@ class Views:
         values = self.values[row].detach().cpu()
         return words_of(self.context.select([row]), values if self.target.dim() == 1 else values[0])
 
-    def _column(self, target: int | None) -> int:
-        """The position of a class among the explained ones of the first input."""
-        explained = self.target[0].flatten().tolist()
+    def _column(self, target: int | None, row: int = 0) -> int:
+        """The position of a class among the explained ones of an input."""
+        explained = self.target[row].flatten().tolist()
         if target is None:
             return 0
         if target not in explained:

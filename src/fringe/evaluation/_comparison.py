@@ -374,6 +374,9 @@ def compare(
         inputs, space, ids = opened.inputs, space or opened.space, opened.keys if ids is None else ids
     classifier = Classifier.of(request.model if opened is None else opened.model, batch_size=batch_size)
     x, arguments = explained_inputs(inputs, forward_args, forward_kwargs, ids)
+    if not classifier.has_classes:
+        message = "metrics compare predictions, and this model gives numbers that are no classes"
+        raise InputError(message, argument="model", hint="give a model of classes, and no function as score")
     names = None if ids is None else tuple(map(str, ids))
     with classifier.session(x.device):
         domain = space or InputSpace()

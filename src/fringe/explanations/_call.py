@@ -17,7 +17,7 @@ from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, check_known, unfit_inputs
 from fringe.explanations._spec import POINTS
 from fringe.inputs import CONVERTERS, OPTIONS, Request
-from fringe.models import LoadedModel, Preprocessing, is_text_model
+from fringe.models import LoadedModel, is_text_model, is_tokenizer, of_pipeline
 from fringe.text import TextClassifier
 
 
@@ -28,7 +28,7 @@ def explain(
     method: str | Attributor | type[Attributor] = "fringe",
     target: Target = "predicted",
     kind: InputKind | None = None,
-    preprocessing: Preprocessing | str | None = None,
+    preprocessing: Any = None,
     classes: ClassNames | None = None,
     device: str = "auto",
     trust_code: bool = False,
@@ -45,7 +45,8 @@ def explain(
 
     Args:
         model: A spec such as ``"torchvision:resnet50"``, which brings its preprocessing and class names; or a module,
-            callable, Classifier or LoadedModel.
+            callable, Classifier or LoadedModel; or a pipeline of the transformers library that classifies images or
+            texts, which brings its image processor or tokenizer. A classifier of that library brings its class names.
         inputs: A PIL image, a path or folder, ``"embedded:digits:0:6"``, a NumPy array (H, W, C) or (B, H, W, C) of
             uint8 or floats in [0, 1], or a list of these: they are prepared for the model. A tensor (C, H, W)
             or (B, C, H, W) is passed unchanged. The kind ``text`` takes a text or a list of texts; ``tabular`` a
@@ -56,8 +57,9 @@ def explain(
         kind: What an input is: ``image``, ``text``, ``tabular``, ``series`` or ``volume``. None: ``text`` if a
             ``tokenizer`` is given or the spec names a classifier of texts, ``tabular`` for a data frame, and ``image``
             otherwise.
-        preprocessing: How pictures are prepared, as ``"imagenet"`` or ``"resize=256,crop=224,mean=0.5,std=0.5"``. It is
-            required for pictures if the model has none. For tables a fitted StandardScaler of scikit-learn.
+        preprocessing: How pictures are prepared, as ``"imagenet"`` or ``"resize=256,crop=224,mean=0.5,std=0.5"``, or an
+            image processor of the transformers library. It is required for pictures if the model has none. For texts a
+            tokenizer of that library, for tables a fitted StandardScaler of scikit-learn.
         classes: Class names: a list, a dictionary by number, or a file with one name per line or JSON.
         device: Device of a model that is named by a spec; ``"auto"`` is the GPU if there is one. A module stays on its
             device.
@@ -76,6 +78,9 @@ def explain(
     Raises:
         FringeError: If the model, an input or an argument cannot be used; the message says what to do.
     """
+    model, preprocessing = of_pipeline(model, preprocessing)
+    if is_tokenizer(preprocessing):
+        options, preprocessing = {"tokenizer": preprocessing, **options}, None
     kind = _kind(model, inputs, options) if kind is None else kind
     check_known("kind", kind, CONVERTERS)
     special = {name: options.pop(name) for name in OPTIONS.get(kind, ()) if name in options}
@@ -109,7 +114,7 @@ def _kind(model: Any, inputs: Any, options: dict[str, Any]) -> InputKind:
         return "tabular"
     texts = [inputs] if isinstance(inputs, str) else inputs
     are_texts = isinstance(texts, (list, tuple)) and all(isinstance(text, str) for text in cast(Sequence[Any], texts))
-    return "text" if are_texts and isinstance(model, str) and is_text_model(model) else "image"
+    return "text" if are_texts and is_text_model(model) else "image"
 
 
 def _number(argument: str, target: Target | None, names: tuple[str, ...] | None) -> Target | None:

@@ -20,12 +20,16 @@ from fringe.data import EMBEDDED, PHOTOS, SOURCE, find_inputs, is_picture, to_im
 from fringe.errors import InputError, install_hint
 from fringe.models import (
     EFFICIENTNET,
+    BlueFirst,
     LoadedModel,
     Preprocessing,
     has_efficientnet,
     load_model,
     load_text_model,
+    of_pipeline,
+    preprocessing_of,
     resolve_device,
+    stated_names,
     stated_preprocessing,
 )
 from fringe.text import TextClassifier
@@ -115,12 +119,15 @@ def open_model(request: Request) -> OpenModel:
     Raises ModelError if a text names no model that can be loaded; InputError if another object is not a model, or if
     ``device`` is not the device of the given module.
     """
-    recipe, names, model = request.preprocessing, class_names(request.classes), request.model
+    names, processor = class_names(request.classes), None
+    model, recipe = of_pipeline(request.model, request.preprocessing)
     if isinstance(recipe, str):
         recipe = Preprocessing.parse(recipe)
+    elif callable(recipe) and hasattr(recipe, "to_dict"):  # an image processor of the transformers library
+        processor, recipe = recipe, preprocessing_of(recipe)
     elif not isinstance(recipe, (Preprocessing, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
-        message = f"got {type(recipe).__name__}, expected a Preprocessing or a text such as 'imagenet'"
-        raise InputError(message, argument="preprocessing")
+        message = f"got {type(recipe).__name__}, expected a Preprocessing, a text such as 'imagenet', or an image "
+        raise InputError(f"{message}processor of transformers", argument="preprocessing")
     if isinstance(model, (str, Path)):
         device = torch.device(resolve_device(request.device))
         model = load_model(
@@ -137,8 +144,15 @@ def open_model(request: Request) -> OpenModel:
     given: Callable[..., Any] | Classifier = model
     inner: Any = given.model if isinstance(given, Classifier) else given
     label = type(inner).__name__ if isinstance(inner, nn.Module) else getattr(inner, "__name__", type(inner).__name__)
-    recipe = recipe or (stated_preprocessing(inner) if isinstance(inner, nn.Module) else None)
-    return OpenModel(given, label, recipe, names, _device(inner, request.device))
+    if isinstance(inner, nn.Module):
+        recipe, names = recipe or stated_preprocessing(inner), names or stated_names(inner)
+    device = _device(inner, request.device)
+    if getattr(processor, "do_flip_channel_order", False):
+        if not isinstance(given, nn.Module):
+            message = f"{type(processor).__name__} puts blue first, which needs a torch.nn.Module as the model"
+            raise InputError(message, argument="preprocessing")
+        given = nn.Sequential(BlueFirst(), given)
+    return OpenModel(given, label, recipe, names, device)
 
 
 def default_model(data: Iterable[str]) -> str:
@@ -238,7 +252,8 @@ def _tensors(item: Any, model: OpenModel) -> list[tuple[str | None, Tensor]]:
     if is_picture(item):
         recipe = _required(recipe, f"a picture ({type(item).__name__})")
         return [(None, recipe.normalise(recipe.pixels(image))) for image in to_images(item, channels=recipe.channels)]
-    raise InputError(f"got {type(item).__name__}, expected {_EXPECTED}", argument="inputs")
+    hint = "a model of several tensors goes to fringe.attribute" if isinstance(item, Mapping) else None
+    raise InputError(f"got {type(item).__name__}, expected {_EXPECTED}", argument="inputs", hint=hint)
 
 
 def _required(recipe: Preprocessing | None, what: str) -> Preprocessing:
@@ -247,8 +262,8 @@ def _required(recipe: Preprocessing | None, what: str) -> Preprocessing:
         raise InputError(
             f"got {what} for a model that does not say how pictures are prepared",
             argument="inputs",
-            hint=f"{texts}pass preprocessing='imagenet', or 'resize=256,crop=224,mean=0.5,std=0.5' or the like"
-            ", or a tensor that is prepared already",
+            hint=f"{texts}pass preprocessing='imagenet', or 'resize=256,crop=224,mean=0.5,std=0.5' or the like, or the "
+            "image processor of a model of transformers, or a tensor that is prepared already",
         )
     return recipe
 
@@ -421,9 +436,9 @@ def text_inputs(request: Request) -> ModelInputs:
     module is given without its tokenizer; ModelError if a text names no model that can be loaded.
     """
     given = request.inputs
-    texts = [given] if isinstance(given, str) else list(cast(Sequence[Any], given))
+    texts = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(cast(Iterable[Any], given))
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise InputError("expected a text or a list of texts", argument="inputs")
+        raise InputError(f"got {type(given).__name__}, expected a text or a list of texts", argument="inputs")
     model, tokenizer = request.model, request.options.get("tokenizer")
     if isinstance(model, str):
         model, tokenizer = load_text_model(model, resolve_device(request.device))
@@ -434,12 +449,11 @@ def text_inputs(request: Request) -> ModelInputs:
             raise InputError(message, argument="model" if tokenizer is not None else "tokenizer", hint=hint)
         model = TextClassifier(model, tokenizer, request.options.get("special", "fixed"))
     opened = open_model(dataclasses.replace(request, model=model, preprocessing=None))
-    stated = getattr(getattr(model.model, "config", None), "id2label", None) or None
     encoded = model.encode(texts)
     return ModelInputs(
         model=model,
         label=type(model.model).__name__,  # not the spec, which may be a path of this machine
-        class_names=class_names(request.classes) or class_names(stated),
+        class_names=opened.class_names or stated_names(model.model),
         inputs=encoded.embeddings.to(opened.device),
         ids=tuple(f"text-{i}" for i in range(len(texts))),
         features=encoded.labels,

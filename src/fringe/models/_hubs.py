@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fringe._outputs import refuse_independent_labels
-from fringe.errors import ModelError, did_you_mean, first_line, is_installed
+from fringe.errors import InputError, ModelError, did_you_mean, first_line, is_installed
 from fringe.models._base import (
     LoadedParts,
     LoadOptions,
@@ -160,9 +160,33 @@ def _read(spec: str, kind: str, automatic: Any, **options: Any) -> Any:
         ) from error
 
 
-def is_text_model(spec: str) -> bool:
-    """Return whether ``hf:NAME`` says of itself that it is a classifier of texts; False where it cannot be asked."""
-    if not spec.startswith("hf:"):
+def of_pipeline(model: Any, preprocessing: Any) -> tuple[Any, Any]:
+    """Return the network of a pipeline of the transformers library, with its image processor or tokenizer where no
+    other preprocessing is given. Any other model is returned as it is.
+
+    Raises InputError for a pipeline of another task than to classify images or texts.
+    """
+    task, network = getattr(model, "task", None), getattr(model, "model", None)
+    if isinstance(model, nn.Module) or not isinstance(task, str) or not isinstance(network, nn.Module):
+        return model, preprocessing
+    parts = {"image-classification": "image_processor", "text-classification": "tokenizer"}
+    if task not in parts:
+        message = f"got a pipeline of the task {task!r}, expected one of {', '.join(map(repr, parts))}"
+        raise InputError(message, argument="model", hint="pass the network in it, pipeline.model, with tensors")
+    return network, getattr(model, parts[task]) if preprocessing is None else preprocessing
+
+
+def is_tokenizer(value: Any) -> bool:
+    """Return whether a preprocessing is a tokenizer of the transformers library."""
+    return callable(getattr(value, "convert_ids_to_tokens", None))
+
+
+def is_text_model(spec: Any) -> bool:
+    """Return whether a module, or a model ``hf:NAME``, says of itself that it is a classifier of texts; False where it
+    cannot be asked."""
+    if isinstance(spec, nn.Module):
+        return any("ForSequenceClassification" in kind.__name__ for kind in type(spec).__mro__)
+    if not isinstance(spec, str) or not spec.startswith("hf:"):
         return False
     try:
         config = _read(spec, "a text classifier", import_transformers().AutoConfig)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from fringe._class_names import class_names
 from fringe.errors import ModelError, did_you_mean
 from fringe.models._base import LoadedParts, LoadOptions, load_into, split_weights
 from fringe.models._preprocessing import Preprocessing
@@ -83,7 +84,7 @@ def _parts_of(code: ModuleType, source: str, attribute: str, weights: str, optio
             hint="pass preprocessing='imagenet' or preprocessing='resize=256,crop=224,mean=0.5,std=0.5', or write "
             f'PREPROCESSING = "..." into {source}',
         )
-    names = _names(getattr(module, "class_names", None)) or _stated(code, "CLASSES", attribute, _names)
+    names = stated_names(module) or _stated(code, "CLASSES", attribute, _names)
     name = re.split(r"[/.]", Path(source.removesuffix(".py")).as_posix())[-1]
     if weights:
         path = split_weights(weights)[1].path
@@ -96,6 +97,14 @@ def _parts_of(code: ModuleType, source: str, attribute: str, weights: str, optio
 def stated_preprocessing(module: nn.Module) -> Preprocessing | None:
     """Return the preprocessing that a network states in its attribute ``preprocessing``, as an object or as text."""
     return _recipe(getattr(module, "preprocessing", None))
+
+
+def stated_names(module: nn.Module) -> tuple[str, ...] | None:
+    """Return the names of the classes that a network states in its attribute ``class_names``, or a classifier of the
+    transformers library in ``config.id2label``."""
+    table: Any = getattr(getattr(module, "config", None), "id2label", None)
+    is_classifier = any("Classification" in kind.__name__ for kind in type(module).__mro__)
+    return _names(getattr(module, "class_names", None)) or (class_names(table or None) if is_classifier else None)
 
 
 def _stated(code: ModuleType, constant: str, attribute: str, read: Callable[[Any], Stated | None]) -> Stated | None:

@@ -370,10 +370,10 @@ class FeatureExtractor:
 
     def _run(self, *args: Any, **kwargs: Any) -> Tensor:
         """Logits and features side by side: (L, C + D)."""
-        model, name = self._problem.model, self._problem.forward_args.name
+        model, parts = self._problem.model, self._problem.forward_args.parts
         with _capture_inputs(self._layers) as captured:
             output = model.model(*args, **kwargs)
-        x = args[0] if name is None else kwargs[name]
+        x = kwargs[parts[0].name] if parts and parts[0].name is not None else args[0]
         logits = as_logits(output, len(x), model.output)
         return torch.cat([logits, captured[-1][1].flatten(1) if self._layers else logits], 1)
 

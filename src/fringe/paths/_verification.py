@@ -65,7 +65,8 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
             return
         x, given = problem.inputs, problem.forward_args
         plain = not (given.args or given.kwargs)
-        alone, several = ((*sorted(set(uses)), x.shape[1:], x.dtype, x.device, count) for count in ("one", "several"))
+        key = (*sorted(set(uses)), given.parts, x.shape[1:], x.dtype, x.device)
+        alone, several = ((*key, count) for count in ("one", "several"))
         if plain and (several in model.verified or (len(x) == 1 and alone in model.verified)):
             return
         random = _check_rows(problem)

@@ -17,7 +17,15 @@ from fringe.plots._curves import (
     plot_forest,
     plot_sensitivity,
 )
-from fringe.plots._features import feature_bars, series_line, token_html, token_map, token_text
+from fringe.plots._features import (
+    feature_bars,
+    feature_swarm,
+    feature_waterfall,
+    series_line,
+    token_html,
+    token_map,
+    token_text,
+)
 from fringe.plots._grid import (
     Annotation,
     GridCell,
@@ -33,7 +41,7 @@ from fringe.plots._grid import (
 )
 from fringe.plots._maps import blend, overlay, plot_variants, region_outline, signed_map, trajectory
 from fringe.plots._profiles import PathRecord, geometric_profile, plot_profiles
-from fringe.plots._style import MAX_SERIES, class_title, heading, png_of
+from fringe.plots._style import MAX_SERIES, class_title, heading, open_panel, png_of, root
 
 __all__ = [
     "Annotation",
@@ -42,6 +50,9 @@ __all__ = [
     "GridRow",
     "class_maps",
     "comparison_grid",
+    "feature_bars",
+    "feature_swarm",
+    "feature_waterfall",
     "geometric_profile",
     "overlay",
     "plot_curves",

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.colors import to_hex
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, to_hex
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 MOST_BARS, MOST_CHANNELS = 12, 6
 #: Inches of a picture, of a bar with its gap, and of a channel; letters of the longest name.
 _WIDTH, _BAR, _CHANNEL, _NAME = 5.6, 0.27, 1.35, 30
+_SWARM = 0.36  # inches of a line of points
+_MISSED = "not in the map"
 
 
 def feature_bars(
@@ -41,6 +45,110 @@ def feature_bars(
     caption, and ``ax`` where to draw in place of a new figure. Raises ValueError if the numbers of names and values
     differ.
     """
+    rows = _strongest(names, values, inputs)
+    caption = [f"Red bars speak for {styles.quoted(label)}, blue bars against it.", *([note] if note else [])]
+    axes = styles.open_axes(_WIDTH, _BAR * len(rows) + 0.35, title=title, caption=caption, ax=ax)
+    _draw_bars(axes, rows, [0.0] * len(rows))
+    axes.axvline(0, color=styles.INK, linewidth=0.8)
+    return styles.root(axes)
+
+
+def feature_waterfall(
+    names: Sequence[str],
+    values: ArrayLike,
+    ends: tuple[float, float],
+    *,
+    inputs: ArrayLike | None = None,
+    title: str = "",
+    label: str = "",
+    note: str = "",
+    ax: styles.Canvas | None = None,
+) -> Figure:
+    """Draw how the attribution (F,) of a row of a table adds up: read from below, each bar begins where the one below
+    it ends, from the score at the end of the path to the score of the row, ``ends``. What the map misses of this
+    change is a bar of its own if it is more than 1 %. The other arguments and errors are those of
+    :func:`feature_bars`.
+    """
+    rows, change = _strongest(names, values, inputs), ends[1] - ends[0]
+    missed = change - sum(v for _, v in rows)
+    if abs(missed) > 0.01 * abs(change):
+        rows.append((_MISSED, missed))
+    stops = ends[1] - np.cumsum([0.0, *(v for _, v in rows)])
+    caption = [
+        f"From the score {number(ends[0])} at the end of the path (below) to {number(ends[1])} of this input (above). "
+        f"Red bars speak for {styles.quoted(label)}, blue bars against it.",
+        *([note] if note else []),
+    ]
+    axes = styles.open_axes(_WIDTH, _BAR * len(rows) + 0.35, title=title, caption=caption, ax=ax)
+    _draw_bars(axes, rows, [float(v) for v in stops[1:]])
+    axes.vlines(
+        stops[1:-1], np.arange(len(rows) - 1) - 0.36, np.arange(len(rows) - 1) + 1.36, styles.MUTED, linewidth=0.7
+    )
+    for stop in ends:
+        axes.axvline(stop, color=styles.INK, linewidth=0.8, linestyle=(0, (2, 2)))
+    return styles.root(axes)
+
+
+def feature_swarm(
+    names: Sequence[str],
+    values: ArrayLike,
+    inputs: ArrayLike,
+    *,
+    title: str = "",
+    label: str = "",
+    ax: styles.Canvas | None = None,
+) -> Figure:
+    """Draw the attributions (B, F) of many rows of a table: a point for each row in the line of each feature, at its
+    attribution, and in the colour of the feature's value. The features with the largest mean strength stand first; of
+    more than 12, these 12 are drawn.
+
+    ``inputs`` (B, F) are the values of the features, ``label`` is the name of the class, if all rows have one, and
+    ``ax`` where to draw in place of a new figure. Raises ValueError if shapes and the number of names differ.
+    """
+    strength, given = _finite(np.asarray(values, dtype=np.float64)), np.asarray(inputs, dtype=np.float64)
+    if strength.ndim != 2 or strength.shape != given.shape or strength.shape[1] != len(names) or not len(names):
+        raise ValueError(f"values: got shape {strength.shape} for inputs {given.shape} and {len(names)} names")
+    mean = np.nan_to_num(np.abs(strength)).mean(0) if len(strength) else np.zeros(len(names))
+    order: list[int] = np.argsort(-mean, kind="stable")[:MOST_BARS].tolist()
+    left_out = f"{len(order)} of {len(names)} features: those with the largest mean strength."
+    caption = [
+        f"On the right, a row speaks for {styles.quoted(label) if label else 'its class'}; on the left, against it.",
+        *([left_out] if len(order) < len(names) else []),
+    ]
+    axes = styles.open_axes(_WIDTH, _SWARM * len(order) + 0.35, title=title, caption=caption, ax=ax)
+    styles.name_rows(axes, [styles.sanitise(names[k], _NAME) for k in order])
+    axes.axvline(0, color=styles.INK, linewidth=0.8, zorder=1)
+    reach = float(np.nanmax(np.abs(strength), initial=0.0)) or 1.0
+    colours = ScalarMappable(Normalize(0, 1), cmap="viridis")
+    for row, k in enumerate(order):
+        finite = np.isfinite(strength[:, k])
+        x, value = strength[finite, k], given[finite, k]
+        low, high = np.percentile(value, (5, 95)) if len(value) else (0.0, 1.0)
+        share = np.clip((value - low) / ((high - low) or 1.0), 0, 1) if high > low else np.full(len(value), 0.5)
+        axes.scatter(x, row + _spread(x / reach), s=11, c=colours.to_rgba(share), linewidths=0, zorder=2)
+    bar = styles.parent(axes).colorbar(colours, cax=axes.inset_axes((1.03, 0, 0.025, 1)), ticks=[0, 1])
+    bar.ax.set_yticklabels(["low", "high"])
+    bar.outline.set_visible(False)
+    styles.style_ticks(bar.ax)
+    bar.set_label("value of the feature", labelpad=2, **styles.text_style(styles.TICK, styles.MUTED))
+    if not np.isfinite(strength).all() or not strength.any():
+        styles.annotate(axes, "the attribution is zero or not finite")
+    return styles.root(axes)
+
+
+def _spread(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Offsets of points at ``x`` (B,) in [-1, 1], so that neighbours stand above and below each other: the n-th of the
+    points in the same hundredth of the line is n steps away from its middle, in turns up and down."""
+    places, shift = np.floor(x * 50).astype(int), np.zeros(len(x))
+    for place in np.unique(places):
+        members = np.flatnonzero(places == place)
+        turns = (np.arange(len(members)) + 1) // 2 * np.where(np.arange(len(members)) % 2, 1, -1)
+        shift[members] = turns * min(0.09, 0.8 / max(len(members), 1))
+    return shift
+
+
+def _strongest(names: Sequence[str], values: ArrayLike, inputs: ArrayLike | None) -> list[tuple[str, float]]:
+    """Name and attribution of each feature, the strongest first; the weakest of more than 12 are summed."""
     strength = _finite(np.asarray(values, dtype=np.float64))
     if strength.shape != (len(names),) or not len(names):
         raise ValueError(f"values: got shape {strength.shape} for {len(names)} names")
@@ -51,20 +159,22 @@ def feature_bars(
     if len(rows) > MOST_BARS:
         rest = rows[MOST_BARS - 1 :]
         rows = [*rows[: MOST_BARS - 1], (f"sum of {len(rest)} others", sum(v for _, v in rest))]
-    caption = [f"Red bars speak for {styles.quoted(label)}, blue bars against it.", *([note] if note else [])]
-    axes = styles.open_axes(_WIDTH, _BAR * len(rows) + 0.35, title=title, caption=caption, ax=ax)
+    return rows
+
+
+def _draw_bars(axes: Axes, rows: Sequence[tuple[str, float]], begins: Sequence[float]) -> None:
+    """Draw a bar for each name and number, from where it begins; the number stands on the right."""
+    values = [v for _, v in rows]
     against, speaks = (to_hex(colormaps[DIVERGING](share)) for share in (0.13, 0.87))
-    colours = [speaks if v >= 0 else against for _, v in rows]
-    axes.barh(range(len(rows)), [v for _, v in rows], height=0.72, color=colours)
-    axes.axvline(0, color=styles.INK, linewidth=0.8)
+    colours = [styles.RULE if name == _MISSED else speaks if v >= 0 else against for name, v in rows]
+    axes.barh(range(len(rows)), values, left=begins, height=0.72, color=colours)
     styles.name_rows(axes, [name for name, _ in rows])
     numbers = axes.secondary_yaxis("right")
-    numbers.set_yticks(range(len(rows)), [number(v, signed=True) for _, v in rows])
+    numbers.set_yticks(range(len(rows)), [number(v, signed=True) for v in values])
     numbers.tick_params(length=0, labelsize=styles.TICK, labelcolor=styles.MUTED)
     numbers.spines[:].set_visible(False)
-    if not np.isfinite(strength).all() or not strength.any():
+    if not np.isfinite(values).all() or not any(values):
         styles.annotate(axes, "the attribution is zero or not finite")
-    return styles.root(axes)
 
 
 def series_line(

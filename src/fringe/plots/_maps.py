@@ -2,6 +2,7 @@
 strip of images, and variants of a map."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ _SIDE, _BAR, _NARROWEST = 4.4, 0.95, 3.4
 
 
 def overlay(
-    image: ArrayLike,
+    image: Any,
     values: ArrayLike,
     *,
     title: str = "",
@@ -54,15 +55,16 @@ def overlay(
     region: ArrayLike | None = None,
     ax: styles.Canvas | None = None,
 ) -> Figure:
-    """Draw |attribution| over an image: each pixel of a small image is a block of equal size.
+    """Draw the strength of any map over any picture: each pixel of a small image is a block of equal size.
 
     It shows where the evidence is: on large images its strength is smoothed a little (:func:`blend`). If the
     attribution is zero or not finite, the grey image has a note that says so. Without a title, a label and axes the
     picture fills the figure; otherwise a caption below explains it.
 
     Args:
-        image: Image (H, W), (H, W, 1) or (H, W, 3) in [0, 1].
-        values: Attribution (C, H, W) or (H, W), with any sign and scale.
+        image: A PIL image, or an array (H, W), (H, W, 1) or (H, W, 3) in [0, 1] or of uint8.
+        values: A map (C, H, W) or (H, W), with any sign and scale. One of another size, such as that of a layer, is
+            enlarged to the picture, and the caption says so.
         title: Title of the picture.
         label: Name of the class.
         region: Weights (H, W) of a focus, whose outline is drawn.
@@ -72,16 +74,23 @@ def overlay(
         The figure.
 
     Raises:
-        ValueError: For other shapes, or sizes that differ.
+        ValueError: For other shapes.
     """
-    blended, plane = blend(image, values), spatial(values)
+    plane, shown = spatial(values), picture(image)
+    given = ""
+    if plane.shape != shown.shape[:2]:
+        given = f", enlarged from {plane.shape[0]} \N{MULTIPLICATION SIGN} {plane.shape[1]}"
+        for axis, side in enumerate(shown.shape[:2]):
+            places = (np.arange(side) + 0.5) * plane.shape[axis] / side - 0.5  # of the pixels, in entries of the map
+            plane = np.apply_along_axis(partial(np.interp, places, np.arange(plane.shape[axis])), axis, plane)
+    blended = blend(shown, plane)
     if ax is None and not title and not label:
         factor = max(1, round(LONG_SIDE / max(plane.shape))) / 100
         height, width = plane.shape
         axes = styles.new_figure(width * factor, height * factor, dpi=100).add_axes((0, 0, 1, 1))
         axes.set_axis_off()
     else:
-        caption = [f"Bright: evidence for or against {styles.quoted(label)}{averaging(plane.shape, SMOOTHING)}."]
+        caption = [f"Bright: evidence for or against {styles.quoted(label)}{averaging(plane.shape, SMOOTHING)}{given}."]
         caption[0] += REGION_WORDS if region is not None else ""
         axes = _picture_axes(plane.shape, title, caption, ax)
         styles.image_frame(axes)
@@ -247,9 +256,11 @@ def spatial(values: ArrayLike) -> Plane:
     return array.sum(0) if array.ndim == 3 else array
 
 
-def picture(image: ArrayLike) -> Plane:
-    """Return an image (H, W), (H, W, 1) or (H, W, 3) in [0, 1] as (H, W, 3), clipped to the range a screen shows."""
-    array = np.asarray(image, dtype=np.float64)
+def picture(image: Any) -> Plane:
+    """Return a PIL image, or an array (H, W), (H, W, 1) or (H, W, 3) in [0, 1] or of uint8, as (H, W, 3), clipped to
+    the range a screen shows."""
+    array = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
+    array = array.astype(np.float64) / (255 if array.dtype == np.uint8 else 1)
     if array.ndim == 2:
         array = array[..., None]
     if array.ndim != 3 or array.shape[-1] not in (1, 3):
