@@ -144,7 +144,10 @@ def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
         if os.path.islink(path):
             raise ImageError(f"{argument!r} is a symbolic link that leads to nothing") from error
         near = did_you_mean(argument, [SOURCE, PHOTOS], cutoff=0.8)
-        raise ImageError(f"{argument!r} is neither a file, a folder, {PHOTOS} nor {SOURCE}", hint=near) from error
+        parent = path.absolute().parent
+        absent = f"no file or folder {path.name!r} in {parent}" if os.path.isdir(parent) else f"no folder {parent}"
+        hint = near or f"name a file, a folder, {PHOTOS} or {SOURCE}"
+        raise ImageError(f"{argument!r} was not found: there is {absent}", hint=hint) from error
     except OSError as error:  # a loop of links, a parent folder without permission, a failing disk
         raise ImageError(f"{argument!r} cannot be reached ({error.strerror})") from error
     yield from map(_file_ref, _images_below(path, report) if folder else [path])
