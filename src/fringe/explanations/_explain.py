@@ -376,7 +376,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 write_pages(folder, several, row, record)
 
         try:
-            sealed = self.folder.write(item.ref.id, record, fill)
+            stored = self.folder.write(item.ref.id, record, fill)
         except InputError as error:
             return Failure.of(item.ref, error)
         except OSError as error:
@@ -385,7 +385,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 raise reason from error
             return Failure.of(item.ref, f"cannot write {error.filename!r} ({error.strerror})")
         self.done += 1  # here, not where the batch is given to the caller: an interrupt may come before
-        return Explanation(self.folder.result_path(item.ref.id), sealed, reused=False)
+        return Explanation(self.folder.result_path(item.ref.id), stored, reused=False)
 
     # The files of the run
 
