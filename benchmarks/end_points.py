@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import fringe
 import shared_models
-from fringe.attribution._cam import Region
+from fringe.attribution._focus import FocusedPaths
 from fringe.baselines import InputSpace, gaussian_blur
 from fringe.bench.scenes import get_scene
 from fringe.evaluation import paired
@@ -54,7 +54,7 @@ def candidates(model: nn.Module, x: Tensor, target: Tensor) -> dict[str, Tensor]
 
     classifier = fringe.Classifier(model)
     with classifier.session(x.device):
-        weights = Region("cam", 0.2, "auto").weights(Problem.of(classifier, x, target=target))
+        weights = FocusedPaths("cam", 0.2, "auto").weights(Problem.of(classifier, x, target=target))
     assert weights is not None
     plain, line = explain("fringe"), fringe.IntegratedGradients(steps=32)
     own = gaussian_blur(plain.sum(1, keepdim=True).abs(), 1.5, padding="mirror")

@@ -5,7 +5,7 @@ import torch
 
 from fringe import FRInGe, InputError, attribute
 from fringe.attribution import get_method
-from fringe.attribution._cam import Region
+from fringe.attribution._focus import FocusedPaths
 from fringe.baselines import InputSpace
 from fringe.bench.scenes import SCENES, get_scene
 from fringe.classifier import Classifier
@@ -100,7 +100,7 @@ def test_the_rising_floor_keeps_the_mark_that_a_fixed_floor_hides():
     plain, rising = (attribute(module, x, method=which, target=1) for which in (FRInGe(), method))
     problem = Problem.of(Classifier(module), x, target=1)
     with problem.model.session(x.device):
-        weights = Region("cam", 0.0, "auto").weights(problem)
+        weights = FocusedPaths("cam", 0.0, "auto").weights(problem)
         fixed = method._walk(problem, weights)  # with the floor zero alone
     assert on_the_mark(plain.values).min() > 0.94
     assert on_the_mark(fixed.values).max() < 0.1
