@@ -244,14 +244,14 @@ class Views:
         return drawings[name](subject, ax)
 
     def focus_weights(self, row: int, column: int = 0) -> Any:
-        """Return where the path of an image moves freely.
+        """Return the focus of an image: where its path moves freely, or what its map was multiplied by.
 
         Args:
             row: Number of the image.
             column: Number of the class among those that are explained.
 
         Returns:
-            An array (H, W) of weights from 0 to 1; None if the path has no focus.
+            An array (H, W) of weights from 0 to 1; None if there is no focus.
         """
         if self.region is None:
             return None

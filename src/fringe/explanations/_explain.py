@@ -368,6 +368,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
         def fill(folder: Path) -> None:
             tensors = {"values": result.values[row].contiguous(), "input": item.x.contiguous()}
+            focus = result.focus_weights(row)
+            tensors |= {} if focus is None else {"region": torch.from_numpy(focus)[None]}
             (folder / MAP).write_bytes(save(tensors))  # the errors of save_file have no number
             if self.spec.figures:
                 from fringe.explanations._pictures import draw_pictures, write_pages
