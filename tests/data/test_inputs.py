@@ -188,6 +188,12 @@ def test_arguments_that_lead_to_nothing(argument, expected):
     assert expected.format(here=Path.cwd()) in message(argument)
 
 
+def test_a_mistyped_name_is_answered_with_that_of_a_file_beside_it(tmp_path):
+    (tmp_path / "photo.jpg").touch()
+    assert message(str(tmp_path / "phtoo.jpg")).endswith(f"'phtoo.jpg' in {tmp_path}; did you mean 'photo.jpg'?")
+    assert message(str(tmp_path / "other.png")).endswith("; name a file, a folder, embedded:photos or embedded:digits")
+
+
 def test_empty_folders_and_empty_lists(tmp_path):
     (tmp_path / "notes.txt").touch()
     assert message(str(tmp_path)).startswith(f"folder {str(tmp_path)!r} holds no images (.bmp, .gif,")
