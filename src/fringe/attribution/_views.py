@@ -137,7 +137,7 @@ def setting_title(record: Mapping[str, Any]) -> str:
         setting = f"{source}, {network}"
     elif preset is not None:
         version = ".".join(fringe.__version__.split(".")[:2])
-        setting = f"{(preset or 'default').replace('_', ' ')} of {version}"
+        setting = f"{f'preset {preset}' if preset else 'default'} of {version}".replace("_", " ")
     return f"{method_title(label)}, {setting}"
 
 
