@@ -59,7 +59,9 @@ def main() -> None:
     if not versions:
         versions = ["latest"]
         build(ROOT, "latest")
-    entries = [{"name": version, "version": version, "url": f"{url}/{version}/"} for version in versions]
+    entries: list[dict[str, object]] = [
+        {"name": version, "version": version, "url": f"{url}/{version}/"} for version in versions
+    ]
     entries[0] |= {"name": f"{versions[0]} (newest)", "preferred": True}
     (SITE / "switcher.json").write_text(json.dumps(entries, indent=1), encoding="utf-8")
     refresh = f'<meta http-equiv="refresh" content="0; url={versions[0]}/">'
