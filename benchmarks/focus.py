@@ -13,7 +13,7 @@ import torch
 
 import fringe
 import shared_models
-from fringe.attribution._cam import DOUBTFUL_ABOVE, Region
+from fringe.attribution._focus import DOUBTFUL_ABOVE, FocusedPaths
 from fringe.paths import Problem
 
 COUNT = 32
@@ -28,7 +28,7 @@ def main() -> None:
 
     def region(kind: str, target: torch.Tensor) -> torch.Tensor:
         with classifier.session(x.device):
-            weights = Region(kind, 0.2, "auto").weights(Problem.of(classifier, x, target=target))
+            weights = FocusedPaths(kind, 0.2, "auto").weights(Problem.of(classifier, x, target=target))
         assert weights is not None
         return weights
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import os
 import re
 import sys
 from pathlib import Path
@@ -130,5 +131,16 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
+    # the list of versions, at this address from the first page, where scripts/site.py makes one
+    **(
+        {
+            "navbar_start": ["navbar-logo", "version-switcher"],
+            "switcher": {"json_url": os.environ["FRINGE_SWITCHER"], "version_match": version},
+            "check_switcher": False,
+            "show_version_warning_banner": True,
+        }
+        if "FRINGE_SWITCHER" in os.environ
+        else {}
+    ),
     "icon_links": [{"name": "The paper", "url": "https://arxiv.org/abs/2605.06404", "icon": "fa-solid fa-file-lines"}],
 }

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from PIL import Image
 
 import fringe
@@ -41,6 +42,8 @@ FILES = [str(resources.files(package).joinpath(name)) for package, name in PHOTO
 COFFEE, CAT, CAMERA, FLOWER, _, PALACE = range(6)
 mpl.rcParams.update({"font.size": 8, "axes.titlesize": 9, "axes.labelsize": 9, "legend.frameon": False})
 BLUE, RED, GREY, ORANGE, RULE = "#0072b2", "#d55e00", "#5f6773", "#e69f00", "#c9ced6"
+#: A frame in photographs: a colour that none of them has.
+FRAME = "#c2185b"
 #: Right and up on a sphere that is seen a little from the side.
 VIEW = np.array([[-0.6, 0.8, 0.0], [-0.322, -0.242, 0.915]])
 SCORES, BLIND = {"road": "ROAD", "signed_insertion": "Signed insertion"}, ("zero", "random", "uniform", "edge")
@@ -158,7 +161,7 @@ def methods(_: Path) -> None:
     context, figure = results[0].context, Figure(figsize=(9.2, 9.6), layout="constrained")
     for row, line in enumerate(figure.subplots(len(FILES), len(shown) + 1)):
         _, name, share = context.top(row, 1)[0]
-        tile(line[0], context.picture(context.inputs[row]), beside=f"{name}\n{share:.0%}")
+        tile(line[0], context.picture(context.inputs[row]), "" if row else "photograph", f"{name}, {share:.0%}")
         for axes, method, result in zip(line[1:], shown, results, strict=True):
             tile(axes, over(result, row), "" if row else NAMES[method])
     store(figure, "methods")
@@ -173,24 +176,35 @@ def failures(_: Path) -> None:
     network = fooled.network(0, None, ())
     (mark,) = fooled.examples([network], (), 1, 0)
     cases = [
-        ("tiger cat:\nabove on the left", grid, Example("0", 282, "0", sources, {"cell": 0}), model),
-        ("tripod:\nbelow on the left", grid, Example("2", 872, "2", sources, {"cell": 2}), model),
-        ("the network counts\nred pixels", fooled, mark, network),
+        ("tiger cat", "why “tiger cat”?", grid, Example("0", 282, "0", sources, {"cell": 0}), model),
+        ("tripod", "why “tripod”?", grid, Example("2", 872, "2", sources, {"cell": 2}), model),
+        ("mark", "it counts red pixels", fooled, mark, network),
     ]
-    for line, (name, scene, example, used) in zip(lines[:3], cases, strict=True):
+    for line, (name, question, scene, example, used) in zip(lines[:3], cases, strict=True):
         x, truth = scene.make(example, used)
         for axes, method in zip(line[1:], ("gradcam", "fringe", "ig"), strict=True):
             given = {"method": method, "target": example.target, "preprocessing": used.preprocessing}
             result = explained(OUT / f"{scene.name}-{example.id}-{method}", used.module, x[None], **given)
             evidence = result.values[0].sum(0).clamp(min=0)
             tile(axes, over(result), NAMES[method], f"{(evidence * truth).sum() / evidence.sum():.0%} inside")
-        tile(line[0], result.context.picture(x), beside=name)
-        line[0].contour(truth, levels=[0.5], colors=[RED], linewidths=1.5)
+        tile(line[0], result.context.picture(x), question)
+        frame(line[0], truth, name)
     for axes, method in zip(lines[3, 1:], ("fringe:preview", "fringe", "ig"), strict=True):
         result = explained(OUT / f"methods-{method}", "efficientnet_lite0", FILES, method=method)[PALACE]
         tile(axes, over(result), NAMES[method], f"{result.verdict[0]}: {result.completeness_residual[0]:.1%} missing")
-    tile(lines[3, 0], result.context.picture(result.context.inputs[0]), beside="is the sum right?")
+    tile(lines[3, 0], result.context.picture(result.context.inputs[0]), "is the sum right?")
     store(figure, "failures")
+
+
+def frame(axes: Axes, truth: torch.Tensor, name: str) -> None:
+    """Draw a frame around the true pixels of a picture, with their name in it or, of few pixels, beside it."""
+    (top, left), (bottom, right) = truth.nonzero().amin(0).tolist(), truth.nonzero().amax(0).tolist()
+    corner, width, height = (left - 0.5, top - 0.5), right - left + 1, bottom - top + 1
+    axes.add_patch(Rectangle(corner, width, height, fill=False, color=FRAME, lw=3, clip_on=False, zorder=5))
+    inside = width > len(truth) / 3
+    place = corner if inside else (right + 0.5, top - 0.5)
+    style = {"color": "white", "weight": "bold", "bbox": {"color": FRAME, "pad": 1.5}, "zorder": 6}
+    axes.annotate(name, place, (4 if inside else 5, -4), textcoords="offset points", va="top", **style)
 
 
 def price(shared: Path) -> None:

@@ -5,6 +5,7 @@ import doctest
 import importlib
 import importlib.util
 import inspect
+import json
 import re
 import shutil
 import subprocess
@@ -261,10 +262,44 @@ def test_the_workflow_publishes_what_make_docs_writes():
         "actions/deploy-pages",
     ]
     (build,) = [step["run"] for step in steps if "run" in step]
-    assert build == "make docs"
+    assert build == 'python scripts/site.py "${{ steps.pages.outputs.base_url }}"'
+    assert steps[0]["with"] == {"fetch-depth": 0}  # without tags there would be one version
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "-b html docs docs/_build/html\n" in makefile.partition("\ndocs:")[2].partition("\n\n")[0] + "\n"
     (upload,) = [step["with"]["path"] for step in steps if "upload" in step.get("uses", "")]
-    assert f"-b html docs {upload}\n" in makefile.partition("\ndocs:")[2].partition("\n\n")[0] + "\n"
+    assert upload == "docs/_build/site"
+
+
+@pytest.mark.parametrize("tags", [(), ("v0.1.0",), ("v0.9.0", "v0.10.0", "v0.2.0", "v0.10.0-rc", "other")])
+def test_the_site_has_a_folder_for_each_release_and_a_list_of_them(tmp_path, tags):
+    """In a repository whose `make docs` writes its version and the address of the list."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "site.py", tmp_path / "scripts")
+    page = "docs/_build/html/index.html"
+    recipe = f'docs:\n\tmkdir -p docs/_build/html\n\techo "$$(cat version) $$FRINGE_SWITCHER" > {page}\n'
+    (tmp_path / "Makefile").write_text(recipe, encoding="utf-8")
+    git = ("git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b.c")
+    subprocess.run([*git, "init", "-q"], check=True)
+    for tag in (*tags, "now"):
+        (tmp_path / "version").write_text(tag, encoding="utf-8")
+        subprocess.run([*git, "add", "Makefile", "version"], check=True)
+        subprocess.run([*git, "commit", "-qm", tag], check=True)
+        if tag != "now":
+            subprocess.run([*git, "tag", tag], check=True)
+    command = [sys.executable, "scripts/site.py", "https://a.test/fringe/"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    site = tmp_path / "docs" / "_build" / "site"
+    expected = {"v0.1.0": ["0.1.0"], "v0.9.0": ["0.10.0", "0.9.0", "0.2.0"]}.get(next(iter(tags), ""), ["latest"])
+    listed = json.loads((site / "switcher.json").read_text(encoding="utf-8"))
+    assert [entry["version"] for entry in listed] == expected
+    assert [entry["url"] for entry in listed] == [f"https://a.test/fringe/{version}/" for version in expected]
+    assert [entry.get("preferred", False) for entry in listed] == [True] + [False] * (len(expected) - 1)
+    assert sorted(path.name for path in site.iterdir()) == sorted([*expected, "index.html", "switcher.json"])
+    for version in expected:
+        said = (site / version / "index.html").read_text(encoding="utf-8")
+        assert said == f"{'now' if version == 'latest' else f'v{version}'} ../switcher.json\n"
+    assert f'url={expected[0]}/"' in (site / "index.html").read_text(encoding="utf-8")
+    assert subprocess.run([*git, "worktree", "list"], capture_output=True, text=True).stdout.count("\n") == 1
 
 
 def test_the_skill_is_short():

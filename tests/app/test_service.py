@@ -19,6 +19,8 @@ from fringe.app._jobs import StoppedError, reason
 from fringe.app._service import Service, load_models
 from fringe.attribution import METHODS
 from fringe.errors import InputError, ModelError
+from fringe.evaluation._compare import USUAL_METRICS
+from fringe.metrics import METRICS
 from fringe.models import load_model
 
 
@@ -108,7 +110,8 @@ def test_a_comparison_has_the_scores_of_the_library(make_service, output):
     file = service.sample_file(0)
     found = scores(compare(service, file, "ig", "blur_ig"))["ig", "insertion"]["score"]
     classifier, x = fringe.Classifier(loaded.module, output=output), loaded.prepare([Image.open(file)])
-    expected = fringe.compare(classifier, x, ["ig"], ["insertion"], controls=False).rows[0].scores["insertion"]
+    metrics = {"insertion": _service.METRICS["insertion"]}
+    expected = fringe.compare(classifier, x, ["ig"], metrics, controls=False).rows[0].scores["insertion"]
     assert float(found) == pytest.approx(float(expected.values))
 
 
@@ -124,6 +127,16 @@ def test_a_comparison_has_control_maps_and_says_which_look_at_the_model(digit):
     other = compare(*digit, "ig", "smoothgrad")
     assert f"{said}; {own}, made sharper or moved to the centre. A score" in other.html
     assert '<th scope="row">Integrated Gradients</th>' in other.html  # as the list of methods calls it
+
+
+def test_the_scores_of_a_comparison_are_few_quick_and_explained(digit):
+    """At most half of the passes of a comparison's own defaults; the two that pass the test of scores come first."""
+    result = compare(*digit, "ig", "smoothgrad")
+    assert list(dict.fromkeys(metric for _, metric in scores(result))) == list(_service.METRICS)
+    assert list(_service.METRICS)[:2] == list(USUAL_METRICS[:2])
+    for name, metric in _service.METRICS.items():
+        assert metric.planned_passes <= METRICS[name]().planned_passes / 2, name
+        assert f"<li><strong>{metric.title}</strong>: " in result.html
 
 
 def test_a_score_that_is_not_better_than_every_control_is_marked(digit):

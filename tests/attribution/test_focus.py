@@ -11,8 +11,9 @@ from attribution_toys import Linear, Smooth, inputs, problem_of
 from torch import nn
 
 import fringe
-from fringe.attribution import _cam, get_method
-from fringe.attribution._cam import Region, activations_and_gradients, cam_weights, find_cam_layer, upsample
+from fringe.attribution import _focus, get_method
+from fringe.attribution._cam import activations_and_gradients, cam_weights, find_cam_layer, upsample
+from fringe.attribution._focus import FocusedPaths
 from fringe.data import digits_samples
 from fringe.geometry import ScaledJacobian
 from fringe.models import load_model
@@ -182,7 +183,7 @@ def test_of_several_classes_the_weight_is_the_largest_of_theirs():
     found = fringe.attribute(model, x, method=method, target=target)
     classifier = fringe.Classifier(model)
     with classifier.session(x.device):
-        each = [Region("cam", 0.2, "auto").weights(problem_of(model, x, target[:, k])) for k in range(3)]
+        each = [FocusedPaths("cam", 0.2, "auto").weights(problem_of(model, x, target[:, k])) for k in range(3)]
     weights = torch.stack(each).amax(0)
     given = fringe.attribute(model, x, method=fringe.FRInGe(focus=weights), target=target)
     torch.testing.assert_close(found.values, given.values, rtol=1e-9, atol=1e-12)
@@ -227,10 +228,10 @@ def test_the_floor_rises_for_those_images_alone_until_the_path_has_done_its_work
         assert alone.diagnostics["focus_floor"].item() == floor
         torch.testing.assert_close(found.values[i], alone.values[0], rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(found.trajectory[i].cumulative[-1], found.values[i], rtol=1e-9, atol=1e-12)
-        before = [f for f in (0.01, *_cam.LADDER) if f < floor]
+        before = [f for f in (0.01, *_focus.LADDER) if f < floor]
         for lower in before:  # at each lower floor the path had not done it
             region, part = (
-                Region(weights[i : i + 1].tolist(), lower, "auto"),
+                FocusedPaths(weights[i : i + 1].tolist(), lower, "auto"),
                 problem_of(LeftHalf().eval(), x[i : i + 1]),
             )
             with part.model.session(x.device):
@@ -254,7 +255,7 @@ def test_a_path_far_outside_of_its_region_is_doubtful():
         found = fringe.attribute(model, x, method=fringe.FRInGe(focus=weights))
     assert "(the region may not be what the network reads)" in found.advice[0]
     assert found.advice[1].endswith("; focused with floor 0.2, 1.00 times as long as in the input")
-    assert found.diagnostics["focus_length_ratio"][0] > _cam.DOUBTFUL_ABOVE
+    assert found.diagnostics["focus_length_ratio"][0] > _focus.DOUBTFUL_ABOVE
     assert found.to_dataframe()["focus_floor"].tolist() == found.diagnostics["focus_floor"].tolist()
 
 
@@ -267,9 +268,9 @@ def test_the_class_activation_map_is_that_of_the_layer():
     with problem.model.session(x.device):
         layer = find_cam_layer(problem)
         expected = upsample(cam_weights(*activations_and_gradients(problem, layer)), (32, 32))[:, 0]
-        assert torch.equal(Region("cam", 0.2, "auto").weights(problem), expected)
+        assert torch.equal(FocusedPaths("cam", 0.2, "auto").weights(problem), expected)
         name = next(name for name, module in model.named_modules() if module is layer)
-        assert torch.equal(Region("cam", 0.2, name).weights(problem), expected)
+        assert torch.equal(FocusedPaths("cam", 0.2, name).weights(problem), expected)
 
 
 def test_contrast_is_the_class_less_the_largest_of_the_four_most_probable_others():
@@ -285,10 +286,12 @@ def test_contrast_is_the_class_less_the_largest_of_the_four_most_probable_others
 
         others = torch.stack([cam(order[:, k]) for k in (0, 2, 3, 4)]).amax(0)
         expected = upsample((cam(target) - others).relu()[:, None], (32, 32))[:, 0]
-        torch.testing.assert_close(Region("contrast", 0.2, "auto").weights(problem), expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            FocusedPaths("contrast", 0.2, "auto").weights(problem), expected, rtol=1e-9, atol=1e-12
+        )
     several = problem_of(model, x, order[:, :2])
     with several.model.session(x.device):
-        both = Region("contrast", 0.2, "auto").weights(several)
+        both = FocusedPaths("contrast", 0.2, "auto").weights(several)
     assert (both >= expected - 1e-9).all()
 
 
@@ -348,7 +351,7 @@ def test_tokens_are_put_on_their_grid():
     model, x = Tokens().eval(), inputs(2)
     problem = problem_of(model, x)
     with problem.model.session(x.device):
-        weights = Region("cam", 0.2, "norm").weights(problem)
+        weights = FocusedPaths("cam", 0.2, "norm").weights(problem)
         a, g = activations_and_gradients(problem, model.norm)
         assert a.shape == (2, 6, 4, 4)
         torch.testing.assert_close(weights, upsample(cam_weights(a, g), (8, 8))[:, 0])

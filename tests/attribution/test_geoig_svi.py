@@ -23,7 +23,7 @@ from attribution_toys import NETWORKS, Quadratic, ReluCNN, SoftplusMLP, images
 
 import fringe
 from fringe._rng import KeyedGenerator, content_hash
-from fringe.paths._geodesic import _Fit
+from fringe.paths._fitted import _Fit
 
 BENT = fringe.GeoIGSVI(steps=12, iterations=15, beta=1.0, learning_rate=3e-2)
 OFFICIAL = fringe.GeoIGSVI(mode="official", steps=12, iterations=15, learning_rate=2e-2, beta=0.5)
@@ -137,8 +137,8 @@ def official_line(x, count):
 
 def test_learning_rates_are_halved_and_the_fit_ends(monkeypatch):
     """With little patience, so that both happen within a few steps; images end at different times."""
-    monkeypatch.setattr("fringe.paths._geodesic.HALVE_AFTER", 3)
-    monkeypatch.setattr("fringe.paths._geodesic.STOP_AFTER", 7)
+    monkeypatch.setattr("fringe.paths._fitted.HALVE_AFTER", 3)
+    monkeypatch.setattr("fringe.paths._fitted.STOP_AFTER", 7)
     model, x = SoftplusMLP(), images(3)
     method = dataclasses.replace(OFFICIAL, iterations=120, learning_rate=0.3)
     found = fringe.attribute(model, x, method=method, target=1, batch_size=36)
@@ -178,7 +178,7 @@ def test_the_published_patience(level, rate, decline, taken, last, since):
 def test_the_force_is_the_mean_over_the_iterations_that_were_done(monkeypatch):
     """The outputs sum to ``|x|^2 / 2``: the gradient of each row's norm is a unit vector, so that a point is pulled by
     beta times the root of the number of rows, wherever it is."""
-    monkeypatch.setattr("fringe.paths._geodesic.STOP_AFTER", 5)
+    monkeypatch.setattr("fringe.paths._fitted.STOP_AFTER", 5)
     model = lambda z: torch.stack((0.5 * z.square().sum((1, 2, 3)), 0.0 * z.sum((1, 2, 3))), 1)  # noqa: E731
     x, method = images(2), dataclasses.replace(OFFICIAL, learning_rate=0.3, iterations=100)
     found = fringe.attribute(model, x, method=method, target=0).diagnostics

@@ -33,11 +33,19 @@ def test_a_located_map_is_the_map_times_the_activation_map():
     lost = 1 - left / total
     torch.testing.assert_close(result.diagnostics["hidden_share"], lost, rtol=1e-9, atol=1e-12)
     assert bool((lost > 0.05).all())
+    torch.testing.assert_close(result.region, region(), rtol=1e-9, atol=1e-12)  # of which pages draw the outline
+    assert plain.region is None
     # one image more to find the layer, then one pass each
     spent = result.passes.forward - plain.passes.forward, result.passes.vjp - plain.passes.vjp
     assert spent == (4 + 1, 4 + 1)
     named = explained(get_method("located:ig").with_text({"of.steps": "6", "layer": "0"}))
     assert (named.values - result.values).norm() > 1e-3 * result.values.norm()
+
+
+def test_a_map_of_a_focused_map_has_its_region():
+    focused = IntegratedGradients(steps=6, focus="cam")
+    for changed in (Power(focused, 2.0), Competing(focused, 2)):
+        assert torch.equal(explained(changed).region, explained(focused).region)
 
 
 def test_another_images_region_is_that_of_the_next_name():

@@ -20,8 +20,8 @@ VERSION = ".".join(fringe.__version__.split(".")[:2])
     ("name", "title"),
     [
         ("fringe", f"FRInGe, default of {VERSION}"),
-        ("fringe:preview", f"FRInGe, preview of {VERSION}"),
-        ("fringe:focused", f"FRInGe, focused of {VERSION}"),
+        ("fringe:preview", f"FRInGe, preset preview of {VERSION}"),
+        ("fringe:focused", f"FRInGe, preset focused of {VERSION}"),
         ("fringe:resnet50", "FRInGe, paper's text, ResNet-50"),
         ("fringe:inception_v3", "FRInGe, paper's text, Inception-v3"),
         ("fringe:paper", "FRInGe, paper's text, any network"),
@@ -69,7 +69,7 @@ def test_a_result_has_the_title_of_what_was_asked():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
     result = fringe.attribute(model, torch.rand(1, 1, 8, 8), method="fringe:preview")
     assert result.settings["structure"] == "image"
-    assert setting_title(result.settings) == f"FRInGe, preview of {VERSION}"
+    assert setting_title(result.settings) == f"FRInGe, preset preview of {VERSION}"
 
 
 def test_what_is_not_registered_keeps_its_name():

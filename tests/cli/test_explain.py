@@ -236,7 +236,7 @@ def test_photos_ask_for_a_model(tmp_path, inputs, monkeypatch):
 def test_embedded_images_that_do_not_exist_are_named_before_a_model(tmp_path):
     result = quick(tmp_path / "out", "embedded:digit:0")
     assert result.exit_code == 1
-    assert "'embedded:digit:0' is neither a file, a folder, embedded:photos nor embedded:digits" in result.stderr
+    assert "'embedded:digit:0' was not found" in result.stderr
 
 
 def test_a_name_that_is_no_text_is_written_so_that_it_can_be_read_back(tmp_path):

@@ -45,11 +45,11 @@ def run(*arguments):
         (("tune", "--search", "foo"), "--search: got 'foo'; did you mean 'focus'? Known: tau, eta_max"),
         (
             ("benchmark", "--data", "nodir"),
-            "--data: 'nodir' is neither a file, a folder, embedded:photos nor embedded:digits",
+            "--data: 'nodir' was not found: there is no file or folder 'nodir' in ",
         ),
         (
             ("reproduce", "all", "--data", "nodir"),
-            "--data: 'nodir' is neither a file, a folder, embedded:photos nor embedded:digits",
+            "--data: 'nodir' was not found: there is no file or folder 'nodir' in ",
         ),
         (("benchmark", "--config", "bad.toml"), "--config: unknown key 'x'. The keys: name, model"),
     ],
@@ -66,10 +66,10 @@ def test_a_wrong_value_is_exit_code_2_and_names_its_flag(tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("nofile.jpg", "INPUT: 'nofile.jpg' is neither a file, a folder, embedded:photos nor embedded:digits"),
+        ("nofile.jpg", "INPUT: 'nofile.jpg' was not found: there is no file or folder 'nofile.jpg' in "),
         (
             "embedded:digit",
-            "INPUT: 'embedded:digit' is neither a file, a folder, embedded:photos nor embedded:digits; did you",
+            "; did you mean 'embedded:digits'?",
         ),
         ("embedded:digits:5000", "INPUT: 'embedded:digits:5000' selects nothing of the 360 test images 0 to 359"),
         (

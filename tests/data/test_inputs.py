@@ -169,18 +169,29 @@ def test_digits_by_index_and_range():
     ("argument", "expected"),
     [
         ("", "an empty name leads to no image; name the current folder as ."),
-        ("gone.png", "'gone.png' is neither a file, a folder, embedded:photos nor embedded:digits"),
-        ("embedded:digts", "'embedded:digts' is neither a file, a folder, embedded:photos nor embedded:digits"),
+        (
+            "gone.png",
+            "'gone.png' was not found: there is no file or folder 'gone.png' in {here}; name a file, a folder, "
+            "embedded:photos or embedded:digits",
+        ),
+        ("embedded:digts", "in {here}; did you mean 'embedded:digits'?"),
         ("embedded:digits:360", "'embedded:digits:360' selects nothing of the 360 test images 0 to 359"),
         ("embedded:digits:5:5", "selects nothing of the 360 test images"),
         ("embedded:digits:-1", "is not of the form embedded:digits, embedded:digits:INDEX or"),
         ("embedded:digits:0:6:2", "is not of the form"),
         ("embedded:digits:", "is not of the form"),
-        ("a\0b", "is neither a file, a folder, embedded:photos nor embedded:digits"),
+        ("gone/away/a.png", "'gone/away/a.png' was not found: there is no folder {here}/gone/away; name"),
+        ("a\0b", "was not found: there is no file or folder 'a\\x00b' in {here}"),
     ],
 )
 def test_arguments_that_lead_to_nothing(argument, expected):
-    assert expected in message(argument)
+    assert expected.format(here=Path.cwd()) in message(argument)
+
+
+def test_a_mistyped_name_is_answered_with_that_of_a_file_beside_it(tmp_path):
+    (tmp_path / "photo.jpg").touch()
+    assert message(str(tmp_path / "phtoo.jpg")).endswith(f"'phtoo.jpg' in {tmp_path}; did you mean 'photo.jpg'?")
+    assert message(str(tmp_path / "other.png")).endswith("; name a file, a folder, embedded:photos or embedded:digits")
 
 
 def test_empty_folders_and_empty_lists(tmp_path):

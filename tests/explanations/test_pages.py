@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 
 import fringe
 from fringe.explanations import Explanation, explain_images
+from fringe.explanations._pictures import contact_cell
+from fringe.models import load_model
 from fringe.page import decode_maps
 
 QUICK = ("tau=0.05", "steps=8")
@@ -185,4 +187,8 @@ def test_where_the_path_depends_on_the_class_a_page_shows_one_class(tmp_path):
     assert torch.equal(mine, theirs)
     (one,) = document(shown.folder)["classes"]
     assert "; focused with floor 0." in one["advice"]
+    tensors, recipe = shown.load(), load_model("embedded:digits").preprocessing
+    assert tensors["region"].shape == (1, 32, 32)
+    assert (tensors["region"].min(), tensors["region"].max()) == (0, 1)
+    assert (contact_cell(tensors, shown.record, recipe).region == tensors["region"][0].numpy()).all()
     assert shown.record["diagnostics"]["focus_found"] == 1.0

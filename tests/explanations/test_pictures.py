@@ -94,4 +94,5 @@ def test_a_large_image_is_made_smaller_for_the_sheet_without_losing_a_pixel_of_i
     assert np.argwhere(cell.values.sum(0)).tolist() == [[350, 301]]
     assert cell.image[549, 400].tolist() == [0.5] * 3  # the last square holds two pixels of the image
     assert cell.pixel == 2
+    assert cell.region is None
     assert cell.prediction.text() == "class 3 · 50.0%, explained: one"

@@ -125,7 +125,7 @@ def test_an_image_that_cannot_be_read_is_missing_and_counts(folder):
 def test_nothing_to_draw_from(tmp_path):
     with pytest.raises(InputError, match=r"data: folder .* holds no images"):
         sample_images([str(tmp_path)], 1, 0)
-    with pytest.raises(InputError, match=r"data: .* is neither a file, a folder"):
+    with pytest.raises(InputError, match=r"data: .*absent' was not found: there is no file or folder 'absent' in "):
         sample_images([str(tmp_path / "absent")], 1, 0)
     write(tmp_path, "a.png", b"")
     write(tmp_path, "b.png", b"")

@@ -292,6 +292,28 @@ class TestAnimation:
         right = [frame[30:250, frame.shape[1] // 2 + 10 : -20] for frame in frames]
         assert np.abs(right[-1] - right[0]).mean() > 3  # the map grows
 
+    def test_the_outline_of_a_focus_lies_over_both_pictures(self):
+        """A square of a quarter of the image: its sides are dark in each frame, and were not without a focus."""
+        weights = torch.zeros(2, 1, 8, 8)
+        weights[0, :, 2:6, 2:6] = 1.0
+        plain = explained()
+        for number in range(2):
+            changed = []
+            for result in (plain, dataclasses.replace(plain, region=weights)):
+                frames = _render.animation(Document.of(page_document(result, number)))
+                with Image.open(io.BytesIO(frames)) as image:
+                    changed.append(np.asarray(image.convert("L"), np.float64))
+            unlike = np.abs(changed[1] - changed[0]) > 60
+            sides = [unlike[:, : unlike.shape[1] // 2], unlike[:, unlike.shape[1] // 2 :]]
+            for side in sides:
+                rows, columns = np.nonzero(side)
+                if number:  # this image has none
+                    assert not len(rows)
+                else:  # 256 pixels for eight, half a pixel beyond the four
+                    assert np.ptp(rows) == pytest.approx(128, abs=12)
+                    assert np.ptp(columns) == pytest.approx(128, abs=12)
+                    assert not side[rows.min() + 20 : rows.max() - 20, columns.min() + 20 : columns.max() - 20].any()
+
     def test_without_a_path_it_is_one_picture(self, tmp_path):
         result = explained(method=fringe.SmoothGrad(samples=3), target="predicted", images=1)
         with Image.open(write_animation(result, tmp_path / "path.webp")) as image:

@@ -199,7 +199,7 @@ def test_an_outline_is_drawn_and_named_only_where_there_is_a_focus(draw):
     image, values, weights = np.full((8, 8), 0.5), np.eye(8), np.eye(8)
     arguments = (image, values) if draw is overlay else (values,)
     plain, focused = draw(*arguments, title="t"), draw(*arguments, title="t", region=weights)
-    assert "Outline: where the path moves freely." in caption(focused)
+    assert "Outline: the focus." in caption(focused)
     assert "Outline" not in caption(plain)
     lines = [len(c.get_segments()) for c in focused.axes[0].collections if isinstance(c, LineCollection)]
     assert lines == [len(region_outline(weights))] * 2

@@ -39,6 +39,15 @@ def test_the_caption_says_what_the_three_pictures_are_and_that_large_maps_are_av
     assert "Red speaks for the class, blue against it; averaged over about 6 × 6 pixels for display." in large
 
 
+def test_the_outline_of_a_focus_is_drawn_over_every_picture_of_its_item():
+    plain = items(2)
+    focused = [dataclasses.replace(plain[0], region=np.eye(9)), plain[1]]
+    lines = [[len(axes.collections) for axes in contact_sheet(given).axes] for given in (plain, focused)]
+    assert (np.subtract(lines[1], lines[0]) == [2, 2, 2, 0, 0, 0]).all()  # dark, with a light border
+    assert "Outline: the focus." in caption(contact_sheet(focused))
+    assert "Outline" not in caption(contact_sheet(plain))
+
+
 @pytest.mark.parametrize("explained", ["", "quite another class " * 9])
 def test_a_long_name_of_a_class_does_not_hide_its_probability(explained):
     item = SheetItem(

@@ -27,11 +27,17 @@ from fringe.data import PHOTOS, SOURCE, find_inputs, open_image
 from fringe.errors import FringeError, ImageError, InputError, is_machine_error
 from fringe.evaluation import Comparison, compare, tidy
 from fringe.explanations import explain
+from fringe.metrics import ROAD, Insertion, Metric, SignedInsertion
 from fringe.models import EFFICIENTNET, LoadedModel, load_model, resolve_device
 from fringe.page import page_document, render_page
 
-#: Scores of a comparison.
-METRICS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
+#: Scores of a comparison: the two that tell methods from controls on photographs, also with so few steps, and the most
+#: common one, which does not (docs/results/validity.md). The page says what each can tell (app.html.j2).
+METRICS: Mapping[str, Metric] = {
+    "road": ROAD(shares=(0.1, 0.3, 0.5)),
+    "signed_insertion": SignedInsertion(steps=16),
+    "insertion": Insertion(steps=16),
+}
 #: Pixels of a model's input, after its preprocessing.
 MAX_INPUT_PIXELS = 1_500_000
 #: Number of offered samples.

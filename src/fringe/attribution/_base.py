@@ -166,7 +166,8 @@ class Attribution(Views):
         context: The inputs as a person reads them; :func:`fringe.explain` adds it.
         class_verdicts: Verdict and advice of each of K classes (B, K); empty for one class per image.
         contrast: Classes (B,) whose score is subtracted from that of the target, if the call named any.
-        region: Weights (B, 1, H, W) of a focus, of images: 1 where the path moves freely, 0 for an unfocused path.
+        region: Weights (B, 1, H, W) of the focus, of images: 1 where the path moves freely, 0 for an unfocused path; of
+            ``located:METHOD`` what the map was multiplied by.
         parts: Names and shapes of the explained tensors, if the inputs were a tuple or a dictionary; ``maps`` has the
             map of each.
     """

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fringe._text import counted
 from fringe.attribution._base import Attribution, Attributor
-from fringe.attribution._cam import Focus, FocusFloor, FocusLayer, Region, length_ratio, read_focus
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
+from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, FocusLayer, length_ratio, read_focus
 from fringe.attribution._integrate import PathIntegral, integrate
 from fringe.attribution._quadrature import Quadrature, Rule, SegmentTerms
 from fringe.errors import InputError, require, require_choice
@@ -347,7 +347,7 @@ class FRInGe(Attributor):
         steps = path.limit(self.steps or self._most_steps)
         products = {"natural": 1 + 2 * self.cg_iterations, "geodesic": path.step.fisher_rank}.get(self.solve, 1)
         # and a forward pass, the score's gradient, the length of the step
-        return steps * (3 + products) + self._region.planned_passes
+        return steps * (3 + products) + self._focused.planned_passes
 
     def jvp_use(self, problem: Problem) -> JVPUse:
         path = self.fitted(problem).path(1)
@@ -369,11 +369,11 @@ class FRInGe(Attributor):
             return fitted.attribute(problem)
         # the control's work is to smooth the image, and not to come near the reference
         enough = ("short", "stalled") if self.solve == "diffusion" else ()
-        return self._region.explain(problem, self._walk, ("ok", "at_reference", *enough))
+        return self._focused.explain(problem, self._walk, ("ok", "at_reference", *enough))
 
     @property
-    def _region(self) -> Region:
-        return Region(self.focus, self.focus_floor, self.focus_layer)
+    def _focused(self) -> FocusedPaths:
+        return FocusedPaths(self.focus, self.focus_floor, self.focus_layer)
 
     def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
         """The maps of paths in coordinates with this ``scale``, which broadcasts to (B, *S); None: 1."""

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter
-from fringe.attribution._cam import Focus, FocusFloor, FocusLayer, Region, length_ratio, read_focus
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_diagnostics
+from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, FocusLayer, length_ratio, read_focus
 from fringe.attribution._integrate import NodeTerms, WeightFn, integrate, iter_batches
 from fringe.attribution._quadrature import NodeRule, Quadrature, SegmentTerms, quadrature_nodes
 from fringe.errors import require
@@ -58,15 +58,15 @@ class IntegratedGradients(PathAttributor):
         return NodeTerms(line, problem)
 
     @property
-    def _region(self) -> Region:
-        return Region(self.focus, self.focus_floor, self.focus_layer)
+    def _focused(self) -> FocusedPaths:
+        return FocusedPaths(self.focus, self.focus_floor, self.focus_layer)
 
     @property
     def planned_passes(self) -> float:
-        return 2 * self.steps + self._region.planned_passes
+        return 2 * self.steps + self._focused.planned_passes
 
     def attribute(self, problem: Problem) -> Attribution:
-        return self._region.explain(problem, self._walk, ("ok",))
+        return self._focused.explain(problem, self._walk, ("ok",))
 
     def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
         if scale is None:

@@ -298,12 +298,22 @@ class Incomplete(Modifier):
         return self.of.planned_passes
 
     def _result(
-        self, inner: Attribution, values: Tensor, problem: Problem, numbers: Mapping[str, Tensor]
+        self,
+        inner: Attribution,
+        problem: Problem,
+        values: Tensor,
+        numbers: Mapping[str, Tensor],
+        region: Tensor | None = None,
     ) -> Attribution:
         hides = f"; it hides {self.hides}" if self.hides else ""
         why = f"not complete: the sum of a map of {self.label} is no change of the score{hides}"
         made = gradient_attribution(self, values, problem, {**inner.diagnostics, **numbers}, why)
-        return with_verdicts(made, inner, self.of.label)
+        shown = inner.region if region is None or values.dim() != 4 else region.to(values.dtype)
+        return dataclasses.replace(with_verdicts(made, inner, self.of.label), region=shown)
+
+
+#: The new maps (B, *S), numbers (B,) about them, and weights (B, 1, *space) of the region that they are multiplied by.
+Changed = tuple[Tensor, Mapping[str, Tensor], Tensor | None]
 
 
 class Reweighted(Incomplete):
@@ -326,12 +336,11 @@ class Reweighted(Incomplete):
         Returns:
             The new maps, with the diagnostics of the old ones.
         """
-        values, numbers = self._changed(inner.values, problem)
-        return self._result(inner, values, problem, numbers)
+        return self._result(inner, problem, *self._changed(inner.values, problem))
 
     @abstractmethod
-    def _changed(self, maps: Tensor, problem: Problem) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The new maps (B, *S), and numbers (B,) about them."""
+    def _changed(self, maps: Tensor, problem: Problem) -> Changed:
+        """Make the new maps."""
 
 
 @dataclass(frozen=True)
@@ -363,9 +372,10 @@ class Located(Reweighted):
             raise InputError(message, argument="model", hint=f"use {self.of.label} as it is")
         return upsample(cam_weights(*activations_and_gradients(problem, layer)), problem.inputs.shape[2:])[:, 0]
 
-    def _changed(self, maps: Tensor, problem: Problem) -> tuple[Tensor, Mapping[str, Tensor]]:
-        values = self._region(problem) * maps
-        return values, {"hidden_share": _lost(maps.sum(1).abs(), values.sum(1).abs())}
+    def _changed(self, maps: Tensor, problem: Problem) -> Changed:
+        region = self._region(problem)
+        values = region * maps
+        return values, {"hidden_share": _lost(maps.sum(1).abs(), values.sum(1).abs())}, region
 
 
 @dataclass(frozen=True)
@@ -414,7 +424,7 @@ class CentrePrior(Reweighted):
     def fits(self, problem: Problem) -> bool:
         return problem.structure != "none"
 
-    def _changed(self, maps: Tensor, problem: Problem) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def _changed(self, maps: Tensor, problem: Problem) -> Changed:
         if not self.fits(problem):
             shape = tuple(problem.inputs.shape)
             raise InputError(f"got shape {shape}, expected axes in space, which have a centre", argument="inputs")
@@ -422,7 +432,7 @@ class CentrePrior(Reweighted):
         for side in problem.inputs.shape[2:]:
             away = (torch.arange(side, dtype=maps.dtype, device=maps.device) - (side - 1) / 2) / (self.width * side)
             weights = weights[..., None] * (-away.square() / 2).exp()
-        return maps * weights, {}
+        return maps * weights, {}, None
 
 
 @dataclass(frozen=True)
@@ -442,8 +452,8 @@ class Power(Reweighted):
 
     exponent: Annotated[Positive, Search(0.5, 3.0, log=True), Doc("power of each entry")] = 1.5
 
-    def _changed(self, maps: Tensor, problem: Problem) -> tuple[Tensor, Mapping[str, Tensor]]:
-        return maps.sign() * maps.abs() ** self.exponent, {}
+    def _changed(self, maps: Tensor, problem: Problem) -> Changed:
+        return maps.sign() * maps.abs() ** self.exponent, {}, None
 
 
 @dataclass(frozen=True)
@@ -489,7 +499,7 @@ class Competing(Incomplete):
             each = [self.of.attribute(dataclasses.replace(quiet, target=other)).values for other in others.T]
             rivals = torch.stack(each).amax(0)
         hidden = _lost(inner.values.relu(), (inner.values - rivals.relu()).relu())
-        return self._result(inner, inner.values - rivals, problem, {"hidden_share": hidden})
+        return self._result(inner, problem, inner.values - rivals, {"hidden_share": hidden})
 
 
 def _lost(before: Tensor, after: Tensor) -> Tensor:

@@ -163,7 +163,7 @@ def setting_title(record: Mapping[str, Any]) -> str:
         setting = f"{source}, {network}"
     elif preset is not None:
         version = ".".join(fringe.__version__.split(".")[:2])
-        setting = f"{(preset or 'default').replace('_', ' ')} of {version}"
+        setting = f"{f'preset {preset}' if preset else 'default'} of {version}".replace("_", " ")
     return f"{method_title(label)}, {setting}"
 
 
@@ -293,14 +293,14 @@ class Views:
         return drawings[name](subject, ax)
 
     def focus_weights(self, row: int, column: int = 0) -> Any:
-        """Return where the path of an image moves freely.
+        """Return the focus of an image: where its path moves freely, or what its map was multiplied by.
 
         Args:
             row: Number of the image.
             column: Number of the class among those that are explained.
 
         Returns:
-            An array (H, W) of weights from 0 to 1; None if the path has no focus.
+            An array (H, W) of weights from 0 to 1; None if there is no focus.
         """
         if self.region is None:
             return None

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import stat
@@ -37,6 +38,8 @@ _LABEL = re.compile(r"([0-9]{1,5})_")
 _UNSAFE = re.compile(r"[^\w.-]")
 _ID_BYTES = 120  # leaves space for a suffix within the 255 bytes of a file name
 _BLACK = (0, 0, 0)
+#: Names of a folder among which one is looked for that resembles a mistyped one.
+_NAMES = 1000
 
 #: Receives the file, folder or argument that cannot be used, and why.
 OnError = Callable[[str, ImageError], None]
@@ -143,8 +146,13 @@ def _expand(argument: str, report: OnError) -> Iterator[ImageRef]:
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
         if os.path.islink(path):
             raise ImageError(f"{argument!r} is a symbolic link that leads to nothing") from error
-        near = did_you_mean(argument, [SOURCE, PHOTOS], cutoff=0.8)
-        raise ImageError(f"{argument!r} is neither a file, a folder, {PHOTOS} nor {SOURCE}", hint=near) from error
+        parent, beside = path.absolute().parent, list[str]()
+        with contextlib.suppress(OSError):
+            beside = [one.name for one in itertools.islice(parent.iterdir(), _NAMES)]
+        near = did_you_mean(argument, [SOURCE, PHOTOS], cutoff=0.8) or did_you_mean(path.name, beside, cutoff=0.8)
+        absent = f"no file or folder {path.name!r} in {parent}" if os.path.isdir(parent) else f"no folder {parent}"
+        hint = near or f"name a file, a folder, {PHOTOS} or {SOURCE}"
+        raise ImageError(f"{argument!r} was not found: there is {absent}", hint=hint) from error
     except OSError as error:  # a loop of links, a parent folder without permission, a failing disk
         raise ImageError(f"{argument!r} cannot be reached ({error.strerror})") from error
     yield from map(_file_ref, _images_below(path, report) if folder else [path])

@@ -82,7 +82,8 @@ class Explanation:
     reused: bool
 
     def load(self) -> dict[str, Tensor]:
-        """Read the attribution ``values`` and the model's ``input``, each (C, H, W)."""
+        """Read the attribution ``values`` and the model's ``input``, each (C, H, W); with a focus also ``region``, its
+        weights (1, H, W)."""
         return load(read_regular(self.folder / MAP, MAPS_BYTES))
 
 

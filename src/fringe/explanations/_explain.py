@@ -368,6 +368,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
         def fill(folder: Path) -> None:
             tensors = {"values": result.values[row].contiguous(), "input": item.x.contiguous()}
+            focus = result.focus_weights(row)
+            tensors |= {} if focus is None else {"region": torch.from_numpy(focus)[None]}
             (folder / MAP).write_bytes(save(tensors))  # the errors of save_file have no number
             if self.spec.figures:
                 from fringe.explanations._pictures import draw_pictures, write_pages
@@ -376,7 +378,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 write_pages(folder, several, row, record)
 
         try:
-            sealed = self.folder.write(item.ref.id, record, fill)
+            stored = self.folder.write(item.ref.id, record, fill)
         except InputError as error:
             return Failure.of(item.ref, error)
         except OSError as error:
@@ -385,7 +387,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 raise reason from error
             return Failure.of(item.ref, f"cannot write {error.filename!r} ({error.strerror})")
         self.done += 1  # here, not where the batch is given to the caller: an interrupt may come before
-        return Explanation(self.folder.result_path(item.ref.id), sealed, reused=False)
+        return Explanation(self.folder.result_path(item.ref.id), stored, reused=False)
 
     # The files of the run
 

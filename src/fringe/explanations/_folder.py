@@ -115,10 +115,10 @@ class ResultFolder:
                 fill(partial)
                 content = {**record, "files": {path.name: sha256_of(path, MAPS_BYTES) for path in partial.iterdir()}}
                 content = json.loads(to_json(content))
-                sealed = {**content, "checksum": digest(content)}
-                (partial / EXPLANATION).write_text(to_json(sealed), encoding="utf-8")
+                stored = {**content, "checksum": digest(content)}
+                (partial / EXPLANATION).write_text(to_json(stored), encoding="utf-8")
                 self._replace(final, partial, old)
-                return sealed
+                return stored
             finally:
                 _remove(partial)
                 _remove(old)

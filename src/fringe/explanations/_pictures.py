@@ -60,15 +60,16 @@ def prediction_of(record: Mapping[str, Any]) -> Prediction:
 def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recipe: Preprocessing) -> SheetItem:
     """An image of the contact sheet; very large ones are averaged over squares to save memory."""
     pixel = max(1, max(tensors["input"].shape[1:]) // _THUMBNAIL)
-    x, values = (avg_pool2d(tensors[name].cpu(), pixel, ceil_mode=True) for name in ("input", "values"))
+    small = {name: avg_pool2d(one.cpu(), pixel, ceil_mode=True) for name, one in tensors.items()}
     return SheetItem(
-        image=to_image(x, recipe),
-        values=values.numpy(),
+        image=to_image(small["input"], recipe),
+        values=small["values"].numpy(),
         name=record["id"],
         prediction=prediction_of(record),
         verdict=record["verdict"],
         tone=tone_of(record["verdict"]),
         pixel=pixel,
+        region=small["region"][0].numpy() if "region" in small else None,
     )
 
 

@@ -63,7 +63,7 @@ def animation(document: Document) -> bytes:
     for step, snapshot in enumerate(document.snapshots):
         share = min(_strength(maps[step]) / strongest, 1.0)
         overlay = _overlay(start, maps[step], share, (document.width / pool, document.height / pool))
-        frames.append(_frame(document, step, [_picture(snapshot.image), overlay]))
+        frames.append(_frame(document, step, [_outlined(document, one) for one in (_picture(snapshot.image), overlay)]))
     out = io.BytesIO()
     durations = [FRAME] * (len(frames) - 1) + [LAST]
     frames[0].save(
@@ -130,6 +130,16 @@ def _fitted(
 def _picture(data: str) -> Image.Image:
     with Image.open(io.BytesIO(base64.b64decode(data))) as image:
         return _resized(image.convert("RGB"), SIDE)
+
+
+def _outlined(document: Document, image: Image.Image) -> Image.Image:
+    """The image with the outline of the focus: dark, with a light border."""
+    draw, scale = ImageDraw.Draw(image), image.width / document.width
+    for line in document.region.split("Z")[:-1]:
+        points = [tuple(scale * float(number) for number in point.split()) for point in line[1:].split("L")]
+        for colour, width in (("white", 5), (INK, 2)):
+            draw.line(points, colour, width, "curve")
+    return image
 
 
 def _resized(image: Image.Image, side: int) -> Image.Image:

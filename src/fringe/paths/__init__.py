@@ -17,7 +17,7 @@ from fringe.paths._base import (
     fisher_rao_step,
 )
 from fringe.paths._fisher_rao import ENOUGH, Bound, FisherRaoPath, FisherRaoTracking, TrustRegion, Until, Waypoint
-from fringe.paths._geodesic import (
+from fringe.paths._fitted import (
     AuthorsEnergy,
     AuthorsSVI,
     GradientNorm,

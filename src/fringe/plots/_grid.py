@@ -263,7 +263,8 @@ _TONES = {"checked": "#0b5688", "fair": "#8a5300", "bad": "#a8321a", "plain": st
 class SheetItem:
     """One input of a contact sheet: its image (H, W, 1 or 3) in [0, 1], the attribution (C, H, W), the prediction, and
     the verdict with its tone, of ``_TONES``. Where the image was made smaller, ``pixel`` is how many
-    pixels of the input lie along the side of one of it."""
+    pixels of the input lie along the side of one of it. ``region``: weights (H, W) of a focus, whose outline is drawn.
+    """
 
     image: NDArray[Any]
     values: NDArray[Any]
@@ -272,6 +273,7 @@ class SheetItem:
     verdict: str
     tone: str
     pixel: int = 1
+    region: NDArray[Any] | None = None
 
 
 def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: styles.Canvas | None = None) -> Figure:
@@ -284,6 +286,7 @@ def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: styles.Can
     first = "From left to right: the input; where the evidence lies, for or against the class (bright); its sign."
     largest = max(item.pixel * max(item.image.shape[:2]) for item in items)
     caption = [first, *maps.signed_caption((largest, largest), outlined=True)]
+    caption[-1] += maps.REGION_WORDS if any(item.region is not None for item in items) else ""
     height = _SHEET_TILE * styles.clipped_aspect(*items[0].image.shape[:2]) + _WORDS
     size = (columns * 3.1 * _SHEET_TILE, rows * height)
     panel = styles.open_panel(*size, title=title, caption=caption, ax=ax)
@@ -366,6 +369,7 @@ def _draw_item(part: styles.Panel, item: SheetItem) -> Axes:
     maps.draw_outline(tiles[2], item.image, plane.shape)
     for axes in tiles:
         styles.image_frame(axes)
+        maps.draw_region(axes, item.region)
     maps.annotate_empty(tiles[2], plane)
     across = part.bbox.width / part.dpi
     letters = int(across / styles.LETTER)

@@ -39,7 +39,7 @@ SIGNED_SMOOTHING = 90
 LONG_SIDE = 640
 #: The weight of a focus at its outline, which is half of the largest, and what a caption says of it.
 REGION_LEVEL = 0.5
-REGION_WORDS = " Outline: where the path moves freely."
+REGION_WORDS = " Outline: the focus."
 #: Weights of red, green and blue in a grey value.
 GREY = np.array([0.299, 0.587, 0.114])
 #: Inches of the longer side of a picture with a title, of a colour bar with its words, and of the narrowest picture.

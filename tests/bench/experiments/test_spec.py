@@ -247,7 +247,10 @@ def test_models_need_labels_where_their_architecture_is_one():
         ({"target": "-1"}, "target: got '-1'"),
         ({"score": "logits"}, "score: got 'logits', expected one of logit"),
         ({"exif": "turn"}, "exif: got 'turn', expected one of transpose, ignore"),
-        ({"references": "/nowhere"}, "references: '/nowhere' is neither a file, a folder"),
+        (
+            {"references": "/nowhere"},
+            "references: '/nowhere' was not found: there is no file or folder 'nowhere' in /",
+        ),
         ({"model": "torchvision:resnet18"}, "data: none given; name a folder of images"),
         ({"data": "/"}, "model: none given; name the network that these images are for"),
         ({"preset": "/nowhere.json"}, "preset: /nowhere.json cannot be read"),

@@ -121,7 +121,7 @@ def test_the_study_runs_goes_on_and_its_table_has_the_differences_at_one_budget(
     assert "## Quality at equal price" in text
     assert "the others differences to ig at the same budget" in text
     assert (folder / "figures" / "budget-1.png").stat().st_size > 10_000
-    assert "FRInGe, preview of" in text  # the settings of the report name each
+    assert "FRInGe, preset preview of" in text  # the settings of the report name each
 
     results = read_results(Store(tmp_path, create=False), "budget")
     assert results.methods("digits") == ("ig_x1", "ig_x2", "smooth_ig_x1", "smooth_ig_x2", "preview")  # no control

@@ -5,7 +5,7 @@ import torch
 
 from fringe import FRInGe, InputError, attribute
 from fringe.attribution import get_method
-from fringe.attribution._cam import Region
+from fringe.attribution._focus import FocusedPaths
 from fringe.baselines import InputSpace
 from fringe.bench.scenes import SCENES, get_scene
 from fringe.classifier import Classifier
@@ -75,22 +75,23 @@ def test_the_texture_draws_the_class_activation_map_and_the_mark_decides():
     assert found.diagnostics["hidden_share"].min() > 0.9  # the mark is nearly gone, which the diagnostics tell
 
 
-class AlsoTheTexture(torch.nn.Module):
-    """The network of the scene, whose texture adds 2.25 to the logit, where the mark adds 6."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network = network
-
-    def forward(self, x):
-        blue = 4 * self.network.test(x)[:, 1].relu().mean((1, 2))
-        return self.network(x) + torch.stack([0 * blue, blue], 1)
+def test_a_weak_texture_adds_its_share_past_the_last_layer():
+    """The closed form of each pixel: 6 / 4 on the mark, 2.25 / 144 on the texture, which the mark may cover."""
+    network, context = prepared("fooled_cam:weak_texture")
+    x, truth = context.problem.inputs, context.truth
+    exact = 1.5 * truth + 2.25 / 144 * (x[:, 2] == 1)
+    torch.testing.assert_close(network.module(x)[:, 1], exact.sum((1, 2)))
+    torch.testing.assert_close(maps_of(context, "ig").sum(1), exact, rtol=0.05, atol=1e-6)
+    assert network.module(torch.where(exact[:, None] > 0, torch.zeros_like(x), x)).abs().max() == 0
+    layer = network.module.last.register_forward_hook(lambda _, __, seen: torch.zeros_like(seen))
+    torch.testing.assert_close(network.module(x)[:, 1], (exact - 1.5 * truth).sum((1, 2)))
+    layer.remove()
 
 
 def test_the_rising_floor_keeps_the_mark_that_a_fixed_floor_hides():
     """Shares of the mark: .95 to .97 without a focus, .06 to .08 on the texture alone, .82 to .85 with the ladder."""
-    network, context = prepared("fooled_cam")
-    module, x = AlsoTheTexture(network.module).eval(), context.problem.inputs
+    network, context = prepared("fooled_cam:weak_texture")
+    module, x = network.module, context.problem.inputs
     method = FRInGe(focus="cam", focus_floor=0.0)
 
     def on_the_mark(values):
@@ -100,7 +101,7 @@ def test_the_rising_floor_keeps_the_mark_that_a_fixed_floor_hides():
     plain, rising = (attribute(module, x, method=which, target=1) for which in (FRInGe(), method))
     problem = Problem.of(Classifier(module), x, target=1)
     with problem.model.session(x.device):
-        weights = Region("cam", 0.0, "auto").weights(problem)
+        weights = FocusedPaths("cam", 0.0, "auto").weights(problem)
         fixed = method._walk(problem, weights)  # with the floor zero alone
     assert on_the_mark(plain.values).min() > 0.94
     assert on_the_mark(fixed.values).max() < 0.1

@@ -1,9 +1,9 @@
 """Networks with weights set by hand: what they use is known without training and without a condition."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from fringe.bench.scenes._base import Example, Scene
 from fringe.data import ImageRef
 from fringe.errors import require
 from fringe.models import LoadedModel, Preprocessing, state_digest
-from fringe.settings import Doc, PositiveInt
+from fringe.settings import Doc, NotNegative, PositiveInt
 
 #: Pixels in [0, 1] as they are.
 _UNIT = Preprocessing(resize=None, crop=None, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
@@ -124,15 +124,21 @@ class FooledCAM(_Designed):
     The activations of the texture are large and the gradient there is exactly zero: Grad-CAM weighs a channel by its
     mean gradient, which is that of the other places, and lies on the texture. A map times such an activation map keeps
     a fiftieth of the mark, and a path that is kept in that region cannot move it.
+
+    So a map of gradients lies on the mark alone, and so does its product with any region: the share on the mark does
+    not show what a region hides. With the preset ``weak_texture`` it does: there the whole texture adds 2.25 to the
+    logit, and the mark 6.
     """
 
     name: ClassVar[str] = "fooled_cam"
     title: ClassVar[str] = "Fooled class activation map"
     source: ClassVar[str] = "ours; after Draelos and Carin 2020"
     answer: ClassVar[str] = "the weights are set so that the logit counts red pixels, and a gate closes on the texture"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"weak_texture": {"texture_logit": 2.25}}
 
     side: Annotated[PositiveInt, Doc("side of the mark", "pixels")] = 2
     texture: Annotated[PositiveInt, Doc("side of the texture", "pixels")] = 12
+    texture_logit: Annotated[NotNegative, Doc("what the whole texture adds to the logit; the mark adds 6")] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,7 +147,7 @@ class FooledCAM(_Designed):
 
     def network(self, number: int, model: LoadedModel | None, images: Sequence[ImageRef]) -> LoadedModel:
         """Make the network; see :meth:`Scene.network`."""
-        return _loaded(self.name, GatedNetwork(6.0 / self.side**2))
+        return _loaded(self.name, GatedNetwork(6.0 / self.side**2, self.texture_logit / self.texture**2))
 
     def _marks(self, rng: KeyedGenerator, number: int) -> list[tuple[tuple[float, float, float], Tensor]]:
         row, column = rng.integers(f"mark {number}", self.size - self.side + 1, 2)
@@ -158,9 +164,10 @@ class GatedNetwork(nn.Module):
     With the tests r and b of a pixel for red and blue, as in :class:`ColourNetwork`, and g, which sees a weaker blue,
     the last layer has the activations ``r / 50 + b`` and ``g``; the logit is the sum of ``50 (r / 50 + b)
     relu(1 - 10 g)`` times ``scale``. Where b is positive, the gate is closed, on every way to the texture from black.
+    Past the last layer each b adds ``texture`` times itself.
     """
 
-    def __init__(self, scale: float):
+    def __init__(self, scale: float, texture: float = 0.0):
         super().__init__()
         self.test, self.last = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 2, 1, bias=False)
         with torch.no_grad():
@@ -168,16 +175,18 @@ class GatedNetwork(nn.Module):
             self.test.weight.copy_((4 * colours - 2)[:, :, None, None])
             self.test.bias.copy_(torch.tensor([-1.0, -1.0, -0.2]))  # pyright: ignore[reportOptionalMemberAccess]
             self.last.weight.copy_(torch.tensor([[0.02, 1.0, 0.0], [0.0, 0.0, 1.0]])[:, :, None, None])
-        self.scale = scale
+        self.scale, self.texture = scale, texture
         self.eval().requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        seen, blue = self.last(self.test(x).relu()).unbind(1)
+        tests = self.test(x).relu()
+        seen, blue = self.last(tests).unbind(1)
         score = self.scale * 50 * (seen * (1 - 10 * blue).relu()).sum((1, 2))
+        score = score + self.texture * tests[:, 1].sum((1, 2))
         return torch.stack([torch.zeros_like(score), score], 1)
 
     def extra_repr(self) -> str:
-        return f"scale={self.scale}"
+        return f"scale={self.scale}, texture={self.texture}"
 
 
 class ColourNetwork(nn.Module):
