@@ -45,7 +45,8 @@ class _Float64OnHost(TorchFunctionMode):
         wide = any(x.dtype == torch.float64 for x in tensors)
         dtypes = [x for x in leaves if isinstance(x, torch.dtype)]
         on_host = torch.float64 in dtypes or func is Tensor.double or (wide and not (is_move and dtypes))
-        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+        in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        if in_place:
             on_host = not self._is_here(tensors[0].device)
         if on_host:
             call = _each(call, self._to_host)
@@ -53,7 +54,7 @@ class _Float64OnHost(TorchFunctionMode):
             call = _each(call, self._to_device)
         result = func(*call[0], **call[1])
         names_place = any(isinstance(x, (torch.device, str) if is_move else torch.device) for x in leaves)
-        return _each(result, self._back) if wide and not names_place else result
+        return result if in_place or names_place or not wide else _each(result, self._back)
 
     def _is_here(self, place: torch.device | str) -> bool:
         return str(place).partition(":")[0] == self._device.type
