@@ -20,7 +20,7 @@ sys.path[:0] = [str(TESTS / "attribution"), str(TESTS)]
 
 from attribution_toys import LiveBytes  # noqa: E402 (found through the line above)
 
-METHODS = ("ig", "smoothgrad", "fringe", "guided_ig", "gradcam")
+METHODS = ("ig", "smoothgrad", "gradcam", "fringe")
 USUAL = {"batch": 16, "side": 64, "classes": 128, "maps": 1}
 #: The two sizes of each row; the others are the usual ones.
 ROWS = {"batch": (32, 64), "side": (64, 128), "classes": (128, 512), "maps": (32, 128)}
