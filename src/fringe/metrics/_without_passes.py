@@ -102,7 +102,7 @@ class Sparseness(Metric):
 def gini(values: Tensor) -> Tensor:
     """Gini index (B,) of the absolute values of ``values`` (B, *S), in float64; 0 for a row of zeros."""
     a = values.detach().abs().flatten(1)
-    if a.dtype == torch.float32 and a.device.type == "cpu":  # NumPy sorts three times as fast as PyTorch
+    if a.device.type == "cpu" and a.dtype in (torch.float32, torch.float64):  # NumPy sorts faster than PyTorch
         a = torch.from_numpy(np.sort(a.numpy(), axis=1)).double()
     else:
         a = a.double().sort(dim=1).values
