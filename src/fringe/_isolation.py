@@ -23,11 +23,13 @@ def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Gene
     run as they were written). ``.grad`` and hooks are never touched.
     ``mode="keep"`` leaves the training flags alone.
     """
-    devices = [device] if device.type == "cuda" else []
+    devices, kind = ([device], device.type) if device.type in ("cuda", "xpu") else ([], "cuda")
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(torch.random.fork_rng(devices=devices))
+        stack.enter_context(torch.random.fork_rng(devices=devices, device_type=kind))
+        if device.type == "mps":  # which fork_rng does not know
+            stack.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
         if torch.amp.is_autocast_available(device.type):
             stack.enter_context(torch.autocast(device.type, enabled=False))
         # Fused attention has neither forward-mode nor second derivatives; the fast path has no derivatives at all.

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
+from fringe._float64 import float64_on
 from fringe._isolation import Mode, detached, isolated, set_tf32
 from fringe._linear_layers import BackwardLayouts, GradientLayouts
 from fringe._outputs import AnyOutput, ScoreFunction, as_logits, as_score, refuse_independent_labels
@@ -207,7 +208,7 @@ class Network:
         self._depth += 1
         self._checked = False
         try:
-            with isolated(self.module, device, self.mode):
+            with float64_on(device), isolated(self.module, device, self.mode):
                 yield
         finally:
             self._depth -= 1
@@ -318,9 +319,6 @@ class Network:
 
     def _validate_inputs(self, x: Tensor) -> Tensor:
         """Return ``x`` without its graph; refuse a dtype or device that the model's weights do not have."""
-        if x.device.type == "mps":
-            message = "got a tensor on an Apple GPU, which has no float64, in which paths are measured"
-            raise InputError(message, argument="inputs", hint="move the model and the inputs to the CPU")
         if not x.is_floating_point():
             raise InputError(f"got dtype {x.dtype}, expected floating point", argument="inputs", hint=integers_hint(x))
         weight = next((p for p in self.module.parameters() if p.is_floating_point()), None) if self.module else None

@@ -39,6 +39,7 @@ Systems", algorithm 9.1. Five choices differ from a textbook:
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, Protocol, get_args
@@ -91,7 +92,7 @@ class SpectralOperator:
     """``v -> V diag(symbol) V^-1 v`` over the trailing axes of ``v`` (..., *sizes).
 
     ``bases[i]`` is V^-1 ``(N_i, N_i)`` of an axis, with one mode per row, and orthonormal unless ``inverses`` has V;
-    ``symbol`` has shape ``(N_1, …, N_d)``, d <= 2.
+    without ``bases``, V^-1 of each axis is the DCT-II, by FFTs. ``symbol`` has shape ``(N_1, …, N_d)``, d <= 2.
     """
 
     bases: tuple[Tensor, ...]
@@ -104,10 +105,12 @@ class SpectralOperator:
     def to_modes(self, v: Tensor) -> Tensor:
         """Return ``V^-1 v``, the coefficients (..., *sizes) of ``v`` in the eigenbasis; an orthonormal one preserves
         inner products."""
-        return _transformed(v, self.bases)
+        return _transformed(v, self.bases) if self.bases else _on_axes(_cosine_modes, v, self.symbol.dim())
 
     def from_modes(self, coefficients: Tensor) -> Tensor:
         """Return ``V c``, the inverse of :meth:`to_modes`."""
+        if not self.bases:
+            return _on_axes(_from_cosine_modes, coefficients, self.symbol.dim())
         inverses = tuple(basis.mT for basis in self.bases) if self.inverses is None else self.inverses
         return _transformed(coefficients, inverses)
 
@@ -121,6 +124,42 @@ def _transformed(v: Tensor, matrices: tuple[Tensor, ...]) -> Tensor:
             return v @ matrix.mT
         case _:
             return v
+
+
+#: Samples of each axis from which on FFTs take less time than matrix products: measured on a CPU, 1.5 times as fast for
+#: 512 x 512, 2.2 to 2.8 times for 1024 x 1024.
+FFT_FROM = 512
+
+
+def _on_axes(transform: Callable[[Tensor], Tensor], v: Tensor, axes: int) -> Tensor:
+    """``transform``, of the last axis, on each of the last ``axes`` (0, 1 or 2) axes."""
+    v = transform(v) if axes else v
+    return transform(v.mT).mT if axes == 2 else v
+
+
+def _cosine_phases(n: int, like: Tensor) -> Tensor:
+    """``exp(-i pi k / 2n)`` times the norm of mode k, for k = 0 ... n // 2."""
+    k = torch.arange(n // 2 + 1, dtype=torch.float64)
+    norm = torch.full_like(k, math.sqrt(2.0 / n))
+    norm[0] = math.sqrt(1.0 / n)
+    return torch.polar(norm, -0.5 * math.pi / n * k).to(like.device, like.dtype.to_complex())
+
+
+def _cosine_modes(v: Tensor) -> Tensor:
+    """The orthonormal DCT-II of the last axis by one real FFT (J. Makhoul, IEEE Trans. ASSP 28, 1980)."""
+    n = v.shape[-1]
+    modes = torch.fft.rfft(torch.cat((v[..., ::2], v[..., 1::2].flip(-1)), -1)) * _cosine_phases(n, v)
+    return torch.cat((modes.real, -modes.imag[..., 1 : (n + 1) // 2].flip(-1)), -1)
+
+
+def _from_cosine_modes(modes: Tensor) -> Tensor:
+    """The inverse of :func:`_cosine_modes`."""
+    n = modes.shape[-1]
+    mirrored = torch.cat((torch.zeros_like(modes[..., :1]), modes[..., n - n // 2 :].flip(-1)), -1)
+    v = torch.fft.irfft(torch.complex(modes[..., : n // 2 + 1], -mirrored) / _cosine_phases(n, modes), n=n)
+    result = torch.empty_like(v)
+    result[..., ::2], result[..., 1::2] = v[..., : (n + 1) // 2], v[..., (n + 1) // 2 :].flip(-1)
+    return result
 
 
 @dataclass(frozen=True)
@@ -200,6 +239,8 @@ class LaplacianBasis:
 
     def operator(self, symbol: Tensor, like: Tensor) -> SpectralOperator:
         """Return the operator with this symbol, in the dtype and on the device of ``like``."""
+        if self.boundary == "neumann" and self.sizes and min(self.sizes) >= FFT_FROM:
+            return SpectralOperator((), symbol.to(like.device, like.dtype))
         axes = zip(self.frequencies(), self.sizes, strict=True)
         bases, inverses = tuple(_modes(self.boundary, w, n) for w, n in axes), None
         if self.boundary == "reflect":

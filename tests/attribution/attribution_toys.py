@@ -4,6 +4,8 @@ import weakref
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fringe
 import toys
@@ -283,3 +285,21 @@ def off_course(p, p0, alpha):
     angle = torch.arccos(start @ stop)
     due = (torch.sin((1 - alpha) * angle) * start + torch.sin(alpha * angle) * stop) / torch.sin(angle)
     return 2 * torch.arccos(p.sqrt() @ due).item()
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of the tensors made inside it that are alive at once; ``peak``: the most."""
+
+    def __init__(self):
+        super().__init__()
+        self._storages, self.peak = {}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().nbytes() >= 2**10:
+                storage = tensor.untyped_storage()
+                self._storages[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+                self._storages = {k: v for k, v in self._storages.items() if not v[0].expired()}
+                self.peak = max(self.peak, sum(size for _, size in self._storages.values()))
+        return out

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
-from attribution_toys import Smooth, inputs
+from attribution_toys import LiveBytes, Smooth, inputs
 
 import fringe
 from fringe.attribution._base import SEVERITY, Verdict
@@ -28,6 +28,44 @@ def test_a_class_more_costs_one_product_a_point(solve):
         explicit = dataclasses.replace(products, jacobian="explicit", until="budget")
         one, five = (fringe.attribute(model, x, method=explicit, target=t) for t in ("predicted", "top5"))
         assert five.passes.vjp == one.passes.vjp + 4 * 3  # at the end points alone
+
+
+class Strided(torch.nn.Module):
+    """Scores of 60 classes, by a network whose activations are small beside its images."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = torch.nn.Sequential(torch.nn.AvgPool2d(12), torch.nn.Flatten(), torch.nn.Linear(48, 60))
+        self.eval().requires_grad_(False)
+
+    def forward(self, x):
+        return self.body(x).sin()
+
+
+@pytest.mark.parametrize("method", ["ig", "smoothgrad"])
+def test_memory_of_many_classes_is_that_of_a_few_and_of_the_maps(method):
+    """Sixty paths at once need eight times the maps for ig."""
+    x, model = torch.rand(1, 3, 48, 48), Strided()
+    with LiveBytes() as live:
+        found = fringe.attribute(model, x, method=method, target=[list(range(60))], batch_size=8)
+    assert live.peak <= 3.5 * found.values.nbytes
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 100])
+def test_classes_in_parts_have_the_maps_and_the_progress_of_a_whole(size):
+    model, x, seen = Smooth(), inputs(2), []
+    target = torch.tensor([[1, 4, 2], [0, 3, 1]])
+    given = {"method": fringe.SmoothGrad(samples=2), "ids": "ab", "contrast": (target + 1) % 5}
+    whole = fringe.attribute(model, x, target=target, batch_size=6, **given)
+    parts = fringe.attribute(
+        model, x, target=target, batch_size=size, progress=lambda done, total: seen.append(done / total), **given
+    )
+    torch.testing.assert_close(parts.values, whole.values, rtol=1e-9, atol=1e-12)
+    assert parts.verdict == whole.verdict
+    assert parts.class_verdicts == whole.class_verdicts
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
 
 
 def test_a_contrast_is_the_difference_of_two_classes():

@@ -196,7 +196,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, arguments, message):
     [
         (("--data", "/"), "--model: none given; name the network that these images are for"),
         (("--data", "embedded:digits:0:9", "--data", "/"), "--model: none given"),
-        (("--device", "mps"), "--device: an Apple GPU has no float64, in which paths are measured; use the CPU"),
+        (("--device", "mps"), "--device: 'mps' cannot be used here: this machine has cpu"),
         (("--device", "cuda:99"), "--device: 'cuda:99' cannot be used here: this machine has cpu"),
         (("--device", "hpu"), "--device: 'hpu' cannot be used here: this machine has cpu"),
     ],

@@ -4,6 +4,8 @@ Inside :func:`second_device`, ``ELSEWHERE`` is a place like an accelerator: what
 tensor whose device is another one. Every operation is the CPU's own, so results are the same bits; one that mixes the
 two places raises, as it would on an accelerator, but for what an accelerator allows: copies, a CPU tensor without axes
 among operands, CPU indices of a tensor elsewhere. It says nothing of kernels, streams or memory.
+
+``second_device(float64=False)`` refuses float64, as Apple GPUs do, and some of Intel's.
 """
 
 import contextlib
@@ -28,10 +30,13 @@ class Elsewhere(torch.Tensor):
     """A tensor of the second device; its numbers are in ``raw``."""
 
     raw: torch.Tensor
+    float64: ClassVar[bool] = True
     __torch_function__: ClassVar[Any] = torch._C._disabled_torch_function_impl
 
     @staticmethod
     def __new__(cls, raw):
+        if raw.dtype == torch.float64 and not cls.float64:
+            raise TypeError("Cannot convert a tensor to float64 dtype as the device doesn't support float64")
         self = torch.Tensor._make_wrapper_subclass(
             cls,
             raw.shape,
@@ -87,10 +92,14 @@ class _Literals(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def second_device() -> Generator[torch.device]:
+def second_device(*, float64: bool = True) -> Generator[torch.device]:
     """``ELSEWHERE``, which is a device inside the ``with`` block."""
-    with _Literals(), _Operations():
-        yield ELSEWHERE
+    before, Elsewhere.float64 = Elsewhere.float64, float64
+    try:
+        with _Literals(), _Operations():
+            yield ELSEWHERE
+    finally:
+        Elsewhere.float64 = before
 
 
 class Transfers(TorchDispatchMode):

@@ -1,6 +1,7 @@
 """Everything runs where the inputs are: on a device that is not the CPU, with the CPU's own numbers."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,9 +19,10 @@ from fringe.bench.experiments._records import STATUSES
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._tasks import pending_tasks
 from fringe.captum import CaptumAttributor
-from fringe.evaluation._evaluator import CONTROLS
-from fringe.metrics import EndpointKL, Insertion, MaxSensitivity, Sparseness
+from fringe.evaluation._evaluator import CONTROLS, Evaluator, parse_methods
+from fringe.metrics import EndpointKL, EvaluationContext, Insertion, MaxSensitivity, Sparseness, get_metric
 from fringe.models import load_model
+from fringe.paths import Problem
 from fringe.quantus import explain_func
 from fringe.testing import check_attributor, check_metric
 
@@ -103,16 +105,23 @@ def test_it_allows_what_an_accelerator_does():
 # The library on it
 
 
+@pytest.fixture(params=[True, False], ids=["float64", "no_float64"])
+def place(request):
+    """The second device with and without float64."""
+    return partial(second_device, float64=request.param)
+
+
 @pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
-def test_every_method_makes_the_same_maps_there(name, method):
+def test_every_method_makes_the_same_maps_there(place, name, method):
     expected = fringe.attribute(here(), X, method=method, space=SPACE, ids="abc", telemetry=True)
-    with second_device():
+    with place():
         found = fringe.attribute(there(), X.to(ELSEWHERE), method=method, space=sent(SPACE), ids="abc", telemetry=True)
         assert found.values.device == ELSEWHERE
         assert torch.equal(found.values.cpu(), expected.values)
         assert found.verdict == expected.verdict
         assert found.passes == expected.passes
-        assert {column.device for column in found.diagnostics.values()} <= {ELSEWHERE}
+        columns = [c for c in found.diagnostics.values() if Elsewhere.float64 or c.dtype == torch.float32]
+        assert {column.device for column in columns} <= {ELSEWHERE}
         for label, column in expected.diagnostics.items():
             np.testing.assert_allclose(found.diagnostics[label].tolist(), column.tolist(), rtol=1e-14)  # the last bit
 
@@ -157,10 +166,10 @@ def test_other_paths_read_little_back_too(method, back):
 
 
 @pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)
-def test_every_method_keeps_the_contract_there(name, method):
+def test_every_method_keeps_the_contract_there(place, name, method):
     asked = set(fringe.testing.ATTRIBUTOR_CHECKS) - TOUCHING
     known = {check: why for check, why in EXPECTED.get(method, {}).items() if check in TOUCHING}
-    with second_device():
+    with place():
         assert check_attributor(method, device=ELSEWHERE, skip=asked, expected_failures=known)
 
 
@@ -178,9 +187,9 @@ def test_every_method_keeps_the_contract_there(name, method):
     ],
     ids=lambda method: "-".join(map(str, list(method.record().values())[:6])),
 )
-def test_every_part_of_the_method_runs_there(method):
+def test_every_part_of_the_method_runs_there(place, method):
     expected = fringe.attribute(here(), X, method=method)
-    with second_device():
+    with place():
         assert torch.equal(fringe.attribute(there(), X.to(ELSEWHERE), method=method).values.cpu(), expected.values)
 
 
@@ -189,26 +198,46 @@ def test_every_part_of_the_method_runs_there(method):
     [0.5, REFERENCES[:1], "blur:1", "noise:1", "mean", "uniform"],
     ids=["number", "tensor", "blur", "noise", "mean", "uniform"],
 )
-def test_a_baseline_goes_there(baseline):
+def test_a_baseline_goes_there(place, baseline):
     given = {} if isinstance(baseline, str) else {"baseline": baseline}
     method = fringe.IntegratedGradients(steps=3, baseline="zero" if given else baseline)
     expected = fringe.attribute(here(), X, method=method, space=SPACE, ids="abc", **given)
-    with second_device():
+    with place():
         found = fringe.attribute(there(), X.to(ELSEWHERE), method=method, space=sent(SPACE), ids="abc", **given)
         assert torch.equal(found.values.cpu(), expected.values)
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_every_metric_keeps_the_contract_there(name):
-    with second_device():
+def test_every_metric_keeps_the_contract_there(place, name):
+    with place():
         assert check_metric(name, device=ELSEWHERE, skip={"batch_size", "order", "batch_of_one", "repeatable"})
 
 
-def test_methods_are_compared_there():
+def scores(classifier, x, space, truth, name):
+    """The scores of a metric, of maps of Integrated Gradients."""
+    with classifier.session(x.device):
+        problem = Problem.of(classifier, x, rng=KeyedGenerator(0), domain=space, ids=("a", "b", "c"))
+        candidates = parse_methods([fringe.IntegratedGradients(steps=3)], controls=False)
+        evaluator = Evaluator(EvaluationContext(problem, truth), candidates, {name: get_metric(name)}, None)
+        return evaluator.row(candidates[0]).scores[name]
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_gives_the_same_numbers_there(place, name):
+    truth = torch.zeros(3, 8, 8, dtype=torch.bool)
+    truth[:, 2:5, 3:6] = True
+    expected = scores(here(), X, SPACE, truth, name)
+    assert expected.values.isfinite().any() or name in ("pic", "object_balance", "region_completeness")
+    with place():
+        found = scores(there(), X.to(ELSEWHERE), sent(SPACE), truth.to(ELSEWHERE), name)
+        np.testing.assert_allclose(found.values.tolist(), expected.values.tolist(), rtol=1e-12)
+
+
+def test_methods_are_compared_there(place):
     metrics = ["mas_insertion", "deletion", "infidelity", "max_sensitivity"]
     methods = [fringe.IntegratedGradients(steps=4), fringe.SmoothGrad(samples=2)]
     expected = fringe.compare(here(), X, methods, metrics, ids="abc")
-    with second_device():
+    with place():
         found = fringe.compare(there(), X.to(ELSEWHERE), methods, metrics, ids="abc")
         assert len(found.rows) == 2 + len(CONTROLS) + 2  # and those of the map of ig
         for row, other in zip(found.rows, expected.rows, strict=True):
@@ -217,12 +246,12 @@ def test_methods_are_compared_there():
                 np.testing.assert_array_equal(row.scores[metric].values.tolist(), other.scores[metric].values.tolist())
 
 
-def test_noise_is_the_same_there():
-    with second_device():
+def test_noise_is_the_same_there(place):
+    with place():
         assert torch.equal(KeyedGenerator(3).normal("key", X.to(ELSEWHERE)).cpu(), KeyedGenerator(3).normal("key", X))
 
 
-def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu():
+def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu(place):
     plan = Plan(
         name="plan",
         data=("embedded:digits",),
@@ -239,7 +268,7 @@ def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu():
     resolved = resolve(plan)
     units = pending_tasks(resolved.manifest, (), 3)
     expected = [TaskRunner(resolved).perform(unit) for unit in units]
-    with second_device():
+    with place():
         worker = TaskRunner(resolved, device=ELSEWHERE.type)
         for unit, other in zip(units, expected, strict=True):
             done = worker.perform(unit)
@@ -248,19 +277,19 @@ def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu():
             assert done.scores.scores == pytest.approx(other.scores.scores, abs=1e-4)
 
 
-def test_the_adapters_work_there():
+def test_the_adapters_work_there(place):
     method = fringe.IntegratedGradients(steps=4)
     expected = fringe.attribute(here(), X, method=method, target=1).values
-    with second_device():
+    with place():
         attributor = CaptumAttributor(there().model, method)
         maps, delta = attributor.attribute(X.to(ELSEWHERE), target=1, return_convergence_delta=True)
         assert torch.equal(maps.cpu(), expected)
-        assert delta.device == ELSEWHERE
+        assert delta.device == ELSEWHERE or not Elsewhere.float64
         found = explain_func(there().model, X.numpy(), np.array([1, 1, 1]), method=method, device=ELSEWHERE)
         np.testing.assert_array_equal(found, expected.numpy())
 
 
-def test_a_model_is_loaded_there():
-    with second_device():
+def test_a_model_is_loaded_there(place):
+    with place():
         model = load_model("embedded:digits", device=ELSEWHERE)
         assert {weight.device for weight in model.module.parameters()} == {ELSEWHERE}

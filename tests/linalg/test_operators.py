@@ -5,6 +5,7 @@ import pytest
 import torch
 from linalg_toys import EPS, Dense, Identity, symmetric
 
+from fringe import linalg
 from fringe.linalg import LaplacianBasis, SumOperator, add_rows, inner_product
 from toys import normal
 
@@ -101,6 +102,35 @@ def test_bases_are_orthonormal(boundary, n):
     identity = torch.eye(n, dtype=torch.float64)
     assert (basis @ basis.mT - identity).abs().max() <= 10 * n * EPS
     assert (basis.mT @ basis - identity).abs().max() <= 10 * n * EPS
+
+
+@pytest.mark.parametrize("sizes", [(1,), (2,), (3,), (8,), (9,), (64,), (1, 6), (7, 5), (8, 12)])
+def test_cosine_modes_by_ffts_are_those_by_matrices(sizes, monkeypatch):
+    grid = LaplacianBasis(sizes)
+    x = torch.randn(2, *sizes, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    matrices = grid.operator(grid.laplacian() + 1, x)
+    monkeypatch.setattr(linalg, "FFT_FROM", 1)
+    ffts = grid.operator(grid.laplacian() + 1, x)
+    assert matrices.bases
+    assert not ffts.bases
+    modes = matrices.to_modes(x)
+    assert (ffts.to_modes(x) - modes).abs().max() <= 100 * sum(sizes) * EPS
+    assert (ffts.from_modes(modes) - x).abs().max() <= 100 * sum(sizes) * EPS
+    assert (ffts.matvec(x) - matrices.matvec(x)).abs().max() <= 1000 * sum(sizes) * EPS
+
+
+@pytest.mark.parametrize(
+    ("sizes", "boundary", "by_ffts"),
+    [
+        ((511, 700), "neumann", False),
+        ((512, 700), "neumann", True),
+        ((600,), "neumann", True),
+        ((512, 700), "dirichlet", False),
+    ],
+)
+def test_long_axes_take_ffts_where_the_modes_are_cosines(sizes, boundary, by_ffts):
+    operator = LaplacianBasis(sizes, boundary).operator(torch.ones(sizes), torch.zeros(1))
+    assert (operator.bases == ()) == by_ffts
 
 
 @pytest.mark.parametrize("boundary", ALL)

@@ -56,6 +56,12 @@ def test_laws(values, random):
         assert index(*values, 0.0) == pytest.approx(1 - (1 - expected) * n / (n + 1), abs=1e-12)
 
 
+def test_single_precision_gives_the_numbers_of_double_precision():
+    a = normal(4, 3, 16, 16, seed=3).float()
+    a[0, 0] = 0.0
+    assert torch.equal(gini(a), gini(a.double()))
+
+
 def test_maps_of_tiny_norm_in_single_precision_are_scored_alike():
     a = normal(2, 3, 8, 8)
     torch.testing.assert_close(gini((1e-30 * a).float()), gini(a), rtol=1e-6, atol=0)

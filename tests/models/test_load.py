@@ -15,6 +15,7 @@ from torch import nn
 import fringe
 from fringe._names import split_label
 from fringe.models import LOADERS, LoadedModel, ModelError, Preprocessing, load_model
+from fringe.models._load import devices
 
 UNIT = Preprocessing.parse("unit,channels=1")
 
@@ -117,6 +118,12 @@ def test_the_devices_that_there_are_stand_beside_one_that_is_not(device):
     assert text.startswith(f"device: {device!r} cannot be used here")
     assert ": this machine has cpu" in text
     assert len(text) < 200
+
+
+def test_apple_gpus_are_among_the_devices(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert devices()[0] == "cpu"
+    assert devices()[-1] == "mps"
 
 
 def test_a_python_file_is_not_run_without_trust(tmp_path):

@@ -204,10 +204,7 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
     if problem.target.dim() == 1 or method.many_targets:
         return mark_steps(_made(method, problem), problem)
     batch, classes = problem.target.shape
-    each = problem.select(problem.every_row.repeat_interleave(classes))
-    contrast = None if problem.contrast is None else problem.contrast.flatten()
-    result = _made(method, dataclasses.replace(each, target=problem.target.flatten(), contrast=contrast))
-
+    result = _of_each_class(method, problem)
     rows = [range(i, i + classes) for i in range(0, batch * classes, classes)]
     residual: list[float] = result.completeness_residual.tolist()
     worst = [max(row, key=lambda k: (SEVERITY.index(result.verdict[k]), residual[k])) for row in rows]
@@ -219,6 +216,27 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
         class_verdicts=tuple(tuple((result.verdict[k], result.advice[k]) for k in row) for row in rows),
     )
     return mark_steps(several, problem)
+
+
+def _of_each_class(method: Attributor, problem: Problem) -> Attribution:
+    """Maps (B * K, *S) of a method with a path for each class, of as many at once as a pass has: what others need
+    while they wait is several times as large as their maps."""
+    classes, count = problem.target.shape[1], problem.target.numel()
+    size, parts = problem.model.batch_size.on(problem.inputs.device), list[Attribution]()
+    for begin in range(0, count, size):
+        rows = torch.arange(begin, min(begin + size, count), device=problem.inputs.device)
+        target = problem.target.flatten()[rows]
+        contrast = None if problem.contrast is None else problem.contrast.flatten()[rows]
+        progress = problem.progress
+        if progress is not None and size < count:
+            progress = partial(_report_part, progress, begin, len(rows), count)
+        part = problem.select(rows // classes)
+        parts.append(_made(method, dataclasses.replace(part, target=target, contrast=contrast, progress=progress)))
+    return Attribution.concat(parts) if len(parts) > 1 else parts[0]
+
+
+def _report_part(report: Progress, begin: int, rows: int, count: int, done: int, total: int) -> None:
+    report(begin * total + rows * done, count * total)
 
 
 def _made(method: Attributor, problem: Problem) -> Attribution:

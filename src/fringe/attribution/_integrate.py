@@ -229,7 +229,7 @@ class Sums:
         """The integral of each image."""
         terms, problem, images, stats = self.terms, self.terms.problem, self.terms.images, self.stats
         self.counter.reach(self.counter.total)  # paths may end before their planned steps
-        values = self.values if terms.scale is None else self.values * terms.scale
+        values = self.values if terms.scale is None else self.values.mul_(terms.scale)
         maps = values.to(problem.inputs.dtype)
         score, endpoint = self.score, self.endpoint_score
         change = score.double() - endpoint.double()
@@ -290,7 +290,9 @@ def relative_gap(gap: Tensor, change: Tensor) -> Tensor:
 
 def finite_maps(values: Tensor) -> list[bool]:
     """Which maps (B, *S) hold neither NaN nor infinity."""
-    return torch.isfinite(values).flatten(1).all(1).tolist()
+    if values.numel() == 0:
+        return [True] * len(values)
+    return torch.stack(values.flatten(1).aminmax(dim=1)).isfinite().all(0).tolist()  # a copy of the maps is too much
 
 
 # -- the record of paths ----------------------------------------------------------------------------------------------

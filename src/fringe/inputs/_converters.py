@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fringe._arguments import integers_hint
 from fringe._class_names import ClassNames, class_names
+from fringe._float64 import float64_on
 from fringe.attribution import Context, InputKind
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
@@ -83,7 +84,8 @@ class ModelInputs:
 
     def context(self, kind: InputKind, logits: Tensor, ids: Sequence[str] | None = None) -> Context:
         """Build the context of figures from the logits (B, C) of the inputs; one number has no probability."""
-        probabilities = logits.double().softmax(-1) if logits.shape[1] > 1 else torch.full_like(logits, torch.nan)
+        with float64_on(logits.device):
+            probabilities = logits.double().softmax(-1) if logits.shape[1] > 1 else torch.full_like(logits, torch.nan)
         return Context(
             kind=kind,
             inputs=self.inputs.detach().cpu(),

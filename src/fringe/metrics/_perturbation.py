@@ -99,8 +99,8 @@ def spatial_map(values: Tensor, reduction: Reduction) -> Tensor:
 
     Tabular maps (B, F) have no channels: each feature is a pixel, and its importance is |A|.
     """
-    a = values.double()
-    return a.abs() if a.dim() == 2 else _REDUCE[reduction](a)
+    a = values if reduction == "max" else values.double()  # a maximum is exact in any precision
+    return (a.abs() if a.dim() == 2 else _REDUCE[reduction](a)).double()
 
 
 @dataclass(frozen=True)

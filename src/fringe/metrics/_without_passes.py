@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,7 +101,11 @@ class Sparseness(Metric):
 
 def gini(values: Tensor) -> Tensor:
     """Gini index (B,) of the absolute values of ``values`` (B, *S), in float64; 0 for a row of zeros."""
-    a = values.detach().abs().flatten(1).double().sort(dim=1).values
+    a = values.detach().abs().flatten(1)
+    if a.device.type == "cpu" and a.dtype in (torch.float32, torch.float64):  # NumPy sorts faster than PyTorch
+        a = torch.from_numpy(np.sort(a.numpy(), axis=1)).double()
+    else:
+        a = a.double().sort(dim=1).values
     n, total = a.shape[1], a.sum(1)
     rank = 2.0 * torch.arange(1, n + 1, dtype=a.dtype, device=a.device) - n - 1
     return torch.where(total > 0, (a @ rank) / (n * total.clamp_min(torch.finfo(a.dtype).tiny)), 0.0).clamp(0.0, 1.0)

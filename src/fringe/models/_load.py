@@ -218,16 +218,14 @@ def usable_device(device: str | torch.device) -> torch.device:
 
 
 def devices() -> list[str]:
-    """List the devices that this machine and this PyTorch have, such as ``cpu`` and ``cuda:0``.
-
-    An Apple GPU (``mps``) is none: it has no float64, in which paths are measured.
-    """
-    cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    return ["cpu", *cuda]
+    """List the devices that this machine and this PyTorch have, such as ``cpu`` and ``cuda:0``."""
+    kinds = ("cuda", torch.cuda), ("xpu", torch.xpu)
+    gpus = [f"{name}:{i}" for name, kind in kinds if kind.is_available() for i in range(kind.device_count())]
+    return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]
 
 
 def resolve_device(name: str) -> str:
-    """Check the name of a device; ``auto`` is the GPU if there is one. Nothing is placed on the device.
+    """Check the name of a device; ``auto`` is ``cuda`` if there is one. Nothing is placed on the device.
 
     Raises InputError if there is no such device.
     """
@@ -237,9 +235,6 @@ def resolve_device(name: str) -> str:
         device = torch.device(name)
     except (RuntimeError, TypeError):
         raise InputError(f"got {name!r}, expected auto, cpu, cuda or cuda:1", argument="device") from None
-    if device.type == "mps":
-        hint = "use the CPU"
-        raise InputError("an Apple GPU has no float64, in which paths are measured", argument="device", hint=hint)
     if device.type not in ("cpu", "cuda"):
         usable_device(device)
     elif device.type not in {known.partition(":")[0] for known in devices()} or (

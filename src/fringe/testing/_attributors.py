@@ -165,7 +165,7 @@ def completeness(test: MethodUnderTest) -> str:
     claim, gaps = test.method.is_complete, result.completeness_gap.tolist()
     is_finite = bool(result.values.isfinite().all())  # a map that is not finite has no gap (and fails "finite")
     fail_if(is_finite and claim != bool(is_complete.any()), f"the method says complete={claim}, its gaps are {gaps}")
-    unchecked = torch.tensor([verdict == "unchecked" for verdict in result.verdict], device=test.device)
+    unchecked = torch.tensor([verdict == "unchecked" for verdict in result.verdict], device=is_complete.device)
     fail_if(bool((unchecked == is_complete).any()), f"verdicts {result.verdict} with gaps {gaps}")
     if not _is_complete(result):
         return f"the method reports none (of the {kind})"

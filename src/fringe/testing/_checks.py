@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fringe._float64 import has_float64
 from fringe._rng import KeyedGenerator, global_seed
 from fringe.baselines import InputSpace
 from fringe.errors import FringeError, InputError
@@ -31,10 +32,14 @@ REFERENCES = 5
 
 @dataclass(frozen=True)
 class ToyProblems:
-    """Make networks and inputs of one precision on one device."""
+    """Make networks and inputs of one precision on one device; on the CPU, if the device has no such precision."""
 
     dtype: torch.dtype = torch.float64
     device: torch.device = CPU
+
+    def __post_init__(self) -> None:
+        if self.dtype == torch.float64 and not has_float64(self.device):
+            object.__setattr__(self, "device", CPU)
 
     def build(self, network: Callable[[], nn.Module], shape: tuple[int, ...] = SHAPE) -> nn.Module:
         """Build a network in evaluation mode, without advancing the global random generator.

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fringe._float64 import float64_on
 from fringe._records import digest
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
@@ -280,7 +281,8 @@ class TaskRunner:
                 status, reason = "failed", f"the model cannot take an input of shape {tuple(x.shape[1:])}: {reason}"
             failed |= dict.fromkeys(images, (status, reason))
             return None
-        confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
+        with float64_on(x.device):
+            confidence = logits.double().softmax(1).gather(1, target[:, None])[:, 0].tolist()
         truth = torch.stack([masks[image] for image in images]).to(x.device) if masks else None
         return _ImageBatch(images, EvaluationContext(problem, truth), confidence)
 
