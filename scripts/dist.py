@@ -46,11 +46,13 @@ assert len(table.rows) >= 2
 print("python: maps with verdicts", *result.verdict)
 """
 TRACKERS = """
+import os
+os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # no database: its packages have bounds of their own
 import fringe, fringe.captum, fringe.quantus, fringe.bench.hub, huggingface_hub, mlflow, wandb
 from fringe.integrations import ExplainCallback, log_explanations
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 result = fringe.explain("embedded:digits", "embedded:digits:3", method="ig")
-mlflow.set_tracking_uri("sqlite:///mlflow.db")
+mlflow.set_tracking_uri("file:mlruns")
 with mlflow.start_run() as run, wandb.init(mode="offline", dir=".", settings=wandb.Settings(silent=True)) as other:
     for tracker in (CSVLogger("csv"), TensorBoardLogger("tb"), run, other):
         log_explanations(result, tracker, step=1)

@@ -102,12 +102,13 @@ def hub(monkeypatch):
     server.calls, server.url = {}, f"http://127.0.0.1:{server.server_address[1]}"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr(constants, "ENDPOINT", server.url)
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
     yield server
     server.shutdown()
 
 
 def test_one_call_makes_the_data_set_and_uploads_every_file(run, hub, tmp_path):
-    address = push_to_hub(run, "me/maps", token="hf_test")
+    address = push_to_hub(run, "me/maps")
     assert address == f"{hub.url}/datasets/me/maps/commit/1"
     created = hub.calls["created"]
     assert (created["name"], created["organization"], created["type"]) == ("maps", "me", "dataset")

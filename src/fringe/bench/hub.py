@@ -51,7 +51,8 @@ def write_dataset(run: Store | str | Path, out: str | Path, *, plan: str | None 
     """
     folder = Path(out)
     name = read_results(run, plan).manifest.name
-    write_report(run, folder, plan=name, **{"grid": False, **options})
+    chosen: dict[str, Any] = {"grid": False, **options}
+    write_report(run, folder, plan=name, **chosen)
     card = (folder / "report.md").read_text(encoding="utf-8")
     title = json.dumps(card.splitlines()[0].removeprefix("# "))  # as a string of YAML
     write_files(folder, {"README.md": (_HEAD.format(title=title) + card).encode()})
@@ -65,17 +66,17 @@ def push_to_hub(
     *,
     plan: str | None = None,
     private: bool = True,
-    token: str | None = None,
     **options: Any,
 ) -> str:
-    """Upload a run to the Hugging Face hub as a data set; it is made if it does not exist.
+    """Upload a run to the Hugging Face hub as a data set, which is made if it does not exist.
+
+    The access token is that of ``hf auth login``, or of the environment variable ``HF_TOKEN``.
 
     Args:
         run: Folder of the run.
         repo_id: Name of the data set, ``"OWNER/NAME"``.
         plan: The plan; needed if the run holds several.
         private: Whether a new data set is private.
-        token: Access token; None for the one that ``hf auth login`` stored.
         **options: Further fields of :class:`fringe.bench.report.ReportSpec`, such as ``allow_partial``.
 
     Returns:
@@ -92,7 +93,7 @@ def push_to_hub(
         raise ModuleNotFoundError(message, name=error.name) from error
     with tempfile.TemporaryDirectory() as folder:
         write_dataset(run, folder, plan=plan, **options)
-        api = hub.HfApi(token=token)
+        api = hub.HfApi()
         api.create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
         done = api.upload_folder(
             repo_id=repo_id, repo_type="dataset", folder_path=folder, commit_message="Upload a benchmark run"

@@ -15,9 +15,9 @@ import numpy as np
 from PIL import Image
 
 from fringe._files import write_files
-from fringe._tables import Cell, Table
+from fringe._tables import Table
 from fringe._text import to_csv
-from fringe.attribution import Attribution, tone_of
+from fringe.attribution import Attribution
 from fringe.errors import InputError, require_integer
 from fringe.page import page_document, render_page
 from fringe.plots import png_of
@@ -41,11 +41,12 @@ class Artifacts:
     scalars: Mapping[str, float]
 
     @staticmethod
-    def of(result: Attribution) -> "Artifacts":
+    def of(result: Attribution, details: Mapping[str, Any] | None = None) -> "Artifacts":
         """Draw the pictures and write the pages.
 
         Args:
             result: An attribution with context, as :func:`fringe.explain` returns it.
+            details: Further facts, which the pages list.
 
         Returns:
             The artifacts. Names of inputs are made names of files.
@@ -59,14 +60,15 @@ class Artifacts:
             raise InputError("the attribution holds no inputs", argument="result", hint=hint)
         names = [re.sub(r"[^\w.-]+", "_", name).lstrip(".") or "input" for name in context.ids]
         names = [name if names.count(name) == 1 else f"{name}-{i}" for i, name in enumerate(names)]
-        has_pages = context.kind == "image" and context.inputs.dim() == 4 and context.inputs.shape[1] in (1, 3)
+        is_shown = context.kind == "image" and context.inputs.dim() == 4 and context.inputs.shape[1] in (1, 3)
+        documents = [page_document(result, i, details=details) for i in range(len(names)) if is_shown]
         rows = result.to_records()
         numbers = {"probability": "mean_probability", "completeness_residual": "mean_residual"}
         columns = {title: [row[name] for row in rows] for name, title in numbers.items()}
         scalars = {title: fmean(column) for title, column in columns.items() if all(map(math.isfinite, column))}
         return Artifacts(
             pictures={name: png_of(result[i].plot()) for i, name in enumerate(names)},
-            pages={name: render_page(page_document(result, i)) for i, name in enumerate(names) if has_pages},
+            pages=dict(zip(names, map(render_page, documents), strict=False)),
             rows=rows,
             scalars={"share_ok": fmean(row["verdict"] == "ok" for row in rows), **scalars},
         )
@@ -75,15 +77,6 @@ class Artifacts:
     def images(self) -> dict[str, Image.Image]:
         """The pictures, opened."""
         return {name: Image.open(io.BytesIO(png)).convert("RGB") for name, png in self.pictures.items()}
-
-    def table(self) -> Table:
-        """Return the main columns of the rows for people.
-
-        Returns:
-            The table.
-        """
-        columns = ("input", "class", "probability", "residual", "verdict")
-        return Table(columns, [_row(row) for row in self.rows])
 
     def write(self, folder: str | Path) -> Path:
         """Write pictures, pages and ``explanations.csv`` into a folder.
@@ -101,13 +94,6 @@ class Artifacts:
         files |= {f"{name}.html": page.encode() for name, page in self.pages.items()}
         write_files(Path(folder), {**files, "explanations.csv": to_csv(self.rows).encode()})
         return Path(folder)
-
-
-def _row(row: Mapping[str, Any]) -> list[Cell | str]:
-    name = str(row["name"] or row["class"])
-    verdict = Cell(row["verdict"], style=tone_of(row["verdict"]))
-    shares = (Cell(row[key], share=True) for key in ("probability", "completeness_residual"))
-    return [row["id"], name, *shares, verdict]
 
 
 def log_explanations(result: Attribution, to: Any, *, step: int | None = None, name: str = "explanations") -> None:
@@ -137,7 +123,7 @@ def log_explanations(result: Attribution, to: Any, *, step: int | None = None, n
             "Lightning; Artifacts.of(result) has the files for any other"
         )
         raise InputError(f"got {type(to).__name__}, which is no known tracker", argument="to", hint=hint)
-    artifacts = Artifacts.of(result)
+    artifacts = Artifacts.of(result, None if step is None else {"training step": step})
     scalars = {f"{name}/{key}": value for key, value in artifacts.scalars.items()}
     if is_writer:
         _log_tensorboard(artifacts, tracker, step, name)
@@ -160,7 +146,9 @@ def _log_tensorboard(artifacts: Artifacts, writer: Any, step: int | None, name: 
         writer.add_image(f"{name}/{key}", np.asarray(image), step, dataformats="HWC")
     for key, value in artifacts.scalars.items():
         writer.add_scalar(f"{name}/{key}", value, step)
-    writer.add_text(f"{name}/table", artifacts.table().markdown(), step)
+    columns = ("id", "class", "name", "probability", "completeness_residual", "verdict")  # few, as they are wide there
+    table = Table(columns, [[row[column] for column in columns] for row in artifacts.rows])
+    writer.add_text(f"{name}/table", table.markdown(), step)
 
 
 def _wandb_media(artifacts: Artifacts, name: str) -> dict[str, Any]:
