@@ -116,7 +116,12 @@ def test_mlflow_and_wandb_get_them_through_their_loggers(tmp_path, monkeypatch):
     from lightning.pytorch.loggers import MLFlowLogger, WandbLogger
 
     monkeypatch.chdir(tmp_path)
-    for name, value in {"WANDB_SILENT": "true", "WANDB_CACHE_DIR": "cache", "WANDB_DATA_DIR": "data"}.items():
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "WANDB_CACHE_DIR": "cache",
+        "WANDB_DATA_DIR": "data",
+    }.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "wandb").mkdir()
     uri = f"sqlite:///{tmp_path}/runs.db"

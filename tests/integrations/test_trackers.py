@@ -121,6 +121,7 @@ def test_mlflow_stores_files_and_numbers(result, tmp_path, monkeypatch):
 def test_wandb_stores_pictures_pages_a_table_and_numbers_without_a_network(result, tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "data"))
     with wandb.init(project="digits", mode="offline", dir=tmp_path) as run:
