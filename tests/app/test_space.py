@@ -47,6 +47,7 @@ def test_a_frame_is_given_by_an_origin(origin):
 def test_the_program_of_the_space_answers_behind_a_proxy_in_a_frame_of_the_hub(tmp_path):
     write_space(tmp_path, model=["digits=embedded:digits"], time_limit=30)
     address = {"GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_SERVER_PORT": "0", "PYTHONPATH": SOURCES}
+    address["FORWARDED_ALLOW_IPS"] = "192.0.2.1"  # by default the loopback is trusted, which no proxy of the hub has
     program = subprocess.Popen(
         [sys.executable, "app.py"], cwd=tmp_path, env={**os.environ, **address}, stdout=subprocess.PIPE, text=True
     )
