@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # Compiled files are stored: to compile all tests again takes each process 15 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test thorough browser docs lint types check sweep bench gpu results dist clean
+.PHONY: demo test thorough browser docs lint types check matrix sweep bench gpu results dist clean
 
 # What the demo needs: fringe with its extra `photo`.
 $(PHOTO): pyproject.toml constraints.txt
@@ -31,7 +31,7 @@ demo: $(PHOTO)
 	@echo "Move the slider: the image changes until the network is nearly undecided, and the map adds up what each change did."
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not thorough" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not thorough" -n 2 --dist worksteal $(TESTS)
 
 # What `make test` leaves out: runs killed at every step, clusters, browsers, real networks, statistics by simulation.
 thorough: $(STAMP)
@@ -58,6 +58,10 @@ types: $(STAMP)
 	$(BIN)/pyright
 
 check: test thorough lint types
+
+# `make test` with every Python version of pyproject.toml that is on this machine; it says which are absent.
+matrix:
+	$(PYTHON) scripts/matrix.py $(if $(TESTS),--tests "$(TESTS)")
 
 sweep: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = "2.13.0"
 #: Extras that are tried. torchvision has to be the release made for one PyTorch, so those that need it are left out.
-EXTRAS = ("bench", "graph", "tune", "captum", "photo")
+EXTRAS = ("bench", "graph", "tune", "captum", "photo", "hub", "lightning", "tensorboard", "mlflow", "wandb")
 #: Packages that the tests import besides the extras.
 TESTS = ("pytest", "pytest-timeout", "hypothesis", "mpmath", "saliency")
 
@@ -44,6 +44,20 @@ assert result.completeness_residual.max() < 0.1, result.completeness_residual
 table = fringe.compare(loaded.module, x, ["ig", "smoothgrad"], ["insertion"])
 assert len(table.rows) >= 2
 print("python: maps with verdicts", *result.verdict)
+"""
+TRACKERS = """
+import os
+os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # no database: its packages have bounds of their own
+import fringe, fringe.captum, fringe.quantus, fringe.bench.hub, huggingface_hub, mlflow, wandb
+from fringe.integrations import ExplainCallback, log_explanations
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+result = fringe.explain("embedded:digits", "embedded:digits:3", method="ig")
+mlflow.set_tracking_uri("file:mlruns")
+with mlflow.start_run() as run, wandb.init(mode="offline", dir=".", settings=wandb.Settings(silent=True)) as other:
+    for tracker in (CSVLogger("csv"), TensorBoardLogger("tb"), run, other):
+        log_explanations(result, tracker, step=1)
+ExplainCallback(every=2)
+print("trackers: explanations logged to four")
 """
 #: Commands of an environment with the core alone, and with the extras.
 CORE = (("--help",), ("explain", "--help"), ("--version",), ("explain", "embedded:digits:0:2", "--out", "explained"))
@@ -126,7 +140,7 @@ def try_environment(kind: str, wheel: Path, folder: Path) -> None:
     print_versions(kind, python, environment)
     for command in MORE:
         run(folder / "bin" / "fringe", *command, cwd=folder, env=environment)
-    run(python, "-c", "import fringe.captum, fringe.quantus", cwd=folder, env=environment)
+    run(python, "-c", TRACKERS, cwd=folder, env=environment)
 
 
 def collect_tests(sdist: Path, folder: Path) -> None:

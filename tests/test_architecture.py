@@ -18,8 +18,8 @@ LAYERS = [
     {"__main__"},
     {"cli"},
     {"app"},
-    {"captum", "quantus"},
-    {"paper", "cards", "comparison"},
+    {"captum", "quantus", "integrations"},
+    {"paper", "cards", "comparison", "hub"},
     {"report", "explanations"},
     {"experiments", "page"},
     {"tuning", "testing", "evaluation"},
@@ -37,7 +37,7 @@ HEAVY = {  # package: the only rooms that may import it
     "rich": {None, "attribution", "cli", "plots"},
     "tqdm": {None},
     "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "paper", "report", "settings"},
-    "PIL": {"app", "models", "data", "cli", "page", "metrics"},  # metrics measure compressed sizes
+    "PIL": {"app", "integrations", "models", "data", "cli", "page", "metrics"},  # metrics measure compressed sizes
     "torchvision": {"models"},
     "timm": {"models"},
     "transformers": {"models"},
@@ -54,6 +54,11 @@ HEAVY = {  # package: the only rooms that may import it
     "gradio": {"app"},
     "optuna": {"tuning"},
     "ray": {"experiments"},
+    "lightning": {"integrations"},
+    "fiftyone": {"integrations"},
+    "mlflow": set(),  # these two are loaded by name where a run of theirs is given
+    "wandb": set(),
+    "huggingface_hub": set(),
     "quantus": set(),  # the adapter speaks its language without it
 }
 LARGEST = 600

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fringe.metrics import Scores as Scores
     from fringe.page import write_page as write_page
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     **dict.fromkeys(("METHODS", "Attribution", "Attributor", "Trajectory", "attribute", "load"), "attribution"),

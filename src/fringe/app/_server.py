@@ -38,10 +38,9 @@ PATHS = re.compile(
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' data: blob:; object-src 'none'; "
-    "base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
+    "base-uri 'self'; form-action 'self'; frame-ancestors 'self'{frames}"
 )
 HEADERS = {
-    "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
@@ -50,6 +49,7 @@ HEADERS = {
 MAX_BODY = 2**16
 #: Bytes of an uploaded file; bytes and number of all files of the app at a time.
 MAX_UPLOAD, MAX_STORED, MAX_FILES = 32 * 2**20, 2**30, 2000
+_ORIGIN = re.compile(r"https?://[\w.*-]+(:\d+)?", re.ASCII)
 _HOST = re.compile(r"([\w.-]+|\[[\da-f:.]+\])(:\d{1,4}|:[1-5]\d{4})?", re.ASCII | re.IGNORECASE)
 
 
@@ -68,6 +68,7 @@ class Guard:
         hosts: Names in the Host header that are answered, against DNS rebinding by foreign pages; without any, all.
         functions: Numbers of the functions that the page calls.
         is_known: Whether a path is that of an uploaded file or of a sample.
+        frames: Origins of the web sites that may show the page in a frame.
     """
 
     def __init__(
@@ -76,7 +77,10 @@ class Guard:
         hosts: tuple[str, ...],
         functions: Collection[int],
         is_known: Callable[[str], bool],
+        frames: tuple[str, ...] = (),
     ):
+        policy = POLICY.format(frames="".join(f" {origin}" for origin in frames))
+        self._headers = {"content-security-policy": policy, **HEADERS}
         self.app, self.hosts, self.functions, self.is_known = app, hosts, functions, is_known
         self._incoming = 0  # bytes of uploads that are not stored yet
 
@@ -98,7 +102,7 @@ class Guard:
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                new = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                new = [(name.encode(), value.encode()) for name, value in self._headers.items()]
                 message["headers"] = [*message.get("headers", []), *new]
             await send(message)
 
@@ -212,11 +216,14 @@ class AppServer:
                 argument="host",
                 hint="pass allow_remote=True if they may, or leave it at 127.0.0.1",
             )
+        for origin in spec.frame_ancestors:
+            is_origin = _ORIGIN.fullmatch(origin) is not None
+            require(is_origin, "frame_ancestors", origin, "the origin of a site, as https://example.org")
         self._socket = _listen(spec.host, spec.port)
         self._folder = Path(tempfile.mkdtemp(dir=served()))
         try:
             self.service = Service(load_models(spec, read_class_names(spec.classes)), self._folder, spec)
-            self.guard = self._application(() if spec.allow_remote else LOOPBACK)
+            self.guard = self._application(() if spec.allow_remote else LOOPBACK, spec.frame_ancestors)
         except BaseException:
             self.close()
             raise
@@ -228,7 +235,7 @@ class AppServer:
         self._server: Any = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
 
-    def _application(self, hosts: tuple[str, ...]) -> Guard:
+    def _application(self, hosts: tuple[str, ...], frames: tuple[str, ...]) -> Guard:
         # before gradio is imported: it would ask its maker's server for the newest version, and report usage
         os.environ.update(GRADIO_ANALYTICS_ENABLED="False", GRADIO_TEMP_DIR=str(served()))
         import fastapi
@@ -258,7 +265,7 @@ class AppServer:
         )
         samples = {str(self.service.sample_file(index)) for index in range(len(self.service.samples))}
         functions = frozenset(blocks.fns)
-        return Guard(outer, hosts, functions, lambda path: path in samples or path in blocks.upload_file_set)
+        return Guard(outer, hosts, functions, lambda path: path in samples or path in blocks.upload_file_set, frames)
 
     @property
     def is_alive(self) -> bool:

@@ -26,6 +26,9 @@ class AppSpec(Options):
     samples: tuple[str, ...] | None = Field(None, description="Images or folders that people may pick from.")
     host: str = Field("127.0.0.1", description="Address to listen at.")
     allow_remote: bool = Field(False, description="Allow a host that other machines reach.")
+    frame_ancestors: tuple[str, ...] = Field(
+        (), description="Origin of a web site, such as https://example.org, that may show the app in a frame."
+    )
     port: int = Field(7860, description="Port; 0 takes a free one.")
     trust_code: bool = Field(False, description="Allow the models' authors to run code.")
     preprocessing: str | None = Field(None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")

@@ -321,6 +321,14 @@ class Views:
         Raises:
             InputError: If the library is not installed.
         """
+        return make_frame(self.to_records(), library)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return the rows of :meth:`to_dataframe`, which needs a library of tables, as dictionaries.
+
+        Returns:
+            One dictionary for each input and explained class.
+        """
         context, names = self.context, ("score", "endpoint_score", "completeness_gap", "completeness_residual")
         rows: list[dict[str, Any]] = []
         for i, k in itertools.product(range(len(self)), range(self.target[:1].numel())):
@@ -336,7 +344,7 @@ class Views:
             row |= {name: number(getattr(self, name)) for name in names}
             row |= zip(("verdict", "advice"), self._status(i, k), strict=True)
             rows.append(row | {name: number(column) for name, column in self.diagnostics.items()})
-        return make_frame(rows, library)
+        return rows
 
     def to_xarray(self) -> Any:
         """Make a labelled array of the maps, for the library xarray (extra ``xarray``).
