@@ -74,9 +74,9 @@ class Linearisation:
             except RuntimeError as error:
                 if "heckpoint" not in str(error):
                     raise
-                if self._double_backward and self._network.linear_layers:
+                if self._network.folds or (self._double_backward and self._network.linear_layers):
                     # a checkpoint runs its part again within the backward pass, where layers are not replaced
-                    self._network.linear_layers = False
+                    self._network.linear_layers, self._network.folds = False, {}
                     self._logits = self._evaluate()
                     return self.vjp(cotangent)
                 product, first = self._accumulated(u), False
@@ -175,7 +175,7 @@ class RecordedPasses:
         self.x = like[:1].expand(size, *like.shape[1:]).clone().requires_grad_(True)
         module = network.module
         # what the graphs read must live as long as they do: copies of buffers end with the session
-        self._read = [] if module is None else [*module.parameters(), *module.buffers()]
+        self._read = [network.folds, *([] if module is None else [*module.parameters(), *module.buffers()])]
         before = replace(network.passes)
         try:
             self._record()
