@@ -69,7 +69,7 @@ class Linearisation:
             u = detached(cotangent).requires_grad_(first)
             try:
                 (product,) = torch.autograd.grad(
-                    self._logits, self._x, u, retain_graph=True, create_graph=first, materialize_grads=True
+                    _paired(self._logits, u), self._x, retain_graph=True, create_graph=first, materialize_grads=True
                 )
             except RuntimeError as error:
                 if "heckpoint" not in str(error):
@@ -113,7 +113,9 @@ class Linearisation:
         tangent = tangent.contiguous(memory_format=self._network.layout(tangent))
         try:
             with self._network.session(self._x.device), self._network.rounding():
-                (column,) = torch.autograd.grad(product, u, detached(tangent), retain_graph=True, allow_unused=True)
+                (column,) = torch.autograd.grad(
+                    _paired(product, detached(tangent)), u, retain_graph=True, allow_unused=True
+                )
         except RuntimeError as error:
             if is_machine_error(error):
                 raise
@@ -153,6 +155,12 @@ class Linearisation:
                     hint="replace the operation it names",
                 ) from error
         return column.detach()
+
+
+def _paired(outputs: Tensor, cotangent: Tensor) -> Tensor:
+    """The scalar whose gradient is the product with ``cotangent``, to the same bits: given a gradient of the outputs,
+    PyTorch imports its compiler's algebra, which takes longer than most maps of one image."""
+    return (outputs * cotangent).sum()
 
 
 #: Most images of a recorded pass. Larger batches keep a GPU busy, and to fill them up to a power of two costs time.

@@ -203,11 +203,26 @@ def _short_warnings() -> Generator[None]:
         yield
 
 
+#: Passes of one map or one score of an image that are not many: a quarter of an hour at a millisecond a pass. The
+#: longest of the paper's settings take 2e5.
+MAX_MAP_PASSES = 1e6
+#: Passes of a run that are not many. All of the paper's tables take about 1e9.
+MAX_PASSES = 1e10
+
+
+def describe_excess(work: Sequence[tuple[str, float, float]]) -> str | None:
+    """Describe the passes of work, as :func:`fringe.bench.experiments.planned_work` returns it; None unless they are so
+    many that they may be a slip in a setting."""
+    total = sum(passes * count for _, passes, count in work)
+    name, longest, _ = max(work, key=lambda item: item[1], default=("", 0.0, 0.0))
+    if longest <= MAX_MAP_PASSES and total <= MAX_PASSES:
+        return None
+    return f"the settings mean about {total:.2g} forward and backward passes, {longest:.2g} for {name} of one image"
+
+
 def require_consent(work: Sequence[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:
     """Ask whether to start absurdly much work: a slip in a setting, or a configuration file of a stranger. With
     ``quiet``, or where nobody can be asked, refuse; with ``yes``, do not ask."""
-    from fringe.bench.experiments import describe_excess
-
     text = None if yes else describe_excess(work)
     if text is None:
         return

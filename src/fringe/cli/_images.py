@@ -34,11 +34,11 @@ def explain(
     """
     with exit_on_error():
         from fringe.attribution import preset_names
-        from fringe.bench.experiments import planned_work
         from fringe.explanations import ExplainSpec, ExplanationRun
 
         run = ExplanationRun(inputs, out, ExplainSpec(**given), overwrite=overwrite)
-        _open(run, planned_work({run.method.name: run.method}, {}, len(run.refs)), yes=yes, quiet=as_json)
+        work = [(f"a map by {run.method.name}", run.method.planned_passes or 0.0, len(run.refs))]
+        _open(run, work, yes=yes, quiet=as_json)
         architecture = run.loaded.architecture
         if run.spec.preset is None and run.method.name == "fringe" and architecture in preset_names():
             warn(f"hint: the paper tuned a setting for this network; use it with --preset {architecture}")

@@ -3,7 +3,8 @@
 import pytest
 
 from fringe import InputError
-from fringe.bench.experiments import ProcessExecutor, RunOptions, SerialExecutor, describe_excess
+from fringe.bench.experiments import ProcessExecutor, RunOptions, SerialExecutor
+from fringe.cli._console import describe_excess
 
 
 def test_names_become_an_executor_and_a_device():

@@ -23,11 +23,6 @@ from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import KeySet, Task, committed_keys, pending_tasks
 
-#: Passes of one map or one score of an image that are not many: a quarter of an hour at a millisecond a pass. The
-#: longest of the paper's settings take 2e5.
-MAX_MAP_PASSES = 1e6
-#: Passes of a run that are not many. All of the paper's tables take about 1e9.
-MAX_PASSES = 1e10
 #: Methods of a model above which an estimate shows them together.
 MANY = 12
 
@@ -150,16 +145,6 @@ def _describe(costs: Sequence[MethodCost]) -> str:
     counts = (("forward", forward), ("jvp", jvp), ("vjp", vjp))
     passes = f"{forward + jvp + vjp:,.0f} passes ({', '.join(f'{n:,.0f} {name}' for name, n in counts if n)})"
     return f"{maps} maps, {passes}, {describe_seconds(seconds)}{rough}"
-
-
-def describe_excess(work: Sequence[tuple[str, float, float]]) -> str | None:
-    """Describe the passes of work, as :func:`planned_work` returns it; None unless they are so many that they may be a
-    slip in a setting."""
-    total = sum(passes * count for _, passes, count in work)
-    name, longest, _ = max(work, key=lambda item: item[1], default=("", 0.0, 0.0))
-    if longest <= MAX_MAP_PASSES and total <= MAX_PASSES:
-        return None
-    return f"the settings mean about {total:.2g} forward and backward passes, {longest:.2g} for {name} of one image"
 
 
 def estimate_run(
