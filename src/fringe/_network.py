@@ -172,7 +172,7 @@ class Network:
         self._scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
         self.tf32 = False  # whether float32 products in the network may be rounded to 10 bits on a GPU
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
-        self.fold_batch_norm = True
+        self.fold_batch_norm = False
         self.folds: dict[int, Fold] | None = None  # by the id of a weight; None: not looked for since weights changed
         self.first_alone = False  # whether this session compared the first image's logits with those of it alone
         self.state: object = None

@@ -114,6 +114,10 @@ class Norms(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def folding(model, **options):
+    return Classifier(model, fold_batch_norm=True, **options)
+
+
 def products(classifier, x):
     """Logits, J'u and J v at ``x``."""
     with classifier.session(x.device):
@@ -128,7 +132,7 @@ def products(classifier, x):
 @pytest.mark.parametrize("name", FOLDED)
 def test_logits_and_products_are_those_of_the_network(name):
     model, x, count = made(name)
-    plain, folded = Classifier(model, fold_batch_norm=False), Classifier(model)
+    plain, folded = Classifier(model), folding(model)
     assert torch.allclose(folded.logits(x), plain.logits(x), rtol=1e-12, atol=1e-12)
     assert len(folded.folds) == count
     assert not plain.folds
@@ -144,11 +148,11 @@ def test_logits_and_products_are_those_of_the_network(name):
 @pytest.mark.parametrize("name", ["residual", "rows"])
 def test_the_first_image_is_evaluated_once_more_and_not_again(name):
     model, x, _ = made(name)
-    plain, folded = Classifier(model, fold_batch_norm=False), Classifier(model)
+    plain, folded = Classifier(model), folding(model)
     for _ in range(2):  # at the first call it is the check of the image alone
         passes = [fringe.attribute(c, x, method="ig").passes for c in (plain, folded)]
         assert passes[0] == passes[1]
-    fresh = Classifier(model)
+    fresh = folding(model)
     fresh.logits(x)
     assert fresh.passes.forward == len(x) + 1
     fresh.logits(x)
@@ -158,7 +162,7 @@ def test_the_first_image_is_evaluated_once_more_and_not_again(name):
 @pytest.mark.parametrize("method", ["fringe", "ig"])
 def test_maps_are_the_same_to_rounding_and_at_every_call(method):
     model, x, _ = made("residual")
-    plain, folded = Classifier(model, fold_batch_norm=False), Classifier(model)
+    plain, folded = Classifier(model), folding(model)
     maps = [fringe.attribute(c, x, method=method).values for c in (plain, folded, folded)]
     assert torch.allclose(maps[1], maps[0], rtol=1e-8, atol=1e-10)
     assert torch.equal(maps[1], maps[2])
@@ -167,7 +171,7 @@ def test_maps_are_the_same_to_rounding_and_at_every_call(method):
 @pytest.mark.parametrize("way", ["elsewhere", "nowhere", "other", "training"])
 def test_a_network_that_goes_another_way_is_computed_as_it_is(way):
     model, x = Undecided().double().eval(), normal(2, *IMAGE)
-    classifier = Classifier(model)
+    classifier = folding(model)
     classifier.logits(x)
     assert len(classifier.folds) == 1
     model.way = way
@@ -178,7 +182,7 @@ def test_a_network_that_goes_another_way_is_computed_as_it_is(way):
 
 def test_weights_and_statistics_that_change_are_folded_anew():
     model, x, _ = made("residual")
-    classifier = Classifier(model)
+    classifier = folding(model)
     classifier.logits(x)
     changes = (
         lambda: model.first.weight.mul_(1.1),
@@ -207,15 +211,15 @@ def test_wrong_logits_are_noticed(monkeypatch):
         return fold
 
     monkeypatch.setattr(Fold, "of", wrong)
-    classifier = Classifier(model)
-    assert torch.equal(classifier.logits(x), Classifier(model, fold_batch_norm=False).logits(x))
+    classifier = folding(model)
+    assert torch.equal(classifier.logits(x), Classifier(model).logits(x))
     assert not classifier.folds
 
 
 @pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook"])
 def test_hooks_see_the_network_as_it_is_written(kind):
     model, x, _ = made("residual")
-    classifier = Classifier(model)
+    classifier = folding(model)
     classifier.logits(x)
     seen = []
     hook = lambda module, *found: seen.append(found[-1])  # noqa: E731
@@ -233,7 +237,7 @@ def test_hooks_see_the_network_as_it_is_written(kind):
 
 def test_statistics_of_the_batch_are_not_folded():
     model, x, _ = made("residual")
-    classifier = Classifier(model.train(), mode="keep")
+    classifier = folding(model.train(), mode="keep")
     classifier.logits(x)
     assert not classifier.folds
 
@@ -242,12 +246,12 @@ def test_checkpoints_are_computed_as_they_are_written():
     model, x = Checkpointed().double().eval(), normal(2, *IMAGE)
     plain = Residual().double().eval()
     plain.load_state_dict(model.state_dict())
-    maps = [fringe.attribute(one, x, method="ig").values for one in (model, plain)]
+    maps = [fringe.attribute(one, x, method="ig").values for one in (folding(model), plain)]
     assert torch.allclose(*maps, rtol=1e-10, atol=1e-12)
 
 
 def test_the_module_is_given_back_as_it_was():
     model, x, _ = made("residual")
     before = copy.deepcopy(model.state_dict())
-    fringe.attribute(model, x, method="ig")
+    fringe.attribute(folding(model), x, method="ig")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

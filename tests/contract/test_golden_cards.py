@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_golden_outputs import UNFOLDED, benchmarked, changed, differences, shortened
-from test_golden_outputs import unfolded as unfolded
+from test_golden_outputs import benchmarked, changed, differences, shortened
 
 from fringe import IntegratedGradients
 from fringe._text import plain
@@ -55,7 +54,6 @@ def test_a_card_has_the_numbers_that_it_had(name):
 
 
 if __name__ == "__main__":
-    UNFOLDED.start()
     torch.set_num_threads(1)
     frozen = {name: numbers(name) for name in CARDS}
     frozen = {name: {"near": shortened(said["near"]), "exact": said["exact"]} for name, said in frozen.items()}

@@ -1,22 +1,18 @@
 """Maps, scores, verdicts and passes of every method, frozen: a restructuring must not move them.
 
 ``python tests/contract/test_golden_maps.py`` writes the files anew. Do that only for a change that is meant to move
-numbers, and say in its message which ones and why. Batch normalisations are computed as the network has them: folded
-into other layers they move numbers by rounding.
+numbers, and say in its message which ones and why.
 """
 
 import json
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import fringe
-from fringe._network import Network
 from fringe.data import digits_samples
 from fringe.models import load_model
 
@@ -24,15 +20,6 @@ HERE = Path(__file__).parent
 MAPS, NUMBERS = HERE / "golden_maps.safetensors", HERE / "golden_maps.json"
 TOLERANCE = 1e-6
 """Relative, in float64: sums may be taken in another order, and maps are stored in single precision."""
-
-UNFOLDED = mock.patch.object(Network, "find_folds", return_value=None)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def unfolded() -> Iterator[None]:
-    with UNFOLDED:
-        yield
-
 
 FULL_METRIC = {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget", "temperature": 1.0}
 FAST = {**FULL_METRIC, "tau": 3e-2, "cg_iterations": 6}
@@ -237,7 +224,6 @@ def test_a_small_change_is_seen():
 
 
 if __name__ == "__main__":
-    UNFOLDED.start()
     found = {label: explained(label) for label in LABELS}
     save_file({label: maps.contiguous() for label, (maps, _) in found.items()}, MAPS)
     cases = {label: said for label, (_, said) in found.items()}

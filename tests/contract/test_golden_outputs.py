@@ -16,8 +16,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_golden_maps import UNFOLDED
-from test_golden_maps import unfolded as unfolded
 from typer.testing import CliRunner
 
 import fringe
@@ -454,7 +452,6 @@ def shortened(value):
 
 
 if __name__ == "__main__":
-    UNFOLDED.start()
     torch.set_num_threads(1)
     frozen = {name: part() for name, part in SECTIONS.items()}
     frozen = {name: {"near": shortened(said["near"]), "exact": said["exact"]} for name, said in frozen.items()}
