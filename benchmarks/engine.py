@@ -1,6 +1,7 @@
 """What the engine costs, as ratios against named alternatives in one run.
 
     python benchmarks/engine.py                 # CPU: products, paths, memory, start-up
+    python benchmarks/engine.py --only price    # CPU: the table of docs/costs.md alone
     python benchmarks/engine.py --device cuda   # GPU: ResNet-18 at 224 x 224, batch 64, the paper's preset
 
 Alternatives: fresh ``torch.func.jvp`` and ``vjp`` for a product, and the literal transcription of the printed algorithm
@@ -40,11 +41,13 @@ PAPER_SECONDS = 55.12
 
 
 def seconds(run: Callable[[], object], device: torch.device) -> float:
-    start = time.perf_counter()
+    """Of the clock on a GPU, and of the processor on a CPU, where neighbours would count otherwise."""
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    start = clock()
     run()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def alternate(device: torch.device, repetitions: int, *runs: Callable[[], object]) -> list[float]:
@@ -127,13 +130,24 @@ def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) ->
     )
     watch = Stopwatch(CPU)
     with watched(watch):
-        whole = seconds(lambda: fringe.attribute(model, x), CPU)
+        start = time.perf_counter()
+        fringe.attribute(model, x)
+        whole = time.perf_counter() - start
     inside = sum(watch.between(start, stop) for _, start, stop in watch.spans)
     print(
         f"{name}, batch {batch}: FRInGe() is {ours / ig:.2f} x IG (50 gradients), {ours / captum:.2f} x Captum's IG "
         f"with {gradients} gradients, {ours / plain:.2f} x the trapezoid rule ({total / fewer:.2f} x its passes); "
-        f"{1 - inside / whole:.0%} of its time outside the network; {found.passes}"
+        f"{1 - inside / whole:.0%} of its time outside the network; {found.passes}",
+        flush=True,
     )
+
+
+def prices() -> None:
+    """Of trained networks, with one image and with more."""
+    for name, repetitions in (("cifar_resnet20", 7), ("mobilenet_v1_025", 3), ("mobilenet_v2", 1)):
+        model, x = shared_models.model(name), shared_models.images(name, 16)
+        for batch in (1, 8, 16):
+            price(name, model, x[:batch], repetitions)
 
 
 class Operations(TorchDispatchMode):
@@ -235,10 +249,12 @@ def memory() -> None:
 
 def start_up() -> None:
     def run(code: str) -> float:
-        return statistics.median(
-            seconds(lambda: subprocess.run([sys.executable, "-c", code], check=True, capture_output=True), CPU)
-            for _ in range(5)
-        )
+        times = list[float]()
+        for _ in range(5):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+            times.append(time.perf_counter() - start)
+        return statistics.median(times)
 
     torch_alone, whole = run("import torch"), run("import torch, fringe; fringe.attribute")
     print(f"import fringe on top of torch: {whole - torch_alone:.2f} s (target < 2)")
@@ -253,16 +269,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=64, help="images at once on the GPU")
+    parser.add_argument("--only", choices=("price",))
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory_of:
         return memory_of(*json.loads(arguments.memory_of))
     if arguments.device == "cpu":
         torch.set_num_threads(1)
+        if arguments.only:
+            return prices()
         model, x = shared("cifar_resnet20")
         products(model, x)
-        price("cifar_resnet20", model, x)
-        price("mobilenet_v1_025", *shared("mobilenet_v1_025"))
+        prices()
         price("resnet18, random weights", *large(), repetitions=1)
         operations("resnet18, random weights", *large())
         paths(model, x, dataclasses.replace(fringe.FRInGe.preset("resnet18"), tau=1e-2), target=3)

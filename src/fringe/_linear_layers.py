@@ -6,15 +6,19 @@ normalisation in evaluation mode it runs a chain of elementwise operations. Neit
 frozen: the layer is affine in its input, its backward is its transpose, and the derivative of that is the layer
 again. Inside :class:`LinearLayers` these calls are replaced by functions that use this. Values of convolutions are the
 same bits; a normalisation is the same affine map in another order of rounding. The user's module is not touched.
+
+Inside :class:`FoldedLayers` a batch normalisation is computed within the layer before it, whose weights are multiplied.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -124,7 +128,7 @@ class GradientLayouts(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if getattr(func, "overloadpacket", func) in _NORMALISATIONS:
             output = result[0] if isinstance(result, tuple) else result  # beside the statistics
-            if output.requires_grad and output.dim() > 3:
+            if output.requires_grad and output.dim() > 3 and output.device.type == "cpu":
                 output.register_hook(partial(_with_strides, strides=output.stride()))
         return result
 
@@ -160,3 +164,144 @@ class LinearLayers(TorchFunctionMode):
         if func is F.batch_norm:
             return _batch_norm(func, *args, **kwargs)
         return func(*args, **kwargs)
+
+
+# -- normalisations in the weights of the layers before them -----------------------------------------------------------
+
+_WEIGHTED = frozenset({torch.conv1d, torch.conv2d, torch.conv3d, F.linear})
+_SHAPES = frozenset(
+    {Tensor.dim, Tensor.size, *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device"))}
+)
+
+
+class NotFoldable(Exception):
+    """What a layer returns went elsewhere than to the normalisation that is folded into it."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A convolution or linear layer with the batch normalisation in evaluation mode that takes its output.
+
+    Attributes:
+        weight: Weight of the layer.
+        bias: Its bias; None: it has none.
+        norm: The module of the normalisation.
+        eps: What it adds to variances.
+        folded: Weight and bias of one layer that computes both.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    norm: nn.Module
+    eps: float
+    folded: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None, norm: nn.Module, eps: float) -> Self:
+        """Compute the weights of both, in double precision: PyTorch's formula serves linear layers, too."""
+        mean, variance, *affine = (None if t is None else t.double() for t in _statistics(norm))
+        wide = (None if bias is None else bias.double(), mean, variance, eps)
+        folded = fuse_conv_bn_weights(weight.double(), *wide, *affine)  # pyright: ignore[reportArgumentType]
+        a, b = (t.detach().to(weight.dtype) for t in folded)
+        return cls(weight, bias, norm, eps, (a, b))
+
+    def takes(self, func: Any, args: Any, kwargs: Mapping[str, Any], x: Tensor) -> bool:
+        """Whether a call is that of the normalisation, on ``x``."""
+        if func is not F.batch_norm or args[0] is not x:
+            return False
+        options = {**_BATCH_NORM, **dict(zip(_BATCH_NORM, args[3:], strict=False)), **kwargs}
+        given = (*args[1:3], options["weight"], options["bias"])
+        is_same = all(a is b for a, b in zip(given, _statistics(self.norm), strict=True))
+        return is_same and not options["training"] and options["eps"] == self.eps
+
+
+def _statistics(norm: nn.Module) -> list[Any]:
+    return [getattr(norm, name) for name in ("running_mean", "running_var", "weight", "bias")]
+
+
+def _is_layer(func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call is that of a layer on a batch, in the form in which PyTorch's modules make it."""
+    if func not in _WEIGHTED or len(args) < 2 or not kwargs.keys().isdisjoint(("weight", "bias")):
+        return False
+    return args[0].dim() == args[1].dim()
+
+
+def _bias(args: Any) -> Tensor | None:
+    return args[2] if len(args) > 2 else None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The call of a layer, and those that took its output; None: not at once."""
+
+    args: tuple[Any, ...]
+    output: Tensor
+    takers: list[tuple[Any, Any, Any] | None] = field(default_factory=list)
+
+
+class FindFolds(TorchFunctionMode):
+    """Notes which functions take the outputs of layers that are called inside the ``with`` block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls = dict[int, _Call]()  # by the id of an output, which is kept alive
+        self._latest: Any = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _SHAPES:
+            return func(*args, **kwargs)
+        for value in (*args, *kwargs.values()):
+            for one in cast(tuple[Any, ...], value if isinstance(value, (tuple, list)) else (value,)):
+                if (call := self._calls.get(id(one))) is not None:
+                    call.takers.append((func, args, kwargs) if one is self._latest else None)
+        self._latest = result = func(*args, **kwargs)
+        if _is_layer(func, args, kwargs):
+            self._calls[id(result)] = _Call(args, result)
+        return result
+
+    def folds(self, modules: Iterable[nn.Module]) -> dict[int, Fold]:
+        """The folds of a network with these modules, by the id of a layer's weight: of each layer whose output goes to
+        the same normalisation at once in all its calls, and nowhere else."""
+        by_mean, found = {id(getattr(m, "running_mean", m)): m for m in modules}, dict[int, Fold | None]()
+        for call in self._calls.values():
+            weight, fold = call.args[1], None
+            func, args, kwargs = (call.takers[0] if len(call.takers) == 1 else None) or (None, (), {})
+            if func is F.batch_norm and (norm := by_mean.get(id(args[1]))) is not None:
+                fold = found.get(id(weight)) or Fold.of(weight, _bias(call.args), norm, kwargs["eps"])
+                fold = fold if fold.takes(func, args, kwargs, call.output) else None
+            found[id(weight)] = None if found.get(id(weight), fold) is None else fold
+        return {key: fold for key, fold in found.items() if fold is not None}
+
+
+class FoldedLayers(GradientLayouts):
+    """Computes layers inside the ``with`` block with the normalisations that are folded into them, which then return
+    what they are given.
+
+    Raises:
+        NotFoldable: If the output of such a layer goes elsewhere first.
+    """
+
+    def __init__(self, folds: Mapping[int, Fold]):
+        super().__init__()
+        self._folds = folds
+        self._waiting: tuple[Tensor, Fold] | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if self._waiting is not None and func not in _SHAPES:
+            (x, fold), self._waiting = self._waiting, None
+            if not fold.takes(func, args, kwargs, x):
+                raise NotFoldable
+            return x
+        fold = self._folds.get(id(args[1])) if _is_layer(func, args, kwargs) else None
+        if fold is None or fold.bias is not _bias(args):
+            return super().__torch_function__(func, types, args, kwargs)
+        result = func(args[0], *fold.folded, *args[3:], **kwargs)
+        self._waiting = (result, fold)
+        return result
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)
+        if kind is None and self._waiting is not None:
+            raise NotFoldable

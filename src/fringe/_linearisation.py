@@ -69,14 +69,14 @@ class Linearisation:
             u = detached(cotangent).requires_grad_(first)
             try:
                 (product,) = torch.autograd.grad(
-                    self._logits, self._x, u, retain_graph=True, create_graph=first, materialize_grads=True
+                    _paired(self._logits, u), self._x, retain_graph=True, create_graph=first, materialize_grads=True
                 )
             except RuntimeError as error:
                 if "heckpoint" not in str(error):
                     raise
-                if self._double_backward and self._network.linear_layers:
+                if self._network.folds or (self._double_backward and self._network.linear_layers):
                     # a checkpoint runs its part again within the backward pass, where layers are not replaced
-                    self._network.linear_layers = False
+                    self._network.linear_layers, self._network.folds = False, {}
                     self._logits = self._evaluate()
                     return self.vjp(cotangent)
                 product, first = self._accumulated(u), False
@@ -113,7 +113,9 @@ class Linearisation:
         tangent = tangent.contiguous(memory_format=self._network.layout(tangent))
         try:
             with self._network.session(self._x.device), self._network.rounding():
-                (column,) = torch.autograd.grad(product, u, detached(tangent), retain_graph=True, allow_unused=True)
+                (column,) = torch.autograd.grad(
+                    _paired(product, detached(tangent)), u, retain_graph=True, allow_unused=True
+                )
         except RuntimeError as error:
             if is_machine_error(error):
                 raise
@@ -155,6 +157,12 @@ class Linearisation:
         return column.detach()
 
 
+def _paired(outputs: Tensor, cotangent: Tensor) -> Tensor:
+    """The scalar whose gradient is the product with ``cotangent``, to the same bits: given a gradient of the outputs,
+    PyTorch imports its compiler's algebra, which takes longer than most maps of one image."""
+    return (outputs * cotangent).sum()
+
+
 #: Most images of a recorded pass. Larger batches keep a GPU busy, and to fill them up to a power of two costs time.
 MOST = 32
 #: Fewer images than this, but not one alone, share the graph of this many.
@@ -175,7 +183,7 @@ class RecordedPasses:
         self.x = like[:1].expand(size, *like.shape[1:]).clone().requires_grad_(True)
         module = network.module
         # what the graphs read must live as long as they do: copies of buffers end with the session
-        self._read = [] if module is None else [*module.parameters(), *module.buffers()]
+        self._read = [network.folds, *([] if module is None else [*module.parameters(), *module.buffers()])]
         before = replace(network.passes)
         try:
             self._record()

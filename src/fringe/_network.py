@@ -9,13 +9,14 @@ from typing import Any, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook as has_global_hooks  # pyright: ignore[reportPrivateUsage]
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
 from fringe._float64 import float64_on
 from fringe._isolation import Mode, detached, isolated, set_tf32
-from fringe._linear_layers import BackwardLayouts, GradientLayouts
+from fringe._linear_layers import BackwardLayouts, FindFolds, Fold, FoldedLayers, GradientLayouts, NotFoldable
 from fringe._outputs import AnyOutput, ScoreFunction, as_logits, as_score, refuse_independent_labels
 from fringe._progress import log
 from fringe.errors import InputError, ModelOutputError, first_line, is_machine_error, is_out_of_memory
@@ -26,6 +27,10 @@ Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
 _START = {"cuda": 256, "cpu": 16}
 #: Bytes of the inputs of the first pass on a CPU, and of all that the operations of a pass return.
 FIRST_BYTES, PASS_BYTES = 2**26, 2**30
+
+
+#: Where modules keep their hooks.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass
@@ -170,7 +175,11 @@ class Network:
         self._scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
         self.tf32 = False  # whether float32 products in the network may be rounded to 10 bits on a GPU
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
+        self.fold_batch_norm = False
+        self.folds: dict[int, Fold] | None = None  # by the id of a weight; None: not looked for since weights changed
+        self.first_alone = False  # whether this session compared the first image's logits with those of it alone
         self.state: object = None
+        self._modules: list[nn.Module] = []
         self._tensors: list[Tensor] = []
         self.verified = set[object]()  # what fringe.paths.verify need not check again while the state is the same
         self._depth = 0
@@ -188,7 +197,7 @@ class Network:
         other = copy.copy(self)
         other.model = other.module = model
         other.passes, other._depth, other._checked = PassCounts(), 0, False
-        other.state, other.verified = None, set()
+        other.state, other.verified, other.folds = None, set(), None
         other.output = "logits" if self.output == "auto" else self.output  # the kind was checked on this network
         return other
 
@@ -205,8 +214,9 @@ class Network:
         before, self.state = self.state, self._read_state()
         if self.state != before:
             self.verified.clear()
+            self.folds = None
         self._depth += 1
-        self._checked = False
+        self._checked = self.first_alone = False
         try:
             with float64_on(device), isolated(self.module, device, self.mode):
                 yield
@@ -220,7 +230,8 @@ class Network:
         # those of the last session were held until now, so new ones lie at other addresses
         self._tensors = [*self.module.parameters(), *self.module.buffers()]
         versions = [(t.data_ptr(), None if t.is_inference() else t._version) for t in self._tensors]
-        return id(self.module), versions, [getattr(m, "training", False) for m in self.module.modules()]
+        self._modules = list(self.module.modules())
+        return id(self.module), versions, [getattr(m, "training", False) for m in self._modules]
 
     @property
     def is_checked(self) -> bool:
@@ -258,10 +269,14 @@ class Network:
     def evaluate(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
         """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session."""
         self.passes.forward += x.shape[0]
-        layouts = x.device.type == "cpu" and torch.is_grad_enabled()
         try:
-            with self.rounding(), GradientLayouts() if layouts else contextlib.nullcontext():
-                output = self._run(x, arguments)
+            try:
+                with self.rounding(), self._layers(x):
+                    output = self._run(x, arguments)
+            except NotFoldable:
+                self.folds = {}
+                with self.rounding(), self._layers(x):
+                    output = self._run(x, arguments)
         except (RuntimeError, AssertionError) as error:  # the latter of an exported program
             if self._takes_one(x, arguments, error):
                 message = f"the model takes one image at a time, not {len(x)} ({first_line(error)})"
@@ -276,6 +291,40 @@ class Network:
         logits = as_logits(output, x.shape[0], self.output, check=not self._checked)
         self._checked = True
         return logits
+
+    def _layers(self, x: Tensor) -> contextlib.AbstractContextManager[object]:
+        """How layers are computed: hooks see the network as it was written."""
+        if self.folds and not self._has_hooks():
+            return FoldedLayers(self.folds)
+        on_cpu = x.device.type == "cpu" and torch.is_grad_enabled()
+        return GradientLayouts() if on_cpu else contextlib.nullcontext()
+
+    def _has_hooks(self) -> bool:
+        return bool(has_global_hooks()) or any(vars(m).get(kind) for m in self._modules for kind in _HOOKS)
+
+    def find_folds(self, x: Tensor, arguments: ForwardArguments) -> Tensor | None:
+        """Find what can be folded, once for a network, by a pass of the input ``x`` (1, *S). Returns its logits without
+        folds; None where there are none."""
+        if self.folds is not None:
+            return None
+        self.folds = {}
+        norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+        if not self.fold_batch_norm or self._scripted or not any(isinstance(m, norms) for m in self._modules):
+            return None
+        if self._has_hooks() or not len(x):
+            return None
+        with torch.no_grad(), contextlib.suppress(Exception), FindFolds() as found:  # all inputs will say what is wrong
+            logits = self.evaluate(x, arguments)
+            self.folds = found.folds(self._modules)
+            return logits
+        return None
+
+    def keep_folds(self, logits: Tensor, plain: Tensor) -> bool:
+        """Whether ``logits`` with folds are the ``plain`` ones but for rounding; else there are none from now on."""
+        eps = torch.finfo(plain.dtype).eps
+        same = bool((logits - plain).abs().max() <= eps**0.5 * plain.abs().max())
+        self.folds, self.first_alone = self.folds if same else {}, same
+        return same
 
     def _takes_one(self, x: Tensor, arguments: ForwardArguments, error: Exception) -> bool:
         """Whether a model that fails on several images, twice, takes the first one alone.

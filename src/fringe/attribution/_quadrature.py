@@ -28,6 +28,12 @@ EndRule = Literal["left", "right"]
 #: Share of the change of the score between an input and the uniform prediction that the adaptive rule takes for covered
 #: from the first step on. Else a score that hardly moves at first would be summed to within nothing.
 LEAST_CHANGE = 0.1
+#: Least and largest share of the gradient at the middle of a halved piece in its sum: 1/2 is the trapezoid rule on both
+#: halves, 2/3 Simpson's rule.
+MIDDLE = 0.5, 0.75
+#: Halves whose error is more than this times what a piece may have count as halves: a sum that is right by weights
+#: alone says little of its terms.
+ROUGH = 8.0
 
 
 def quadrature_nodes(rule: NodeRule, count: int) -> tuple[Tensor, Tensor]:
@@ -157,8 +163,9 @@ class Adaptive:
     The error of a piece is known exactly, since the score is known at both ends: :math:`e = \langle \tfrac12 (g_0 +
     g_1), z_1 - z_0 \rangle - (F(z_1) - F(z_0))`. While the errors so far, taken together, exceed ``rtol`` times the
     change of the score so far, the pieces of the latest segment are halved whose own \|e\| exceeds ``rtol`` times
-    the segment's scale, less by sqrt(2) each time because the errors of the pieces add like random signs. Each class
-    has its own points.
+    the segment's scale, less by sqrt(2) each time because the errors of the pieces add like random signs. The
+    gradient at a middle counts as the known error says, so that one is enough for most (:func:`halved`). Each class has
+    its own points.
 
     Segments of many steps, images and classes wait until they fill a batch. Which of them are halved must not depend on
     the others, so the steps after one that waits assume that each halving leaves a quarter of its error.
@@ -192,7 +199,12 @@ class Adaptive:
 
 def halved(problem: Problem, depth: int, batch: Halving) -> Tensor:
     """Return what the trapezoid rule on L segments changes by when pieces whose error is too large are halved, at most
-    ``depth`` times: (L, *S). A change that is not finite is dropped. The ``problem`` has a row for each class."""
+    ``depth`` times: (L, *S). A change that is not finite is dropped. The ``problem`` has a row for each class.
+
+    Of a halved piece, the gradient at its middle counts for the share in ``MIDDLE`` that removes its known error, or
+    most of it, unless its halves are far off. Where the sum is off even so, the pieces that are count as two halves,
+    which may be halved again.
+    """
     a, b, (before, limit, allowed) = batch.start, batch.stop, batch.bounds.unbind(1)
     rows, values = torch.arange(len(batch), device=limit.device), trapezoid(a, b)
     change, error = torch.zeros_like(values), segment_error(values, a, b)
@@ -201,19 +213,22 @@ def halved(problem: Problem, depth: int, batch: Halving) -> Tensor:
         x, of = 0.5 * (a.x + b.x), batch.row[rows]
         logits, gradient = problem.logits_gradient(x, of)
         middle = Point(x, problem.score(logits, of), gradient)
-        a, b = Point.concat([a, middle]), Point.concat([middle, b])
-        halves = trapezoid(a, b)
-        add_rows(change, rows, halves.unflatten(0, (2, -1)).sum(0) - values)
-        if level == depth:
-            break
-        errors = segment_error(halves, a, b)
-        add_rows(missed, rows, errors.unflatten(0, (2, -1)).sum(0) - error)
-        rows, allowed = torch.cat((rows, rows)), allowed / math.sqrt(2.0)
-        off = missed.abs() > limit
-        some = ((errors.abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]
+        turn = gradient * (b.x - a.x) - values
+        slope = turn.flatten(1).sum(1, dtype=torch.float64)
+        rough = (error + MIDDLE[0] * slope).abs() > ROUGH * allowed[rows]
+        share = torch.where(rough | (slope == 0), MIDDLE[0], (-error / slope).clamp(*MIDDLE))
+        off = add_rows(missed.clone(), rows, share * slope).abs() > limit
+        again = off[rows] & ((error + share * slope).abs() > allowed[rows]) & (level < depth)
+        share = torch.where(again, MIDDLE[0], share)
+        add_rows(missed, rows, share * slope)
+        add_rows(change, rows, batch_view(share.to(turn.dtype), turn) * turn)
+        a, b = Point.concat([a[again], middle[again]]), Point.concat([middle[again], b[again]])
+        rows, values, allowed = rows[again].repeat(2), trapezoid(a, b), allowed / math.sqrt(2.0)
+        error, off = segment_error(values, a, b), missed.abs() > limit
+        some = ((error.abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]
         if some.numel() == 0:
             break
-        a, b, rows, values, error = a[some], b[some], rows[some], halves[some], errors[some]
+        a, b, rows, values, error = a[some], b[some], rows[some], values[some], error[some]
     finite = change.flatten(1).abs().amax(1).isfinite()  # else one point between two steps would spoil a whole map
     return torch.where(batch_view(finite, change), change, 0.0)
 

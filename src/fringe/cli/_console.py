@@ -209,16 +209,11 @@ def _short_warnings() -> Generator[None]:
         yield
 
 
-def require_consent(work: Sequence[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:
-    """Ask whether to start absurdly much work: a slip in a setting, or a configuration file of a stranger. With
-    ``quiet``, or where nobody can be asked, refuse; with ``yes``, do not ask."""
-    text = None if yes else describe_excess(work)
-    if text is None:
-        return
-    if quiet or not sys.stdin.isatty():
-        raise InputError(text, argument="yes", hint="lower the settings, or pass --yes to start all the same")
-    if not typer.confirm(f"{text}. Start?", err=True):
-        raise typer.Exit(Exit.NOTHING_DONE)
+#: Passes of one map or one score of an image that are not many: a quarter of an hour at a millisecond a pass. The
+#: longest of the paper's settings take 2e5.
+MAX_MAP_PASSES = 1e6
+#: Passes of a run that are not many. All of the paper's tables take about 1e9.
+MAX_PASSES = 1e10
 
 
 def describe_excess(work: Sequence[tuple[str, float, float]]) -> str | None:
@@ -229,3 +224,15 @@ def describe_excess(work: Sequence[tuple[str, float, float]]) -> str | None:
     if longest <= MAX_MAP_PASSES and total <= MAX_PASSES:
         return None
     return f"the settings mean about {total:.2g} forward and backward passes, {longest:.2g} for {name} of one image"
+
+
+def require_consent(work: Sequence[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:
+    """Ask whether to start absurdly much work: a slip in a setting, or a configuration file of a stranger. With
+    ``quiet``, or where nobody can be asked, refuse; with ``yes``, do not ask."""
+    text = None if yes else describe_excess(work)
+    if text is None:
+        return
+    if quiet or not sys.stdin.isatty():
+        raise InputError(text, argument="yes", hint="lower the settings, or pass --yes to start all the same")
+    if not typer.confirm(f"{text}. Start?", err=True):
+        raise typer.Exit(Exit.NOTHING_DONE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib
 import time
 import warnings
 from collections import Counter
@@ -23,6 +22,7 @@ from fringe._records import changes, describe_changes
 from fringe._tables import Cell, Row, Table
 from fringe._text import plain
 from fringe.attribution import Attribution, attribute, preset_label, setting_title, tone_of
+from fringe.classifier import Target
 from fringe.data import ImageRef
 from fringe.errors import InputError
 from fringe.explanations._base import (
@@ -146,8 +146,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: ExplainSpec, *, overwrite: bool = False):
         self.method = configured_method(spec)
-        if spec.figures:  # a missing package is reported now, not when the first map is drawn
-            importlib.import_module("fringe.explanations._pictures")
         super().__init__(inputs, out, spec, overwrite=overwrite)
         self.explained: list[Explanation] = []
         self._entries: list[dict[str, Any]] = []
@@ -313,8 +311,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         x, logits = answer
         target, context = self.target, None
         if self.spec.figures:
-            from fringe.explanations._pictures import page_targets
-
             target = page_targets(target, logits, self._classes(logits.shape[1]))
             context = self.context([item.ref.id for item in group], x, logits)
         result = attribute(
@@ -426,3 +422,14 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         self.folder.attempt(CONTACT, lambda path: contact_sheet(cells, title=f"{title}{more}").savefig(path))
         entries = [index_entry(result, recipe) for result in (*explained, *self.failures)]
         self.folder.attempt_text(INDEX, render_index(title, entries))
+
+
+def page_targets(target: int | str, logits: Tensor, count: int) -> Target:
+    """The class to explain; of several classes, that class of each image and the most probable others (B, K)."""
+    chosen = None if isinstance(target, str) else target  # the only word is "predicted"
+    if count == 1 or (chosen is not None and not 0 <= chosen < logits.shape[1]):
+        return target
+    logits = torch.nan_to_num(logits)
+    first = logits.argmax(1) if chosen is None else torch.full((len(logits),), chosen)
+    others = logits.scatter(1, first[:, None], -torch.inf).topk(count - 1, 1).indices
+    return torch.cat((first[:, None], others), 1)

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from fringe.attribution import Attribution, preset_label, tone_of
-from fringe.classifier import Target
 from fringe.explanations._base import Explanation, Failure
 from fringe.explanations._folder import ANIMATION, PAGE
 from fringe.models import Preprocessing
@@ -78,17 +76,6 @@ def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recip
 
 #: What the page lists of the record of an image.
 _FACTS = ("sha256", "label", "score_kind", "seed", "device", "exif", "preprocessing")
-
-
-def page_targets(target: int | str, logits: Tensor, count: int) -> Target:
-    """The class to explain; of several classes, that class of each image and the most probable others (B, K)."""
-    chosen = None if isinstance(target, str) else target  # the only word is "predicted"
-    if count == 1 or (chosen is not None and not 0 <= chosen < logits.shape[1]):
-        return target
-    logits = torch.nan_to_num(logits)
-    first = logits.argmax(1) if chosen is None else torch.full((len(logits),), chosen)
-    others = logits.scatter(1, first[:, None], -torch.inf).topk(count - 1, 1).indices
-    return torch.cat((first[:, None], others), 1)
 
 
 def write_pages(folder: Path, result: Attribution, row: int, record: Mapping[str, Any]) -> None:

@@ -98,7 +98,8 @@ def _check_rows(problem: Problem) -> bool:
     batch = len(problem.inputs)
     chosen = sorted({0, batch // 2, batch - 1})
     together = chosen[::-1][: problem.model.batch_size.on(problem.inputs.device)]
-    calls = [[row] for row in chosen] + ([together] if len(together) > 1 else [])
+    alone = chosen[1:] if problem.model.first_alone else chosen
+    calls = [[row] for row in alone] + ([together] if len(together) > 1 else [])
     scale = LOGITS_RTOL * problem.logits.abs().max() + 1e-6
     for call in calls:
         rows = torch.tensor(call, device=problem.inputs.device)
