@@ -15,9 +15,9 @@ from torch import Tensor
 from fringe._arguments import NO_ARGUMENTS, hint_unknown
 from fringe._arguments import ForwardArguments as ForwardArguments
 from fringe._arguments import Shared as Shared
+from fringe._cuda_graphs import CUDAGraphs
 from fringe._isolation import Mode
 from fringe._linearisation import WITHOUT_JVP as WITHOUT_JVP
-from fringe._linearisation import CUDAGraphs
 from fringe._linearisation import Linearisation as Linearisation
 from fringe._network import Network
 from fringe._network import PassCounts as PassCounts
@@ -51,9 +51,10 @@ class Classifier(Network):
             a CPU it is at most 16, and fewer of large inputs, by the memory that the first pass takes.
         tf32: Whether convolutions and matrix products of the network round float32 to TF32 on a CUDA device. This is
             faster and less exact; everything else is computed in full precision.
-        cuda_graphs: Whether passes of at most 32 images on a CUDA device are recorded as CUDA graphs and replayed: the
-            host no longer launches each operation by itself. The Python code of the model runs when its passes are
-            recorded, and not at each call: make another classifier if more than its weights and buffers change.
+        cuda_graphs: Whether steps of few images on a CUDA device are recorded as CUDA graphs and repeated: the host no
+            longer launches each operation by itself. The numbers are the same bit for bit, or the step is not recorded.
+            The Python code of the model runs when a step is recorded, and not at each call, so a model with hooks is
+            run as it is: make another classifier if more than its weights and buffers change.
 
     Attributes:
         passes: The passes through the network so far.
@@ -73,7 +74,7 @@ class Classifier(Network):
         mode: Mode = "eval",
         batch_size: int | Literal["auto"] = "auto",
         tf32: bool = False,
-        cuda_graphs: bool = False,
+        cuda_graphs: bool = True,
     ):
         if isinstance(model, type):
             message, hint = f"got the class {model.__name__}", f"pass an instance, such as {model.__name__}()"
@@ -89,7 +90,7 @@ class Classifier(Network):
         self.score_kind: Score = kind
         self.score_function = score if callable(score) else None
         self.tf32 = tf32
-        self._graphs = CUDAGraphs() if cuda_graphs else None
+        self.graphs = CUDAGraphs() if cuda_graphs else None
 
     @classmethod
     def of(
@@ -234,9 +235,7 @@ class Classifier(Network):
         Raises:
             NotDifferentiableError: If the output is not connected to the input by autograd.
         """
-        x = self._validate_inputs(x)
-        recorded = None if self._graphs is None else self._graphs.linearise(self, x, tangents, arguments)
-        return Linearisation(self, x, tangents, arguments) if recorded is None else recorded
+        return Linearisation(self, self._validate_inputs(x), tangents, arguments)
 
     def resolve_target(self, target: Target, logits: Tensor, name: str = "target") -> Tensor:
         """Turn a target into classes.
