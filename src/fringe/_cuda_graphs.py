@@ -81,8 +81,9 @@ class Recording:
     def _record(self) -> list[Any]:
         """Record the parts; return what they give without a graph."""
         device = self._inputs[0].device
-        current, stream = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        current = torch.cuda.current_stream(device)
+        self.pool = self.pool or (torch.cuda.graph_pool_handle(), torch.cuda.Stream(device))
+        pool, stream = self.pool  # memory is used again on the same stream only
         with torch.cuda.stream(current):  # where a recording that fails would not return to
             stream.wait_stream(current)
             with torch.cuda.stream(stream):  # libraries set themselves up at their first call, which no graph may hold
@@ -92,7 +93,7 @@ class Recording:
             for _ in plain:
                 graph = torch.cuda.CUDAGraph()
                 # other threads may use the device meanwhile, and autograd works in one of its own
-                with torch.cuda.graph(graph, pool=self.pool, stream=stream, capture_error_mode="thread_local"):
+                with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                     self._add(graph.replay)
         return plain
 
