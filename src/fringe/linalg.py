@@ -271,11 +271,6 @@ def inner_product(a: Tensor, b: Tensor) -> Tensor:
     return (a.double() * b.double()).flatten(1).sum(1)
 
 
-def _none(active: Tensor) -> bool:
-    """Whether no item is active; a CUDA graph, which is being recorded, cannot tell, and takes all iterations."""
-    return not (active.is_cuda and torch.cuda.is_current_stream_capturing()) and not bool(active.any())
-
-
 def conjugate_gradient(
     operator: LinearOperator,
     b: Tensor,
@@ -325,7 +320,7 @@ def conjugate_gradient(
     d = z
     basis = _ResidualBasis(b, max_iterations if reorthogonalise else 0)
     for _ in range(max_iterations):
-        if _none(active):  # the one host synchronisation of an iteration
+        if not bool(active.any()):  # the one host synchronisation of an iteration
             break
         product = operator.matvec(d)
         curvature = inner_product(d, product)
@@ -395,7 +390,7 @@ def textbook_conjugate_gradient(
     active = dot(r, r).sqrt() > tolerance
     status, iterations = torch.zeros_like(active, dtype=torch.long), torch.zeros_like(active, dtype=torch.long)
     for _ in range(max_iterations):
-        if _none(active):
+        if not bool(active.any()):
             break
         iterations = iterations + active
         product = operator.matvec(d)

@@ -6,6 +6,7 @@ Source: FRInGe (arXiv 2605.06404), section "Method" and the appendix "FRInGe Imp
 import math
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import torch
@@ -323,9 +324,11 @@ class FisherRaoPath(Path):
     def open_ended(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
         return self.settings.until == "arrival"
 
-    @property
+    @cached_property
     def recorded_as(self) -> object:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the settings
-        return self.settings, self.has_jvp
+        if self.settings.step.solve == "natural" or self.settings.step.jacobian == "explicit":
+            return None  # conjugate gradients wait for the device; a graph of C products is large
+        return replace(self.settings, reference=None), self.has_jvp
 
     def init(self, problem: Problem) -> State:
         """Lines 1-4: T, the waypoints s_k, x_0 = x."""
