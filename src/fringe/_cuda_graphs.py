@@ -24,8 +24,8 @@ PLAIN_VISITS = 3
 #: Most recordings of a network.
 MOST_RECORDINGS = 64
 
-#: Takes trees of tensors with a row for each of L items, and yields such trees, part after part. A tree is a tensor, a
-#: tuple or a dataclass of trees, or anything without tensors.
+#: Takes trees of tensors with a row for each of L items, and yields such trees, part after part: it computes nothing
+#: before the first one is asked for. A tree is a tensor, a tuple or a dataclass of trees, or anything without tensors.
 Parts = Callable[..., Iterator[Any]]
 
 

@@ -7,6 +7,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import fringe
 from fringe import _cuda_graphs
@@ -17,6 +18,13 @@ from fringe.classifier import Classifier, PassCounts
 from fringe.paths import Problem
 
 needs_cuda = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+class Nothing(TorchFunctionMode):
+    """Refuses all that is computed."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        raise AssertionError(f"{func} is computed before the first part")
 
 
 class Played(Recording):
@@ -41,7 +49,8 @@ class Played(Recording):
             return replay
 
         plain = list(function(*arguments))
-        self._running = function(*arguments)
+        with Nothing():  # what is computed here is no part of a graph
+            self._running = function(*arguments)
         for number in range(len(plain)):
             self._add(player(number))
         return plain

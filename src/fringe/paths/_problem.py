@@ -174,7 +174,7 @@ class Problem:
 
         def of_rows(classes: tuple[Tensor, Tensor | None], *arguments: Any) -> Iterator[Any]:
             own = replace(self, target=classes[0], contrast=classes[1])
-            return function(own, torch.arange(len(classes[0]), device=rows.device), *arguments)
+            yield from function(own, torch.arange(len(classes[0]), device=rows.device), *arguments)
 
         if graphs is None or self.forward_args != NO_ARGUMENTS:
             return function(self, rows, *arguments)
