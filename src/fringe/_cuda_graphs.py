@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from fringe._network import Network, PassCounts
 from fringe._progress import log
@@ -56,6 +57,26 @@ def _own(result: Any, inputs: list[Tensor], given: list[Tensor]) -> Any:
     return refilled(result, rows)
 
 
+class _Seen(TorchFunctionMode):
+    """Keeps what is computed, and what it is computed from: a model and a path may drop what a graph still reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: dict[int, Any] = {}
+        self.made: dict[int, Any] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for known, parts in ((self.given, [*args, *(kwargs or {}).values()]), (self.made, [result])):
+            while parts:
+                part = parts.pop()
+                if isinstance(part, (tuple, list)):
+                    parts += part
+                elif isinstance(part, Tensor) and id(part) not in self.made:
+                    known[id(part)] = part
+        return result
+
+
 class Recording:
     """The parts of a function for ``size`` rows, in memory of their own.
 
@@ -67,16 +88,17 @@ class Recording:
         self._network, self._size, self.pool = network, size, pool
         self._inputs = [x[:1].expand(size, *x.shape[1:]).clone() for x in leaves(arguments)]
         self._function, self._arguments = function, refilled(arguments, iter(self._inputs))
-        module = network.module
+        module, self._seen = network.module, _Seen()
         # what the graphs read must live as long as they do: copies of buffers end with the session
-        self._read = [] if module is None else [*module.parameters(), *module.buffers()]
+        self._read: list[Any] = [] if module is None else [*module.parameters(), *module.buffers()]
         self._parts: list[tuple[Any, Callable[[], None], PassCounts]] = []
         before = replace(network.passes)
         try:
             self._check(self._record())
         finally:
             network.passes.set(before)  # no image passed through
-        del self._function, self._arguments, self._running  # the memory stays with the graphs
+        self._read += self._seen.given.values()
+        del self._function, self._arguments, self._running, self._seen  # what was computed stays with the graphs
 
     def _record(self) -> list[Any]:
         """Record the parts; return what they give without a graph."""
@@ -100,7 +122,9 @@ class Recording:
     def _add(self, replay: Callable[[], None]) -> None:
         """Run the next part and keep its results, with what repeats it."""
         before = replace(self._network.passes)
-        self._parts.append((next(self._running), replay, self._network.passes.since(before)))
+        with self._seen:
+            result = next(self._running)
+        self._parts.append((result, replay, self._network.passes.since(before)))
 
     def _check(self, plain: list[Any]) -> None:
         """Refuse a function that gives something else when it is repeated."""

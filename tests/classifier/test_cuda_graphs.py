@@ -1,6 +1,7 @@
 """Functions recorded as CUDA graphs: their books on any machine, their numbers on a CUDA device."""
 
 import copy
+import weakref
 from typing import ClassVar
 from unittest import mock
 
@@ -170,6 +171,26 @@ def test_what_a_part_leaves_is_that_of_the_same_call(device):
                 expected = torch.func.grad(lambda z: given.model.model(z)[:, 0].sum())(z)
                 torch.testing.assert_close(gradient, expected)
                 assert same is z  # an argument is given back as it came
+
+
+def test_what_a_graph_reads_lives_as_long_as_it(device):
+    """A tensor of a model that is no buffer, or of a path, may be replaced by the next call."""
+    x, factors = images(4, device), [torch.ones(4, 1, 1, 1, device=device) * 2, torch.ones(1, device=device)]
+    known = [weakref.ref(factor) for factor in factors]
+    given = problem(Classifier(network(device)), x)
+
+    def parts(of, rows, x):
+        yield torch.stack([x, factors[0].expand_as(x)]).prod(0)
+        yield (x * factors[1],)
+
+    with given.model.session(x.device):
+        given.forward(x, given.every_row)
+        for number in range(2 * PLAIN_VISITS):
+            found = [leaf for part in given.call(parts, "parts", given.every_row, x) for leaf in leaves(part)]
+            assert torch.equal(found[0], 2 * x)
+            if number == PLAIN_VISITS:
+                factors[:] = [factor.clone() for factor in factors]
+                assert all(reference() is not None for reference in known)
 
 
 def test_copies_of_a_classifier_go_on_to_count_together(on_cpu):
