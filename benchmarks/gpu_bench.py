@@ -187,7 +187,9 @@ class Bench:
         if name == GRAPHS:  # a network with hooks, such as that of the budget, has none
             model = copy.copy(model)
             model._forward_pre_hooks = OrderedDict()
-        return fringe.Classifier(model, batch_size=batch_size, tf32=name in (TF32, PAPER_TF32))
+        return fringe.Classifier(
+            model, batch_size=batch_size, tf32=name in (TF32, PAPER_TF32), cuda_graphs=name == GRAPHS
+        )
 
     def wait(self) -> None:
         if self.device.type == "cuda":

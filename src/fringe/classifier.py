@@ -74,7 +74,7 @@ class Classifier(Network):
         mode: Mode = "eval",
         batch_size: int | Literal["auto"] = "auto",
         tf32: bool = False,
-        cuda_graphs: bool = True,
+        cuda_graphs: bool = False,
     ):
         if isinstance(model, type):
             message, hint = f"got the class {model.__name__}", f"pass an instance, such as {model.__name__}()"

@@ -150,7 +150,7 @@ def test_maps_and_counts_are_those_without_graphs(device, method):
 def test_what_a_part_leaves_is_that_of_the_same_call(device):
     """A second part that is not asked for costs nothing, and does not change the next call."""
     x = images(3, device)
-    given = problem(Classifier(network(device)), x)
+    given = problem(Classifier(network(device), cuda_graphs=True), x)
 
     def parts(of, rows, x):
         point = of.linearise(x, rows)
@@ -177,7 +177,7 @@ def test_what_a_graph_reads_lives_as_long_as_it(device):
     """A tensor of a model that is no buffer, or of a path, may be replaced by the next call."""
     x, factors = images(4, device), [torch.ones(4, 1, 1, 1, device=device) * 2, torch.ones(1, device=device)]
     known = [weakref.ref(factor) for factor in factors]
-    given = problem(Classifier(network(device)), x)
+    given = problem(Classifier(network(device), cuda_graphs=True), x)
 
     def parts(of, rows, x):
         yield torch.stack([x, factors[0].expand_as(x)]).prod(0)
@@ -194,7 +194,7 @@ def test_what_a_graph_reads_lives_as_long_as_it(device):
 
 
 def test_copies_of_a_classifier_go_on_to_count_together(on_cpu):
-    x, graphs = images(2), Classifier(network())
+    x, graphs = images(2), Classifier(network(), cuda_graphs=True)
     other, given = copy.copy(graphs), problem(graphs, x)
     with graphs.session(x.device):
         given.forward(x, given.every_row)
@@ -206,7 +206,7 @@ def test_copies_of_a_classifier_go_on_to_count_together(on_cpu):
 
 def test_what_is_recorded(on_cpu):
     """A power of two, up to the batch size, from the fourth call on."""
-    x, classifier = images(40), Classifier(network(), batch_size=40)
+    x, classifier = images(40), Classifier(network(), batch_size=40, cuda_graphs=True)
     given = problem(classifier, x)
     with classifier.session(x.device):
         given.forward(x, given.every_row)
@@ -223,7 +223,7 @@ def test_the_number_of_rows_does_not_depend_on_what_is_recorded(on_cpu, monkeypa
     """A call gives the same numbers before and after it is recorded."""
     if not repeats:
         monkeypatch.setattr(_cuda_graphs, "PLAIN_VISITS", 100)
-    x, classifier, seen = images(3), Classifier(network()), []
+    x, classifier, seen = images(3), Classifier(network(), cuda_graphs=True), []
     given = problem(classifier, x)
 
     def parts(of, rows, x):
@@ -262,19 +262,19 @@ def test_few_small_images_are_recorded(on_cpu, monkeypatch):
 
 def test_other_arguments_and_other_devices_are_not(on_cpu, monkeypatch):
     x = images(2)
-    classifier = Classifier(lambda x, scale: network()(x) * scale)
+    classifier = Classifier(lambda x, scale: network()(x) * scale, cuda_graphs=True)
     given = Problem.of(classifier, x, target=[0, 0], forward_args=fringe.classifier.ForwardArguments.of(2, (2.0,)))
     with classifier.session(x.device), mock.patch.object(CUDAGraphs, "call") as call:
         gradients(given, 2)
     assert not call.called
     monkeypatch.setattr(CUDAGraphs, "devices", ("cuda",))
-    fringe.attribute(Classifier(network()), x, method="fringe")
+    fringe.attribute(Classifier(network(), cuda_graphs=True), x, method="fringe")
     assert not Played.made
 
 
 def test_recordings_serve_until_the_network_changes(on_cpu):
     model, x = network(), images(4)
-    graphs = Classifier(model)
+    graphs = Classifier(model, cuda_graphs=True)
 
     def made(classifier=graphs):
         count, given = len(Played.made), problem(classifier, x)
@@ -297,11 +297,11 @@ def test_recordings_serve_until_the_network_changes(on_cpu):
     assert made(graphs.with_model(model)) == 0
     assert made(graphs.with_model(network())) == 1
     assert made() == 1
-    assert made(Classifier(lambda x: model(x))) == 0  # nothing tells what else a function does
+    assert made(Classifier(lambda x: model(x), cuda_graphs=True)) == 0  # nothing tells what else a function does
 
 
 def test_each_setting_has_its_own_recordings(on_cpu):
-    x, graphs = images(4), Classifier(network())
+    x, graphs = images(4), Classifier(network(), cuda_graphs=True)
     given = problem(graphs, x)
     with graphs.session(x.device):
         given.forward(x, given.every_row)
@@ -328,7 +328,7 @@ class Reads(nn.Module):
 def test_a_model_that_cannot_be_recorded_is_run_as_it_is():
     model, x = Reads().cuda().eval(), images(4, "cuda")
     expected = fringe.attribute(Classifier(model, cuda_graphs=False), x, method="fringe")
-    classifier = Classifier(model)
+    classifier = Classifier(model, cuda_graphs=True)
     found = fringe.attribute(classifier, x, method="fringe")
     torch.testing.assert_close(found.values, expected.values)
     assert classifier.graphs._refused
@@ -349,7 +349,7 @@ class Counts(nn.Module):
 
 def test_a_model_whose_results_differ_is_run_as_it_is(device):
     model, x = Counts().eval().to(device), images(2, device)
-    classifier = Classifier(model)
+    classifier = Classifier(model, cuda_graphs=True)
     given = problem(classifier, x)
     with classifier.session(x.device):
         given.forward(x, given.every_row)
@@ -388,7 +388,7 @@ def test_without_a_graph_calls_are_plain(on_cpu, monkeypatch, error, tried):
         raise error
 
     monkeypatch.setattr(CUDAGraphs, "recorder", fails)
-    x, graphs = images(8), Classifier(network())
+    x, graphs = images(8), Classifier(network(), cuda_graphs=True)
     given = problem(graphs, x)
     with graphs.session(x.device):
         given.forward(x, given.every_row)
