@@ -376,7 +376,7 @@ class _Driver:
 
     def _parts(
         self, problem: Problem, image: Tensor, state: State, known: Covered | None, *, closing: bool
-    ) -> Iterator[tuple[Any, ...] | State]:
+    ) -> Iterator[Any]:
         """The two parts of a step of L paths, of which the host decides on the second by the first."""
         state = replace(state, image=image)
         here, more = self.path.look(problem, state, closing)
