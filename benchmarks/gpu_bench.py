@@ -186,7 +186,7 @@ class Bench:
         model = self.network(network)
         if name == GRAPHS:  # a network with hooks, such as that of the budget, has none
             model = copy.copy(model)
-            model._forward_pre_hooks = OrderedDict()
+            vars(model)["_forward_pre_hooks"] = OrderedDict()
         return fringe.Classifier(
             model, batch_size=batch_size, tf32=name in (TF32, PAPER_TF32), cuda_graphs=name == GRAPHS
         )

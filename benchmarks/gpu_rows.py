@@ -126,12 +126,14 @@ def tails(bench: Bench, network: str, name: str) -> Record:
     run = partial(fringe.attribute, classifier, x, method=METHODS[name][1](network))
     for _ in range(PLAIN_VISITS + 2):
         run()
-    seconds, steps, driver = Counter[str](), Counter[str](), _quadrature._Driver
+    seconds, steps, driver = Counter[str](), Counter[str](), _quadrature.__dict__["_Driver"]
 
     def watched(self: Any, state: Any, closing: bool) -> Any:
         result: list[Any] = []
         kind = "few" if len(state) < 8 else "some" if len(state) < 32 else "many"
-        seconds[kind] += bench.seconds(lambda: result.append(plain(self, state, closing)))
+        seconds[kind] += bench.seconds(  # pyright: ignore[reportArgumentType]
+            lambda: result.append(plain(self, state, closing))
+        )
         steps[kind] += 1
         return result[0]
 
