@@ -3,6 +3,7 @@
     python benchmarks/gpu.py --out out/gpu.json                              # at most 9 minutes on a GPU
     python benchmarks/gpu.py --out out/new.json --against docs/gpu.json      # and the ratios to an earlier run
     python benchmarks/gpu.py --out out/gpu.json --resume                     # go on with the rows that are missing
+    python benchmarks/gpu.py --only alone,tails,graphs,limit --budget 300    # these rows alone
     python benchmarks/gpu.py --device cpu --quick                            # a tiny network: does the program work
 
 Trained networks and photographs are those of the folder FRINGE_SHARED, where there is one. torchvision's networks have
@@ -27,7 +28,7 @@ from typing import Any
 
 import torch
 
-from fringe._linearisation import MOST
+from fringe._cuda_graphs import MOST
 from fringe.errors import is_device_error
 from fringe.models import ModelError
 from gpu_bench import (
@@ -61,8 +62,10 @@ from gpu_rows import (
     gradients,
     guided,
     kernels,
+    limit,
     precision,
     step,
+    tails,
     waits,
 )
 from shared_models import SHARED
@@ -87,7 +90,8 @@ def plan(bench: Bench) -> list[Row]:
     for network in bench.networks:
         for name, (later, _) in METHODS.items():
             for i, batch in enumerate(bench.batches):
-                if (name == GRAPHS and batch > MOST) or (name in (PAPER, PAPER_TF32) and network in TRAINED):
+                graphs = name == GRAPHS and batch > MOST
+                if graphs or (name in (PAPER, PAPER_TF32) and network in TRAINED):
                     continue  # no larger batch is recorded; the paper's settings are for its networks
                 what = (bench, network, name, batch)
                 rank = NETWORKS.get(network, 0) + later + 2 * (i > (0 if NETWORKS.get(network, 0) >= 1 else 1))
@@ -99,7 +103,12 @@ def plan(bench: Bench) -> list[Row]:
         need = partial(expected, bench, first, name, bench.large)
         parts = (step, kernels, waits)
         rows += [Row(key(part.__name__, first, name), rank, partial(part, bench, first, name), need) for part in parts]
+    for network in [name for name in bench.networks if name in (first, "resnet50", *TRAINED)]:
+        for batch in (max(bench.batches), bench.large):
+            rows.append(Row(key("limit", network, f"{batch} images"), 0.6, partial(limit, bench, network, batch), few))
     for network in [name for name in bench.networks if name in (first, *TRAINED)]:
+        for name in (DEFAULT, GRAPHS):
+            rows.append(Row(key("tails", network, name), 0.6, partial(tails, bench, network, name), few))
         for name in (IG, DEFAULT, GRAPHS, PREVIEW):
             rows.append(Row(key("alone", network, name), 0.5, partial(alone, bench, network, name), few))
         for name in PRECISIONS:  # a random network has no map to be near to: rounding alone turns its paths
@@ -145,6 +154,13 @@ def run(bench: Bench, rows: Sequence[Row]) -> None:
         bench.save()
         line = ", ".join(f"{k} {show(v)}" for k, v in record.items() if isinstance(v, (str, int, float)))
         print(f"{row.key}: {line}", file=sys.stderr, flush=True)
+
+
+def kind(name: str) -> str:
+    """What ``--only`` calls the row of this key."""
+    first, *_, last = name.split("/")
+    middle = name.partition("/")[2].rpartition("/")[0]
+    return first if not last.isdigit() else "graphs" if middle in (IG, DEFAULT, GRAPHS) else "methods"
 
 
 def show(value: Any) -> str:
@@ -195,7 +211,20 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
     singles = {tuple(k.split("/", 2)[1:]): r["alone"] for k, r in records.items() if "alone" in r}
     methods = (IG, PREVIEW, DEFAULT, GRAPHS)
     rows = [[n, *(singles.get((n, name)) for name in methods)] for n in dict.fromkeys(n for n, _ in singles)]
-    lines += table(["network", *methods], rows)
+    for row in rows:  # the best of ours over IG
+        row.append(min((t for t in row[3:5] if t), default=0.0) / row[1] if row[1] else None)
+    lines += table(["network", *methods, "best / IG"], rows)
+    lines += ["A batch over its limit, the passes alone: seconds an image", ""]
+    names = ("limit", "seconds", "graphs", "over_seconds", "over_graphs", "same_graphs")
+    rows = [[k.partition("/")[2], *map(r.get, names)] for k, r in records.items() if "over_graphs" in r]
+    head = ["row", "limit", DEFAULT, "with CUDA graphs", "over it", "with CUDA graphs", "same maps"]
+    lines += [*table(head, rows), "Where the time of a batch goes, by the paths that are left: share (steps)", ""]
+    rows = []
+    for k, r in records.items():
+        if "calls" in r:
+            parts = [f"{r['shares'].get(n, 0.0):.0%} ({r['calls'].get(n, 0)})" for n in ("few", "some", "many")]
+            rows.append([k.partition("/")[2], r["whole"], *parts])
+    lines += table(["row", "seconds", "fewer than 8", "8 to 31", "more"], rows)
     lines += ["Peers, seconds an image", ""]
     peers = [(k, r) for k, r in records.items() if "peer" in r]
     rows = [[k, r["peer"], r["ours"], r["seconds"], r["seconds"] / r["ours"], r.get("cosine")] for k, r in peers]
@@ -261,6 +290,7 @@ def main(arguments: Sequence[str] | None = None, clock: Callable[[], float] = ti
     parser.add_argument("--networks", nargs="+", choices=[*NETWORKS, "small"], default=None)
     parser.add_argument("--budget", type=float, default=540.0, help="seconds from start to end")
     parser.add_argument("--out", type=Path, help="JSON file for later runs; the page goes beside it as .md")
+    parser.add_argument("--only", help="kinds of rows, with commas: alone, tails, limit, graphs (IG, FRInGe)")
     parser.add_argument("--resume", action="store_true", help="keep the rows that are measured in --out")
     parser.add_argument("--against", type=Path, help="JSON file of an earlier run")
     options = parser.parse_args(arguments)
@@ -273,7 +303,7 @@ def main(arguments: Sequence[str] | None = None, clock: Callable[[], float] = ti
     known = [name for name in NETWORKS if name in trained or name not in TRAINED]
     networks = ["small"] if options.quick else options.networks or known
     note = ""
-    if networks != ["small"]:
+    if networks != ["small"] and not {*networks} <= {*TRAINED}:
         try:
             importlib.import_module("fringe.models._torchvision").import_torchvision()
         except ModelError as error:
@@ -286,7 +316,7 @@ def main(arguments: Sequence[str] | None = None, clock: Callable[[], float] = ti
     if options.resume and options.out.exists():
         bench.resume(json.loads(options.out.read_text()))
     try:
-        run(bench, plan(bench))
+        run(bench, [row for row in plan(bench) if options.only is None or kind(row.key) in options.only.split(",")])
     finally:
         page = note + report(bench.meta, bench.records, old)
         if options.out is not None and bench.records:

@@ -1,6 +1,7 @@
 """What the rows of benchmarks/gpu.py share: the budget, networks, images, and runs that can be cut between steps."""
 
 import contextlib
+import copy
 import gc
 import json
 import math
@@ -9,6 +10,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
@@ -173,14 +175,20 @@ class Bench:
         """Inputs (count, *S) of a network, on the device."""
         if network not in TRAINED:
             return self.x[:count]
-        if network not in self.inputs:  # fewer images are not repeated: paths would end at once
-            self.inputs[network] = shared_models.images(network, max(self.batches)).to(self.device)
+        if network not in self.inputs:
+            x = shared_models.images(network, max(self.batches)).to(self.device)
+            views = [x, x.flip(-1), *(y.roll(n, -2) for n in (3, 5) for y in (x, x.flip(-1)))]  # of fewer photographs
+            self.inputs[network] = torch.cat(views)[: max(self.batches)]
         return self.inputs[network][:count]
 
     def classifier(self, network: str, name: str, batch_size: int | Literal["auto"]) -> fringe.Classifier:
         """The classifier with which a method is measured."""
+        model = self.network(network)
+        if name == GRAPHS:  # a network with hooks, such as that of the budget, has none
+            model = copy.copy(model)
+            vars(model)["_forward_pre_hooks"] = OrderedDict()
         return fringe.Classifier(
-            self.network(network), batch_size=batch_size, tf32=name in (TF32, PAPER_TF32), cuda_graphs=name == GRAPHS
+            model, batch_size=batch_size, tf32=name in (TF32, PAPER_TF32), cuda_graphs=name == GRAPHS
         )
 
     def wait(self) -> None:

@@ -19,10 +19,24 @@ from torch import Tensor, nn
 
 import fringe
 from fringe import _isolation
+from fringe._cuda_graphs import PLAIN_VISITS
 from fringe._linear_layers import LinearLayers
-from fringe.attribution import GuidedIG
+from fringe.attribution import GuidedIG, _quadrature
 from fringe.classifier import Linearisation
-from gpu_bench import DEFAULT, IG, METHODS, Absent, Bench, OutOfTime, Record, Stopwatch, Ticks, explain, key
+from gpu_bench import (
+    DEFAULT,
+    GRAPHS,
+    IG,
+    METHODS,
+    Absent,
+    Bench,
+    OutOfTime,
+    Record,
+    Stopwatch,
+    Ticks,
+    explain,
+    key,
+)  # fmt: skip
 
 
 def cost(bench: Bench, network: str, name: str, batch: int) -> Record:
@@ -62,11 +76,71 @@ def cost(bench: Bench, network: str, name: str, batch: int) -> Record:
 
 def alone(bench: Bench, network: str, name: str) -> Record:
     """Seconds of one image as a user has it: images and points of a path share a batch of automatic size."""
-    classifier, x, method = bench.classifier(network, name, "auto"), bench.images(network, 1), METHODS[name][1](network)
-    run = partial(fringe.attribute, classifier, x, method=method)
-    run()
-    seconds = statistics.median(bench.seconds(run) for _ in range(3))
-    return {"alone": seconds}
+    classifier = bench.classifier(network, GRAPHS if name == IG else name, "auto")  # IG with graphs, where it has some
+    run = partial(fringe.attribute, classifier, bench.images(network, 1), method=METHODS[name][1](network))
+    first = bench.seconds(run)
+    for _ in range(PLAIN_VISITS + 1):  # until what can be recorded is
+        run()
+    seconds = statistics.median(bench.seconds(run) for _ in range(5))
+    return {"alone": seconds, "first": first}
+
+
+def limit(bench: Bench, network: str, batch: int) -> Record:
+    """Seconds an image of the passes of ``FRInGe()`` alone, as CUDA graphs of a forward pass and of one with a VJP; a
+    JVP counts as a VJP. And those of the whole call, plain and with graphs, and whether its maps stay the same."""
+    x, method = bench.images(network, batch), METHODS[DEFAULT][1](network)
+    own = fringe.Classifier(bench.network(network), cuda_graphs=False)
+
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return own.evaluate(x)
+
+    def gradient() -> Tensor:
+        y = x.clone().requires_grad_(True)
+        logits = own.evaluate(y)
+        return torch.autograd.grad(logits, y, torch.ones_like(logits))[0]
+
+    with own.session(x.device):
+        forward()  # checks the outputs
+        cuda = bench.device.type == "cuda"
+        runs = [captured(run) if cuda else run for run in (forward, gradient)]
+        first, both = (statistics.median(bench.seconds(run) for _ in range(5)) / len(x) for run in runs)
+    record: Record = {"images": len(x)}
+    for label, name in (("seconds", DEFAULT), ("graphs", GRAPHS)):
+        classifier = bench.classifier(network, name, batch)
+        run = partial(fringe.attribute, classifier, x, method=method)
+        results = [run() for _ in range(2 if name == DEFAULT else PLAIN_VISITS + 2)]
+        record[f"same_{label}"] = all(torch.equal(results[0].values, result.values) for result in results)
+        passes = results[0].passes
+        record[label] = statistics.median(bench.seconds(run) for _ in range(3)) / len(x)
+    products = (passes.vjp + passes.jvp) / len(x)
+    record["limit"] = passes.forward / len(x) * first + products * (both - first)
+    record |= {f"over_{label}": record[label] / record["limit"] for label in ("seconds", "graphs")}
+    return record
+
+
+def tails(bench: Bench, network: str, name: str) -> Record:
+    """How the time of a large batch divides over the paths that are left: seconds and steps with fewer than 8, with 8
+    to 31, and with more. The clock waits for each step."""
+    classifier, x = bench.classifier(network, name, max(bench.batches)), bench.images(network, max(bench.batches))
+    run = partial(fringe.attribute, classifier, x, method=METHODS[name][1](network))
+    for _ in range(PLAIN_VISITS + 2):
+        run()
+    seconds, steps, driver = Counter[str](), Counter[str](), _quadrature.__dict__["_Driver"]
+
+    def watched(self: Any, state: Any, closing: bool) -> Any:
+        result: list[Any] = []
+        kind = "few" if len(state) < 8 else "some" if len(state) < 32 else "many"
+        seconds[kind] += bench.seconds(  # pyright: ignore[reportArgumentType]
+            lambda: result.append(plain(self, state, closing))
+        )
+        steps[kind] += 1
+        return result[0]
+
+    plain = driver._step
+    with mock.patch.object(driver, "_step", watched):
+        whole = bench.seconds(run)
+    return {"whole": whole, "shares": {kind: t / whole for kind, t in seconds.items()}, "calls": dict(steps)}
 
 
 def expected(bench: Bench, network: str, name: str, batch: int) -> float:

@@ -31,11 +31,12 @@ def model(name: str) -> nn.Module:
 
 
 def images(name: str, count: int, offset: int = 0) -> Tensor:
-    """``count`` images spread evenly over the model's image folder, normalised: (count, 3, H, W)."""
+    """``count`` images spread evenly over the model's image folder, or all if there are fewer, normalised: (count, 3,
+    H, W)."""
     preprocessing = PREPROCESSING["cifar" if name.startswith("cifar") else name]
     folder = SHARED / "images" / ("cifar10" if name.startswith("cifar") else "imagenet")
     references = list(find_inputs([str(folder)]))
-    chosen = references[offset :: len(references) // count][:count]
+    chosen = references[offset :: max(1, len(references) // count)][:count]
     return torch.stack(
         [preprocessing.normalise(preprocessing.pixels(ref.open(channels=3, exif="ignore").image)) for ref in chosen]
     )

@@ -47,7 +47,7 @@ def small(seconds: float, clock: Clock, pass_seconds: float = 0.0) -> Bench:
 def quick(tmp_path_factory):
     """The page and the JSON file of ``--quick``, on a clock by which most runs are cut."""
     out = tmp_path_factory.mktemp("gpu") / "run.json"
-    bench = gpu.main(["--device", "cpu", "--quick", "--budget", "600", "--out", str(out)], Clock(a_look=0.2))
+    bench = gpu.main(["--device", "cpu", "--quick", "--budget", "700", "--out", str(out)], Clock(a_look=0.2))
     return bench, out
 
 

@@ -58,6 +58,28 @@ class PassCounts:
         """
         return PassCounts(self.forward - before.forward, self.jvp - before.jvp, self.vjp - before.vjp)
 
+    def set(self, to: "PassCounts") -> None:
+        """Set the numbers in place: copies of a network share their count.
+
+        Args:
+            to: The numbers.
+        """
+        vars(self).update(vars(to))
+
+    def add(self, passes: "PassCounts", count: int, size: int) -> None:
+        """Add the passes of the first ``count`` of ``size`` images.
+
+        Args:
+            passes: Passes that were made with all of them.
+            count: How many of them count.
+            size: How many there were.
+        """
+        self.set(
+            PassCounts(
+                *(a + b * count // size for a, b in zip(vars(self).values(), vars(passes).values(), strict=True))
+            )
+        )
+
 
 class OneAtATime(RuntimeError):
     """A network takes one image, and not several at once."""

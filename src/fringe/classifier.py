@@ -15,9 +15,9 @@ from torch import Tensor
 from fringe._arguments import NO_ARGUMENTS, hint_unknown
 from fringe._arguments import ForwardArguments as ForwardArguments
 from fringe._arguments import Shared as Shared
+from fringe._cuda_graphs import CUDAGraphs
 from fringe._isolation import Mode
 from fringe._linearisation import WITHOUT_JVP as WITHOUT_JVP
-from fringe._linearisation import CUDAGraphs
 from fringe._linearisation import Linearisation as Linearisation
 from fringe._network import Network
 from fringe._network import PassCounts as PassCounts
@@ -52,9 +52,10 @@ class Classifier(Network):
             a CPU it is at most 16, and fewer of large inputs, by the memory that the first pass takes.
         tf32: Whether convolutions and matrix products of the network round float32 to TF32 on a CUDA device. This is
             faster and less exact; everything else is computed in full precision.
-        cuda_graphs: Whether passes of at most 32 images on a CUDA device are recorded as CUDA graphs and replayed: the
-            host no longer launches each operation by itself. The Python code of the model runs when its passes are
-            recorded, and not at each call: make another classifier if more than its weights and buffers change.
+        cuda_graphs: Whether steps of few images on a CUDA device are recorded as CUDA graphs and repeated: the host no
+            longer launches each operation by itself. The numbers are the same bit for bit, or the step is not recorded.
+            The Python code of the model runs when a step is recorded, and not at each call, so a model with hooks is
+            run as it is: make another classifier if more than its weights and buffers change.
         fold_batch_norm: Whether a batch normalisation in evaluation mode is computed within the convolution or linear
             layer before it, if nothing else takes that layer's output: by multiplied weights, which are made once and
             again where weights change: a quarter of the time of many networks. The network's own pass on the first
@@ -108,7 +109,7 @@ class Classifier(Network):
         self.score_function = score if callable(score) else None
         self.tf32 = tf32
         self.fold_batch_norm = fold_batch_norm
-        self._graphs = CUDAGraphs() if cuda_graphs else None
+        self.graphs = CUDAGraphs() if cuda_graphs else None
 
     @classmethod
     def of(
@@ -262,9 +263,7 @@ class Classifier(Network):
         Raises:
             NotDifferentiableError: If the output is not connected to the input by autograd.
         """
-        x = self._validate_inputs(x)
-        recorded = None if self._graphs is None else self._graphs.linearise(self, x, tangents, arguments)
-        return Linearisation(self, x, tangents, arguments) if recorded is None else recorded
+        return Linearisation(self, self._validate_inputs(x), tangents, arguments)
 
     def resolve_target(self, target: Target, logits: Tensor, name: str = "target") -> Tensor:
         """Turn a target into classes.

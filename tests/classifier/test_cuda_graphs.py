@@ -1,48 +1,60 @@
-"""Passes recorded as CUDA graphs: their books on any machine, their numbers on a CUDA device."""
+"""Functions recorded as CUDA graphs: their books on any machine, their numbers on a CUDA device."""
 
 import copy
+import weakref
 from typing import ClassVar
 from unittest import mock
 
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import fringe
-from fringe._arguments import NO_ARGUMENTS, ForwardArguments
-from fringe._linearisation import MOST, PLAIN_VISITS, CUDAGraphs, Linearisation, RecordedLinearisation, RecordedPasses
+from fringe import _cuda_graphs
+from fringe._cuda_graphs import MOST, MOST_BYTES, PLAIN_VISITS, CUDAGraphs, Recording, leaves, refilled
+from fringe._network import BatchSize
+from fringe.attribution import FRInGeBinary
 from fringe.classifier import Classifier, PassCounts
+from fringe.paths import Problem
 
 needs_cuda = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 
-class Played(RecordedPasses):
-    """Replays by computing again in the same memory, which works on a CPU."""
+class Nothing(TorchFunctionMode):
+    """Refuses all that is computed."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        raise AssertionError(f"{func} is computed before the first part")
+
+
+class Played(Recording):
+    """Repeats a function by computing it again in the same memory, which works on a CPU."""
 
     made: ClassVar[list["Played"]] = []
 
     def _record(self):
         Played.made.append(self)
-        self._logits = self._forward().detach()
-        self.u, self.v = torch.zeros_like(self._logits), torch.zeros_like(self.x)
-        self._product, self._column = torch.zeros_like(self.x), torch.zeros_like(self._logits)
+        function, arguments, network = self._function, self._arguments, self._network
+        calls = []
 
-    def _play(self, result, compute):
-        with mock.patch.object(self._network, "passes", PassCounts()):
-            x = self.x.detach().clone()
-            result.detach().copy_(compute(Linearisation(self._network, x, self.tangents, NO_ARGUMENTS)))
+        def player(number):
+            def replay():
+                if number == 0:
+                    calls.append(function(*arguments))
+                with mock.patch.object(network, "passes", PassCounts()):
+                    result = next(calls[-1])
+                for own, new in zip(leaves(self._parts[number][0]), leaves(result), strict=True):
+                    own.detach().copy_(new)
 
-    def _replay_forward(self):
-        self.ready = False  # what a JVP differentiates is computed by a VJP
-        self._play(self._logits, lambda point: point.value)
+            return replay
 
-    def _replay_vjp(self):
-        self.ready = True
-        self._play(self._product, lambda point: point.vjp(self.u))
-
-    def _replay_jvp(self):
-        assert self.ready
-        self._play(self._column, lambda point: point.jvp(self.v.detach()))
+        plain = list(function(*arguments))
+        with Nothing():  # what is computed here is no part of a graph
+            self._running = function(*arguments)
+        for number in range(len(plain)):
+            self._add(player(number))
+        return plain
 
 
 @pytest.fixture(autouse=True)
@@ -69,12 +81,6 @@ def images(count, device="cpu", dtype=torch.float64):
     return torch.randn(count, 3, 9, 9, generator=torch.Generator().manual_seed(1)).to(device, dtype)
 
 
-def before(classifier, x, tangents=False):
-    """The calls that are plain."""
-    for _ in range(PLAIN_VISITS + 1):  # the first checks the outputs and does not count
-        assert type(classifier.linearise(x, tangents=tangents)) is Linearisation
-
-
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 
 
@@ -85,115 +91,198 @@ def device(request):
     return request.param
 
 
-@pytest.mark.parametrize("tangents", [False, True])
-def test_products_are_those_of_the_plain_passes(device, tangents):
-    model, x = network(device), images(5, device)
-    plain, graphs = Classifier(model), Classifier(model, cuda_graphs=True)
-    u = torch.randn(5, 4, generator=torch.Generator().manual_seed(2)).to(x)
-    v = images(6, device)[1:]
-    with graphs.session(x.device), plain.session(x.device):
-        before(graphs, x, tangents)
-        for rows in (slice(0, 5), slice(2, 5), slice(0, 5)):  # all are filled up to eight
-            points = [c.linearise(x[rows], tangents=tangents) for c in (graphs, plain)]
-            products = [[p.value, p.vjp(u[rows]), p.vjp(2 * u[rows])] for p in points]
-            if tangents:
-                for product, point in zip(products, points, strict=True):
-                    product.append(point.jvp(v[rows]))
-            for found, expected in zip(*products, strict=True):
-                torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-                assert found.is_contiguous()
-    assert isinstance(points[0], RecordedLinearisation)
-    assert type(points[1]) is Linearisation
-
-
-def test_a_point_that_is_left_is_visited_again(device):
-    model, x = network(device), images(4, device)
-    graphs, u = Classifier(model, cuda_graphs=True), torch.eye(4).to(x)
-    with graphs.session(x.device):
-        before(graphs, x)
-        expected = Classifier(model).linearise(x, tangents=False).vjp(u)
-        first, second = (graphs.linearise(part, tangents=False) for part in (x, x.flip(0)))
-        count = graphs.passes.forward
-        torch.testing.assert_close(second.vjp(u.flip(0)), expected.flip(0))
-        assert graphs.passes.forward == count
-        torch.testing.assert_close(first.vjp(u), expected)
-        assert graphs.passes.forward == count + 4
-        torch.testing.assert_close(first.vjp(2 * u), 2 * expected)
-        assert graphs.passes.forward == count + 4
-        for _ in range(PLAIN_VISITS):
-            graphs.linearise(x)
-        expected = Classifier(model).linearise(x).jvp(x)
-        first, second = (graphs.linearise(part) for part in (x, x.flip(0)))
-        for _ in range(2):
-            torch.testing.assert_close(second.jvp(x.flip(0)), expected.flip(0))
-            torch.testing.assert_close(first.jvp(x), expected)
-        count = graphs.passes.vjp
-        torch.testing.assert_close(first.jvp(2 * x), 2 * expected)
-        assert graphs.passes.vjp == count
-
-
-@pytest.mark.parametrize("method", ["fringe", "ig", "fringe:full_metric", fringe.GuidedIG(steps=10)])
-def test_maps_and_counts_are_those_without_graphs(device, method):
-    model, x = network(device), images(5, device)
-    expected, found = (
-        fringe.attribute(Classifier(model, batch_size=4, cuda_graphs=graphs), x, method=method)
-        for graphs in (False, True)
-    )
-    error = (found.values - expected.values).norm() / expected.values.norm()
-    assert float(error) < 1e-6
-    assert found.passes == expected.passes
-    assert found.verdict == expected.verdict
-
-
 @pytest.fixture
 def on_cpu():
     if torch.cuda.is_available():
         pytest.skip("counted on a CPU")
 
 
+def problem(classifier, x):
+    return Problem.of(classifier, x, target=[0] * len(x))
+
+
+def gradients(given, count):
+    """Gradients at ``count`` images: plain, or by a recording."""
+    return given.logits_gradient(given.inputs[:count], given.every_row[:count])
+
+
 def sizes():
-    return [len(passes.x) for passes in Played.made]
+    return [passes._size for passes in Played.made]
+
+
+def test_a_tree_keeps_its_form():
+    a, b = torch.ones(2), torch.zeros(2)
+    tree = (a, None, ("name", b), PassCounts(1))
+    assert [x is y for x, y in zip(leaves(tree), (a, b), strict=True)] == [True, True]
+    assert refilled(tree, iter((b, a))) == (b, None, ("name", a), PassCounts(1))
+
+
+#: Conjugate gradients wait for the device, and Guided IG does; of IG and of these, scores with gradients are recorded.
+OTHERS = [
+    fringe.FRInGe(solve="natural", jacobian="products", cg_iterations=3), fringe.FRInGe(jacobian="explicit"),
+    fringe.GuidedIG(steps=10),
+]  # fmt: skip
+METHODS = [
+    "fringe", "fringe:preview", "fringe:full_metric", FRInGeBinary(), "ig", fringe.FRInGe(focus="cam"),
+    fringe.FRInGe(feedback=None, fisher_rank=3), fringe.FRInGe(quadrature="corrected"), *OTHERS,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_maps_and_counts_are_those_without_graphs(device, method):
+    model, x = network(device), images(5, device)
+    plain, graphs = (Classifier(model, batch_size=4, cuda_graphs=graphs) for graphs in (False, True))
+    _, *results, expected = (  # no call but the first checks the model
+        fringe.attribute(classifier, x, method=method, target="top2")
+        for classifier in (plain, graphs, graphs, graphs, plain)
+    )
+    for found in results:  # the first is plain at first
+        assert torch.equal(found.values, results[0].values)
+        assert all(map(torch.equal, found.diagnostics.values(), results[0].diagnostics.values()))
+        assert found.class_verdicts == expected.class_verdicts
+    error = (found.values - expected.values).norm() / expected.values.norm()  # three paths are filled up to four
+    assert float(error) < 1e-6
+    assert found.passes == expected.passes
+    has_steps = any(key[2][0] != "gradient" for key in graphs.graphs._recordings)
+    assert has_steps is (method not in ("fringe:full_metric", "ig", *OTHERS))
+
+
+def test_what_a_part_leaves_is_that_of_the_same_call(device):
+    """A second part that is not asked for costs nothing, and does not change the next call."""
+    x = images(3, device)
+    given = problem(Classifier(network(device), cuda_graphs=True), x)
+
+    def parts(of, rows, x):
+        point = of.linearise(x, rows)
+        yield point.value
+        yield point.vjp(of.score_cotangent(point.value, rows)), x
+
+    with given.model.session(x.device):
+        given.forward(x, given.every_row)
+        for number in range(3 * PLAIN_VISITS):
+            z = x + number
+            before = given.model.passes.vjp
+            call = given.call(parts, "parts", given.every_row, z)
+            torch.testing.assert_close(next(call), given.forward(z, given.every_row))
+            assert given.model.passes.vjp == before
+            if number % 2 == 0:
+                gradient, same = next(call)
+                assert given.model.passes.vjp == before + len(x)
+                expected = torch.func.grad(lambda z: given.model.model(z)[:, 0].sum())(z)
+                torch.testing.assert_close(gradient, expected)
+                assert same is z  # an argument is given back as it came
+
+
+def test_what_a_graph_reads_lives_as_long_as_it(device):
+    """A tensor of a model that is no buffer, or of a path, may be replaced by the next call."""
+    x, factors = images(4, device), [torch.ones(4, 1, 1, 1, device=device) * 2, torch.ones(1, device=device)]
+    known = [weakref.ref(factor) for factor in factors]
+    given = problem(Classifier(network(device), cuda_graphs=True), x)
+
+    def parts(of, rows, x):
+        yield torch.stack([x, factors[0].expand_as(x)]).prod(0)
+        yield (x * factors[1],)
+
+    with given.model.session(x.device):
+        given.forward(x, given.every_row)
+        for number in range(2 * PLAIN_VISITS):
+            found = [leaf for part in given.call(parts, "parts", given.every_row, x) for leaf in leaves(part)]
+            assert torch.equal(found[0], 2 * x)
+            if number == PLAIN_VISITS:
+                factors[:] = [factor.clone() for factor in factors]
+                assert all(reference() is not None for reference in known)
 
 
 def test_copies_of_a_classifier_go_on_to_count_together(on_cpu):
     x, graphs = images(2), Classifier(network(), cuda_graphs=True)
-    other = copy.copy(graphs)
+    other, given = copy.copy(graphs), problem(graphs, x)
     with graphs.session(x.device):
-        before(graphs, x)
-        assert isinstance(graphs.linearise(x, tangents=False), RecordedLinearisation)
-    assert other.passes == graphs.passes == PassCounts(forward=2 * (PLAIN_VISITS + 2))
+        given.forward(x, given.every_row)
+        for _ in range(PLAIN_VISITS + 2):
+            gradients(given, 2)
+    assert len(Played.made) == 1
+    assert other.passes == graphs.passes == PassCounts(2 * (PLAIN_VISITS + 4), 0, 2 * (PLAIN_VISITS + 2))
 
 
 def test_what_is_recorded(on_cpu):
-    """One image, eight, or a power of two up to the batch size, from the fourth call on; no other arguments."""
-    x, graphs = images(MOST + 1), Classifier(network(), batch_size=24, cuda_graphs=True)
-    with graphs.session(x.device):
-        graphs.logits(x)
-        for count in (3, 2, 4, 1, 1, 1, 20, 20, 20, MOST + 1, MOST + 1, MOST + 1):
-            graphs.linearise(x[:count], tangents=False)
+    """A power of two, up to the batch size, from the fourth call on."""
+    x, classifier = images(40), Classifier(network(), batch_size=40, cuda_graphs=True)
+    given = problem(classifier, x)
+    with classifier.session(x.device):
+        given.forward(x, given.every_row)
+        for count in (3, 4, 4, 1, 1, 1, 20, 20, 20, 33, 33, 33, 2):
+            gradients(given, count)
         assert sizes() == []
-        for count in (8, 3, 1, 1, 20, 20, MOST + 1):
-            graphs.linearise(x[:count], tangents=False)
-        assert sizes() == [8, 1, 24]
-        for _ in range(PLAIN_VISITS + 1):
-            assert len(Played.made) == 3
-            graphs.linearise(x[:4], tangents=True)
-        assert [passes.tangents for passes in Played.made] == [False, False, False, True]
-        given = ForwardArguments.of(4, kwargs={"flag": True})
-        assert graphs._graphs.linearise(graphs, x[:4], False, given) is None
+        for count in (3, 8, 1, 1, 17, 20, 40):
+            gradients(given, count)
+        assert sizes() == [4, 1, 32, 40]
 
 
-def test_records_serve_until_the_network_changes(on_cpu):
+@pytest.mark.parametrize("repeats", [False, True])
+def test_the_number_of_rows_does_not_depend_on_what_is_recorded(on_cpu, monkeypatch, repeats):
+    """A call gives the same numbers before and after it is recorded."""
+    if not repeats:
+        monkeypatch.setattr(_cuda_graphs, "PLAIN_VISITS", 100)
+    x, classifier, seen = images(3), Classifier(network(), cuda_graphs=True), []
+    given = problem(classifier, x)
+
+    def parts(of, rows, x):
+        seen.append(len(x))
+        yield x.mean((1, 2, 3)) * len(x)
+
+    with classifier.session(x.device):
+        given.forward(x, given.every_row)
+        for _ in range(PLAIN_VISITS + 2):
+            (found,) = given.call(parts, "parts", given.every_row, x)
+            assert torch.equal(found, 4 * x.mean((1, 2, 3)))
+    assert set(seen) == {4}
+    assert bool(Played.made) is repeats
+
+
+def test_few_small_images_are_recorded(on_cpu, monkeypatch):
+    class Model:
+        model = module = nn.Identity()
+        is_checked, state, score_function, jvp_mode, linear_layers, tf32 = True, object(), None, "none", True, False
+        batch_size, passes = BatchSize(1000), PassCounts()
+
+    def made(graphs, rows, numbers):
+        with mock.patch.object(CUDAGraphs, "_recorded", return_value=None) as recorded:
+            for _ in range(PLAIN_VISITS + 1):
+                list(graphs.call(Model, lambda x: iter([x]), "name", (torch.empty(rows, numbers),)))
+        return recorded.called
+
+    graphs = CUDAGraphs()
+    assert not made(graphs, MOST + 1, 1)
+    assert not made(graphs, 3, MOST_BYTES // 16 + 1)
+    assert made(graphs, 3, MOST_BYTES // 16)
+    assert made(graphs, MOST, 1)
+    monkeypatch.setattr(_cuda_graphs, "MOST_RECORDINGS", 2)
+    assert not made(graphs, 8, 1)
+
+
+def test_other_arguments_and_other_devices_are_not(on_cpu, monkeypatch):
+    x = images(2)
+    classifier = Classifier(lambda x, scale: network()(x) * scale, cuda_graphs=True)
+    given = Problem.of(classifier, x, target=[0, 0], forward_args=fringe.classifier.ForwardArguments.of(2, (2.0,)))
+    with classifier.session(x.device), mock.patch.object(CUDAGraphs, "call") as call:
+        gradients(given, 2)
+    assert not call.called
+    monkeypatch.setattr(CUDAGraphs, "devices", ("cuda",))
+    fringe.attribute(Classifier(network(), cuda_graphs=True), x, method="fringe")
+    assert not Played.made
+
+
+def test_recordings_serve_until_the_network_changes(on_cpu):
     model, x = network(), images(4)
     graphs = Classifier(model, cuda_graphs=True)
 
     def made(classifier=graphs):
-        count = len(Played.made)
+        count, given = len(Played.made), problem(classifier, x)
         for _ in range(PLAIN_VISITS + 2):
             with classifier.session(x.device):
-                classifier.logits(x)
-                point = classifier.linearise(x, tangents=False)
-                torch.testing.assert_close(point.value, classifier.model(x).detach())
+                given.forward(x, given.every_row)
+                logits, _ = gradients(given, 4)
+                torch.testing.assert_close(logits, classifier.model(x).detach())
         return len(Played.made) - count
 
     assert made() == 1
@@ -208,8 +297,19 @@ def test_records_serve_until_the_network_changes(on_cpu):
     assert made(graphs.with_model(model)) == 0
     assert made(graphs.with_model(network())) == 1
     assert made() == 1
-    graphs.linearise(x, tangents=False)  # outside of a session
-    assert made(Classifier(lambda x: model(x), cuda_graphs=True)) == 0  # nothing tells whether a function has changed
+    assert made(Classifier(lambda x: model(x), cuda_graphs=True)) == 0  # nothing tells what else a function does
+
+
+def test_each_setting_has_its_own_recordings(on_cpu):
+    x, graphs = images(4), Classifier(network(), cuda_graphs=True)
+    given = problem(graphs, x)
+    with graphs.session(x.device):
+        given.forward(x, given.every_row)
+        for count, (name, value) in enumerate({"tf32": False, "tf32 ": True, "score_kind": "probability"}.items(), 1):
+            setattr(graphs, name.strip(), value)
+            for _ in range(PLAIN_VISITS + 1):
+                gradients(given, 4)
+            assert len(Played.made) == count
 
 
 class Reads(nn.Module):
@@ -225,17 +325,61 @@ class Reads(nn.Module):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_model_that_cannot_be_recorded_is_run_as_it_is(caplog):
-    model, x = Reads().cuda(), images(3, "cuda")
-    expected = fringe.attribute(Classifier(model), x, method="fringe")
-    found = fringe.attribute(Classifier(model, cuda_graphs=True), x, method="fringe")
+def test_a_model_that_cannot_be_recorded_is_run_as_it_is():
+    model, x = Reads().cuda().eval(), images(4, "cuda")
+    expected = fringe.attribute(Classifier(model, cuda_graphs=False), x, method="fringe")
+    classifier = Classifier(model, cuda_graphs=True)
+    found = fringe.attribute(classifier, x, method="fringe")
     torch.testing.assert_close(found.values, expected.values)
-    assert caplog.text.count("no CUDA graph of the model") == 1
+    assert classifier.graphs._refused
     torch.testing.assert_close(torch.ones(3, device="cuda").sum().cpu(), torch.tensor(3.0))
 
 
+class Counts(nn.Module):
+    """Does something else from call to call."""
+
+    def __init__(self):
+        super().__init__()
+        self.model, self.calls = network(), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.model(x) * (1 + self.calls % 3)
+
+
+def test_a_model_whose_results_differ_is_run_as_it_is(device):
+    model, x = Counts().eval().to(device), images(2, device)
+    classifier = Classifier(model, cuda_graphs=True)
+    given = problem(classifier, x)
+    with classifier.session(x.device):
+        given.forward(x, given.every_row)
+        for _ in range(2 * PLAIN_VISITS):
+            gradients(given, 2)
+        assert classifier.graphs._refused
+        calls = model.calls
+        gradients(given, 2)
+    assert model.calls == calls + 1
+
+
+def test_hooks_run_at_each_call(device):
+    model, x, runs, counts = network(device), images(2, device), [], []
+    handle = model[0].register_forward_pre_hook(lambda *_: runs.append(1))
+    for graphs in (False, True):
+        classifier = Classifier(model, cuda_graphs=graphs)
+        for _ in range(PLAIN_VISITS + 1):
+            runs.clear()
+            fringe.attribute(classifier, x, method="fringe")
+        counts.append(len(runs))
+        assert not (classifier.graphs and classifier.graphs._recordings)
+    assert counts[0] == counts[1] > 0
+    handle.remove()
+    for _ in range(PLAIN_VISITS + 1):
+        fringe.attribute(classifier, x, method="fringe")
+    assert classifier.graphs._recordings
+
+
 @pytest.mark.parametrize(("error", "tried"), [(torch.OutOfMemoryError("CUDA out of memory"), 2), (RuntimeError(), 1)])
-def test_without_a_graph_passes_are_plain(on_cpu, monkeypatch, error, tried):
+def test_without_a_graph_calls_are_plain(on_cpu, monkeypatch, error, tried):
     """Memory may suffice for fewer images; what cannot be recorded is not tried again."""
     calls = []
 
@@ -245,23 +389,10 @@ def test_without_a_graph_passes_are_plain(on_cpu, monkeypatch, error, tried):
 
     monkeypatch.setattr(CUDAGraphs, "recorder", fails)
     x, graphs = images(8), Classifier(network(), cuda_graphs=True)
+    given = problem(graphs, x)
     with graphs.session(x.device):
-        graphs.logits(x)
+        given.forward(x, given.every_row)
         for count in (8, 1):
             for _ in range(PLAIN_VISITS + 3):
-                assert type(graphs.linearise(x[:count], tangents=False)) is Linearisation
+                gradients(given, count)
     assert len(calls) == tried
-
-
-def test_what_a_record_was_not_made_for(on_cpu):
-    """JVPs without tangents are those of forward mode, and each rounding has its own records."""
-    x, graphs = images(4), Classifier(network(), cuda_graphs=True)
-    with graphs.session(x.device):
-        before(graphs, x)
-        point = graphs.linearise(x, tangents=False)
-        assert isinstance(point, RecordedLinearisation)
-        torch.testing.assert_close(point.jvp(x), Classifier(network()).linearise(x).jvp(x))
-        graphs.tf32 = True
-        assert type(graphs.linearise(x, tangents=False)) is Linearisation
-        with graphs.in_full_precision():
-            assert isinstance(graphs.linearise(x, tangents=False), RecordedLinearisation)

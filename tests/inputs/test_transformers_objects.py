@@ -107,9 +107,7 @@ def test_blue_first_is_put_first(library, network):
 
 
 def test_what_cannot_be_meant_is_refused(library, network, processor):
-    with pytest.raises(
-        fringe.InputError, match=r"inputs: got a picture .* or the image processor of a model"
-    ):
+    with pytest.raises(fringe.InputError, match=r"inputs: got a picture .* or the image processor of a model"):
         fringe.explain(network, photo())
     with pytest.raises(fringe.InputError, match="tokenizer: got BertForSequenceClassification without its tokenizer"):
         fringe.explain(make_model(), "a great film")

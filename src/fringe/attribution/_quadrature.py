@@ -8,8 +8,9 @@ reverse path and returns the negative: the same number; eq. trapezoid).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -157,6 +158,23 @@ class Choice:
         return Halving(s.path[rows], k, row, s.step[rows], point(s.start), point(s.stop), self.bounds[rows, k])
 
 
+@dataclass(frozen=True)
+class Covered(Rows):
+    """What the adaptive rule knows of L paths.
+
+    Attributes:
+        first: Scores (L, K) at the inputs.
+        least: What of the score (L, K) counts as covered from the first step on.
+        total: Planned steps (L, 1).
+        missed: Sum of the errors (L, K) so far.
+    """
+
+    first: Tensor
+    least: Tensor
+    total: Tensor
+    missed: Tensor
+
+
 class Adaptive:
     r"""Chooses the segments to halve: where the sum along a path is about to miss the change of the score.
 
@@ -172,29 +190,28 @@ class Adaptive:
     """
 
     def __init__(self, rule: Quadrature, problem: Problem, start: State):
-        self.rule, self.total = rule, start.total[:, None]
+        self.rule = rule
         uniform = problem.logits.mean(1, keepdim=True).expand_as(problem.logits)
         scores = (problem.score(logits).view(len(uniform), -1)[start.image] for logits in (problem.logits, uniform))
-        self.first, centre = scores
-        self.least = LEAST_CHANGE * (self.first - centre).double().abs()
-        self.missed = torch.zeros_like(self.least)
+        first, centre = scores
+        least = LEAST_CHANGE * (first - centre).double().abs()
+        self.covered = Covered(first, least, start.total[:, None], torch.zeros_like(least))
 
-    def choose(self, s: Segment, image: Tensor, error: Tensor) -> Choice:
-        """Tell which segments of ``image`` (L,) with this ``error`` (L, K) are to be halved."""
-        rows, rtol = s.path, self.rule.rtol
-        near, far, before = s.stop.score.view_as(error), s.start.score.view_as(error), self.missed[rows]
-        change = torch.maximum((self.first[rows] - far).double().abs(), self.least[rows])
-        scale = torch.maximum((near - far).double().abs(), change / self.total[rows])
+    def choose(self, s: Segment, covered: Covered, error: Tensor) -> tuple[Tensor, Tensor]:
+        """Tell which segments with this ``error`` (L, K) are to be halved, and return :attr:`Choice.bounds` of them."""
+        near, far, rtol = s.stop.score.view_as(error), s.start.score.view_as(error), self.rule.rtol
+        change = torch.maximum((covered.first - far).double().abs(), covered.least)
+        scale = torch.maximum((near - far).double().abs(), change / covered.total)
         limit, allowed = rtol * change, rtol * scale
-        chosen = ((before + error).abs() > limit) & (error.abs() > allowed)
-        return Choice(s, image, chosen, torch.stack([before, limit, allowed], 2))
+        chosen = ((covered.missed + error).abs() > limit) & (error.abs() > allowed)
+        return chosen, torch.stack([covered.missed, limit, allowed], 2)
 
     def add(self, of: Choice, error: Tensor, *, some: bool) -> None:
         """Add the ``error`` (L, K) of segments, of which those chosen, if there are ``some``, will be halved."""
         before, limit, _ = of.bounds.unbind(2)
         for _ in range(self.rule.max_depth if some else 0):
             error = torch.where(of.chosen & ((before + error).abs() > limit), 0.25 * error, error)
-        self.missed[of.segment.path] = before + error
+        self.covered.missed[of.segment.path] = before + error
 
 
 def halved(problem: Problem, depth: int, batch: Halving) -> Tensor:
@@ -359,18 +376,38 @@ class _Driver:
         """Take a step of L paths, and change nothing. The segments that end where it began, their errors (L, K), which
         of them are to be halved, the paths after it, and what was read: which paths are finite, go on, go on to their
         last point (L), and which segments are to be halved, for each class (L)."""
-        here, more = self.path.look(self.problem, state, closing)
-        segment, errors, choice = self.path.segment(state, here), None, None
-        flags = torch.stack([here.finite, here.goes_on, here.last_next])
+        known, path, begin = self.adaptive and self.adaptive.covered[state.path], self.path, state
+        if path.recorded_as is None:
+            parts = self._parts(self.problem, state.image, state, known, closing=closing)
+        else:
+            if state.x is None:
+                begin = replace(state, x=self.problem.inputs[state.image])
+            name = (closing, path.recorded_as, self.rule)
+            parts = self.problem.call(partial(self._parts, closing=closing), name, state.image, begin, known)
+        flags, segment, errors, *chosen = next(parts)
+        read: list[list[bool]] = flags.T.tolist()  # the one wait of a step
+        after = replace(next(parts), image=state.image) if any(read[1]) else None
+        return segment, errors, Choice(segment, state.image, *chosen) if chosen else None, after, read
+
+    def _parts(
+        self, problem: Problem, image: Tensor, state: State, known: Covered | None, *, closing: bool
+    ) -> Iterator[Any]:
+        """The two parts of a step of L paths, of which the host decides on the second by the first."""
+        state = replace(state, image=image)
+        here, more = self.path.look(problem, state, closing)
+        segment = self.path.segment(state, here)
+        flags = torch.stack([here.finite, here.goes_on, here.last_next], 1)
+        found: tuple[Any, ...] = (flags, segment, None)
         if segment is not None and self.rule.rule in ("adaptive", "corrected"):
             columns = [self.rule.integrate(segment, k)[1] for k in self.classes]
             errors = torch.stack([column for column in columns if column is not None], 1)
-            if self.adaptive is not None:
-                choice = self.adaptive.choose(segment, state.image, errors)
-                flags = torch.cat([flags, choice.chosen.T])
-        read: list[list[bool]] = flags.tolist()  # the one wait of a step
-        after = self.path.move(self.problem, state, here, more) if any(read[1]) else None
-        return segment, errors, choice, after, read
+            found = (flags, segment, errors)
+            if self.adaptive is not None and known is not None:
+                chosen, bounds = self.adaptive.choose(segment, known, errors)
+                found = (torch.cat([flags, chosen], 1), segment, errors, chosen, bounds)
+        yield found
+        if not closing:
+            yield self.path.move(problem, state, here, more)
 
     def _book(
         self,

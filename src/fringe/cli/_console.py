@@ -209,13 +209,6 @@ def _short_warnings() -> Generator[None]:
         yield
 
 
-#: Passes of one map or one score of an image that are not many: a quarter of an hour at a millisecond a pass. The
-#: longest of the paper's settings take 2e5.
-MAX_MAP_PASSES = 1e6
-#: Passes of a run that are not many. All of the paper's tables take about 1e9.
-MAX_PASSES = 1e10
-
-
 def describe_excess(work: Sequence[tuple[str, float, float]]) -> str | None:
     """Describe the passes of work, as :func:`fringe.evaluation.planned_work` returns it; None unless they are so many
     that they may be a slip in a setting."""

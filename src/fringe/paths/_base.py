@@ -169,6 +169,7 @@ class State(Rows):
         limit: The most steps (L,).
         goal: What tells a path that it has arrived (L, ...), if anything does.
         geodesic: The geodesics of their predictions.
+        scale: What a step in other coordinates is multiplied by (L, *S); None: 1.
         x: The current points (L, *S); None before the first step, which begins at the image or its baseline.
         past: What the last step left; None before the first one.
     """
@@ -180,6 +181,7 @@ class State(Rows):
     limit: Tensor
     goal: Tensor | None
     geodesic: Geodesic
+    scale: Tensor | None = None
     x: Tensor | None = None
     past: Any = None
 
@@ -215,12 +217,15 @@ class Path(ABC):
         begins: End of the path at which the first segment lies. A path that begins at the baseline arrives at the input
             with its last planned step, or diverges.
         open_ended: Whether paths end on arrival alone, however many steps were planned.
+        recorded_as: Equal for paths whose steps may share CUDA graphs: they begin at the inputs, and read no more of a
+            problem than the classes of its images. None: those of no other path.
         measures: What is measured along a segment and at its end, the columns of :attr:`Segment.stats`.
     """
 
     begins: ClassVar[Orientation] = "input"
     measures: ClassVar[tuple[str, ...]] = ("euclidean_step", "fisher_rao_step", *AT_POINTS)
     open_ended: bool = False
+    recorded_as: object = None
 
     @abstractmethod
     def init(self, problem: Problem) -> State:

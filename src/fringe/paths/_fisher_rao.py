@@ -6,6 +6,7 @@ Source: FRInGe (arXiv 2605.06404), section "Method" and the appendix "FRInGe Imp
 import math
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import torch
@@ -323,6 +324,12 @@ class FisherRaoPath(Path):
     def open_ended(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
         return self.settings.until == "arrival"
 
+    @cached_property
+    def recorded_as(self) -> object:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the settings
+        if self.settings.step.solve == "natural" or self.settings.step.jacobian == "explicit":
+            return None  # conjugate gradients wait for the device; a graph of C products is large
+        return replace(self.settings, reference=None), self.has_jvp
+
     def init(self, problem: Problem) -> State:
         """Lines 1-4: T, the waypoints s_k, x_0 = x."""
         settings, rows, temperature = self.settings, problem.every_row, None
@@ -348,6 +355,7 @@ class FisherRaoPath(Path):
             limit=settings.limit(1.0) * (torch.ones_like(total) if self.open_ended else total),
             goal=goal,
             geodesic=geodesic,
+            scale=None if self.scale is None else self.scale.expand_as(problem.inputs),
         )
 
     def look(self, problem: Problem, state: State, closing: bool = False) -> tuple[Here, Jacobian]:
@@ -373,7 +381,7 @@ class FisherRaoPath(Path):
         here = Here(point, log_p, soft, waypoint, finite, goes_on, state.step + 1 >= state.limit)
         temperature = state.geodesic.temperature
         jacobian = jacobian if temperature is None else SoftenedJacobian(jacobian, temperature)
-        return here, jacobian if self.scale is None else ScaledJacobian(jacobian, self.scale[image])
+        return here, jacobian if state.scale is None else ScaledJacobian(jacobian, state.scale)
 
     def _arrived(self, state: State, log_p: Tensor, soft: Tensor) -> Tensor:
         """Whether paths may stop before their limit: near their goals, or at rest."""
@@ -412,7 +420,7 @@ class FisherRaoPath(Path):
             jacobian, log_p, s, torch.where(batch_view(continues, y), y, 0.0), None if past is None else past.direction
         )
         v, part = solved.v, solved.geodesic_norm_squared
-        dx = v if self.scale is None else self.scale[state.image] * v
+        dx = v if state.scale is None else state.scale * v
 
         # line 10: n_k^2 = v^T G v, by a JVP, or learnt: rho (m^T v)^2
         u, rho, n2 = None, None, torch.zeros_like(log_p[:, 0])
@@ -441,7 +449,7 @@ class FisherRaoPath(Path):
             [solved.cg, torch.stack([eta * norm, eta, bound.to(eta.dtype)], 1)],
             batch_view(eta.to(x.dtype), x),
         )
-        if self.scale is not None:
+        if state.scale is not None:
             stats.append((eta * inner_product(v, v).sqrt())[:, None])
         left = Past(
             point=here.point,
@@ -449,7 +457,7 @@ class FisherRaoPath(Path):
             soft=here.soft,
             waypoint=ahead,
             stats=torch.cat(stats, 1),
-            y=None if self.scale is None else y - size * v,
+            y=None if state.scale is None else y - size * v,
             direction=v if settings.step.warm_start and settings.step.solve == "natural" else None,
             rho=rho,
             expected=None if rho is None else n2 * eta.square(),

@@ -1,7 +1,7 @@
 """The problem that a method solves: images, the classes to explain, and the model."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -144,12 +144,41 @@ class Problem:
             Logits (L, C) and gradients (L, *S), or (L, K, *S) of K classes.
         """
 
+        def parts(problem: Problem, of: Tensor, part: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+            point = problem.linearise(part, of, tangents=False)
+            yield point.value, problem.score_gradient(point, point.value, of)
+
         def evaluate(part: Tensor, of: Tensor) -> tuple[Tensor, Tensor]:
-            point = self.linearise(part, of, tangents=False)
-            return point.value, self.score_gradient(point, point.value, of)
+            return next(self.call(parts, "gradient", of, part))
 
         with self.model.session(x.device):
             return self.model.batch_size.map(evaluate, x, rows)
+
+    def call(
+        self, function: Callable[..., Iterator[Any]], name: object, rows: Tensor, *arguments: Any
+    ) -> Iterator[Any]:
+        """Call a function of points, by its CUDA graphs where the model has some.
+
+        It then gets a problem whose images are these rows, and which says nothing but their classes.
+
+        Args:
+            function: Takes a problem, images (L,) of it, and the arguments; yields results part after part.
+            name: Equal for functions that do the same.
+            rows: Images (L,).
+            *arguments: Trees of tensors with L rows, see :data:`fringe._cuda_graphs.Parts`.
+
+        Returns:
+            What it yields.
+        """
+        given, graphs = (self._classes(rows), *arguments), self.model.graphs
+
+        def of_rows(classes: tuple[Tensor, Tensor | None], *arguments: Any) -> Iterator[Any]:
+            own = replace(self, target=classes[0], contrast=classes[1])
+            yield from function(own, torch.arange(len(classes[0]), device=rows.device), *arguments)
+
+        if graphs is None or self.forward_args != NO_ARGUMENTS:
+            return function(self, rows, *arguments)
+        return graphs.call(self.model, of_rows, (name, self.score_kind or self.model.score_kind), given)
 
     def linearise(self, x: Tensor, rows: Tensor, *, tangents: bool = True) -> Linearisation:
         """Expand the logits to first order, not in chunks.
