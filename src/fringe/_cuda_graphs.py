@@ -50,7 +50,7 @@ def refilled(tree: Any, tensors: Iterator[Tensor]) -> Any:
     return tree
 
 
-def _own(result: Any, inputs: list[Tensor], given: list[Tensor]) -> Any:
+def _copied(result: Any, inputs: list[Tensor], given: list[Tensor]) -> Any:
     """Return a result for as many rows as were ``given``: what is an input as it came, the rest in other memory."""
     known, count = dict(zip(map(id, inputs), given, strict=True)), len(given[0])
     rows = (known[id(x)] if id(x) in known else x.detach()[:count].clone() for x in leaves(result))
@@ -137,12 +137,12 @@ class Recording:
     def __call__(self, arguments: tuple[Any, ...]) -> Iterator[Any]:
         """Yield the results of the parts for at most ``size`` rows."""
         given, total = leaves(arguments), self._network.passes
-        for own, value in zip(self._inputs, given, strict=True):
-            own[: len(value)].copy_(value)
+        for stored, value in zip(self._inputs, given, strict=True):
+            stored[: len(value)].copy_(value)
         for result, replay, passes in self._parts:
             replay()
             total.add(passes, len(given[0]), self._size)
-            yield _own(result, self._inputs, given)
+            yield _copied(result, self._inputs, given)
 
 
 class CUDAGraphs:
@@ -212,7 +212,7 @@ class CUDAGraphs:
             passes = total.since(before)
             total.set(before)
             total.add(passes, rows, size)
-            yield _own(result, inputs, given)
+            yield _copied(result, inputs, given)
             before = replace(total)  # others may have counted meanwhile
 
     def _recorded(self, network: Network, function: Parts, arguments: tuple[Any, ...], size: int) -> Recording | None:

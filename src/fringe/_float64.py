@@ -45,19 +45,19 @@ class _Float64OnHost(TorchFunctionMode):
         wide = any(x.dtype == torch.float64 for x in tensors)
         dtypes = [x for x in leaves if isinstance(x, torch.dtype)]
         on_host = torch.float64 in dtypes or func is Tensor.double or (wide and not (is_move and dtypes))
-        in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
-        if in_place:
+        mutates = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        if mutates:
             on_host = not self._is_here(tensors[0].device)
         if on_host:
             call = _each(call, self._to_host)
         elif any(self._is_here(x.device) for x in tensors):
             call = _each(call, self._to_device)
         result = func(*call[0], **call[1])
-        names_place = any(isinstance(x, (torch.device, str) if is_move else torch.device) for x in leaves)
-        return result if in_place or names_place or not wide else _each(result, self._back)
+        names_device = any(isinstance(x, (torch.device, str) if is_move else torch.device) for x in leaves)
+        return result if mutates or names_device or not wide else _each(result, self._back)
 
-    def _is_here(self, place: torch.device | str) -> bool:
-        return str(place).partition(":")[0] == self._device.type
+    def _is_here(self, where: torch.device | str) -> bool:
+        return str(where).partition(":")[0] == self._device.type
 
     def _to_host(self, x: Any) -> Any:
         if isinstance(x, Tensor):

@@ -263,15 +263,15 @@ class FindFolds(TorchFunctionMode):
     def folds(self, modules: Iterable[nn.Module]) -> dict[int, Fold]:
         """The folds of a network with these modules, by the id of a layer's weight: of each layer whose output goes to
         the same normalisation at once in all its calls, and nowhere else."""
-        by_mean, found = {id(getattr(m, "running_mean", m)): m for m in modules}, dict[int, Fold | None]()
+        by_mean, folds = {id(getattr(m, "running_mean", m)): m for m in modules}, dict[int, Fold | None]()
         for call in self._calls.values():
             weight, fold = call.args[1], None
             func, args, kwargs = (call.takers[0] if len(call.takers) == 1 else None) or (None, (), {})
             if func is F.batch_norm and (norm := by_mean.get(id(args[1]))) is not None:
-                fold = found.get(id(weight)) or Fold.of(weight, _bias(call.args), norm, kwargs["eps"])
+                fold = folds.get(id(weight)) or Fold.of(weight, _bias(call.args), norm, kwargs["eps"])
                 fold = fold if fold.takes(func, args, kwargs, call.output) else None
-            found[id(weight)] = None if found.get(id(weight), fold) is None else fold
-        return {key: fold for key, fold in found.items() if fold is not None}
+            folds[id(weight)] = None if folds.get(id(weight), fold) is None else fold
+        return {key: fold for key, fold in folds.items() if fold is not None}
 
 
 class FoldedLayers(GradientLayouts):

@@ -335,9 +335,10 @@ class Network:
             return None
         if self._has_hooks() or not len(x):
             return None
-        with torch.no_grad(), contextlib.suppress(Exception), FindFolds() as found:  # all inputs will say what is wrong
+        # all inputs will say what is wrong
+        with torch.no_grad(), contextlib.suppress(Exception), FindFolds() as finder:
             logits = self.evaluate(x, arguments)
-            self.folds = found.folds(self._modules)
+            self.folds = finder.folds(self._modules)
             return logits
         return None
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fringe.evaluation._compare import USUAL_METRICS
+from fringe.evaluation._comparison import USUAL_METRICS
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image

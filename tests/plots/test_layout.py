@@ -244,7 +244,6 @@ def panel_of(**given):
 
 UNEQUAL = SweepCurve("net", (1.0, 2.0), (0.5,), (0.4,), (0.6,))
 REFUSED = {
-    "overlay": (lambda: overlay(ONES, np.ones((1, 4, 4))), r"sizes \(8, 8\) and \(4, 4\) differ"),
     "outline": (lambda: signed_map(np.ones((1, 9, 9)), image=ONES), r"sizes \(8, 8\) and \(9, 9\) differ"),
     "values": (lambda: signed_map(np.ones(5)), r"values: expected \(C, H, W\)"),
     "image": (lambda: overlay(np.ones((2, 8, 8)), ONES), "image: expected"),

@@ -448,13 +448,13 @@ def _parts(subject: Subject, ax: Any) -> "Figure":
     pieces = list(zip(subject.parts, split(subject.values[subject.column], subject.parts), strict=True))
     heights = [4.6 if values.dim() in (2, 3) else 1.2 + 0.27 * min(values.numel(), 13) for _, values in pieces]
     panel = open_panel(5.6, sum(heights), title=subject.heading("what each tensor adds to the score"), ax=ax)
-    for i, place in enumerate(np.atleast_1d(np.array(panel.subfigures(len(pieces), 1, height_ratios=heights)))):
+    for i, canvas in enumerate(np.atleast_1d(np.array(panel.subfigures(len(pieces), 1, height_ratios=heights)))):
         part, values = pieces[i]
         name = f"tensor {i}" if part.name is None else part.name
         words: dict[str, Any] = {
             "title": f"{name}: {number(float(values.sum()), signed=True)}",
             "label": subject.label,
-            "ax": place,
+            "ax": canvas,
         }
         if values.dim() in (2, 3):
             signed_map(values.numpy(), **words)

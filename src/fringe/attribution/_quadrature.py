@@ -397,15 +397,15 @@ class _Driver:
         here, more = self.path.look(problem, state, closing)
         segment = self.path.segment(state, here)
         flags = torch.stack([here.finite, here.goes_on, here.last_next], 1)
-        found: tuple[Any, ...] = (flags, segment, None)
+        step: tuple[Any, ...] = (flags, segment, None)
         if segment is not None and self.rule.rule in ("adaptive", "corrected"):
             columns = [self.rule.integrate(segment, k)[1] for k in self.classes]
             errors = torch.stack([column for column in columns if column is not None], 1)
-            found = (flags, segment, errors)
+            step = (flags, segment, errors)
             if self.adaptive is not None and known is not None:
                 chosen, bounds = self.adaptive.choose(segment, known, errors)
-                found = (torch.cat([flags, chosen], 1), segment, errors, chosen, bounds)
-        yield found
+                step = (torch.cat([flags, chosen], 1), segment, errors, chosen, bounds)
+        yield step
         if not closing:
             yield self.path.move(problem, state, here, more)
 

@@ -24,7 +24,7 @@ from fringe._text import plain
 from fringe.attribution import Attribution, attribute, preset_label, setting_title, tone_of
 from fringe.classifier import Target
 from fringe.data import ImageRef
-from fringe.errors import InputError
+from fringe.errors import InputError, is_installed
 from fringe.explanations._base import (
     Explanation,
     Failure,
@@ -145,6 +145,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
     command = "explain"
 
     def __init__(self, inputs: Sequence[str], out: Path, spec: ExplainSpec, *, overwrite: bool = False):
+        if spec.figures and not is_installed("matplotlib"):  # it is imported after the first maps
+            raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
         self.method = configured_method(spec)
         super().__init__(inputs, out, spec, overwrite=overwrite)
         self.explained: list[Explanation] = []

@@ -173,8 +173,8 @@ class Problem:
         given, graphs = (self._classes(rows), *arguments), self.model.graphs
 
         def of_rows(classes: tuple[Tensor, Tensor | None], *arguments: Any) -> Iterator[Any]:
-            own = replace(self, target=classes[0], contrast=classes[1])
-            yield from function(own, torch.arange(len(classes[0]), device=rows.device), *arguments)
+            problem = replace(self, target=classes[0], contrast=classes[1])
+            yield from function(problem, torch.arange(len(classes[0]), device=rows.device), *arguments)
 
         if graphs is None or self.forward_args != NO_ARGUMENTS:
             return function(self, rows, *arguments)

@@ -41,9 +41,20 @@ def feature_bars(
     """Draw the attribution (F,) of a row of a table: one bar for each feature, the strongest first; positive values
     speak for the class. Of more than 12 features, the weakest share the last bar.
 
-    ``inputs`` (F,) stand beside the names, ``label`` is the name of the class, ``note`` a further sentence of the
-    caption, and ``ax`` where to draw in place of a new figure. Raises ValueError if the numbers of names and values
-    differ.
+    Args:
+        names: Names of the features.
+        values: Attributions (F,).
+        inputs: Values of the features (F,), which stand beside the names.
+        title: Title of the figure.
+        label: Name of the class.
+        note: A further sentence of the caption.
+        ax: Where to draw in place of a new figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If the numbers of names and values differ.
     """
     rows = _strongest(names, values, inputs)
     caption = [f"Red bars speak for {styles.quoted(label)}, blue bars against it.", *([note] if note else [])]
@@ -65,9 +76,23 @@ def feature_waterfall(
     ax: styles.Canvas | None = None,
 ) -> Figure:
     """Draw how the attribution (F,) of a row of a table adds up: read from below, each bar begins where the one below
-    it ends, from the score at the end of the path to the score of the row, ``ends``. What the map misses of this
-    change is a bar of its own if it is more than 1 %. The other arguments and errors are those of
-    :func:`feature_bars`.
+    it ends. What the map misses of the change of the score is a grey bar if it is more than 1 %.
+
+    Args:
+        names: Names of the features.
+        values: Attributions (F,).
+        ends: Scores at the end of the path and at the row.
+        inputs: Values of the features (F,), which stand beside the names.
+        title: Title of the figure.
+        label: Name of the class.
+        note: A further sentence of the caption.
+        ax: Where to draw in place of a new figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If the numbers of names and values differ.
     """
     rows, change = _strongest(names, values, inputs), ends[1] - ends[0]
     missed = change - sum(v for _, v in rows)
@@ -102,8 +127,19 @@ def feature_swarm(
     attribution, and in the colour of the feature's value. The features with the largest mean strength stand first; of
     more than 12, these 12 are drawn.
 
-    ``inputs`` (B, F) are the values of the features, ``label`` is the name of the class, if all rows have one, and
-    ``ax`` where to draw in place of a new figure. Raises ValueError if shapes and the number of names differ.
+    Args:
+        names: Names of the features.
+        values: Attributions (B, F).
+        inputs: Values of the features (B, F).
+        title: Title of the figure.
+        label: Name of the class, if all rows have one.
+        ax: Where to draw in place of a new figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If shapes and the number of names differ.
     """
     strength, given = _finite(np.asarray(values, dtype=np.float64)), np.asarray(inputs, dtype=np.float64)
     if strength.ndim != 2 or strength.shape != given.shape or strength.shape[1] != len(names) or not len(names):
@@ -139,9 +175,9 @@ def feature_swarm(
 def _spread(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Offsets of points at ``x`` (B,) in [-1, 1], so that neighbours stand above and below each other: the n-th of the
     points in the same hundredth of the line is n steps away from its middle, in turns up and down."""
-    places, shift = np.floor(x * 50).astype(int), np.zeros(len(x))
-    for place in np.unique(places):
-        members = np.flatnonzero(places == place)
+    levels, shift = np.floor(x * 50).astype(int), np.zeros(len(x))
+    for level in np.unique(levels):
+        members = np.flatnonzero(levels == level)
         turns = (np.arange(len(members)) + 1) // 2 * np.where(np.arange(len(members)) % 2, 1, -1)
         shift[members] = turns * min(0.09, 0.8 / max(len(members), 1))
     return shift
