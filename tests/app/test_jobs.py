@@ -68,6 +68,7 @@ def test_a_new_job_of_an_owner_replaces_the_one_before():
     first = Running(jobs, "a")
     assert first.begun.wait(60)
     with jobs.run("a", nothing):
+        first.join(60)  # the lock is free before its thread keeps the error
         assert isinstance(first.error, StoppedError)
     assert jobs._newest == {}
 
