@@ -171,7 +171,7 @@ TABLES = {
     "prior_judge_mobilenet_v1_025": Table("fringe", 1, TRUTH, "prior_mobilenet_v1_025"),
     "focus_choose_cifar_resnet20": Table("fringe", 0, FOCUS),
     **{
-        f"focus_{name}": Table("fringe", 1, FOCUS, controls=FOCUS_CONTROLS)
+        f"focus_{name}": Table("fringe", 1, FOCUS, controls=() if "random" in name else FOCUS_CONTROLS)
         for name in (
             *("designed", "trained", "random_cifar_resnet20"),
             *(f"{kind}_{net}" for kind in ("grids", "judge") for net in FOCUS_NETS),
