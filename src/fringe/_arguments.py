@@ -176,12 +176,17 @@ class ForwardArguments:
         Raises:
             InputError: If there is not one for each, or one does not broadcast to its tensor.
         """
-        if not self.parts or not isinstance(value, (tuple, Mapping)):
+        if not isinstance(value, (tuple, Mapping)):
             return value
-        table = cast("Mapping[str | None, Any]", value if isinstance(value, Mapping) else {})
-        items = [table.get(part.name) for part in self.parts] if table else list(cast(tuple[Any, ...], value))
+        if not self.parts:
+            form = "dictionary" if isinstance(value, Mapping) else "tuple"
+            raise InputError(f"got a {form} for inputs in one tensor, expected a number or a tensor", argument=argument)
         shapes = [(*rows, *part.shape) for part in self.parts]
         try:
+            table = cast("Mapping[str | None, Any]", value if isinstance(value, Mapping) else {})
+            if isinstance(value, Mapping) and table.keys() != {part.name for part in self.parts}:
+                raise ValueError(f"got {', '.join(map(str, table)) or 'none'}")
+            items = [table[part.name] for part in self.parts] if table else cast(tuple[Any, ...], value)
             each = [torch.as_tensor(v, dtype=like.dtype, device=like.device) for v in items]
             wide = [v.detach().expand(shape) for v, shape in zip(each, shapes, strict=True)]
         except (TypeError, ValueError, RuntimeError) as error:

@@ -278,10 +278,6 @@ def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor | None:
     if isinstance(baseline, str):
         hint = f"give a name to the method, as in {type(method).__name__}(baseline={baseline!r})"
         raise InputError(f"got the text {baseline!r}, expected a number or a tensor", argument="baseline", hint=hint)
-    if isinstance(baseline, (tuple, Mapping)):
-        form = "dictionary" if isinstance(baseline, Mapping) else "tuple"
-        message = f"got a {form} for inputs in one tensor, expected a number or a tensor"
-        raise InputError(message, argument="baseline")
     value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
     try:
         value = value.expand_as(x)
@@ -297,10 +293,9 @@ def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor | None:
 
 def _joined_space(space: InputSpace, arguments: ForwardArguments, x: Tensor) -> InputSpace:
     """The space of the numbers of several tensors."""
-    given, count = space.references, len(x)
-    if isinstance(given, (tuple, Mapping)):
-        tensors = given.values() if isinstance(given, Mapping) else given
-        count = len(next(iter(tensors), x))
+    given: Any = space.references
+    tensors = given.values() if isinstance(given, Mapping) else given if isinstance(given, tuple) else ()
+    count = max((len(t) for t in tensors if isinstance(t, Tensor) and t.dim()), default=1)
     values = {name: arguments.joined(getattr(space, name), x, (), f"space.{name}") for name in ("low", "high")}
     values["references"] = arguments.joined(given, x, (count,), "space.references")
     return dataclasses.replace(space, **values)
