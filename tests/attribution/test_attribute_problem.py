@@ -153,6 +153,19 @@ class TestSeveralTensors:
         space = fringe.InputSpace(references=(0.5, PICTURE, NUMBER))
         close(fringe.attribute(THREE, (ROW, PICTURE, NUMBER), space=space, **options).values, expected.values)
 
+    def test_are_no_text_of_one_length_beside_an_embedding(self):
+        class Text(Reader):
+            def token_length(self):
+                return 2.0
+
+            def forward(self, inputs_embeds, attention_mask, extra):
+                return super().forward(inputs_embeds, attention_mask) * extra
+
+        given = {"inputs_embeds": EMBEDDED, "attention_mask": MASK, "extra": 1 + MASK[:, 3:4].double()}
+        maps = fringe.attribute(Text(), given, method="ig", target=0).maps
+        assert maps["inputs_embeds"].shape == EMBEDDED.shape
+        assert not maps["inputs_embeds"][MASK == 0].any()
+
     def test_are_verified_once_in_each_form(self):
         classifier = fringe.Classifier(THREE)
         counts = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe._arguments import ForwardArguments, explained_inputs, hint_unknown
+from fringe._arguments import ForwardArguments, explained_inputs, hint_unknown, is_joint
 from fringe._progress import shown
 from fringe._rng import KeyedGenerator
 from fringe.attribution._base import METHODS as METHODS
@@ -400,16 +401,18 @@ def mark_steps(result: Attribution, problem: Problem) -> Attribution:
     (B, L, C) may have its channels last, so both axes are looked at. Only a feature that has nothing in any of the maps
     costs passes: 12 forward ones for all of them if the model does not read it. Embeddings of texts always have some.
     """
-    rows_of_images = any(len(part.shape) > 1 for part in problem.forward_args.parts) and problem.inputs.dim() == 2
+    parts = problem.forward_args.parts if is_joint(problem.forward_args.parts) else ()
+    rows_of_images = any(len(part.shape) > 1 for part in parts)
     if problem.token_length is not None or not len(result) or rows_of_images:
         return result
+    named = [f"feature {k} of {p.name or f'inputs[{i}]'}" for i, p in enumerate(parts) for k in range(math.prod(p.shape))]
     maps = result.values.flatten(0, problem.target.dim() - 1)
     broken: list[str] = []
     for axis in (1, 2) if maps.dim() == 3 and maps.shape[1] > 1 else (1,):
         empty = (maps.movedim(axis, 0).flatten(1) == 0).all(1)
         features = [] if bool(empty.all()) else empty.nonzero().flatten().tolist()
         if features and _moves(problem, axis, features, by_steps=False):
-            names = dict(enumerate(problem.domain.names)) if axis == 1 else {}
+            names = dict(enumerate(problem.domain.names or named)) if axis == 1 else {}
             noun = "channel" if axis == 1 and maps.dim() > 2 else "feature"
             steps = [k for k in features[:MOST_FEATURES] if _moves(problem, axis, [k])]
             broken += [names.get(k, f"{noun} {k}") for k in steps]
