@@ -252,10 +252,10 @@ class Network:
         # those of the last session were held until now, so new ones lie at other addresses
         self._tensors = [*self.module.parameters(), *self.module.buffers()]
         versions = [(t.data_ptr(), None if t.is_inference() else t._version) for t in self._tensors]
-        if self.fold_batch_norm:  # a copy of the weights computes; a change through ``.data`` has no version
-            versions.append([t.detach().sum().item() for t in self._tensors])
+        # copies of the weights compute where they are folded; a change through ``.data`` has no version
+        sums = [t.detach().sum().item() for t in self._tensors if self.fold_batch_norm]
         self._modules = list(self.module.modules())
-        return id(self.module), versions, [getattr(m, "training", False) for m in self._modules]
+        return id(self.module), versions, sums, [getattr(m, "training", False) for m in self._modules]
 
     @property
     def is_checked(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -405,7 +404,7 @@ def mark_steps(result: Attribution, problem: Problem) -> Attribution:
     rows_of_images = any(len(part.shape) > 1 for part in parts)
     if problem.token_length is not None or not len(result) or rows_of_images:
         return result
-    named = [f"feature {k} of {p.name or f'inputs[{i}]'}" for i, p in enumerate(parts) for k in range(math.prod(p.shape))]
+    named = [f"feature {k} of {p.name or f'inputs[{i}]'}" for i, p in enumerate(parts) for k in range(p.size)]
     maps = result.values.flatten(0, problem.target.dim() - 1)
     broken: list[str] = []
     for axis in (1, 2) if maps.dim() == 3 and maps.shape[1] > 1 else (1,):

@@ -111,8 +111,8 @@ class Problem:
                 raise TargetError(message, argument="contrast")
         modules = () if model.module is None else model.module.modules()
         stated = next((m.token_length for m in modules if callable(getattr(m, "token_length", None))), None)
-        is_text = stated is not None and not is_joint(forward_args.parts)
-        token = float(stated()) if is_text else None  # pyright: ignore[reportCallIssue]
+        alone = None if is_joint(forward_args.parts) else stated
+        token = None if alone is None else float(alone())  # pyright: ignore[reportCallIssue]
         lengths = fields.pop("lengths", None)
         if token is not None and lengths is None and "attention_mask" in forward_args.kwargs:
             mask = forward_args.kwargs["attention_mask"].bool()  # its last token, wherever the padding is
