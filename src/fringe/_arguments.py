@@ -64,6 +64,11 @@ class Part:
     name: str | None
     shape: tuple[int, ...]
 
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
 
 def is_joint(parts: Sequence[Part]) -> bool:
     """Whether the numbers of the explained tensors are one row (N,) for each input, and not a tensor (*S)."""
@@ -74,7 +79,7 @@ def split(values: Tensor, parts: Sequence[Part]) -> tuple[Tensor, ...]:
     """Return numbers (..., N) of the explained tensors as those of each tensor, (..., *S)."""
     if not is_joint(parts):
         return (values,)
-    pieces = values.split([math.prod(part.shape) for part in parts], -1)
+    pieces = values.split([part.size for part in parts], -1)
     return tuple(v.reshape((*values.shape[:-1], *part.shape)) for v, part in zip(pieces, parts, strict=True))
 
 
@@ -176,12 +181,19 @@ class ForwardArguments:
         Raises:
             InputError: If there is not one for each, or one does not broadcast to its tensor.
         """
-        if not self.parts or not isinstance(value, (tuple, Mapping)):
+        if not isinstance(value, (tuple, Mapping)):
             return value
-        table = cast("Mapping[str | None, Any]", value if isinstance(value, Mapping) else {})
-        items = [table.get(part.name) for part in self.parts] if table else list(cast(tuple[Any, ...], value))
+        if not self.parts:
+            form = "dictionary" if isinstance(value, Mapping) else "tuple"
+            raise InputError(f"got a {form} for inputs in one tensor, expected a number or a tensor", argument=argument)
         shapes = [(*rows, *part.shape) for part in self.parts]
         try:
+            items = cast(tuple[Any, ...], value)
+            if isinstance(value, Mapping):
+                table, names = cast(dict[str | None, Any], value), [part.name for part in self.parts]
+                if {*table} != {*names}:
+                    raise ValueError(f"got {', '.join(map(str, table)) or 'none'}")
+                items = [table[name] for name in names]
             each = [torch.as_tensor(v, dtype=like.dtype, device=like.device) for v in items]
             wide = [v.detach().expand(shape) for v, shape in zip(each, shapes, strict=True)]
         except (TypeError, ValueError, RuntimeError) as error:

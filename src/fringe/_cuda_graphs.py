@@ -165,10 +165,7 @@ class CUDAGraphs:
             for key in [key for key in known if key[0] != current]:
                 del known[key]
         self._state = network.state
-        modules: list[Any] = [] if network.module is None else list(network.module.modules())
-        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-        has_hooks = any(getattr(module, name, None) for module in modules for name in hooks)
-        self._is_plain = network.model is network.module and not has_hooks  # no code but the module's own
+        self._is_plain = network.model is network.module and not network.has_hooks()  # no code but the module's own
 
     def call(self, network: Network, function: Parts, name: object, arguments: tuple[Any, ...]) -> Iterator[Any]:
         """Call a function, by a recording where there is one.

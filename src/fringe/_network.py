@@ -252,8 +252,10 @@ class Network:
         # those of the last session were held until now, so new ones lie at other addresses
         self._tensors = [*self.module.parameters(), *self.module.buffers()]
         versions = [(t.data_ptr(), None if t.is_inference() else t._version) for t in self._tensors]
+        # copies of the weights compute where they are folded; a change through ``.data`` has no version
+        sums = [t.detach().sum().item() for t in self._tensors if self.fold_batch_norm]
         self._modules = list(self.module.modules())
-        return id(self.module), versions, [getattr(m, "training", False) for m in self._modules]
+        return id(self.module), versions, sums, [getattr(m, "training", False) for m in self._modules]
 
     @property
     def is_checked(self) -> bool:
@@ -316,12 +318,13 @@ class Network:
 
     def _layers(self, x: Tensor) -> contextlib.AbstractContextManager[object]:
         """How layers are computed: hooks see the network as it was written."""
-        if self.folds and not self._has_hooks():
+        if self.folds and not self.has_hooks():
             return FoldedLayers(self.folds)
         on_cpu = x.device.type == "cpu" and torch.is_grad_enabled()
         return GradientLayouts() if on_cpu else contextlib.nullcontext()
 
-    def _has_hooks(self) -> bool:
+    def has_hooks(self) -> bool:
+        """Return whether hooks run in the module of an open session, which must see every call as it was written."""
         return bool(has_global_hooks()) or any(vars(m).get(kind) for m in self._modules for kind in _HOOKS)
 
     def find_folds(self, x: Tensor, arguments: ForwardArguments) -> Tensor | None:
@@ -333,7 +336,7 @@ class Network:
         norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
         if not self.fold_batch_norm or self._scripted or not any(isinstance(m, norms) for m in self._modules):
             return None
-        if self._has_hooks() or not len(x):
+        if self.has_hooks() or not len(x):
             return None
         # all inputs will say what is wrong
         with torch.no_grad(), contextlib.suppress(Exception), FindFolds() as finder:

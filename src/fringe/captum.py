@@ -166,7 +166,7 @@ class CaptumAttributor(GradientAttribution):
         maps: Any = result.maps if isinstance(inputs, tuple) else cast(Any, result.maps)[0]
         if not return_convergence_delta:
             return maps
-        return maps, _delta(result.values, result.score - result.endpoint_score)
+        return maps, self._delta(result.values, result.score - result.endpoint_score)
 
     def attribute_future(self) -> None:
         """Raise NotImplementedError: there are no asynchronous maps."""
@@ -205,7 +205,12 @@ class CaptumAttributor(GradientAttribution):
         chosen = classifier.resolve_target("predicted" if classes is None else classes, logits)
         change = classifier.score(logits, chosen) - classifier.score(first, chosen)
         maps = arguments.joined(values, end, (len(end),), "attributions")
-        return _delta(maps, change)
+        return self._delta(maps, change)
+
+    def _delta(self, values: Tensor, change: Tensor) -> Tensor:
+        """The sums (B,) of maps (B, *S) as they are returned, minus the change of the score."""
+        with self._classifier.session(values.device):
+            return (values.flatten(1).sum(1, dtype=torch.float64) - change.double()).to(values.dtype)
 
     def _bounded(self, images: int | None) -> Classifier:
         """The classifier, or one that differs in its batch size; they count passes together."""
@@ -258,11 +263,6 @@ def _tuple(value: Tensors, name: str) -> tuple[Tensor, ...]:
             came = "a tensor without axes" if isinstance(tensor, Tensor) else type(tensor).__name__
             raise InputError(f"got {came}, expected a tensor (B, *S) or a tuple of them", argument=name)
     return tensors
-
-
-def _delta(values: Tensor, change: Tensor) -> Tensor:
-    """The sums (B,) of maps (B, *S) as they are returned, minus the change of the score."""
-    return (values.flatten(1).sum(1, dtype=torch.float64) - change.double()).to(values.dtype)
 
 
 def _each(value: float | Tensor | tuple[float | Tensor, ...], given: tuple[Tensor, ...]) -> tuple[float | Tensor, ...]:

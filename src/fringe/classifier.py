@@ -188,15 +188,15 @@ class Classifier(Network):
         Returns:
             Scalars of the shape of ``target``.
         """
-        kind = self._kind(kind)
-        values = logits
-        if kind != "logit":
-            wide = logits.double()  # float32 leaves no digits of 1 - p where p is near one
-            values = wide.log_softmax(-1) if kind == "log_probability" else wide.softmax(-1)
-        score = values.gather(1, target.view(len(target), -1)).view_as(target)
-        if contrast is not None:
-            score = score - values.gather(1, contrast.view(len(target), -1)).view_as(target)
-        return score.to(logits.dtype)
+        kind, values = self._kind(kind), logits
+        with self.session(logits.device):
+            if kind != "logit":
+                wide = logits.double()  # float32 leaves no digits of 1 - p where p is near one
+                values = wide.log_softmax(-1) if kind == "log_probability" else wide.softmax(-1)
+            score = values.gather(1, target.view(len(target), -1)).view_as(target)
+            if contrast is not None:
+                score = score - values.gather(1, contrast.view(len(target), -1)).view_as(target)
+            return score.to(logits.dtype)
 
     def _kind(self, kind: Score | None) -> Score:
         """The explained scalar; without classes, the numbers in place of logits, whatever a method asks for."""
@@ -216,18 +216,19 @@ class Classifier(Network):
         Returns:
             Gradients (B, C) or (B, K, C).
         """
-        kind, wide = self._kind(kind), logits.double()  # as in score
-        one_hot = torch.zeros(*target.shape, logits.shape[1], dtype=wide.dtype, device=logits.device)
-        cotangent = one_hot.scatter_(-1, target[..., None], 1.0)
-        if kind != "logit":
-            p = wide.softmax(-1)
-            p = p if target.dim() == 1 else p[:, None]
-            cotangent = one_hot - p
-            if kind == "probability":
-                cotangent = p.expand_as(cotangent).gather(-1, target[..., None]) * cotangent
-        if contrast is not None:
-            cotangent = cotangent - self.score_cotangent(wide, contrast, None, kind)
-        return cotangent.to(logits.dtype)
+        with self.session(logits.device):
+            kind, wide = self._kind(kind), logits.double()  # as in score
+            one_hot = torch.zeros(*target.shape, logits.shape[1], dtype=wide.dtype, device=logits.device)
+            cotangent = one_hot.scatter_(-1, target[..., None], 1.0)
+            if kind != "logit":
+                p = wide.softmax(-1)
+                p = p if target.dim() == 1 else p[:, None]
+                cotangent = one_hot - p
+                if kind == "probability":
+                    cotangent = p.expand_as(cotangent).gather(-1, target[..., None]) * cotangent
+            if contrast is not None:
+                cotangent = cotangent - self.score_cotangent(wide, contrast, None, kind)
+            return cotangent.to(logits.dtype)
 
     def score_gradient(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the score and its gradient, in chunks: one forward pass and one VJP per image.

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fringe.evaluation._comparison import USUAL_METRICS
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
@@ -20,6 +19,7 @@ from fringe.app._jobs import StoppedError, reason
 from fringe.app._service import Service, load_models
 from fringe.attribution import METHODS
 from fringe.errors import InputError, ModelError
+from fringe.evaluation._comparison import USUAL_METRICS
 from fringe.metrics import METRICS
 from fringe.models import load_model
 

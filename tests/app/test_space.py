@@ -21,14 +21,25 @@ SOURCES = str(Path(fringe.__file__).parents[1])
 
 def test_the_card_and_the_requirements_name_the_versions_that_are_installed(tmp_path):
     yaml, gradio = pytest.importorskip("yaml"), pytest.importorskip("gradio")
-    folder = write_space(tmp_path / "space", title='A "Space": maps', extras=["photo"], model=["efficientnet_lite0"])
+    folder = write_space(tmp_path / "space", title='A "Space": maps 🔍', extras=["photo"], model=["efficientnet_lite0"])
     head = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---")[1])
     assert head == {
-        **{"title": 'A "Space": maps', "sdk": "gradio", "sdk_version": gradio.__version__},
+        **{"title": 'A "Space": maps 🔍', "sdk": "gradio", "sdk_version": gradio.__version__},
         **{"python_version": "3.11", "app_file": "app.py"},
     }
     assert (folder / "requirements.txt").read_text() == f"fringe-xai[app,photo]=={fringe.__version__}\n"
-    assert "**{'model': ['efficientnet_lite0']}," in (folder / "app.py").read_text(encoding="utf-8")
+    app = (folder / "app.py").read_text(encoding="utf-8")
+    assert "**{'frame_ancestors': ['https://huggingface.co'], 'model': ['efficientnet_lite0']}," in app
+
+
+def test_other_sites_may_show_the_space_in_place_of_the_hub(tmp_path, monkeypatch):
+    pytest.importorskip("gradio")
+    app = write_space(tmp_path, frame_ancestors=["https://example.org"]) / "app.py"
+    launched = dict[str, object]()
+    monkeypatch.setattr(fringe.app, "launch", lambda **options: launched.update(options))
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "")
+    exec(compile(app.read_text(encoding="utf-8"), app, "exec"), {})
+    assert launched["frame_ancestors"] == ["https://example.org"]
 
 
 def test_an_option_that_is_none_is_refused_before_anything_is_written(tmp_path):

@@ -146,6 +146,26 @@ class TestSeveralTensors:
         given = {"row": ROW, "picture": PICTURE, "number": NUMBER}
         close(fringe.attribute(THREE, given, method="ig", baseline=named, target=1).values, expected)
 
+    def test_have_one_number_in_place_of_references(self):
+        method, whole = SEQUENCES["expected_gradients"], torch.cat([torch.full((4, 3), 0.5), JOINED[:, 3:]], 1)
+        options = {"method": method, "target": 0}
+        expected = fringe.attribute(FLAT, JOINED, space=fringe.InputSpace(references=whole), **options)
+        space = fringe.InputSpace(references=(0.5, PICTURE, NUMBER))
+        close(fringe.attribute(THREE, (ROW, PICTURE, NUMBER), space=space, **options).values, expected.values)
+
+    def test_are_no_text_of_one_length_beside_an_embedding(self):
+        class Text(Reader):
+            def token_length(self):
+                return 2.0
+
+            def forward(self, inputs_embeds, attention_mask, extra):
+                return super().forward(inputs_embeds, attention_mask) * extra
+
+        given = {"inputs_embeds": EMBEDDED, "attention_mask": MASK, "extra": 1 + MASK[:, 3:4].double()}
+        maps = fringe.attribute(Text(), given, method="ig", target=0).maps
+        assert maps["inputs_embeds"].shape == EMBEDDED.shape
+        assert not maps["inputs_embeds"][MASK == 0].any()
+
     def test_are_verified_once_in_each_form(self):
         classifier = fringe.Classifier(THREE)
         counts = []
@@ -264,6 +284,9 @@ class TestArguments:
             ((EMBEDDED, EMBEDDED), {"baseline": (0.0,)}, r"baseline: expected a number or a tensor for each.*1 \(12"),
             (EMBEDDED, {"baseline": (EMBEDDED,)}, r"baseline: got a tuple for inputs in one tensor"),
             ((EMBEDDED,), {"baseline": (EMBEDDED[:5],)}, r"baseline: expected a number or a tensor for each"),
+            ({"a": EMBEDDED}, {"baseline": {"a": 0.0, "b": 1.0}}, r"baseline: expected.*tensors: a \(12.*got a, b\)"),
+            (EMBEDDED, {"space": fringe.InputSpace(references=(EMBEDDED,))}, r"space\.references: got a tuple for"),
+            (EMBEDDED, {"space": fringe.InputSpace((0.0,), (1.0,))}, r"space\.low: got a tuple for inputs in one"),
             ({"a": EMBEDDED, "b": MASK}, {"forward_kwargs": {"b": MASK}}, r"forward_kwargs: b given in the inputs"),
             (EMBEDDED, {"forward_args": MASK}, r"forward_args: got Tensor, expected a tuple"),
             (EMBEDDED, {"forward_kwargs": [MASK]}, r"forward_kwargs: got list, expected a dictionary"),

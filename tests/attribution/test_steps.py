@@ -64,6 +64,15 @@ def test_so_it_is_with_other_methods_several_classes_and_names(method):
     assert set(found.verdict) == {"stalled"} == {verdict for row in found.class_verdicts for verdict, _ in row}
 
 
+@pytest.mark.parametrize(("names", "called"), [(("a", "b"), "b"), ((), r"inputs\[1\]")])
+def test_a_feature_of_several_tensors_is_counted_in_its_own(names, called):
+    table, parts = Table(LOOKUP), (X[:, 1:], X[:, :1])
+    given = dict(zip(names, parts, strict=True)) if names else parts
+    with pytest.warns(UserWarning, match=STEPS.format(f"feature 0 of {called}")):
+        found = fringe.attribute(lambda a, b: table(torch.cat([b, a], 1)), given, method="ig")
+    assert set(found.verdict) == {"stalled"}
+
+
 def test_a_method_that_asks_for_differences_sees_the_code():
     found = fringe.attribute(Table(LOOKUP), X, method=fringe.CaptumMethod("kernel_shap", samples=60))
     assert found.values[CODES != 0, 0].abs().min() > 0.01  # the code 0 is the baseline

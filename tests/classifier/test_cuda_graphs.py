@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 import fringe
@@ -243,7 +244,7 @@ def test_few_small_images_are_recorded(on_cpu, monkeypatch):
     class Model:
         model = module = nn.Identity()
         is_checked, state, score_function, jvp_mode, linear_layers, tf32 = True, object(), None, "none", True, False
-        batch_size, passes = BatchSize(1000), PassCounts()
+        batch_size, passes, has_hooks = BatchSize(1000), PassCounts(), bool
 
     def made(graphs, rows, numbers):
         with mock.patch.object(CUDAGraphs, "_recorded", return_value=None) as recorded:
@@ -361,9 +362,11 @@ def test_a_model_whose_results_differ_is_run_as_it_is(device):
     assert model.calls == calls + 1
 
 
-def test_hooks_run_at_each_call(device):
+@pytest.mark.parametrize("of_all_modules", [False, True])
+def test_hooks_run_at_each_call(device, of_all_modules):
     model, x, runs, counts = network(device), images(2, device), [], []
-    handle = model[0].register_forward_pre_hook(lambda *_: runs.append(1))
+    register = register_module_forward_pre_hook if of_all_modules else model[0].register_forward_pre_hook
+    handle = register(lambda *_: runs.append(1))
     for graphs in (False, True):
         classifier = Classifier(model, cuda_graphs=graphs)
         for _ in range(PLAIN_VISITS + 1):

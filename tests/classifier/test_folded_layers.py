@@ -188,6 +188,8 @@ def test_weights_and_statistics_that_change_are_folded_anew():
         lambda: model.first.weight.mul_(1.1),
         lambda: model.norm.running_var.mul_(2.0),
         lambda: model.norm2.bias.add_(0.3),
+        lambda: model.deep.weight.data.mul_(0.7),  # which PyTorch counts as no change
+        lambda: model.norm.running_mean.data.add_(0.3),
     )
     for change in changes:
         with torch.no_grad():

@@ -274,7 +274,17 @@ def test_a_benchmark_runs_there_and_keeps_maps_of_the_cpu(place):
             done = worker.perform(unit)
             again = worker.perform(unit, other.maps)
             assert {*done.scores.status.flat, *again.scores.status.flat} == {STATUSES.index("ok")}
-            assert done.scores.scores == pytest.approx(other.scores.scores, abs=1e-4)
+            assert done.scores.scores == pytest.approx(other.scores.scores, abs=1e-4, nan_ok=True)
+
+
+@pytest.mark.parametrize("score", ["logit", "log_probability", "probability"])
+def test_scores_outside_of_a_session_are_the_same_there(place, score):
+    logits, target, contrast = torch.tensor([[2.0, 0.5, -1.0, 0.0]]), torch.tensor([1]), torch.tensor([0])
+    expected = here(score=score)
+    with place():
+        found, given = there(score=score), [x.to(ELSEWHERE) for x in (logits, target, contrast)]
+        assert torch.equal(found.score(*given).cpu(), expected.score(logits, target, contrast))
+        assert torch.equal(found.score_cotangent(*given).cpu(), expected.score_cotangent(logits, target, contrast))
 
 
 def test_the_adapters_work_there(place):

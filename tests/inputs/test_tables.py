@@ -53,6 +53,14 @@ def test_arrays_tensors_and_one_row():
     assert many[0].plot("bars").axes
 
 
+def test_numbers_that_are_no_classes_have_no_probability():
+    model = fringe.Classifier(Smooth(4), output="numbers")
+    result = fringe.explain(model, RAW[:2], kind="tabular", method="ig", target=1)
+    assert result.context.probabilities.isnan().all()
+    assert "%" not in repr(result[0]).split("class 1")[1].partition(",")[0]
+    assert result[0].plot("bars").axes
+
+
 def test_a_model_by_its_file_needs_no_preprocessing_of_pictures(tmp_path):
     code = tmp_path / "net.py"
     code.write_text("from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(4, 3))\n")

@@ -1,5 +1,6 @@
 """Labels of FiftyOne, in a data set of FiftyOne. In place of its database, ``mongomock`` has one in memory."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -62,6 +63,11 @@ def test_labels_are_the_map_the_class_and_the_verdict(result):
         assert sample["fringe_class"].label == result.labels(i)[0]
         assert sample["fringe_class"].confidence == pytest.approx(result.context.probabilities[i].max().item())
         assert sample["fringe_verdict"].label == result.verdict[i]
+
+
+def test_a_map_of_nan_has_a_range(result):
+    nothing = dataclasses.replace(result, values=result.values * torch.nan)
+    assert [labels["fringe"].range for labels in fiftyone_labels(nothing)] == [[-1, 1]] * 2
 
 
 def test_of_several_classes_the_first_is_shown():

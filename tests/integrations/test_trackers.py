@@ -38,11 +38,11 @@ def test_artifacts_are_the_pictures_pages_and_numbers_of_the_result(result):
 
 
 def test_names_of_inputs_become_different_names_of_files(tmp_path):
-    ids = ["a/b", "a:b", "../x", "é.png"]
-    result = fringe.explain("embedded:digits", "embedded:digits:0:4", method="smoothgrad", ids=ids)
+    ids = ["a/b", "a:b", "../x", "é.png", "a_b-1"]
+    result = fringe.explain("embedded:digits", "embedded:digits:0:5", method="smoothgrad", ids=ids)
     log_explanations(result, tmp_path)
     names = {path.name for path in (tmp_path / "explanations").iterdir()}
-    stems = {"a_b-0", "a_b-1", "_x", "é.png"}
+    stems = {"a_b-0", "a_b-1-1", "a_b-1-4", "_x", "é.png"}
     assert names == {f"{stem}{end}" for stem in stems for end in (".png", ".html")} | {"explanations.csv"}
 
 

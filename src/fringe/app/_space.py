@@ -35,7 +35,6 @@ fringe.app.launch(
     host=os.environ.get("GRADIO_SERVER_NAME", "0.0.0.0"),
     port=int(os.environ.get("GRADIO_SERVER_PORT", "7860")),
     allow_remote=True,
-    frame_ancestors=["https://huggingface.co"],
     **{options},
 )
 '''
@@ -63,8 +62,10 @@ def write_space(
     """
     chosen = AppSpec(**options).model_dump(mode="json", exclude_defaults=True)
     given = {name: value for name, value in chosen.items() if name not in ("host", "port", "allow_remote")}
+    given = {"frame_ancestors": ["https://huggingface.co"], **given}
     text = pprint.pformat(given, width=100, indent=4).replace("\n", "\n    ")
-    facts = {"title": json.dumps(title), "distribution": DISTRIBUTION, "version": fringe.__version__}
+    title = json.dumps(title, ensure_ascii=False)
+    facts = {"title": title, "distribution": DISTRIBUTION, "version": fringe.__version__}
     needed = f"{DISTRIBUTION}[{','.join(dict.fromkeys(('app', *extras)))}]=={fringe.__version__}\n"
     files = {
         "README.md": _README.format(gradio=importlib.metadata.version("gradio"), **facts),

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe._arguments import ForwardArguments, explained_inputs, hint_unknown
+from fringe._arguments import ForwardArguments, explained_inputs, hint_unknown, is_joint
 from fringe._progress import shown
 from fringe._rng import KeyedGenerator
 from fringe.attribution._base import METHODS as METHODS
@@ -278,10 +278,6 @@ def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor | None:
     if isinstance(baseline, str):
         hint = f"give a name to the method, as in {type(method).__name__}(baseline={baseline!r})"
         raise InputError(f"got the text {baseline!r}, expected a number or a tensor", argument="baseline", hint=hint)
-    if isinstance(baseline, (tuple, Mapping)):
-        form = "dictionary" if isinstance(baseline, Mapping) else "tuple"
-        message = f"got a {form} for inputs in one tensor, expected a number or a tensor"
-        raise InputError(message, argument="baseline")
     value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
     try:
         value = value.expand_as(x)
@@ -297,10 +293,9 @@ def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor | None:
 
 def _joined_space(space: InputSpace, arguments: ForwardArguments, x: Tensor) -> InputSpace:
     """The space of the numbers of several tensors."""
-    given, count = space.references, len(x)
-    if isinstance(given, (tuple, Mapping)):
-        tensors = given.values() if isinstance(given, Mapping) else given
-        count = len(next(iter(tensors), x))
+    given: Any = space.references
+    tensors = given.values() if isinstance(given, Mapping) else given if isinstance(given, tuple) else ()
+    count = max((len(t) for t in tensors if isinstance(t, Tensor) and t.dim()), default=1)
     values = {name: arguments.joined(getattr(space, name), x, (), f"space.{name}") for name in ("low", "high")}
     values["references"] = arguments.joined(given, x, (count,), "space.references")
     return dataclasses.replace(space, **values)
@@ -405,16 +400,18 @@ def mark_steps(result: Attribution, problem: Problem) -> Attribution:
     (B, L, C) may have its channels last, so both axes are looked at. Only a feature that has nothing in any of the maps
     costs passes: 12 forward ones for all of them if the model does not read it. Embeddings of texts always have some.
     """
-    rows_of_images = any(len(part.shape) > 1 for part in problem.forward_args.parts) and problem.inputs.dim() == 2
+    parts = problem.forward_args.parts if is_joint(problem.forward_args.parts) else ()
+    rows_of_images = any(len(part.shape) > 1 for part in parts)
     if problem.token_length is not None or not len(result) or rows_of_images:
         return result
+    named = [f"feature {k} of {p.name or f'inputs[{i}]'}" for i, p in enumerate(parts) for k in range(p.size)]
     maps = result.values.flatten(0, problem.target.dim() - 1)
     broken: list[str] = []
     for axis in (1, 2) if maps.dim() == 3 and maps.shape[1] > 1 else (1,):
         empty = (maps.movedim(axis, 0).flatten(1) == 0).all(1)
         features = [] if bool(empty.all()) else empty.nonzero().flatten().tolist()
         if features and _moves(problem, axis, features, by_steps=False):
-            names = dict(enumerate(problem.domain.names)) if axis == 1 else {}
+            names = dict(enumerate(problem.domain.names or named)) if axis == 1 else {}
             noun = "channel" if axis == 1 and maps.dim() > 2 else "feature"
             steps = [k for k in features[:MOST_FEATURES] if _moves(problem, axis, [k])]
             broken += [names.get(k, f"{noun} {k}") for k in steps]

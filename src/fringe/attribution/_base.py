@@ -6,7 +6,6 @@ A result is one safetensors file: its tensors bit for bit, and everything else a
 import dataclasses
 import hashlib
 import json
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -336,7 +335,7 @@ def _fits(result: Attribution) -> bool:
     rows = [*map(len, columns), len(result.verdict), len(result.advice)]
     rows += [len(part) for part in (result.trajectory, result.class_verdicts or None) if part is not None]
     shape = (size, *result.values.shape[result.target.dim() :])
-    if is_joint(result.parts) and shape[1:] != (sum(math.prod(part.shape) for part in result.parts),):
+    if is_joint(result.parts) and shape[1:] != (sum(part.size for part in result.parts),):
         return False
     return set(rows) == {size} and (context is None or tuple(context.inputs.shape) == shape)
 

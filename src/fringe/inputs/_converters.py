@@ -83,9 +83,10 @@ class ModelInputs:
         return names
 
     def context(self, kind: InputKind, logits: Tensor, ids: Sequence[str] | None = None) -> Context:
-        """Build the context of figures from the logits (B, C) of the inputs; one number has no probability."""
+        """Build the context of figures from the logits (B, C) of the inputs; numbers that are no classes have NaN."""
+        has_classes = logits.shape[1] > 1 and getattr(self.model, "has_classes", True)
         with float64_on(logits.device):
-            probabilities = logits.double().softmax(-1) if logits.shape[1] > 1 else torch.full_like(logits, torch.nan)
+            probabilities = logits.double().softmax(-1) if has_classes else torch.full_like(logits, torch.nan)
         return Context(
             kind=kind,
             inputs=self.inputs.detach().cpu(),

@@ -33,7 +33,7 @@ def fiftyone_labels(result: Attribution, name: str = "fringe") -> list[dict[str,
     for single, probabilities in zip(result, context.probabilities, strict=True):
         first = single if single.target.dim() == 1 else single.of_class(0)
         values = first.values[0].detach().float().cpu().sum(0).numpy()
-        largest = float(abs(values).max()) or 1.0
+        largest = max(0.0, float(abs(values).max())) or 1.0  # of NaN, the first is the larger one
         target = int(first.target[0])
         labels.append(
             {

@@ -59,7 +59,8 @@ class Artifacts:
             hint = "use fringe.explain, or result.with_context(...)"
             raise InputError("the attribution holds no inputs", argument="result", hint=hint)
         names = [re.sub(r"[^\w.-]+", "_", name).lstrip(".") or "input" for name in context.ids]
-        names = [name if names.count(name) == 1 else f"{name}-{i}" for i, name in enumerate(names)]
+        while len({*names}) < len(names):
+            names = [name if names.count(name) == 1 else f"{name}-{i}" for i, name in enumerate(names)]
         is_shown = context.kind == "image" and context.inputs.dim() == 4 and context.inputs.shape[1] in (1, 3)
         documents = [page_document(result, i, details=details) for i in range(len(names)) if is_shown]
         rows = result.to_records()

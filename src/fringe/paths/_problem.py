@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fringe._arguments import NO_ARGUMENTS, ForwardArguments
+from fringe._arguments import NO_ARGUMENTS, ForwardArguments, is_joint
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
@@ -111,7 +111,8 @@ class Problem:
                 raise TargetError(message, argument="contrast")
         modules = () if model.module is None else model.module.modules()
         stated = next((m.token_length for m in modules if callable(getattr(m, "token_length", None))), None)
-        token = None if stated is None else float(stated())  # pyright: ignore[reportCallIssue]
+        alone = None if is_joint(forward_args.parts) else stated
+        token = None if alone is None else float(alone())  # pyright: ignore[reportCallIssue]
         lengths = fields.pop("lengths", None)
         if token is not None and lengths is None and "attention_mask" in forward_args.kwargs:
             mask = forward_args.kwargs["attention_mask"].bool()  # its last token, wherever the padding is
