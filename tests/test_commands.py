@@ -52,6 +52,7 @@ SHORT = {
     r"--trials \d+": "--trials 1",
     r"until=arrival": "steps=2",
     r"(?<= --methods )fringe,ig,smoothgrad,blur_ig,guided_ig:quick": "fringe,ig",
+    r"--set road\.\S+ ": "",  # whose metric is left out below
     r"\b(mprt,efficient_mprt|quantus:pixel_flipping|infidelity|road|cpd,cpp|sparseness),": "",
 }
 #: Scenes of trained networks, a thousand photographs (tests/cli/test_studies.py has the studies), a real preset.
