@@ -21,7 +21,7 @@ SOURCES = str(Path(fringe.__file__).parents[1])
 
 def test_the_card_and_the_requirements_name_the_versions_that_are_installed(tmp_path):
     yaml, gradio = pytest.importorskip("yaml"), pytest.importorskip("gradio")
-    folder = write_space(tmp_path / "space", title='A "Space": maps 🔍', extras=["photo"], model=["efficientnet_lite0"])
+    folder = write_space(tmp_path / "space", title='A "Space": maps 🔍', extras="photo", model=["efficientnet_lite0"])
     head = yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---")[1])
     assert head == {
         **{"title": 'A "Space": maps 🔍', "sdk": "gradio", "sdk_version": gradio.__version__},

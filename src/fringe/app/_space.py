@@ -41,7 +41,7 @@ fringe.app.launch(
 
 
 def write_space(
-    folder: str | Path, *, title: str = "What did the network see?", extras: Sequence[str] = (), **options: Any
+    folder: str | Path, *, title: str = "What did the network see?", extras: str | Sequence[str] = (), **options: Any
 ) -> Path:
     """Write the files of a Space that shows the app: ``README.md``, ``app.py`` and ``requirements.txt``.
 
@@ -50,7 +50,7 @@ def write_space(
     Args:
         folder: The folder; files of these names are replaced.
         title: Title of the Space.
-        extras: Further extras of this library that the models need, such as ``photo`` or ``vision``.
+        extras: One or several further extras of this library that the models need, such as ``photo`` or ``vision``.
         **options: Fields of :class:`AppSpec`, as for :func:`launch`; the Space chooses the address.
 
     Returns:
@@ -66,7 +66,8 @@ def write_space(
     text = pprint.pformat(given, width=100, indent=4).replace("\n", "\n    ")
     title = json.dumps(title, ensure_ascii=False)
     facts = {"title": title, "distribution": DISTRIBUTION, "version": fringe.__version__}
-    needed = f"{DISTRIBUTION}[{','.join(dict.fromkeys(('app', *extras)))}]=={fringe.__version__}\n"
+    extras = dict.fromkeys(("app", *([extras] if isinstance(extras, str) else extras)))
+    needed = f"{DISTRIBUTION}[{','.join(extras)}]=={fringe.__version__}\n"
     files = {
         "README.md": _README.format(gradio=importlib.metadata.version("gradio"), **facts),
         "app.py": _APP.replace("{options}", text),
