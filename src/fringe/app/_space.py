@@ -66,8 +66,8 @@ def write_space(
     text = pprint.pformat(given, width=100, indent=4).replace("\n", "\n    ")
     title = json.dumps(title, ensure_ascii=False)
     facts = {"title": title, "distribution": DISTRIBUTION, "version": fringe.__version__}
-    extras = dict.fromkeys(("app", *([extras] if isinstance(extras, str) else extras)))
-    needed = f"{DISTRIBUTION}[{','.join(extras)}]=={fringe.__version__}\n"
+    parts = dict.fromkeys(("app", *([extras] if isinstance(extras, str) else extras)))
+    needed = f"{DISTRIBUTION}[{','.join(parts)}]=={fringe.__version__}\n"
     files = {
         "README.md": _README.format(gradio=importlib.metadata.version("gradio"), **facts),
         "app.py": _APP.replace("{options}", text),
