@@ -79,8 +79,8 @@ def split(values: Tensor, parts: Sequence[Part]) -> tuple[Tensor, ...]:
     """Return numbers (..., N) of the explained tensors as those of each tensor, (..., *S)."""
     if not is_joint(parts):
         return (values,)
-    pieces = values.split([part.size for part in parts], -1)
-    return tuple(v.reshape((*values.shape[:-1], *part.shape)) for v, part in zip(pieces, parts, strict=True))
+    each = values.split([part.size for part in parts], -1)
+    return tuple(v.reshape((*values.shape[:-1], *part.shape)) for v, part in zip(each, parts, strict=True))
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,9 @@ class ForwardArguments:
     def call(self, model: Callable[..., Any], x: Tensor) -> Any:
         """Return the model's output at ``x`` (L, *S); arguments that belong to images must be those of ``x``."""
         x = x if self.tail is None else torch.cat([x, self.tail], -1)
-        pieces = list(zip(self.parts or (Part(None, ()),), split(x, self.parts), strict=True))
-        named = {part.name: piece for part, piece in pieces if part.name is not None}
-        return model(*(piece for part, piece in pieces if part.name is None), *self.args, **named, **self.kwargs)
+        given = list(zip(self.parts or (Part(None, ()),), split(x, self.parts), strict=True))
+        named = {part.name: tensor for part, tensor in given if part.name is not None}
+        return model(*(tensor for part, tensor in given if part.name is None), *self.args, **named, **self.kwargs)
 
     def joined(self, value: Any, like: Tensor, rows: tuple[int, ...], argument: str) -> Any:
         """Return numbers for each of the explained tensors, in a tuple or a dictionary as these are, as one tensor
