@@ -29,7 +29,6 @@ from fringe.bench.experiments import (
     build_plan,
     mixed,
     run_plan,
-    versions_of,
 )
 from fringe.bench.experiments import Progress as Callbacks
 from fringe.data import SOURCE
@@ -141,10 +140,11 @@ class ImageComparison(ImageRun[CompareSpec]):
             )
             finished = run_plan(self.plan, self._out, options.resolve(), callbacks)
         store, manifest = Store(self._out, create=False), finished.resolved.manifest
-        table = _Table(Results(manifest, store), finished)
+        results = Results(manifest, store)
+        table = _Table(results, finished)
         if finished.cause is None:
             self._add_images(table, store, executor.runner)
-            for line in mixed(versions_of(store.tasks(), manifest)):
+            for line in mixed(results.versions):
                 warnings.warn(f"results of several versions are mixed: {line}", stacklevel=2)
         else:
             self._add_scores(table, [i for i in range(len(manifest.images)) if table.is_scored(i)], {})

@@ -12,7 +12,7 @@ from fringe.bench.experiments._executors import Job
 from fringe.bench.experiments._manifest import Manifest, Resolved
 from fringe.bench.experiments._runner import TaskResult
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import committed_keys, pending_tasks
+from fringe.bench.experiments._tasks import pending_tasks
 from score_records import EMPTY, ScoreRecord, records_in, task_of
 
 SHARD = 2
@@ -149,7 +149,7 @@ class SyntheticJob(Job):
 
     def left(self):
         """The units that are missing."""
-        return pending_tasks(self.resolved.manifest, committed_keys(self.store), SHARD)
+        return pending_tasks(self.resolved.manifest, self.store.tasks(), SHARD)
 
 
 def job(base, asked, url=None):

@@ -20,7 +20,7 @@ from fringe.bench.experiments._executors import SerialExecutor, run_tasks
 from fringe.bench.experiments._plan import ModelSource, PlanModel
 from fringe.bench.experiments._results import Results, read_results
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import manifests, orphaned, pending_tasks
+from fringe.bench.experiments._tasks import ScoreArrays, manifests, orphaned, pending_tasks
 from fringe.errors import InputError
 from fringe.inputs import content_digest
 from fringe.metrics import Insertion, Sparseness
@@ -29,7 +29,8 @@ from fringe.metrics import Insertion, Sparseness
 def stale(out):
     """The tasks of a run that no plan asks for."""
     store = Store(out)
-    return orphaned(store.tasks(), manifests(store).values())
+    tasks = store.tasks()
+    return orphaned(tasks, [ScoreArrays(plan, tasks) for plan in manifests(store).values()])
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")

@@ -1,16 +1,15 @@
 """What is missing, counted by hand: images in blocks, metrics that are there, limits, another shard."""
 
 import itertools
-import random
 from collections import Counter
-from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fringe._records import digest
 from fringe.bench.experiments._manifest import Manifest
-from fringe.bench.experiments._tasks import KeySet, Requirements, pending_tasks
+from fringe.bench.experiments._records import StoredTask
+from fringe.bench.experiments._tasks import ScoreArrays, orphaned, pending_tasks
 
 
 def manifest(images=5, methods=("ig", "fringe"), limits=None, models=("a",)):
@@ -48,6 +47,13 @@ def asked(plan):
     return set(required_keys(plan))
 
 
+def stored(keys, status="ok"):
+    """A task for each key."""
+    shared = {"model": "net", "method": "ig", "setting": {}}
+    named = ((setting, metric, {image: {"status": status}}) for setting, metric, image in keys)
+    return [StoredTask.of(setting, (metric,), made, (), shared) for setting, metric, made in named]
+
+
 def test_an_empty_store_lacks_all_block_by_block():
     both = "insertion+deletion"
     assert spread(pending_tasks(manifest(), (), 2)) == [
@@ -70,8 +76,11 @@ def test_models_come_one_after_the_other():
 def test_images_of_a_block_that_lack_the_same_make_a_unit():
     plan = manifest(4, ("ig",))
     setting = plan.setting_key("a", "ig")
-    have = {(setting, "key-insertion", "image-1"), (setting, "key-insertion", "image-3")}
-    assert spread(pending_tasks(plan, have, 4)) == [("ig", "insertion+deletion", [0, 2]), ("ig", "deletion", [1, 3])]
+    have = stored({(setting, "key-insertion", "image-1"), (setting, "key-insertion", "image-3")})
+    assert spread(pending_tasks(plan, have, 4)) == [
+        ("ig", "insertion+deletion", [0, 2]),
+        ("ig", "deletion", [1, 3]),
+    ]
 
 
 def test_limits_cut_a_metric_off():
@@ -84,7 +93,7 @@ def test_limits_cut_a_metric_off():
     ]
     assert len(list(required_keys(plan))) == 5 + 3
     raised = manifest(5, ("ig",), {"insertion": 5, "costly": 4})
-    assert spread(pending_tasks(raised, asked(plan), 2)) == [("ig", "costly", [3])]
+    assert spread(pending_tasks(raised, stored(asked(plan)), 2)) == [("ig", "costly", [3])]
     assert spread(pending_tasks(manifest(3, ("ig",), {"costly": 0}), (), 2)) == []
 
 
@@ -101,7 +110,7 @@ def test_the_key_of_a_unit():
     """The order of metrics and the labels are not in it; settings, metrics and images are."""
     (unit,) = pending_tasks(manifest(2, ("ig",)), (), 2)
     (turned,) = pending_tasks(manifest(2, ("ig",), {"deletion": 2, "insertion": 2}), (), 2)
-    (renamed,) = pending_tasks(manifest(2, ("ig",)), (), 2, force=True)
+    (renamed,) = pending_tasks(manifest(2, ("ig",)), (), 2, retry=True)
     assert unit.key == turned.key == renamed.key
     assert unit.key == digest(
         [digest({"model": "a", "method": "ig"}), ["key-deletion", "key-insertion"], list(unit.images)]
@@ -130,27 +139,23 @@ def test_units_are_exactly_what_is_missing(images, shard, limit, there, methods)
     plan = manifest(images, ("ig", "fringe")[:methods], {"insertion": images, "costly": min(limit, images)})
     every = sorted(asked(plan))
     have = {name for i, name in enumerate(every) if i in there}
-    units = pending_tasks(plan, have, shard)
+    units = pending_tasks(plan, stored(have), shard)
     found = Counter(name for unit in units for name in keys_of(unit))
     assert found == Counter(set(every) - have)
     assert all(len(unit.images) <= shard for unit in units)
 
 
-def test_a_set_of_keys_is_a_set():
-    """Whatever groups they were added in."""
-    rng = random.Random(0)
-    settings, metrics, pictures = "ab", "klm", "pqrs"
-    for _ in range(50):
-        keys, plain = KeySet(), set()
-        for _ in range(rng.randrange(6)):
-            setting, some = rng.choice(settings), rng.sample(metrics, rng.randrange(1, 4))
-            shown = rng.sample(pictures, rng.randrange(1, 5))
-            keys.add(setting, some, shown)
-            plain |= {(setting, metric, picture) for metric in some for picture in shown}
-        for key in itertools.product(settings + "z", metrics, pictures):
-            assert keys.metrics(key[0], key[2]) == {metric for metric in metrics if (key[0], metric, key[2]) in plain}
-            complete = keys.complete(key[0], frozenset(key[1]))
-            assert complete == {picture for picture in pictures if (key[0], key[1], picture) in plain}
+@settings(max_examples=50)
+@given(st.integers(1, 9), st.integers(1, 10), st.sets(st.integers(0, 17)), st.sets(st.integers(0, 17)))
+def test_a_retry_lacks_what_failed_too_and_forces_it_alone(images, shard, fine, bad):
+    """A valid score counts, whichever came first; a task is forced where one of its scores failed."""
+    plan = manifest(images, ("ig",))
+    every = sorted(asked(plan))
+    good, failed = ({name for i, name in enumerate(every) if i in there} for there in (fine, bad))
+    units = pending_tasks(plan, [*stored(good), *stored(failed, "failed")], shard, retry=True)
+    assert Counter(name for unit in units for name in keys_of(unit)) == Counter(set(every) - good)
+    assert all(unit.force == bool(failed & set(keys_of(unit))) for unit in units)
+    assert not any(unit.force for unit in pending_tasks(plan, stored(failed, "failed"), shard))
 
 
 def test_what_a_plan_requires_is_what_it_lists():
@@ -158,9 +163,10 @@ def test_what_a_plan_requires_is_what_it_lists():
     limits = {"k": 4, "l": 2}
     metrics = {label: {"key": label, "limit": limit, "settings": {}} for label, limit in limits.items()}
     about = Manifest({"name": "p"}, images, (), {"net": {"ig": {"m": 1}}}, metrics, {}, {})
-    setting, required = about.setting_key("net", "ig"), Requirements(about)
+    setting = about.setting_key("net", "ig")
     listed = set(required_keys(about))
     assert len(listed) == 6
     for key in itertools.product((setting, "other"), "klz", "pqrsz"):
-        task = SimpleNamespace(setting=key[0], metrics=(key[1],), images=(key[2],))
-        assert required.any_of(task) == (key in listed)
+        (task,) = stored([key])
+        assert bool(ScoreArrays(about, [task]).tasks) == (key in listed)
+        assert len(orphaned([task], [ScoreArrays(about, [task])])) == (key not in listed)

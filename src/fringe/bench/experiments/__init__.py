@@ -19,7 +19,7 @@ from fringe.bench.experiments._plan import (
     planned_work_of,
 )
 from fringe.bench.experiments._ray import RayExecutor
-from fringe.bench.experiments._records import StoredMap
+from fringe.bench.experiments._records import StoredMap, StoredTask
 from fringe.bench.experiments._results import Results, read_results
 from fringe.bench.experiments._run import (
     TRIAL,
@@ -43,14 +43,11 @@ from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import (
-    KeySet,
     Task,
-    committed_keys,
     crashes,
     manifests,
     mixed,
     pending_tasks,
-    versions_of,
 )
 
 __all__ = [  # noqa: RUF022 - by topic

@@ -23,7 +23,7 @@ from fringe.bench.experiments._run import RunOptions
 from fringe.bench.experiments._runner import TaskResult, TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import KeySet, Task, committed_keys, pending_tasks
+from fringe.bench.experiments._tasks import Task, pending_tasks
 from fringe.errors import FringeError
 from fringe.evaluation import CONTROLS
 from fringe.metrics import EvaluatedMaps, Metric, Scores
@@ -402,8 +402,8 @@ def estimate_run(
     began, used = time.perf_counter(), time.process_time()
     resolved = resolve(spec if isinstance(spec, Plan) else build_plan(spec), logits=True)
     store = None if out is None else Store.existing(Path(out))
-    done = KeySet() if store is None else committed_keys(store, failures=not how.retry)
-    tasks = pending_tasks(resolved.manifest, done, resolved.plan.shard, force=how.retry)
+    stored = () if store is None else store.tasks()
+    tasks = pending_tasks(resolved.manifest, stored, resolved.plan.shard, retry=how.retry)
     start = time.perf_counter() - began, time.process_time() - used
     probe = ProbeOptions(how.device, how.batch_size, seconds, *_workers(how.executor, how.device))
     known = estimate_tasks(resolved, tasks, probe, store)

@@ -23,7 +23,7 @@ from fringe.bench.experiments._records import (
     read_ragged,
 )
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import Task, manifests, versions_of
+from fringe.bench.experiments._tasks import ScoreArrays, manifests
 from fringe.errors import InputError
 from fringe.evaluation import estimate
 
@@ -33,91 +33,6 @@ if TYPE_CHECKING:
 Column = NDArray[np.float64]
 #: What holds for a map whatever the metric, as the tables show it.
 _OF_MAP = ("target", "confidence", "status", "verdict", "forward", "jvp", "vjp", "seconds")
-
-
-class ScoreArrays:
-    """The scores of a plan as arrays (settings, metrics, images). Of several tasks with one score a valid one counts,
-    and of those the last.
-
-    Attributes:
-        score: Scores, NaN where there is none.
-        status: Places in ``STATUSES``.
-        note: Places in ``notes``: flags and error of each score.
-        map: Places in ``maps``, the records of ``MAP`` of all ``tasks``; -1 where the score is missing.
-    """
-
-    def __init__(self, manifest: Manifest, tasks: Iterable[StoredTask]):
-        keys = [manifest.setting_key(model, method) for model, named in manifest.settings.items() for method in named]
-        names = keys, [m["key"] for m in manifest.metrics.values()], [image["digest"] for image in manifest.images]
-        self._places = tuple({name: i for i, name in enumerate(dict.fromkeys(one))} for one in names)
-        shape = tuple(map(len, self._places))
-        self.score, self.status = np.full(shape, np.nan), np.zeros(shape, np.uint8)
-        self.note, self.notes = np.zeros(shape, np.int32), {((), None): 0}
-        self.map, self.tasks, self._first = np.full(shape, -1, np.int32), list[StoredTask](), [0]
-        maps, verdicts = list[bytes](), {"": 0}
-        known = dict[tuple[int, int], tuple[Any, Any]]()  # many tasks share their names
-        for task in tasks:
-            s, names = self._places[0].get(task.setting), (id(task.metrics), id(task.images))
-            if s is None:
-                continue
-            if names not in known:
-                known[names] = self._where(task)
-            self._add(task, s, *known[names])
-            words = [verdicts.setdefault(word, len(verdicts)) for word in ("", *task.notes["verdicts"])]
-            made = task.maps
-            if words != list(range(len(words))):
-                made = made.copy()
-                made["verdict"] = np.array(words, np.uint8)[task.maps["verdict"]]
-            maps.append(made.tobytes())
-        self.maps, self.verdicts = np.frombuffer(b"".join(maps), MAP), [None, *list(verdicts)[1:]]
-
-    def _where(self, task: StoredTask) -> tuple[Any, Any]:
-        """Which scores of a task are asked for, and where they belong."""
-        at = [
-            np.array([p.get(n, -1) for n in names])
-            for p, names in zip(self._places[1:], (task.metrics, task.images), strict=True)
-        ]
-        source, target = [np.flatnonzero(one >= 0) for one in at], [one[one >= 0] for one in at]
-        if all(len(one) and (np.diff(one) == 1).all() for one in (*source, *target)):  # views are faster than copies
-            slices = [slice(int(one[0]), int(one[-1]) + 1) for one in (*source, *target)]
-            return tuple(slices[:2]), tuple(slices[2:])
-        return np.ix_(*source), np.ix_(*target)
-
-    def _add(self, task: StoredTask, s: int, source: Any, target: Any) -> None:
-        status, before = task.status[source], self.status[s][target]
-        rows = np.broadcast_to(np.arange(len(task.images), dtype=np.int32) + self._first[-1], task.status.shape)
-        values = [(self.score, task.scores[source]), (self.status, status), (self.map, rows[source])]
-        if task.notes["scores"] or before.any():
-            notes = np.zeros(task.status.size, np.int32)
-            for flags, error, positions in task.notes["scores"]:
-                notes[positions] = self.notes.setdefault((tuple(flags), error), len(self.notes))
-            values.append((self.note, notes.reshape(task.status.shape)[source]))
-        is_better = (status != MISSING) & ((status == OK) | (before != OK))
-        for array, value in values:
-            array[s][target] = value if is_better.all() else np.where(is_better, value, array[s][target])
-        self.tasks.append(task)
-        self._first.append(self._first[-1] + len(task.images))
-
-    def tasks_at(self, rows: NDArray[Any]) -> NDArray[np.intp]:
-        """Places in ``tasks`` of rows of ``maps``, -1 for none."""
-        return np.where(rows < 0, -1, np.searchsorted(self._first, rows, "right") - 1)
-
-    def has_failed(self, task: Task) -> bool:
-        """Whether a score of a task of the plan failed."""
-        s, *at = (
-            [p[n] for n in names]
-            for p, names in zip(self._places, ([task.setting], task.metric_keys, task.images), strict=True)
-        )
-        return bool((self.status[s[0]][np.ix_(*at)] > OK).any())
-
-    def column(self, name: str, setting: str, metric_key: str) -> NDArray[Any]:
-        """A part (images,) of the array of a name."""
-        return getattr(self, name)[self._places[0][setting], self._places[1][metric_key]]
-
-    @cached_property
-    def words(self) -> list[tuple[tuple[str, ...], str | None]]:
-        """Flags and error by place."""
-        return list(self.notes)
 
 
 @dataclass(frozen=True)
@@ -236,7 +151,8 @@ class Results:
     def _column(self, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
         """A part of an array for the images of a model."""
         key = self.manifest.metrics[metric]["key"]
-        return self.arrays.column(name, self.manifest.setting_key(model, method), key)[self._positions[model]]
+        place = self.arrays.place(self.manifest.setting_key(model, method), key)
+        return getattr(self.arrays, name)[place][self._positions[model]]
 
     def _details(self, rows: NDArray[Any]) -> Iterator[tuple[int, StoredTask, Details]]:
         """Read the details of the tasks of rows of maps: place, task and details."""
@@ -387,8 +303,14 @@ class Results:
 
     @cached_property
     def versions(self) -> Mapping[str, Mapping[str, int]]:
-        """By library, how many tasks each of its versions computed."""
-        return versions_of(self._read(), self.manifest)
+        """By library, how many tasks of the plan each of its versions computed, or made the stored maps of."""
+        made, result = Counter[frozenset[tuple[str, str]]](), dict[str, Counter[str]]()
+        for shared in (task.shared for task in self.arrays.tasks if "versions" in task.shared):
+            made[frozenset(pair for one in (shared["versions"], *shared["map_versions"]) for pair in one.items())] += 1
+        for pairs, count in made.items():
+            for name, version in sorted(pairs):
+                result.setdefault(name, Counter())[version] += count
+        return {name: dict(sorted(counts.items())) for name, counts in result.items()}
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -42,13 +42,11 @@ from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import CRASH, PLAN, Store
 from fringe.bench.experiments._tasks import (
     Task,
-    committed_keys,
     crashes,
     manifests,
     mixed,
     orphaned,
     pending_tasks,
-    versions_of,
 )
 from fringe.errors import InputError, TransientError
 from fringe.models import resolve_device
@@ -298,13 +296,12 @@ def run_plan(
 def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
     """The missing tasks, the records of those that were set aside, and the number of scores that failed before and are
     not tried again."""
-    stored, crashes = store.tasks(), store.records(CRASH)
-    done, results = committed_keys(store, failures=not retry, tasks=stored), Results(resolved.manifest, store, stored)
-    tasks = pending_tasks(resolved.manifest, done, resolved.plan.shard, force=retry)
+    results, crashes = Results(resolved.manifest, store), store.records(CRASH)
+    tasks = pending_tasks(resolved.manifest, results.arrays, resolved.plan.shard, retry=retry)
     if retry:  # of what was never computed, stored maps are scored as usual
-        return [replace(one, force=one.key in crashes or results.arrays.has_failed(one)) for one in tasks], (), 0
+        return [replace(one, force=one.force or one.key in crashes) for one in tasks], (), 0
     quarantined = tuple(crashes[task.key] for task in tasks if task.key in crashes)
-    failed = sum(cell.failed for cell in results.coverage()) if any(task.failed_images for task in stored) else 0
+    failed = sum(cell.failed for cell in results.coverage())
     return [task for task in tasks if task.key not in crashes], quarantined, failed
 
 
@@ -408,13 +405,13 @@ def describe_run(result: RunResult, store: Store) -> list[tuple[Level, str]]:
     computed = sum(len(report.task.images) - len(report.left) - report.failed for report in done) - reused
     stored = f", {reused} stored maps scored" if reused else ""
     lines.append(("info", f"{manifest.name}: {len(manifest.images)} images; {computed} maps made now{stored}"))
+    results = Results(manifest, store)
     if result.log.failed or result.failed_before or result.set_aside:
         crashed = {report.task.key for report in reports if report.state == "crashed"}
         crashes = [record for key, record in store.records(CRASH).items() if key in crashed]
-        failures = Results(manifest, store).failures().to_dicts()
+        failures = results.failures().to_dicts()
         lines.extend(("error", line) for line in describe_failures(failures, [*result.set_aside, *crashes], SHOWN))
-    versions = mixed(versions_of(store.tasks(), manifest))
-    lines.extend(("warning", f"results of several versions are mixed: {line}") for line in versions)
+    lines.extend(("warning", f"results of several versions are mixed: {line}") for line in mixed(results.versions))
     for task in result.left[:SHOWN]:
         text = f"left: {task['method']} on {task['model']}, {task['images']} images: {task['reason']}"
         lines.append(("error", text))
@@ -440,23 +437,23 @@ def read_status(run: Path) -> dict[str, Any]:
     ``damaged`` files; and the number of stored ``trials`` of a search.
     """
     store = Store(run, create=False)
-    tasks, plans = store.tasks(), manifests(store)
-    unused = orphaned(tasks, plans.values())
-    quarantined = crashes(store, tasks)
-    results = {name: Results(manifest, store, tasks) for name, manifest in plans.items()}
+    tasks = store.tasks()
+    plans = {name: Results(manifest, store, tasks) for name, manifest in manifests(store).items()}
+    unused = orphaned(tasks, [results.arrays for results in plans.values()])
+    set_aside = ("model", "method", "images", "reason")
     return {
         "run": str(run),
         "plans": {
             name: {
-                "images": len(manifest.images),
-                "not_read": list(manifest.missing),
-                "cells": [{key: getattr(cell, key) for key in _COUNTED} for cell in results[name].coverage()],
-                "failures": results[name].failures().drop("images").to_dicts(),
-                "versions": versions_of(tasks, manifest),
+                "images": len(results.manifest.images),
+                "not_read": list(results.manifest.missing),
+                "cells": [{key: getattr(cell, key) for key in _COUNTED} for cell in results.coverage()],
+                "failures": results.failures().drop("images").to_dicts(),
+                "versions": results.versions,
             }
-            for name, manifest in plans.items()
+            for name, results in plans.items()
         },
-        "set_aside": [{name: c[name] for name in ("model", "method", "images", "reason")} for c in quarantined],
+        "set_aside": [{name: crash[name] for name in set_aside} for crash in crashes(store, tasks)],
         "invalidated": [task for task in unused if task["method"] != TRIAL],
         "damaged": store.damaged(),
         "trials": sum(task["method"] == TRIAL for task in unused),

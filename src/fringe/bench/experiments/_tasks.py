@@ -1,18 +1,18 @@
 """Tasks: what of a plan is stored, missing, or no longer required."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fringe._records import changes, digest
 from fringe._text import counted
 from fringe.bench.experiments._manifest import Manifest
-from fringe.bench.experiments._records import MISSING, OK, StoredTask
+from fringe.bench.experiments._records import MAP, MISSING, OK, StoredTask
 from fringe.bench.experiments._store import CRASH, PLAN, Store
-
-#: Digests of setting, metric and image: the name of one score.
-Key = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -52,100 +52,131 @@ class Task:
         return {"setting": manifest.settings[self.model][self.method], "metrics": metrics}
 
 
-class KeySet:
-    """A set of score keys. Its memory grows with the images of a task, not with its metrics."""
+class ScoreArrays:
+    """The scores of a plan as arrays (settings, metrics, images): which are required, done and failed. Of several tasks
+    with one score a valid one counts, and of those the last.
 
-    def __init__(self, keys: Iterable[Key] = ()):
-        self._images: dict[str, dict[frozenset[str], set[str]]] = {}
-        for setting, metric, image in keys:
-            self.add(setting, (metric,), (image,))
+    Attributes:
+        manifest: The plan.
+        required: Whether the plan asks for a score.
+        score: Scores, NaN where there is none.
+        status: Places in ``STATUSES``.
+        note: Places in ``notes``: flags and error of each score.
+        map: Places in ``maps``, the records of ``MAP`` of all ``tasks``; -1 where the score is missing.
+        tasks: Those of a required score.
+    """
 
-    def add(self, setting: str, metrics: Iterable[str], images: Iterable[str]) -> None:
-        """Add every pair of a metric and an image under a setting."""
-        self._images.setdefault(setting, {}).setdefault(frozenset(metrics), set()).update(images)
+    def __init__(self, manifest: Manifest, tasks: Iterable[StoredTask]):
+        self.manifest = manifest
+        keys = [manifest.setting_key(model, method) for model, named in manifest.settings.items() for method in named]
+        names = keys, [m["key"] for m in manifest.metrics.values()], [image["digest"] for image in manifest.images]
+        self._places = tuple({name: i for i, name in enumerate(dict.fromkeys(one))} for one in names)
+        shape = tuple(map(len, self._places))
+        self.required = np.zeros(shape, np.bool_)
+        for model, named in manifest.settings.items():
+            settings = [self._places[0][manifest.setting_key(model, method)] for method in named]
+            for label, metric in manifest.metrics.items():
+                at = np.asarray(manifest.positions(model, label), np.int64)
+                self.required[np.array(settings)[:, None], self._places[1][metric["key"]], at] = True
+        self.score, self.status = np.full(shape, np.nan), np.zeros(shape, np.uint8)
+        self.note, self.notes = np.zeros(shape, np.int32), {((), None): 0}
+        self.map, self.tasks, self._first = np.full(shape, -1, np.int32), list[StoredTask](), [0]
+        maps, verdicts = list[bytes](), {"": 0}
+        known = dict[tuple[int, int], tuple[Any, Any]]()  # many tasks share their names
+        for task in tasks:
+            s, names = self._places[0].get(task.setting), (id(task.metrics), id(task.images))
+            if s is None:
+                continue
+            if names not in known:
+                known[names] = self._where(task)
+            if not self.required[s][known[names][1]].any():
+                continue
+            self._add(task, s, *known[names])
+            words = [verdicts.setdefault(word, len(verdicts)) for word in ("", *task.notes["verdicts"])]
+            made = task.maps
+            if words != list(range(len(words))):
+                made = made.copy()
+                made["verdict"] = np.array(words, np.uint8)[task.maps["verdict"]]
+            maps.append(made.tobytes())
+        self.maps, self.verdicts = np.frombuffer(b"".join(maps), MAP), [None, *list(verdicts)[1:]]
 
-    def metrics(self, setting: str, image: str) -> frozenset[str]:
-        """The metrics of a setting and an image."""
-        result = frozenset[str]()
-        for metrics, images in self._images.get(setting, {}).items():
-            if image in images:
-                result = result | metrics if result else metrics
-        return result
+    def _where(self, task: StoredTask) -> tuple[Any, Any]:
+        """Which scores of a task are asked for, and where they belong."""
+        at = [
+            np.array([p.get(n, -1) for n in names])
+            for p, names in zip(self._places[1:], (task.metrics, task.images), strict=True)
+        ]
+        source, target = [np.flatnonzero(one >= 0) for one in at], [one[one >= 0] for one in at]
+        if all(len(one) and (np.diff(one) == 1).all() for one in (*source, *target)):  # views are faster than copies
+            slices = [slice(int(one[0]), int(one[-1]) + 1) for one in (*source, *target)]
+            return tuple(slices[:2]), tuple(slices[2:])
+        return np.ix_(*source), np.ix_(*target)
 
-    def complete(self, setting: str, metrics: frozenset[str]) -> set[str]:
-        """The images that one group holds under a setting and all of some metrics."""
-        groups = self._images.get(setting, {}).items()
-        return set[str]().union(*(images for present, images in groups if metrics <= present))
+    def _add(self, task: StoredTask, s: int, source: Any, target: Any) -> None:
+        status, before = task.status[source], self.status[s][target]
+        rows = np.broadcast_to(np.arange(len(task.images), dtype=np.int32) + self._first[-1], task.status.shape)
+        values = [(self.score, task.scores[source]), (self.status, status), (self.map, rows[source])]
+        if task.notes["scores"] or before.any():
+            notes = np.zeros(task.status.size, np.int32)
+            for flags, error, positions in task.notes["scores"]:
+                notes[positions] = self.notes.setdefault((tuple(flags), error), len(self.notes))
+            values.append((self.note, notes.reshape(task.status.shape)[source]))
+        is_better = (status != MISSING) & ((status == OK) | (before != OK))
+        for array, value in values:
+            array[s][target] = value if is_better.all() else np.where(is_better, value, array[s][target])
+        self.tasks.append(task)
+        self._first.append(self._first[-1] + len(task.images))
+
+    def tasks_at(self, rows: NDArray[Any]) -> NDArray[np.intp]:
+        """Places in ``tasks`` of rows of ``maps``, -1 for none."""
+        return np.where(rows < 0, -1, np.searchsorted(self._first, rows, "right") - 1)
+
+    def place(self, setting: str, metric_key: str) -> tuple[int, int]:
+        """Where the scores (images,) of a setting and a metric are."""
+        return self._places[0][setting], self._places[1][metric_key]
+
+    def has_failed(self, task: Task) -> bool:
+        """Whether a score of a task of the plan failed."""
+        rows = [self.place(task.setting, key) for key in task.metric_keys]
+        images = [self._places[2][image] for image in task.images]
+        return any(bool((self.status[row][images] > OK).any()) for row in rows)
+
+    @cached_property
+    def words(self) -> list[tuple[tuple[str, ...], str | None]]:
+        """Flags and error by place."""
+        return list(self.notes)
 
 
-class Requirements:
-    """The scores that a plan requires."""
-
-    def __init__(self, manifest: Manifest):
-        self._positions: dict[str, dict[str, int]] = {}  # by setting: two scenes may have one network
-        for model, methods in manifest.settings.items():
-            positions = {image["digest"]: index for index, image in enumerate(manifest.images_of(model))}
-            for setting in (manifest.setting_key(model, method) for method in methods):
-                before = self._positions.get(setting)
-                self._positions[setting] = positions if before is None else {**before, **positions}
-        self._limits, self._last = dict[str, int](), dict[tuple[str, ...], int]()
-        for metric in manifest.metrics.values():
-            self._limits[metric["key"]] = max(metric["limit"], self._limits.get(metric["key"], 0))
-
-    def any_of(self, task: StoredTask) -> bool:
-        """Whether any score of a committed task is required."""
-        metrics = task.metrics
-        if metrics not in self._last:
-            self._last[metrics] = max((self._limits.get(metric, 0) for metric in metrics), default=0)
-        last = self._last[metrics]
-        positions = self._positions.get(task.setting, {})
-        for image in task.images:  # noqa: SIM110 - called for every task, of which the first image decides
-            if positions.get(image, last) < last:
-                return True
-        return False
-
-
-def pending_tasks(manifest: Manifest, done: KeySet | Iterable[Key], shard: int, *, force: bool = False) -> list[Task]:
-    """The tasks that compute the scores of a plan that are not in ``done``: model by model, ``shard`` images at a time,
-    all methods on the same images in turn, so that they share what is computed once for an image."""
-    done = done if isinstance(done, KeySet) else KeySet(done)
-    every = frozenset(metadata["key"] for metadata in manifest.metrics.values())
-    tasks: list[Task] = []
+def pending_tasks(
+    manifest: Manifest, stored: Iterable[StoredTask] | ScoreArrays, shard: int, *, retry: bool = False
+) -> list[Task]:
+    """The tasks that compute the scores of a plan that are not ``stored``, with ``retry`` also those that failed: model
+    by model, ``shard`` images at a time, all methods on the same images in turn, so that they share what is computed
+    once for an image."""
+    arrays = stored if isinstance(stored, ScoreArrays) else ScoreArrays(manifest, stored)
+    is_done = arrays.status == OK if retry else arrays.status != MISSING
+    labels, tasks = list(manifest.metrics), list[Task]()
+    keys, limits = ([one[name] for one in manifest.metrics.values()] for name in ("key", "limit"))
     for model, methods in manifest.settings.items():
-        keys = {method: manifest.setting_key(model, method) for method in methods}
-        complete = {setting: done.complete(setting, every) for setting in keys.values()}
-        numbered = list(enumerate(image["digest"] for image in manifest.images_of(model)))
-        for start in range(0, len(numbered), shard):
-            block = numbered[start : start + shard]
-            for method, setting in keys.items():
-                by_metrics: dict[tuple[str, ...], list[str]] = {}  # the images by the metrics that they lack
-                for i, image in block:
-                    if image in complete[setting]:
-                        continue
-                    present = done.metrics(setting, image)
-                    known = manifest.metrics.items()
-                    metrics = tuple(n for n, one in known if i < one["limit"] and one["key"] not in present)
-                    by_metrics.setdefault(metrics, []).append(image)
-                for metrics, lacking in by_metrics.items():
-                    if not metrics:
-                        continue
-                    metric_keys = tuple(manifest.metrics[label]["key"] for label in metrics)
-                    tasks.append(Task(model, method, setting, metrics, metric_keys, tuple(lacking), force))
+        at = np.asarray(manifest.positions(model), np.int64)
+        digests = [manifest.images[i]["digest"] for i in at.tolist()]
+        is_limited = np.arange(len(digests)) >= np.array(limits)[:, None]
+        lacking = dict[str, NDArray[np.bool_]]()  # (metrics, images)
+        for method in methods:
+            columns = [arrays.place(manifest.setting_key(model, method), key) for key in keys]
+            lacking[method] = ~(np.stack([is_done[column][at] for column in columns]) | is_limited)
+        for start in range(0, len(digests), shard):
+            for method, columns in lacking.items():
+                block = columns[:, start : start + shard]
+                by_metrics: dict[tuple[int, ...], list[int]] = {}  # the images by the metrics that they lack
+                for i in np.flatnonzero(block.any(0)).tolist():
+                    by_metrics.setdefault(tuple(np.flatnonzero(block[:, i]).tolist()), []).append(start + i)
+                for metrics, images in by_metrics.items():
+                    setting = manifest.setting_key(model, method)
+                    named, asked = (tuple(one[m] for m in metrics) for one in (labels, keys))
+                    task = Task(model, method, setting, named, asked, tuple(digests[i] for i in images))
+                    tasks.append(replace(task, force=retry and arrays.has_failed(task)))
     return tasks
-
-
-def committed_keys(store: Store, *, failures: bool = True, tasks: Iterable[StoredTask] | None = None) -> KeySet:
-    """Keys of all committed scores; without those that failed unless ``failures``. ``tasks`` are those of the store, if
-    they were read."""
-    result = KeySet()
-    for task in store.tasks() if tasks is None else tasks:
-        present = task.status == OK if not failures else task.status != MISSING
-        if present.all():
-            result.add(task.setting, task.metrics, task.images)
-            continue
-        for i, image in enumerate(task.images):
-            result.add(task.setting, [metric for m, metric in enumerate(task.metrics) if present[m, i]], [image])
-    return result
 
 
 def manifests(store: Store) -> dict[str, Manifest]:
@@ -154,27 +185,18 @@ def manifests(store: Store) -> dict[str, Manifest]:
 
 
 def crashes(store: Store, tasks: Iterable[StoredTask] | None = None) -> list[Mapping[str, Any]]:
-    """The records of tasks that were set aside and whose scores are still missing."""
+    """The records of tasks that were set aside and whose scores are still missing. ``tasks`` are those of the store, if
+    they were read."""
     records = store.records(CRASH)
-    done = committed_keys(store, tasks=tasks) if records else KeySet()
+    stored = list(store.tasks() if tasks is None else tasks) if records else []
 
     def is_done(crash: Mapping[str, Any]) -> bool:
-        return all(done.metrics(crash["setting_key"], i).issuperset(crash["metric_keys"]) for i in crash["images"])
+        missing = {(metric, image) for metric in crash["metric_keys"] for image in crash["images"]}
+        for task in (task for task in stored if task.setting == crash["setting_key"]):
+            missing -= {(task.metrics[m], task.images[i]) for m, i in np.argwhere(task.status != MISSING).tolist()}
+        return not missing
 
     return [record for record in records.values() if not is_done(record)]
-
-
-def versions_of(tasks: Iterable[StoredTask], manifest: Manifest) -> dict[str, dict[str, int]]:
-    """By library, how many tasks of a plan each of its versions computed, or made the stored maps of."""
-    required, numbers, result = Requirements(manifest), Counter[frozenset[tuple[str, str]]](), dict[str, Counter[str]]()
-    for task in tasks:
-        if "versions" in task.shared and required.any_of(task):
-            made = [task.shared["versions"], *task.shared["map_versions"]]
-            numbers[frozenset(pair for one in made for pair in one.items())] += 1
-    for pairs, count in numbers.items():
-        for name, version in sorted(pairs):
-            result.setdefault(name, Counter())[version] += count
-    return {name: dict(sorted(counts.items())) for name, counts in result.items()}
 
 
 def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -186,15 +208,18 @@ def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
     ]
 
 
-def orphaned(tasks: Iterable[StoredTask], plans: Iterable[Manifest]) -> list[dict[str, Any]]:
+def orphaned(tasks: Iterable[StoredTask], plans: Sequence[ScoreArrays]) -> list[dict[str, Any]]:
     """Committed tasks that no plan requires: ``model``, ``method``, how many ``images``, and as ``reason`` the
-    difference to what the plans require now."""
-    current = list(plans)
-    required = [Requirements(manifest) for manifest in current]
-    unused = [task for task in tasks if not any(one.any_of(task) for one in required)]
-    numbers = [{"images": len(task.images), "reason": _reason(task, current)} for task in unused]
-    names = [{name: task.shared[name] for name in ("model", "method")} for task in unused]
-    return [{**named, **known} for named, known in zip(names, numbers, strict=True)]
+    difference to what the plans require now. The plans hold the same ``tasks``."""
+    required, manifests = {id(task) for one in plans for task in one.tasks}, [one.manifest for one in plans]
+    return [
+        {
+            **{name: task.shared[name] for name in ("model", "method")},
+            **{"images": len(task.images), "reason": _reason(task, manifests)},
+        }
+        for task in tasks
+        if id(task) not in required
+    ]
 
 
 def _reason(task: StoredTask, plans: list[Manifest]) -> str:

@@ -12,16 +12,15 @@ from fringe._names import read_list, read_pair, unique
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
 from fringe.bench.experiments import (
     ExperimentSpec,
-    KeySet,
     Plan,
     PlanModel,
     ProbeOptions,
     Resolved,
     RunEstimate,
     Store,
+    StoredTask,
     Task,
     build_plan,
-    committed_keys,
     estimate_tasks,
     pending_tasks,
     resolve,
@@ -374,12 +373,13 @@ def estimate_reproduction(
     longest time of a map of the probe.
     """
     store, options = Store.existing(out), ProbeOptions(device, seconds=seconds)
-    have = KeySet() if store is None else committed_keys(store)
+    have = [] if store is None else store.tasks()
     for plan in study_plans(base, studies).values():
         resolved = resolve(plan)
-        tasks = pending_tasks(resolved.manifest, have, plan.shard, force=retry)
+        tasks = pending_tasks(resolved.manifest, have, plan.shard, retry=retry)
         for task in tasks:
-            have.add(task.setting, task.metric_keys, task.images)
+            made = {image: {"status": "ok"} for image in task.images}
+            have.append(StoredTask.of(task.setting, task.metric_keys, made, (), {}))
         yield from _by_model(resolved, tasks, options, store)
     if "runtime" in studies:  # each map is made twice, and not scored
         resolved = resolve(timed_plan(base, ("fringe", "ig", DEFAULT)))
