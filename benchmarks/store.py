@@ -4,7 +4,7 @@
     python benchmarks/store.py --images 1333 4000 13333 50000     # 50000 images take some minutes to write
 
 Synthetic scores of 12 methods (4 of them controls) under 11 metrics go through the real store, 16 images a task; four
-of the metrics have two curves of 65 points. Then each step
+of the metrics have two curves of 65 points, and of one task in a hundred the scores of an image failed. Then each step
 of the library is measured in a process of its own, the imports included: what a resumed run does before its first task
 (``resume``), ``fringe status`` and ``fringe report``. ``CPU`` is the processor time of that process, which does not
 depend on what else the machine does, and ``peak`` its largest resident memory.
@@ -33,6 +33,8 @@ CONTROLS = ("zero", "random", "uniform", "edge")
 CURVED = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 METRICS = (*CURVED, "infidelity", "max_sensitivity", "sparseness", "complexity", "residual", "entropy", "steps")
 SHARD, POINTS = 16, 65
+#: Share of tasks of which an image failed.
+FAILED = 0.01
 STEPS = ("resume", "status", "report")
 
 
@@ -101,7 +103,7 @@ def stored_task(task: Any, asked: Any, rng: Any) -> Any:
     """The arrays of a task: two curves of four metrics, two diagnostics, and random scores."""
     import numpy as np
 
-    from fringe.bench.experiments._records import MAP, OK, StoredTask
+    from fringe.bench.experiments._records import MAP, OK, STATUSES, StoredTask
 
     size = len(task.images)
     shape, maps = (len(task.metrics), size), np.zeros(size, MAP)
@@ -114,9 +116,12 @@ def stored_task(task: Any, asked: Any, rng: Any) -> Any:
         details |= {f"curve/{key}/{name}": rng.random((size, POINTS), dtype=np.float32) for name in curves}
     shared = {**task.shared(asked), "versions": asked.versions, "map_versions": [], "details": list(details)}
     shared |= {"model": task.model, "method": task.method, "labels": list(task.metrics)}
-    ok, notes = np.full(shape, OK, np.uint8), {"verdicts": ["ok"], "scores": []}
-    arrays = rng.random(shape), ok, maps
-    return StoredTask(task.setting, task.metric_keys, task.images, *arrays, notes, shared, details)
+    status, scores = np.full(shape, OK, np.uint8), rng.random(shape)
+    notes: dict[str, Any] = {"verdicts": ["ok"], "scores": []}
+    if rng.random() < FAILED:
+        status[:, 0], scores[:, 0] = STATUSES.index("failed"), np.nan
+        notes["scores"] = [[[], "the method failed", list(range(0, shape[0] * size, size))]]
+    return StoredTask(task.setting, task.metric_keys, task.images, scores, status, maps, notes, shared, details)
 
 
 def resume(root: Path) -> str:
