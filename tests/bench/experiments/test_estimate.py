@@ -29,10 +29,8 @@ from fringe.bench.experiments import (
 )
 from fringe.bench.experiments._database import to_json
 from fringe.bench.experiments._estimate import (
-    ProbeOptions,
-    TaskCost,
+    Probe,
     _makespan,
-    _Sample,
     _workers,
     describe_seconds,
     stored_bytes,
@@ -191,10 +189,7 @@ def test_processes_share_cores_and_threads(executor, device, expected, monkeypat
 def test_an_estimate_is_the_sum_of_what_its_tasks_take(is_cpu, monkeypatch):
     """A probe of known numbers, that itself took 4 s of processor time in 6 s."""
     cost = SimpleNamespace(
-        scores=lambda metrics, images: dict.fromkeys(metrics, 0.25 * images),
-        maps=lambda images: 2.0 * images,
-        file=lambda images: 0.5,
-        file_bytes=lambda images: 100 + images,
+        **{"scores": {"mas": 0.25}, "maps": 2.0, "file": 0.5, "file_bytes": 100},
         **{"map_bytes": 10, "passes": (5.0, 0.0, 3.0), "fraction": 0.5, "shared_bytes": 7},
     )
     probe = SimpleNamespace(load=1.0, opening=lambda images: 0.125 * images, cost=lambda method: cost)
@@ -204,22 +199,23 @@ def test_an_estimate_is_the_sum_of_what_its_tasks_take(is_cpu, monkeypatch):
     )
     monkeypatch.setattr("fringe.bench.experiments._estimate.clock_of", lambda device: clocks[0 if not is_cpu else 1])
     monkeypatch.setattr("fringe.bench.experiments._estimate.Probe", lambda *_: probe)
+    monkeypatch.setattr("fringe.bench.experiments._estimate._workers", lambda *_: (2, None, 3.0))
     resolved = SimpleNamespace(
         plan=SimpleNamespace(name="plan", models=[SimpleNamespace(label="net")]), manifest=SimpleNamespace(images="abc")
     )
     tasks = [Task("net", m, m, ("mas",), ("key",), tuple(images)) for images in ("ab", "c") for m in ("ig", "sg")]
-    known = estimate_tasks(resolved, tasks, ProbeOptions(workers=2, share=3.0))
+    known = estimate_tasks(resolved, tasks, RunOptions(), 10.0)
     assert [(c.method, c.tasks, c.maps, c.forward, c.jvp, c.vjp, c.seconds, c.fraction) for c in known.costs] == [
-        (method, 2, 3, 15.0, 0.0, 9.0, 5.0 + 2.75, 0.5) for method in ("ig", "sg")
+        (method, 2, 3, 15.0, 0.0, 9.0, 8.25, 0.5) for method in ("ig", "sg")
     ]
-    # of two images 0.25 + 5, then 5 with the images open; of one 0.125 + 2.75, then 2.75; two by two, a load before
+    # of two images 0.25 + 5.5, then 5.5 with the images open; of one 0.125 + 2.75, then 2.75; two by two, a load before
     slower, busy = (1.5, 1.0) if is_cpu else (1.0, 4 / 6)
-    assert known.seconds == pytest.approx(slower * (1.0 + 3 * max(5.25 + 2.75, 5.0 + 2.875)))
-    assert known.cpu_seconds == pytest.approx(busy * (1.0 + 5.25 + 5.0 + 2.875 + 2.75))
+    assert known.seconds == pytest.approx(slower * (1.0 + 3 * max(5.75 + 2.75, 5.5 + 2.875)))
+    assert known.cpu_seconds == pytest.approx(busy * (1.0 + 5.75 + 5.5 + 2.875 + 2.75))
     assert known.metrics == {"mas": 1.5}
     # two files of five pages, what each method shares, and a row for each list of images
     names = sum(stored_bytes(len(to_json(list(images)))) for images in ("ab", "c"))
-    assert known.bytes == round(2 * 5 * 4096 + 2 * 102 + 2 * 101 + 2 * 7 + names)
+    assert known.bytes == round(2 * 5 * 4096 + 2 * 200 + 2 * 100 + 2 * 7 + names)
     assert known.map_bytes == 2 * 5 * 4096 + 60
     assert (known.images, known.models, known.workers) == (3, ("net",), 2)
 
@@ -293,16 +289,6 @@ def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
     [("max_sensitivity", 10), ("random_logit", 1), ("efficient_mprt", 1), ("mprt", 8), ("region_completeness", 1)],
 )
 def test_further_maps_are_as_many_as_the_metric_asks_for(metric, maps):
-    sample = _Sample(
-        images=1,
-        maps=2.0,
-        scores={},
-        file=0.0,
-        passes=(1, 0, 1),
-        fraction=1.0,
-        file_bytes=1,
-        shared_bytes=1,
-        map_bytes=1,
-    )
-    cost = TaskCost([sample], {metric: get_metric(metric)}, chunk=4)
-    assert cost.scores([metric], 3) == {metric: 2.0 * 3 * maps}
+    plan = study({"ig": IntegratedGradients(steps=2)}, n=1, metrics={metric: get_metric(metric)})
+    cost = Probe(resolve(plan), "digits", RunOptions(), 600).cost("ig")
+    assert cost.scores == {metric: pytest.approx(cost.maps * maps)}

@@ -1,7 +1,7 @@
 """Experiments: methods compared under metrics on many images, stored, resumed and summarised."""
 
 from fringe._urls import url_of
-from fringe.bench.experiments._estimate import MethodCost, ProbeOptions, RunEstimate, estimate_run, estimate_tasks
+from fringe.bench.experiments._estimate import MethodCost, RunEstimate, estimate_run, estimate_tasks
 from fringe.bench.experiments._executors import Executor, ProcessExecutor, RunLog, SerialExecutor, TaskReport
 from fringe.bench.experiments._manifest import (
     Manifest,
@@ -19,7 +19,7 @@ from fringe.bench.experiments._plan import (
     planned_work_of,
 )
 from fringe.bench.experiments._ray import RayExecutor
-from fringe.bench.experiments._records import StoredMap, StoredTask
+from fringe.bench.experiments._records import MISSING, OK, STATUSES, StoredMap, StoredTask
 from fringe.bench.experiments._results import Results, read_results
 from fringe.bench.experiments._run import (
     TRIAL,

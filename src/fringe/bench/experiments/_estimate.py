@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 
@@ -35,22 +35,6 @@ PASSES = ("forward", "jvp", "vjp")
 _PAGE, _LEAF, _OVERFLOW, _LOCAL = 4096, 4088, 4092, (489, 4061)
 #: Bytes of a row beside its content: the names and digests, the header of the row and its place in the page.
 _ROW = 128
-
-
-@dataclass(frozen=True)
-class ProbeOptions:
-    """How tasks are probed: a map is stopped after ``seconds`` and extrapolated.
-
-    The tasks are for ``workers`` processes of ``threads`` threads each (None: those of this process), beside which a
-    task takes ``share`` times as long.
-    """
-
-    device: str = "cpu"
-    batch_size: int | Literal["auto"] = "auto"
-    seconds: float = 10.0
-    workers: int = 1
-    threads: int | None = None
-    share: float = 1.0
 
 
 class _Stop(BaseException):
@@ -101,70 +85,32 @@ def stored_bytes(content: int) -> float:
 
 
 @dataclass(frozen=True)
-class _Sample:
-    """What the task of some images took: seconds of the maps, of scores by metric, and of its rows in the store;
-    passes; bytes of its rows, of what it shares with the tasks of its method, and of its maps."""
+class TaskCost:
+    """What the tasks of a method take for each of their images: seconds of the map, of the scores by metric and of the
+    rows in the store; passes of the map; bytes of the rows and of the map. The rows of a method share further bytes,
+    and a ``fraction`` of a map was made."""
 
-    images: int
     maps: float
     scores: Mapping[str, float]
     file: float
     passes: Sequence[float]
     fraction: float
     file_bytes: float
-    shared_bytes: float
     map_bytes: float
-
-
-class TaskCost:
-    """Cost of the tasks of a method: measured for one image and for a whole task, linear for other sizes."""
-
-    def __init__(self, samples: Sequence[_Sample], metrics: Mapping[str, Metric], chunk: int):
-        self._samples, self._metrics, self._chunk, last = samples, metrics, chunk, samples[-1]
-        self.passes, self.fraction = [n / last.images for n in last.passes], last.fraction
-        self.shared_bytes, self.map_bytes = last.shared_bytes, last.map_bytes / last.images
-
-    def maps(self, images: int) -> float:
-        """Seconds of the maps of some images."""
-        return self._at(images, [sample.maps for sample in self._samples])
-
-    def scores(self, labels: Sequence[str], images: int) -> dict[str, float]:
-        """Seconds of the scores of some images by metric; further maps that one asks for are counted as those."""
-        return {label: self._score(label, images) for label in labels}
-
-    def file(self, images: int) -> float:
-        """Seconds to make the rows of a task of some images."""
-        return self._at(images, [sample.file for sample in self._samples])
-
-    def file_bytes(self, images: int) -> float:
-        """Bytes of the store for the rows of a task of some images."""
-        return self._at(images, [sample.file_bytes for sample in self._samples])
-
-    def _score(self, label: str, images: int) -> float:
-        if not self._metrics[label].requires_explainer:
-            return self._at(images, [sample.scores[label] for sample in self._samples])
-        full, part = divmod(round(images * self._metrics[label].planned_maps), self._chunk)
-        return full * self.maps(self._chunk) + (self.maps(part) if part else 0.0)
-
-    def _at(self, images: int, values: Sequence[float]) -> float:
-        if len(values) == 1:
-            return values[0] * images
-        low, high = min(values), values[-1]
-        return low + (high - low) * (images - 1) / (self._samples[-1].images - 1)
+    shared_bytes: float
 
 
 class Probe:
-    """A model of a plan, open to be probed; ``load`` is the seconds that this took. Raises FringeError if no image can
-    be explained, or the model cannot be used."""
+    """A model of a plan, open to be probed: a map is stopped after ``seconds``, and extrapolated. ``load`` is the
+    seconds that opening took. Raises FringeError if no image can be explained, or the model cannot be used."""
 
-    def __init__(self, resolved: Resolved, model: str, options: ProbeOptions):
-        self._resolved, self._model, self._options = resolved, model, options
-        self._device, metrics = torch.device(options.device), resolved.plan.metrics
-        self._clock = clock_of(self._device)
+    def __init__(self, resolved: Resolved, model: str, how: RunOptions, seconds: float):
+        self._resolved, self._model, self._seconds, metrics = resolved, model, seconds, resolved.plan.metrics
+        self._clock = clock_of(torch.device(how.device))
         plain = {label: metric for label, metric in metrics.items() if not metric.requires_explainer}
         self._timed = {label: _Timed(metric, self._clock) for label, metric in plain.items()}
         plan = replace(resolved.plan, metrics=cast(Any, {**metrics, **self._timed}))
-        self._runner = TaskRunner(replace(resolved, plan=plan), device=options.device, batch_size=options.batch_size)
+        self._runner = TaskRunner(replace(resolved, plan=plan), device=how.device, batch_size=how.batch_size)
         self._runner.progress = self._watch
         digests = tuple(image["digest"] for image in resolved.manifest.images_of(model))
         if not digests:
@@ -190,14 +136,13 @@ class Probe:
         if not self._warm:
             self._sample(method, self._sizes[0])
             self._warm = True
-        samples = [self._sample(method, self._sizes[0])]
-        one = samples[0].maps + sum(samples[0].scores.values())
-        if samples[0].fraction == 1 and one <= self._options.seconds:
-            samples += [self._sample(method, images) for images in self._sizes[1:]]
-        chunk = self._runner.subjects(self._model, self._sizes[0])[0].problem.model.batch_size.on(self._device)
-        return TaskCost(samples, self._resolved.plan.metrics, chunk)
+        cost = self._sample(method, self._sizes[0])
+        if cost.fraction == 1 and cost.maps + sum(cost.scores.values()) <= self._seconds:
+            for images in self._sizes[1:]:
+                cost = self._sample(method, images)
+        return cost
 
-    def _sample(self, method: str, images: tuple[str, ...]) -> _Sample:
+    def _sample(self, method: str, images: tuple[str, ...]) -> TaskCost:
         manifest, contexts = self._resolved.manifest, self._runner.subjects(self._model, images)
         labels = tuple(self._timed)
         keys, setting = (tuple(manifest.metrics[n]["key"] for n in labels), manifest.setting_key(self._model, method))
@@ -215,23 +160,25 @@ class Probe:
         else:
             seconds -= sum(timed.seconds for timed in self._timed.values())
             passes = [sum(stored.metadata[name] for stored in result.maps.values()) for name in PASSES]
-        scores, began = {label: timed.seconds for label, timed in self._timed.items()}, self._clock()
-        file, shared = 0.0, 0.0
+        began, n, file, shared = self._clock(), len(images), 0.0, 0.0
         if result.scores is not None:
             numbers, notes, details = map(len, encoded(result.scores))
             file = stored_bytes(numbers + notes) + stored_bytes(details)
             shared = stored_bytes(len(to_json(result.scores.shared)))
         stored = sum(stored_bytes(len(one.to_bytes())) for one in (maps or result.maps).values())
-        return _Sample(
-            images=len(images),
-            maps=seconds,
-            scores=scores,
-            file=self._clock() - began,
-            passes=passes,
+        metrics = self._resolved.plan.metrics
+        return TaskCost(
+            maps=seconds / n,
+            scores={
+                label: self._timed[label].seconds / n if label in self._timed else seconds / n * metric.planned_maps
+                for label, metric in metrics.items()
+            },
+            file=(self._clock() - began) / n,
+            passes=[one / n for one in passes],
             fraction=self._fraction,
-            file_bytes=file,
+            file_bytes=file / n,
+            map_bytes=stored / n,
             shared_bytes=shared,
-            map_bytes=stored,
         )
 
     def _perform(self, task: Task, maps: Mapping[str, StoredMap] | None = None) -> tuple[TaskResult, float]:
@@ -243,7 +190,7 @@ class Probe:
         return result, self._clock() - self._began
 
     def _watch(self, label: str, done: float, planned: int) -> None:
-        if self._clock() - self._began > self._options.seconds and 0 < done < planned:
+        if self._clock() - self._began > self._seconds and 0 < done < planned:
             self._fraction = done / planned
             raise _Stop
 
@@ -381,9 +328,9 @@ def estimate_run(
 ) -> RunEstimate:
     """Estimate what :func:`run_experiment` would compute and store, and how long it would take. Nothing is written.
 
-    Each method makes and scores the maps of one task, once with one image and once with all of its images, after a
-    first use of the model. The time of other task sizes is linear. If a map takes too long, it is stopped, and its time
-    is extrapolated from the finished steps. Metrics that need further maps cost these maps.
+    Each method makes and scores the maps of one task after a first use of the model; other tasks take as much for each
+    of their images. If a map takes too long, one image is tried alone, the map is stopped, and its time is extrapolated
+    from the finished steps. Metrics that need further maps cost these maps.
 
     Args:
         spec: What is computed.
@@ -405,8 +352,7 @@ def estimate_run(
     stored = () if store is None else store.tasks()
     tasks = pending_tasks(resolved.manifest, stored, resolved.plan.shard, retry=how.retry)
     start = time.perf_counter() - began, time.process_time() - used
-    probe = ProbeOptions(how.device, how.batch_size, seconds, *_workers(how.executor, how.device))
-    known = estimate_tasks(resolved, tasks, probe, store)
+    known = estimate_tasks(resolved, tasks, how, seconds, store)
     records = [{i: v.tolist() for i, v in one.values.items()} for one in resolved.logits.values()]
     size = sum(stored_bytes(len(to_json(one))) for one in (resolved.manifest.record(), *records))
     return replace(
@@ -417,7 +363,7 @@ def estimate_run(
     )
 
 
-def _workers(executor: Executor, device: str) -> tuple[int, int | None, float]:
+def _workers(executor: Executor | None, device: str) -> tuple[int, int | None, float]:
     """Processes of an executor, the threads of each, and how much longer a task takes beside those of the others."""
     cores = os.cpu_count() or 1
     if isinstance(executor, RayExecutor):
@@ -433,10 +379,11 @@ def _workers(executor: Executor, device: str) -> tuple[int, int | None, float]:
 
 
 def estimate_tasks(
-    resolved: Resolved, tasks: Sequence[Task], options: ProbeOptions | None = None, store: Store | None = None
+    resolved: Resolved, tasks: Sequence[Task], how: RunOptions, seconds: float, store: Store | None = None
 ) -> RunEstimate:
-    """Estimate tasks of a plan, of which the stored maps of ``store`` are not made again."""
-    options = options or ProbeOptions()
+    """Estimate tasks of a plan, of which the stored maps of ``store`` are not made again. A map of the probe takes at
+    most some ``seconds``."""
+    workers, threads, share = _workers(how.executor, how.device)
     began, used = time.perf_counter(), time.process_time()
     load, size, map_bytes, durations = 0.0, 0.0, 0.0, [0.0] * len(tasks)
     costs, metrics, name = list[MethodCost](), Counter[str](), resolved.plan.name
@@ -444,8 +391,8 @@ def estimate_tasks(
         pending = [(index, task) for index, task in enumerate(tasks) if task.model == model]
         if not pending:
             continue
-        with _threads(options.threads):
-            probe, opened = Probe(resolved, model, options), tuple[str, ...]()
+        with _threads(threads):
+            probe, opened = Probe(resolved, model, how, seconds), tuple[str, ...]()
             load += probe.load
             for index, task in pending:  # the images of the last task are open
                 durations[index] = 0.0 if task.images == opened else probe.opening(len(task.images))
@@ -457,23 +404,23 @@ def estimate_tasks(
                     stored = store.images_with_maps(first.setting)
                 for index, task in of_method:
                     images = len(task.images)
-                    scores, made = cost.scores(task.metrics, images), 0 if stored.issuperset(task.images) else images
-                    seconds = cost.file(images) + sum(scores.values()) + (cost.maps(images) if made else 0.0)
-                    durations[index] += seconds
+                    made = 0 if stored.issuperset(task.images) else images
+                    scores = {metric: images * cost.scores[metric] for metric in task.metrics}
+                    taken = images * cost.file + sum(scores.values()) + made * cost.maps
+                    durations[index] += taken
                     metrics.update(scores)
-                    size += cost.file_bytes(images)
-                    maps, spent = maps + made, spent + seconds
+                    maps, spent, size = maps + made, spent + taken, size + images * cost.file_bytes
                 size, map_bytes = size + cost.shared_bytes, map_bytes + maps * cost.map_bytes
                 forward, jvp, vjp = (maps * passes for passes in cost.passes)
                 names = name, model, method, len(of_method), maps
                 costs.append(MethodCost(*names, forward, jvp, vjp, spent, cost.fraction))
     elapsed, cpu = time.perf_counter() - began, time.process_time() - used
-    with _threads(options.threads):
-        is_cpu = clock_of(torch.device(options.device)) is time.process_time
+    with _threads(threads):
+        is_cpu = clock_of(torch.device(how.device)) is time.process_time
     # the processor time of Windows moves in steps of 16 ms, and where nothing is left to do it stands still
     slower, busy = (max(1.0, elapsed / cpu) if cpu else 1.0, 1.0) if is_cpu else (1.0, cpu / elapsed)
     # each process begins a file, and with maps another
-    empty = Writer(Path(), "", lambda name, content: None).size * min(options.workers, len(tasks))
+    empty = Writer(Path(), "", lambda name, content: None).size * min(workers, len(tasks))
     images = sum(stored_bytes(len(to_json(list(one)))) for one in {task.images for task in tasks})
     return RunEstimate(
         study=name,
@@ -481,12 +428,12 @@ def estimate_tasks(
         models=tuple(model.label for model in resolved.plan.models),
         costs=tuple(costs),
         metrics=dict(+metrics),
-        seconds=slower * (load + _makespan([options.share * one for one in durations], options.workers)),
+        seconds=slower * (load + _makespan([share * one for one in durations], workers)),
         cpu_seconds=busy * (load + sum(durations)),
         bytes=round(size + images + empty),
         map_bytes=round(map_bytes + (empty if map_bytes else 0)),
-        workers=options.workers,
-        device=options.device,
+        workers=workers,
+        device=how.device,
     )
 
 

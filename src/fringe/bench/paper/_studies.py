@@ -14,9 +14,9 @@ from fringe.bench.experiments import (
     ExperimentSpec,
     Plan,
     PlanModel,
-    ProbeOptions,
     Resolved,
     RunEstimate,
+    RunOptions,
     Store,
     StoredTask,
     Task,
@@ -362,35 +362,34 @@ def estimate_reproduction(
     out: Path,
     *,
     studies: Sequence[str] = STUDIES,
-    device: str = "cpu",
     seconds: float = 2.0,
-    retry: bool = False,
+    **options: Any,
 ) -> Iterator[RunEstimate]:
     """Estimate what a reproduction of the plan of :func:`reproduction_plan` lacks in a folder, which may not exist yet,
     for each study and model: maps, their passes, and the time one after the other.
 
-    What an earlier study computes is not missing in a later one; with ``retry`` failed scores are. ``seconds`` is the
-    longest time of a map of the probe.
+    What an earlier study computes is not missing in a later one. ``seconds`` is the longest time of a map of the probe;
+    ``options`` are fields of :class:`RunOptions`.
     """
-    store, options = Store.existing(out), ProbeOptions(device, seconds=seconds)
+    store, how = Store.existing(out), RunOptions(**options)
     have = [] if store is None else store.tasks()
     for plan in study_plans(base, studies).values():
         resolved = resolve(plan)
-        tasks = pending_tasks(resolved.manifest, have, plan.shard, retry=retry)
+        tasks = pending_tasks(resolved.manifest, have, plan.shard, retry=how.retry)
         for task in tasks:
             made = {image: {"status": "ok"} for image in task.images}
             have.append(StoredTask.of(task.setting, task.metric_keys, made, (), {}))
-        yield from _by_model(resolved, tasks, options, store)
+        yield from _by_model(resolved, tasks, how, seconds, store)
     if "runtime" in studies:  # each map is made twice, and not scored
         resolved = resolve(timed_plan(base, ("fringe", "ig", DEFAULT)))
         once = [replace(task, metrics=(), metric_keys=()) for task in pending_tasks(resolved.manifest, (), 1)]
         named = {(model.label, name) for model in resolved.plan.models for name in model.methods}
-        yield from _by_model(resolved, [task for task in 2 * once if (task.model, task.method) in named], options)
+        yield from _by_model(resolved, [task for task in 2 * once if (task.model, task.method) in named], how, seconds)
 
 
 def _by_model(
-    resolved: Resolved, tasks: Sequence[Task], options: ProbeOptions, store: Store | None = None
+    resolved: Resolved, tasks: Sequence[Task], how: RunOptions, seconds: float, store: Store | None = None
 ) -> Iterator[RunEstimate]:
     for model in resolved.plan.models:
         one = replace(resolved, plan=replace(resolved.plan, models=(model,)))
-        yield estimate_tasks(one, [task for task in tasks if task.model == model.label], options, store)
+        yield estimate_tasks(one, [task for task in tasks if task.model == model.label], how, seconds, store)
