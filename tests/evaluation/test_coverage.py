@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fringe.evaluation import estimate
-from fringe.evaluation._resampling import sign_flip_ps
-from fringe.evaluation._statistics import holm, paired
+from fringe.evaluation._statistics import holm, paired, sign_flip_ps
 
 pytestmark = pytest.mark.thorough
 SETS, IMAGES = 400, 60

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fringe.bench.report._table import significance_stars
 from fringe.errors import InputError
 from fringe.evaluation import estimate
-from fringe.evaluation._resampling import sign_flip_ps
-from fringe.evaluation._statistics import Difference, holm, paired, paired_all, significance_stars
+from fringe.evaluation._statistics import Difference, holm, paired, paired_all, sign_flip_ps
 
 
 def sign_flip_p(differences, seed=0):
@@ -151,14 +151,14 @@ def test_signs_follow_from_the_seed_and_not_from_how_many_are_drawn_at_once(rng,
     differences = rng.normal(0.2, 1.0, 70)
     whole = sign_flip_p(differences, 3)
     assert sign_flip_p(differences, 4) != whole
-    monkeypatch.setattr(importlib.import_module("fringe.evaluation._resampling"), "_SIGNS_AT_ONCE", 1000)
+    monkeypatch.setattr(importlib.import_module("fringe.evaluation._statistics"), "_SIGNS_AT_ONCE", 1000)
     assert sign_flip_p(differences, 3) == whole
-    monkeypatch.setattr(importlib.import_module("fringe.evaluation._resampling"), "_SIGNS_OF_ONE", 16)
+    monkeypatch.setattr(importlib.import_module("fringe.evaluation._statistics"), "_SIGNS_OF_ONE", 16)
     assert sign_flip_p(differences, 3) == whole
 
 
 def test_the_signs_of_many_differences_are_a_group(rng, monkeypatch):
-    resampling = importlib.import_module("fringe.evaluation._resampling")
+    resampling = importlib.import_module("fringe.evaluation._statistics")
     monkeypatch.setattr(resampling, "GROUP", 64)
     differences = rng.normal(size=(40, 3))
     drawn = np.random.default_rng(5).integers(0, 64, 40)
@@ -169,7 +169,7 @@ def test_the_signs_of_many_differences_are_a_group(rng, monkeypatch):
 
 
 def test_many_differences_have_the_p_of_the_t_test_and_keep_the_level(rng, monkeypatch):
-    resampling = importlib.import_module("fringe.evaluation._resampling")
+    resampling = importlib.import_module("fringe.evaluation._statistics")
     columns = [rng.normal(shift, 1.0, resampling.MANY) for shift in (0.0, 0.01, 0.02, 0.1)]
     expected = [stats.ttest_1samp(column, 0.0).pvalue for column in columns]
     p_values = sign_flip_ps(columns, 1)

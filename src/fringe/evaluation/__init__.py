@@ -24,26 +24,22 @@ from fringe.evaluation._evaluator import (
     planned_work,
     with_controls,
 )
-from fringe.evaluation._resampling import LEVEL, RESAMPLES
 from fringe.evaluation._statistics import (
+    LEVEL,
     NOT_BETTER,
     NOT_BETTER_MEANS,
-    WEIGHTS,
+    RESAMPLES,
     ControlTest,
     Difference,
     Estimate,
     compare_with_controls,
     control_tests,
-    dominance,
     estimate,
     estimate_all,
     holm,
     is_rival,
-    near_ties,
     paired,
     paired_all,
-    pick,
-    significance_stars,
     too_few,
 )
 from fringe.evaluation._validity import (

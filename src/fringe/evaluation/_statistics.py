@@ -1,17 +1,220 @@
-"""Statistics of scores over images: estimates with intervals, paired differences, tests against controls, and the
-images to show."""
+"""Statistics of scores over images: estimates with intervals by resampling, paired differences with p-values by
+flipping signs, and tests against controls."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fringe._text import counted
-from fringe.errors import InputError, require
-from fringe.evaluation._resampling import Groups, intervals, sign_flip_ps
+from fringe.errors import require, require_choice
 from fringe.metrics import Aggregate, Direction
+
+LEVEL = 0.95
+RESAMPLES = 1000
+#: Numbers that are resampled in one go; memory grows with them, results do not depend on them.
+_RESAMPLED_AT_ONCE = 2_500_000
+#: Long columns that are resampled, or get their signs, at once; memory grows with them, results do not depend on them.
+_TOGETHER = 24
+#: Scores from which on the means of several columns are resampled together: the same numbers but for rounding, sooner.
+#: From as many differences on, the signs are those of a group.
+MANY = 10_000
+
+
+#: The number, from 0 on, of the cluster and of the network of each score.
+Groups = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def interval(
+    finite: NDArray[np.float64], summary: Aggregate, seed: int, groups: Groups | None = None
+) -> tuple[float, float]:
+    """The percentile bootstrap interval of the ``summary`` of finite numbers, NaN of fewer than two of them or of their
+    clusters.
+
+    That of ``scipy.stats.bootstrap``, by how often each number is drawn: the draws are the same for all columns of one
+    length, and made once. Scores with ``groups`` are not independent: those of one cluster share pixels, those of one
+    network its training. Whole clusters are drawn, and where there are several networks these, too; a score counts as
+    often as its cluster times its network are drawn (Owen 2007).
+    """
+    require_choice("summary", summary, get_args(Aggregate))
+    count = finite.size if groups is None or not finite.size else int(groups[0].max()) + 1
+    if count < 2:
+        return math.nan, math.nan
+    if finite.min() == finite.max():
+        return float(finite[0]), float(finite[0])
+    order, parts, drawn = np.argsort(finite, kind="stable"), list[NDArray[np.float64]](), _counts(count, seed)
+    if groups is None:
+        parts = [_summaries(counts, np.full(len(counts), count), finite, order, summary) for counts in drawn]
+    else:
+        clusters, networks = groups
+        of_clusters, several = np.concatenate(drawn), int(networks.max()) + 1
+        models = np.concatenate(_counts(several, seed + 1)) if several > 1 else np.ones((RESAMPLES, 1), np.uint8)
+        rows = max(1, _RESAMPLED_AT_ONCE // finite.size)
+        for part in (slice(start, start + rows) for start in range(0, RESAMPLES, rows)):
+            weights = of_clusters[part][:, clusters].astype(np.int64) * models[part][:, networks]
+            total = weights.sum(1)
+            weights, total = weights[total > 0], total[total > 0]  # no score of a drawn network is in a drawn cluster
+            parts.append(_summaries(weights, total, finite, order, summary))
+    low, high = np.percentile(np.concatenate(parts), [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return float(low), float(high)
+
+
+def intervals(
+    columns: Sequence[NDArray[np.float64]],
+    summaries: Sequence[Aggregate],
+    seed: int,
+    groups: Sequence[Groups | None],
+) -> list[tuple[float, float]]:
+    """:func:`interval` of each of several columns: the means of many numbers are resampled together, which is sooner,
+    and the same but for rounding."""
+    result, by_size = list[tuple[float, float]](), dict[int, list[int]]()
+    for index, (column, summary, group) in enumerate(zip(columns, summaries, groups, strict=True)):
+        together = group is None and summary == "mean" and column.size >= MANY and column.min() < column.max()
+        result.append((math.nan, math.nan) if together else interval(column, summary, seed, group))
+        if together:
+            by_size.setdefault(column.size, []).append(index)
+    for n, indices in by_size.items():
+        chunks = [indices[start : start + _TOGETHER] for start in range(0, len(indices), _TOGETHER)]
+        means = np.empty((RESAMPLES, len(indices)))
+        row = 0
+        for counts in _drawn(n, seed):
+            weights, rows = counts.astype(np.float64), slice(row, row + len(counts))
+            parts = [weights @ np.stack([columns[index] for index in chunk], axis=1) for chunk in chunks]
+            means[rows], row = np.concatenate(parts, axis=1) / n, row + len(counts)
+        lows, highs = np.percentile(means, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+        for index, low, high in zip(indices, lows, highs, strict=True):
+            result[index] = float(low), float(high)
+    return result
+
+
+def _summaries(
+    weights: NDArray[Any], total: NDArray[Any], finite: NDArray[np.float64], order: NDArray[Any], summary: Aggregate
+) -> NDArray[np.float64]:
+    """The mean or median (R,) of numbers (n,) in each of R resamples, by how often each is drawn (R, n), in all
+    ``total`` (R,) times; ``order`` sorts the numbers."""
+    if summary == "mean":
+        return weights.astype(np.float64) @ finite / total
+    below = np.cumsum(weights[:, order], axis=1, dtype=np.int64)
+    ranks = ((total - 1) // 2)[:, None], (total // 2)[:, None]
+    low, high = (finite[order][(below > rank).argmax(axis=1)] for rank in ranks)
+    return (low + high) / 2
+
+
+@lru_cache(maxsize=2)
+def _counts(n: int, seed: int) -> tuple[NDArray[np.uint8], ...]:
+    """:func:`_drawn`, in memory for the next column."""
+    return tuple(_drawn(n, seed))
+
+
+def _drawn(n: int, seed: int) -> Iterator[NDArray[np.uint8]]:
+    """How often each of n numbers is in each of RESAMPLES resamples, (rows, n) at a time: one byte a number."""
+    rng, rows = np.random.default_rng(seed), max(1, _RESAMPLED_AT_ONCE // n)
+    for start in range(0, RESAMPLES, rows):
+        drawn = rng.integers(0, n, (min(rows, RESAMPLES - start), n))
+        yield np.stack([np.bincount(row, minlength=n).astype(np.uint8) for row in drawn])
+
+
+# -- p-values by flipping signs ---------------------------------------------------------------------------------------
+
+
+#: Random assignments of signs; where there are no more than that at all, each is taken once. No p is smaller than
+#: 1e-5 with random ones, so that a hundred comparisons adjusted by :func:`holm` can still come below .001.
+FLIPS = 99_999
+#: Sign assignments of at least :data:`MANY` differences, a power of two.
+GROUP = 2**17
+#: Of the sum of sizes: two sums of the same differences that lie nearer than that are equal but for rounding.
+_ROUNDING = 1e-12
+#: Signs in memory at once, and of one assignment; results do not depend on them.
+_SIGNS_AT_ONCE, _SIGNS_OF_ONE = 2_000_000, 4096
+
+
+def sign_flip_ps(columns: Sequence[NDArray[np.float64]], seed: int = 0) -> list[float]:
+    """The two-sided p of each of several columns of finite differences (n,): the share of sign assignments whose mean
+    is at least as far from zero (Fisher 1935, section 21). The signs are drawn once for all columns of one length.
+
+    All 2^n assignments where these are at most :data:`FLIPS`; else as many random ones and the observed one, so that p
+    is never below 1 / (FLIPS + 1) (Phipson and Smyth 2010); of at least :data:`MANY` differences those of a random
+    group (see :func:`_group_sums`). Random signs follow from ``seed`` and n alone. NaN without differences.
+    ``scipy.stats.permutation_test`` with ``permutation_type="samples"`` does the same, too slowly for a table of many
+    comparisons; of random assignments it doubles the smaller tail, which is noisier.
+    """
+    result = [math.nan] * len(columns)
+    for n in {column.size for column in columns if column.size}:
+        indices = [index for index, column in enumerate(columns) if column.size == n]
+        at_once = _TOGETHER if n >= MANY else len(indices)
+        for start in range(0, len(indices), at_once):
+            chosen = indices[start : start + at_once]
+            p_values = _sign_flip_p(np.stack([columns[index] for index in chosen], axis=1), seed)
+            for index, p in zip(chosen, p_values, strict=True):
+                result[index] = p
+    return result
+
+
+def _sign_flip_p(differences: NDArray[np.float64], seed: int) -> list[float]:
+    """The p (K,) of differences (n, K)."""
+    n = len(differences)
+    if n >= MANY:
+        sums, slack = _group_sums(differences, seed), _ROUNDING * np.abs(differences).sum(0)
+        return np.mean(np.abs(sums) >= np.abs(sums[0]) - slack, axis=0).tolist()
+    exact = 2**n <= FLIPS
+    total = 2**n if exact else FLIPS
+    rng = np.random.default_rng(seed)
+    size, rows = np.abs(differences).sum(0), _SIGNS_AT_ONCE // min(n, _SIGNS_OF_ONE)
+    threshold = abs(differences.sum(0)) - _ROUNDING * size
+    extreme = np.zeros(differences.shape[1], np.int64)
+    for start in range(0, total, rows):
+        count = min(rows, total - start)
+        if exact:  # the binary digits of ``start`` and the numbers after it
+            bits = (np.arange(start, start + count)[:, None] >> np.arange(n)) & 1
+            part = bits.astype(np.float64) @ differences
+        else:
+            part = _random_sums(rng, count, differences)
+        # The signed sum is that of the kept differences less that of the flipped ones.
+        sums = 2.0 * part - differences.sum(0)
+        extreme += np.count_nonzero(np.abs(sums) >= threshold, axis=0)
+    return [float(count / total if exact else (count + 1) / (total + 1)) for count in extreme]
+
+
+def _group_sums(differences: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+    """Sums (GROUP, K) of the differences (n, K) under the sign assignments of a random group, the observed first.
+
+    Each difference draws a number c, and assignment j flips it where j and c have an odd number of ones in common. Two
+    flips in turn are a third: the assignments are a group, so that the share of those that are as extreme is an exact p
+    (Hemerik and Goeman 2018, theorem 1). Any two of them but the first are independent, so that p differs from that of
+    all 2^n assignments as it does with as many independent ones. All sums together are a Walsh-Hadamard transform.
+    """
+    drawn = np.random.default_rng(seed).integers(0, GROUP, len(differences))
+    columns = [np.bincount(drawn, column, GROUP) for column in differences.T]
+    sums = np.stack(columns, axis=1).astype(np.float64, copy=False)
+    half = 1
+    while half < GROUP:
+        pairs = sums.reshape(GROUP // (2 * half), 2, -1)
+        less = pairs[:, 0] - pairs[:, 1]
+        pairs[:, 0] += pairs[:, 1]
+        pairs[:, 1] = less
+        half *= 2
+    return sums
+
+
+def _random_sums(rng: np.random.Generator, count: int, differences: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums (count, K) of the differences (n, K) that fair bits keep; a row takes whole words of 64 bits, so that it
+    does not depend on how many are drawn at once."""
+    n = len(differences)
+    words = rng.integers(0, 2**64, (count, -(-n // 64)), dtype=np.uint64).view(np.uint8)
+    sums = np.zeros((count, differences.shape[1]))
+    for start in range(0, n, _SIGNS_OF_ONE):
+        part = differences[start : start + _SIGNS_OF_ONE]
+        drawn = words[:, start // 8 : (start + _SIGNS_OF_ONE) // 8]
+        sums += np.unpackbits(drawn, axis=1, count=len(part)).astype(np.float64) @ part
+    return sums
+
+
+# -- estimates and differences ----------------------------------------------------------------------------------------
+
 
 #: The name of the cluster, or of the network, of each score.
 Labels = Sequence[str]
@@ -234,111 +437,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def significance_stars(adjusted: float) -> str:
-    """``***`` for an adjusted p below .001, ``**`` below .01, ``*`` below .05, nothing for others and NaN."""
-    return "*" * sum(adjusted < level for level in (0.05, 0.01, 0.001))
-
-
-def near_ties(estimates: Mapping[str, Estimate], direction: Direction) -> tuple[str | None, set[str]]:
-    """Find the label of the best estimate, and those whose interval overlaps its interval; None and nothing if no
-    direction is better, or there is no score. Raises InputError for means among medians.
-
-    A description, not a test: intervals of two methods may overlap where their paired difference is significant (see
-    :func:`paired`). The interval of a mean is the bootstrap's; of a median it is median +- half-IQR, as in the paper's
-    table of max sensitivity (appendices Additional Quantitative Results and Robustness under small input
-    perturbations). The first of equals is the best; an estimate without an interval ties with none.
-    """
-    kinds = sorted({item.summary for item in estimates.values()})
-    require(len(kinds) < 2, "estimates", " and ".join(kinds), "one summary for all")
-    known = {label: item for label, item in estimates.items() if math.isfinite(item.value)}
-    if direction == "none" or not known:
-        return None, set()
-    choose = max if direction == "higher" else min
-    best = choose(known, key=lambda label: known[label].value)
-    spans = {
-        label: (one.median - one.half_iqr, one.median + one.half_iqr)
-        if one.summary == "median"
-        else (one.low, one.high)
-        for label, one in known.items()
-    }
-    low, high = spans.pop(best)
-    return best, {label for label, span in spans.items() if span[0] <= high and span[1] >= low}
-
-
-#: The metrics that an example of strength has to win.
-MAS = ("mas_insertion", "mas_deletion")
-WEIGHTS: Mapping[str, float] = {"mas_insertion": 2.0, "mas_deletion": 2.0, "insertion": 1.0, "deletion": 1.0}
-
-#: ``scores[metric][method]`` (n,): a score an image, not finite where there is none.
-Columns = Mapping[str, Mapping[str, NDArray[np.float64]]]
-
-
-@dataclass(frozen=True)
-class Dominance:
-    """How far the reference method is ahead on n images: the mean improvement (n,) in units of the metrics, NaN where
-    it or all other methods have no score; and whether the image is an example of strength (n,)."""
-
-    score: NDArray[np.float64]
-    eligible: NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Positions of images among the n; none is picked twice."""
-
-    strong: tuple[int, ...]
-    typical: tuple[int, ...]
-    failures: tuple[int, ...]
-
-
-def dominance(scores: Columns, reference: str, directions: Mapping[str, Direction]) -> Dominance:
-    """How far ``reference`` is ahead on each image, over the metrics of :data:`WEIGHTS` that have ``scores``.
-
-    .. math:: D = \\frac{\\sum_m w_m \\overline{\\Delta}_m}{\\sum_m w_m}
-
-    where ``Delta_m`` is the improvement over another method under metric m, positive where the reference method is
-    better, and the bar its mean over the other methods; one without a score on an image is left out of that image's
-    mean. Eligible are images where the reference method beats more than half of the others on both MAS metrics; a
-    method without a score is not beaten.
-
-    The paper (appendix Additional Qualitative Results) ranks images by its four metrics, MAS with greater weight, and
-    keeps those where FRInGe "outperforms most competing methods" on both MAS metrics. It prints no formula; this is
-    ours. Raises InputError without both MAS metrics, and without another method.
-    """
-    for metric in MAS:
-        if metric not in scores:
-            raise InputError(f"scores: {metric} is missing; images are chosen by both MAS metrics")
-        if len(scores[metric]) < 2:
-            raise InputError(f"scores: only {reference} has {metric}; it needs another method")
-    gaps, weighted = dict[str, NDArray[np.float64]](), list[NDArray[np.float64]]()
-    for metric, columns in scores.items():
-        known = {label: np.where(np.isfinite(column), column, np.nan) for label, column in columns.items()}
-        best, sign = known.pop(reference), 1.0 if directions[metric] == "higher" else -1.0
-        gaps[metric] = gap = np.array([sign * (best - other) for other in known.values()])  # (rivals, n)
-        count = (is_known := np.isfinite(gap)).sum(0)
-        mean = np.where(count > 0, np.where(is_known, gap, 0.0).sum(0) / np.maximum(count, 1), np.nan)
-        weighted.append(WEIGHTS[metric] * mean)
-    score = np.sum(weighted, axis=0) / sum(WEIGHTS[metric] for metric in gaps)
-    wins = [(gaps[metric] > 0).sum(0) > len(gaps[metric]) / 2 for metric in MAS]
-    return Dominance(score, np.isfinite(score) & wins[0] & wins[1])
-
-
-def pick(dominance: Dominance, each: int = 3) -> Examples:
-    """At most ``each`` images of a kind: ``strong`` the highest scores among the eligible; ``failures`` the lowest of
-    all that are left; ``typical``, of what is left then, the nearest to the median of all scores. The first of equals
-    goes first, and images without a score are never picked."""
-    score = dominance.score
-    left = [int(i) for i in np.flatnonzero(np.isfinite(score))]
-    middle = float(np.median(score[left])) if left else 0.0
-
-    best = sorted((i for i in left if dominance.eligible[i]), key=lambda i: -score[i])[:each]
-    left = [i for i in left if i not in best]
-    worst = sorted(left, key=lambda i: score[i])[:each]
-    left = [i for i in left if i not in worst]
-    usual = sorted(left, key=lambda i: abs(score[i] - middle))[:each]
-    return Examples(tuple(best), tuple(usual), tuple(worst))
-
-
 # -- tests against controls -------------------------------------------------------------------------------------------
 
 
@@ -433,7 +531,8 @@ def compare_with_controls(
     sign = 1 if direction == "higher" else -1
     pairs: list[tuple[str, str]] = []
     for method in [label for label in scores if label not in controls]:
-        rivals = [control for control in controls if is_rival(method, control, scores[method], scores[control])]
+        known = (control for control in controls if control in scores)
+        rivals = [control for control in known if is_rival(method, control, scores[method], scores[control])]
         known = {control: values for control in rivals if (values := finite_of(scores[method] - scores[control])).size}
         ahead = {control: sign * float(np.mean(values)) for control, values in known.items()}
         behind = [control for control in ahead if ahead[control] <= 0]  # then no other control decides

@@ -16,8 +16,7 @@ from fringe._tables import Cell, Table
 from fringe.errors import InputError
 from fringe.evaluation._comparison import Comparison, tidy
 from fringe.evaluation._evaluator import DIFFUSION
-from fringe.evaluation._resampling import LEVEL, RESAMPLES
-from fringe.evaluation._statistics import Estimate, aggregate, estimate, finite_of
+from fringe.evaluation._statistics import LEVEL, RESAMPLES, Estimate, aggregate, estimate, finite_of
 from fringe.metrics import Direction, Metric, PlainMaps, evaluate
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 
 import fringe
 from fringe.errors import InputError
-from fringe.evaluation import _resampling as intervals
+from fringe.evaluation import _statistics as intervals
 from fringe.evaluation import estimate, paired, paired_all
 
 SCORES = np.random.default_rng(5).normal(size=23)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
@@ -33,7 +34,6 @@ from fringe.bench.experiments import (
 from fringe.bench.report._table import STATUS, Column, ScoreTable
 from fringe.data import EMBEDDED, find_inputs
 from fringe.errors import FringeError, InputError
-from fringe.evaluation import WEIGHTS, dominance, pick
 from fringe.inputs import ImageEntry, content_digest, content_of, prepare
 from fringe.metrics import Direction, Sparseness
 from fringe.models import Answers, Preprocessing
@@ -219,6 +219,64 @@ def _images(
 EXAMPLES = 3
 
 
+#: The metrics that an example of strength has to win.
+MAS = ("mas_insertion", "mas_deletion")
+WEIGHTS: Mapping[str, float] = {"mas_insertion": 2.0, "mas_deletion": 2.0, "insertion": 1.0, "deletion": 1.0}
+
+#: ``scores[metric][method]`` (n,): a score an image, not finite where there is none.
+Columns = Mapping[str, Mapping[str, NDArray[np.float64]]]
+
+
+def dominance(
+    scores: Columns, reference: str, directions: Mapping[str, Direction]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """How far ``reference`` is ahead on each of n images, over the metrics of :data:`WEIGHTS` that have ``scores``: the
+    mean improvement (n,) in units of the metrics, NaN where it or all other methods have no score; and which images are
+    eligible as examples of its strength (n,).
+
+    .. math:: D = \\frac{\\sum_m w_m \\overline{\\Delta}_m}{\\sum_m w_m}
+
+    where ``Delta_m`` is the improvement over another method under metric m, positive where the reference method is
+    better, and the bar its mean over the other methods; one without a score on an image is left out of that image's
+    mean. Eligible are images where the reference method beats more than half of the others on both MAS metrics; a
+    method without a score is not beaten.
+
+    The paper (appendix Additional Qualitative Results) ranks images by its four metrics, MAS with greater weight, and
+    keeps those where FRInGe "outperforms most competing methods" on both MAS metrics. It prints no formula; this is
+    ours. Raises InputError without both MAS metrics, and without another method.
+    """
+    for metric in MAS:
+        if metric not in scores:
+            raise InputError(f"scores: {metric} is missing; images are chosen by both MAS metrics")
+        if len(scores[metric]) < 2:
+            raise InputError(f"scores: only {reference} has {metric}; it needs another method")
+    gaps, weighted = dict[str, NDArray[np.float64]](), list[NDArray[np.float64]]()
+    for metric, columns in scores.items():
+        known = {label: np.where(np.isfinite(column), column, np.nan) for label, column in columns.items()}
+        best, sign = known.pop(reference), 1.0 if directions[metric] == "higher" else -1.0
+        gaps[metric] = gap = np.array([sign * (best - other) for other in known.values()])  # (rivals, n)
+        count = (is_known := np.isfinite(gap)).sum(0)
+        mean = np.where(count > 0, np.where(is_known, gap, 0.0).sum(0) / np.maximum(count, 1), np.nan)
+        weighted.append(WEIGHTS[metric] * mean)
+    score = np.sum(weighted, axis=0) / sum(WEIGHTS[metric] for metric in gaps)
+    wins = [(gaps[metric] > 0).sum(0) > len(gaps[metric]) / 2 for metric in MAS]
+    return score, np.isfinite(score) & wins[0] & wins[1]
+
+
+def pick(score: NDArray[np.float64], eligible: NDArray[np.bool_], each: int = EXAMPLES) -> dict[str, tuple[int, ...]]:
+    """At most ``each`` images of a kind by their :func:`dominance`: ``strong`` the highest scores among the eligible;
+    ``failures`` the lowest of all that are left; ``typical``, of what is left then, the nearest to the median of all
+    scores. The first of equals goes first, and images without a score are never picked."""
+    left = [int(i) for i in np.flatnonzero(np.isfinite(score))]
+    middle = float(np.median(score[left])) if left else 0.0
+    best = sorted((i for i in left if eligible[i]), key=lambda i: -score[i])[:each]
+    left = [i for i in left if i not in best]
+    worst = sorted(left, key=lambda i: score[i])[:each]
+    left = [i for i in left if i not in worst]
+    usual = sorted(left, key=lambda i: abs(score[i] - middle))[:each]
+    return {"strong": tuple(best), "typical": tuple(usual), "failures": tuple(worst)}
+
+
 @dataclass(frozen=True)
 class ExampleSet:
     """Images (digests) under a ``title``; ``name`` is for a file."""
@@ -243,20 +301,19 @@ def choose_examples(results: Results, table: ScoreTable, each: int = EXAMPLES) -
     }
     directions: dict[str, Direction] = {name: column.direction for name, column in columns.items()}
     try:
-        ranked = dominance(scores, table.reference, directions)
+        score, eligible = dominance(scores, table.reference, directions)
     except InputError as error:
         first = ExampleSet("first", "First images of the draw", tuple(digests[:each]))
         return (first,), f"These images were not chosen by their scores ({error})."
-    picks = pick(ranked, each)
     name = method_title(table.reference)
-    kinds = {
-        "strong": (f"Strong: {name} furthest ahead", picks.strong),
-        "typical": (f"Typical: {name} near its median", picks.typical),
-        "failures": (f"Failures: {name} furthest behind", picks.failures),
+    titles = {
+        "strong": f"Strong: {name} furthest ahead",
+        "typical": f"Typical: {name} near its median",
+        "failures": f"Failures: {name} furthest behind",
     }
     sets = tuple(
-        ExampleSet(name, title, tuple(digests[index] for index in indices))
-        for name, (title, indices) in kinds.items()
+        ExampleSet(kind, titles[kind], tuple(digests[index] for index in indices))
+        for kind, indices in pick(score, eligible, each).items()
         if indices
     )
     terms = ", ".join(f"{column.title} (weight {WEIGHTS[name]:g})" for name, column in columns.items())

@@ -16,7 +16,7 @@ from fringe._tables import Cell, Row, Table
 from fringe._text import counted, decimals_for
 from fringe.bench.experiments import Manifest, Results
 from fringe.bench.report._render import Section
-from fringe.errors import InputError
+from fringe.errors import InputError, require
 from fringe.evaluation import (
     LEVEL,
     NOT_BETTER,
@@ -29,9 +29,7 @@ from fringe.evaluation import (
     estimate,
     estimate_all,
     holm,
-    near_ties,
     paired_all,
-    significance_stars,
     too_few,
 )
 from fringe.metrics import ARROW, METRICS, Aggregate, Direction
@@ -277,6 +275,37 @@ def build_table(
     gates_hold = all(gate["holds"] for gate in results.manifest.gates(model))
     title = f"Methods on {model}" + ("" if gates_hold else ", whose gate failed: these scores are not to be read")
     return ScoreTable(title, model, reference, columns, rows, comparisons, seed, gates_hold)
+
+
+def significance_stars(adjusted: float) -> str:
+    """``***`` for an adjusted p below .001, ``**`` below .01, ``*`` below .05, nothing for others and NaN."""
+    return "*" * sum(adjusted < level for level in (0.05, 0.01, 0.001))
+
+
+def near_ties(estimates: Mapping[str, Estimate], direction: Direction) -> tuple[str | None, set[str]]:
+    """Find the label of the best estimate, and those whose interval overlaps its interval; None and nothing if no
+    direction is better, or there is no score. Raises InputError for means among medians.
+
+    A description, not a test: intervals of two methods may overlap where their paired difference is significant (see
+    :func:`paired`). The interval of a mean is the bootstrap's; of a median it is median +- half-IQR, as in the paper's
+    table of max sensitivity (appendices Additional Quantitative Results and Robustness under small input
+    perturbations). The first of equals is the best; an estimate without an interval ties with none.
+    """
+    kinds = sorted({item.summary for item in estimates.values()})
+    require(len(kinds) < 2, "estimates", " and ".join(kinds), "one summary for all")
+    known = {label: item for label, item in estimates.items() if math.isfinite(item.value)}
+    if direction == "none" or not known:
+        return None, set()
+    choose = max if direction == "higher" else min
+    best = choose(known, key=lambda label: known[label].value)
+    spans = {
+        label: (one.median - one.half_iqr, one.median + one.half_iqr)
+        if one.summary == "median"
+        else (one.low, one.high)
+        for label, one in known.items()
+    }
+    low, high = spans.pop(best)
+    return best, {label for label, span in spans.items() if span[0] <= high and span[1] >= low}
 
 
 def reference_of(results: Results, model: str, reference: str | None = None) -> str:

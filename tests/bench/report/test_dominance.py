@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fringe.bench.report._maps import WEIGHTS, dominance, pick
 from fringe.errors import InputError
-from fringe.evaluation._statistics import WEIGHTS, Dominance, dominance, pick
 
 DIRECTIONS = {"mas_insertion": "higher", "mas_deletion": "lower", "insertion": "higher", "deletion": "lower"}
 SCORES = {  # three images, FRInGe and three rivals
@@ -24,59 +24,59 @@ def columns(scores=SCORES, **changes):
 
 
 def test_the_score_by_hand():
-    found = dominance(columns(), "fringe", DIRECTIONS)
+    score, eligible = dominance(columns(), "fringe", DIRECTIONS)
     # Image 0: MAS insertion (.3 + .2 - .1) / 3, MAS deletion (.3 + .1 + .2) / 3, insertion .3 / 3, deletion .6 / 3.
     # Image 1: (0 + .1 - .1) / 3, (.1 + .1 + .1) / 3, 0, 0. Image 2: (.1 + .1 - .1) / 3, (.3 - .1 - .2) / 3, 0, -.3 / 3.
     expected = [(2 * 0.4 + 2 * 0.6 + 0.3 + 0.6) / 3 / 6, (2 * 0.0 + 2 * 0.3) / 3 / 6, (2 * 0.1 + 2 * 0.0 - 0.3) / 3 / 6]
-    np.testing.assert_allclose(found.score, expected, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(score, expected, rtol=1e-12, atol=1e-15)
     # On image 1 it beats one of three on MAS insertion; on image 2 two of three there, but one on MAS deletion.
-    assert found.eligible.tolist() == [True, False, False]
+    assert eligible.tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize(("rivals", "eligible"), [("ac", [False, False, False]), ("a", [True, False, True])])
 def test_half_of_the_rivals_is_not_most_and_a_single_one_is_all(rivals, eligible):
     few = {metric: {label: methods[label] for label in ("fringe", *rivals)} for metric, methods in SCORES.items()}
-    assert dominance(columns(few), "fringe", DIRECTIONS).eligible.tolist() == eligible
+    assert dominance(columns(few), "fringe", DIRECTIONS)[1].tolist() == eligible
 
 
 def test_a_metric_without_scores_has_no_weight():
-    found = dominance({metric: columns()[metric] for metric in ("mas_insertion", "mas_deletion")}, "fringe", DIRECTIONS)
-    np.testing.assert_allclose(found.score, np.array([0.4 + 0.6, 0.3, 0.1]) / 6, rtol=1e-12)
+    mas = {metric: columns()[metric] for metric in ("mas_insertion", "mas_deletion")}
+    np.testing.assert_allclose(dominance(mas, "fringe", DIRECTIONS)[0], np.array([0.4 + 0.6, 0.3, 0.1]) / 6, rtol=1e-12)
     assert WEIGHTS["mas_insertion"] == WEIGHTS["mas_deletion"] == 2 * WEIGHTS["insertion"] == 2 * WEIGHTS["deletion"]
 
 
 @pytest.mark.filterwarnings("error")
 def test_who_has_no_score_is_left_out_and_not_beaten():
     nan, inf = np.nan, np.inf
-    found = dominance(columns(mas_insertion__a=[nan, 0.5, inf]), "fringe", DIRECTIONS)
+    score, eligible = dominance(columns(mas_insertion__a=[nan, 0.5, inf]), "fringe", DIRECTIONS)
     first = (2 * 0.1 / 2 + 2 * 0.6 / 3 + 0.3 / 3 + 0.6 / 3) / 6  # (.2 - .1) / 2 of two rivals
-    assert found.score[0] == pytest.approx(first)
-    assert found.eligible.tolist() == [False, False, False]  # one of three is beaten
-    reference = dominance(columns(deletion__fringe=[nan, 0.2, 0.3]), "fringe", DIRECTIONS)
-    assert np.isnan(reference.score).tolist() == [True, False, False]
-    assert not reference.eligible[0]
+    assert score[0] == pytest.approx(first)
+    assert eligible.tolist() == [False, False, False]  # one of three is beaten
+    score, eligible = dominance(columns(deletion__fringe=[nan, 0.2, 0.3]), "fringe", DIRECTIONS)
+    assert np.isnan(score).tolist() == [True, False, False]
+    assert not eligible[0]
     everybody = columns(insertion__a=[nan] * 3, insertion__b=[0.1, nan, 0.1], insertion__c=[nan, nan, 0.1])
-    assert np.isnan(dominance(everybody, "fringe", DIRECTIONS).score).tolist() == [False, True, False]
+    assert np.isnan(dominance(everybody, "fringe", DIRECTIONS)[0]).tolist() == [False, True, False]
 
 
 def test_picks_by_hand():
     score = [0.5, -0.2, 0.1, 0.9, np.nan, 0.0, 0.3, 0.12, -0.4]
     eligible = [True, False, True, False, False, False, True, True, False]
-    found = pick(Dominance(np.array(score), np.array(eligible)), each=2)
-    assert found.strong == (0, 6)  # 3 has more, but is not eligible
-    assert found.failures == (8, 1)
-    assert found.typical == (2, 7)  # the median of the eight is .11: .10 and .12 are as near, and 2 comes first
+    found = pick(np.array(score), np.array(eligible), each=2)
+    assert found["strong"] == (0, 6)  # 3 has more, but is not eligible
+    assert found["failures"] == (8, 1)
+    assert found["typical"] == (2, 7)  # the median of the eight is .11: .10 and .12 are as near, and 2 comes first
 
 
 def test_equals_come_in_their_order():
-    found = pick(Dominance(np.zeros(9), np.ones(9, dtype=bool)), each=2)
-    assert (found.strong, found.failures, found.typical) == ((0, 1), (2, 3), (4, 5))
+    found = pick(np.zeros(9), np.ones(9, dtype=bool), each=2)
+    assert (found["strong"], found["failures"], found["typical"]) == ((0, 1), (2, 3), (4, 5))
 
 
 def test_fewer_images_than_asked_for():
-    assert pick(Dominance(np.full(3, np.nan), np.ones(3, dtype=bool))).strong == ()
-    found = pick(Dominance(np.array([0.1, 0.4, 0.2, 0.3]), np.array([True, True, True, False])))
-    assert (found.strong, found.typical, found.failures) == ((1, 2, 0), (), (3,))
+    assert pick(np.full(3, np.nan), np.ones(3, dtype=bool))["strong"] == ()
+    found = pick(np.array([0.1, 0.4, 0.2, 0.3]), np.array([True, True, True, False]))
+    assert (found["strong"], found["typical"], found["failures"]) == ((1, 2, 0), (), (3,))
 
 
 def test_no_image_is_picked_twice_and_the_order_of_the_methods_does_not_matter():
@@ -84,11 +84,11 @@ def test_no_image_is_picked_twice_and_the_order_of_the_methods_does_not_matter()
     scores = {metric: {label: rng.random(12) for label in "abcd"} for metric in DIRECTIONS}
     turned = {metric: dict(reversed(methods.items())) for metric, methods in scores.items()}
     first, second = (dominance(found, "b", DIRECTIONS) for found in (scores, turned))
-    np.testing.assert_allclose(first.score, second.score, rtol=1e-12)
-    found = pick(first)
-    everybody = found.strong + found.typical + found.failures
+    np.testing.assert_allclose(first[0], second[0], rtol=1e-12)
+    found = pick(*first)
+    everybody = found["strong"] + found["typical"] + found["failures"]
     assert len(set(everybody)) == len(everybody)
-    assert first.score[list(found.failures)].max() <= first.score[list(found.typical)].min()
+    assert first[0][list(found["failures"])].max() <= first[0][list(found["typical"])].min()
 
 
 @pytest.mark.parametrize(
