@@ -9,7 +9,7 @@ import pytest
 from fringe import InputError, IntegratedGradients
 from fringe.attribution import get_method
 from fringe.bench.cards import Card, Measurement, card_of_run, write_card
-from fringe.bench.cards._card import failures, summarise_measurement
+from fringe.bench.cards._card import failures, summarise_card
 from fringe.bench.experiments import ExperimentSpec, ModelSource, Plan, PlanModel, run_experiment
 from fringe.bench.scenes import Gate
 from fringe.data import digits_samples
@@ -114,9 +114,10 @@ def test_maps_that_share_pixels_are_resampled_together_as_in_the_benchmark(tmp_p
     clusters = results.clusters(model)
     assert len(set(clusters)) == 3
     assert measurement.chance == 0.25
-    line = summarise_measurement(measurement, 0)
+    (line,) = summarise_card(card_of_run(tmp_path, "ig"))
     assert line.score == estimate(measurement.scores, clusters=clusters)
-    assert line.difference == paired(measurement.scores, measurement.controls[line.rival], clusters=clusters)
+    against = measurement.controls[line.test.control.removesuffix(":map")]
+    assert line.test.difference == paired(measurement.scores, against, clusters=clusters)
 
 
 def test_a_card_of_a_run_says_which_gates_fail_and_the_seed(tmp_path):
@@ -148,7 +149,7 @@ def test_diffusion_is_no_blind_map_and_path_and_sparseness_are_no_failures(run):
     assert "diffusion" in results.methods(results.models[0])
     made = card_of_run(folder, "smoothgrad")  # it has no path: its end point KL is undefined
     assert {name for m in made.measurements for name in m.controls} == {"edge", "random", "uniform"}
-    sentences = failures(made, [summarise_measurement(m, 0) for m in made.measurements])
+    sentences = failures(made, summarise_card(made))
     assert not [s for s in sentences if "Sparseness" in s or "End point KL" in s]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fringe import FRInGe, InputError, IntegratedGradients
-from fringe.bench.cards import Card, Measurement, failures, summarise_measurement, verify
+from fringe.bench.cards import Card, Measurement, failures, summarise_card, verify
 from fringe.errors import TransientError
 from fringe.evaluation import Evaluator
 from fringe.metrics import METRICS
@@ -202,47 +202,53 @@ def test_what_may_pass_is_said():
     ) | {"Completeness": "the method claims no sum of its map"}
 
 
-def measured(metric, scores, controls, part="Localisation") -> Measurement:
-    return Measurement(part, "Scene", metric, scores, controls, settings={"metric": metric})
+def line_of(metric, scores, controls, part="Localisation"):
+    measured = Measurement(part, "Scene", metric, scores, controls, settings={"metric": metric})
+    return summarise_card(Card("m", measurements=(measured,)))[0]
 
 
-GOOD, BAD = (0.9, 0.8, 0.95, 0.85), (0.1, 0.2, 0.15, 0.1)
+GOOD, BAD = (0.9, 0.8, 0.95, 0.85, 0.9, 0.8), (0.1, 0.2, 0.15, 0.1, 0.2, 0.1)
 
 
 @pytest.mark.parametrize(
-    ("metric", "scores", "control", "beats", "worse"),
+    ("metric", "scores", "control", "beats"),
     [
-        ("mass_inside", GOOD, BAD, True, False),
-        ("mass_inside", BAD, GOOD, False, True),
-        ("deletion", BAD, GOOD, True, False),
-        ("deletion", GOOD, BAD, False, True),
-        ("mass_inside", GOOD, tuple(reversed(GOOD)), False, False),
+        ("mass_inside", GOOD, BAD, True),
+        ("mass_inside", BAD, GOOD, False),
+        ("deletion", BAD, GOOD, True),
+        ("deletion", GOOD, BAD, False),
+        ("mass_inside", GOOD, tuple(reversed(GOOD)), False),
+        ("mass_inside", GOOD[:5], BAD[:5], None),  # of five signs none is rare enough
     ],
 )
-def test_a_method_beats_a_blind_map_only_with_certainty(metric, scores, control, beats, worse):
-    line = summarise_measurement(measured(metric, scores, {"edge": control}), 0)
-    assert (line.beats_controls, line.is_worse, line.rival) == (beats, worse, "edge")
+def test_a_method_beats_a_blind_map_only_with_certainty(metric, scores, control, beats):
+    line = line_of(metric, scores, {"edge": control})
+    assert (line.test.better, line.test.control) == (beats, "edge")
     (said,) = failures(Card("m", "", "", {}), [line])
-    if beats:
-        assert said == "No failure was seen in these measurements."
-    else:
-        assert ("worse than the control edge" in said) == worse
+    if beats is False:
         assert said.startswith(f"Scene, {METRICS[metric].title}: ")
+        assert "not shown to be better than the control edge (" in said
+    else:
+        assert said == "No failure was seen in these measurements."
 
 
-def test_the_best_blind_map_is_the_rival():
-    controls = {"edge": (0.3, 0.35, 0.3, 0.3), "random": BAD, "uniform": (0.5, 0.5, 0.5, 0.5)}
-    assert summarise_measurement(measured("mass_inside", GOOD, controls), 0).rival == "uniform"
-    assert summarise_measurement(measured("deletion", GOOD, controls), 0).rival == "random"
+def test_the_control_that_is_the_hardest_to_beat_is_named():
+    controls = {"edge": (0.3, 0.35, 0.3, 0.3, 0.3, 0.3), "random": BAD, "uniform": (0.5,) * 6}
+    assert line_of("mass_inside", GOOD, controls).control == "uniform (0.5)"
+    assert line_of("deletion", GOOD, controls).control == "random (0.142)"
+
+
+def test_a_control_of_the_own_map_counts_where_it_moves_the_score():
+    assert line_of("mass_inside", GOOD, {"power(1.5)": GOOD}).test is None
+    assert line_of("mass_inside", GOOD, {"power(1.5)": (0.99,) * 6}).control == "power(1.5) (0.99)"
 
 
 def test_noise_sensitivity_is_no_race_with_blind_maps():
-    line = summarise_measurement(measured("max_sensitivity", GOOD, {"uniform": (0.0,) * 4}, "Noise sensitivity"), 0)
-    assert (line.rival, line.beats_controls) == (None, None)
+    assert line_of("max_sensitivity", GOOD, {"uniform": (0.0,) * 6}, "Noise sensitivity").test is None
 
 
 def test_maps_without_a_score_are_counted():
-    line = summarise_measurement(measured("mass_inside", (0.9, float("nan"), 0.8), {"edge": BAD[:3]}), 0)
+    line = line_of("mass_inside", (0.9, float("nan"), 0.8), {"edge": BAD[:3]})
     card = Card("m", "", "", {}, checks=(CheckResult("finite", False, "2 entries"),), verdicts={"ok": 2, "short": 1})
     assert failures(card, [line]) == (
         "The check finite fails: 2 entries.",

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-
 from fringe._files import write_files
 from fringe._names import Reference
 from fringe._tables import ARROW, Cell, Row, Style, Table
@@ -18,44 +16,27 @@ from fringe.attribution import setting_title
 from fringe.bench.cards._measure import BLIND, COMPARED, PATH, Card, Measurement, by_text
 from fringe.bench.experiments import versions
 from fringe.bench.report import Image, Report, Section, html_page, markdown_report, versions_chapter
-from fringe.evaluation import Difference, Estimate, estimate, holm, is_rival, paired
-from fringe.metrics import METRICS, Metric
+from fringe.evaluation import ControlTest, Difference, Estimate, control_tests, estimate, holm, paired, too_few
+from fringe.metrics import METRICS, Aggregate, Direction, Metric
 from fringe.plots import Contrast, ForestPanel, plot_forest, png_of
 
 
 @dataclass(frozen=True)
 class Line:
     """Summary of one measurement under a metric: mean or median score of the method and of each control, by name,
-    with their intervals.
-
-    ``rival`` is the control with the best score; None if methods need not beat controls. ``difference`` is the
-    score of the method minus that of the rival, on the same examples.
-    """
+    with their intervals; and the ``test`` against the controls, None where the method need not beat them."""
 
     measurement: Measurement
     kind: type[Metric]
     score: Estimate
     controls: Mapping[str, Estimate]
-    rival: str | None = None
-    difference: Difference | None = None
+    test: ControlTest | None = None
 
     @property
-    def gain(self) -> tuple[float, float] | None:
-        """Interval of how much better the method is than the best control; None without one."""
-        if self.difference is None or not math.isfinite(self.difference.low):
-            return None
-        low, high = self.difference.low, self.difference.high
-        return (low, high) if self.kind.direction == "higher" else (-high, -low)
-
-    @property
-    def beats_controls(self) -> bool | None:
-        """Whether the method is significantly better than the best control; None without a rival."""
-        return None if self.gain is None else self.gain[0] > 0
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether the best control is significantly better than the method."""
-        return self.gain is not None and self.gain[1] < 0
+    def control(self) -> str:
+        """The control that is the hardest to beat, with its score; empty without a test."""
+        name = "" if self.test is None else self.test.control.partition(":")[0]
+        return name and f"{name} ({number(self.controls[name].value)})"
 
     @property
     def title(self) -> str:
@@ -64,30 +45,34 @@ class Line:
         return f"{self.kind.title} ({preset.replace('_', ' ')})" if preset else self.kind.title
 
 
-def summarise_measurement(measurement: Measurement, seed: int) -> Line:
-    """Summarise a measurement by estimates and the difference from the best control; ``seed`` keys the resamples."""
-    kind = METRICS[str(measurement.settings["metric"])]
-    clusters, scores_of = measurement.clusters or None, measurement.controls
-    score = estimate(measurement.scores, seed, kind.aggregate, clusters=clusters)
-    controls = {k: estimate(v, seed, kind.aggregate, clusters=clusters) for k, v in measurement.controls.items()}
-    known = {
-        name: value.value
-        for name, value in controls.items()
-        # a control of the method's map counts where it has other scores than the map
-        if math.isfinite(value.value)
-        and (name in BLIND or is_rival("map", f"{name}:map", *map(np.asarray, (measurement.scores, scores_of[name]))))
-    }
-    if not known or kind.direction == "none" or measurement.part not in COMPARED:
-        return Line(measurement, kind, score, controls)
-    rival = (max if kind.direction == "higher" else min)(known, key=lambda name: known[name])
-    return Line(measurement, kind, score, controls, rival, _difference(measurement, rival, seed))
-
-
-def _difference(measurement: Measurement, control: str, seed: int) -> Difference:
-    """Score of the method minus that of a control, on the same examples."""
-    summary = METRICS[str(measurement.settings["metric"])].aggregate
-    pair = measurement.scores, measurement.controls[control]
-    return paired(*pair, seed=seed, summary=summary, clusters=measurement.clusters or None)
+def summarise_card(card: Card) -> list[Line]:
+    """Summarise the measurements by estimates, and by the tests against controls that reports make, which are adjusted
+    for the scores of a part."""
+    kinds = [METRICS[str(one.settings["metric"])] for one in card.measurements]
+    tests: dict[str, ControlTest] = {}
+    for part in COMPARED:
+        chosen = {f"{i}": one for i, one in enumerate(card.measurements) if one.part == part}
+        scores = {("map", i): one.scores for i, one in chosen.items()}
+        scores |= {  # a control of the map of the method is one of it alone
+            (name if name in BLIND else f"{name}:map", i): column
+            for i, one in chosen.items()
+            for name, column in one.controls.items()
+        }
+        words: dict[str, tuple[Direction, Aggregate]] = {
+            i: (kinds[int(i)].direction, kinds[int(i)].aggregate) for i in chosen
+        }
+        groups = {i: {"clusters": one.clusters or None} for i, one in chosen.items()}
+        controls = dict.fromkeys(name for name, _ in scores if name != "map")
+        found = control_tests(scores, controls, words, card.seed, groups)
+        tests |= {i: test for (_, i), test in found.items()}
+    lines = list[Line]()
+    for i, (one, kind) in enumerate(zip(card.measurements, kinds, strict=True)):
+        score, *others = (
+            estimate(column, card.seed, kind.aggregate, clusters=one.clusters or None)
+            for column in (one.scores, *one.controls.values())
+        )
+        lines.append(Line(one, kind, score, dict(zip(one.controls, others, strict=True)), tests.get(f"{i}")))
+    return lines
 
 
 def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
@@ -101,10 +86,8 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
         missing = len(line.measurement.scores) - line.score.n
         if missing and line.measurement.part != PATH:
             said.append(f"{where}: {missing} of {len(line.measurement.scores)} maps have no score.")
-        if line.beats_controls is False and line.rival is not None:
-            word = "worse than" if line.is_worse else "not certainly better than"
-            rival = number(line.controls[line.rival].value)
-            said.append(f"{where}: {number(line.score.value)}, {word} the control {line.rival} ({rival}).")
+        if line.test is not None and line.test.better is False:
+            said.append(f"{where}: {number(line.score.value)}, not shown to be better than the control {line.control}.")
     doubtful = {word: count for word, count in card.verdicts.items() if word not in ("ok", "unchecked")}
     said += [f"{count} of {sum(card.verdicts.values())} maps of digits are {word}." for word, count in doubtful.items()]
     return tuple(said) or ("No failure was seen in these measurements.",)
@@ -117,16 +100,9 @@ def _not_measured(card: Card) -> tuple[str, ...]:
 
 def describe_card(card: Card) -> list[str | Table]:
     """Describe a card in text: scores of the method and of controls, checks, cost, and failures."""
-    lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
+    lines = summarise_card(card)
     parts = [line.measurement.part for line in lines]
-    rows: list[Row] = [
-        (
-            *_score(line),
-            line.score.n,
-            "" if line.rival is None else f"{line.rival} {number(line.controls[line.rival].value)}",
-        )
-        for line in lines
-    ]
+    rows: list[Row] = [(*_score(line), line.score.n, line.control) for line in lines]
     rules = [index for index, (part, following) in enumerate(pairwise(parts)) if part != following]
     counts = " + ".join(f"{count:.0f} {name}" for name, count in card.passes.items() if count)
     states = Counter(check.state for check in card.checks)
@@ -136,7 +112,7 @@ def describe_card(card: Card) -> list[str | Table]:
     text.append(f"cost of a map: {counts or ('no passes' if card.passes else 'not measured')}")
     text += ["where it fails:", *(f"  {sentence}" for sentence in failures(card, lines))]
     missing = [f"  {sentence}" for sentence in _not_measured(card)]
-    table = Table(("on", "metric", "score", "n", "best control"), rows, rules=rules)
+    table = Table(("on", "metric", "score", "n", "hardest control"), rows, rules=rules)
     return [table, *text, *(["not measured:"] if missing else []), *missing]
 
 
@@ -145,13 +121,13 @@ def _score(line: Line) -> Row:
     styles: Mapping[bool | None, Style] = {True: "checked", False: "fair", None: ""}
     median = ", median" * (line.kind.aggregate == "median")
     metric = f"{line.title}{median} {ARROW[line.kind.direction]}".strip()
-    score = Cell(line.score.value, ends=(line.score.low, line.score.high), style=styles[line.beats_controls])
+    score = Cell(line.score.value, ends=(line.score.low, line.score.high), style=styles[line.test and line.test.better])
     return line.measurement.subject, metric, score
 
 
 def card_report(card: Card, command: str = "") -> Report:
     """Build the page of a card, independent of the output format; ``command`` is the one that made the card."""
-    lines = [summarise_measurement(measurement, card.seed) for measurement in card.measurements]
+    lines = summarise_card(card)
     names = {"forward": "forward passes", "vjp": "backward passes (VJP)", "jvp": "forward-mode passes (JVP)"}
     costs: list[Row] = [(name, float(card.passes[key])) for key, name in names.items() if key in card.passes]
     costs += [("seconds on this machine", card.seconds)] if math.isfinite(card.seconds) else []
@@ -177,7 +153,9 @@ def card_report(card: Card, command: str = "") -> Report:
     reading = (
         "Numbers are means, or medians where the column says so, with the 95% bootstrap interval over examples (those "
         "that share pixels are drawn together); n is the number of examples with a score. The maps edge, random and "
-        "uniform know nothing of the model: a score says little where it does not beat them on the same examples.",
+        "uniform know nothing of the model: a score says little where it does not beat them on the same examples. A "
+        "method beats its controls with p < .05: the greatest p of the sign-flip test against each of them, adjusted "
+        "after Holm for the scores of a part.",
         f"Examples are drawn by the seed {card.seed}. Settings of the method: {settings or 'none'}.",
     )
     again = "The command, which gives the same numbers on the same machine:" if command else ""
@@ -220,7 +198,7 @@ def write_card(card: Card, folder: str | Path, command: str = "") -> tuple[Path,
 def _scores(part: str, lines: Sequence[Line]) -> Section:
     names = list(dict.fromkeys(name for line in lines for name in line.controls))
     has_chance = any(math.isfinite(line.measurement.chance) for line in lines)
-    is_compared = any(line.beats_controls is not None for line in lines)
+    is_compared = any(line.test is not None for line in lines)
     columns = ("on", "metric", "score", "n", *names, *["chance"] * has_chance, *["beats controls"] * is_compared)
     rows: list[Row] = [
         (
@@ -228,11 +206,13 @@ def _scores(part: str, lines: Sequence[Line]) -> Section:
             line.score.n,
             *(line.controls[name].value if name in line.controls else None for name in names),
             *[line.measurement.chance] * has_chance,
-            *[line.beats_controls] * is_compared,
+            *[line.test and line.test.better] * is_compared,
         )
         for line in lines
     ]
-    return Section(part, table=Table(columns, rows, part))
+    tests = [line.test for line in lines if line.test is not None]
+    few = too_few(max((test.difference.n for test in tests), default=0), len(tests))
+    return Section(part, table=Table(columns, rows, part, notes=few))
 
 
 def _checks(card: Card) -> list[Section]:
@@ -263,7 +243,7 @@ def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
     parts = ("Interventions", "Scores")
     chosen = [line for line in drawn if line.measurement.metric == "mass_inside" or line.measurement.part in parts]
     pairs = [(line, name) for line in chosen for name in line.measurement.controls]
-    differences = [_difference(line.measurement, name, card.seed) for line, name in pairs]
+    differences = [_difference(line, name, card.seed) for line, name in pairs]
     adjusted = holm([one.p for one in differences])
     panels: list[ForestPanel] = []
     for line in chosen:
@@ -285,3 +265,9 @@ def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
     )
     figure = plot_forest(panels, reference=card.label, title=f"{card.label} against maps that know nothing")
     return Image("controls", caption, png_of(figure))
+
+
+def _difference(line: Line, control: str, seed: int) -> Difference:
+    """Score of the method minus that of a control, on the same examples."""
+    one, summary = line.measurement, line.kind.aggregate
+    return paired(one.scores, one.controls[control], seed=seed, summary=summary, clusters=one.clusters or None)
