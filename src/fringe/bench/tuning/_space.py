@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fringe._files import require_local
 from fringe.attribution import Attributor, FRInGe
-from fringe.errors import InputError, check_known, require, require_integer
+from fringe.errors import InputError, check_known, install_hint, require, require_integer
 from fringe.settings import Setting, settings_of
 
 if TYPE_CHECKING:
-    from optuna import Trial
+    from optuna.distributions import BaseDistribution
 
 SMOOTHING = ("gamma_step", "gamma_prior")
 
@@ -45,79 +45,38 @@ class Study:
 
 
 @dataclass(frozen=True)
-class NumericDistribution:
-    """Numbers from ``low`` to ``high``, both included; uniform in the logarithm if ``log``."""
-
-    low: float
-    high: float
-    log: bool = False
-    integer: bool = False
-
-    def __post_init__(self) -> None:
-        bounds = (self.low, self.high)
-        ordered = all(map(_is_number, bounds)) and self.low < self.high
-        require(ordered, "range", bounds, "two finite numbers, the lower first")
-        require(not self.log or self.low > 0, "range", bounds, "bounds above zero, on a logarithmic scale")
-        require(not self.integer or all(b == int(b) for b in bounds), "range", bounds, "whole numbers")
-        kind = int if self.integer else float
-        for name, bound in zip(("low", "high"), bounds, strict=True):
-            object.__setattr__(self, name, kind(bound))
-
-    def suggest(self, trial: "Trial", name: str) -> float:
-        """Return the trial's value of the setting ``name``."""
-        if self.integer:
-            return trial.suggest_int(name, int(self.low), int(self.high), log=self.log)
-        return trial.suggest_float(name, self.low, self.high, log=self.log)
-
-    def clip(self, value: object) -> float:
-        """Clip a value to the range; a value that is not a number, such as ``"auto"``, becomes the middle."""
-        if not _is_number(value):
-            value = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
-        near = min(max(cast(float, value), self.low), self.high)
-        return round(near) if self.integer else float(near)
-
-    def record(self) -> dict[str, Any]:
-        """Return the range as plain data."""
-        return {"low": self.low, "high": self.high, "log": self.log, "whole": self.integer}
-
-
-@dataclass(frozen=True)
-class CategoricalDistribution:
-    """One of several values."""
-
-    options: tuple[Any, ...]
-
-    def suggest(self, trial: "Trial", name: str) -> Any:
-        """Return the trial's value of the setting ``name``."""
-        return trial.suggest_categorical(name, self.options)
-
-    def clip(self, value: object) -> Any:
-        """Return ``value`` if it is one of the options, else the first option."""
-        return value if value in self.options else self.options[0]
-
-    def record(self) -> dict[str, Any]:
-        """Return the options as plain data."""
-        return {"options": self.options}
-
-
-@dataclass(frozen=True)
 class SearchSpace:
-    """The searched settings of the method called ``method``; its other settings keep their values."""
+    """The searched settings of the method called ``method``, with their values as distributions of Optuna; its other
+    settings keep their values."""
 
     method: str
-    dimensions: Mapping[str, NumericDistribution | CategoricalDistribution]
-
-    def suggest(self, trial: "Trial") -> dict[str, Any]:
-        """Ask an Optuna trial for a value of every searched setting."""
-        return {name: dimension.suggest(trial, name) for name, dimension in self.dimensions.items()}
+    dimensions: Mapping[str, "BaseDistribution"]
 
     def clip(self, method: Attributor) -> dict[str, Any]:
         """Return the point of this space that is nearest to the settings of ``method``."""
-        return {name: dimension.clip(getattr(method, name)) for name, dimension in self.dimensions.items()}
+        return {name: nearest(one, getattr(method, name)) for name, one in self.dimensions.items()}
 
     def record(self) -> dict[str, Any]:
         """Return this space as plain data."""
-        return {name: dimension.record() for name, dimension in self.dimensions.items()}
+        known: dict[str, Any] = dict(self.dimensions)
+        return {
+            name: {"options": one.choices}
+            if hasattr(one, "choices")
+            else {"low": one.low, "high": one.high, "log": one.log, "whole": type(one.low) is int}
+            for name, one in known.items()
+        }
+
+
+def nearest(distribution: Any, value: object) -> Any:
+    """Return the value of a distribution that is nearest to another. That of something that is no number, such as
+    ``"auto"``, is the middle of a range, or the first of several options."""
+    if hasattr(distribution, "choices"):
+        return value if value in distribution.choices else distribution.choices[0]
+    low, high = distribution.low, distribution.high
+    if not _is_number(value):
+        value = math.sqrt(low * high) if distribution.log else (low + high) / 2
+    near = min(max(cast(float, value), low), high)
+    return round(near) if type(low) is int else float(near)
 
 
 def paper_space(smoothing: bool = True) -> SearchSpace:
@@ -146,9 +105,11 @@ def space_of(
     return SearchSpace(method.name, dimensions)
 
 
-def _dimension(
-    method: type[Attributor], setting: Setting, bounds: tuple[float, float] | None
-) -> NumericDistribution | CategoricalDistribution:
+def _dimension(method: type[Attributor], setting: Setting, bounds: tuple[float, float] | None) -> "BaseDistribution":
+    try:
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+    except ModuleNotFoundError as error:
+        raise InputError("a search needs Optuna", hint=install_hint("tune")) from error
     name, choices, search = setting.name, setting.choices, setting.search
     if choices is not None:
         require(bounds is None, name, bounds, f"no range: it is one of {', '.join(map(str, choices))}")
@@ -156,14 +117,17 @@ def _dimension(
     numbers = {int, float}.intersection(setting.types)
     if not numbers or (bounds is None and search is None):
         raise InputError(f"{method.name} has no range to search it in, and no choices", argument=name)
-    low, high = bounds or (search.low, search.high)  # pyright: ignore[reportOptionalMemberAccess]
+    low, high = bounds = bounds or (search.low, search.high)  # pyright: ignore[reportOptionalMemberAccess]
+    log, is_whole = search is not None and search.log, float not in numbers
     try:
-        result = NumericDistribution(low, high, search is not None and search.log, integer=float not in numbers)
+        require(all(map(_is_number, bounds)) and low < high, "range", bounds, "two finite numbers, the lower first")
+        require(not log or low > 0, "range", bounds, "bounds above zero, on a logarithmic scale")
+        require(not is_whole or all(one == int(one) for one in bounds), "range", bounds, "whole numbers")
     except InputError as error:
         raise InputError(str(error), argument=name) from error
-    for bound in (result.low, result.high):
-        setting.check(bound)
-    return result
+    for bound in bounds:
+        setting.check(int(bound) if is_whole else float(bound))
+    return IntDistribution(int(low), int(high), log) if is_whole else FloatDistribution(low, high, log)
 
 
 def _is_number(value: object) -> bool:

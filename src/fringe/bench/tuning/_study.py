@@ -102,9 +102,8 @@ class SharedStudy:
             seed = hashlib.sha256(f"{self._settings.seed} {slot}".encode()).digest()[:4]
             sampler = TPESampler(seed=int.from_bytes(seed, "big"), multivariate=True, constant_liar=True)
             self._study.sampler = PartialFixedSampler(dict(known), sampler)
-            trial = self._study.ask()
+            trial = self._study.ask(dict(self._space.dimensions))
             self._beat(trial.number)
-            self._space.suggest(trial)
             trial.set_user_attr(SLOT, {"number": slot, "digest": _digest(trial, slot)})
             return trial
 

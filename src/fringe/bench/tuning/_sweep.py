@@ -10,7 +10,7 @@ import numpy as np
 
 from fringe.attribution import Attributor, FRInGe
 from fringe.bench.tuning._search import SCORES, Array, objective, objective_of_means, score_matrix
-from fringe.bench.tuning._space import SMOOTHING, NumericDistribution, space_of
+from fringe.bench.tuning._space import SMOOTHING
 from fringe.errors import InputError, check_known, require
 
 #: Label of the base, which all sweeps contain.
@@ -47,15 +47,17 @@ def default_factors(base: Attributor) -> dict[str, tuple[float, ...]]:
 
     For FRInGe these are the paper's five factors; for other methods, all settings with a range.
     """
-    dimensions = space_of(FRInGe if isinstance(base, FRInGe) else type(base)).dimensions
-    ranges = {name: one for name, one in dimensions.items() if isinstance(one, NumericDistribution)}
+    known = (FRInGe if isinstance(base, FRInGe) else type(base)).search_space()
+    require(bool(known), "factors", base.name, "a method with a setting to vary")
+    ranges = {name: (one.search, float not in one.types) for name, one in known.items() if one.search is not None}
     if not isinstance(base, FRInGe):
-        return {name: _grid(one) for name, one in ranges.items()}
-    joint = {factor: [ranges[name] for name in JOINT.get(factor, (factor,))] for factor in PAPER_FACTORS}
-    return {
-        factor: _grid(dataclasses.replace(parts[0], low=min(p.low for p in parts), high=max(p.high for p in parts)))
-        for factor, parts in joint.items()
-    }
+        return {name: _grid(one.low, one.high, one.log, is_whole) for name, (one, is_whole) in ranges.items()}
+    factors = dict[str, tuple[float, ...]]()
+    for factor in PAPER_FACTORS:
+        parts = [ranges[name][0] for name in JOINT.get(factor, (factor,))]
+        low, high = min(part.low for part in parts), max(part.high for part in parts)
+        factors[factor] = _grid(low, high, parts[0].log, is_whole=False)
+    return factors
 
 
 def one_at_a_time(base: Attributor, factors: Mapping[str, Sequence[Any]] | None = None) -> dict[str, Attributor]:
@@ -138,9 +140,8 @@ def _fields(base: Attributor, factor: str) -> tuple[str, ...]:
     return joint.get(factor, (factor,))
 
 
-def _grid(bounds: NumericDistribution) -> tuple[float, ...]:
-    space = np.geomspace if bounds.log else np.linspace
-    values = [float(v) for v in space(bounds.low, bounds.high, POINTS)]
+def _grid(low: float, high: float, log: bool, is_whole: bool) -> tuple[float, ...]:
+    values = [float(v) for v in (np.geomspace if log else np.linspace)(low, high, POINTS)]
     # three digits suffice, and give labels that are easy to type
-    rounded = [round(v) for v in values] if bounds.integer else [float(f"{v:.3g}") for v in values]
+    rounded = [round(v) for v in values] if is_whole else [float(f"{v:.3g}") for v in values]
     return tuple(dict.fromkeys(rounded))
