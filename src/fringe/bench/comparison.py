@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +17,11 @@ from fringe._tables import Cell, Row, Table
 from fringe._text import counted, plain, to_csv, to_json
 from fringe.attribution import setting_title
 from fringe.bench.experiments import (
+    MISSING,
+    OK,
+    STATUSES,
     ExperimentSpec,
-    Results,
+    Plan,
     RunOptions,
     RunResult,
     SerialExecutor,
@@ -31,12 +33,12 @@ from fringe.bench.experiments import (
     run_plan,
 )
 from fringe.bench.experiments import Progress as Callbacks
+from fringe.classifier import PassCounts
 from fringe.data import SOURCE
 from fringe.errors import FringeError, InputError
 from fringe.evaluation import (
     DRAWN_CONTROL,
     LEVEL,
-    METRIC_REFUSED,
     RESAMPLES,
     Comparison,
     MethodResult,
@@ -47,6 +49,7 @@ from fringe.evaluation import (
     metric_labels,
     score_table,
     summarise,
+    tidy,
     validity_table,
 )
 from fringe.explanations import CompareSpec, Failure, ImageRun, Prepared
@@ -139,24 +142,22 @@ class ImageComparison(ImageRun[CompareSpec]):
                 lambda report: bar.advance(len(report.task.images), report.task.method),
             )
             finished = run_plan(self.plan, self._out, options.resolve(), callbacks)
-        store, manifest = Store(self._out, create=False), finished.resolved.manifest
-        results = Results(manifest, store)
-        table = _Table(results, finished)
+        stored = _Stored(finished)
         if finished.cause is None:
-            self._add_images(table, store, executor.runner)
-            for line in mixed(results.versions):
+            self._add_images(stored, executor.runner)
+            for line in mixed(stored.results.versions):
                 warnings.warn(f"results of several versions are mixed: {line}", stacklevel=2)
         else:
-            self._add_scores(table, [i for i in range(len(manifest.images)) if table.is_scored(i)], {})
+            self._add_scores(stored, [i for i in range(len(stored.digests)) if stored.is_scored(i)], {})
         self._write_summary(complete=finished.cause is None)
         if finished.cause is not None:
             raise finished.cause
 
-    def _add_images(self, table: "_Table", store: Store, runner: TaskRunner) -> None:
+    def _add_images(self, stored: "_Stored", runner: TaskRunner) -> None:
         """Add the scores of the images that the model takes, draw the first of them, and judge the metrics."""
         at, rows, degraded = list[int](), list[tuple[int, Any]](), list[dict[str, Any]]()
         entries, settings = dict[int, dict[str, Any]](), dict[str, Any]()
-        for groups in table.groups(self.plan.shard, runner):
+        for groups in stored.groups(self.plan.shard, runner):
             at += sorted(i for positions, _ in groups for i in positions)
             for positions, context in groups:
                 problem, logits = context.problem, context.problem.logits.cpu()
@@ -165,34 +166,40 @@ class ImageComparison(ImageRun[CompareSpec]):
                         fitted = one.method and one.method.fitted(problem)
                         settings[one.label] = replace(one, method=fitted).record()
                 for i, values, target in zip(positions, logits, problem.target, strict=True):
-                    ref = table.pictures[i].ref
+                    ref = stored.pictures[i].ref
                     entries[i] = {**self.image_entry(ref, values, target), "sha256": self.sha256(ref)}
                 drawn = [k for k, i in enumerate(positions) if i in at[: self.spec.rows]]
                 chosen = list(range(len(positions))) if self.spec.validity else drawn
                 if chosen:
-                    part = table.comparison([positions[k] for k in chosen], problem.target[chosen], store, runner)
-                    part = replace(part, metrics=self.plan.metrics, seed=self.spec.seed, evaluation=context)
+                    part = stored.with_maps(self.plan, [positions[k] for k in chosen], runner)
+                    part = replace(part, target=problem.target[chosen], evaluation=context)
                     known = self.context(part.images, problem.inputs[chosen], logits[chosen])
                     rows += [(positions[k], grid_row(part, known, n)) for n, k in enumerate(chosen) if k in drawn]
                     degraded += degraded_scores(part) if self.spec.validity else []
         self._images = [entries[i] for i in at]
         # why images were not compared: those that cannot be found or opened, and those that the model refuses
-        known = {picture.ref.id for picture in table.pictures}
+        known = {picture.ref.id for picture in stored.pictures}
         lost = (item for item in (self.prepare(ref) for ref in self.refs if ref.id not in known))
         self.failures += [item if isinstance(item, Failure) else Failure.of(item.ref, "it changed") for item in lost]
-        refused = [i for i in range(len(table.pictures)) if i not in set(at)]
-        self.failures += [Failure.of(table.pictures[i].ref, table.reason(i)) for i in refused]
-        self._add_scores(table, at, settings)
+        refused = [i for i in range(len(stored.pictures)) if i not in set(at)]
+        self.failures += [Failure.of(stored.pictures[i].ref, stored.reason(i)) for i in refused]
+        self._add_scores(stored, at, settings)
         if rows:
             self._draw([row for _, row in sorted(rows, key=lambda one: one[0])])
         if self.spec.validity and at:
             self._judge(degraded)
 
-    def _add_scores(self, table: "_Table", at: Sequence[int], settings: Mapping[str, Any]) -> None:
-        self.done, self.left = len(at), bool(table.left)
-        self._scores = [row for method in table.methods for row in table.rows(method, at)]
-        self._costs = [table.cost(method, at, settings.get(method)) for method in table.methods if at]
-        self._refused = [entry for method in table.methods for entry in table.refused(method, at)]
+    def _add_scores(self, stored: "_Stored", at: Sequence[int], settings: Mapping[str, Any]) -> None:
+        self.done, self.left = len(at), bool(stored.left)
+        compared = stored.comparison(self.plan, at)
+        self._scores = tidy(compared)
+        self._costs = [_cost(row, settings.get(row.label)) for row in compared.rows if at]
+        self._refused += [
+            {"method": row.label, "metric": metric, "reason": reason.removeprefix(f"metric {metric}: "), "images": n}
+            for row in compared.rows
+            for metric, scores in row.scores.items()
+            for reason, n in Counter(filter(None, scores.refusals)).items()
+        ]
 
     def _draw(self, rows: Sequence[Any]) -> None:
         from fringe.plots import captions, comparison_grid
@@ -243,26 +250,33 @@ class ImageComparison(ImageRun[CompareSpec]):
         )
 
 
-class _Table:
-    """What is stored of a run of one model, by method, metric and position of the image."""
+def _cost(row: MethodResult, settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the maps of a method took, and the errors of those that failed."""
+    maps = sum(not fault for fault in row.faults)
+    failed = [error for error, fault in zip(row.errors, row.faults, strict=True) if fault == "failed"]
+    used = settings if maps and settings is not None else row.settings
+    return {
+        "label": row.label,
+        "title": row.label if row.control else setting_title(used),
+        "control": row.control,
+        "settings": used,
+        "images": len(row.faults),
+        "maps": maps,
+        "passes": {kind: getattr(row.passes, kind) for kind in ("forward", "jvp", "vjp")},
+        "seconds": round(row.seconds, 3),
+        "errors": [{"error": error, "images": n} for error, n in Counter(failed).items()],
+    }
 
-    def __init__(self, results: Results, finished: RunResult):
-        self.manifest = manifest = finished.resolved.manifest
-        (self.model,) = results.models
-        self.methods, self._metrics = results.methods(self.model), results.metrics
-        self.is_control = results.is_control
-        self._cells = {(m, k): results.cell(self.model, m, k) for m in self.methods for k in self._metrics}
-        self._status = {key: cell.status for key, cell in self._cells.items()}
-        self._notes = {key: cell.notes for key, cell in self._cells.items()}
+
+class _Stored:
+    """What is stored of a run of one model, as comparisons of images by their positions."""
+
+    def __init__(self, finished: RunResult):
+        self.store, self.results, manifest = finished.store, finished.results, finished.resolved.manifest
+        (self.model,) = self.results.models
         self.digests = [image["digest"] for image in manifest.images]
         self.pictures = [finished.resolved.pictures[digest] for digest in self.digests]
-        reports = finished.log.reports
-        self.left = {(one.task.method, image): why for one in reports for image, why in one.left.items()}
-        #: What is wrong with each map whatever the metric, and why the metric refused it.
-        self._wrong = {
-            key: [_wrong(one, error or "", key[1]) for one, (_, error) in zip(status, self._notes[key], strict=True)]
-            for key, status in self._status.items()
-        }
+        self.left = {(one.task.method, i): why for one in finished.log.reports for i, why in one.left.items()}
 
     def groups(self, shard: int, runner: TaskRunner) -> Iterator[list[tuple[list[int], EvaluationContext]]]:
         """Open the images as the tasks did: block by block, those of one size together, with their positions."""
@@ -273,94 +287,65 @@ class _Table:
 
     def is_scored(self, i: int) -> bool:
         """Whether all methods are done with an image, and it has a score."""
-        status = {column[i] for column in self._status.values()}
-        return "missing" not in status and "ok" in status
+        status = {int(cell.column("status")[i]) for cell in self.results.coverage()}
+        return MISSING not in status and OK in status
 
     def reason(self, i: int) -> str:
         """Why an image has no score, or the first reason of several."""
-        return self._why(self.methods[0], i)
+        return self._row(self.results.methods(self.model)[0], [i]).errors[0]
 
-    def _why(self, method: str, i: int) -> str:
-        key = method, self._metrics[0]
-        if self._status[key][i] == "missing":
-            return self.left.get((method, self.digests[i]), "it is left to the next run")
-        return self._notes[key][i][1] or self._status[key][i]
+    def comparison(self, plan: Plan, at: Sequence[int]) -> Comparison:
+        """All methods and controls on some images, without their maps."""
+        rows = tuple(self._row(method, list(at)) for method in self.results.methods(self.model))
+        images = tuple(self.results.manifest.images[i]["id"] for i in at)
+        return Comparison(images, torch.empty(len(at)), plan.metrics, rows, plan.seed)
 
-    def rows(self, method: str, at: Sequence[int]) -> list[dict[str, Any]]:
-        """What :func:`fringe.evaluation.tidy` makes of a comparison."""
-        rows = list[dict[str, Any]]()
-        for metric in self._metrics:
-            scores = self._cells[method, metric].scores.tolist()
-            for i in at:
-                fault, refusal = self._wrong[method, metric][i]
-                flags = [fault] if fault else [METRIC_REFUSED] if refusal else list(self._notes[method, metric][i][0])
-                names = {"method": method, "control": self.is_control(method), "metric": metric}
-                score = None if math.isnan(scores[i]) else scores[i]
-                rows.append({**names, "image": self.manifest.images[i]["id"], "score": score, "flags": flags})
-        return rows
-
-    def cost(self, method: str, at: Sequence[int], settings: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What the maps of a method took, and the errors of those that failed."""
-        key = method, self._metrics[0]
-        faults = {i: self._wrong[key][i][0] for i in at}
-        made = self._cells[key].maps[list(at)]
-        errors = Counter(self._why(method, i) for i in at if faults[i] == "failed")
-        passes = {kind: round(float(made[kind].sum())) for kind in ("forward", "jvp", "vjp")}
-        maps = sum(not fault for fault in faults.values())
-        asked = self.manifest.settings[self.model][method]["method"]
-        used = settings if maps and settings is not None else asked
-        return {
-            "label": method,
-            "title": method if self.is_control(method) else setting_title(used),
-            "control": self.is_control(method),
-            "settings": used,
-            "images": len(at),
-            "maps": maps,
-            "passes": passes,
-            "seconds": round(float(made["seconds"].sum()), 3),
-            "errors": [{"error": error, "images": n} for error, n in errors.items()],
-        }
-
-    def refused(self, method: str, at: Sequence[int]) -> list[dict[str, Any]]:
-        """Why metrics refused maps of a method, and how many."""
-        return [
-            {"method": method, "metric": metric, "reason": reason, "images": n}
-            for metric in self._metrics
-            for reason, n in Counter(filter(None, (self._wrong[method, metric][i][1] for i in at))).items()
-        ]
-
-    def comparison(self, at: Sequence[int], target: Tensor, store: Store, runner: TaskRunner) -> Comparison:
+    def with_maps(self, plan: Plan, at: Sequence[int], runner: TaskRunner) -> Comparison:
         """The methods and the control that is drawn on some images of one size, with their maps: those that the store
         lacks are made again."""
-        shown = [method for method in self.methods if method == DRAWN_CONTROL or not self.is_control(method)]
-        rows = tuple(self._result(method, at, store, runner) for method in shown)
-        return Comparison(tuple(self.manifest.images[i]["id"] for i in at), target, {}, rows, 0)
+        whole = self.comparison(plan, at)
+        shown = (row for row in whole.rows if row.label == DRAWN_CONTROL or not row.control)
+        return replace(whole, rows=tuple(replace(row, maps=self._maps(row, at, runner)) for row in shown))
 
-    def _result(self, method: str, at: Sequence[int], store: Store, runner: TaskRunner) -> MethodResult:
-        setting, digests = self.manifest.setting_key(self.model, method), [self.digests[i] for i in at]
-        faults = tuple(self._wrong[method, self._metrics[0]][i][0] for i in at)
-        maps = store.load_maps(setting, digests)
-        lacking = [one for one, fault in zip(digests, faults, strict=True) if fault != "failed" and one not in maps]
+    def _row(self, method: str, at: list[int]) -> MethodResult:
+        """What is stored of a method on some images."""
+        words, scores, results = self.results.arrays.words, dict[str, Scores](), self.results
+        cells = {metric: results.cell(self.model, method, metric) for metric in results.metrics}
+        faults, errors = [""] * len(at), [""] * len(at)
+        for metric, cell in cells.items():
+            refusals, flags, places = [""] * len(at), dict[str, list[bool]](), Counter[str]()
+            known = zip(cell.column("status")[at].tolist(), cell.column("note")[at].tolist(), strict=True)
+            for k, (status, note) in enumerate(known):
+                named, error = words[note]
+                for place, flag in enumerate(named):
+                    flags.setdefault(flag, [False] * len(at))[k] = True
+                    places[flag] = max(places[flag], place)
+                if status == MISSING:
+                    why = self.left.get((method, self.digests[at[k]]), "it is left to the next run")
+                    faults[k], errors[k] = "failed", why
+                elif error and error.startswith(f"metric {metric}: "):
+                    refusals[k] = error
+                elif status != OK:
+                    faults[k], errors[k] = STATUSES[status], error or STATUSES[status]
+            column = torch.from_numpy(cell.scores[at])
+            ordered = sorted(flags, key=places.__getitem__)  # as the metric has them
+            named = {flag: torch.tensor(flags[flag]) for flag in ordered}
+            scores[metric] = Scores(column, named, refusals=tuple(refusals) if any(refusals) else ())
+        made = next(iter(cells.values())).maps[at]
+        passes = PassCounts(*(round(float(made[kind].sum())) for kind in ("forward", "jvp", "vjp")))
+        settings = results.manifest.settings[self.model][method]["method"]
+        seconds, is_control = float(made["seconds"].sum()), results.is_control(method)
+        return MethodResult(method, is_control, settings, scores, tuple(faults), passes, seconds, tuple(errors))
+
+    def _maps(self, row: MethodResult, at: Sequence[int], runner: TaskRunner) -> Tensor | None:
+        setting, digests = self.results.manifest.setting_key(self.model, row.label), [self.digests[i] for i in at]
+        maps = self.store.load_maps(setting, digests)
+        lacking = [one for one, fault in zip(digests, row.faults, strict=True) if fault != "failed" and one not in maps]
         if lacking:
-            maps |= runner.perform(Task(self.model, method, setting, (), (), tuple(lacking))).maps
+            maps |= runner.perform(Task(self.model, row.label, setting, (), (), tuple(lacking))).maps
         known = [maps[digest].values for digest in digests if digest in maps]
         values = [maps[one].values if one in maps else torch.full_like(known[0], torch.nan) for one in digests if known]
-        scores = dict[str, Scores]()
-        for metric in self._metrics:
-            refusals = tuple(self._wrong[method, metric][i][1] for i in at)
-            column = torch.from_numpy(self._cells[method, metric].scores[list(at)])
-            scores[metric] = Scores(column, refusals=refusals if any(refusals) else ())
-        return MethodResult(
-            method, self.is_control(method), {}, scores, faults, maps=torch.stack(values) if values else None
-        )
-
-
-def _wrong(status: str, error: str, metric: str) -> tuple[str, str]:
-    """What is wrong with a map, and why a metric refused it; one of the two is empty."""
-    before = f"metric {metric}: "
-    if status == "failed" and error.startswith(before):
-        return "", error.removeprefix(before)
-    return {"ok": "", "missing": "failed"}.get(status, status), ""
+        return torch.stack(values) if values else None
 
 
 def scores_csv(rows: Sequence[Mapping[str, Any]]) -> str:

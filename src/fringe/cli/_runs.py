@@ -22,7 +22,6 @@ from fringe.bench.experiments import (
     Task,
     TaskReport,
     describe_run,
-    has_scores,
     planned_work_of,
     run_plan,
     run_record,
@@ -127,7 +126,7 @@ def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunR
 
             results.append(run_plan(plan, options.out, options, Callbacks(began, ended)))
         printers, result = {"info": options.print_text, "warning": warn, "error": print_error}, results[-1]
-        for level, text in describe_run(result, Store(options.out, create=False)):
+        for level, text in describe_run(result):
             printers[level](text)
         if result.log.failed or result.failed_before or result.set_aside:
             warn(f"'fringe status {options.out}' lists what has no score; --retry-failed computes it again")
@@ -135,7 +134,7 @@ def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunR
             break
     if any(result.stopped or result.log.left for result in results):
         return Exit.RESUMABLE, results
-    if results and not any(has_scores(result, Store(options.out, create=False)) for result in results):
+    if results and not any(result.has_scores for result in results):
         return Exit.NOTHING_DONE, results
     return Exit.SOME_FAILED if any(result.partial for result in results) else Exit.DONE, results
 

@@ -30,7 +30,6 @@ from fringe.bench.experiments._run import (
     Session,
     describe_failures,
     describe_run,
-    has_scores,
     make_executor,
     open_session,
     read_status,

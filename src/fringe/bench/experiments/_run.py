@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, Literal, Self
@@ -130,6 +131,7 @@ class RunResult:
 
     resolved: Resolved
     log: RunLog
+    store: Store
     cause: BaseException | None = None
     set_aside: tuple[Mapping[str, Any], ...] = field(default=())
     failed_before: int = 0
@@ -138,6 +140,17 @@ class RunResult:
     def stopped(self) -> str | None:
         """``cause`` in words."""
         return None if self.cause is None else str(self.cause)
+
+    @cached_property
+    def results(self) -> Results:
+        """The scores of the plan, as they are stored."""
+        return Results(self.resolved.manifest, self.store)
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether any score of the plan was computed, now or before."""
+        images = bool(self.resolved.manifest.images)
+        return images and (not self.partial or any(cell.scored for cell in self.results.coverage()))
 
     @property
     def partial(self) -> bool:
@@ -188,7 +201,7 @@ def run_experiment(
         finished = run_plan(plan, root, how, callbacks)
     if finished.cause is not None:
         raise finished.cause
-    return Results(finished.resolved.manifest, Store(root, create=False))
+    return finished.results
 
 
 @contextlib.contextmanager
@@ -290,7 +303,7 @@ def run_plan(
         except (Interrupted, TransientError) as error:
             logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
             cause = error
-    return RunResult(resolved, log, cause, quarantined, failed_before)
+    return RunResult(resolved, log, store, cause, quarantined, failed_before)
 
 
 def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
@@ -385,17 +398,9 @@ def run_record(result: RunResult) -> dict[str, Any]:
     }
 
 
-def has_scores(result: RunResult, store: Store) -> bool:
-    """Whether any score of the plan of a run was computed, now or before."""
-    manifest = result.resolved.manifest
-    if not result.partial or not manifest.images:
-        return bool(manifest.images)
-    return any(cell.scored for cell in Results(manifest, store).coverage())
-
-
-def describe_run(result: RunResult, store: Store) -> list[tuple[Level, str]]:
+def describe_run(result: RunResult) -> list[tuple[Level, str]]:
     """Describe how a run of a plan ended, in lines with their levels; at most ``SHOWN`` lines of one kind."""
-    manifest, reports = result.resolved.manifest, result.log.reports
+    manifest, reports, store = result.resolved.manifest, result.log.reports, result.store
     lines: list[tuple[Level, str]] = [("error", f"not read: {reason}") for reason in manifest.missing[:SHOWN]]
     for model, gate in [(label, gate) for label in manifest.settings for gate in manifest.gates(label)]:
         text = gate["text"] if gate["holds"] else f"gate failed, its scores are not to be read ({gate['text']})"
@@ -405,13 +410,13 @@ def describe_run(result: RunResult, store: Store) -> list[tuple[Level, str]]:
     computed = sum(len(report.task.images) - len(report.left) - report.failed for report in done) - reused
     stored = f", {reused} stored maps scored" if reused else ""
     lines.append(("info", f"{manifest.name}: {len(manifest.images)} images; {computed} maps made now{stored}"))
-    results = Results(manifest, store)
     if result.log.failed or result.failed_before or result.set_aside:
         crashed = {report.task.key for report in reports if report.state == "crashed"}
         crashes = [record for key, record in store.records(CRASH).items() if key in crashed]
-        failures = results.failures().to_dicts()
+        failures = result.results.failures().to_dicts()
         lines.extend(("error", line) for line in describe_failures(failures, [*result.set_aside, *crashes], SHOWN))
-    lines.extend(("warning", f"results of several versions are mixed: {line}") for line in mixed(results.versions))
+    versions = mixed(result.results.versions)
+    lines.extend(("warning", f"results of several versions are mixed: {line}") for line in versions)
     for task in result.left[:SHOWN]:
         text = f"left: {task['method']} on {task['model']}, {task['images']} images: {task['reason']}"
         lines.append(("error", text))

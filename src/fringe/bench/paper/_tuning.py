@@ -11,7 +11,6 @@ from fringe.bench.experiments import (
     TRIAL,
     Interrupted,
     Plan,
-    Results,
     RunOptions,
     Session,
     open_session,
@@ -111,14 +110,13 @@ def _score(plan: Plan, method: Attributor, session: Session, options: RunOptions
     """The trial's scores by metric, (n,) each. Raises FringeError where an image has none: a mean over others would
     compare settings on different images."""
     model = replace(plan.models[0], methods={TRIAL: method})
-    trial, store = replace(plan, models=(model,)), session.store
-    result = run_plan(trial, store.root, options.model_copy(update={"amend": True}), session=session)
+    trial = replace(plan, models=(model,))
+    result = run_plan(trial, session.store.root, options.model_copy(update={"amend": True}), session=session)
     if result.stopped:
         raise Interrupted(result.stopped)
     if result.left:
         raise TransientError(f"{result.left[0]['images']} images have no score yet ({result.left[0]['reason']})")
-    results = Results(result.resolved.manifest, store)
-    cells = {name: results.cell(model.label, TRIAL, name) for name in OBJECTIVE}
+    cells = {name: result.results.cell(model.label, TRIAL, name) for name in OBJECTIVE}
     worst = max(cells.values(), key=lambda cell: cell.failed + cell.missing)
     if worst.failed + worst.missing:
         _, reason = next(iter(worst.reasons()), (0, "they are not computed"))
