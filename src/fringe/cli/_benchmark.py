@@ -85,24 +85,29 @@ def report(given: dict[str, Any], how: dict[str, Any], run: RunFolder) -> None:
     Exit codes: 0 written, 1 a file cannot be written, 2 wrong usage, 130 interrupted.
     """
     with exit_on_error("bench"):
-        from fringe.bench.experiments import ExperimentSpec, Manifest, ModelSource
-        from fringe.bench.report import EXAMPLES, recorded_methods, write_reports
+        from fringe.bench.experiments import ExperimentSpec, ModelSource, Store, manifests, read_results
+        from fringe.bench.report import EXAMPLES, ReportSpec, label_models, recorded_methods, write_report
         from fringe.cli._runs import ReportModels
         from fringe.evaluation import planned_work
 
         options = ReportModels(**how)
+        what: dict[str, Any] = {"device": "auto", **given}
+        ReportSpec(**what)  # a wrong value is refused before the run is read
+        store, only, out = Store(run, create=False), what.pop("plan", None), options.out
+        plans = manifests(store) if only is None else {only: read_results(store, only).manifest}
+        if not plans:
+            raise InputError(f"{str(store.root)!r} holds no plan yet", argument="run")
         specs = ExperimentSpec(model=options.model).model if options.model else {}
         as_given = options.preprocessing, options.trust_code, None, options.model_output
-
-        def consent(plans: Mapping[str, Manifest], models: Mapping[str, ModelSource]) -> None:
-            pairs = [(plan, model) for plan in plans.values() for model in models if model in plan.settings]
-            work = [one for pair in pairs for one in planned_work(recorded_methods(*pair), {}, 3 * EXAMPLES)]
-            require_consent(work if given.get("grid", True) else [], yes=options.yes, quiet=False)
-
-        models = {label: ModelSource(spec, *as_given) for label, spec in specs.items()}
-        what = {"device": "auto", **given}
-        for written in write_reports(run, options.out, models=models, consent=consent, **what):
-            say(f"report: {written.page}")
+        labels = list(dict.fromkeys(label for one in plans.values() for label in one.settings))
+        models = label_models({label: ModelSource(spec, *as_given) for label, spec in specs.items()}, labels)
+        made_by = {name: {m: source for m, source in models.items() if m in plans[name].settings} for name in plans}
+        pairs = [(plans[name], model) for name, of_plan in made_by.items() for model in of_plan]
+        work = [one for pair in pairs for one in planned_work(recorded_methods(*pair), {}, 3 * EXAMPLES)]
+        require_consent(work if given.get("grid", True) else [], yes=options.yes, quiet=False)
+        for name, of_plan in made_by.items():
+            folder = out / name if out is not None and len(plans) > 1 else out
+            say(f"report: {write_report(store, folder, plan=name, models=of_plan, **what).page}")
 
 
 CARD = "fringe.cli._runs:CardOptions"

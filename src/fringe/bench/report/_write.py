@@ -16,7 +16,7 @@ from pydantic import Field, PositiveInt
 from fringe._files import require_inside, require_local, write_files
 from fringe._tables import Table
 from fringe._text import FORMULA, to_csv
-from fringe.bench.experiments import Manifest, ModelSource, Resolved, Results, Store, manifests, read_results
+from fringe.bench.experiments import ModelSource, Resolved, Results, Store, read_results
 from fringe.bench.report._build import MetricVerdicts, build_report, read_verdicts
 from fringe.bench.report._maps import MapSource, load_experiment
 from fringe.bench.report._render import Section, html_page, latex_document, markdown_report
@@ -71,7 +71,7 @@ def report_folder(run: Path, plan: str) -> Path:
     return folder
 
 
-def _label_models(models: Mapping[str, ModelSource], labels: Sequence[str]) -> dict[str, ModelSource]:
+def label_models(models: Mapping[str, ModelSource], labels: Sequence[str]) -> dict[str, ModelSource]:
     """Name models, which are given by label or by spec, by the ``labels`` of a run: one that goes by its own spec is
     the only one of the run. Raises InputError for a label that the run does not have, and for a spec if it has several
     models."""
@@ -160,35 +160,6 @@ def write_report(
     return ReportFiles((*others[: len(texts)], *scores, *others[len(texts) :]), printed)
 
 
-def write_reports(
-    run: Store | str | Path,
-    out: Path | None = None,
-    *,
-    plan: str | None = None,
-    models: Mapping[str, ModelSource] | None = None,
-    consent: Callable[[Mapping[str, Manifest], Mapping[str, ModelSource]], None] = lambda plans, models: None,
-    **options: Any,
-) -> Iterator[ReportFiles]:
-    """Write the report of each plan of a run, or of one ``plan``, and yield its files; with several plans, each has a
-    folder in ``out``. Further ``options`` are those of :func:`write_report`, and it raises InputError as that does.
-
-    ``models`` compute maps; they are given by label, or by spec in a run of one model. ``consent`` is called before the
-    first report with the plans, and the models by label.
-    """
-    ReportSpec(plan=plan, **options)  # a wrong value is refused before the run is read
-    store = run if isinstance(run, Store) else Store(run, create=False)
-    chosen = manifests(store) if plan is None else {plan: read_results(store, plan).manifest}
-    if not chosen:
-        raise InputError(f"{str(store.root)!r} holds no plan yet", argument="run")
-    labels = list(dict.fromkeys(label for one in chosen.values() for label in one.settings))
-    named = _label_models(models or {}, labels)
-    consent(chosen, named)
-    for name, one in chosen.items():
-        folder = out / name if out is not None and len(chosen) > 1 else out
-        known = {label: source for label, source in named.items() if label in one.settings}
-        yield write_report(store, folder, plan=name, models=known, **options)
-
-
 def scores_csv(results: Results) -> Iterator[str]:
     """Yield every score that the plan requires, in its order, method by method: all of it may be longer than the
     memory. ``status`` is ``missing`` if an image was not computed; an empty ``score`` beside ``ok`` means that the
@@ -251,7 +222,7 @@ def _opener(
     results: Results, resolve: Callable[[], Resolved] | None, models: Mapping[str, ModelSource]
 ) -> Callable[[str], Resolved | None]:
     """Return a function from a model to a plan that can compute its maps; None if the caller gave neither."""
-    models = _label_models(models, results.models)
+    models = label_models(models, results.models)
     if resolve is None:  # opened now, so that an error in a named model is raised
         return {label: load_experiment(results.manifest, label, source) for label, source in models.items()}.get
     once = cache(resolve)
