@@ -104,8 +104,9 @@ class Cell:
 
     def reasons(self) -> list[tuple[int, str]]:
         """The positions of the images that were computed and have no score, each with the reason."""
-        known = zip(self.column("status").tolist(), self.notes, strict=True)
-        return [(i, error or STATUSES[status]) for i, (status, (_, error)) in enumerate(known) if status > OK]
+        status, notes, words = self.column("status"), self.column("note"), self._results.arrays.words
+        at = np.flatnonzero(status > OK).tolist()
+        return [(i, words[notes[i]][1] or STATUSES[status[i]]) for i in at]
 
     def flags(self) -> dict[str, int]:
         """Count how often each flag of the metric is set, the first that is met first."""
@@ -131,18 +132,14 @@ class Results:
 
     def __init__(self, manifest: Manifest, source: Store | None, tasks: Sequence[StoredTask] | None = None):
         self.manifest, self._source, self._tasks = manifest, source, tasks
-        self._last: tuple[tuple[str, str], pl.DataFrame] | None = None
-
-    def _read(self) -> Sequence[StoredTask]:
-        """The tasks, read once."""
-        if self._tasks is None:
-            self._tasks = () if self._source is None else self._source.tasks()
-        return self._tasks
 
     @cached_property
     def arrays(self) -> ScoreArrays:
         """All scores, without details."""
-        return ScoreArrays(self.manifest, self._read())
+        tasks = self._tasks
+        if tasks is None:
+            tasks = () if self._source is None else self._source.tasks()
+        return ScoreArrays(self.manifest, tasks)
 
     @cached_property
     def _positions(self) -> Mapping[str, NDArray[np.int64]]:
@@ -171,7 +168,7 @@ class Results:
         return pl.concat([self.method_frame(model, method) for model in self.models for method in self.methods(model)])
 
     def method_frame(self, model: str, method: str) -> "pl.DataFrame":
-        """The rows of one method. Only a few methods are in memory at a time, unless they are small.
+        """The rows of one method, made anew with each call: of a large run they take much memory.
 
         Args:
             model: Label of the model.
@@ -180,11 +177,6 @@ class Results:
         Returns:
             This part of :attr:`frame`.
         """
-        if self._last is None or self._last[0] != (model, method):
-            self._last = (model, method), self._frame(model, method)
-        return self._last[1]
-
-    def _frame(self, model: str, method: str) -> "pl.DataFrame":
         import polars as pl
 
         manifest, metrics, word = self.manifest, self.manifest.metrics, pl.Categorical
@@ -305,8 +297,11 @@ class Results:
     def versions(self) -> Mapping[str, Mapping[str, int]]:
         """By library, how many tasks of the plan each of its versions computed, or made the stored maps of."""
         made, result = Counter[frozenset[tuple[str, str]]](), dict[str, Counter[str]]()
-        for shared in (task.shared for task in self.arrays.tasks if "versions" in task.shared):
-            made[frozenset(pair for one in (shared["versions"], *shared["map_versions"]) for pair in one.items())] += 1
+        named = Counter(id(task.shared) for task in self.arrays.tasks)  # many tasks share one
+        for shared in {id(task.shared): task.shared for task in self.arrays.tasks}.values():
+            if "versions" in shared:
+                each = (shared["versions"], *shared["map_versions"])
+                made[frozenset(pair for one in each for pair in one.items())] += named[id(shared)]
         for pairs, count in made.items():
             for name, version in sorted(pairs):
                 result.setdefault(name, Counter())[version] += count

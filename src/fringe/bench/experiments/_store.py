@@ -160,7 +160,7 @@ class Store(AbstractContextManager["Store"]):
 
     def _forget(self, seen: dict[str, _Seen]) -> None:
         self._seen, self._facts, self._newest = seen, dict[str, Any](), 0
-        self._tasks, self._since = dict[str, list[StoredTask]](), dict[str, int]()
+        self._tasks, self._since, self._failed = dict[str, list[StoredTask]](), list[StoredTask](), dict[str, int]()
         self._records = dict[tuple[str, str], tuple[tuple[int, str, int], Any]]()
         self._maps = dict[str, list[tuple[str, str, tuple[str, int]]]]()
 
@@ -296,7 +296,7 @@ class Store(AbstractContextManager["Store"]):
                 self._records[kind, named], self._newest = (order, data), max(self._newest, created)
         for number, task in reader.tasks(seen.last.get("task", 0)):
             seen.last["task"] = number
-            self._since[task.key] = task.failed_images
+            self._since.append(task)
             if not self._is_worker:
                 self._tasks.setdefault(name, []).append(task)
         for number, setting, image, status in reader.maps(seen.last.get("map", 0)):
@@ -306,7 +306,7 @@ class Store(AbstractContextManager["Store"]):
     def tasks(self) -> list[StoredTask]:
         """The tasks that are intact and not recalled, those of the oldest file first, without their details."""
         self.refresh()
-        self._since.clear()
+        self._since, self._failed = [], {}
         every = (task for name in sorted(self._tasks) for task in self._tasks[name])
         return [task for task in every if not self._is_void(task.setting, *task.row[:2])]
 
@@ -440,4 +440,6 @@ class Store(AbstractContextManager["Store"]):
             content = self.files.read(f"done/{key}")
             return None if content is None else int(content)
         self.refresh()
-        return self._since.get(key)
+        self._failed |= {task.key: task.failed_images for task in self._since}
+        self._since = []
+        return self._failed.get(key)

@@ -114,16 +114,20 @@ class ScoreArrays:
 
     def _add(self, task: StoredTask, s: int, source: Any, target: Any) -> None:
         status, before = task.status[source], self.status[s][target]
-        rows = np.broadcast_to(np.arange(len(task.images), dtype=np.int32) + self._first[-1], task.status.shape)
-        values = [(self.score, task.scores[source]), (self.status, status), (self.map, rows[source])]
-        if task.notes["scores"] or before.any():
+        rows = np.arange(self._first[-1], self._first[-1] + len(task.images), dtype=np.int32)[source[1]]
+        values: list[tuple[NDArray[Any], Any]]
+        values = [(self.score, task.scores[source]), (self.status, status), (self.map, rows)]
+        is_first = not before.any()
+        if task.notes["scores"] or not is_first:
             notes = np.zeros(task.status.size, np.int32)
             for flags, error, positions in task.notes["scores"]:
                 notes[positions] = self.notes.setdefault((tuple(flags), error), len(self.notes))
             values.append((self.note, notes.reshape(task.status.shape)[source]))
-        is_better = (status != MISSING) & ((status == OK) | (before != OK))
+        if not (is_first and status.all()):
+            is_better = (status != MISSING) & ((status == OK) | (before != OK))
+            values = [(array, np.where(is_better, value, array[s][target])) for array, value in values]
         for array, value in values:
-            array[s][target] = value if is_better.all() else np.where(is_better, value, array[s][target])
+            array[s][target] = value
         self.tasks.append(task)
         self._first.append(self._first[-1] + len(task.images))
 

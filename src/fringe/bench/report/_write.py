@@ -144,7 +144,6 @@ def write_report(
     folder = out or report_folder(store.root, results.manifest.name)
     within = Path(os.path.abspath(folder)).is_relative_to(os.path.abspath(store.root))
     require_inside(folder, store.root if within else folder)
-    # first, as each method is read once for its rows here and for its costs there
     scores = write_files(folder, {"scores.csv": (text.encode() for text in scores_csv(results))})
     more = [] if chapter is None else [chapter(results)]
     report = build_report(store, results, tables, maps, verdicts, commands, more)
