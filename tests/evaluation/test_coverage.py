@@ -10,9 +10,9 @@ from fringe.evaluation._resampling import sign_flip_ps
 from fringe.evaluation._statistics import holm, paired
 
 pytestmark = pytest.mark.thorough
-SETS, IMAGES = 400, 60
+SETS, IMAGES = 250, 60
 BOUND = 3 * math.sqrt(0.05 * 0.95 / SETS)
-"""Three standard deviations of a share that is 5 % in truth: 0.033."""
+"""Three standard deviations of a share that is 5 % in truth: 0.041."""
 
 
 def draws(kind, seed=0):
@@ -34,9 +34,8 @@ def test_the_interval_holds_the_truth_in_19_of_20_sets(kind, summary):
     assert covered == pytest.approx(0.95, abs=BOUND)
 
 
-@pytest.mark.parametrize("kind", ["normal", "skewed"])
-def test_a_paired_interval_holds_the_true_difference_whatever_the_images_share(kind):
-    sets, truth = draws(kind, seed=1)
+def test_a_paired_interval_holds_the_true_difference_whatever_the_images_share():
+    sets, truth = draws("skewed", seed=1)
     images = np.random.default_rng(2).normal(0.0, 50.0, sets.shape)
     found = [paired(theirs + sets[i], theirs, seed=i) for i, theirs in enumerate(images)]
     assert share(found, truth["mean"]) == pytest.approx(0.95, abs=BOUND)
