@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from browser import browser, visit  # noqa: F401 - fixtures
+from small_figures import small_figures, small_figures_of_module  # noqa: F401 - fixtures
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("FRINGE_SHARED", REPOSITORY.parent / "shared"))

@@ -22,6 +22,8 @@ from fringe.evaluation import CONTROLS, compare, estimate, validate_metrics
 from fringe.metrics import Sparseness
 from fringe.models import load_model
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 DIGITS = ("--model", "embedded:digits")
 QUICK = ("--set", "fringe.tau=0.1", "--set", "fringe.cg_iterations=2", "--set", "ig.steps=10")
 
@@ -53,7 +55,8 @@ def grey(path, size=(8, 8), seed=0):
     return path
 
 
-def test_a_run_writes_what_the_library_computes(tmp_path):
+def test_a_run_writes_what_the_library_computes(tmp_path, small_figures):
+    small_figures.undo()
     metrics = ["mas_insertion", "mas_deletion", "infidelity"]
     out = tmp_path / "out"
     result = quick(out, "embedded:digits:3:6", *QUICK, "--json", "--seed", "4", metrics=",".join(metrics))

@@ -19,6 +19,8 @@ from fringe._files import StoreFull
 from fringe.bench.experiments import Store
 from fringe.cli import app
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 PREPARED = ("--model", "embedded:digits", "--preprocessing", "channels=1,mean=0.3,std=0.35")
 IG = {
     "explain": ("--method", "ig", "--set", "steps=4"),

@@ -22,6 +22,8 @@ from fringe.explanations import ExplanationRun
 from fringe.explanations._folder import ResultFolder
 from fringe.models import load_model
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 QUICK = ("--set", "tau=0.1", "--set", "cg_iterations=2")
 DIGITS = ("--model", "embedded:digits")
 FILES = {
@@ -48,7 +50,8 @@ def grey(path: Path, size=(8, 8), value=None):
     return path
 
 
-def test_a_run_writes_what_the_library_computes(tmp_path):
+def test_a_run_writes_what_the_library_computes(tmp_path, small_figures):
+    small_figures.undo()
     result = run("embedded:digits:3:5", "--out", tmp_path / "out", *QUICK, "--json")
     assert result.exit_code == 0
     printed = json.loads(result.stdout)

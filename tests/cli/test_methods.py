@@ -12,6 +12,8 @@ from fringe.cli import app
 from fringe.explanations import ExplainSpec
 from fringe.explanations._base import configured_method
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 INSTALLED = {
     name: kind
     for name, kind in METHODS.items()

@@ -24,6 +24,8 @@ from fringe.explanations import ExplainSpec, Explanation, Failure, _explain, exp
 from fringe.explanations._folder import MAP, ResultFolder
 from fringe.inputs import choose_references, find_images
 
+pytestmark = pytest.mark.usefixtures("small_figures_of_module")
+
 IG = {"method": "ig", "set": ("steps=4",), "figures": False}
 DIGITS, DIGITS_TWO = ["embedded:digits:0:3"], ["embedded:digits:0:2"]
 

@@ -168,9 +168,7 @@ FIGURES = {
 
 
 #: Sizes and numbers of pictures that are drawn in another one, too.
-FURTHER = (
-    *(" of a wide", " of wide", ", tall", "large numbers", "power of ten", " of one"),
-)
+FURTHER = (*(" of a wide", " of wide", ", tall", "large numbers", "power of ten", " of one"),)
 
 
 @pytest.mark.parametrize(
