@@ -226,7 +226,7 @@ class TestArguments:
         method = SEQUENCES[name]
         expected = torch.cat([explained(method, slice(i, i + 1)).values for i in range(0, TEXTS, 3)])
         some_predict_near_nothing = name in ("agi", "fringe_b")
-        assert (expected.flatten(1).norm(dim=1) > 0).sum() > 0.8 * len(expected) or some_predict_near_nothing
+        assert (expected.flatten(1).norm(dim=1) > 0).sum() >= len(expected) - 1 or some_predict_near_nothing
         for batch_size in (5, "auto"):
             close(explained(method, batch_size=batch_size).values[::3], expected)
 

@@ -89,7 +89,7 @@ def test_every_step_in_float32(name, tolerance, monkeypatch):
     correct programs part at the first flip (docs/solver.md).
     """
     model, x = real("cifar_resnet20", 2, torch.float32)
-    method, steps = paper(name), []
+    method, steps = paper(name, tau=1e-2), []
     original = StepSolver.direction
 
     def spy(self, jacobian, log_p, waypoint, points, previous, **options):
