@@ -112,7 +112,7 @@ def test_every_step_in_float32(name, tolerance, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        ("mobilenet_v1_025", 1),
+        ("mobilenet_v1_025", 3),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in (("cifar_resnet20", 6), ("cifar_resnet56", 2))),
     ],
 )
