@@ -1,13 +1,14 @@
-"""Fixtures that put figures of a square inch in place of those of results, comparisons and reports.
+"""A fixture that puts figures of a square inch in place of those of results, comparisons and reports.
 
-A drawn image takes a second of processor time, a report some. How figures look is asked in tests/plots, and that
-commands write them in tests/cli; a test here that asks for one itself calls ``undo`` first.
+A drawn image takes a second of processor time, a report some. How figures look is asked in tests/plots; a test that
+asks whether a command draws them calls ``undo`` first.
 """
 
 import pytest
 
 
-def _replace(patch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small_figures():
     from fringe import plots
     from fringe.attribution import Attribution
     from fringe.bench.cards import _card
@@ -15,29 +16,10 @@ def _replace(patch: pytest.MonkeyPatch) -> None:
     from fringe.explanations import _pictures
     from fringe.plots._style import new_figure
 
-    def small(*_, **__):
-        return new_figure(1, 1)
-
-    patch.setattr(Attribution, "plot", small)
-    patch.setattr(_pictures, "signed_map", small)
-    for name in ("comparison_grid", "contact_sheet"):  # imported where they are called
-        patch.setattr(plots, name, small)
-    for name in ("plot_agreement", "plot_curves", "plot_forest"):
-        patch.setattr(_build, name, small)
-    patch.setattr(_card, "plot_forest", small)
-
-
-@pytest.fixture
-def small_figures():
-    """For one test."""
+    patches = [(Attribution, "plot"), (_pictures, "signed_map"), (_card, "plot_forest")]
+    patches += [(plots, name) for name in ("comparison_grid", "contact_sheet")]  # imported where they are called
+    patches += [(_build, name) for name in ("plot_agreement", "plot_curves", "plot_forest")]
     with pytest.MonkeyPatch.context() as patch:
-        _replace(patch)
-        yield patch
-
-
-@pytest.fixture(scope="module")
-def small_figures_of_module():
-    """For all tests and fixtures of a module."""
-    with pytest.MonkeyPatch.context() as patch:
-        _replace(patch)
+        for place, name in patches:
+            patch.setattr(place, name, lambda *_, **__: new_figure(1, 1))
         yield patch

@@ -22,7 +22,7 @@ from fringe.bench import experiments
 from fringe.metrics import METRICS, EvaluatedMaps, Metric, Scores
 from fringe.models import Preprocessing, load_model
 
-pytestmark = pytest.mark.usefixtures("small_figures_of_module")
+pytestmark = pytest.mark.usefixtures("small_figures")
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -19,7 +19,7 @@ from fringe.bench.experiments import Store
 from fringe.bench.experiments._database import seal
 from fringe.cli import app
 
-pytestmark = pytest.mark.usefixtures("small_figures_of_module")
+pytestmark = pytest.mark.usefixtures("small_figures")
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
 STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")

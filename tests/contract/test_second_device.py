@@ -134,6 +134,18 @@ def test_every_method_makes_the_same_maps_there(place, name, method):
             np.testing.assert_allclose(found.diagnostics[label].tolist(), column.tolist(), rtol=1e-14)  # the last bit
 
 
+def more_of(made, **options):
+    """What three further steps read back from the device and send there: every read-back makes the host wait for it."""
+    seen = []
+    for steps in (4, 7):
+        method = made(steps)
+        with second_device(), Transfers() as transfers:
+            found = fringe.attribute(there(**options), X.to(ELSEWHERE), method=method)
+        assert method.name != "fringe" or found.diagnostics["steps"].tolist() == [steps] * len(X)
+        seen.append(transfers)
+    return seen[1].back - seen[0].back, seen[1].sent - seen[0].sent
+
+
 @pytest.mark.parametrize(
     ("changes", "back"),
     [
@@ -145,32 +157,18 @@ def test_every_method_makes_the_same_maps_there(place, name, method):
     ids=["default", "trapezoid", "measured", "arrival"],
 )
 def test_a_step_reads_little_back_and_sends_none(changes, back):
-    """By the difference of a longer and a shorter path; every read-back makes the host wait for the device. The default
-    reads whether a segment is to be halved (here none is) with where a path stands."""
+    """The default reads whether a segment is to be halved (here none is) with where a path stands."""
 
-    def transfers(steps):
-        method = FRInGe(**({"max_steps": steps} if "until" in changes else {}), steps=steps, **changes)
-        with second_device(), Transfers() as seen:
-            found = fringe.attribute(there(), X.to(ELSEWHERE), method=method)
-        assert found.diagnostics["steps"].tolist() == [steps] * len(X)
-        return seen
+    def made(steps):
+        return FRInGe(**({"max_steps": steps} if "until" in changes else {}), steps=steps, **changes)
 
-    short, long = transfers(4), transfers(7)
-    assert (long.back - short.back, long.sent - short.sent) == (3 * back, 0)
+    assert more_of(made) == (3 * back, 0)
 
 
 @pytest.mark.parametrize(("method", "back"), [(fringe.IntegratedGradients, 1), (fringe.GuidedIG, 4)])
 def test_other_paths_read_little_back_too(method, back):
     """Three images a pass: a pass of IG asks which images it holds, a step of Guided IG which paths go on."""
-
-    def transfers(steps):
-        with second_device(), Transfers() as seen:
-            classifier = fringe.Classifier(there().model, batch_size=3)
-            fringe.attribute(classifier, X.to(ELSEWHERE), method=method(steps=steps))
-        return seen
-
-    short, long = transfers(4), transfers(7)
-    assert (long.back - short.back, long.sent - short.sent) == (3 * back, 0)
+    assert more_of(lambda steps: method(steps=steps), batch_size=3) == (3 * back, 0)
 
 
 @pytest.mark.parametrize(("name", "method"), ROWS, ids=LABELS)

@@ -24,7 +24,7 @@ from fringe.explanations import ExplainSpec, Explanation, Failure, _explain, exp
 from fringe.explanations._folder import MAP, ResultFolder
 from fringe.inputs import choose_references, find_images
 
-pytestmark = pytest.mark.usefixtures("small_figures_of_module")
+pytestmark = pytest.mark.usefixtures("small_figures")
 
 IG = {"method": "ig", "set": ("steps=4",), "figures": False}
 DIGITS, DIGITS_TWO = ["embedded:digits:0:3"], ["embedded:digits:0:2"]
@@ -136,6 +136,7 @@ def test_a_killed_run_continues_and_equals_one_that_was_not_killed(tmp_path):
 )
 def test_other_settings_are_refused_with_the_difference_and_replaced_on_request(tmp_path, change, difference):
     explain(tmp_path)
+    (tmp_path / "digits-0001" / "stale.png").touch()
     before = stored(tmp_path)
     with pytest.raises(InputError) as caught:
         explain(tmp_path, **change)
@@ -144,6 +145,7 @@ def test_other_settings_are_refused_with_the_difference_and_replaced_on_request(
     assert stored(tmp_path) == before
     assert reused(explain(tmp_path, **change, overwrite=True)) == [False] * 3
     assert reused(explain(tmp_path, **change)) == [True] * 3
+    assert not (tmp_path / "digits-0001" / "stale.png").exists()
 
 
 def test_another_model_is_refused_also_where_only_its_code_changed(tmp_path):

@@ -16,7 +16,7 @@ from fringe.explanations._pictures import contact_cell
 from fringe.models import load_model
 from fringe.page import decode_maps
 
-pytestmark = pytest.mark.usefixtures("small_figures_of_module")
+pytestmark = pytest.mark.usefixtures("small_figures")
 
 QUICK = ("tau=0.05", "steps=8")
 IG = {"method": "ig", "set": ("steps=4",)}

@@ -149,6 +149,7 @@ FIGURES = {
     "one class": lambda: classes(1, title=TITLE),
     "sheet": lambda: sheet(4, verdict="not_converged", title=TITLE),
     "sheet of one": lambda: sheet(1, WIDE, title="a title " * 30),
+    "grid of twelve methods": lambda: grid(2, 12, title=TITLE),
     "grid of long names": lambda: grid(2, 3, names=[CLASS] * 3, scores=("MI .12345", "MD 1.235e+05"), title=TITLE),
     "grid of wide images": lambda: grid(2, 3, WIDE, title=TITLE),
     "bars": lambda: feature_bars([CLASS] * 51, LONG_ROW, inputs=1e4 * LONG_ROW, title=TITLE, label=CLASS),
@@ -271,11 +272,6 @@ def test_what_cannot_be_drawn_is_refused(name):
     draw, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
         draw()
-
-
-@pytest.mark.thorough
-def test_a_grid_of_twelve_methods_can_be_read():
-    assert_legible(grid(6, 12, title=TITLE))
 
 
 def figure_of(layout=None, size=(16, 8)):

@@ -17,7 +17,7 @@ from fringe.evaluation import estimate, paired
 from fringe.metrics import get_metric
 from fringe.testing import CheckResult
 
-pytestmark = pytest.mark.usefixtures("small_figures_of_module")
+pytestmark = pytest.mark.usefixtures("small_figures")
 
 EVIL = "<script>alert(1)</script>|*"
 SCORES = (0.9, 0.8, float("nan"), 0.85)

@@ -30,7 +30,7 @@ from fringe.errors import FringeError, InputError
 from fringe.metrics import Insertion, Sparseness
 from fringe.models import Answers
 
-pytestmark = pytest.mark.usefixtures("small_figures_of_module")
+pytestmark = pytest.mark.usefixtures("small_figures")
 
 NET = """
 import torch

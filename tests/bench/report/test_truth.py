@@ -14,7 +14,7 @@ from fringe.bench.experiments import ExperimentSpec, read_results, run_experimen
 from fringe.bench.report import build_table, write_report
 from fringe.bench.report._table import legend
 
-pytestmark = pytest.mark.usefixtures("small_figures_of_module")
+pytestmark = pytest.mark.usefixtures("small_figures")
 
 
 @pytest.fixture(scope="module")
