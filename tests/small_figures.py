@@ -16,7 +16,7 @@ def small_figures():
     from fringe.explanations import _pictures
     from fringe.plots._style import new_figure
 
-    patches = [(Attribution, "plot"), (_pictures, "signed_map"), (_card, "plot_forest")]
+    patches: list[tuple[object, str]] = [(Attribution, "plot"), (_pictures, "signed_map"), (_card, "plot_forest")]
     patches += [(plots, name) for name in ("comparison_grid", "contact_sheet")]  # imported where they are called
     patches += [(_build, name) for name in ("plot_agreement", "plot_curves", "plot_forest")]
     with pytest.MonkeyPatch.context() as patch:
