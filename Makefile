@@ -35,7 +35,7 @@ test: $(STAMP)
 
 # What `make test` leaves out: runs killed at every step, clusters, browsers, real networks, statistics by simulation.
 thorough: $(STAMP)
-	$(BIN)/python -m pytest -m "thorough and not slow" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "thorough and not slow" -n 2 --dist loadgroup
 
 # The browser of the tests of pages and of the app. Debian's, because it works without a download of its own.
 browser:

@@ -9,9 +9,17 @@ import pytest
 import torch
 
 from browser import browser, visit  # noqa: F401 - fixtures
+from small_figures import small_figures  # noqa: F401 - a fixture
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("FRINGE_SHARED", REPOSITORY.parent / "shared"))
+
+#: Files whose tests share what takes many seconds to make: with ``--dist loadgroup`` one process runs each group.
+TOGETHER = (
+    *("app/test_app_browser.py", "app/test_server.py", "page/test_page_browser.py", "text/test_text_classifier.py"),
+    *("explanations/test_explanations.py", "explanations/test_notebook.py"),
+    *("test_docs.py", "test_gpu_benchmark.py", "test_how_to.py"),
+)
 
 hypothesis.settings.register_profile("fringe", deadline=None, derandomize=True, database=None, print_blob=False)
 hypothesis.settings.load_profile("fringe")
@@ -29,7 +37,12 @@ def pytest_runtest_setup(item):
     warnings.filterwarnings("ignore", category=ResourceWarning)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        name = next((name for name in TOGETHER if item.path == REPOSITORY / "tests" / name), None)
+        if name:
+            item.add_marker(pytest.mark.xdist_group(name.partition("/")[0]))
     if SHARED.is_dir():
         return
     skip = pytest.mark.skip(reason=f"no real models and images at FRINGE_SHARED={SHARED}")

@@ -22,6 +22,8 @@ from fringe.bench import experiments
 from fringe.metrics import METRICS, EvaluatedMaps, Metric, Scores
 from fringe.models import Preprocessing, load_model
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 DIGITS = {"model": "embedded:digits", "data": "embedded:digits", "n": 2, "controls": False}

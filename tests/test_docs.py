@@ -319,10 +319,10 @@ def test_the_tutorials_come_first(site):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", TUTORIALS)
-def test_a_tutorial_runs_as_the_notebook_that_its_page_offers(name, site, tmp_path):
+def test_a_tutorial_runs_as_the_notebook_that_its_page_offers(site, tmp_path):
+    """``make docs`` runs the program of each; here, the notebook of one is run as a reader runs it."""
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    page = site / "gallery" / f"plot_{name}.html"
+    page = site / "gallery" / "plot_tabular.html"
     if not page.is_file():
         pytest.skip("its packages are not installed")
     link = re.search(r'href="(\.\./_downloads/\w+/plot_\w+\.ipynb)"', page.read_text(encoding="utf-8"))

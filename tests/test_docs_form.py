@@ -18,7 +18,6 @@ PAGES = [ROOT / "README.md", *sorted(page for page in DOCS.rglob("*.md") if page
 PAGES = [page for page in PAGES if page.stem not in ("changelog", "contributing", "security")]
 #: Pages that explain our words, or are those words.
 GLOSSARY = ("README", "questions")
-#: Pages that are being rewritten: form is asked of them when they are done.
 #: Words of a diary: a page says what holds, and the changelog what was.
 DIARY = (
     r"of that day|the day before|yesterday|(?:former|earlier|first|present|older|later) default|default changed|"

@@ -19,20 +19,8 @@ from fringe.models import ModelError, load_model
 
 ROOT = Path(__file__).parents[1]
 ABSENT = (
-    *(
-        "zennit",
-        "lxt",
-        "captum",
-        "gradio",
-        "quantus",
-        "torchvision",
-        "efficientnet_lite_pytorch",
-        "timm",
-        "transformers",
-        "sklearn",
-        "optuna",
-        "matplotlib",
-    ),
+    *("zennit", "lxt", "captum", "gradio", "quantus", "torchvision", "efficientnet_lite_pytorch", "timm"),
+    *("transformers", "sklearn", "optuna", "matplotlib"),
     *("filelock", "pebble", "polars", "pyarrow", "yaml"),
 )
 BENCH = ("benchmark", "reproduce ablation", "reproduce runtime", "reproduce tuning", "tune", "reproduce all")

@@ -153,13 +153,6 @@ def test_a_repetition_that_runs_out_of_time_leaves_what_the_first_run_showed():
     assert record["verdicts"].total() == 2
 
 
-def test_time_inside_a_call_inside_a_call_counts_once():
-    watch = gpu_rows.Stopwatch(torch.device("cpu"))
-    inner = watch.watch("inner", lambda: 1)
-    assert watch.watch("outer", lambda: inner() + inner())() == 2
-    assert [kind for kind, _, _ in watch.spans] == ["outer"]
-
-
 def test_the_need_of_a_larger_batch_follows_from_a_smaller_one():
     bench = small(1200.0, Clock())
     assert gpu_rows.expected(bench, "small", PAPER, 4) == 12.0

@@ -51,6 +51,13 @@ def compare(service, file, one, two, model="digits", owner="a"):
     return service.compare(owner, lambda *_: None, file, model, one, two)
 
 
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Integrated Gradients and SmoothGrad on the first sample."""
+    service = Service(load(), tmp_path_factory.mktemp("app"), AppSpec())
+    return compare(service, service.sample_file(0), "ig", "smoothgrad")
+
+
 def scores(result):
     """The scores of a comparison, by method and metric."""
     with result.files[0].open() as file:
@@ -115,7 +122,7 @@ def test_a_comparison_has_the_scores_of_the_library(make_service, output):
     assert float(found) == pytest.approx(float(expected.values))
 
 
-def test_a_comparison_has_control_maps_and_says_which_look_at_the_model(digit):
+def test_a_comparison_has_control_maps_and_says_which_look_at_the_model(digit, compared):
     result = compare(*digit, "fringe:preview", "ig")
     controls = ["zero", "random", "uniform", "edge", "diffusion"]
     controls += ["power(1.5):fringe:preview", "centre_prior:fringe:preview"]
@@ -124,26 +131,23 @@ def test_a_comparison_has_control_maps_and_says_which_look_at_the_model(digit):
     said = "Zero, random, uniform and edge do not look at the model"
     own = "power and centre_prior are a method's own map"
     assert f"{said}; diffusion follows a path that ignores it; {own}" in result.html
-    other = compare(*digit, "ig", "smoothgrad")
-    assert f"{said}; {own}, made sharper or moved to the centre. A score" in other.html
-    assert '<th scope="row">Integrated Gradients</th>' in other.html  # as the list of methods calls it
+    assert f"{said}; {own}, made sharper or moved to the centre. A score" in compared.html
+    assert '<th scope="row">Integrated Gradients</th>' in compared.html  # as the list of methods calls it
 
 
-def test_the_scores_of_a_comparison_are_few_quick_and_explained(digit):
+def test_the_scores_of_a_comparison_are_few_quick_and_explained(compared):
     """At most half of the passes of a comparison's own defaults; the two that pass the test of scores come first."""
-    result = compare(*digit, "ig", "smoothgrad")
-    assert list(dict.fromkeys(metric for _, metric in scores(result))) == list(_service.METRICS)
+    assert list(dict.fromkeys(metric for _, metric in scores(compared))) == list(_service.METRICS)
     assert list(_service.METRICS)[:2] == list(USUAL_METRICS[:2])
     for name, metric in _service.METRICS.items():
         assert metric.planned_passes <= METRICS[name]().planned_passes / 2, name
-        assert f"<li><strong>{metric.title}</strong>: " in result.html
+        assert f"<li><strong>{metric.title}</strong>: " in compared.html
 
 
-def test_a_score_that_is_not_better_than_every_control_is_marked(digit):
-    result = compare(*digit, "ig", "smoothgrad")
-    rows, marked = scores(result), []
+def test_a_score_that_is_not_better_than_every_control_is_marked(compared):
+    rows, marked = scores(compared), []
     for method, title in (("ig", "Integrated Gradients"), ("smoothgrad", METHODS["smoothgrad"].title)):
-        cells = re.search(rf"{title}</th>(.*?)</tr>", result.html)[1].split("</td>")
+        cells = re.search(rf"{title}</th>(.*?)</tr>", compared.html)[1].split("</td>")
         for metric, cell in zip(_service.METRICS, cells, strict=False):
             sign = -1 if "deletion" in metric else 1
             score, controls = (
@@ -156,7 +160,7 @@ def test_a_score_that_is_not_better_than_every_control_is_marked(digit):
             marked.append("‡" in cell)
             assert marked[-1] == (not sign * score > best)
     assert sorted(set(marked)) == [False, True]
-    assert "‡: not shown to be better than every control" in result.html
+    assert "‡: not shown to be better than every control" in compared.html
 
 
 def is_control(row):

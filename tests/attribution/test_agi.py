@@ -61,9 +61,8 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize("network", [SoftplusMLP, ReluCNN])
+@pytest.mark.parametrize(("network", "bounded"), [(SoftplusMLP, True), (ReluCNN, False)])
 @pytest.mark.parametrize("method", METHODS, ids=str)
-@pytest.mark.parametrize("bounded", [True, False])
 def test_equals_the_literal_loop(network, method, bounded):
     """Maps, changes of the score and steps, with clipping to a valid range and without."""
     model, x = network(), images(4, seed=3)

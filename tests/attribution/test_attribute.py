@@ -40,7 +40,7 @@ def network(gap: float):
     return (lambda z: scale * plain(z)), x
 
 
-@pytest.mark.parametrize("gap", [1000.0, *(pytest.param(gap, marks=pytest.mark.thorough) for gap in (20.0, 200.0))])
+@pytest.mark.parametrize("gap", [1000.0, pytest.param(20.0, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", METHODS_AND_VARIANTS)
 def test_no_zero_map_is_an_answer(name, gap):
     model, x = network(gap)

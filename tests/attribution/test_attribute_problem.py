@@ -224,13 +224,11 @@ class TestArguments:
     @pytest.mark.parametrize("name", sorted(SEQUENCES))
     def test_travel_with_their_rows_whatever_the_batch_size(self, name):
         method = SEQUENCES[name]
-        expected = torch.cat([explained(method, slice(i, i + 1)).values for i in range(TEXTS)])
-        assert (expected.flatten(1).norm(dim=1) > 0).sum() > 0.8 * TEXTS or name in (
-            "agi",
-            "fringe_b",
-        )  # some predict near nothing
+        expected = torch.cat([explained(method, slice(i, i + 1)).values for i in range(0, TEXTS, 3)])
+        some_predict_near_nothing = name in ("agi", "fringe_b")
+        assert (expected.flatten(1).norm(dim=1) > 0).sum() >= len(expected) - 1 or some_predict_near_nothing
         for batch_size in (5, "auto"):
-            close(explained(method, batch_size=batch_size).values, expected)
+            close(explained(method, batch_size=batch_size).values[::3], expected)
 
     @pytest.mark.parametrize("batch_size", [4, 16, 64])
     @pytest.mark.parametrize("cut", [True, False], ids=["cut", "whole"])

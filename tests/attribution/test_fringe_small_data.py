@@ -88,9 +88,7 @@ class Sharpened(nn.Module):
         return 16.0 * self.model(x)
 
 
-@pytest.mark.parametrize(
-    "name", ["iris", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("wine", "breast_cancer"))]
-)
+@pytest.mark.parametrize("name", ["iris", pytest.param("breast_cancer", marks=pytest.mark.thorough)])
 def test_paths_of_certain_networks_arrive_in_as_many_steps(name):
     """Along the points of the plain network's path, which at temperature 1 find no direction."""
     x = table(name)[0][::12]
@@ -193,14 +191,13 @@ def series(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return (x + 1.5 * inside * torch.sin(2 * math.pi * (time - start) / period))[:, None], y
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.thorough
-def test_networks_of_sequences_arrive(seed):
+def test_networks_of_sequences_arrive():
     with torch.random.fork_rng():
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model = Waves(3)
-    model = fitted(model, *series(96, seed), steps=150)
-    x, y = series(24, 100 + seed)
+    model = fitted(model, *series(96, 0), steps=150)
+    x, y = series(24, 100)
     assert (model(x).argmax(1) == y).double().mean() > 0.9
     found = fringe.attribute(model, x, method=fringe.FRInGe(structure="sequence"))
     assert found.verdict.count("ok") >= 0.95 * len(x)

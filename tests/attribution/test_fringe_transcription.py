@@ -32,7 +32,7 @@ def real(name: str, count: int, dtype: torch.dtype):
 
 def paper(name: str, **changes: object) -> fringe.FRInGe:
     """A preset of the paper (K = 20, warm start, blur) on a path coarse enough for a test."""
-    return dataclasses.replace(fringe.FRInGe.preset(name), **{"tau": 1e-2, **changes})
+    return dataclasses.replace(fringe.FRInGe.preset(name), **{"tau": 2e-2, **changes})
 
 
 def literal(method: fringe.FRInGe, solver: str = "krylov") -> transcription.Settings:
@@ -49,7 +49,7 @@ def distance(found: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]
 @pytest.mark.parametrize(
     ("method", "count"),
     [
-        (paper("resnet50"), 2),  # together, so that a batch is compared as well
+        (paper("resnet50"), 1),
         pytest.param(paper("resnet18"), 1, marks=pytest.mark.slow),
         (paper("inception_v3", waypoint="current"), 1),
         pytest.param(paper("vgg19", warm_start=False), 1, marks=pytest.mark.slow),
@@ -89,7 +89,7 @@ def test_every_step_in_float32(name, tolerance, monkeypatch):
     correct programs part at the first flip (docs/solver.md).
     """
     model, x = real("cifar_resnet20", 2, torch.float32)
-    method, steps = paper(name), []
+    method, steps = paper(name, tau=1e-2), []
     original = StepSolver.direction
 
     def spy(self, jacobian, log_p, waypoint, points, previous, **options):

@@ -12,6 +12,8 @@ from fringe.bench.experiments import ExperimentSpec, read_results, run_experimen
 from fringe.bench.hub import push_to_hub, write_dataset
 from fringe.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 yaml = pytest.importorskip("yaml")
 SPEC = {"model": "embedded:digits", "data": "embedded:digits", "methods": ["ig", "gradcam"], "metrics": ["sparseness"]}
 

@@ -23,6 +23,8 @@ from fringe.evaluation import CONTROLS, compare
 from fringe.inputs import prepare, sample_images
 from fringe.models import load_model
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 DIGITS = ("--model", "embedded:digits")
 IG = ("--methods", "ig", "--set", "ig.steps=2", "--no-controls")
 
@@ -113,7 +115,8 @@ def test_the_same_command_computes_nothing_twice_and_growing_computes_the_rest(t
     assert run("status", tmp_path).exit_code == 0
 
 
-def test_one_document_as_json_and_bars_for_nobody(tmp_path):
+def test_one_document_as_json_and_bars_for_nobody(tmp_path, small_figures):
+    small_figures.undo()
     arguments = (*IG, "--metrics", "sparseness,insertion", "--n", 2, "--json")
     result = benchmark(tmp_path, *arguments, report=True)
     document = account(result)

@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 from fringe.bench.experiments import ExperimentSpec, run_experiment
 from fringe.cli import app
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 SHORT = ("--n", "2", "--scenes", "patch_and")
 CODE = '''
 import torch
@@ -36,7 +38,8 @@ def code(tmp_path_factory):
     return path
 
 
-def test_a_method_that_keeps_all_checks_exits_with_zero(code, tmp_path):
+def test_a_method_that_keeps_all_checks_exits_with_zero(code, tmp_path, small_figures):
+    small_figures.undo()
     result = invoke("verify", f"{code}:saliency", "--trust-code", *SHORT, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert "checks: 22 of 22 hold; 2 more do not apply" in result.stdout  # no steps, no baseline

@@ -22,6 +22,8 @@ from fringe.evaluation import CONTROLS, compare, estimate, validate_metrics
 from fringe.metrics import Sparseness
 from fringe.models import load_model
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 DIGITS = ("--model", "embedded:digits")
 QUICK = ("--set", "fringe.tau=0.1", "--set", "fringe.cg_iterations=2", "--set", "ig.steps=10")
 
@@ -53,7 +55,8 @@ def grey(path, size=(8, 8), seed=0):
     return path
 
 
-def test_a_run_writes_what_the_library_computes(tmp_path):
+def test_a_run_writes_what_the_library_computes(tmp_path, small_figures):
+    small_figures.undo()
     metrics = ["mas_insertion", "mas_deletion", "infidelity"]
     out = tmp_path / "out"
     result = quick(out, "embedded:digits:3:6", *QUICK, "--json", "--seed", "4", metrics=",".join(metrics))
@@ -409,18 +412,8 @@ def test_maps_are_stored_only_where_they_are_shown(tmp_path):
 
 
 def test_a_spreadsheet_computes_no_name(tmp_path):
-    from PIL import Image
-
-    Image.new("L", (32, 32), 90).save(tmp_path / "=1+2.png")
-    arguments = (
-        tmp_path / "=1+2.png",
-        *DIGITS,
-        "--preprocessing",
-        "channels=1,mean=0.3,std=0.35",
-        "--methods",
-        "-x=ig",
-    )
-    assert quick(tmp_path / "out", *map(str, arguments), "--no-controls", metrics="sparseness").exit_code == 0
+    arguments = (*DIGITS, "--preprocessing", "channels=1,mean=0.3,std=0.35", "--methods", "-x=ig", "--no-controls")
+    assert quick(tmp_path / "out", grey(tmp_path / "=1+2.png"), *arguments).exit_code == 0
     (line,) = lines(tmp_path / "out")
     assert (line["method"], line["image"]) == ("'-x", read(tmp_path / "out")["images"][0]["id"])
 

@@ -22,6 +22,8 @@ from fringe.explanations import ExplanationRun
 from fringe.explanations._folder import ResultFolder
 from fringe.models import load_model
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 QUICK = ("--set", "tau=0.1", "--set", "cg_iterations=2")
 DIGITS = ("--model", "embedded:digits")
 FILES = {
@@ -48,7 +50,8 @@ def grey(path: Path, size=(8, 8), value=None):
     return path
 
 
-def test_a_run_writes_what_the_library_computes(tmp_path):
+def test_a_run_writes_what_the_library_computes(tmp_path, small_figures):
+    small_figures.undo()
     result = run("embedded:digits:3:5", "--out", tmp_path / "out", *QUICK, "--json")
     assert result.exit_code == 0
     printed = json.loads(result.stdout)
@@ -151,15 +154,19 @@ def refuses():
 """
 
 
+def refused(folder, command, code=REFUSES):
+    """The command with a network that refuses the second of three images."""
+    (folder / "net.py").write_text(code)
+    images = [grey(folder / f"{name}.png", value=value) for name, value in (("a", 40), ("white", 255), ("z", 80))]
+    model = ("--model", f"{folder / 'net.py'}:refuses", "--trust-code", "--preprocessing", "unit,channels=1")
+    more = {"compare": ("--methods", "ig", "--metrics", "sparseness"), "explain": ("--method", "ig", "--no-figures")}
+    given = [command, *map(str, images), *model, *more[command], "--out", str(folder / "out")]
+    return CliRunner().invoke(app, given)
+
+
 @pytest.mark.parametrize("command", ["explain", "compare"])
 def test_an_image_that_the_model_refuses_stops_no_other(tmp_path, command):
-    (tmp_path / "net.py").write_text(REFUSES)
-    images = [grey(tmp_path / f"{name}.png", value=value) for name, value in (("a", 40), ("white", 255), ("z", 80))]
-    model = ("--model", f"{tmp_path / 'net.py'}:refuses", "--trust-code", "--preprocessing", "unit,channels=1")
-    more = (
-        ("--methods", "ig", "--metrics", "sparseness") if command == "compare" else ("--method", "ig", "--no-figures")
-    )
-    result = CliRunner().invoke(app, [command, *map(str, images), *model, *more, "--out", str(tmp_path / "out")])
+    result = refused(tmp_path, command)
     assert result.exit_code == 3, result.output
     entries = read(tmp_path / "out" / "summary.json")["inputs" if command == "explain" else "images"]
     errors = {entry["id"]: entry.get("error") for entry in entries}
@@ -171,13 +178,7 @@ def test_an_image_that_the_model_refuses_stops_no_other(tmp_path, command):
 def test_memory_that_runs_out_in_a_model_is_no_fault_of_an_image(tmp_path, command):
     """It is no reason to set the image aside, and no traceback; nothing that was computed is lost."""
     full = REFUSES.replace('ValueError("too bright")', 'RuntimeError("CUDA out of memory")')
-    (tmp_path / "net.py").write_text(full)
-    images = [grey(tmp_path / f"{name}.png", value=value) for name, value in (("a", 40), ("white", 255))]
-    model = ("--model", f"{tmp_path / 'net.py'}:refuses", "--trust-code", "--preprocessing", "unit,channels=1")
-    more = (
-        ("--methods", "ig", "--metrics", "sparseness") if command == "compare" else ("--method", "ig", "--no-figures")
-    )
-    result = CliRunner().invoke(app, [command, *map(str, images), *model, *more, "--out", str(tmp_path / "out")])
+    result = refused(tmp_path, command, full)
     assert result.exit_code == (75 if command == "compare" else 1), result.output
     assert result.stderr.splitlines()[-1].endswith("CUDA out of memory")
 
@@ -328,20 +329,6 @@ def test_other_peoples_files_are_safe(tmp_path):
     assert "is no result of this command" in result.stderr
     assert theirs.read_text() == "years of work"
     assert (tmp_path / "digits-0001" / "explanation.json").is_file()
-
-
-def test_another_setting_is_refused_with_the_difference_and_replaces_the_results_on_request(tmp_path):
-    assert quick(tmp_path / "out", "embedded:digits:0").exit_code == 0
-    stale = tmp_path / "out" / "digits-0000" / "stale.png"
-    stale.touch()
-    refused = quick(tmp_path / "out", "embedded:digits:0", "--seed", "1")
-    assert refused.exit_code == 2
-    assert "holds results of other settings (seed: 0, now 1)" in refused.stderr
-    assert "pass --overwrite to replace them" in refused.stderr
-    assert stale.exists()
-    assert quick(tmp_path / "out", "embedded:digits:0", "--seed", "1", "--overwrite").exit_code == 0
-    assert not stale.exists()
-    assert read(tmp_path / "out" / "digits-0000" / "explanation.json")["seed"] == 1
 
 
 def test_a_folder_that_a_wrong_option_left_without_results_takes_other_settings(tmp_path):

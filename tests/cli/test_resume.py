@@ -20,6 +20,8 @@ from fringe.bench.experiments._database import Writer
 from fringe.bench.report import write_report
 from fringe.cli import app
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 IG = ("--methods", "ig", "--set", "ig.steps=2")
 BARE = (*IG, "--no-controls", "--metrics", "sparseness", "--n", "2")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs flock")

@@ -19,6 +19,8 @@ from fringe.bench.experiments import Store
 from fringe.bench.experiments._database import seal
 from fringe.cli import app
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202e"
 STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 SMALL = ("--methods", "ig", "--set", "ig.steps=2", "--no-controls", "--metrics", "sparseness", "--n", "2")

@@ -17,6 +17,8 @@ from fringe.bench.paper import _tuning
 from fringe.cli import app
 from fringe.metrics import Sparseness
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 
 def status(run, *arguments):
     return CliRunner().invoke(app, ["status", str(run), *map(str, arguments)])

@@ -33,9 +33,8 @@ def test_the_interval_holds_the_truth_in_19_of_20_sets(kind, summary):
     assert covered == pytest.approx(0.95, abs=BOUND)
 
 
-@pytest.mark.parametrize("kind", ["normal", "skewed"])
-def test_a_paired_interval_holds_the_true_difference_whatever_the_images_share(kind):
-    sets, truth = draws(kind, seed=1)
+def test_a_paired_interval_holds_the_true_difference_whatever_the_images_share():
+    sets, truth = draws("skewed", seed=1)
     images = np.random.default_rng(2).normal(0.0, 50.0, sets.shape)
     found = [paired(theirs + sets[i], theirs, seed=i) for i, theirs in enumerate(images)]
     assert share(found, truth["mean"]) == pytest.approx(0.95, abs=BOUND)

@@ -16,11 +16,14 @@ from fringe.explanations._pictures import contact_cell
 from fringe.models import load_model
 from fringe.page import decode_maps
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 QUICK = ("tau=0.05", "steps=8")
-DIGITS = ["embedded:digits:3:5"]
+IG = {"method": "ig", "set": ("steps=4",)}
+ONE, TWO = ["embedded:digits:3"], ["embedded:digits:3:5"]
 
 
-def explain(out, inputs=DIGITS, **options):
+def explain(out, inputs=ONE, **options):
     return list(explain_images(inputs, out, **{"set": QUICK, **options}))
 
 
@@ -40,7 +43,7 @@ def reused(results):
 
 def test_the_pages_do_not_touch_the_results(tmp_path):
     """The map, the record and the verdict are those of the explained class alone, to the last bit."""
-    with_pages, without = explain(tmp_path / "a"), explain(tmp_path / "b", figures=False)
+    with_pages, without = explain(tmp_path / "a", TWO), explain(tmp_path / "b", TWO, figures=False)
     for one, other in zip(with_pages, without, strict=True):
         mine, theirs = (load_file(r.folder / "attribution.safetensors") for r in (one, other))
         assert torch.equal(mine["values"], theirs["values"])
@@ -62,25 +65,25 @@ def test_five_classes_cost_four_products_a_point(tmp_path):
 
 
 def test_a_page_shows_the_result_and_the_record(tmp_path):
-    for result in explain(tmp_path):
-        page, record = document(result.folder), result.record
-        assert page["id"] == record["id"]
-        first = page["classes"][0]
-        assert (first["index"], first["verdict"]) == (record["target"]["class"], record["verdict"])
-        assert first["advice"] == record["advice"]
-        assert [c["index"] for c in page["classes"]] == [c["class"] for c in record["top"]]
-        values = result.load()["values"].double().sum(0).numpy()
-        assert np.abs(decode_maps(page)[-1, 0] - values).max() <= np.abs(values).max() / 120
-        assert page["details"]["model"] == record["model"]["spec"]
-        assert page["details"]["seed"] == 0
-        with Image.open(result.folder / "path.webp") as image:
-            assert image.n_frames == len(page["snapshots"]) == 9
+    (result,) = explain(tmp_path)
+    page, record = document(result.folder), result.record
+    assert page["id"] == record["id"]
+    first = page["classes"][0]
+    assert (first["index"], first["verdict"]) == (record["target"]["class"], record["verdict"])
+    assert first["advice"] == record["advice"]
+    assert [c["index"] for c in page["classes"]] == [c["class"] for c in record["top"]]
+    values = result.load()["values"].double().sum(0).numpy()
+    assert np.abs(decode_maps(page)[-1, 0] - values).max() <= np.abs(values).max() / 120
+    assert page["details"]["model"] == record["model"]["spec"]
+    assert page["details"]["seed"] == 0
+    with Image.open(result.folder / "path.webp") as image:
+        assert image.n_frames == len(page["snapshots"]) == 9
 
 
 def test_the_other_classes_are_explained_too(tmp_path):
     """Each as a call for it alone explains it (exactly so by the trapezoid rule: of the adaptive one the first decides
     on the points); a target comes first, also where it is not probable."""
-    (result,) = explain(tmp_path, ["embedded:digits:3"], target=7, top=3, set=(*QUICK, "quadrature=trapezoid"))
+    (result,) = explain(tmp_path, target=7, top=3, set=(*QUICK, "quadrature=trapezoid"))
     page = document(result.folder)
     assert page["classes"][0]["index"] == result.record["target"]["class"] == 7
     assert len(page["classes"]) == 3
@@ -97,7 +100,7 @@ def test_the_other_classes_are_explained_too(tmp_path):
 
 
 def test_a_method_whose_classes_share_no_path_explains_one(tmp_path):
-    (result, _) = explain(tmp_path, method="ig", set=("steps=4",))
+    (result,) = explain(tmp_path, **IG)
     assert len(document(result.folder)["classes"]) == 1
 
 
@@ -108,7 +111,7 @@ def test_the_index_links_every_page_and_names_what_failed(tmp_path):
         Image.fromarray(pixels).save(tmp_path / name)
     (tmp_path / "broken.png").write_bytes(b"no image")
     paths = [str(tmp_path / name) for name in [*names, "broken.png"]]
-    results = explain(tmp_path / "out", paths, model="embedded:digits")
+    results = explain(tmp_path / "out", paths, model="embedded:digits", **IG)
     done = [result for result in results if isinstance(result, Explanation)]
     assert len(done) == 3
     index = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
@@ -125,17 +128,16 @@ def test_the_index_links_every_page_and_names_what_failed(tmp_path):
 
 def test_an_input_that_is_called_like_the_index_replaces_nothing(tmp_path):
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "index.html.png")
-    (result,) = explain(tmp_path / "out", [str(tmp_path / "index.html.png")], model="embedded:digits")
+    (result,) = explain(tmp_path / "out", [str(tmp_path / "index.html.png")], model="embedded:digits", **IG)
     assert (result.folder.name, result.folder.is_dir()) == ("index.html_", True)
     assert (tmp_path / "out" / "index.html").is_file()
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "ig", "set": ("steps=4",)}], ids=["fringe", "ig"])
-def test_a_result_without_a_page_is_completed(tmp_path, options):
+def test_a_result_without_a_page_is_completed(tmp_path):
     """Of an earlier version: its folder is intact, but lists no page. It is computed again, and its map stays equal."""
     from fringe._records import digest
 
-    explain(tmp_path, **options)
+    explain(tmp_path, TWO, **IG)
     folder = tmp_path / "digits-0003"
     before = load_file(folder / "attribution.safetensors")["values"]
     record = json.loads((folder / "explanation.json").read_text())
@@ -144,8 +146,8 @@ def test_a_result_without_a_page_is_completed(tmp_path, options):
         del record["files"][name]
     del record["options"]["top"], record["checksum"]
     (folder / "explanation.json").write_text(json.dumps({**record, "checksum": digest(record)}))
-    assert reused(explain(tmp_path, figures=False, **options)) == [True, True]
-    assert reused(explain(tmp_path, **options)) == [False, True]
+    assert reused(explain(tmp_path, TWO, figures=False, **IG)) == [True, True]
+    assert reused(explain(tmp_path, TWO, **IG)) == [False, True]
     assert (folder / "explanation.html").is_file()
     after = load_file(folder / "attribution.safetensors")["values"]
     torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
@@ -154,15 +156,15 @@ def test_a_result_without_a_page_is_completed(tmp_path, options):
 @pytest.mark.thorough
 def test_more_classes_in_the_page_are_computed_and_the_same_are_not(tmp_path):
     explain(tmp_path, top=2)
-    assert reused(explain(tmp_path, top=2)) == [True, True]
-    assert reused(explain(tmp_path, top=4)) == [False, False]
+    assert reused(explain(tmp_path, top=2)) == [True]
+    assert reused(explain(tmp_path, top=4)) == [False]
     assert len(document(tmp_path / "digits-0003")["classes"]) == 4
-    assert reused(explain(tmp_path, top=40)) == [False, False]  # of ten
-    assert reused(explain(tmp_path, top=10)) == [True, True]
+    assert reused(explain(tmp_path, top=40)) == [False]  # of ten
+    assert reused(explain(tmp_path, top=10)) == [True]
 
 
 def test_no_pages_without_figures(tmp_path):
-    explain(tmp_path, figures=False)
+    explain(tmp_path, figures=False, **IG)
     assert not list(tmp_path.rglob("*.html"))
     assert json.loads((tmp_path / "summary.json").read_text())["index"] is None
 
@@ -175,7 +177,7 @@ def test_wrong_numbers_of_classes_are_refused(tmp_path):
 
 
 def test_the_index_names_the_method_as_the_sheet_does(tmp_path):
-    explain(tmp_path, ["embedded:digits:0:1"], method="fringe:preview", set=[])
+    explain(tmp_path, method="fringe:preview", set=[])
     assert "<h1>digits · FRInGe (preview)</h1>" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 

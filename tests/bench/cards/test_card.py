@@ -17,6 +17,8 @@ from fringe.evaluation import estimate, paired
 from fringe.metrics import get_metric
 from fringe.testing import CheckResult
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 EVIL = "<script>alert(1)</script>|*"
 SCORES = (0.9, 0.8, float("nan"), 0.85)
 BLIND = {"edge": (0.2, 0.3, 0.2, 0.1), "uniform": (0.25,) * 4}

@@ -49,10 +49,11 @@ def end_of(child):
 
 
 class Steps:
-    """Numbers the lines of the store that are run, and calls ``strike`` at one of them."""
+    """Numbers the lines of the store that are run, and calls ``strike`` at one of them; ``lines`` holds the numbers of
+    each line."""
 
     def __init__(self, chosen=-1, strike=None):
-        self.chosen, self.strike, self.count = chosen, strike, 0
+        self.chosen, self.strike, self.count, self.lines = chosen, strike, 0, {}
 
     def __enter__(self):
         sys.settrace(self._called)
@@ -67,6 +68,7 @@ class Steps:
     def _stepped(self, frame, event, argument):
         if event == "line":
             self.count += 1
+            self.lines.setdefault((frame.f_code, frame.f_lineno), []).append(self.count)
             if self.count == self.chosen:
                 self.strike()
         return self._stepped

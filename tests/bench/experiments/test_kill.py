@@ -67,7 +67,7 @@ def struck(base, place, chosen):
 def counted_steps(base, place):
     with Steps() as steps:
         run_synthetic(base, place)
-    return steps.count
+    return steps
 
 
 def kill_at(base, place, chosen, total):
@@ -92,7 +92,7 @@ def clear(base, place):
 
 @linux
 def test_killed_at_some_steps(place, tmp_path):
-    total = counted_steps(tmp_path, place)
+    total = counted_steps(tmp_path, place).count
     for chosen in range(40, total, total // 5):
         clear(tmp_path, place)
         kill_at(tmp_path, place, chosen, total)
@@ -101,16 +101,17 @@ def test_killed_at_some_steps(place, tmp_path):
 @linux
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
-def test_killed_at_every_step(place, tmp_path):
-    total = counted_steps(tmp_path, place)
-    for chosen in range(1, total, 3):
+def test_killed_at_every_line(place, tmp_path):
+    """A line that runs several times is struck at one of them, another one for each line."""
+    steps = counted_steps(tmp_path, place)
+    for number, times in enumerate(steps.lines.values()):
         clear(tmp_path, place)
-        kill_at(tmp_path, place, chosen, total)
+        kill_at(tmp_path, place, times[number % len(times)], steps.count)
 
 
 @linux
 def test_a_signal_at_some_steps_of_a_commit_leaves_no_claim(place, tmp_path):
-    total = counted_steps(tmp_path, place)
+    total = counted_steps(tmp_path, place).count
     for chosen in range(total // 3, total, total // 5):
         clear(tmp_path, place)
         stop = Steps(chosen, lambda: os.kill(os.getpid(), signal.SIGTERM))

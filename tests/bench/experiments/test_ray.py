@@ -263,7 +263,9 @@ print("stopped:", run_plan(digits_plan(n=40, shard=1), Path(sys.argv[1]), option
     [
         ("driver", "stopped: interrupted (SIGTERM)"),
         ("raylet/raylet", "stopped: a part of the Ray cluster was killed (raylet)"),
-        ("gcs_server", "stopped: a part of the Ray cluster was killed (gcs_server)"),
+        pytest.param(
+            "gcs_server", "stopped: a part of the Ray cluster was killed (gcs_server)", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_signal_or_a_killed_part_of_a_cluster_stops_the_run_and_says_so(monkeypatch, tmp_path, victim, said):

@@ -30,6 +30,8 @@ from fringe.errors import FringeError, InputError
 from fringe.metrics import Insertion, Sparseness
 from fringe.models import Answers
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 NET = """
 import torch
 class Net(torch.nn.Module):

@@ -193,4 +193,4 @@ class TestStore(StoreMachine.TestCase):
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
 class TestStoreAtLength(StoreMachine.TestCase):
-    settings = settings(max_examples=30, stateful_step_count=25, deadline=None, derandomize=True)
+    settings = settings(max_examples=15, stateful_step_count=25, deadline=None, derandomize=True)

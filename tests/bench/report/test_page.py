@@ -172,8 +172,6 @@ def test_markdown_says_the_same(run):
 
 # In a browser
 
-CHROMIUM = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
-
 
 @pytest.fixture(scope="module")
 def pages(run, tmp_path_factory):

@@ -12,6 +12,8 @@ from fringe.errors import InputError
 from fringe.evaluation import SHARES, judge_metrics
 from fringe.metrics import Deletion, Insertion
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 SCORES = {
     ("net", "fringe", "insertion"): [0.6, 0.7, 0.8],
     ("net", "ig", "insertion"): [0.5, 0.6, 0.7],

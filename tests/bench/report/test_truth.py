@@ -14,6 +14,8 @@ from fringe.bench.experiments import ExperimentSpec, read_results, run_experimen
 from fringe.bench.report import build_table, write_report
 from fringe.bench.report._table import legend
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

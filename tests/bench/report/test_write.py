@@ -25,6 +25,8 @@ from fringe.errors import InputError
 from fringe.metrics import METRICS
 from score_records import records_of_cell, results_from
 
+pytestmark = pytest.mark.usefixtures("small_figures")
+
 FILES = ["report.html", "report.md", "tables.tex", "scores.csv", "summary.csv", "figures/differences.png"]
 
 

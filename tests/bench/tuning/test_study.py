@@ -244,8 +244,8 @@ def test_a_flipped_bit_gives_the_same_search_or_none(tmp_path):
 
 
 @pytest.mark.thorough
-def test_three_hundred_flipped_bits_give_the_same_search_or_none(tmp_path):
-    flips(tmp_path, 300, seed=1)
+def test_many_flipped_bits_give_the_same_search_or_none(tmp_path):
+    flips(tmp_path, 60, seed=1)
 
 
 @pytest.mark.parametrize(
