@@ -118,6 +118,8 @@ class Problem:
             mask = forward_args.kwargs["attention_mask"].bool()  # its last token, wherever the padding is
             lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
         fields |= {"forward_args": forward_args, "token_length": token, "lengths": _lengths(lengths, inputs, token)}
+        rng: KeyedGenerator = fields.pop("rng", KeyedGenerator())
+        fields["rng"] = replace(rng, places=forward_args.by_name)
         return cls(model, inputs, logits, classes, other, **fields)
 
     # -- evaluations of the model: points ``x`` (L, *S) belong to the images ``rows`` (L,) ----------------------------
@@ -263,7 +265,9 @@ class Problem:
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """Names (B) of the images, for keyed random numbers."""
-        return self.ids if self.ids is not None else tuple(content_hash(x) for x in self.inputs)
+        places = self.forward_args.by_name
+        inputs = self.inputs if places is None else self.inputs[:, places]
+        return self.ids if self.ids is not None else tuple(content_hash(x) for x in inputs)
 
     @property
     def structure(self) -> Structure:
