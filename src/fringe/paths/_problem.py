@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments, is_joint
+from fringe._float64 import in_float64
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
@@ -117,6 +118,9 @@ class Problem:
         if token is not None and lengths is None and "attention_mask" in forward_args.kwargs:
             mask = forward_args.kwargs["attention_mask"].bool()  # its last token, wherever the padding is
             lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
+        if lengths is not None and is_joint(forward_args.parts):
+            hint = "explain the padded series alone, with the other tensors as forward_args or forward_kwargs"
+            raise InputError("got lengths of series for several tensors", argument="lengths", hint=hint)
         fields |= {"forward_args": forward_args, "token_length": token, "lengths": _lengths(lengths, inputs, token)}
         rng: KeyedGenerator = fields.pop("rng", KeyedGenerator())
         fields["rng"] = replace(rng, places=forward_args.by_name)
@@ -242,6 +246,7 @@ class Problem:
             gradient[:, k] = jacobian.vjp(cotangent[:, k])
         return gradient
 
+    @in_float64
     def probability(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """Compute the probability of the target class.
 
@@ -380,7 +385,7 @@ def _lengths(lengths: Any, inputs: Tensor, token: float | None) -> tuple[int, ..
     size = inputs.shape[-1 if token is None else -2]
     try:
         values = tuple(map(operator.index, torch.as_tensor(lengths).tolist()))
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError):  # of dictionaries, of ragged lists
         values = ()
     if inputs.dim() != 3 or len(values) != len(inputs) or not all(1 <= n <= size for n in values):
         message = f"got {lengths!r}, expected {len(inputs)} integers of 1 to {size}, one for each series (B, C, L)"
