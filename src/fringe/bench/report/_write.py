@@ -89,7 +89,7 @@ def _label_models(models: Mapping[str, ModelSource], labels: Sequence[str]) -> d
 
 def write_report(
     run: Store | str | Path,
-    out: Path | None = None,
+    out: str | os.PathLike[str] | None = None,
     *,
     resolve: Callable[[], Resolved] | None = None,
     models: Mapping[str, ModelSource] | None = None,
@@ -121,6 +121,7 @@ def write_report(
     """
     spec = ReportSpec(**options)
     require_local("out", out or "")
+    out = None if out is None else Path(out)
     store = run if isinstance(run, Store) else Store(run, create=False)
     results = read_results(store, spec.plan)
     chosen = [reference_of(results, model, spec.reference) for model in results.models]
@@ -162,7 +163,7 @@ def write_report(
 
 def write_reports(
     run: Store | str | Path,
-    out: Path | None = None,
+    out: str | os.PathLike[str] | None = None,
     *,
     plan: str | None = None,
     models: Mapping[str, ModelSource] | None = None,
@@ -184,7 +185,7 @@ def write_reports(
     named = _label_models(models or {}, labels)
     consent(chosen, named)
     for name, one in chosen.items():
-        folder = out / name if out is not None and len(chosen) > 1 else out
+        folder = Path(out, name) if out is not None and len(chosen) > 1 else out
         known = {label: source for label, source in named.items() if label in one.settings}
         yield write_report(store, folder, plan=name, models=known, **options)
 
