@@ -106,7 +106,7 @@ def find_inputs(arguments: Sequence[str | os.PathLike[str]], *, on_error: OnErro
     if not arguments:
         raise ImageError("no images were named", hint="give files, folders, embedded:photos or embedded:digits")
     refs: dict[str | int, ImageRef] = {}
-    for argument in map(os.fspath, arguments):
+    for argument in [os.fspath(one) for one in arguments]:
         try:
             for ref in _expand(argument, report):
                 known = refs.setdefault(_identity(ref), ref)
