@@ -123,6 +123,7 @@ class ForwardArguments:
             raise InputError(
                 f"got {type(kwargs).__name__}, expected a dictionary of names and values", argument="forward_kwargs"
             )
+        _refuse_numbers(kwargs or {}, "forward_kwargs")
         values = {**dict[int | str, Any](enumerate(cast(Sequence[Any], args or ()))), **(kwargs or {})}
         by_row = {key for key, v in values.items() if isinstance(v, Tensor) and v.dim() and len(v) == batch}
         plain = {key: _plain(value.value if isinstance(value, Shared) else value) for key, value in values.items()}
@@ -202,6 +203,15 @@ class ForwardArguments:
             raise InputError(message, argument=argument) from error
         return torch.cat([v.reshape(*rows, -1) for v in wide], -1) if is_joint(self.parts) else wide[0]
 
+    @property
+    def by_name(self) -> Tensor | None:
+        """Positions (N,) of the numbers of the explained tensors, these sorted by name; None if they are in order."""
+        order = sorted(range(len(self.parts)), key=lambda i: self.parts[i].name or "")
+        if order == [*range(len(order))]:
+            return None
+        each = split(torch.arange(sum(part.size for part in self.parts)), self.parts)
+        return torch.cat([each[i].flatten() for i in order])
+
     def tensors(self) -> list[Tensor]:
         """Return the tensors that belong to single images."""
         values: dict[int | str, Any] = {**dict(enumerate(self.args)), **self.kwargs}
@@ -229,6 +239,7 @@ def explained_inputs(
     elif isinstance(inputs, tuple) and inputs:
         x, parts = _joined([(None, value) for value in inputs])
     elif isinstance(inputs, Mapping):
+        _refuse_numbers(inputs, "inputs")
         named = {name: v for name, v in inputs.items() if isinstance(v, Tensor) and v.is_floating_point()}
         if not named:
             message, hint = "a dictionary without a floating-point tensor", integers_hint(torch.empty(0).long())
@@ -253,6 +264,14 @@ def explained_inputs(
     if ids is not None and len(ids) != len(x):
         raise InputError(f"got {len(ids)} for {len(x)} images", argument="ids")
     return _plain(x), ForwardArguments.of(len(x), args, kwargs, parts)
+
+
+def _refuse_numbers(table: Mapping[Any, Any], argument: str) -> None:
+    """Raise InputError for a key that is no text."""
+    wrong = next((key for key in table if not isinstance(key, str)), None)
+    if wrong is not None:
+        message = f"got the key {wrong!r}, expected names of the model's arguments"
+        raise InputError(message, argument=argument, hint="pass tensors without names in a tuple")
 
 
 def _joined(tensors: Sequence[tuple[str | None, Any]]) -> tuple[Tensor, tuple[Part, ...]]:

@@ -1,6 +1,7 @@
 """The names of a model's classes: from a file, a list or a dictionary."""
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ def class_names(names: ClassNames | None) -> tuple[str, ...] | None:
     """
     if names is None:
         return None
-    if isinstance(names, (str, Path)):
+    if isinstance(names, (str, os.PathLike)):
         return read_class_names(Path(names))
     if not isinstance(cast(object, names), Iterable):
         raise InputError(f"got {names!r}, expected a file or the names of classes 0, 1, ...", argument="classes")

@@ -1,12 +1,28 @@
 """Float64 for devices that have none, such as Apple GPUs and some of Intel's: these numbers lie on the host."""
 
 import contextlib
+import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def in_float64(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that computes in float64: the first tensor that it is given names the device."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
+        with float64_on(given.device):
+            return function(*args, **kwargs)
+
+    return call
 
 
 def float64_on(device: torch.device) -> contextlib.AbstractContextManager[object]:

@@ -199,7 +199,7 @@ class Network:
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
         self.fold_batch_norm = False
         self.folds: dict[int, Fold] | None = None  # by the id of a weight; None: not looked for since weights changed
-        self.first_alone = False  # whether this session compared the first image's logits with those of it alone
+        self.first_alone: Tensor | None = None  # the input whose logits this session compared with those of it alone
         self.state: object = None
         self._modules: list[nn.Module] = []
         self._tensors: list[Tensor] = []
@@ -238,7 +238,7 @@ class Network:
             self.verified.clear()
             self.folds = None
         self._depth += 1
-        self._checked = self.first_alone = False
+        self._checked, self.first_alone = False, None
         try:
             with float64_on(device), isolated(self.module, device, self.mode):
                 yield
@@ -345,11 +345,12 @@ class Network:
             return logits
         return None
 
-    def keep_folds(self, logits: Tensor, plain: Tensor) -> bool:
-        """Whether ``logits`` with folds are the ``plain`` ones but for rounding; else there are none from now on."""
+    def keep_folds(self, x: Tensor, logits: Tensor, plain: Tensor) -> bool:
+        """Whether ``logits`` of ``x`` (1, *S) among others, with folds, are the ``plain`` ones of it alone but for
+        rounding; else there are no folds from now on."""
         eps = torch.finfo(plain.dtype).eps
         same = bool((logits - plain).abs().max() <= eps**0.5 * plain.abs().max())
-        self.folds, self.first_alone = self.folds if same else {}, same
+        self.folds, self.first_alone = (self.folds, x) if same else ({}, None)
         return same
 
     def _takes_one(self, x: Tensor, arguments: ForwardArguments, error: Exception) -> bool:

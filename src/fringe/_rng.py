@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import random
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral
 
 import numpy as np
@@ -39,9 +39,11 @@ class KeyedGenerator:
 
     Attributes:
         seed: Seed of all keys.
+        places: Positions (N,) that normal and uniform numbers (..., N) take instead of those in which they are drawn.
     """
 
     seed: int = 0
+    places: Tensor | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         is_integer = isinstance(self.seed, Integral)  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -50,12 +52,12 @@ class KeyedGenerator:
     def normal(self, key: str, like: Tensor) -> Tensor:
         """Return standard normal numbers of the shape, dtype and device of ``like``."""
         draw = torch.randn(like.shape, generator=self._generator(key), dtype=torch.float64, device="cpu")
-        return draw.to(like.device, like.dtype)
+        return self._placed(draw).to(like.device, like.dtype)
 
     def uniform(self, key: str, like: Tensor) -> Tensor:
         """Return numbers uniform on [0, 1) of the shape, dtype and device of ``like``."""
         draw = torch.rand(like.shape, generator=self._generator(key), dtype=torch.float64, device="cpu")
-        return draw.to(like.device, like.dtype)
+        return self._placed(draw).to(like.device, like.dtype)
 
     def integers(self, key: str, high: int, count: int) -> list[int]:
         """Return ``count`` integers uniform on 0 ... ``high - 1``, with replacement."""
@@ -68,6 +70,11 @@ class KeyedGenerator:
     def seeded(self, key: str) -> contextlib.AbstractContextManager[None]:
         """Seed the global generators by a key, see :func:`global_seed`."""
         return global_seed(self._generator(key).initial_seed())
+
+    def _placed(self, draw: Tensor) -> Tensor:
+        if self.places is None or draw.shape[-1:] != self.places.shape:
+            return draw
+        return torch.empty_like(draw).index_copy_(-1, self.places, draw)
 
     def _generator(self, key: str) -> torch.Generator:
         digest = hashlib.sha256(f"{self.seed}\x1f{key}".encode()).digest()

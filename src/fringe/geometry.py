@@ -17,7 +17,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fringe._float64 import in_float64
 
+
+@in_float64
 def log_probabilities(logits: Tensor) -> Tensor:
     """Return ``log softmax(logits)`` in float64: (..., C) -> (..., C), nats.
 
@@ -26,6 +29,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
     return logits.double().log_softmax(-1)
 
 
+@in_float64
 def target_rest_logits(logits: Tensor, target: Tensor) -> Tensor:
     """Return the logits (..., 2) of the class ``target`` (...) and of all others together, in float64:
     ``(F_t, log sum_{c != t} exp F_c)``. Their softmax is ``(p_t, 1 - p_t)``."""
@@ -37,6 +41,7 @@ def target_rest_logits(logits: Tensor, target: Tensor) -> Tensor:
 HOST_NUMBERS = 2**13
 
 
+@in_float64
 def softening_temperature(logits: Tensor, share: float) -> Tensor:
     """Return the lowest temperature T >= 1 at which ``softmax(logits / T)`` has at least this share of the largest
     entropy, log C: (..., C) -> (...), in float64.

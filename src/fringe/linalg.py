@@ -47,6 +47,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
+from fringe._float64 import in_float64
 from fringe.errors import InputError, require_choice
 
 Boundary = Literal["neumann", "dirichlet", "periodic", "reflect"]
@@ -305,6 +306,7 @@ class CGSolution:
     status: Tensor
 
 
+@in_float64
 def inner_product(a: Tensor, b: Tensor) -> Tensor:
     """Return the Euclidean inner product of each item: (B, *S), (B, *S) -> (B,), in float64."""
     if a.device.type == "cpu":  # item by item: the float64 copies of one item fit in the cache
@@ -312,6 +314,7 @@ def inner_product(a: Tensor, b: Tensor) -> Tensor:
     return (a.double() * b.double()).flatten(1).sum(1)
 
 
+@in_float64
 def conjugate_gradient(
     operator: LinearOperator,
     b: Tensor,
@@ -392,6 +395,7 @@ def conjugate_gradient(
 TEXTBOOK_LEAST = 1e-8
 
 
+@in_float64
 def textbook_conjugate_gradient(
     operator: LinearOperator,
     b: Tensor,

@@ -11,6 +11,7 @@ Values are checked, not converted: a setting is recorded as it was given, so tha
 import dataclasses
 import inspect
 import json
+import os
 import re
 import unicodedata
 from abc import ABC
@@ -40,6 +41,7 @@ class Options(BaseModel):
 
     def __init__(self, **values: Any):
         refuse_unknown(values, type(self).model_fields, "field")
+        values = {name: os.fspath(v) if isinstance(v, os.PathLike) else v for name, v in values.items()}
         try:
             super().__init__(**values)
         except ValidationError as error:

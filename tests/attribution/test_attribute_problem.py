@@ -137,6 +137,14 @@ class TestSeveralTensors:
         for name, values in zip(("row", "picture", "number"), expected, strict=True):
             close(maps[name], 2 * values)
 
+    @pytest.mark.parametrize("ids", [None, "abcd"])
+    def test_of_a_dictionary_have_the_same_noise_in_any_order(self, ids):
+        values = {"row": ROW, "picture": PICTURE, "number": NUMBER}
+        options = {"method": "smoothgrad", "target": 0, "ids": ids, "seed": 3}
+        one, other = (fringe.attribute(THREE, v, **options).maps for v in (values, dict(sorted(values.items()))))
+        for name in values:
+            close(one[name], other[name])
+
     def test_begin_at_a_baseline_of_each(self):
         starts = (0.5, PICTURE.roll(1, 0), torch.ones(1))
         whole = torch.cat([torch.full_like(ROW, 0.5), starts[1].flatten(1), torch.ones(4, 1)], 1)
@@ -286,6 +294,9 @@ class TestArguments:
             (EMBEDDED, {"space": fringe.InputSpace(references=(EMBEDDED,))}, r"space\.references: got a tuple for"),
             (EMBEDDED, {"space": fringe.InputSpace((0.0,), (1.0,))}, r"space\.low: got a tuple for inputs in one"),
             ({"a": EMBEDDED, "b": MASK}, {"forward_kwargs": {"b": MASK}}, r"forward_kwargs: b given in the inputs"),
+            ({0: EMBEDDED}, {}, r"inputs: got the key 0, expected names of the model's arguments.*in a tuple"),
+            ({"a": EMBEDDED, 1: MASK}, {}, r"inputs: got the key 1, expected names"),
+            (EMBEDDED, {"forward_kwargs": {0: MASK}}, r"forward_kwargs: got the key 0, expected names"),
             (EMBEDDED, {"forward_args": MASK}, r"forward_args: got Tensor, expected a tuple"),
             (EMBEDDED, {"forward_kwargs": [MASK]}, r"forward_kwargs: got list, expected a dictionary"),
         ],

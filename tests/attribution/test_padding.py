@@ -66,13 +66,29 @@ def test_series_of_several_lengths_keep_their_order_and_their_paths():
 
 @pytest.mark.parametrize(
     ("x", "lengths"),
-    [(X, [12, 12]), (X, [0, 1, 2]), (X, [1, 2, 13]), (X, [1.5, 2, 3]), (X[:, 0], [1, 2, 3]), (X, 3), (X, "long")],
+    [
+        (X, [12, 12]),
+        (X, [0, 1, 2]),
+        (X, [1, 2, 13]),
+        (X, [1.5, 2, 3]),
+        (X[:, 0], [1, 2, 3]),
+        (X, 3),
+        (X, "long"),
+        (X, {}),
+        (X, [[1], 2]),
+    ],
 )
 def test_what_are_no_lengths_is_refused(x, lengths):
     with pytest.raises(
         fringe.InputError, match=r"lengths: got .*, expected 3 integers of 1 to 12, one for each series"
     ):
         fringe.attribute(lambda z: z.flatten(1)[:, :3] ** 2, x, method="ig", lengths=lengths)
+
+
+def test_lengths_of_several_tensors_are_refused():
+    given = {"series": X, "number": torch.ones(3)}
+    with pytest.raises(fringe.InputError, match=r"^lengths: got lengths of series for several tensors.*forward_args"):
+        fringe.attribute(lambda series, number: series.flatten(1), given, method="ig", lengths=[12, 3, 12])
 
 
 def test_lengths_go_through_explain_and_full_ones_change_nothing():

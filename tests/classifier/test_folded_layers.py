@@ -159,6 +159,17 @@ def test_the_first_image_is_evaluated_once_more_and_not_again(name):
     assert fresh.passes.forward == 2 * len(x) + 1
 
 
+def test_the_check_of_an_image_alone_is_not_that_of_another_in_the_same_session():
+    model, x, _ = made("residual")
+    for given, saved in ((x, 1), (x.flip(0), 0), (x[..., :4], 0)):
+        passes = list[int]()
+        for classifier in (Classifier(model), folding(model)):
+            with classifier.session(x.device):
+                classifier.logits(x)
+                passes.append(fringe.attribute(classifier, given, method="ig").passes.forward)
+        assert passes[0] - passes[1] == saved
+
+
 @pytest.mark.parametrize("method", ["fringe", "ig"])
 def test_maps_are_the_same_to_rounding_and_at_every_call(method):
     model, x, _ = made("residual")

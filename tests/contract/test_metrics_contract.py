@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from fringe import METRICS, InputError
+from fringe.bench.experiments._plan import written_code
 from fringe.metrics import KINDS, get_metric
+from fringe.metrics._perturbation import RankingMetric
 from fringe.settings import settings_of
 from fringe.testing import METRIC_CHECKS, check_metric
 from fringe.testing._metrics import MetricUnderTest
@@ -80,6 +82,36 @@ def test_its_default_is_the_papers_setting_and_no_setting_takes_what_it_cannot_m
         for wrong in ("no such value", float("nan"), -1):
             with pytest.raises(InputError, match=f"{setting}: got {wrong!r}"):
                 kind(**{setting: wrong})
+
+
+#: Metrics that rank the pixels of a map, with their random order of equal ones.
+RANKING = [name for name, kind in METRICS.items() if issubclass(kind, RankingMetric)]
+#: Differences of what two orders score, which are equal for a constant map.
+GAPS = {"road", "srg", "diffid", "signed_insertion"}
+
+
+@pytest.mark.parametrize("name", [*RANKING, "pic"])
+def test_a_constant_map_has_one_order_whatever_its_sign_and_size(name):
+    case = MetricUnderTest(metric=METRICS[name]())
+    first = case.score(case.context(), values=torch.ones_like(case.x)).values
+    for constant in (-1.0, 4.0) if name.startswith("mas") else (-1.0, 4.0, 0.0):  # a zero map has no density
+        again = case.score(case.context(), values=torch.full_like(case.x, constant)).values
+        torch.testing.assert_close(again, first, rtol=0, atol=0, equal_nan=True)
+    assert (name in GAPS) == (first.tolist() == [0.0] * len(first))
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_scores_of_another_rule_for_ties_are_not_taken_from_a_store(name):
+    assert (written_code(METRICS[name]()) is not None) == (name in RANKING)
+
+
+@pytest.mark.parametrize("name", RANKING)
+def test_equal_pixels_have_an_order_of_the_seed(name):
+    case, values = MetricUnderTest(metric=METRICS[name]()), torch.zeros(3, 2, 8, 8)
+    values[..., :4] = 1.0
+    one, same, other = (case.score(case.context(seed=seed), values=values).values for seed in (0, 0, 1))
+    assert one.equal(same)
+    assert one.equal(other) == (name == "single_deletion")  # equal ranks, not an order
 
 
 @pytest.mark.parametrize("name", METRICS)

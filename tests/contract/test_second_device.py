@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._tasks import pending_tasks
 from fringe.captum import CaptumAttributor
 from fringe.evaluation._evaluator import CONTROLS, Evaluator, parse_methods
+from fringe.geometry import log_probabilities, softening_temperature, target_rest_logits
+from fringe.linalg import conjugate_gradient, inner_product, textbook_conjugate_gradient
 from fringe.metrics import EndpointKL, EvaluationContext, Insertion, MaxSensitivity, Sparseness, get_metric
 from fringe.models import load_model
 from fringe.paths import Problem
@@ -28,6 +31,7 @@ from fringe.testing import METRIC_CHECKS, check_attributor, check_metric
 
 pytestmark = pytest.mark.thorough
 
+DOUBLE = SimpleNamespace(matvec=lambda v: 2.0 * v)
 TOUCHING = {"completeness", "bad_images", "tabular_inputs"}
 """Checks of methods that go where the maps of sound images do not."""
 SCORING = {"shape_and_dtype", "degenerate_maps", "shared_context"}
@@ -291,6 +295,27 @@ def test_scores_outside_of_a_session_are_the_same_there(place, score):
         found, given = there(score=score), [x.to(ELSEWHERE) for x in (logits, target, contrast)]
         assert torch.equal(found.score(*given).cpu(), expected.score(logits, target, contrast))
         assert torch.equal(found.score_cotangent(*given).cpu(), expected.score_cotangent(logits, target, contrast))
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x, _: log_probabilities(x),
+        lambda x, _: target_rest_logits(x, x.argmax(-1)),
+        lambda x, _: softening_temperature(x.repeat(2000, 1), 0.7),  # more than are solved on the host
+        lambda x, _: inner_product(x, x + 1),
+        lambda x, _: conjugate_gradient(DOUBLE, x).x,
+        lambda x, _: textbook_conjugate_gradient(DOUBLE, x, preconditioner=DOUBLE).x,
+        lambda x, problem: problem.probability(x),
+        lambda x, problem: problem.score(x),
+    ],
+)
+def test_float64_outside_of_a_session_is_the_same_there(place, compute):
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(3))
+    expected = compute(x, Problem.of(here(), X, target=[1, 0, 2]))
+    with place():
+        problem = Problem.of(there(), X.to(ELSEWHERE), target=[1, 0, 2])
+        torch.testing.assert_close(compute(x.to(ELSEWHERE), problem).cpu(), expected, rtol=1e-12, atol=0)
 
 
 def test_the_adapters_work_there(place):

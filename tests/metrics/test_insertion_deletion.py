@@ -108,6 +108,16 @@ def test_srg_costs_nothing_beside_insertion_and_deletion():
     assert context.problem.model.passes.forward - between == between - before
 
 
+@pytest.mark.parametrize("steps", [7, 2])
+def test_srg_of_a_map_without_an_order_is_zero(steps):
+    """Half of 35 pixels are 18 from both ends: then the two curves differ by a pixel, and are still no gap."""
+    x = X[..., :5]
+    result = evaluate(context_of(TanhMLP(70), x), torch.ones_like(x), [SymmetricRelevanceGain(steps=steps)])["srg"]
+    assert result.values.tolist() == [0.0] * len(x)
+    difference = float((result.curves["least_first"] - result.curves["most_first"]).abs().amax())
+    assert difference < 1e-12 if steps == 7 else difference > 1e-4
+
+
 def test_a_constant_network_gives_flat_curves():
     model = Affine(84)
     model.weight.zero_()

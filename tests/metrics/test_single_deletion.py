@@ -81,6 +81,15 @@ def test_noise_belongs_to_the_image_and_lies_in_its_range():
     torch.testing.assert_close(alone, together[1:2])
 
 
+def test_the_loss_of_equally_important_cells_is_their_mean():
+    x = torch.ones(1, 1, 4, 4, dtype=torch.float64)
+    maps = torch.zeros_like(x)
+    maps[..., 1, 2] = maps[..., 3, 0] = 2.0
+    model = Affine(16)
+    result = evaluate(context_of(model, x, target=1), maps, ["single_deletion"])["single_deletion"]
+    assert float(result.details["loss"]) == pytest.approx(float(model.weight[1, [6, 12]].mean()), rel=1e-12)
+
+
 def test_what_is_not_defined_is_nan_and_flagged():
     maps = torch.cat([torch.zeros_like(X[:1]), torch.ones_like(X[:1]), MAPS[2:]])
     result = evaluate(context_of(TanhMLP(192), X), maps, ["single_deletion"])["single_deletion"]

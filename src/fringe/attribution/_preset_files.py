@@ -1,6 +1,7 @@
 """Tuned settings of a method as a file, with metadata of the search."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, cast, get_type_hints
@@ -51,13 +52,14 @@ def _require_registered(method: Attributor) -> None:
         raise InputError(f"method: {method.name!r} is no registered method, so that a preset of it could not be read")
 
 
-def write_preset(path: Path, method: Attributor, metadata: PresetMetadata) -> None:
+def write_preset(path: str | os.PathLike[str], method: Attributor, metadata: PresetMetadata) -> None:
     """Write all settings of a method as JSON; an existing file is replaced in one step.
 
     Raises InputError if the method is not registered or the path cannot be a file of this machine, and TransientError
     if the file cannot be written for another reason, such as a full disk.
     """
     require_local("path", path)
+    path = Path(path)
     _require_registered(method)
     document = {"format": PRESET_FORMAT, "method": method.name, "settings": _settings(method), "about": metadata}
     text = json.dumps(document, indent=2, allow_nan=False) + "\n"
@@ -72,12 +74,13 @@ def write_preset(path: Path, method: Attributor, metadata: PresetMetadata) -> No
         raise TransientError(f"{str(path)!r} cannot be written ({error.strerror or error})") from error
 
 
-def read_preset(path: Path, architecture: str | None = None) -> tuple[Attributor, PresetMetadata]:
+def read_preset(path: str | os.PathLike[str], architecture: str | None = None) -> tuple[Attributor, PresetMetadata]:
     """Read a tuned method and its metadata.
 
     Raises InputError if the file is not a preset of this format, if a method, key or value is invalid, if a setting is
     missing (its default may be another one today), and if the preset is for another architecture than ``architecture``.
     """
+    path = Path(path)
     document = _document(path)
     metadata = cast(PresetMetadata, document["about"])
     if architecture is not None and architecture != metadata["architecture"]:

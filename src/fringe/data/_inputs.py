@@ -82,7 +82,7 @@ class ImageRef:
         return Sample(self.id, to_channels(scan, channels, _BLACK), self.label, self.source)
 
 
-def find_inputs(arguments: Sequence[str], *, on_error: OnError | None = None) -> Iterator[ImageRef]:
+def find_inputs(arguments: Sequence[str | os.PathLike[str]], *, on_error: OnError | None = None) -> Iterator[ImageRef]:
     """List the images that texts name; none is decoded.
 
     The label of a file is a number of up to five digits at the start of its name, before an underscore: 284 for
@@ -106,7 +106,7 @@ def find_inputs(arguments: Sequence[str], *, on_error: OnError | None = None) ->
     if not arguments:
         raise ImageError("no images were named", hint="give files, folders, embedded:photos or embedded:digits")
     refs: dict[str | int, ImageRef] = {}
-    for argument in arguments:
+    for argument in [os.fspath(one) for one in arguments]:
         try:
             for ref in _expand(argument, report):
                 known = refs.setdefault(_identity(ref), ref)

@@ -59,7 +59,7 @@ CONTROLS: Mapping[str, Control] = {
     "random": lambda problem: torch.stack(
         [problem.rng.normal(f"control random {key}", x) for key, x in zip(problem.keys, problem.inputs, strict=True)]
     ),
-    "uniform": lambda problem: torch.ones_like(problem.inputs),  # its order is the metric's own rule for ties
+    "uniform": lambda problem: torch.ones_like(problem.inputs),  # without an order: equal pixels
     "edge": _edge,
 }
 

@@ -1,6 +1,7 @@
 """What runs on image files share: their images, references, model and method, and the summary of the run."""
 
 import importlib
+import os
 import platform
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -218,6 +219,7 @@ class ImageRun(Generic[Spec]):
         self.spec = spec
         self._out, self._overwrite = out, overwrite
         self.class_names = read_class_names(spec.classes)
+        inputs = [os.fspath(one) for one in inputs]
         self.refs, self.missing = find_images(inputs)
         self._model = spec.model or (default_model(inputs) if self.refs else "")  # no image needs no model
         self._default_references: Sequence[ImageRef] = ()

@@ -4,7 +4,6 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -131,10 +130,10 @@ def open_model(request: Request) -> OpenModel:
     elif not isinstance(recipe, (Preprocessing, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
         message = f"got {type(recipe).__name__}, expected a Preprocessing, a text such as 'imagenet', or an image "
         raise InputError(f"{message}processor of transformers", argument="preprocessing")
-    if isinstance(model, (str, Path)):
+    if isinstance(model, (str, os.PathLike)):
         device = torch.device(resolve_device(request.device))
         model = load_model(
-            str(model), trust_code=request.trust_code, preprocessing=recipe, class_names=names, device=device
+            os.fspath(model), trust_code=request.trust_code, preprocessing=recipe, class_names=names, device=device
         )
     if isinstance(model, LoadedModel):
         device = _device(model.module, request.device)

@@ -3,6 +3,7 @@
 import importlib
 import io
 import math
+import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -118,7 +119,7 @@ def log_explanations(result: Attribution, to: Any, *, step: int | None = None, n
     tracker = to if logger is None else logger.experiment
     package = type(tracker).__module__.partition(".")[0]
     is_writer = hasattr(tracker, "add_image") and hasattr(tracker, "add_text")
-    if logger is None and not (is_writer or isinstance(to, (str, Path)) or package in ("mlflow", "wandb")):
+    if logger is None and not (is_writer or isinstance(to, (str, os.PathLike)) or package in ("mlflow", "wandb")):
         hint = (
             "pass a folder, a SummaryWriter, the run that mlflow.start_run() or wandb.init() returns, or a logger of "
             "Lightning; Artifacts.of(result) has the files for any other"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fringe.geometry import log_probabilities
 from fringe.metrics import _perturbation as perturb
-from fringe.metrics._base import EvaluatedMaps, Metric, Scores, is_zero
+from fringe.metrics._base import EvaluatedMaps, Scores, is_zero
 from fringe.settings import Doc, PositiveFraction, PositiveInt, PositiveOddInt
 
 
@@ -56,8 +56,8 @@ class Insertion(PerturbationAUC):
     x_s has ``round(s P / N)`` of P pixels of the input, each with all its channels. Without ``steps`` N is the length
     of the first axis of space, for images the number of rows; N is at most P. The pixels are in descending order of
     importance: max |A_c|, |sum A_c| (``abs_sum``), sum |A_c| (``sum_abs``) or the Euclidean norm (``l2``) of the
-    channels. Equal ones are in row-major order. The map's scale and sign do not matter. With ``normalise=False`` the
-    score is the area under c itself.
+    channels. Equal ones are in a random order of the image, by its key and the seed. The map's scale and sign do not
+    matter. With ``normalise=False`` the score is the area under c itself.
 
     The reference is the input, blurred by a ``box``, a ``gaussian`` in a window of ``size`` pixels, or a Gaussian whose
     tails are folded back into its window (``folded``, as in RISE). Or it is ``zeros``, in the model's coordinates, or
@@ -103,8 +103,9 @@ class SymmetricRelevanceGain(perturb.ExchangeMetric):
 
     The first curve is that of :class:`Insertion`, read backwards: the score is the difference of the areas of
     ``insertion:raw`` and ``deletion:raw``, and costs nothing beside them. What any change of the image does to the
-    model counts in both areas, so it cancels; a random map scores 0. Alone it costs 2 (N - 1) forward passes per map,
-    and one per reference. Flags and details are those of :class:`Insertion`. Curves: ``least_first``, ``most_first``.
+    model counts in both areas, so it cancels: a random map scores 0 on average, and a constant map exactly. Alone it
+    costs 2 (N - 1) forward passes per map, and one per reference. Flags and details are those of :class:`Insertion`.
+    Curves: ``least_first``, ``most_first``.
     """
 
     name = "srg"
@@ -126,7 +127,7 @@ class SymmetricRelevanceGain(perturb.ExchangeMetric):
         inserted, deleted = (kind(**settings).curve(maps) for kind in (Insertion, Deletion))
         areas = {"least_first": perturb.auc(inserted.values), "most_first": perturb.auc(deleted.values)}
         return Scores(
-            areas["least_first"] - areas["most_first"],
+            inserted.ranking.gap(areas["least_first"], areas["most_first"]),
             flags=inserted.ranking.flags(),
             details={**areas, **inserted.details()},
             curves={"least_first": inserted.values.flip(1), "most_first": deleted.values},
@@ -254,7 +255,7 @@ EPSILON = 1e-8
 
 
 @dataclass(frozen=True)
-class DiffID(Metric):
+class DiffID(perturb.RankingMetric):
     """The prediction that the most important entries keep, minus the prediction without them.
 
     .. math:: \\mathrm{score} = \\frac19 \\sum_{r=0.1}^{0.9} (I_r - D_r), \\qquad
@@ -288,15 +289,15 @@ class DiffID(Metric):
         context, problem = maps.context, maps.context.problem
         x = problem.inputs
         entries = maps.values.double().abs().flatten(1)  # each channel of a pixel is one of its own
-        ranking = maps.cached("ranking of entries", lambda: perturb.rank_pixels(entries))
-        rank, size = ranking.rank, ranking.pixels
+        ranking = maps.cached("ranking of entries", lambda: perturb.rank_pixels(entries, context))
+        size = ranking.pixels
         counts = torch.tensor([int(size * ratio) for ratio in RATIOS], device=x.device)
         before = problem.probability(problem.logits)
 
         def removed(rows: Tensor, numbers: Tensor) -> Tensor:
             count = counts[numbers % len(RATIOS)][:, None]
-            of_rows = rank[rows]
-            gone = torch.where((numbers < len(RATIOS))[:, None], of_rows >= size - count, of_rows < count)
+            is_least = (numbers < len(RATIOS))[:, None]
+            gone = torch.where(is_least, ranking.least_first[rows], ranking.most_first[rows]) < count
             flat = x[rows].flatten(1)
             remaining = (~gone).to(flat)
             mean = (flat * remaining).sum(1, keepdim=True) / (remaining.sum(1, keepdim=True) + EPSILON)
@@ -309,7 +310,7 @@ class DiffID(Metric):
         both = perturb.respond(context, 2 * len(RATIOS), removed, left)
         inserted, deleted = both.tensor_split(2, 1)
         return Scores(
-            (inserted - deleted).mean(1),
+            ranking.gap(inserted, deleted).mean(1),
             flags=ranking.flags(),
             details={"insertion": inserted.mean(1), "deletion": deleted.mean(1)},
             curves={"insertion": inserted, "deletion": deleted},
@@ -317,7 +318,7 @@ class DiffID(Metric):
 
 
 @dataclass(frozen=True)
-class CumulativeChange(Metric):
+class CumulativeChange(perturb.RankingMetric):
     """The changes of all probabilities, added up while pixels are removed step by step."""
 
     direction = "higher"
@@ -346,7 +347,7 @@ class CumulativeChange(Metric):
         total = max(1, round(self.share * ranking.pixels))
         count = min(self.steps, total)
         changed = torch.tensor([round((s + 1) * total / count) for s in range(count)], device=x.device)
-        rank = ranking.rank if self.first else ranking.pixels - 1 - ranking.rank
+        rank = ranking.most_first if self.first else ranking.least_first
         replaced = perturb.Infill(self.reference, None, 3.0, "reflect").make(context)
 
         def probabilities(logits: Tensor, rows: Tensor) -> Tensor:
@@ -417,15 +418,13 @@ class SignedInsertion(perturb.ExchangeMetric):
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         context, signed = maps.context, perturb.signed_map(maps.values)
-        first, second = (
-            self.exchanged(context, perturb.rank_pixels(sign * signed), "insertion", "logit") for sign in (1.0, -1.0)
-        )
+        rankings = [perturb.rank_pixels(sign * signed, context) for sign in (1.0, -1.0)]
+        first, second = (self.exchanged(context, ranking, "insertion", "logit") for ranking in rankings)
         curves = {"positive_first": first.values, "negative_first": second.values}
         areas = {name: perturb.auc(values) for name, values in curves.items()}
-        flat = signed.flatten(1)
         return Scores(
-            areas["positive_first"] - areas["negative_first"],
-            flags={"zero_map": is_zero(signed), "constant_map": flat.amin(1) == flat.amax(1)},
+            first.ranking.gap(areas["positive_first"], areas["negative_first"]),
+            flags={**first.ranking.flags(), "zero_map": is_zero(signed)},
             details={**areas, "change": first.at_input - first.at_reference},
             curves=curves,
         )

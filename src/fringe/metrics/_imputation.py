@@ -28,7 +28,7 @@ def _require_shares(value: Sequence[float]) -> None:
 
 
 @dataclass(frozen=True)
-class ROAD(Metric):
+class ROAD(perturb.RankingMetric):
     """The ROAD gap: the prediction without the least important pixels, minus the prediction without the most important
     ones.
 
@@ -40,9 +40,10 @@ class ROAD(Metric):
     the two neighbours in a series. This is one linear system for each image and share. So the shape of the mask does
     not reveal the class. y is the target's probability, or whether it is predicted (preset ``accuracy``).
 
-    Large smooth regions are imputed well, so smooth maps are underestimated: compare with single deletion. The
-    systems are solved together on the model's device, in single precision. The noise belongs to the image and is the
-    same for all methods. Costs two forward passes for each share.
+    Equal pixels are removed in one random order of the image, whether the most or the least relevant come first. So a
+    constant map scores 0. Large smooth regions are imputed well, so smooth maps are underestimated: compare with single
+    deletion. The systems are solved together on the model's device, in single precision. The noise belongs to the image
+    and is the same for all methods. Costs two forward passes for each share.
 
     Flags: ``not_converged`` (an imputation missed its tolerance), ``zero_map``, ``constant_map``. Details: the gap of
     both measures. Curves: ``morf``, ``lerf``, of the chosen measure over the shares.
@@ -77,20 +78,20 @@ class ROAD(Metric):
         ranking = perturb.ranking_of(maps, self.reduction)
         noise = context.cached((self.name, self.noise), lambda: self._noise(context))
         counts = torch.tensor([round(share * ranking.pixels) for share in self.shares], device=x.device)
-        rank = perturb.per_channel(ranking.rank, x)
+        most, least = (perturb.per_channel(rank, x) for rank in (ranking.most_first, ranking.least_first))
         converged = torch.ones(len(x), dtype=torch.bool, device=x.device)
         share_count = len(self.shares)
 
         def removed(rows: Tensor, numbers: Tensor) -> Tensor:
             count, is_most = (batch_view(one, x) for one in (counts[numbers % share_count], numbers < share_count))
-            missing = torch.where(is_most, rank[rows] < count, rank[rows] >= ranking.pixels - count)
+            missing = torch.where(is_most, most[rows], least[rows]) < count
             imputed, solved = impute(x[rows], missing, self.tolerance)
             converged.index_put_((rows[~solved],), converged.new_zeros(()))
             return torch.where(missing, imputed + noise[rows], x[rows])
 
         left = perturb.respond(context, 2 * share_count, removed, perturb.prediction(problem))
         morf, lerf = left[:, :share_count], left[:, share_count:]
-        gaps = (lerf - morf).mean(1)
+        gaps = ranking.gap(lerf, morf).mean(1)
         chosen = perturb.PREDICTION.index(self.measure)
         return Scores(
             gaps[:, chosen],

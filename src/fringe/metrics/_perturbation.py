@@ -105,9 +105,14 @@ def spatial_map(values: Tensor, reduction: Reduction) -> Tensor:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The P pixels of B maps in descending order of importance; ties in row-major order."""
+    """The P pixels of B maps by their importance: the place, 0 ... P - 1, of each pixel as they are removed.
 
-    rank: Tensor  # (B, *space), 0 ... P - 1
+    Pixels of equal importance are removed in a random order of their image, in both directions the same. So the order
+    of a constant map does not depend on the direction, and no part of the image comes first, as its top would by rows.
+    """
+
+    most_first: Tensor  # (B, *space), the most important pixel first
+    least_first: Tensor  # (B, *space), the least important pixel first
     mass: Tensor  # (B, P), the importances in descending order
 
     @property
@@ -123,23 +128,49 @@ class Ranking:
         """``zero_map``, and ``constant_map``, whose order is only the rule for ties: (B,) each."""
         return {"zero_map": self.mass[:, 0] == 0, "constant_map": self.mass[:, 0] == self.mass[:, -1]}
 
+    def gap(self, least_first: Tensor, most_first: Tensor) -> Tensor:
+        """Difference (B, ...) of what both orders score; 0 for a constant map, of which both orders are the same: the
+        model may round them in other ways."""
+        difference = least_first - most_first
+        constant = batch_view(self.flags()["constant_map"], difference)
+        return difference.masked_fill(constant & difference.isfinite(), 0.0)
+
     def ties(self) -> Tensor:
         """Share (B,) of pixels that are as important as another one."""
         equal = self.mass[:, 1:] == self.mass[:, :-1]
         return (pad(equal, (1, 0)) | pad(equal, (0, 1))).to(self.mass.dtype).mean(1)
 
 
-def rank_pixels(importance: Tensor) -> Ranking:
-    """Rank the pixels of (B, *space) by a stable descending sort."""
-    mass, order = importance.flatten(1).sort(dim=1, descending=True, stable=True)
-    ranks = torch.arange(order.shape[1], dtype=torch.int32, device=order.device).expand(order.shape)
-    rank = torch.empty_like(order, dtype=torch.int32).scatter_(1, order, ranks)
-    return Ranking(rank.view(importance.shape), mass)
+def rank_pixels(importance: Tensor, context: EvaluationContext) -> Ranking:
+    """Rank the pixels of (B, *space) by stable sorts of their random orders."""
+    flat, problem = importance.flatten(1), context.problem
+    count = flat.shape[1]
+
+    def drawn() -> Tensor:
+        orders = [problem.rng.permutation(f"ties {key}", count) for key in problem.keys]
+        return torch.tensor(orders, dtype=torch.int64, device=flat.device).view(flat.shape)
+
+    order = context.cached(("ties", count), drawn)
+    places = torch.arange(count, dtype=torch.int32, device=flat.device).expand(flat.shape)
+
+    def sort(*, descending: bool) -> tuple[Tensor, Tensor]:
+        ordered, index = flat.gather(1, order).sort(dim=1, descending=descending, stable=True)
+        rank = torch.empty_like(places).scatter_(1, order.gather(1, index), places)
+        return rank.view(importance.shape), ordered
+
+    most_first, mass = sort(descending=True)
+    return Ranking(most_first, sort(descending=False)[0], mass)
 
 
 def ranking_of(maps: EvaluatedMaps, reduction: Reduction) -> Ranking:
     """The pixels of maps by their importance, ranked once for all metrics of these maps."""
-    return maps.cached(("ranking", reduction), lambda: rank_pixels(spatial_map(maps.values, reduction)))
+    return maps.cached(("ranking", reduction), lambda: rank_pixels(spatial_map(maps.values, reduction), maps.context))
+
+
+class RankingMetric(Metric):
+    """Base class of metrics that rank pixels; ``code`` names the rule for ties in the keys of stored scores."""
+
+    code: ClassVar[str] = "ties in random order"
 
 
 # Curves
@@ -221,7 +252,7 @@ SHARED_PRESETS: Mapping[str, Mapping[str, Any]] = {"fast": {"steps": 64}, "zero"
 
 
 @dataclass(frozen=True)
-class ExchangeMetric(Metric):
+class ExchangeMetric(RankingMetric):
     """Base class of metrics that exchange the pixels of an image with its infill, step by step.
 
     After step s of N, ``round(s P / N)`` of P pixels are exchanged, each with all its channels. Without ``steps``, N is
@@ -248,7 +279,7 @@ class ExchangeMetric(Metric):
 
     def count(self, ranking: Ranking) -> int:
         """The number of steps N."""
-        return min(self.steps or ranking.rank.shape[1], ranking.pixels)
+        return min(self.steps or ranking.most_first.shape[1], ranking.pixels)
 
     def exchanged(
         self, context: EvaluationContext, ranking: Ranking, mode: Mode, kind: Literal["probability", "logit"]
@@ -265,8 +296,10 @@ class ExchangeMetric(Metric):
         first, last = (replaced, at_reference), (problem.inputs, at_input)
         (before, start), (after, stop) = (first, last) if mode == "insertion" else (last, first)
         changed = torch.tensor([round(s * ranking.pixels / count) for s in range(count + 1)])
-        changed = changed.to(ranking.rank.device)
-        mix = exchange(ranking.rank, before, after, changed[1:-1])
+        changed = changed.to(ranking.mass.device)
+        # An insertion is the removal of the least important pixels first, read backwards.
+        rank = ranking.most_first if mode == "deletion" else ranking.pixels - 1 - ranking.least_first
+        mix = exchange(rank, before, after, changed[1:-1])
         values = torch.cat([start[:, None], respond(context, count - 1, mix, measure), stop[:, None]], 1)
         return PerturbationCurve(values, at_input, at_reference, changed, ranking)
 

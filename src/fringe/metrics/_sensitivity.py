@@ -180,7 +180,7 @@ DeletedAs = Literal["zeros", "random", "blur"]
 
 
 @dataclass(frozen=True)
-class SingleDeletion(Metric):
+class SingleDeletion(perturb.RankingMetric):
     """Rank correlation of the signed evidence in each cell of a grid with the loss of the logit without this cell.
 
     .. math:: d_j = F_t(x) - F_t(x_{\\setminus j}), \\qquad a_j = \\sum_{i \\in j} A_i, \\qquad
@@ -196,7 +196,7 @@ class SingleDeletion(Metric):
     Costs a forward pass per cell (16 for an image), and one for a blur, for any number of methods. A series or a
     table has ``cells`` segments of its length or of its features. NaN, flagged ``undefined``, if all cells of the
     map, or all losses, are equal: these images do not count in the mean. Details: the ``loss`` of the most important
-    cell and the share of ``ties`` of the map's cells.
+    cell, the mean over equal ones, and the share of ``ties`` of the map's cells.
     """
 
     name = "single_deletion"
@@ -230,8 +230,9 @@ class SingleDeletion(Metric):
         count = losses.shape[1]
         evidence = add_rows(signed.new_zeros(count, len(signed)), cells.flatten(), signed.flatten(1).T).T
         values = spearman(evidence, losses)
-        first = losses.gather(1, evidence.argmax(1, keepdim=True))[:, 0]
-        details = {"loss": first, "ties": perturb.rank_pixels(evidence).ties()}
+        largest = evidence == evidence.amax(1, keepdim=True)
+        first = losses.where(largest, 0.0).sum(1) / largest.sum(1)
+        details = {"loss": first, "ties": perturb.rank_pixels(evidence, context).ties()}
         return Scores(values, flags={"undefined": values.isnan()}, details=details)
 
     def _losses(self, context: EvaluationContext, cells: Tensor) -> Tensor:
@@ -256,7 +257,7 @@ class SingleDeletion(Metric):
 
 
 @dataclass(frozen=True)
-class SaCo(Metric):
+class SaCo(perturb.RankingMetric):
     """Do groups of pixels with more salience lose more probability? Pairs of groups count by their difference.
 
     Of the P pixels in descending order, group i has those from ``floor(i P / K)`` to ``floor((i + 1) P / K) - 1``, i =
@@ -296,12 +297,12 @@ class SaCo(Metric):
         context, how = maps.context, self.salience
         problem = context.problem
         salience = perturb.signed_map(maps.values) if how == "sum" else perturb.spatial_map(maps.values, how)
-        ranking = perturb.rank_pixels(salience)
+        ranking = perturb.rank_pixels(salience, context)
         count = min(self.groups, ranking.pixels)
         edges = torch.tensor([i * ranking.pixels // count for i in range(count + 1)], device=salience.device)
         sums = torch.stack([part.sum(1) for part in ranking.mass.tensor_split(edges[1:-1].cpu(), 1)], 1)
         replaced = perturb.Infill(self.reference, None, 3.0, "reflect").make(context)
-        rank = perturb.per_channel(ranking.rank, problem.inputs)
+        rank = perturb.per_channel(ranking.most_first, problem.inputs)
 
         def without(rows: Tensor, numbers: Tensor) -> Tensor:
             low, high = (batch_view(edges[numbers + k], rank) for k in (0, 1))

@@ -1,6 +1,7 @@
 """From a spec to a model that is ready to be explained."""
 
 import contextlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
 
 
 def load_model(
-    spec: str,
+    spec: str | os.PathLike[str],
     *,
     trust_code: bool = False,
     preprocessing: Preprocessing | str | None = None,
@@ -137,7 +138,7 @@ def load_model(
     Raises:
         ModelError: For everything that prevents the model from being loaded.
     """
-    label, spec = split_label(spec)
+    label, spec = split_label(os.fspath(spec))
     family, target = _family(spec)
     checked_device = usable_device(device)
     recipe = Preprocessing.parse(preprocessing) if isinstance(preprocessing, str) else preprocessing

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments, is_joint
+from fringe._float64 import in_float64
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
@@ -117,7 +118,12 @@ class Problem:
         if token is not None and lengths is None and "attention_mask" in forward_args.kwargs:
             mask = forward_args.kwargs["attention_mask"].bool()  # its last token, wherever the padding is
             lengths = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).amax(1)
+        if lengths is not None and is_joint(forward_args.parts):
+            hint = "explain the padded series alone, with the other tensors as forward_args or forward_kwargs"
+            raise InputError("got lengths of series for several tensors", argument="lengths", hint=hint)
         fields |= {"forward_args": forward_args, "token_length": token, "lengths": _lengths(lengths, inputs, token)}
+        rng: KeyedGenerator = fields.pop("rng", KeyedGenerator())
+        fields["rng"] = replace(rng, places=forward_args.by_name)
         return cls(model, inputs, logits, classes, other, **fields)
 
     # -- evaluations of the model: points ``x`` (L, *S) belong to the images ``rows`` (L,) ----------------------------
@@ -240,6 +246,7 @@ class Problem:
             gradient[:, k] = jacobian.vjp(cotangent[:, k])
         return gradient
 
+    @in_float64
     def probability(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """Compute the probability of the target class.
 
@@ -263,7 +270,9 @@ class Problem:
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """Names (B) of the images, for keyed random numbers."""
-        return self.ids if self.ids is not None else tuple(content_hash(x) for x in self.inputs)
+        places = self.forward_args.by_name
+        inputs = self.inputs if places is None else self.inputs[:, places]
+        return self.ids if self.ids is not None else tuple(content_hash(x) for x in inputs)
 
     @property
     def structure(self) -> Structure:
@@ -376,7 +385,7 @@ def _lengths(lengths: Any, inputs: Tensor, token: float | None) -> tuple[int, ..
     size = inputs.shape[-1 if token is None else -2]
     try:
         values = tuple(map(operator.index, torch.as_tensor(lengths).tolist()))
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError):  # of dictionaries, of ragged lists
         values = ()
     if inputs.dim() != 3 or len(values) != len(inputs) or not all(1 <= n <= size for n in values):
         message = f"got {lengths!r}, expected {len(inputs)} integers of 1 to {size}, one for each series (B, C, L)"

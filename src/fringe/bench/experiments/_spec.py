@@ -1,6 +1,7 @@
 """What an experiment computes: one model for Python, for a configuration file and for the options of a command."""
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -45,10 +46,10 @@ QUICK_METHODS: Mapping[str, str] = {
 
 def _texts(value: Any, argument: str, expected: str = "text or a list of texts") -> tuple[str, ...]:
     """A text or a list of texts as a tuple."""
-    values: Sequence[Any] = (value,) if isinstance(value, (str, Path)) else value
-    if not isinstance(values, (list, tuple)) or not all(isinstance(v, (str, Path)) for v in values):
+    values: Sequence[Any] = (value,) if isinstance(value, (str, os.PathLike)) else value
+    if not isinstance(values, (list, tuple)) or not all(isinstance(v, (str, os.PathLike)) for v in values):
         raise wrong_value(argument, value, expected)
-    return tuple(map(str, values))
+    return tuple(map(os.fspath, values))
 
 
 def _required(values: Any, argument: str) -> Any:

@@ -89,7 +89,7 @@ def label_models(models: Mapping[str, ModelSource], labels: Sequence[str]) -> di
 
 def write_report(
     run: Store | str | Path,
-    out: Path | None = None,
+    out: str | os.PathLike[str] | None = None,
     *,
     resolve: Callable[[], Resolved] | None = None,
     models: Mapping[str, ModelSource] | None = None,
@@ -121,6 +121,7 @@ def write_report(
     """
     spec = ReportSpec(**options)
     require_local("out", out or "")
+    out = None if out is None else Path(out)
     store = run if isinstance(run, Store) else Store(run, create=False)
     results = read_results(store, spec.plan)
     chosen = [reference_of(results, model, spec.reference) for model in results.models]
