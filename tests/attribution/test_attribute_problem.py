@@ -341,6 +341,11 @@ class TestContrast:
             fringe.attribute(SoftplusMLP(), images(2), target=[0, 1], contrast=1, method="ig")
         with pytest.raises(fringe.TargetError, match=r"contrast: class 9 does not exist"):
             fringe.attribute(SoftplusMLP(), images(2), target=[0, 1], contrast=9, method="ig")
+        one_hot = torch.eye(SoftplusMLP()(images(2)).shape[1], dtype=torch.int64)[1:3]
+        with pytest.raises(
+            fringe.TargetError, match=r"contrast: got shape .*; for rows of zeros and ones pass contrast="
+        ):
+            fringe.attribute(SoftplusMLP(), images(2), target=0, contrast=one_hot, method="ig")
 
 
 @pytest.mark.parametrize("call", [fringe.attribute, fringe.explain])

@@ -307,7 +307,8 @@ def _fault_error(fault: list[Verdict | None]) -> InputError:
         message, hint = f"images {images} hold NaN or infinity", "leave them out, or pass bad_images='mark'"
         return InputError(message, argument="inputs", hint=hint)
     images = [i for i, f in enumerate(fault) if f == "nan_logits"]
-    message, hint = f"its logits for images {images} are NaN or infinite", "check the model, or pass bad_images='mark'"
+    message = f"its logits for images {images} are NaN or infinite"
+    hint = "check the model (leave classes that are masked with -inf out of its output), or pass bad_images='mark'"
     return InputError(message, argument="model", hint=hint)
 
 
