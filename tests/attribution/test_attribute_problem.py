@@ -393,9 +393,9 @@ def prompted(x, prompts):
     return x.tanh() @ prompts.T
 
 
-@pytest.mark.parametrize("batch", [5, 20])
+@pytest.mark.parametrize(("batch", "size"), [(5, None), (20, None), (5, 1)])
 @pytest.mark.parametrize("name", ["causal mask", "class weights", "prompts"])
-def test_such_a_tensor_is_named_with_what_makes_it_shared(name, batch):
+def test_such_a_tensor_is_named_with_what_makes_it_shared(name, batch, size):
     torch.manual_seed(0)
     x = torch.randn(batch, batch)
     model, given = {
@@ -405,8 +405,9 @@ def test_such_a_tensor_is_named_with_what_makes_it_shared(name, batch):
     }[name]
     x = torch.randn(batch, batch, WIDTH) if name == "causal mask" else x
     arguments = {"mask": given} if name == "causal mask" else {}
+    args = () if arguments else (given,)
     with pytest.raises(fringe.FringeError, match=r"the same for all images, such as .* as fringe.Shared\("):
-        fringe.attribute(model, x, method="ig", forward_args=() if arguments else (given,), forward_kwargs=arguments)
+        fringe.attribute(model, x, method="ig", forward_args=args, forward_kwargs=arguments, batch_size=size)
     shared = {key: fringe.Shared(value) for key, value in arguments.items()}
     args = () if arguments else (fringe.Shared(given),)
     result = fringe.attribute(model, x, method="ig", forward_args=args, forward_kwargs=shared)
