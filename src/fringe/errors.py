@@ -142,12 +142,12 @@ def unfit_inputs(note: str | None = None) -> Generator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:  # a GRU raises ValueError
-        text = model_error(error)
+        text = first_line(error)
         words = ("size", "shape", "channels", "2D")
         if isinstance(error, FringeError) or is_transient(error) or not any(word in text for word in words):
             raise
         notes = "; ".join(([note] if note else []) + list(getattr(error, "__notes__", ()))) or None
-        raise InputError(f"the model cannot take them: {text}", argument="inputs", hint=notes) from error
+        raise InputError(f"the model cannot take them: {model_error(error)}", argument="inputs", hint=notes) from error
 
 
 def model_error(error: BaseException) -> str:
