@@ -173,7 +173,15 @@ class ForwardArguments:
         x = x if self.tail is None else torch.cat([x, self.tail], -1)
         given = list(zip(self.parts or (Part(None, ()),), split(x, self.parts), strict=True))
         named = {part.name: tensor for part, tensor in given if part.name is not None}
-        return model(*(tensor for part, tensor in given if part.name is None), *self.args, **named, **self.kwargs)
+        try:
+            return model(*(tensor for part, tensor in given if part.name is None), *self.args, **named, **self.kwargs)
+        except TypeError as error:
+            if self.parts:
+                error.add_note(
+                    "tensors of a tuple of inputs are passed by position, those of a dictionary by name; what is not "
+                    "explained goes to forward_args or forward_kwargs"
+                )
+            raise
 
     def joined(self, value: Any, like: Tensor, rows: tuple[int, ...], argument: str) -> Any:
         """Return numbers for each of the explained tensors, in a tuple or a dictionary as these are, as one tensor
@@ -250,7 +258,10 @@ def explained_inputs(
         x, parts = _joined(list(named.items()))
     else:
         hint = "pass torch.from_numpy(x).float(), prepared for the model; pictures and paths go to fringe.explain"
-        if isinstance(cast(object, inputs), (tuple, list)):
+        items = cast(Any, inputs)
+        if isinstance(items, str) or (isinstance(items, list) and any(isinstance(item, str) for item in items)):
+            hint = "texts and paths go to fringe.explain, texts with tokenizer="
+        elif isinstance(items, (tuple, list)):
             hint = "pass torch.stack(x) for a list of inputs; several tensors of the model in a tuple or, by name, in "
             hint += "a dictionary"
         message = f"expected a torch.Tensor (B, *S), got {type(inputs).__name__}"

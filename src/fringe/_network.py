@@ -312,7 +312,12 @@ class Network:
             raise
         if self.score_function is not None:
             return as_score(self.score_function, output, x.shape[0])
-        logits = as_logits(output, x.shape[0], self.output, check=not self._checked)
+        try:
+            logits = as_logits(output, x.shape[0], self.output, check=not self._checked)
+        except ModelOutputError as error:
+            if arguments.by_row and len(x) == 1 and error.hint is None:  # one row of a tensor that all images share?
+                error.hint = arguments.hint
+            raise
         self._checked = True
         return logits
 

@@ -13,6 +13,10 @@ from fringe.errors import InputError, ModelError, ModelOutputError
 OutputKind = Literal["auto", "logits", "probabilities"]
 #: The same, or numbers that are no distribution over classes: a column of them is explained as it is.
 AnyOutput = OutputKind | Literal["numbers"]
+_DENSE = (
+    "For logits (B, C, H, W) of a segmentation network, wrap it as fringe.Region(model, mask), which explains the "
+    "classes in a region; for another number of each input, pass a function as score="
+)
 #: A score of the caller's own: of what the model returns for B inputs, one number (B,) for each.
 ScoreFunction = Callable[[Any], Tensor]
 
@@ -40,13 +44,16 @@ def as_logits(output: Any, batch: int, kind: AnyOutput, *, check: bool = True) -
         logits = logits[:, None]
     _check_dtype(logits, "model", "its output")
     if kind != "numbers" and tuple(logits.shape) in ((batch, 1), (batch,)):
+        whole = bool((logits.detach() == logits.detach().round()).all())
         raise ModelOutputError(
             f"its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and the entropy of "
             "one class is always zero. If the number is the logit z of 'yes' against 'no', wrap it as "
             "fringe.BinaryClassifier(model), with output='probability' if it ends in a sigmoid: the map of a class "
             "explains z/2 or -z/2, and with target=1 and contrast=0 all of z. If it is a quantity, as in regression, "
             "there are no classes: explain the number itself by a method that needs none, as in "
-            "attribute(model, x, method='ig', score=lambda y: y.flatten())",
+            "attribute(model, x, method='ig', score=lambda y: y.flatten())"
+            + whole
+            * ". If it is the number of a class (argmax), return the scores before it",
             argument="model",
         )
     if logits.dim() != 2 or logits.shape[0] != batch or logits.shape[1] == 0:
@@ -54,11 +61,8 @@ def as_logits(output: Any, batch: int, kind: AnyOutput, *, check: bool = True) -
             "Wrap the model so that it returns one row of class scores per image. If a function uses other tensors of "
             "the images, pass them as forward_args"
         )
-        if logits.dim() == 4 and len(logits) == batch:
-            remedy = (
-                "For logits (B, C, H, W) of a segmentation network, wrap it as fringe.Region(model, mask), which "
-                "explains the classes in a region; for another number of each image, pass a function as score="
-            )
+        if logits.dim() > 2 and len(logits) == batch:
+            remedy = _DENSE
         message = (
             f"its output has shape {tuple(logits.shape)} for {batch} images; expected logits ({batch}, C). {remedy}"
         )
@@ -143,10 +147,11 @@ def _select(output: Any) -> Tensor:
     # matrices of one shape in a tuple are the scores of the model and of its auxiliary heads
     if len(scores) == 1 or (scores and not isinstance(output, Mapping) and len({v.shape for v in scores}) == 1):
         return scores[0]
+    is_dense = any(value.dim() > 2 for value in tensors)
+    remedy = _DENSE if is_dense else "Wrap the model so that it returns the logits as a tensor (B, C)"
     described = ", ".join(f"{key}: {_describe(value)}" for key, value in parts.items()) or _describe(output)
     raise ModelOutputError(
-        f"cannot tell which part of its output holds the logits ({described}). Wrap the model so that it returns the "
-        "logits as a tensor (B, C)",
+        f"cannot tell which part of its output holds the logits ({described}). {remedy}",
         argument="model",
     )
 

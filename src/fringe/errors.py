@@ -7,6 +7,8 @@ import importlib.util
 import json
 import math
 import reprlib
+import sysconfig
+import traceback
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
@@ -140,17 +142,18 @@ def unfit_inputs(note: str | None = None) -> Generator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:  # a GRU raises ValueError
-        text = model_error(error)
+        text = first_line(error)
         words = ("size", "shape", "channels", "2D")
         if isinstance(error, FringeError) or is_transient(error) or not any(word in text for word in words):
             raise
         notes = "; ".join(([note] if note else []) + list(getattr(error, "__notes__", ()))) or None
-        raise InputError(f"the model cannot take them: {text}", argument="inputs", hint=notes) from error
+        raise InputError(f"the model cannot take them: {model_error(error)}", argument="inputs", hint=notes) from error
 
 
 def model_error(error: BaseException) -> str:
-    """Return the first line of a model's error about its input; for a model of grey images, with what to do."""
-    text = first_line(error)
+    """Return the first line of a model's error about its input, and where it came from; for a model of grey images,
+    with what to do."""
+    text = first_line(error) + line_of(error)
     grey = "to have 1 channels, but got 3" in text
     return f"{text}; for grey images give channels=1 in the preprocessing" if grey else text
 
@@ -158,6 +161,17 @@ def model_error(error: BaseException) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's text, or the kind of an error without a text."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def line_of(error: BaseException) -> str:
+    """Say where in the caller's own files an error came from, as ``", in line 7 of net.py"``: the last line that ran
+    and is not installed code; nothing if there is none."""
+    installed = (*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")), Path(__file__).parent)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename).resolve()
+        if path.is_file() and not any(path.is_relative_to(folder) for folder in installed):
+            return f", in line {frame.lineno} of {path.name}"
+    return ""
 
 
 def is_misread(error: BaseException) -> bool:

@@ -90,15 +90,16 @@ def test_methods_that_need_other_images_are_not_offered(digit):
             explain(service, file, method=name)
 
 
-def test_an_explanation_is_a_page_and_three_files_with_the_map_of_the_library(digit):
+@pytest.mark.parametrize("method", ["ig", "fringe:focused"])
+def test_an_explanation_is_a_page_and_three_files_with_the_map_of_the_library(digit, method):
     service, file = digit
-    result = explain(service, file)
+    result = explain(service, file, method=method)
     assert [path.suffix for path in result.files] == [".html", ".npz", ".png"]
     page = result.files[0].read_text(encoding="utf-8")
     document = re.search(r"<script[^>]*application/json[^>]*>(.*?)</script>", page, re.DOTALL)
     assert json.loads(document[1])["schema"].startswith("fringe/explanation/")
     assert "digits-0000" in page
-    expected = fringe.explain("embedded:digits", "embedded:digits:0", method="ig").values[0].numpy()
+    expected = fringe.explain("embedded:digits", "embedded:digits:0", method=method).values[0].numpy()
     with np.load(result.files[1]) as arrays:
         np.testing.assert_allclose(arrays["values"], expected, atol=1e-6)
         assert arrays["input"].shape == (1, 32, 32)

@@ -75,6 +75,8 @@ def test_inputs_at_the_door():
         (torch.zeros(1, 3, 4, 4, dtype=torch.uint8), "expected floating point"),
         ([1.0], "expected a torch.Tensor"),
         (torch.ones(1, 3).numpy(), r"got ndarray; pass torch.from_numpy"),
+        ("a fine film", r"got str; texts and paths go to fringe.explain, texts with tokenizer="),
+        (["a fine film", "a dull one"], r"got list; texts and paths go to fringe.explain, texts with tokenizer="),
     ):
         with pytest.raises(fringe.InputError, match=message):
             fringe.attribute(model, bad)
@@ -243,6 +245,9 @@ X, NETWORK = torch.rand(2, 3), torch.nn.Linear(3, 2).eval()
 def test_a_list_of_inputs_hears_of_tuples_and_dictionaries():
     with pytest.raises(fringe.InputError, match=r"expected a torch.Tensor .*in a tuple or, by name, in a dictionary"):
         fringe.attribute(NETWORK, [X, X], method="ig")
+    with pytest.raises(TypeError) as caught:
+        fringe.attribute(NETWORK, (X, X), method="ig")
+    assert "a dictionary by name; what is not explained goes to forward_args or forward_kw" in caught.value.__notes__[0]
     message = r"a dictionary without a floating-point tensor, .*; integers have no gradient: .*tokenizer="
     with pytest.raises(fringe.InputError, match=message):
         fringe.attribute(NETWORK, {"ids": torch.zeros(2, 5, dtype=torch.int64)}, method="ig")

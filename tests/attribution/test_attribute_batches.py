@@ -117,7 +117,7 @@ def test_nan_logits_are_named():
     broken = lambda x: model(x).where(x.flatten(1)[:, :1] < 5.0, torch.nan)  # noqa: E731
     x = mixed(3)
     x[2, 0, 0, 0] = 6.0
-    with pytest.raises(fringe.InputError, match=r"logits for images \[2\]"):
+    with pytest.raises(fringe.InputError, match=r"logits for images \[2\] .*masked with -inf"):
         fringe.attribute(broken, x, method=METHOD)
     found = fringe.attribute(broken, x, method=METHOD, bad_images="mark")
     assert found.verdict[2] == "nan_logits"

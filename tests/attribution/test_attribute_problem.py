@@ -350,6 +350,11 @@ class TestContrast:
             fringe.attribute(SoftplusMLP(), images(2), target=[0, 1], contrast=1, method="ig")
         with pytest.raises(fringe.TargetError, match=r"contrast: class 9 does not exist"):
             fringe.attribute(SoftplusMLP(), images(2), target=[0, 1], contrast=9, method="ig")
+        one_hot = torch.eye(SoftplusMLP()(images(2)).shape[1], dtype=torch.int64)[1:3]
+        with pytest.raises(
+            fringe.TargetError, match=r"contrast: got shape .*; for rows of zeros and ones pass contrast="
+        ):
+            fringe.attribute(SoftplusMLP(), images(2), target=0, contrast=one_hot, method="ig")
 
 
 @pytest.mark.parametrize("call", [fringe.attribute, fringe.explain])
@@ -397,9 +402,9 @@ def prompted(x, prompts):
     return x.tanh() @ prompts.T
 
 
-@pytest.mark.parametrize("batch", [5, 20])
+@pytest.mark.parametrize(("batch", "size"), [(5, None), (20, None), (5, 1)])
 @pytest.mark.parametrize("name", ["causal mask", "class weights", "prompts"])
-def test_such_a_tensor_is_named_with_what_makes_it_shared(name, batch):
+def test_such_a_tensor_is_named_with_what_makes_it_shared(name, batch, size):
     torch.manual_seed(0)
     x = torch.randn(batch, batch)
     model, given = {
@@ -409,8 +414,9 @@ def test_such_a_tensor_is_named_with_what_makes_it_shared(name, batch):
     }[name]
     x = torch.randn(batch, batch, WIDTH) if name == "causal mask" else x
     arguments = {"mask": given} if name == "causal mask" else {}
+    args = () if arguments else (given,)
     with pytest.raises(fringe.FringeError, match=r"the same for all images, such as .* as fringe.Shared\("):
-        fringe.attribute(model, x, method="ig", forward_args=() if arguments else (given,), forward_kwargs=arguments)
+        fringe.attribute(model, x, method="ig", forward_args=args, forward_kwargs=arguments, batch_size=size)
     shared = {key: fringe.Shared(value) for key, value in arguments.items()}
     args = () if arguments else (fringe.Shared(given),)
     result = fringe.attribute(model, x, method="ig", forward_args=args, forward_kwargs=shared)

@@ -149,3 +149,28 @@ def test_single_entries_without_a_gradient_cost_nothing():
     assert (zero.values == 0).any()
     assert (full.values != 0).all()
     assert zero.passes == full.passes
+
+
+def test_steps_are_found_among_many_features_that_have_no_effect():
+    """Forty columns that the network reads not at all come before the code, and forty zeros that it reads smoothly."""
+    table = Table(LOOKUP)
+    x = torch.cat([normal(6, 40, seed=7), torch.zeros(6, 40, dtype=torch.float64), X], 1)
+    model = lambda z: table(z[:, 80:]) + z[:, 40:80].sum(1, keepdim=True) * table.weight[0]  # noqa: E731
+    with pytest.warns(UserWarning, match=STEPS.format("feature 80")):
+        found = fringe.attribute(model, x, method="ig")
+    assert set(found.verdict) == {"stalled"}
+
+
+def test_a_column_beside_a_picture_is_looked_at():
+    table, pictures = Table(LOOKUP), normal(6, 1, 4, 4)
+    model = lambda p, z: table(z) + torch.tanh(p.flatten(1)[:, :3])  # noqa: E731
+    with pytest.warns(UserWarning, match=STEPS.format(r"feature 0 of inputs\[1\]")):
+        found = fringe.attribute(model, (pictures, X), method="ig")
+    assert set(found.verdict) == {"stalled"}
+
+
+def test_samples_of_a_series_of_one_channel_are_looked_at():
+    model = lambda z: torch.tanh(z[:, 0, :5]) @ normal(5, 3) + z[:, 0, 5:].round() @ normal(5, 3, seed=4)  # noqa: E731
+    with pytest.warns(UserWarning, match=STEPS.format("feature 5, feature 6, feature 7, feature 8, feature 9")):
+        found = fringe.attribute(model, 3 * normal(4, 1, 10), method="fringe")
+    assert set(found.verdict) == {"stalled"}

@@ -342,5 +342,5 @@ def test_several_tensors_are_drawn_one_below_the_other():
     assert "tensor 2: " in words_of(unnamed[0].plot())
     with pytest.raises(fringe.InputError, match="kind: got 'overlay', expected one of parts"):
         unnamed[0].plot("overlay")
-    with pytest.raises(fringe.InputError, match=r"got dict, .*several tensors goes to fringe.attribute"):
+    with pytest.raises(fringe.InputError, match=r"got dict, .*texts .* tokenizer=; .*goes to fringe.attribute"):
         fringe.explain(model, given)

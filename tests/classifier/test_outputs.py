@@ -72,6 +72,11 @@ REFUSED = {
     "object without logits": (SimpleNamespace(scores=LOGITS), r"cannot tell .* \(SimpleNamespace\)"),
     "nothing": (None, r"cannot tell .* \(NoneType\)"),
     "4-D map": (normal(3, 5, 4, 4), r"shape \(3, 5, 4, 4\) for 3 .*fringe.Region\(model, mask\).*score="),
+    "segmentation as torchvision returns it": (
+        {"out": FEATURES},
+        r"cannot tell .*fringe.Region\(model, mask\).*score=",
+    ),
+    "a score for each sample of a series": (FEATURES[..., 0], r"\(3, 4, 6\) for 3 .*another number of each .*score="),
     "other batch": (normal(2, 5), r"shape \(2, 5\) for 3 images; expected logits \(3, C\)"),
     "no class": (normal(3, 0), r"shape \(3, 0\) for 3 images; expected logits \(3, C\)"),
     "one column": (
@@ -79,7 +84,11 @@ REFUSED = {
         r"shape \(3, 1\), one number .*entropy of one class is always zero.*logit z of 'yes' .*BinaryClassifier.*"
         r"z/2 or -z/2, and with target=1 and contrast=0 all of z.*a quantity, as in regression.*score=lambda y: y.flat",
     ),
-    "one number an image": (normal(3), r"shape \(3,\), one number .*fringe.BinaryClassifier\(model\)"),
+    "one number an image": (
+        normal(3),
+        r"shape \(3,\), one number .*fringe.BinaryClassifier\(model\).*y.flatten\(\)\)$",
+    ),
+    "argmax as floats": (torch.tensor([2.0, 0.0, 4.0]), r"number of a class \(argmax\), return the scores before it$"),
     "float16": (LOGITS.half(), r"dtype torch.float16; expected float32 or float64"),
     "bfloat16": (LOGITS.bfloat16(), r"dtype torch.bfloat16; .* pass a torch.nn.Module .*, wrap the callable"),
     "integers": (torch.ones(3, 5, dtype=torch.long), r"dtype torch.int64; .*: return the scores before argmax"),

@@ -170,7 +170,8 @@ def test_an_image_that_the_model_refuses_stops_no_other(tmp_path, command):
     assert result.exit_code == 3, result.output
     entries = read(tmp_path / "out" / "summary.json")["inputs" if command == "explain" else "images"]
     errors = {entry["id"]: entry.get("error") for entry in entries}
-    reason = "the model cannot take an input of shape (1, 8, 8): too bright"
+    line = REFUSES.splitlines().index('            raise ValueError("too bright")') + 1
+    reason = f"the model cannot take an input of shape (1, 8, 8): too bright, in line {line} of net.py"
     assert errors == {"a": None, "white": reason, "z": None}
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 
-from fringe.evaluation import NOT_BETTER_MEANS, score_table
+from fringe.evaluation import METRIC_REFUSED, NOT_BETTER_MEANS, score_table, summarise
 from fringe.metrics import get_metric
 
 
 def entry(method, value, better):
     numbers = {"mean": value, "low": value - 0.1, "high": value + 0.1, "summary": "mean", "metric": "road"}
+    numbers |= {"n": 3, "flags": {}}
     return {**numbers, "method": method, "control": method == "edge", "better_than_controls": better}
 
 
@@ -23,3 +24,18 @@ def test_the_best_is_bold_unless_it_is_marked_and_the_mark_is_explained(better):
     }
     assert [cell.mark for cell in cells.values()] == ["‡" if better is False else "", "", ""]
     assert (NOT_BETTER_MEANS in table.notes) == (better is False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "score", "notes"),
+    [
+        (["skipped", "zero_map"], None, ["metric pic: no score (skipped, zero map)"]),
+        ([], None, ["metric pic: no score (not defined for these maps)"]),
+        ([METRIC_REFUSED], None, []),  # the comparison has its reason
+        (["zero_map"], 0.5, []),
+    ],
+)
+def test_a_column_without_a_score_says_why(flags, score, notes):
+    row = {"method": "ig", "control": False, "metric": "pic", "image": "a", "score": score, "flags": flags}
+    metrics = {"pic": get_metric("pic")}
+    assert score_table(summarise([row], metrics), metrics, {"ig": ()}, ()).notes == notes

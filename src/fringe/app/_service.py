@@ -122,7 +122,8 @@ class Service:
         with self.jobs.run(owner, show) as job:
             image, classes = self._open(file, loaded)
             kind = get_method(method)
-            target = f"top{min(CLASSES, classes)}" if kind.many_targets else "predicted"
+            several = kind.many_targets and not kind.path_of_targets  # else a map would depend on the other classes
+            target = f"top{min(CLASSES, classes)}" if several else "predicted"
             result = explain(loaded, image, method=kind, target=target, progress=job.report)
             result = result.with_context(_renamed(result.context, name, model))
             job.report(1, 1, "the page")

@@ -307,7 +307,8 @@ def _fault_error(fault: list[Verdict | None]) -> InputError:
         message, hint = f"images {images} hold NaN or infinity", "leave them out, or pass bad_images='mark'"
         return InputError(message, argument="inputs", hint=hint)
     images = [i for i, f in enumerate(fault) if f == "nan_logits"]
-    message, hint = f"its logits for images {images} are NaN or infinite", "check the model, or pass bad_images='mark'"
+    message = f"its logits for images {images} are NaN or infinite"
+    hint = "check the model (leave classes that are masked with -inf out of its output), or pass bad_images='mark'"
     return InputError(message, argument="model", hint=hint)
 
 
@@ -397,24 +398,27 @@ def mark_steps(result: Attribution, problem: Problem) -> Attribution:
     """Call maps ``stalled`` that give nothing to a feature whose change moves the score, and warn with its name.
 
     A feature is a column of a table, or a channel: single entries without a gradient are normal in networks of ReLU.
-    (B, L, C) may have its channels last, so both axes are looked at. Only a feature that has nothing in any of the maps
-    costs passes: 12 forward ones for all of them if the model does not read it. Embeddings of texts always have some.
+    (B, L, C) may have its channels last, so both axes are looked at; of several tensors, those of one axis. Only a
+    feature that has nothing in any of the maps costs passes: 12 forward ones for all of them if the model does not read
+    it. Embeddings of texts always have some.
     """
     parts = problem.forward_args.parts if is_joint(problem.forward_args.parts) else ()
-    rows_of_images = any(len(part.shape) > 1 for part in parts)
-    if problem.token_length is not None or not len(result) or rows_of_images:
+    if problem.token_length is not None or not len(result):
         return result
-    named = [f"feature {k} of {p.name or f'inputs[{i}]'}" for i, p in enumerate(parts) for k in range(p.size)]
+    named = [
+        f"feature {k} of {p.name or f'inputs[{i}]'}" if len(p.shape) < 2 else ""
+        for i, p in enumerate(parts)
+        for k in range(p.size)
+    ]
     maps = result.values.flatten(0, problem.target.dim() - 1)
     broken: list[str] = []
-    for axis in (1, 2) if maps.dim() == 3 and maps.shape[1] > 1 else (1,):
+    for axis in (1, 2) if maps.dim() == 3 else (1,):
         empty = (maps.movedim(axis, 0).flatten(1) == 0).all(1)
         features = [] if bool(empty.all()) else empty.nonzero().flatten().tolist()
-        if features and _moves(problem, axis, features, by_steps=False):
-            names = dict(enumerate(problem.domain.names or named)) if axis == 1 else {}
-            noun = "channel" if axis == 1 and maps.dim() > 2 else "feature"
-            steps = [k for k in features[:MOST_FEATURES] if _moves(problem, axis, [k])]
-            broken += [names.get(k, f"{noun} {k}") for k in steps]
+        names = dict(enumerate(problem.domain.names or named)) if axis == 1 else {}
+        noun = "channel" if axis == 1 and maps.dim() > 2 else "feature"
+        steps = _steps(problem, axis, [k for k in features if names.get(k, noun)])
+        broken += [names.get(k, f"{noun} {k}") for k in steps]
     if not broken:
         return result
     why = (
@@ -428,6 +432,24 @@ def mark_steps(result: Attribution, problem: Problem) -> Attribution:
     first, *classes = [tuple(s if s[0] in graver else cast(Status, ("stalled", why)) for s in row) for row in rows]
     verdict, advice = (tuple(column) for column in zip(*first, strict=True))
     return dataclasses.replace(result, verdict=verdict, advice=advice, class_verdicts=tuple(classes))
+
+
+def _steps(problem: Problem, axis: int, features: list[int]) -> list[int]:
+    """Those of the features without a gradient that the model reads by steps; by halves, as most are not read."""
+    if not features or not _moves(problem, axis, features, by_steps=False):
+        return []
+    part, probed, found = problem.select(range(min(len(problem.inputs), MOST_IMAGES))), 0, list[int]()
+    gradient = part.logits_gradient(part.inputs, part.every_row)[1]
+    flat = (gradient.movedim(axis - part.inputs.dim(), 0).flatten(1) == 0).all(1).tolist()
+    waiting = [[k for k in features if flat[k]]]
+    while waiting and probed < MOST_FEATURES:
+        group = waiting.pop()
+        if len(group) > 1 and _moves(problem, axis, group, by_steps=False):
+            waiting += [group[len(group) // 2 :], group[: len(group) // 2]]
+        elif len(group) == 1:
+            probed += 1
+            found += group if _moves(problem, axis, group) else []
+    return found
 
 
 def _moves(problem: Problem, axis: int, features: list[int], by_steps: bool = True) -> bool:

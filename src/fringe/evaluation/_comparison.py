@@ -276,6 +276,12 @@ def score_table(
     tested = [one for (_, label), one in known.items() if not one["control"] and metrics[label].direction != "none"]
     if len(tested) < len(known) and all(one["better_than_controls"] is None for one in tested):
         notes += too_few(max((one["n"] for one in tested), default=0), len(tested))
+    for label in metrics:
+        ones = [entry for (_, name), entry in known.items() if name == label]
+        flags = sorted({flag for entry in ones for flag in entry["flags"]})
+        if METRIC_REFUSED not in flags and not any(entry["n"] for entry in ones):
+            why = ", ".join(flags).replace("_", " ") or "not defined for these maps"
+            notes.append(f"metric {label}: no score ({why})")
     titles = (f"{label.replace('_', ' ')} {ARROW[metric.direction]}".strip() for label, metric in metrics.items())
     return Table(("method", *titles, *names), rows, rules=(methods - 1,) * (0 < methods < len(rows)), notes=notes)
 

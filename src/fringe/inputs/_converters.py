@@ -254,7 +254,8 @@ def _tensors(item: Any, model: OpenModel) -> list[tuple[str | None, Tensor]]:
     if is_picture(item):
         recipe = _required(recipe, f"a picture ({type(item).__name__})")
         return [(None, recipe.normalise(recipe.pixels(image))) for image in to_images(item, channels=recipe.channels)]
-    hint = "a model of several tensors goes to fringe.attribute" if isinstance(item, Mapping) else None
+    hint = "texts are given with tokenizer=; a model of several tensors goes to fringe.attribute"
+    hint = hint if isinstance(item, Mapping) else None
     raise InputError(f"got {type(item).__name__}, expected {_EXPECTED}", argument="inputs", hint=hint)
 
 

@@ -8,7 +8,6 @@ import importlib.util
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from fringe._class_names import class_names
-from fringe.errors import ModelError, did_you_mean
+from fringe.errors import ModelError, did_you_mean, line_of
 from fringe.models._base import LoadedParts, LoadOptions, load_into, split_weights
 from fringe.models._preprocessing import Preprocessing
 
@@ -145,16 +144,9 @@ def run_file(path: Path) -> ModuleType:
         hint = None
         if isinstance(error, ModuleNotFoundError) and (path.parent / f"{error.name}.py").is_file():
             hint = f"its folder is not on the import path: set PYTHONPATH={path.parent}"
-        message = f"{str(path)!r} failed while it was run ({type(error).__name__}: {error}{_line(error, str(path))})"
+        message = f"{str(path)!r} failed while it was run ({type(error).__name__}: {error}{line_of(error)})"
         raise ModelError(message, hint=hint) from error
     return module
-
-
-def _line(error: Exception, source: str) -> str:
-    """Where in a file an error came from: the last line of it that ran."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == Path(source).resolve()]
-    return f", in line {lines[-1]}" if lines else ""
 
 
 def _module_from(module: ModuleType, source: str, attribute: str, spec: str) -> nn.Module:
@@ -173,7 +165,7 @@ def _module_from(module: ModuleType, source: str, attribute: str, spec: str) -> 
     try:
         made = value()
     except Exception as error:
-        text = f"{type(error).__name__}: {error}{_line(error, source)}"
+        text = f"{type(error).__name__}: {error}{line_of(error)}"
         raise ModelError(f"{spec!r}: calling {attribute}() failed ({text})") from error
     if not isinstance(made, nn.Module):
         raise ModelError(f"{spec!r}: {attribute}() returned {type(made).__name__}, not a torch.nn.Module")

@@ -105,7 +105,10 @@ class Problem:
                 other = other[:, None].expand_as(classes)
             if other.shape != classes.shape:
                 shapes = f"got shape {tuple(other.shape)} for targets of shape {tuple(classes.shape)}"
-                raise TargetError(shapes, argument="contrast")
+                hint = (
+                    "for rows of zeros and ones pass contrast=rows.argmax(1)" if other.shape == logits.shape else None
+                )
+                raise TargetError(shapes, argument="contrast", hint=hint)
             if bool((other == classes).any()):
                 same = (other == classes).nonzero()[0].tolist()
                 message = f"class {int(other[tuple(same)])} is the target of image {same[0]} itself"

@@ -70,6 +70,8 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
         if plain and (several in model.verified or (len(x) == 1 and alone in model.verified)):
             return
         random = _check_rows(problem)
+        if given.by_row and not random and len(x) > 1 == model.batch_size.on(x.device):
+            _check_whole(problem)
         flat: tuple[Tensor, Tensor] | None = None
         for row in problem.every_row[:MAX_PROBES].split(1):
             point = problem.linearise(problem.inputs[row], row, tangents=tangents)
@@ -123,6 +125,19 @@ def _check_rows(problem: Problem) -> bool:
             hint=f"{problem.forward_args.hint}. {_MIXES}",
         )
     return False
+
+
+def _check_whole(problem: Problem) -> None:
+    """Refuse forward arguments that one image takes whole, with other logits than with its row: where no pass holds
+    several images, nothing else tells whether their rows are those of the images."""
+    try:
+        logits = problem.model.logits(problem.inputs[:1], replace(problem.forward_args, by_row=frozenset()))
+    except Exception:  # whatever a model raises, it takes one row
+        return
+    change = (logits - problem.logits[:1]).abs().max() if logits.shape == problem.logits[:1].shape else 0.0
+    if change > LOGITS_RTOL * problem.logits.abs().max() + 1e-6:
+        message = "one image takes its forward arguments whole, and then has other logits than with one row of them"
+        raise ModelOutputError(message, argument="model", hint=problem.forward_args.hint)
 
 
 _MIXES = "A model that mixes images (batch statistics, mode='keep') cannot be explained"
