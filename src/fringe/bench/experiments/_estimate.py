@@ -6,7 +6,7 @@ import heapq
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -101,18 +101,24 @@ def stored_bytes(content: int) -> float:
 
 
 @dataclass(frozen=True)
-class _Sample:
-    """What the task of some images took: seconds of the maps, of scores by metric, and of its rows in the store;
-    passes; bytes of its rows, of what it shares with the tasks of its method, and of its maps."""
+class _Scored:
+    """What the scores of some images took: seconds by metric and of the rows in the store, bytes of the rows and of what
+    they share with the tasks of their method."""
+
+    scores: Mapping[str, float]
+    file: float
+    file_bytes: float
+    shared_bytes: float
+
+
+@dataclass(frozen=True)
+class _Sample(_Scored):
+    """What the task of some images took: also seconds of the maps, passes, and bytes of the maps."""
 
     images: int
     maps: float
-    scores: Mapping[str, float]
-    file: float
     passes: Sequence[float]
     fraction: float
-    file_bytes: float
-    shared_bytes: float
     map_bytes: float
 
 
@@ -173,6 +179,7 @@ class Probe:
         first, _ = next(self._runner.explainable(model, digests))
         self.load = self._clock() - began
         self._sizes, self._opening, self._warm = list[tuple[str, ...]]([(first,)]), list[float](), False
+        self._scored = dict[tuple[int, tuple[str, ...]], _Scored]()
         for images in (digests[: plan.shard], (first,)):
             began = self._clock()
             contexts = self._runner.subjects(model, images)
@@ -185,21 +192,23 @@ class Probe:
         """Seconds to open some images."""
         return images * (self._opening[-1] if images == 1 else self._opening[0])
 
-    def cost(self, method: str) -> TaskCost:
+    def cost(self, method: str, metrics: Collection[str]) -> TaskCost:
         """Measure what tasks of a method take. All images of a task are tried if those of one do not take long."""
+        labels = tuple(label for label in self._timed if label in metrics)
         if not self._warm:
-            self._sample(method, self._sizes[0])
+            self._sample(method, self._sizes[0], labels)
             self._warm = True
-        samples = [self._sample(method, self._sizes[0])]
+        samples = [self._sample(method, self._sizes[0], labels)]
         one = samples[0].maps + sum(samples[0].scores.values())
         if samples[0].fraction == 1 and one <= self._options.seconds:
-            samples += [self._sample(method, images) for images in self._sizes[1:]]
+            samples += [self._sample(method, images, labels) for images in self._sizes[1:]]
         chunk = self._runner.subjects(self._model, self._sizes[0])[0].problem.model.batch_size.on(self._device)
         return TaskCost(samples, self._resolved.plan.metrics, chunk)
 
-    def _sample(self, method: str, images: tuple[str, ...]) -> _Sample:
+    def _sample(self, method: str, images: tuple[str, ...], metrics: tuple[str, ...]) -> _Sample:
         manifest, contexts = self._resolved.manifest, self._runner.subjects(self._model, images)
-        labels = tuple(self._timed)
+        scored = self._scored.get((len(images), metrics))
+        labels = metrics if scored is None else ()
         keys, setting = (tuple(manifest.metrics[n]["key"] for n in labels), manifest.setting_key(self._model, method))
         task, classifier = Task(self._model, method, setting, labels, keys, images), contexts[0].problem.model
         before, maps = replace(classifier.passes), dict[str, StoredMap]()
@@ -213,24 +222,25 @@ class Probe:
                 maps |= {key: StoredMap(values, {"target": target, "status": "ok"}) for key, values, target in known}
             result, _ = self._perform(task, maps)
         else:
-            seconds -= sum(timed.seconds for timed in self._timed.values())
+            seconds -= sum(self._timed[label].seconds for label in labels)
             passes = [sum(stored.metadata[name] for stored in result.maps.values()) for name in PASSES]
-        scores, began = {label: timed.seconds for label, timed in self._timed.items()}, self._clock()
-        file, shared = 0.0, 0.0
-        if result.scores is not None:
-            numbers, notes, details = map(len, encoded(result.scores))
-            file = stored_bytes(numbers + notes) + stored_bytes(details)
-            shared = stored_bytes(len(to_json(result.scores.shared)))
+        if scored is None:
+            scores, began = {label: self._timed[label].seconds for label in labels}, self._clock()
+            file, shared = 0.0, 0.0
+            if result.scores is not None:
+                numbers, notes, details = map(len, encoded(result.scores))
+                file = stored_bytes(numbers + notes) + stored_bytes(details)
+                shared = stored_bytes(len(to_json(result.scores.shared)))
+            scored = _Scored(scores, self._clock() - began, file, shared)
+            if sum(scores.values()) > self._options.seconds:  # they hardly depend on the map: once is enough
+                self._scored[len(images), metrics] = scored
         stored = sum(stored_bytes(len(one.to_bytes())) for one in (maps or result.maps).values())
         return _Sample(
+            **vars(scored),
             images=len(images),
             maps=seconds,
-            scores=scores,
-            file=self._clock() - began,
             passes=passes,
             fraction=self._fraction,
-            file_bytes=file,
-            shared_bytes=shared,
             map_bytes=stored,
         )
 
@@ -382,8 +392,9 @@ def estimate_run(
     """Estimate what :func:`run_experiment` would compute and store, and how long it would take. Nothing is written.
 
     Each method makes and scores the maps of one task, once with one image and once with all of its images, after a
-    first use of the model. The time of other task sizes is linear. If a map takes too long, it is stopped, and its time
-    is extrapolated from the finished steps. Metrics that need further maps cost these maps.
+    first use of the model. Scores that take long are measured with one method. The time of other task sizes is linear.
+    If a map takes too long, it is stopped, and its time is extrapolated from the finished steps. Metrics that need
+    further maps cost these maps.
 
     Args:
         spec: What is computed.
@@ -451,7 +462,8 @@ def estimate_tasks(
                 durations[index] = 0.0 if task.images == opened else probe.opening(len(task.images))
                 opened = task.images
             for method in dict.fromkeys(task.method for _, task in pending):
-                cost, of_method = probe.cost(method), [(i, task) for i, task in pending if task.method == method]
+                of_method = [(i, task) for i, task in pending if task.method == method]
+                cost = probe.cost(method, {metric for _, task in of_method for metric in task.metrics})
                 first, maps, spent, stored = of_method[0][1], 0, 0.0, frozenset[str]()
                 if store is not None and not first.force:
                     stored = store.images_with_maps(first.setting)
