@@ -63,7 +63,7 @@ def main() -> None:
         methods = ("--methods", "fringe,ig,smoothgrad,guided_ig", "--set", "ig.baseline=black")
         fringe("compare", "embedded:photos", *methods, "--out", out / "photos")
         store(out / "digits" / "contact.png", "digits")
-        store(out / "digits" / "digits-0003" / "trajectory.png", "trajectory")
+        store(out / "coffee" / "coffee" / "trajectory.png", "trajectory")
         store(out / "digits" / "digits-0003" / "profile.png", "profile")
         store(out / "photos" / "compare.png", "compare")
         for name, example, number, width in FIGURES:
