@@ -174,7 +174,7 @@ def test_a_python_file_beside_a_configuration_is_found_from_any_folder(tmp_path,
     assert ExperimentSpec.from_file(config).model["a"] == "net.py:make@w.safetensors"
     file.unlink()
     (tmp_path / "net.py").unlink()
-    assert ExperimentSpec.from_file(config).model["a"] == "net.py:make@w.safetensors"  # where it is missing, it is named
+    assert ExperimentSpec.from_file(config).model["a"] == "net.py:make@w.safetensors"  # named by the error
 
 
 def test_defaults_fill_what_is_unset_and_are_no_choice():

@@ -102,8 +102,8 @@ def stored_bytes(content: int) -> float:
 
 @dataclass(frozen=True)
 class _Scored:
-    """What the scores of some images took: seconds by metric and of the rows in the store, bytes of the rows and of what
-    they share with the tasks of their method."""
+    """What the scores of some images took: seconds by metric and of the rows in the store, bytes of the rows and of
+    what they share with the tasks of their method."""
 
     scores: Mapping[str, float]
     file: float
