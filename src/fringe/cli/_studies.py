@@ -193,10 +193,7 @@ def _estimate(study: "PaperStudy", flags: "RunFlags") -> Exit:
     same: dict[str, Any] = {"device": flags.device, "retry": flags.retry, "seconds": study.spec.probe}
     if not study.spec.studies:
         if study.plan.name in ("tune", "runtime", "budget"):
-            what = {"tune": "its trials", "runtime": "the times", "budget": "the prices of the settings"}[
-                study.plan.name
-            ]
-            message = f"this study cannot be estimated: it begins by measuring {what}"
+            message = "this study begins with measurements that decide what it computes, so it cannot be estimated"
             raise InputError(message, argument="dry_run", hint="leave it out")
         known = estimate_run(study.plan, flags.out, executor=flags.executor, batch_size=flags.batch_size, **same)
         flags.print_json(known.record())
