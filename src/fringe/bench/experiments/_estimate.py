@@ -236,12 +236,7 @@ class Probe:
                 self._scored[len(images), metrics] = scored
         stored = sum(stored_bytes(len(one.to_bytes())) for one in (maps or result.maps).values())
         return _Sample(
-            **vars(scored),
-            images=len(images),
-            maps=seconds,
-            passes=passes,
-            fraction=self._fraction,
-            map_bytes=stored,
+            **vars(scored), images=len(images), maps=seconds, passes=passes, fraction=self._fraction, map_bytes=stored
         )
 
     def _perform(self, task: Task, maps: Mapping[str, StoredMap] | None = None) -> tuple[TaskResult, float]:
