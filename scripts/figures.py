@@ -8,8 +8,8 @@ extra ``photo``, scikit-image and scikit-learn. Look at what it writes before yo
 """
 
 import argparse
-import contextlib
 import io
+import os
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -214,9 +214,8 @@ def price(shared: Path) -> None:
     given = {"data": data, "trust_code": True, "preprocessing": preprocessing, "metrics": tuple(SCORES), "n": 48}
     shown = "fringe,preview=fringe:preview,ig,smoothgrad,blur_ig,guided=guided_ig:quick,gradcam"
     spec = ExperimentSpec(model=model, methods=shown, **given)
-    folder = (OUT / "price").resolve()
-    with contextlib.chdir(shared / "models"):  # the specification names the model's file by zoo.py
-        results = run_experiment(spec, folder)
+    os.environ["FRINGE_SHARED"] = str(shared)  # the specification names the model's file by zoo.py
+    results = run_experiment(spec, OUT / "price")
     figure = Figure(figsize=(9.4, 4), layout="constrained")
     for axes, metric in zip(figure.subplots(1, 2), SCORES, strict=True):
         draw_price(axes, results, metric)

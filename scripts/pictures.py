@@ -16,14 +16,8 @@ IMAGES, GALLERY = ROOT / "docs" / "images", ROOT / "docs" / "gallery" / "images"
 sys.path.insert(0, str(ROOT / "tests"))
 from browser import FLAGS, browser_path  # noqa: E402 - a helper of the tests
 
-#: Pictures of the site's first page: name, example of the gallery, number of its figure, width in pixels.
-FIGURES = (
-    ("signed", "photograph", 2, 480),
-    ("regions", "segmentation", 2, 460),
-    ("text", "text", 1, 680),
-    ("table", "tabular", 1, 560),
-    ("series", "time_series", 1, 560),
-)
+#: Pictures of the gallery that a page shows: name, example, number of its figure, width in pixels.
+FIGURES = (("text", "text", 1, 680),)
 #: Views of one page: name, width in pixels, colours.
 VIEWS = (("page-light", 1280, "light"), ("page-dark", 1280, "dark"), ("page-400", 400, "light"))
 
@@ -69,7 +63,7 @@ def main() -> None:
         methods = ("--methods", "fringe,ig,smoothgrad,guided_ig", "--set", "ig.baseline=black")
         fringe("compare", "embedded:photos", *methods, "--out", out / "photos")
         store(out / "digits" / "contact.png", "digits")
-        store(out / "digits" / "digits-0003" / "trajectory.png", "trajectory")
+        store(out / "coffee" / "coffee" / "trajectory.png", "trajectory")
         store(out / "digits" / "digits-0003" / "profile.png", "profile")
         store(out / "photos" / "compare.png", "compare")
         for name, example, number, width in FIGURES:

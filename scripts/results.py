@@ -195,13 +195,9 @@ def run(name: str, shared: Path, out: Path, device: str) -> None:
         for path in sorted((shared / "images" / images).iterdir())[half::2]:
             if not (folder / path.name).exists():
                 (folder / path.name).symlink_to(path.resolve())
-    before = Path.cwd()
-    os.chdir(shared / "models")  # the specification names the model's file by zoo.py
-    try:
-        spec = spec.model_copy(update={"data": (str(folder.resolve()),), "trust_code": True})
-        run_experiment(spec, (before / out / name).resolve(), device=device)
-    finally:
-        os.chdir(before)
+    os.environ["FRINGE_SHARED"] = str(shared)  # the specification names the model's file by zoo.py
+    spec = spec.model_copy(update={"data": (str(folder.resolve()),), "trust_code": True})
+    run_experiment(spec, out / name, device=device)
 
 
 def summary(results: Results, model: str, method: str) -> dict[str, float]:

@@ -102,28 +102,31 @@ ALL = {str(page.relative_to(ROOT)): commands(page) for page in PAGES if commands
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with stand-ins, in which photographs are small for every network."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in ("net.py", "zoo.py"):
+    (tmp_path / "checkout").mkdir()
+    monkeypatch.chdir(tmp_path / "checkout")
+    monkeypatch.syspath_prepend(tmp_path / "checkout")
+    monkeypatch.setenv("FRINGE_SHARED", "../shared")
+    Path("../shared/models").mkdir(parents=True)
+    for name in ("net.py", "../shared/models/zoo.py"):
         Path(name).write_text(NETWORK, encoding="utf-8")
     for name in ("mine.py", "my_methods.py"):
         Path(name).write_text(METHOD, encoding="utf-8")
     Path("plan.toml").write_text(PLAN, encoding="utf-8")
-    for name in ("names.txt", "imagenet_classes.txt"):
+    for name in ("names.txt",):
         Path(name).write_text("\n".join("abcdefghij"), encoding="utf-8")
     Path("experiments").symlink_to(ROOT / "experiments")
     photos = [resources.files("fringe.data").joinpath(f"{name}.jpg") for name in ("coffee", "cat")]
-    for place in ("photos", "imagenet/val", "cifar10", "images/cifar10"):
+    for place in ("photos", "imagenet/val", "../shared/images/cifar10", "../shared/images/imagenet"):
         Path(place).mkdir(parents=True)
         for number in range(4):
             image = Image.open(str(photos[number % 2])).resize((40 + number, 40))
             image.save(Path(place, f"{number}_thing_000.jpg"))
-    for name in ("photo.jpg", "0000_tench.jpg", "chelsea.png", "coffee.png"):
+    for name in ("photo.jpg", "../shared/images/imagenet/0000_tench.jpg"):
         shutil.copy(str(photos[0]), name)
     small = Preprocessing.parse("resize=32,crop=32,mean=0.5,std=0.5")
     monkeypatch.setattr("fringe.models._efficientnet._PREPROCESSING", small)
     monkeypatch.setattr("fringe.app.launch", lambda spec: served(spec))
-    return tmp_path
+    return tmp_path / "checkout"
 
 
 def served(spec) -> None:

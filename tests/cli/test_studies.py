@@ -131,7 +131,7 @@ def test_sweep_draws_the_objective_of_the_scores(tmp_path):
             ("reproduce", "tables", "--data", "x", "--set", "studies=all"),
             "studies: got 'all', expected one of comparison",
         ),
-        (("reproduce", "tuning", "--dry-run"), "--dry-run: only stored scores are estimated"),
+        (("reproduce", "tuning", "--dry-run"), "so it cannot be estimated; leave it out"),
         (
             ("reproduce", "all", "--data", "embedded:digits", "--model", "embedded:digits", "--methods", "ig,fringe"),
             "fringe, first, and ig",

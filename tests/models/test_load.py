@@ -285,12 +285,32 @@ def test_a_python_file_that_fails(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"trust_code": True}, {"preprocessing": UNIT}])
 def test_a_file_that_is_missing_is_what_is_missing(options, tmp_path):
     """Nobody has to trust a file, or say how its images are prepared, before hearing that there is none."""
-    assert message("gone.py:f", **options) == "Python file 'gone.py' does not exist"
-    assert message("gone.py", **options) == "Python file 'gone.py' does not exist"
-    assert message("gone.py:f@w.safetensors", **options) == "Python file 'gone.py' does not exist"
+    for spec in ("gone.py:f", "gone.py", "gone.py:f@w.safetensors"):
+        assert message(spec, **options).startswith("Python file 'gone.py' does not exist; it is looked for in")
     assert message("gone.pt2", **options) == "exported program 'gone.pt2' does not exist"
     (tmp_path / "folder.py").mkdir()
     assert message(f"{tmp_path}/folder.py:f", **options).endswith("is no file")
+
+
+def test_a_file_of_the_shared_folder_is_found_and_the_places_of_one_that_is_not_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FRINGE_SHARED", raising=False)
+    with pytest.raises(ModelError) as caught:
+        load_model("zoo.py:make", trust_code=True)
+    assert caught.value.hint == (
+        f"it is looked for in the current folder ({tmp_path}) and in FRINGE_SHARED/models (FRINGE_SHARED is not set); "
+        "a file that a configuration file names, also in the folder of that"
+    )
+    models = tmp_path / "shared" / "models"
+    models.mkdir(parents=True)
+    (models / "zoo.py").write_text('import torch\nPREPROCESSING = "unit"\nmake = torch.nn.Flatten\n')
+    monkeypatch.setenv("FRINGE_SHARED", "shared")
+    assert load_model("zoo.py:make", trust_code=True).label == "zoo.make"
+    with pytest.raises(ModelError, match=r"runs the Python code in shared.models.zoo\.py"):
+        load_model("zoo.py:make")
+    with pytest.raises(ModelError) as caught:
+        load_model("gone.py:make")
+    assert f"in FRINGE_SHARED/models ({Path('shared')})" in (caught.value.hint or "")
 
 
 def test_a_function_that_is_missing_in_a_module_is_named():

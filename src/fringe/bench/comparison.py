@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,9 @@ from fringe.bench.experiments import (
     Task,
     TaskRunner,
     build_plan,
+    describe_seconds,
     mixed,
+    planned_work_of,
     run_plan,
 )
 from fringe.bench.experiments import Progress as Callbacks
@@ -109,7 +112,9 @@ class ImageComparison(ImageRun[CompareSpec]):
                 hint = "name a folder of them, or compare several images"
                 raise InputError(message, argument="references", hint=hint)
         first = next((item for item in map(self.prepare, self.refs) if isinstance(item, Prepared)), None)
+        began = time.perf_counter()
         answer = "" if first is None else self.logits([first])
+        self._pass = time.perf_counter() - began
         if not isinstance(answer, str):
             self.classifier.resolve_target(self.target, answer[1])
         numbers = 1 if first is None else first.x.numel()
@@ -124,6 +129,14 @@ class ImageComparison(ImageRun[CompareSpec]):
             shard=max(1, min(BATCH_IMAGES, -(-BATCH_NUMBERS // numbers))),
         )
         self.plan = replace(build_plan(experiment), shown=len(self.refs) if self.spec.validity else self.spec.rows)
+
+    def expectation(self) -> str:
+        """Return what the open run computes; on a CPU also how long that takes at most, by the time of a first pass."""
+        passes = sum(each * count for _, each, count in planned_work_of([self.plan]))
+        maps, scores = self.plan.n * len(self.plan.candidates(self.plan.models[0])), len(self.plan.metrics)
+        longest = f", about {describe_seconds(passes * self._pass)}" if self.device.type == "cpu" else ""
+        what = f"{counted(maps, 'map')} with {counted(scores, 'score')} each"
+        return f"{what}: at most {passes:,.0f} passes of the network{longest}, less what is stored"
 
     def compute(self, bar: Progress) -> None:
         """Compute what the folder lacks, and write the files.

@@ -73,6 +73,8 @@ def compare(
 
         run = ImageComparison(inputs, out, CompareSpec(**_with_file_methods(given)), overwrite=overwrite)
         _open(run, planned_work_of([run.plan]), yes=yes, quiet=as_json)
+        if not as_json:
+            warn(f"hint: {run.expectation()}")
         with _interruptible(run), Progress("maps", None, quiet=as_json) as bars:
             run.compute(bars)
         _finish(run, as_json=as_json)

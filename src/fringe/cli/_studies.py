@@ -193,7 +193,8 @@ def _estimate(study: "PaperStudy", flags: "RunFlags") -> Exit:
     same: dict[str, Any] = {"device": flags.device, "retry": flags.retry, "seconds": study.spec.probe}
     if not study.spec.studies:
         if study.plan.name in ("tune", "runtime", "budget"):
-            raise InputError("only stored scores are estimated", argument="dry_run", hint="leave it out")
+            message = "this study begins with measurements that decide what it computes, so it cannot be estimated"
+            raise InputError(message, argument="dry_run", hint="leave it out")
         known = estimate_run(study.plan, flags.out, executor=flags.executor, batch_size=flags.batch_size, **same)
         flags.print_json(known.record())
         flags.print_text(typed(known.describe()))

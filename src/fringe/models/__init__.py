@@ -14,7 +14,7 @@ from fringe.models._hubs import BlueFirst, is_text_model, is_tokenizer, load_tex
 from fringe.models._hubs import import_transformers as import_transformers
 from fringe.models._load import LOADERS, LoadedModel, load_model, resolve_device, usable_device
 from fringe.models._preprocessing import Preprocessing
-from fringe.models._python import run_file, stated_names, stated_preprocessing
+from fringe.models._python import beside, run_file, stated_names, stated_preprocessing
 from fringe.models._torchvision import import_torchvision
 
 __all__ = ["LoadedModel", "Preprocessing", "load_model"]

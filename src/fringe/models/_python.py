@@ -40,16 +40,35 @@ def load_file_function(options: LoadOptions) -> LoadedParts:
     """
     source, attribute, weights = _parts(FILE_SPEC, options)
     path = require_file(source)
-    options.require_trust(f"runs the Python code in {source}")
-    return _parts_of(run_file(path), source, attribute, weights, options)
+    options.require_trust(f"runs the Python code in {path}")
+    return _parts_of(run_file(path), str(path), attribute, weights, options)
+
+
+def find_file(source: str, *folders: Path) -> Path | None:
+    """Return the path of a Python file: as it is named, or in these folders, or in ``models`` of the folder that the
+    environment variable FRINGE_SHARED names; None if it is in none of them."""
+    shared = os.environ.get("FRINGE_SHARED")
+    places = (Path(), *folders, *([Path(shared) / "models"] if shared else []))
+    return next((place / source for place in places if (place / source).is_file()), None)
 
 
 def require_file(source: str) -> Path:
-    """Return the path of a Python file. Raise ModelError if there is none."""
-    path = Path(source)
-    if not path.is_file():
-        raise ModelError(f"Python file {source!r} {'is no file' if path.exists() else 'does not exist'}")
-    return path
+    """Return the path of a Python file, as :func:`find_file` does. Raise ModelError if there is none."""
+    found = find_file(source)
+    if found is None:
+        wrong = "is no file" if Path(source).exists() else "does not exist"
+        shared = os.environ.get("FRINGE_SHARED") or "FRINGE_SHARED is not set"
+        hint = f"it is looked for in the current folder ({Path.cwd()}) and in FRINGE_SHARED/models ({shared}); a file "
+        hint += "that a configuration file names, also in the folder of that"
+        raise ModelError(f"Python file {source!r} {wrong}", hint=None if Path(source).is_absolute() else hint)
+    return found
+
+
+def beside(spec: str, config: Path) -> str:
+    """Return the spec of a model that a configuration file names: a Python file beside it has the path to it."""
+    match = FILE_SPEC.fullmatch(spec)
+    found = find_file(match["source"], config.parent) if match else None
+    return spec if match is None or found is None else f"{found}{spec[match.end('source') :]}"
 
 
 def load_attribute(options: LoadOptions) -> LoadedParts:

@@ -92,6 +92,15 @@ def test_a_map_that_is_stopped_is_told_to_within_a_small_factor(method):
     assert true / 2 <= cost.forward + cost.jvp + cost.vjp <= 2.5 * true
 
 
+@pytest.mark.parametrize(("seconds", "calls"), [(0.0, 1), (600.0, 3)])
+def test_scores_that_take_long_are_measured_with_one_method(monkeypatch, seconds, calls):
+    counted, score = [], Sparseness.score
+    monkeypatch.setattr(Sparseness, "score", lambda self, maps: counted.append(1) or score(self, maps))
+    known = estimate_run(study(METHODS, n=1), seconds=seconds)
+    assert len(counted) == calls  # of the first use of the model, and of each method
+    assert known.metrics["sparseness"] > 0
+
+
 def test_metrics_that_ask_for_maps_cost_those_maps():
     metrics = {"max_sensitivity": MaxSensitivity(samples=50), "sparseness": Sparseness()}
     plan = study({"ig": IntegratedGradients(steps=50)}, n=4, metrics=metrics, limits={"max_sensitivity": 2})
@@ -192,7 +201,7 @@ def test_an_estimate_is_the_sum_of_what_its_tasks_take(is_cpu, monkeypatch):
         **{"scores": {"mas": 0.25}, "maps": 2.0, "file": 0.5, "file_bytes": 100},
         **{"map_bytes": 10, "passes": (5.0, 0.0, 3.0), "fraction": 0.5, "shared_bytes": 7},
     )
-    probe = SimpleNamespace(load=1.0, opening=lambda images: 0.125 * images, cost=lambda method: cost)
+    probe = SimpleNamespace(load=1.0, opening=lambda images: 0.125 * images, cost=lambda method, metrics: cost)
     clocks = (iter((10.0, 16.0)).__next__, iter((20.0, 24.0)).__next__)
     monkeypatch.setattr(
         "fringe.bench.experiments._estimate.time", SimpleNamespace(perf_counter=clocks[0], process_time=clocks[1])

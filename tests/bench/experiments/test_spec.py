@@ -161,6 +161,22 @@ def test_what_is_set_counts_more_than_the_file(tmp_path):
         plan_of(wrong)
 
 
+def test_a_python_file_beside_a_configuration_is_found_from_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "plans").mkdir()
+    file = write(tmp_path / "plans" / "net.py", "")
+    config = write(tmp_path / "plans" / "a.toml", 'model = { a = "net.py:make@w.safetensors", b = "embedded:digits" }')
+    monkeypatch.delenv("FRINGE_SHARED", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert ExperimentSpec.from_file(config).model == {"a": f"{file}:make@w.safetensors", "b": "embedded:digits"}
+    alone = write(tmp_path / "plans" / "b.toml", 'model = "net.py:make"')
+    assert ExperimentSpec.from_file(alone).model == {f"{file}:make": f"{file}:make"}  # it has no label of its own
+    write(tmp_path / "net.py", "")  # the current folder comes first
+    assert ExperimentSpec.from_file(config).model["a"] == "net.py:make@w.safetensors"
+    file.unlink()
+    (tmp_path / "net.py").unlink()
+    assert ExperimentSpec.from_file(config).model["a"] == "net.py:make@w.safetensors"  # named by the error
+
+
 def test_defaults_fill_what_is_unset_and_are_no_choice():
     plan = build_plan(ExperimentSpec())
     assert (plan.data, plan.n, plan.seed, plan.target) == (("embedded:digits",), 100, 0, "predicted")

@@ -6,7 +6,7 @@ import heapq
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -119,6 +119,7 @@ class Probe:
         first, _ = next(self._runner.explainable(model, digests))
         self.load = self._clock() - began
         self._sizes, self._opening, self._warm = list[tuple[str, ...]]([(first,)]), list[float](), False
+        self._scored = dict[tuple[int, tuple[str, ...]], dict[str, Any]]()
         for images in (digests[: plan.shard], (first,)):
             began = self._clock()
             contexts = self._runner.subjects(model, images)
@@ -131,20 +132,22 @@ class Probe:
         """Seconds to open some images."""
         return images * (self._opening[-1] if images == 1 else self._opening[0])
 
-    def cost(self, method: str) -> TaskCost:
+    def cost(self, method: str, metrics: Collection[str]) -> TaskCost:
         """Measure what tasks of a method take. All images of a task are tried if those of one do not take long."""
+        labels = tuple(label for label in self._timed if label in metrics)
         if not self._warm:
-            self._sample(method, self._sizes[0])
+            self._sample(method, self._sizes[0], labels)
             self._warm = True
-        cost = self._sample(method, self._sizes[0])
-        if cost.fraction == 1 and cost.maps + sum(cost.scores.values()) <= self._seconds:
+        cost = self._sample(method, self._sizes[0], labels)
+        if cost.fraction == 1 and cost.maps + sum(cost.scores[label] for label in labels) <= self._seconds:
             for images in self._sizes[1:]:
-                cost = self._sample(method, images)
+                cost = self._sample(method, images, labels)
         return cost
 
-    def _sample(self, method: str, images: tuple[str, ...]) -> TaskCost:
+    def _sample(self, method: str, images: tuple[str, ...], metrics: tuple[str, ...]) -> TaskCost:
         manifest, contexts = self._resolved.manifest, self._runner.subjects(self._model, images)
-        labels = tuple(self._timed)
+        scored, n = self._scored.get((len(images), metrics)), len(images)
+        labels = metrics if scored is None else ()
         keys, setting = (tuple(manifest.metrics[n]["key"] for n in labels), manifest.setting_key(self._model, method))
         task, classifier = Task(self._model, method, setting, labels, keys, images), contexts[0].problem.model
         before, maps = replace(classifier.passes), dict[str, StoredMap]()
@@ -158,28 +161,36 @@ class Probe:
                 maps |= {key: StoredMap(values, {"target": target, "status": "ok"}) for key, values, target in known}
             result, _ = self._perform(task, maps)
         else:
-            seconds -= sum(timed.seconds for timed in self._timed.values())
+            seconds -= sum(self._timed[label].seconds for label in labels)
             passes = [sum(stored.metadata[name] for stored in result.maps.values()) for name in PASSES]
-        began, n, file, shared = self._clock(), len(images), 0.0, 0.0
+        if scored is None:
+            scored = self._score_cost(result, labels, n)
+            if n * sum(scored["scores"].values()) > self._seconds:  # they hardly depend on the map: once is enough
+                self._scored[n, metrics] = scored
+        stored = sum(stored_bytes(len(one.to_bytes())) for one in (maps or result.maps).values())
+        more = {
+            label: seconds / n * m.planned_maps
+            for label, m in self._resolved.plan.metrics.items()
+            if m.requires_explainer
+        }
+        return TaskCost(
+            **{**scored, "scores": scored["scores"] | more},
+            maps=seconds / n,
+            passes=[one / n for one in passes],
+            fraction=self._fraction,
+            map_bytes=stored / n,
+        )
+
+    def _score_cost(self, result: TaskResult, labels: Sequence[str], n: int) -> dict[str, Any]:
+        """The fields of a :class:`TaskCost` that scores decide, which were just measured on ``n`` images."""
+        began, file, shared = self._clock(), 0.0, 0.0
         if result.scores is not None:
             numbers, notes, details = map(len, encoded(result.scores))
             file = stored_bytes(numbers + notes) + stored_bytes(details)
             shared = stored_bytes(len(to_json(result.scores.shared)))
-        stored = sum(stored_bytes(len(one.to_bytes())) for one in (maps or result.maps).values())
-        metrics = self._resolved.plan.metrics
-        return TaskCost(
-            maps=seconds / n,
-            scores={
-                label: self._timed[label].seconds / n if label in self._timed else seconds / n * metric.planned_maps
-                for label, metric in metrics.items()
-            },
-            file=(self._clock() - began) / n,
-            passes=[one / n for one in passes],
-            fraction=self._fraction,
-            file_bytes=file / n,
-            map_bytes=stored / n,
-            shared_bytes=shared,
-        )
+        scores = {label: self._timed[label].seconds / n for label in labels}
+        spent = self._clock() - began
+        return {"scores": scores, "file": spent / n, "file_bytes": file / n, "shared_bytes": shared}
 
     def _perform(self, task: Task, maps: Mapping[str, StoredMap] | None = None) -> tuple[TaskResult, float]:
         for timed in self._timed.values():
@@ -329,7 +340,7 @@ def estimate_run(
     """Estimate what :func:`run_experiment` would compute and store, and how long it would take. Nothing is written.
 
     Each method makes and scores the maps of one task after a first use of the model; other tasks take as much for each
-    of their images. If a map takes too long, one image is tried alone, the map is stopped, and its time is extrapolated
+    of their images. Scores that take long are measured with one method. If a map takes too long, one image is tried alone, the map is stopped, and its time is extrapolated
     from the finished steps. Metrics that need further maps cost these maps.
 
     Args:
@@ -398,7 +409,8 @@ def estimate_tasks(
                 durations[index] = 0.0 if task.images == opened else probe.opening(len(task.images))
                 opened = task.images
             for method in dict.fromkeys(task.method for _, task in pending):
-                cost, of_method = probe.cost(method), [(i, task) for i, task in pending if task.method == method]
+                of_method = [(i, task) for i, task in pending if task.method == method]
+                cost = probe.cost(method, {metric for _, task in of_method for metric in task.metrics})
                 first, maps, spent, stored = of_method[0][1], 0, 0.0, frozenset[str]()
                 if store is not None and not first.force:
                     stored = store.images_with_maps(first.setting)

@@ -17,7 +17,7 @@ from fringe.attribution import METHODS
 from fringe.bench.scenes import SCENES
 from fringe.errors import InputError, wrong_value
 from fringe.metrics import METRICS
-from fringe.models import LoadedModel
+from fringe.models import LoadedModel, beside
 from fringe.settings import Options, canonical_name, refuse_unknown
 
 _REGISTRIES: Mapping[str, Mapping[str, Any]] = {"methods": METHODS, "metrics": METRICS, "scene": SCENES}
@@ -233,7 +233,8 @@ class ExperimentSpec(Options):
             config: A file of at most 1 MiB; ``.yaml`` and ``.yml`` are YAML without aliases, anything else is TOML.
 
         Returns:
-            The specification; fields that the file does not name are unset.
+            The specification; fields that the file does not name are unset. A Python file of a model that is not found
+            otherwise may lie beside this file.
 
         Raises:
             InputError: If the file cannot be read, or a key or value is wrong. A file cannot set ``trust_code``.
@@ -247,7 +248,12 @@ class ExperimentSpec(Options):
             )
         try:
             refuse_unknown(content, [key for key in cls.model_fields if key != _TYPED_ONLY], "key")
-            return cls(**content)
+            spec = cls(**content)
+            if "model" not in content:
+                return spec
+            found = [(name, text, beside(text, Path(config))) for name, text in spec.model.items()]
+            models = {path if name == text else name: path for name, text, path in found}
+            return spec.model_copy(update={"model": models})
         except InputError as error:
             text, argument = f"{error.message} (in {str(config)!r})", error.argument or "config"
             unknown = not content.keys() <= cls.model_fields.keys()
