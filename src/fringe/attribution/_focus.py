@@ -154,7 +154,7 @@ class FocusedPaths:
             layer = find_cam_layer(problem, self.layer)
             if layer is None:
                 return None
-            maps = cam_weights(*activations_and_gradients(many, layer))
+            maps = cam_weights(*activations_and_gradients(many, layer)).relu()
         except InputError as error:
             argument = "focus_layer" if error.argument == "layer" else error.argument
             raise InputError(error.message, argument=argument, hint=error.hint) from error

@@ -175,7 +175,7 @@ class Straight(Modifier):
 
         line = dataclasses.replace(problem, baseline=ends, progress=outer and after)
         result = dataclasses.replace(self._line().attribute(line), settings=self.record())
-        return result if inner is None else with_verdicts(result, inner, self.of.label)
+        return result if inner is None else _with_verdicts(result, inner, self.of.label)
 
     def _line(self) -> IntegratedGradients:
         return IntegratedGradients(steps=self.steps, rule=self.rule)
@@ -203,7 +203,7 @@ class Straight(Modifier):
         return torch.stack(ends).to(problem.inputs), result, last[0]
 
 
-def with_verdicts(result: Attribution, inner: Attribution, label: str) -> Attribution:
+def _with_verdicts(result: Attribution, inner: Attribution, label: str) -> Attribution:
     """The result, where the inner path did not arrive with its verdict if that is the worse one."""
     verdicts, advice = list[Verdict](result.verdict), list(result.advice)
     for image, (verdict, why) in enumerate(zip(inner.verdict, inner.advice, strict=True)):
@@ -309,7 +309,7 @@ class Incomplete(Modifier):
         why = f"not complete: the sum of a map of {self.label} is no change of the score{hides}"
         made = gradient_attribution(self, values, problem, {**inner.diagnostics, **numbers}, why)
         shown = inner.region if region is None or values.dim() != 4 else region.to(values.dtype)
-        return dataclasses.replace(with_verdicts(made, inner, self.of.label), region=shown)
+        return dataclasses.replace(_with_verdicts(made, inner, self.of.label), region=shown)
 
 
 #: The new maps (B, *S), numbers (B,) about them, and weights (B, 1, *space) of the region that they are multiplied by.
@@ -370,7 +370,8 @@ class Located(Reweighted):
         if layer is None:
             message = f"it has no layer with activations in space for inputs of shape {tuple(problem.inputs.shape[1:])}"
             raise InputError(message, argument="model", hint=f"use {self.of.label} as it is")
-        return upsample(cam_weights(*activations_and_gradients(problem, layer)), problem.inputs.shape[2:])[:, 0]
+        weights = cam_weights(*activations_and_gradients(problem, layer)).relu()
+        return upsample(weights, problem.inputs.shape[2:])[:, 0]
 
     def _changed(self, maps: Tensor, problem: Problem) -> Changed:
         region = self._region(problem)
