@@ -91,7 +91,7 @@ class PluginMethod(Attributor):
         return problem.model.module
 
 
-class ScoreModule(nn.Module):
+class _ScoreModule(nn.Module):
     """The explained score ``(x (L, *S), rows (L,)) -> (L,)`` as a module around the network, for hooks in its layers.
 
     Args:
@@ -254,11 +254,11 @@ class CaptumMethod(PluginMethod):
             return self._one_by_one(lambda one: _by_gradients(shap(score_function(one)), one, references, self.samples))
         network = self._network(problem)  # the others have hooks in its layers
         if self.algorithm == "guided_backprop":
-            return lambda part: _by_gradients(captum.GuidedBackprop(ScoreModule(part)), part)
+            return lambda part: _by_gradients(captum.GuidedBackprop(_ScoreModule(part)), part)
 
         def explain(part: Problem) -> Tensor:
             with _running_once(network, self.label):
-                return _by_gradients(captum.DeepLift(ScoreModule(part)), part, part.resolve_baseline(self.baseline))
+                return _by_gradients(captum.DeepLift(_ScoreModule(part)), part, part.resolve_baseline(self.baseline))
 
         def in_pairs(part: Problem) -> Tensor:  # an input and its baseline are in one pass
             size = max(1, part.model.batch_size.on(part.inputs.device) // 2)
@@ -392,7 +392,7 @@ def _propagated(part: Problem, start: Callable[[Tensor, Tensor], Tensor], tolera
     return result
 
 
-class RelevancePropagation(PluginMethod):
+class _RelevancePropagation(PluginMethod):
     """A method whose maps promise the relevance of the output: the logits times the derivative of the score."""
 
     is_complete = True
@@ -404,7 +404,7 @@ class RelevancePropagation(PluginMethod):
 
 
 @dataclass(frozen=True)
-class ZennitMethod(RelevancePropagation):
+class ZennitMethod(_RelevancePropagation):
     """Layer-wise relevance propagation by the package zennit (Bach et al. 2015; Anders et al. 2021).
 
     ``zennit:epsilon_plus_flat`` and the others are the composites of zennit: they choose a rule for each layer. The
@@ -476,7 +476,7 @@ def _registered(composite: Any, network: nn.Module) -> Generator[None]:
 
 
 @dataclass(frozen=True)
-class AttnLRP(RelevancePropagation):
+class AttnLRP(_RelevancePropagation):
     """Relevance propagation through attention by the package lxt (Achtibat et al. 2024): ``lxt:attnlrp``.
 
     The map is the input times a gradient with special rules for products, softmax, normalisation and activations. lxt

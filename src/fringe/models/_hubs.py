@@ -43,7 +43,7 @@ def load_timm(options: LoadOptions) -> LoadedParts:
     return LoadedParts(
         module,
         architecture=base,
-        preprocessing=options.preprocessing or timm_preprocessing(timm.data.resolve_model_data_config(module)),
+        preprocessing=options.preprocessing or _timm_preprocessing(timm.data.resolve_model_data_config(module)),
         class_names=tuple(timm.data.ImageNetInfo(subset).label_descriptions()) if subset else None,
     )
 
@@ -65,7 +65,7 @@ def _timm_weights(timm: Any, name: str, source: WeightSource) -> nn.Module:
     return module
 
 
-def timm_preprocessing(config: dict[str, Any]) -> Preprocessing:
+def _timm_preprocessing(config: dict[str, Any]) -> Preprocessing:
     """Return the preprocessing that timm evaluates with, from its resolved data configuration.
 
     The image is enlarged to ``1 / crop_pct`` of the input and cropped; ``crop_mode`` decides whether the
@@ -214,7 +214,7 @@ def preprocessing_of(processor: Any) -> Preprocessing:
     config: dict[str, Any] = processor.to_dict()
     refused = f"the steps of the image processor {type(processor).__name__} are not supported"
     try:
-        recipe = timm_preprocessing(config["data_config"]) if "data_config" in config else _recipe(config)
+        recipe = _timm_preprocessing(config["data_config"]) if "data_config" in config else _recipe(config)
     except (KeyError, TypeError) as error:  # a value is absent or of another kind
         raise ModelError(f"{refused} ({first_line(error)})", hint="pass preprocessing=") from error
     if not _agree(processor, recipe):

@@ -32,7 +32,7 @@ EXACT = 1e-9
 
 
 @dataclass(frozen=True)
-class MethodUnderTest(UnderTest):
+class _MethodUnderTest(UnderTest):
     """A configured method on three toy images."""
 
     noun: ClassVar[str] = "maps"
@@ -256,8 +256,8 @@ class MethodUnderTest(UnderTest):
 
 
 #: The checks by name; the docstring of each says what it requires.
-ATTRIBUTOR_CHECKS: Mapping[str, Callable[[MethodUnderTest], str]] = {
-    name: getattr(MethodUnderTest, name)
+ATTRIBUTOR_CHECKS: Mapping[str, Callable[[_MethodUnderTest], str]] = {
+    name: getattr(_MethodUnderTest, name)
     for name in (
         *SHARED_CHECKS,
         *("shape_and_dtype", "finite", "constant_model", "unread_inputs", "explained_class", "affine_score"),
@@ -293,7 +293,7 @@ def check_attributor(
         InputError: If the name of a method or check is unknown.
     """
     chosen = get_method(method)
-    make = partial(MethodUnderTest, torch.device(device), method=chosen)
+    make = partial(_MethodUnderTest, torch.device(device), method=chosen)
     return run_checks(f"method {chosen.name!r}", make, ATTRIBUTOR_CHECKS, skip, expected_failures)
 
 

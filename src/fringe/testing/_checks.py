@@ -146,7 +146,7 @@ class Blocks(nn.Module):
         return torch.stack([x[:, 0, 1:4, 4:7], x[:, 0, 4:7, :3], x[:, 0, 4:7, 4:7]], 1)
 
 
-class CountingModel(nn.Module):
+class _CountingModel(nn.Module):
     """Count the ``images`` that pass through a ``model``, and the ``largest`` batch."""
 
     def __init__(self, model: nn.Module):
@@ -279,7 +279,7 @@ def tensors_unchanged(tensors: Mapping[str, Tensor], action: Callable[[], object
     return f"{', '.join(tensors)} unchanged"
 
 
-def model_state(model: nn.Module) -> dict[str, object]:
+def _model_state(model: nn.Module) -> dict[str, object]:
     """Copy the visible state of a module, by name; numbers as text, so that NaN equals NaN."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     modules, parameters = list(model.modules()), list(model.parameters())
@@ -390,7 +390,7 @@ class UnderTest(ABC):
         """The batch size changes no number, and no forward pass exceeds it."""
         results: list[Tensor] = []
         for size in (1, 2, 16):
-            model = CountingModel(self.model)
+            model = _CountingModel(self.model)
             results.append(self.run([0, 1, 2], model, batch_size=size).values)
             fail_if(model.largest > size, f"{model.largest} images in one forward pass, with batch_size={size}")
         agree(f"{self.noun} with batch_size 2 and 16", results[1], results[2], ROUNDING)
@@ -412,9 +412,9 @@ class UnderTest(ABC):
         first, second = list(self.model.parameters())[:2]
         first.requires_grad_(False)
         second.grad = torch.ones_like(second)
-        before = model_state(self.model)
+        before = _model_state(self.model)
         self.run([0, 1])
-        after = model_state(self.model)
+        after = _model_state(self.model)
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         fail_if(bool(changed), f"changed: {', '.join(changed)}")
         return "unchanged"
@@ -433,7 +433,7 @@ class UnderTest(ABC):
 
     def passes(self) -> str:
         """The reported number of forward passes is the number that the network computed."""
-        model = CountingModel(self.model)
+        model = _CountingModel(self.model)
         reported = self.run([0, 1, 2], model).forward
         fail_if(reported != model.images, f"reported {reported} forward passes, the network saw {model.images}")
         return f"{reported} forward passes for 3 images"

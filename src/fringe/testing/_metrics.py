@@ -54,7 +54,7 @@ EVIDENCE = 8.0
 
 
 @dataclass(frozen=True)
-class MetricUnderTest(UnderTest):
+class _MetricUnderTest(UnderTest):
     """A configured metric on three toy inputs of a ``kind``, explained by Integrated Gradients."""
 
     noun: ClassVar[str] = "scores"
@@ -147,7 +147,7 @@ class MetricUnderTest(UnderTest):
             return "does not apply: the metric has no better or worse"
         sign = 1.0 if self.metric.direction == "higher" else -1.0
         if self.metric.compares_models:
-            model, x, contribution = known_contributions(self.toys, self.kind)
+            model, x, contribution = _known_contributions(self.toys, self.kind)
             means = self._means(model, x, dependence_levels(x, contribution, self.maps.diagnostics))
             text = f"from the model, by half, never {', '.join(f'{m:.4g}' for m in means)}"
             ordered = sign * means[0] > sign * means[1] > sign * means[2]
@@ -155,7 +155,7 @@ class MetricUnderTest(UnderTest):
             return f"{text} ({self.metric.direction} is better)"
         details: list[str] = []
         for graded in (False, True):
-            model, x, contribution = known_contributions(self.toys, self.kind, graded=graded)
+            model, x, contribution = _known_contributions(self.toys, self.kind, graded=graded)
             for meaning, levels in quality_levels(x, contribution, self.maps.diagnostics).items():
                 means = self._means(model, x, levels)
                 if means and sign * means[0] > sign * means[1] > sign * means[2]:
@@ -202,8 +202,8 @@ class MetricUnderTest(UnderTest):
 
 
 #: The checks by name; the docstring of each says what it requires.
-METRIC_CHECKS: Mapping[str, Callable[[MetricUnderTest], str]] = {
-    name: getattr(MetricUnderTest, name)
+METRIC_CHECKS: Mapping[str, Callable[[_MetricUnderTest], str]] = {
+    name: getattr(_MetricUnderTest, name)
     for name in (
         *SHARED_CHECKS,
         *("declared", "shape_and_dtype", "ranking", "degenerate_maps", "shared_context", "caller_tensors"),
@@ -240,7 +240,7 @@ def check_metric(
     """
     chosen = get_metric(metric)
     check_known("kind", kind, chosen.kinds)
-    make = partial(MetricUnderTest, torch.device(device), metric=chosen, kind=kind)
+    make = partial(_MetricUnderTest, torch.device(device), metric=chosen, kind=kind)
     what = f"metric {chosen.name!r}" if kind == "image" else f"metric {chosen.name!r} of kind {kind!r}"
     return run_checks(what, make, METRIC_CHECKS, skip, expected_failures)
 
@@ -278,7 +278,9 @@ class _Level(NamedTuple):
     explain: Explainer
 
 
-def known_contributions(toys: ToyProblems, kind: str, *, graded: bool = False) -> tuple[_LinearNetwork, Tensor, Tensor]:
+def _known_contributions(
+    toys: ToyProblems, kind: str, *, graded: bool = False
+) -> tuple[_LinearNetwork, Tensor, Tensor]:
     """Make a linear network, inputs (B, *S) of a kind, and the exact contributions (B, *S) of their entries.
 
     Input i has random entries -1 and 1, or between them if ``graded``. Class i reads a round patch of input i with the
