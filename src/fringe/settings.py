@@ -269,7 +269,7 @@ class Settings(ABC):
         """
         if record.get(cls.record_key, cls.name) != cls.name:
             raise InputError(f"record: got that of {record[cls.record_key]!r}, expected that of {cls.name!r}")
-        values = {name: _tuples(value) for name, value in record.items() if name != cls.record_key}
+        values = {name: tuples_of(value) for name, value in record.items() if name != cls.record_key}
         cls._check_names(values)
         return cls(**values)
 
@@ -436,8 +436,9 @@ def _is_too_large(value: Any) -> bool:
     return (isinstance(value, int) and abs(value) >= 2**63) or (isinstance(value, float) and abs(value) > _MOST)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in cast(list[Any], value)) if isinstance(value, (list, tuple)) else value
+def tuples_of(value: Any) -> Any:
+    """Return nested lists as tuples."""
+    return tuple(map(tuples_of, cast(list[Any], value))) if isinstance(value, (list, tuple)) else value
 
 
 def _bare(hint: Any) -> Any:

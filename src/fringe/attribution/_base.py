@@ -343,6 +343,19 @@ class ProgressCounter:
             self.progress(self.done, self.total)
 
 
+class ProgressStage:
+    """Reports a stage of a call, of which steps ``before`` it and ``after`` it are known; ``total`` is that of the
+    stage itself."""
+
+    def __init__(self, progress: Progress | None, before: int = 0, after: int = 0):
+        self.progress, self.before, self.after, self.total = progress, before, after, 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self.total = total
+        if self.progress is not None:
+            self.progress(self.before + done, self.before + total + self.after)
+
+
 class Attributor(Settings):
     """An attribution method: a frozen dataclass of settings.
 

@@ -37,7 +37,7 @@ from fringe.paths import (
     Until,
     Waypoint,
 )
-from fringe.settings import Doc, NotNegative, Positive, PositiveFraction, PositiveInt, PositiveOddInt, Search
+from fringe.settings import Doc, NotNegative, Positive, PositiveFraction, PositiveInt, PositiveOddInt, Search, tuples_of
 
 _UNSMOOTHED = {"gamma_step": 0.0, "gamma_prior": 0.0}
 #: What the authors' release computes, where it differs from the paper's text. Source: github.com/GabMartino/FRInGe.
@@ -433,7 +433,7 @@ def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...],
         raise InputError(f"each distribution must sum to 1, got {sums.flatten()[0].item():.6g}", argument="reference")
     rounded = (sums - 1.0).abs() <= 1e-12  # already divided: a second division would change its last digits
     q = torch.where(rounded[..., None], q, q / sums[..., None])
-    return tuple(q.tolist()) if q.dim() == 1 else tuple(tuple(row) for row in q.tolist())
+    return tuples_of(q.tolist())
 
 
 # -- the verdict: how far a path came, and what to do about it --------------------------------------------------------

@@ -19,6 +19,7 @@ from fringe.attribution._base import (
     SEVERITY,
     Attribution,
     Attributor,
+    ProgressStage,
     Trajectory,
     Verdict,
     get_method,
@@ -167,13 +168,8 @@ class Straight(Modifier):
 
     def attribute(self, problem: Problem) -> Attribution:
         ends, inner, done = self._ends(problem)
-        outer = problem.progress
-
-        def after(steps: int, total: int) -> None:  # goes on after the steps of the path
-            assert outer is not None
-            outer(done + steps, done + total)
-
-        line = dataclasses.replace(problem, baseline=ends, progress=outer and after)
+        stage = problem.progress and ProgressStage(problem.progress, done)  # goes on after the steps of the path
+        line = dataclasses.replace(problem, baseline=ends, progress=stage)
         result = dataclasses.replace(self._line().attribute(line), settings=self.record())
         return result if inner is None else _with_verdicts(result, inner, self.of.label)
 
@@ -187,20 +183,14 @@ class Straight(Modifier):
             if isinstance(terms, NodeTerms):
                 return terms.endpoint, None, 0
         self.check_usable()
-        planned, outer, last = len(problem.inputs) * self.steps, problem.progress, [0]
-
-        def report(done: int, total: int) -> None:
-            last[0] = total
-            if outer is not None:
-                outer(done, total + planned)
-
-        quiet = dataclasses.replace(problem, record_path=2, progress=report)
+        stage = ProgressStage(problem.progress, after=len(problem.inputs) * self.steps)
+        quiet = dataclasses.replace(problem, record_path=2, progress=stage)
         result = self.of.attribute(quiet)
         ends = [None if path is None else path.snapshots[-1] for path in result.trajectory or ()]
         ends = [end for end in ends if end is not None]
         if len(ends) < len(problem.inputs):
             raise self._no_end()
-        return torch.stack(ends).to(problem.inputs), result, last[0]
+        return torch.stack(ends).to(problem.inputs), result, stage.total
 
 
 def _with_verdicts(result: Attribution, inner: Attribution, label: str) -> Attribution:

@@ -30,7 +30,7 @@ from fringe.attribution._base import (
 )
 from fringe.attribution._diagnostics import gradient_attribution, sum_attribution
 from fringe.errors import InputError, install_hint, is_installed
-from fringe.linalg import batch_view
+from fringe.linalg import batch_view, grid_cells
 from fringe.paths import Problem
 from fringe.settings import Doc, PositiveInt
 
@@ -330,12 +330,7 @@ class CaptumMethod(PluginMethod):
             _, numbers = np.unique(labels, return_inverse=True)
             return torch.from_numpy(numbers.reshape(labels.shape)).to(x.device).expand(x.shape)
         cells = max(1, round(self.segments ** (1 / (x.dim() - 1))))
-        number = torch.zeros(x.shape[1:], dtype=torch.long, device=x.device)
-        for axis, side in enumerate(x.shape[1:]):
-            count = min(cells, side)
-            cell = torch.arange(side, device=x.device) * count // side
-            number = number * count + cell.view(-1, *[1] * (x.dim() - 2 - axis))
-        return number.expand(x.shape)
+        return grid_cells(x.shape[1:], cells).to(x.device).expand(x.shape)
 
 
 @contextlib.contextmanager
