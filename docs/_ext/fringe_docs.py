@@ -100,7 +100,7 @@ DATA = {
 HELPERS = {
     *("nearest", "did_you_mean", "known_hint", "check_known", "require", "require_positive", "require_integer"),
     *("require_choice", "first_line", "is_transient", "is_out_of_memory", "is_device_error", "is_machine_error"),
-    *("is_misread", "wrong_value", "odd", "canonical_name"),
+    *("is_misread", "wrong_value", "odd", "canonical_name", "tuples_of"),
 }
 
 #: Pages of the repository's root, shown under these names.

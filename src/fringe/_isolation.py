@@ -39,12 +39,8 @@ def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Gene
         if "torch._dynamo" in sys.modules:  # compiled functions have no second derivatives, and one backward pass
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         _use_full_precision(stack)
-        if device.type == "cuda":
-            # sums of convolutions in the same order each time, so that the same call gives the same map, bit for bit
-            _set(stack, torch.backends.cudnn, "deterministic", True)
-            if module is not None and any(isinstance(m, nn.RNNBase) for m in module.modules()):
-                # recurrent layers of cuDNN have no gradients in evaluation mode
-                _set(stack, torch.backends.cudnn, "enabled", False)
+        _use_one_order(device, stack)
+        _use_native_recurrence(module, device, stack)
         if module is not None:
             _freeze(module, mode, stack)
         yield
@@ -117,3 +113,15 @@ def set_tf32(allowed: bool) -> None:
             cudnn.allow_tf32 = allowed  # it must agree with the newer settings, and changes them
     for setting in (cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul):
         setting.fp32_precision = "tf32" if allowed else "ieee"
+
+
+def _use_one_order(device: torch.device, stack: contextlib.ExitStack) -> None:
+    """Sums of convolutions in the same order each time, so that the same call gives the same map, bit for bit."""
+    if device.type == "cuda":
+        _set(stack, torch.backends.cudnn, "deterministic", True)
+
+
+def _use_native_recurrence(module: nn.Module | None, device: torch.device, stack: contextlib.ExitStack) -> None:
+    """No cuDNN for a network with recurrent layers: its own have no gradients in evaluation mode."""
+    if device.type == "cuda" and module is not None and any(isinstance(m, nn.RNNBase) for m in module.modules()):
+        _set(stack, torch.backends.cudnn, "enabled", False)
