@@ -2,7 +2,7 @@
 
 import pytest
 
-from fringe._class_names import read_class_names, resolve_class_name
+from fringe._class_names import class_names, resolve_class_name
 from fringe.errors import TargetError
 
 NAMES = (
@@ -69,4 +69,4 @@ def test_without_names_there_is_only_the_number():
 @pytest.mark.parametrize(("name", "text"), [("names.txt", "tench\r\ncrane\r\n"), ("names.json", '["tench", "crane"]')])
 def test_a_file_of_windows_begins_with_a_mark(name, text, tmp_path):
     (tmp_path / name).write_bytes(text.encode("utf-8-sig"))
-    assert read_class_names(tmp_path / name) == ("tench", "crane")
+    assert class_names(tmp_path / name) == ("tench", "crane")

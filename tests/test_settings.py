@@ -28,9 +28,9 @@ from fringe.settings import (
     PositiveOddInt,
     Search,
     Settings,
+    _look_up,
     canonical_name,
     checked_by,
-    look_up,
     settings_of,
 )
 
@@ -226,15 +226,15 @@ def test_a_class_without_bounds_keeps_working():
 
 @pytest.mark.parametrize("name", ["toy", "TOY", " t-o_y", "toy of settings", "ToyOfSettings", "Toy"])
 def test_a_class_is_found_by_its_name_its_title_or_what_python_calls_it(name):
-    assert look_up(name, {"toy": Toy, "plain": Plain}) is Toy
+    assert _look_up(name, {"toy": Toy, "plain": Plain}) is Toy
     assert canonical_name(f"{name}:large", {"toy": Toy, "plain": Plain}) == "toy:large"
 
 
 def test_a_class_is_suggested_by_what_resembles_its_name():
     with pytest.raises(InputError, match=r"method: got 'to'; did you mean 'toy'\? Known methods: toy, plain"):
-        look_up("to", {"toy": Toy, "plain": Plain})
+        _look_up("to", {"toy": Toy, "plain": Plain})
     with pytest.raises(InputError, match=r"got 'zzz'\. Known methods: toy"):
-        look_up("zzz", {"toy": Toy})
+        _look_up("zzz", {"toy": Toy})
     assert canonical_name("zzz:large", {"toy": Toy}) == "zzz:large"
 
 
@@ -247,7 +247,7 @@ def test_no_spelling_means_two_methods_or_metrics(registry):
             plain = "".join(letter for letter in called.lower() if letter.isalnum())
             owners.setdefault(plain, set()).add(name)
             for spelled in (called, called.upper(), called.replace(" ", "_"), called.replace("_", "-"), plain):
-                assert look_up(spelled, registry) is kind, spelled
+                assert _look_up(spelled, registry) is kind, spelled
     assert all(len(names) == 1 for names in owners.values())
 
 
@@ -262,7 +262,7 @@ def test_no_spelling_means_two_methods_or_metrics(registry):
     ],
 )
 def test_a_record_holds_the_name_of_the_registry(name, kind):
-    assert look_up(name, METHODS)().record()["method"] == kind
+    assert _look_up(name, METHODS)().record()["method"] == kind
 
 
 NUMERIC = [

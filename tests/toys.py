@@ -16,8 +16,8 @@ from fringe.metrics import EvaluationContext
 from fringe.paths import Problem
 from fringe.testing._checks import (  # noqa: F401 - what other tests import from here
     SHAPE,
-    CountingModel,
     ToyProblems,
+    _CountingModel,
     affine,
     blocks_cnn,
     constant,

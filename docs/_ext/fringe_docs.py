@@ -69,7 +69,7 @@ PACKAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fringe.paths": (
         "fringe.paths",
         "Paths through input space, for authors of methods.",
-        ("FisherRaoTracking", "NaturalStep", "Smoothing", "TrustRegion", "Bound", "verify"),
+        ("FisherRaoTracking", "NaturalStep", "TrustRegion", "Bound", "verify"),
     ),
     "fringe.geometry": ("fringe.geometry", "The probability simplex with its Fisher-Rao metric.", ()),
     "fringe.linalg": ("fringe.linalg", "Operators known by their products, and conjugate gradients.", ()),
@@ -100,7 +100,7 @@ DATA = {
 HELPERS = {
     *("nearest", "did_you_mean", "known_hint", "check_known", "require", "require_positive", "require_integer"),
     *("require_choice", "first_line", "is_transient", "is_out_of_memory", "is_device_error", "is_machine_error"),
-    *("is_misread", "wrong_value", "odd", "look_up", "canonical_name"),
+    *("is_misread", "wrong_value", "odd", "canonical_name", "tuples_of"),
 }
 
 #: Pages of the repository's root, shown under these names.

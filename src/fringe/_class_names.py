@@ -19,9 +19,10 @@ _NUMBER = re.compile(r"\s*(\d+)\s+(n\d{8}\s+)?(?=\S)")
 def class_names(names: ClassNames | None) -> tuple[str, ...] | None:
     """Return the names of classes 0, 1, ...; None for None.
 
-    A text or path names a file: ``.json`` with a list or a dictionary, else one name per line. In a dictionary, a class
-    is a number or its digits, and of several names, as in ImageNet's ``{"0": ["n01440764", "tench"]}``, the last
-    counts; a class that is left out has the name "".
+    A text or path names a file: ``.json`` with a list or a dictionary, else one name per line, without empty lines at
+    the end. Where every line begins with its own number, as in ``284 n02123597 Siamese_cat``, the number and a WordNet
+    identifier after it are removed. In a dictionary, a class is a number or its digits, and of several names, as in
+    ImageNet's ``{"0": ["n01440764", "tench"]}``, the last counts; a class that is left out has the name "".
 
     Raises:
         InputError: If a file cannot be read, or names no class; or if they are no names.
@@ -29,7 +30,7 @@ def class_names(names: ClassNames | None) -> tuple[str, ...] | None:
     if names is None:
         return None
     if isinstance(names, (str, os.PathLike)):
-        return read_class_names(Path(names))
+        return _read(Path(names))
     if not isinstance(cast(object, names), Iterable):
         raise InputError(f"got {names!r}, expected a file or the names of classes 0, 1, ...", argument="classes")
     result = _by_number(names) if isinstance(names, Mapping) else tuple(map(str, names))
@@ -38,14 +39,7 @@ def class_names(names: ClassNames | None) -> tuple[str, ...] | None:
     return result
 
 
-def read_class_names(path: Path | None) -> tuple[str, ...] | None:
-    """Class names from a file, one per line; the first is class 0. Empty lines at the end do not count.
-
-    Where every line begins with its own number, as in ``284 n02123597 Siamese_cat``, the number and a WordNet
-    identifier after it are removed. A file ``.json`` holds a list or a dictionary, see :func:`class_names`.
-    """
-    if path is None:
-        return None
+def _read(path: Path) -> tuple[str, ...] | None:
     try:
         text = read_regular(path, SETTINGS_BYTES).decode("utf-8-sig")  # Windows begins files with a mark
         parsed: Any = json.loads(text) if path.suffix.lower() == ".json" else None

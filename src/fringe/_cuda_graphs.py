@@ -39,14 +39,14 @@ def leaves(tree: Any) -> list[Tensor]:
     return [leaf for part in below for leaf in leaves(part)]
 
 
-def refilled(tree: Any, tensors: Iterator[Tensor]) -> Any:
+def _refilled(tree: Any, tensors: Iterator[Tensor]) -> Any:
     """Return a tree with other ``tensors`` in the places of its own."""
     if isinstance(tree, Tensor):
         return next(tensors)
     if isinstance(tree, tuple):
-        return tuple(refilled(part, tensors) for part in cast(tuple[Any, ...], tree))
+        return tuple(_refilled(part, tensors) for part in cast(tuple[Any, ...], tree))
     if is_dataclass(tree) and not isinstance(tree, type):
-        return replace(tree, **{name: refilled(part, tensors) for name, part in vars(tree).items()})
+        return replace(tree, **{name: _refilled(part, tensors) for name, part in vars(tree).items()})
     return tree
 
 
@@ -54,7 +54,7 @@ def _copied(result: Any, inputs: list[Tensor], given: list[Tensor]) -> Any:
     """Return a result for as many rows as were ``given``: what is an input as it came, the rest in other memory."""
     known, count = dict(zip(map(id, inputs), given, strict=True)), len(given[0])
     rows = (known[id(x)] if id(x) in known else x.detach()[:count].clone() for x in leaves(result))
-    return refilled(result, rows)
+    return _refilled(result, rows)
 
 
 class _Seen(TorchFunctionMode):
@@ -87,7 +87,7 @@ class Recording:
     def __init__(self, network: Network, function: Parts, arguments: tuple[Any, ...], size: int, pool: Any = None):
         self._network, self._size, self.pool = network, size, pool
         self._inputs = [x[:1].expand(size, *x.shape[1:]).clone() for x in leaves(arguments)]
-        self._function, self._arguments = function, refilled(arguments, iter(self._inputs))
+        self._function, self._arguments = function, _refilled(arguments, iter(self._inputs))
         module, self._seen = network.module, _Seen()
         # what the graphs read must live as long as they do: copies of buffers end with the session
         self._read: list[Any] = [] if module is None else [*module.parameters(), *module.buffers()]
@@ -205,7 +205,7 @@ class CUDAGraphs:
             return
         inputs = [torch.cat([x, x[:1].expand(size - rows, *x.shape[1:])]) for x in given]
         before = replace(total)
-        for result in function(*refilled(arguments, iter(inputs))):
+        for result in function(*_refilled(arguments, iter(inputs))):
             passes = total.since(before)
             total.set(before)
             total.add(passes, rows, size)

@@ -126,6 +126,7 @@ def write_atomic(path: Path, content: bytes | Iterable[bytes], *, durable: bool 
     """
     partial = partial_path(path)
     try:
+        partial.unlink(missing_ok=True)  # it could be a link, which would be written through
         with partial.open("wb") as file:
             for part in (content,) if isinstance(content, bytes) else content:
                 file.write(part)

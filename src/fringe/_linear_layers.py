@@ -29,7 +29,9 @@ Activations = tuple[torch.Size, torch.memory_format]  # shape and layout of a la
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
-        ctx.weight, ctx.geometry, ctx.activations = weight, geometry, (x.shape, _layout(x))
+        last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+        ctx.activations = x.shape, torch.channels_last if last else torch.contiguous_format
+        ctx.weight, ctx.geometry = weight, geometry
         stride, padding, dilation, groups = geometry
         return torch.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
 
@@ -58,11 +60,6 @@ class _Transpose(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         return _apply(_Convolution, grads[0], ctx.weight, None, ctx.geometry), None, None, None
-
-
-def _layout(x: Tensor) -> torch.memory_format:
-    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    return torch.channels_last if last else torch.contiguous_format
 
 
 def _apply(function: type[torch.autograd.Function], *args: Any) -> Tensor:

@@ -81,7 +81,7 @@ class PassCounts:
         )
 
 
-class OneAtATime(RuntimeError):
+class _OneAtATime(RuntimeError):
     """A network takes one image, and not several at once."""
 
 
@@ -119,7 +119,7 @@ class BatchSize:
         """Halve the bound; re-raise ``error`` if one image already is too much, or if memory is not its cause. A
         network that takes one image at a time gets one."""
         size = self.on(device)
-        if isinstance(error, OneAtATime) and size > 1:
+        if isinstance(error, _OneAtATime) and size > 1:
             warnings.warn(f"{error}: its passes have one image each from now on", stacklevel=2)
             self._size = 1
             return
@@ -304,7 +304,7 @@ class Network:
         except (RuntimeError, AssertionError) as error:  # the latter of an exported program
             if self._takes_one(x, arguments, error):
                 message = f"the model takes one image at a time, not {len(x)} ({first_line(error)})"
-                raise OneAtATime(message) from error
+                raise _OneAtATime(message) from error
             error.add_note(
                 f"while running the model on inputs of shape {tuple(x.shape)}, {x.dtype}, on {x.device}; "
                 f"{arguments.hint}"

@@ -68,6 +68,17 @@ def add_rows(total: Tensor, rows: Tensor, values: Tensor) -> Tensor:
     return total.index_add_(0, rows, values)
 
 
+def grid_cells(space: torch.Size, cells: int) -> Tensor:
+    """Return the number of the cell of each pixel: a grid of ``cells`` along each axis of ``space``, at most one for
+    each pixel; their sizes differ by one where ``cells`` does not divide an axis."""
+    number = torch.zeros((), dtype=torch.int64)
+    for axis, size in enumerate(space):
+        count = min(cells, size)
+        along = torch.arange(size) * count // size
+        number = number * count + along.view(-1, *[1] * (len(space) - axis - 1))
+    return number.expand(space).contiguous()
+
+
 class LinearOperator(Protocol):
     """A symmetric positive semidefinite map of ``(B, *S)`` to ``(B, *S)``, item by item."""
 

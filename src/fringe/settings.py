@@ -271,7 +271,7 @@ class Settings(ABC):
         """
         if record.get(cls.record_key, cls.name) != cls.name:
             raise InputError(f"record: got that of {record[cls.record_key]!r}, expected that of {cls.name!r}")
-        values = {name: _tuples(value) for name, value in record.items() if name != cls.record_key}
+        values = {name: tuples_of(value) for name, value in record.items() if name != cls.record_key}
         cls._check_names(values)
         return cls(**values)
 
@@ -357,7 +357,7 @@ def settings_of(kind: type) -> dict[str, Setting]:
 S = TypeVar("S", bound=Settings)
 
 
-def look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
+def _look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     """Find a class of the ``registry`` by its name there, by that of the class in Python, or by its title in words.
 
     Only letters and digits are compared, without case. Raises InputError if no class has this name; the message
@@ -388,7 +388,7 @@ def configured(given: S | str, base: type[S], registry: Mapping[str, type[S]], e
         message = f"got {given!r}, expected a name or a configured {base.record_key} such as {example}"
         raise InputError(message, argument=base.record_key, hint=hint or None)
     reference = Reference.parse(given)
-    kind = look_up(reference.name, registry)
+    kind = _look_up(reference.name, registry)
     number = getattr(kind, "number", None)
     if reference.number is not None and number is None:
         raise InputError(f"got {given!r}, but {kind.name} takes no number in brackets", argument=kind.record_key)
@@ -403,7 +403,7 @@ def configured(given: S | str, base: type[S], registry: Mapping[str, type[S]], e
 def canonical_name(text: str, registry: Mapping[str, type[Settings]]) -> str:
     """Spell the names in ``NAME``, ``NAME:PRESET`` and ``MODIFIER(NUMBER):NAME`` as the registry does.
 
-    A name that :func:`look_up` does not know stays as it is.
+    A name that is not known stays as it is.
     """
     reference = Reference.parse(text)
     name, rest = reference.name, reference.rest
@@ -438,8 +438,9 @@ def _is_too_large(value: Any) -> bool:
     return (isinstance(value, int) and abs(value) >= 2**63) or (isinstance(value, float) and abs(value) > _MOST)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in cast(list[Any], value)) if isinstance(value, (list, tuple)) else value
+def tuples_of(value: Any) -> Any:
+    """Return nested lists as tuples."""
+    return tuple(map(tuples_of, cast(list[Any], value))) if isinstance(value, (list, tuple)) else value
 
 
 def _bare(hint: Any) -> Any:

@@ -17,7 +17,7 @@ from fringe.errors import is_installed
 from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, evaluate
 from fringe.metrics._imputation import impute
 from fringe.metrics._quantus import KNOWN, _import_quantus
-from fringe.metrics._without_passes import gini
+from fringe.metrics._without_passes import _gini
 from fringe.paths import Problem
 from fringe.quantus import explain_func
 from fringe.testing import METRIC_CHECKS, check_metric
@@ -133,7 +133,7 @@ def test_quantus_takes_it():
     maps = explain_func(model, x, targets, **settings)
     given = metric(model=model, x_batch=x, y_batch=targets, a_batch=maps, device="cpu")
     np.testing.assert_allclose(asked, given, rtol=1e-6)
-    np.testing.assert_allclose(asked, gini(torch.from_numpy(maps)).numpy(), rtol=1e-4)
+    np.testing.assert_allclose(asked, _gini(torch.from_numpy(maps)).numpy(), rtol=1e-4)
 
 
 def test_max_sensitivity_is_quantus_at_its_defaults():

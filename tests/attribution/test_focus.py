@@ -264,7 +264,7 @@ def test_the_class_activation_map_is_that_of_the_layer():
     problem = problem_of(model, x)
     with problem.model.session(x.device):
         layer = find_cam_layer(problem)
-        expected = upsample(cam_weights(*activations_and_gradients(problem, layer)), (32, 32))[:, 0]
+        expected = upsample(cam_weights(*activations_and_gradients(problem, layer)).relu(), (32, 32))[:, 0]
         assert torch.equal(FocusedPaths("cam", 0.2, "auto").weights(problem), expected)
         name = next(name for name, module in model.named_modules() if module is layer)
         assert torch.equal(FocusedPaths("cam", 0.2, name).weights(problem), expected)
@@ -279,7 +279,7 @@ def test_contrast_is_the_class_less_the_largest_of_the_four_most_probable_others
         layer = find_cam_layer(problem)
 
         def cam(classes):
-            return cam_weights(*activations_and_gradients(problem_of(model, x, classes), layer))[:, 0]
+            return cam_weights(*activations_and_gradients(problem_of(model, x, classes), layer)).relu()[:, 0]
 
         others = torch.stack([cam(order[:, k]) for k in (0, 2, 3, 4)]).amax(0)
         expected = upsample((cam(target) - others).relu()[:, None], (32, 32))[:, 0]
@@ -351,7 +351,7 @@ def test_tokens_are_put_on_their_grid():
         weights = FocusedPaths("cam", 0.2, "norm").weights(problem)
         a, g = activations_and_gradients(problem, model.norm)
         assert a.shape == (2, 6, 4, 4)
-        torch.testing.assert_close(weights, upsample(cam_weights(a, g), (8, 8))[:, 0])
+        torch.testing.assert_close(weights, upsample(cam_weights(a, g).relu(), (8, 8))[:, 0])
     found = fringe.attribute(model, x, method=fringe.FRInGe(focus="cam", focus_layer="norm"))
     assert found.diagnostics["focus_found"].all()
 

@@ -140,7 +140,7 @@ def test_at_its_own_waypoint_only_the_prior_moves_an_image():
         log_p = log_probabilities(point.value)
         for gamma_prior in (0.0, 1e-3):
             method = dataclasses.replace(GEODESIC, gamma_prior=gamma_prior)
-            solver = method.path(128).step.on(x[0])
+            solver = method.path(128).solver(x[0])
             v = solver.direction(point, log_p, sqrt_chart(log_p), x, None).v
             expected = torch.linalg.solve(
                 method.damping * torch.eye(128).double() + method.gamma_step * DenseFRInGe(model, method).ltl,
@@ -153,7 +153,7 @@ def direction(model, method, x):
     """The direction of ``method`` at ``x`` towards a tenth of the geodesic to the uniform distribution, that waypoint,
     and v^T G v."""
     classifier = fringe.Classifier(model)
-    solver: StepSolver = method.path(128).step.on(x[0])
+    solver: StepSolver = method.path(128).solver(x[0])
     with classifier.session(x.device):
         point = classifier.linearise(x)
         log_p = log_probabilities(point.value)

@@ -202,7 +202,7 @@ def test_an_explicit_jacobian_costs_a_vjp_a_class_and_changes_nothing():
 
 
 def test_the_jacobian_is_explicit_where_that_costs_less():
-    step = FAST.path(16).step
+    step = FAST.path(16)
     assert dataclasses.replace(step, cg_iterations=10).explicit(10)
     assert not dataclasses.replace(step, cg_iterations=10).explicit(11)
     assert not dataclasses.replace(step, solve="gradient").explicit(2)
@@ -236,7 +236,7 @@ def test_sequences_and_tables():
     assert default.settings["structure"] == "none"  # a vector has no axes of space
     assert torch.equal(default.values, table.values)
     with pytest.raises(ValueError, match="structure: 'image' needs inputs with at least 2 axes"):
-        fringe.FRInGe().path(24).step.on(torch.zeros(24))
+        fringe.FRInGe().path(24).solver(torch.zeros(24))
 
 
 def test_no_graph_outlives_the_call():

@@ -13,7 +13,7 @@ from attribution_toys import Smooth, inputs
 
 import fringe
 from conftest import SHARED
-from fringe.attribution._fringe import EndDistances, fringe_status, table
+from fringe.attribution._fringe import _EndDistances, fringe_status, table
 from fringe.paths import PathStatus, TrustRegion
 
 TABLE = SHARED / "paper" / "hyperparameters.csv"
@@ -127,7 +127,7 @@ def test_automatic_settings_follow_the_structure(structure, cap, rank, logit, un
     assert path(kl_bound=False, delta_euc="long").trust == TrustRegion(4.0, None, 2 * cap, logit)
     assert path(delta_euc=0.7).trust.delta_euc == 0.7
     assert path(delta_euc=None).trust.delta_euc is None
-    assert (path().step.fisher_rank, path(fisher_rank=3).step.fisher_rank) == (rank, 3)
+    assert (path().fisher_rank, path(fisher_rank=3).fisher_rank) == (rank, 3)
     assert (path().until, path(steps=9).until) == (until, "budget")
     assert {path(until=given, steps=9).until for given in ("half", "arrival")} == {"half", "arrival"}
 
@@ -241,7 +241,7 @@ def test_verdicts_by_number(settings, path, verdict, advice):
     result = SimpleNamespace(steps=[one["steps"]], outcomes=outcomes, rule_residual=residual)
     method = fringe.FRInGe(**settings)
     limit = method.path(128).limit(6)
-    ends = EndDistances(one["start"], one["end"], 2.0, 2.0 - 2.0 * one["share"], limit)
+    ends = _EndDistances(one["start"], one["end"], 2.0, 2.0 - 2.0 * one["share"], limit)
     found = fringe_status(method.path(128), method.quadrature, result, ends, 0, one["residual"])
     assert found[0] == verdict
     assert re.fullmatch(advice, found[1])

@@ -196,13 +196,11 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path):
 
 
 def test_a_kind_that_is_no_part_of_an_attribution_is_not_made(tmp_path):
-    from fringe.attribution import _base
-
     @dataclasses.dataclass
     class Popen:
         args: str
 
-    _base.write(Popen("rm"), tmp_path / "x.safetensors")
+    fringe.Attribution.save(Popen("rm"), tmp_path / "x.safetensors")  # pyright: ignore[reportArgumentType]
     with pytest.raises(fringe.InputError, match="damaged"):
         fringe.load(tmp_path / "x.safetensors")
 

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 import fringe
 from fringe import _cuda_graphs
-from fringe._cuda_graphs import MOST, MOST_BYTES, PLAIN_VISITS, CUDAGraphs, Recording, leaves, refilled
+from fringe._cuda_graphs import MOST, MOST_BYTES, PLAIN_VISITS, CUDAGraphs, Recording, _refilled, leaves
 from fringe._network import BatchSize
 from fringe.attribution import FRInGeBinary
 from fringe.classifier import Classifier, PassCounts
@@ -115,7 +115,7 @@ def test_a_tree_keeps_its_form():
     a, b = torch.ones(2), torch.zeros(2)
     tree = (a, None, ("name", b), PassCounts(1))
     assert [x is y for x, y in zip(leaves(tree), (a, b), strict=True)] == [True, True]
-    assert refilled(tree, iter((b, a))) == (b, None, ("name", a), PassCounts(1))
+    assert _refilled(tree, iter((b, a))) == (b, None, ("name", a), PassCounts(1))
 
 
 #: Conjugate gradients wait for the device, and Guided IG does; of IG and of these, scores with gradients are recorded.

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from fringe import FRInGe, InputError
-from fringe._class_names import read_class_names
+from fringe._class_names import class_names
 from fringe.classifier import SCORES
 from fringe.cli._listing import EXAMPLES
 from fringe.explanations import ExplainSpec
@@ -42,17 +42,17 @@ def test_small_values():
 def test_class_names(tmp_path):
     file = tmp_path / "names.txt"
     file.write_text("tench\ngoldfish\n\n")
-    assert read_class_names(file) == ("tench", "goldfish")
+    assert class_names(file) == ("tench", "goldfish")
     file.write_text("0000 n01440764 tench\n0001 n01443537 great white\n")
-    assert read_class_names(file) == ("tench", "great white")
+    assert class_names(file) == ("tench", "great white")
     file.write_text("0\n1\n2\n")
-    assert read_class_names(file) == ("0", "1", "2")
+    assert class_names(file) == ("0", "1", "2")
     for content in ("", "\n\n"):
         file.write_text(content)
         with pytest.raises(InputError, match="names no class"):
-            read_class_names(file)
+            class_names(file)
     with pytest.raises(InputError, match="cannot read"):
-        read_class_names(tmp_path / "absent.txt")
+        class_names(tmp_path / "absent.txt")
 
 
 def test_the_command_line_knows_what_the_library_knows():

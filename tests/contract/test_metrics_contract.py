@@ -9,7 +9,7 @@ from fringe.metrics import KINDS, get_metric
 from fringe.metrics._perturbation import RankingMetric
 from fringe.settings import settings_of
 from fringe.testing import METRIC_CHECKS, check_metric
-from fringe.testing._metrics import MetricUnderTest
+from fringe.testing._metrics import _MetricUnderTest
 
 CANNOT_RANK = {
     "infidelity:scale_free": "the best scale of a map may be negative, which makes the inverted map as good",
@@ -57,7 +57,7 @@ def test_it_keeps_the_contract_on_the_other_inputs_that_it_claims(name, kind):
 def test_it_refuses_the_inputs_that_it_does_not_claim_before_any_pass(name):
     metric = get_metric(name)
     for kind in set(KINDS) - set(metric.kinds):
-        case = MetricUnderTest(metric=metric, kind=kind)
+        case = _MetricUnderTest(metric=metric, kind=kind)
         context = case.context()
         passes = context.problem.model.passes.forward
         with pytest.raises(InputError, match=rf"metric {metric.name}: .+ of shape \(3, "):
@@ -116,7 +116,7 @@ def test_equal_pixels_have_an_order_of_the_seed(name):
 
 @pytest.mark.parametrize("name", METRICS)
 def test_a_broken_map_has_no_score(name):
-    case = MetricUnderTest(metric=METRICS[name]())
+    case = _MetricUnderTest(metric=METRICS[name]())
     broken = case.maps.values.clone()
     broken[1, 0, 0, 0] = torch.nan
     with pytest.raises(InputError, match=r"maps: those of images \[1\] hold NaN or infinity"):

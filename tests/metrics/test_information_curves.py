@@ -11,7 +11,7 @@ from fringe import Classifier, InputError
 from fringe._rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.metrics import EvaluationContext, PerformanceInformationCurve, evaluate
-from fringe.metrics._imputation import _as_bytes, image_information, information_curve, interpolate
+from fringe.metrics._imputation import _as_bytes, _image_information, information_curve, interpolate
 from fringe.paths import Problem
 from toys import TanhMLP, normal
 
@@ -153,8 +153,8 @@ def test_what_lies_beyond_the_valid_range_is_black_or_white():
 def test_information_is_larger_for_noise_and_of_any_number_of_channels():
     generator = np.random.default_rng(0)
     noise = generator.integers(0, 256, (3, 16, 16), dtype=np.uint8)
-    assert image_information(noise) > image_information(np.zeros_like(noise))
-    assert image_information(noise[:2]) > image_information(noise[:1]) > 0
+    assert _image_information(noise) > _image_information(np.zeros_like(noise))
+    assert _image_information(noise[:2]) > _image_information(noise[:1]) > 0
 
 
 @pytest.mark.parametrize(
@@ -191,6 +191,6 @@ def test_what_is_longer_than_a_webp_file_may_be_is_stored_in_several():
     noise = (pictures(1)[0].numpy() * 255).astype(np.uint8).reshape(1, -1)
     long = np.tile(noise, 40)
     assert long.shape[1] == 40 * SIDE**2 > 16_383
-    assert image_information(long) == image_information(long[:, :16_383]) + image_information(long[:, 16_383:])
+    assert _image_information(long) == _image_information(long[:, :16_383]) + _image_information(long[:, 16_383:])
     volume = noise.reshape(1, 4, 12, 12)
-    assert image_information(volume) == image_information(volume.reshape(1, 48, 12))
+    assert _image_information(volume) == _image_information(volume.reshape(1, 48, 12))

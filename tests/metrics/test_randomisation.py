@@ -14,7 +14,7 @@ from fringe import BinaryClassifier, Classifier, InputError
 from fringe.bench.experiments import ExperimentSpec, build_plan, planned_work_of
 from fringe.evaluation import planned_work
 from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, RandomLogit, evaluate
-from fringe.metrics._randomisation import RandomNetworks, entropy, similarity
+from fringe.metrics._randomisation import _RandomNetworks, entropy, similarity
 from fringe.paths import Problem
 from toys import build, context_of, images, mlp, normal
 
@@ -226,7 +226,7 @@ def test_what_a_network_remembers_of_its_weights_is_forgotten():
     with torch.no_grad():
         model(X)
     before = dict(model.memory)
-    networks = RandomNetworks(Classifier(model), "gaussian", context_of(model, X).problem.rng)
+    networks = _RandomNetworks(Classifier(model), "gaussian", context_of(model, X).problem.rng)
     for names in (("seeds",), ()):
         with networks.randomised(names) as random, torch.no_grad():
             fresh = Remembering()

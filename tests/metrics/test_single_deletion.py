@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from metrics_toys import additive
 from scipy import stats
 
+from fringe.linalg import grid_cells
 from fringe.metrics import SaCo, SingleDeletion, evaluate
 from fringe.metrics._randomisation import average_ranks
-from fringe.metrics._sensitivity import grid_cells, saco, spearman
+from fringe.metrics._sensitivity import saco, spearman
 from toys import Affine, TanhMLP, context_of, normal
 
 X, MAPS = normal(3, 2, 8, 12), normal(3, 2, 8, 12, seed=2)

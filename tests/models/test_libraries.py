@@ -206,11 +206,11 @@ class TestTimm:
             "crop_pct": 0.9,
             "crop_mode": "squash",
         }
-        recipe = _hubs.timm_preprocessing(config)
+        recipe = _hubs._timm_preprocessing(config)
         own = timm.data.create_transform(**config)
         torch.testing.assert_close(recipe.normalise(recipe.pixels(picture())), own(picture()), rtol=0, atol=3e-6)
         with pytest.raises(ModelError, match="crop mode 'border' for 96x128 is not supported"):
-            _hubs.timm_preprocessing({**config, "crop_mode": "border"})
+            _hubs._timm_preprocessing({**config, "crop_mode": "border"})
 
     def test_weights_from_a_file_carry_class_names(self, tmp_path):
         source = load_model("timm:mobilenetv3_small_050@random:3")
@@ -373,7 +373,7 @@ def test_an_image_processor_with_other_steps_is_refused(name, settings, expected
 
 def test_a_processor_around_timm_has_timms_preprocessing():
     config = {"input_size": (3, 96, 96), "interpolation": "bicubic", "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4)}
-    expected = _hubs.timm_preprocessing({**config, "crop_pct": 0.9, "crop_mode": "center"})
+    expected = _hubs._timm_preprocessing({**config, "crop_pct": 0.9, "crop_mode": "center"})
 
     class Wrapper:
         def to_dict(self):

@@ -24,7 +24,7 @@ def test_directions_are_orthonormal(classes, rank, spread, distance):
     s = sqrt_chart(log_probabilities(spread * torch.rand(4, classes, generator=generator, dtype=torch.float64)))
     tangent = to_tangent(geodesic(s, torch.full_like(s, classes**-0.5), distance) - s, s)
     unit = tangent / tangent.norm(dim=-1, keepdim=True)
-    solver = fringe.FRInGe(fisher_rank=rank, structure="none").path(classes).step.on(torch.zeros(3))
+    solver = fringe.FRInGe(fisher_rank=rank, structure="none").path(classes).solver(torch.zeros(3))
     basis = torch.stack([s, unit, *solver._more_directions(s, unit)], 1)
     assert basis.shape[1] == min(rank, classes - 1) + 1
     assert (basis @ basis.mT - torch.eye(basis.shape[1]).double()).abs().max() < 2e-14
@@ -35,7 +35,7 @@ def test_the_most_probable_classes_come_first():
     s = torch.tensor([[0.9, 0.4, 1e-3, 1e-4, 1e-5, 1e-6]]).double()
     s = s / s.norm()
     unit = to_tangent(torch.eye(6).double()[1:2], s)
-    solver = fringe.FRInGe(fisher_rank=3, structure="none").path(6).step.on(torch.zeros(3))
+    solver = fringe.FRInGe(fisher_rank=3, structure="none").path(6).solver(torch.zeros(3))
     directions = torch.cat(solver._more_directions(s, unit / unit.norm()))
     assert sorted(directions.abs().argmax(1).tolist()) == [2, 3]
     assert (directions.abs().amax(1) > 0.999).all()
@@ -57,7 +57,7 @@ def test_dependent_columns_leave_single_precision_its_digits(structure):
     x = torch.zeros(20, *shape)
     method = fringe.FRInGe(structure=structure, damping=1e-2, fisher_rank=9, gamma_prior=0.0)
     products = ExplicitJacobian(jacobian[:, :, None], shape)
-    found = method.path(1).step.on(x[0]).direction(products, log_p, waypoint, x, None).v.flatten()
+    found = method.path(1).solver(x[0]).direction(products, log_p, waypoint, x, None).v.flatten()
     # the size of what cancels in the gradient itself, in units of its rounding
     terms = (jacobian.double() * spherical_loss_gradient(log_p, waypoint)).abs().amax(1) / g.abs()
     assert ((found / expected - 1).abs() / terms).max() < 2e-6
@@ -67,6 +67,6 @@ def test_dependent_columns_leave_single_precision_its_digits(structure):
 def test_the_operators_of_a_step_share_one_basis(preconditioner):
     """Of a long sequence it is most of the memory: n x n numbers."""
     method = fringe.FRInGe(structure="sequence", preconditioner=preconditioner)
-    solver = method.path(300).step.on(torch.zeros(1, 300))
+    solver = method.path(300).solver(torch.zeros(1, 300))
     operators = (solver.biharmonic, solver.regulariser, solver.preconditioner, solver.inverse)
     assert len({operator.bases[0].data_ptr() for operator in operators}) == 1

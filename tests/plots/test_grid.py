@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from plots_toys import caption, words
 
 from fringe.plots import Annotation, GridCell, GridRow, Prediction, comparison_grid
-from fringe.plots._grid import MetricLabel, captions, labels, pool_for, pooled_magnitude, short_number
+from fringe.plots._grid import MetricLabel, _pool_for, _short_number, captions, labels, pooled_magnitude
 
 rng = np.random.default_rng(3)
 
@@ -96,7 +96,7 @@ def test_the_mass_sums_channels_without_their_signs_and_is_averaged_inside_the_p
 
 
 def test_only_large_pictures_are_pooled_and_the_caption_says_so():
-    assert [pool_for((s, 10)) for s in (32, 64, 128, 224, 299)] == [1, 1, 3, 5, 7]
+    assert [_pool_for((s, 10)) for s in (32, 64, 128, 224, 299)] == [1, 1, 3, 5, 7]
 
     assert "averaged" not in caption(grid(1, 4, size=(9, 9)))
     assert "averaged over 5 × 5 pixels for display" in caption(grid(1, 4, size=(224, 224)))
@@ -125,8 +125,8 @@ def test_two_scores_stand_under_a_map():
 
 def test_numbers_are_short():
     values = {0.434: ".43", -0.071: "−.07", 0.999: "1.00", 0.0: ".00", 1.25: "1.25", 12.3: "12", 2.5e6: "2×10⁶"}
-    assert {value: short_number(value) for value in values} == values
-    assert short_number(math.nan) == "–"
+    assert {value: _short_number(value) for value in values} == values
+    assert _short_number(math.nan) == "–"
 
 
 def scored(values, direction="higher"):

@@ -7,7 +7,7 @@ from broken_metrics import FAULTS, CorrectMetric, WrongWay
 from fringe import METRICS, InputError
 from fringe.testing import METRIC_CHECKS, CheckError, check_metric
 from fringe.testing._checks import ToyProblems
-from fringe.testing._metrics import known_contributions, quality_levels
+from fringe.testing._metrics import _known_contributions, quality_levels
 
 
 def failures(metric, skip=()):
@@ -54,7 +54,7 @@ def test_a_metric_may_be_named_with_its_preset():
 def test_the_perfect_map_is_what_the_linear_model_computes():
     """Contributions sum to the logit of the image's own class, 8, and the gradient is that logit's own."""
     toys = ToyProblems()
-    model, x, contribution = known_contributions(toys, "image")
+    model, x, contribution = _known_contributions(toys, "image")
     logits = model(x)
     torch.testing.assert_close(contribution.flatten(1).sum(1), logits.diagonal())
     torch.testing.assert_close(logits.diagonal(), torch.full((6,), 8.0, dtype=torch.float64))

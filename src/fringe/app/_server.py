@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fringe._class_names import read_class_names
+from fringe._class_names import class_names
 from fringe._process import Interrupted, interruptible
 from fringe.app._service import Service, load_models
 from fringe.app._spec import LOOPBACK, AppSpec
@@ -222,7 +222,7 @@ class AppServer:
         self._socket = _listen(spec.host, spec.port)
         self._folder = Path(tempfile.mkdtemp(dir=served()))
         try:
-            self.service = Service(load_models(spec, read_class_names(spec.classes)), self._folder, spec)
+            self.service = Service(load_models(spec, class_names(spec.classes)), self._folder, spec)
             self.guard = self._application(() if spec.allow_remote else LOOPBACK, spec.frame_ancestors)
         except BaseException:
             self.close()

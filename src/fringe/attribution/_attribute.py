@@ -200,9 +200,14 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
         message = f"{method.label} plans {method.planned_passes:.1g} passes for each input, more than {MOST_PASSES:.0g}"
         raise InputError(message, argument="method", hint="take fewer steps or samples")
     if problem.lengths is not None:
-        return explain_without_padding(partial(explain_problem, method), problem)
+
+        def of_one_length(rows: list[int]) -> Attribution:
+            part = dataclasses.replace(problem.without_padding(rows), progress=None)
+            return _padded(explain_problem(method, part), problem, rows)
+
+        return explain_by_size(of_one_length, problem.lengths, problem.progress)
     if problem.target.dim() == 1 or method.many_targets:
-        return mark_steps(_made(method, problem), problem)
+        return _mark_steps(_made(method, problem), problem)
     batch, classes = problem.target.shape
     result = _of_each_class(method, problem)
     rows = [range(i, i + classes) for i in range(0, batch * classes, classes)]
@@ -215,7 +220,7 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
         trajectory=None if result.trajectory is None else result.trajectory[::classes],
         class_verdicts=tuple(tuple((result.verdict[k], result.advice[k]) for k in row) for row in rows),
     )
-    return mark_steps(several, problem)
+    return _mark_steps(several, problem)
 
 
 def _of_each_class(method: Attributor, problem: Problem) -> Attribution:
@@ -355,16 +360,6 @@ def _spread(result: Attribution, rows: list[int], problem: Problem, fault: list[
 # -- series and texts of several lengths ------------------------------------------------------------------------------
 
 
-def explain_without_padding(explain: Callable[[Problem], Attribution], problem: Problem) -> Attribution:
-    """Explain the images of each length together, and put the maps (B, *S) in their order."""
-
-    def of_one_length(rows: list[int]) -> Attribution:
-        part = dataclasses.replace(problem.without_padding(rows), progress=None)
-        return _padded(explain(part), problem, rows)
-
-    return explain_by_size(of_one_length, problem.lengths or (), problem.progress)
-
-
 def _padded(result: Attribution, problem: Problem, rows: list[int]) -> Attribution:
     axis, size = problem.length_axis, problem.inputs.shape[problem.length_axis]
     length = result.values.shape[axis]
@@ -394,7 +389,7 @@ SHARES = tuple(k / 8 for k in range(9))
 RTOL = 1e-3
 
 
-def mark_steps(result: Attribution, problem: Problem) -> Attribution:
+def _mark_steps(result: Attribution, problem: Problem) -> Attribution:
     """Call maps ``stalled`` that give nothing to a feature whose change moves the score, and warn with its name.
 
     A feature is a column of a table, or a channel: single entries without a gradient are normal in networks of ReLU.

@@ -38,51 +38,6 @@ FORMAT, VERSION = "fringe/attribution", 1
 MAX_HEADER_BYTES = 2**26
 
 
-def write(value: object, path: str | Path) -> None:
-    """Write a dataclass of tensors, numbers, texts, tuples, mappings and dataclasses to a file, in one step.
-
-    Raises:
-        InputError: If the path is a URL.
-        OSError: If the file cannot be written.
-    """
-    require_local("path", path)
-    tensors: dict[str, Tensor] = {}
-    record = {"fringe": fringe.__version__, "content": _encoded(value, "", tensors)}
-    text = json.dumps(record, ensure_ascii=False)
-    metadata = {"format": f"{FORMAT}/{VERSION}", "record": text, "sha256": _digest(text, tensors)}
-    write_atomic(Path(path), save_tensors(tensors, metadata))
-
-
-def read(path: str | Path, kinds: Mapping[str, type]) -> Any:
-    """Read what :func:`write` wrote, of dataclasses of these kinds by name; nothing in the file is executed.
-
-    Raises:
-        InputError: If it is no such file, is damaged, or is of a later version.
-        OSError: If the file cannot be read.
-    """
-    require_local("path", path)
-    name = repr(str(path))
-    try:
-        data = read_regular(path, MAPS_BYTES)
-    except UnfitFile as error:
-        raise InputError(f"{name} {error.strerror}", argument="path") from error
-    metadata = _metadata(data, name)
-    form, _, version = str(metadata.get("format", "")).rpartition("/")
-    if form != FORMAT or not version.isdecimal():
-        hint = "files that result.save(path) wrote can be read"
-        raise InputError(f"{name} is no saved attribution", argument="path", hint=hint)
-    if int(version) > VERSION:
-        message = f"{name} has version {version} of the format, and this is fringe {fringe.__version__}, which reads "
-        raise InputError(f"{message}up to {VERSION}", argument="path", hint="install a newer fringe")
-    try:
-        tensors = load_tensors(data)
-        if metadata["sha256"] != _digest(metadata["record"], tensors):
-            raise InputError("its content does not match its checksum")
-        return _decoded(json.loads(metadata["record"])["content"], tensors, kinds)
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{name} is damaged ({error})", argument="path") from error
-
-
 def _metadata(data: bytes, name: str) -> dict[str, Any]:
     """The texts in the header of a safetensors file."""
     length = int.from_bytes(data[:8], "little")
@@ -121,16 +76,17 @@ def _items(mapping: Mapping[str, Any], name: str, tensors: dict[str, Tensor]) ->
     return {key: _encoded(item, f"{name}{key}.", tensors) for key, item in mapping.items()}
 
 
-def _decoded(value: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, type]) -> Any:
+def _decoded(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The value of such data; nothing but an attribution and its parts is made, and nothing is executed."""
     if isinstance(value, list):
-        return tuple(_decoded(item, tensors, kinds) for item in cast("list[Any]", value))
+        return tuple(_decoded(item, tensors) for item in cast("list[Any]", value))
     if not isinstance(value, dict):
         return value
     entry = cast("dict[str, Any]", value)
     if "tensor" in entry:
         return tensors[entry["tensor"]]
-    items = {key: _decoded(item, tensors, kinds) for key, item in entry.get("fields", entry.get("mapping", {})).items()}
-    return kinds[entry["kind"]](**items) if "kind" in entry else items
+    items = {key: _decoded(item, tensors) for key, item in entry.get("fields", entry.get("mapping", {})).items()}
+    return _KINDS[entry["kind"]](**items) if "kind" in entry else items
 
 
 #: A setting that is a baseline by name, with its number if it has one: ``zero``, ``blur:0.1``.
@@ -220,7 +176,12 @@ class Attribution(Views):
         Raises:
             OSError: If the file cannot be written.
         """
-        write(self, path)
+        require_local("path", path)
+        tensors: dict[str, Tensor] = {}
+        record = {"fringe": fringe.__version__, "content": _encoded(self, "", tensors)}
+        text = json.dumps(record, ensure_ascii=False)
+        metadata = {"format": f"{FORMAT}/{VERSION}", "record": text, "sha256": _digest(text, tensors)}
+        write_atomic(Path(path), save_tensors(tensors, metadata))
 
     def with_context(self, context: Context) -> "Attribution":
         """Add what pictures need.
@@ -319,9 +280,29 @@ def load(path: str | Path) -> "Attribution":
         InputError: If it is no such file, is damaged, or was written by a later version.
         OSError: If the file cannot be read.
     """
-    result = read(path, _KINDS)
+    require_local("path", path)
+    name = repr(str(path))
+    try:
+        data = read_regular(path, MAPS_BYTES)
+    except UnfitFile as error:
+        raise InputError(f"{name} {error.strerror}", argument="path") from error
+    metadata = _metadata(data, name)
+    form, _, version = str(metadata.get("format", "")).rpartition("/")
+    if form != FORMAT or not version.isdecimal():
+        hint = "files that result.save(path) wrote can be read"
+        raise InputError(f"{name} is no saved attribution", argument="path", hint=hint)
+    if int(version) > VERSION:
+        message = f"{name} has version {version} of the format, and this is fringe {fringe.__version__}, which reads "
+        raise InputError(f"{message}up to {VERSION}", argument="path", hint="install a newer fringe")
+    try:
+        tensors = load_tensors(data)
+        if metadata["sha256"] != _digest(metadata["record"], tensors):
+            raise InputError("its content does not match its checksum")
+        result = _decoded(json.loads(metadata["record"])["content"], tensors)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{name} is damaged ({error})", argument="path") from error
     if not isinstance(result, Attribution) or not _fits(result):
-        raise InputError(f"{str(path)!r} is damaged (its parts do not match)", argument="path")
+        raise InputError(f"{name} is damaged (its parts do not match)", argument="path")
     return result
 
 
@@ -360,6 +341,19 @@ class ProgressCounter:
         before, self.done = self.done, max(self.done, min(done, self.total))
         if self.progress is not None and self.done > before:
             self.progress(self.done, self.total)
+
+
+class ProgressStage:
+    """Reports a stage of a call, of which steps ``before`` it and ``after`` it are known; ``total`` is that of the
+    stage itself."""
+
+    def __init__(self, progress: Progress | None, before: int = 0, after: int = 0):
+        self.progress, self.before, self.after, self.total = progress, before, after, 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self.total = total
+        if self.progress is not None:
+            self.progress(self.before + done, self.before + total + self.after)
 
 
 class Attributor(Settings):

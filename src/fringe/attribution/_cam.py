@@ -151,9 +151,10 @@ def cam_weights(activations: Tensor, gradients: Tensor) -> Tensor:
         gradients: G (B, K, C, *grid).
 
     Returns:
-        ``relu(sum_c mean(G_c) A_c)`` (B, K, *grid).
+        ``sum_c mean(G_c) A_c`` (B, K, *grid), which Grad-CAM shows without its negative part.
     """
-    return _channels_by_means(activations, gradients).relu()
+    means = gradients.flatten(3).mean(3)
+    return torch.einsum("bkc,bcn->bkn", means, activations.flatten(2)).unflatten(2, activations.shape[2:])
 
 
 def upsample(weights: Tensor, space: Sequence[int]) -> Tensor:
@@ -166,25 +167,16 @@ def upsample(weights: Tensor, space: Sequence[int]) -> Tensor:
     Returns:
         Maps (B, K, 1, *space) between zero and one. A map of zeros stays zero.
     """
-    large = _scaled_up(weights, space)
+    large = functional.interpolate(weights, tuple(space), mode=_MODES[len(space)])
     top = large.flatten(2).amax(2).view(*large.shape[:2], *[1] * len(space))
     return torch.where(top > 0, large / top, 0.0)[:, :, None]
-
-
-def _channels_by_means(activations: Tensor, gradients: Tensor) -> Tensor:
-    means = gradients.flatten(3).mean(3)
-    return torch.einsum("bkc,bcn->bkn", means, activations.flatten(2)).unflatten(2, activations.shape[2:])
-
-
-def _scaled_up(maps: Tensor, space: Sequence[int]) -> Tensor:
-    return functional.interpolate(maps, tuple(space), mode=_MODES[len(space)])
 
 
 # -- the methods ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class ActivationMap(PluginMethod):
+class _ActivationMap(PluginMethod):
     """A map made of the activations of one layer and of their gradients, with an equal part for each channel.
 
     It is coarse: a cell of the layer, scaled up linearly. It has no completeness identity.
@@ -207,14 +199,15 @@ class ActivationMap(PluginMethod):
         def explain(part: Problem) -> Tensor:
             activations, gradients = activations_and_gradients(part, layer)
             weights = self._weights(activations, gradients)
-            maps = _scaled_up(weights.relu() if self.relu else weights, shape[1:])
+            weights = weights.relu() if self.relu else weights
+            maps = functional.interpolate(weights, tuple(shape[1:]), mode=_MODES[len(shape) - 1])
             return maps.expand(-1, *shape) / shape[0]
 
         return explain
 
 
 @dataclass(frozen=True)
-class GradCAM(ActivationMap):
+class GradCAM(_ActivationMap):
     """Weigh the channels of the last layer in space by their mean gradient (Selvaraju et al. 2017).
 
     .. math:: A = relu( \\sum_c mean(G_c) A_c )
@@ -229,11 +222,11 @@ class GradCAM(ActivationMap):
     source = "Selvaraju et al. 2017"
 
     def _weights(self, activations: Tensor, gradients: Tensor) -> Tensor:
-        return _channels_by_means(activations, gradients)
+        return cam_weights(activations, gradients)
 
 
 @dataclass(frozen=True)
-class LayerCAM(ActivationMap):
+class LayerCAM(_ActivationMap):
     """Weigh each activation of a layer by its own gradient, where it is positive (Jiang et al. 2021).
 
     .. math:: A = relu( \\sum_c relu(G_c) A_c )
@@ -250,7 +243,7 @@ class LayerCAM(ActivationMap):
 
 
 @dataclass(frozen=True)
-class HiResCAM(ActivationMap):
+class HiResCAM(_ActivationMap):
     """Weigh each activation of a layer by its own gradient (Draelos and Carin 2020).
 
     .. math:: A = relu( \\sum_c G_c A_c )

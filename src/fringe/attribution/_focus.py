@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from fringe.attribution._base import Attribution
+from fringe.attribution._base import Attribution, ProgressStage
 from fringe.attribution._cam import activations_and_gradients, cam_weights, find_cam_layer, upsample
 from fringe.errors import InputError
 from fringe.paths import Problem
-from fringe.settings import Doc, Fraction
+from fringe.settings import Doc, Fraction, tuples_of
 
 #: Floors that follow the first one; at 1 a path is unfocused.
 LADDER = (0.2, 0.3, 0.5, 1.0)
@@ -76,11 +76,7 @@ def read_focus(value: object) -> object:
     low, high = (extreme.item() for extreme in weights.aminmax())
     if not 0 <= low <= high <= 1:
         raise InputError(f"got weights from {low:.6g} to {high:.6g}, expected 0 to 1", argument="focus")
-    return _tuples(weights.tolist())
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    return tuples_of(weights.tolist())
 
 
 @dataclass(frozen=True)
@@ -112,23 +108,16 @@ class FocusedPaths:
             return walk(problem, None)
         weights, count = self.weights(problem), len(problem.inputs)
         has_region = [False] * count if weights is None else (weights > 0).flatten(1).any(1).tolist()
-        before, planned, outer = 0, 0, problem.progress
-
-        def report(done: int, total: int) -> None:
-            nonlocal planned
-            planned = total
-            if outer is not None:
-                outer(before + done, before + total)
-
+        stage = ProgressStage(problem.progress)
         left, order, parts = [i for i in range(count) if has_region[i]], list[int](), list[Attribution]()
         for floor in (self.floor, *(f for f in LADDER if f > self.floor)):
             if floor == 1.0:
                 left = sorted({*range(count)} - {*order})
             if not left:
                 continue
-            part = dataclasses.replace(problem if len(left) == count else problem.select(left), progress=report)
+            part = dataclasses.replace(problem if len(left) == count else problem.select(left), progress=stage)
             scale = None if floor == 1.0 or weights is None else 1.0 - (1.0 - floor) * (1.0 - weights[left])
-            result, before = walk(part, scale), before + planned
+            result, stage = walk(part, scale), ProgressStage(problem.progress, stage.before + stage.total)
             one = torch.ones(len(left), dtype=torch.float64, device=part.inputs.device)
             known = {"focus_length_ratio": one, **result.diagnostics, "focus_floor": floor * one}
             known["focus_found"] = torch.tensor([float(has_region[i]) for i in left]).to(one)
@@ -154,7 +143,7 @@ class FocusedPaths:
             layer = find_cam_layer(problem, self.layer)
             if layer is None:
                 return None
-            maps = cam_weights(*activations_and_gradients(many, layer))
+            maps = cam_weights(*activations_and_gradients(many, layer)).relu()
         except InputError as error:
             argument = "focus_layer" if error.argument == "layer" else error.argument
             raise InputError(error.message, argument=argument, hint=error.hint) from error

@@ -28,18 +28,16 @@ from fringe.paths import (
     FisherRaoTracking,
     JacobianForm,
     JVPUse,
-    NaturalStep,
     PathStatus,
     PreconditionerName,
     Problem,
-    Smoothing,
     Solve,
     Structure,
     TrustRegion,
     Until,
     Waypoint,
 )
-from fringe.settings import Doc, NotNegative, Positive, PositiveFraction, PositiveInt, PositiveOddInt, Search
+from fringe.settings import Doc, NotNegative, Positive, PositiveFraction, PositiveInt, PositiveOddInt, Search, tuples_of
 
 _UNSMOOTHED = {"gamma_step": 0.0, "gamma_prior": 0.0}
 #: What the authors' release computes, where it differs from the paper's text. Source: github.com/GabMartino/FRInGe.
@@ -303,39 +301,16 @@ class FRInGe(Attributor):
         image, cap = structure == "image", self.delta_euc
         if isinstance(cap, str):
             cap = _LENGTHS[cap] * AUTO_CAP[structure] * math.sqrt(entries)
-        trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)
         until: Until = "budget" if self.steps is not None else "half" if image else "arrival"
-        return FisherRaoTracking(
-            step=NaturalStep(
-                solve=self.solve,
-                damping=self.damping,
-                gamma_step=self.gamma_step,
-                gamma_prior=self.gamma_prior,
-                cg_iterations=self.cg_iterations,
-                cg_rtol=self.cg_rtol,
-                preconditioner=self.preconditioner,
-                warm_start=self.warm_start,
-                reorthogonalise=self.reorthogonalise,
-                fisher_rank=AUTO_RANK[structure] if self.fisher_rank == "auto" else self.fisher_rank,
-                relative=not image,
-                jacobian=self.jacobian,
-                cg_atol=self.cg_atol,
-                clamp=self.clamp,
-                smoothing=Smoothing(structure, self.boundary, self.blur_sigma, self.blur_size),
-            ),
-            trust=trust,
-            tau=self.tau,
-            waypoint=self.waypoint,
-            steps=self.steps,
-            until=until if self.until == "auto" else self.until,
-            arrival_kl=self.arrival_kl,
-            max_steps=self.max_steps,
-            reference=self.reference,
-            feedback=self.feedback,
-            temperature=self.temperature,
-            margin=self.step_margin,
-            binary=self.binary,
-        )
+        fields = {field.name for field in dataclasses.fields(FisherRaoTracking)} - {"trust", "relative"}
+        given: dict[str, Any] = {name: getattr(self, name) for name in fields}
+        given |= {
+            "structure": structure,
+            "fisher_rank": AUTO_RANK[structure] if self.fisher_rank == "auto" else self.fisher_rank,
+            "until": until if self.until == "auto" else self.until,
+        }
+        trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)
+        return FisherRaoTracking(trust=trust, relative=not image, **given)
 
     @property
     def path_of_targets(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
@@ -345,13 +320,13 @@ class FRInGe(Attributor):
     def planned_passes(self) -> float:
         path = self.path(1)
         steps = path.limit(self.steps or self._most_steps)
-        products = {"natural": 1 + 2 * self.cg_iterations, "geodesic": path.step.fisher_rank}.get(self.solve, 1)
+        products = {"natural": 1 + 2 * self.cg_iterations, "geodesic": path.fisher_rank}.get(self.solve, 1)
         # and a forward pass, the score's gradient, the length of the step
         return steps * (3 + products) + self._focused.planned_passes
 
     def jvp_use(self, problem: Problem) -> JVPUse:
         path = self.fitted(problem).path(1)
-        if path.step.explicit(problem.logits.shape[1]) or (self.solve != "natural" and not path.needs_jvp):
+        if path.explicit(problem.logits.shape[1]) or (self.solve != "natural" and not path.needs_jvp):
             return "none"  # the whole Jacobian is computed, or no Fisher norm is
         return "optional" if path.estimates_norm else "required"
 
@@ -378,7 +353,7 @@ class FRInGe(Attributor):
     def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
         """The maps of paths in coordinates with this ``scale``, which broadcasts to (B, *S); None: 1."""
         path = self.path(problem.inputs[0].numel())
-        depth = AUTO_DEPTH[path.step.smoothing.structure] if self.quadrature_depth == "auto" else self.quadrature_depth
+        depth = AUTO_DEPTH[path.structure] if self.quadrature_depth == "auto" else self.quadrature_depth
         rule = Quadrature(self.quadrature, self.quadrature_rtol, depth)
         terms = SegmentTerms(FisherRaoPath.on(path, problem, scale), rule, problem)
         result, start = integrate(terms), terms.start
@@ -405,7 +380,7 @@ class FRInGe(Attributor):
         )
         statuses = [
             [
-                fringe_status(path, self.quadrature, result, EndDistances(*row), image, residual)
+                fringe_status(path, self.quadrature, result, _EndDistances(*row), image, residual)
                 for residual in residuals
             ]
             for image, (row, residuals) in enumerate(zip(ends, result.rule_residual.tolist(), strict=True))
@@ -458,7 +433,7 @@ def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...],
         raise InputError(f"each distribution must sum to 1, got {sums.flatten()[0].item():.6g}", argument="reference")
     rounded = (sums - 1.0).abs() <= 1e-12  # already divided: a second division would change its last digits
     q = torch.where(rounded[..., None], q, q / sums[..., None])
-    return tuple(q.tolist()) if q.dim() == 1 else tuple(tuple(row) for row in q.tolist())
+    return tuples_of(q.tolist())
 
 
 # -- the verdict: how far a path came, and what to do about it --------------------------------------------------------
@@ -475,7 +450,7 @@ FAR_ABOVE = 0.5
 
 
 @dataclass(frozen=True)
-class EndDistances:
+class _EndDistances:
     """How far the prediction of an image is from its reference at both ends of its path, in nats and radians, the most
     steps that the path may have, and the number of classes that the network rules out."""
 
@@ -493,7 +468,7 @@ class EndDistances:
 
 
 def fringe_status(
-    path: FisherRaoTracking, rule: Rule, result: PathIntegral, ends: EndDistances, image: int, residual: float
+    path: FisherRaoTracking, rule: Rule, result: PathIntegral, ends: _EndDistances, image: int, residual: float
 ) -> Status:
     """Return the verdict on a map with this ``residual``, and what to do about it."""
     steps = result.steps[image]

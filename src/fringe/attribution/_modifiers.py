@@ -19,6 +19,7 @@ from fringe.attribution._base import (
     SEVERITY,
     Attribution,
     Attributor,
+    ProgressStage,
     Trajectory,
     Verdict,
     get_method,
@@ -167,15 +168,10 @@ class Straight(Modifier):
 
     def attribute(self, problem: Problem) -> Attribution:
         ends, inner, done = self._ends(problem)
-        outer = problem.progress
-
-        def after(steps: int, total: int) -> None:  # goes on after the steps of the path
-            assert outer is not None
-            outer(done + steps, done + total)
-
-        line = dataclasses.replace(problem, baseline=ends, progress=outer and after)
+        stage = problem.progress and ProgressStage(problem.progress, done)  # goes on after the steps of the path
+        line = dataclasses.replace(problem, baseline=ends, progress=stage)
         result = dataclasses.replace(self._line().attribute(line), settings=self.record())
-        return result if inner is None else with_verdicts(result, inner, self.of.label)
+        return result if inner is None else _with_verdicts(result, inner, self.of.label)
 
     def _line(self) -> IntegratedGradients:
         return IntegratedGradients(steps=self.steps, rule=self.rule)
@@ -187,23 +183,17 @@ class Straight(Modifier):
             if isinstance(terms, NodeTerms):
                 return terms.endpoint, None, 0
         self.check_usable()
-        planned, outer, last = len(problem.inputs) * self.steps, problem.progress, [0]
-
-        def report(done: int, total: int) -> None:
-            last[0] = total
-            if outer is not None:
-                outer(done, total + planned)
-
-        quiet = dataclasses.replace(problem, record_path=2, progress=report)
+        stage = ProgressStage(problem.progress, after=len(problem.inputs) * self.steps)
+        quiet = dataclasses.replace(problem, record_path=2, progress=stage)
         result = self.of.attribute(quiet)
         ends = [None if path is None else path.snapshots[-1] for path in result.trajectory or ()]
         ends = [end for end in ends if end is not None]
         if len(ends) < len(problem.inputs):
             raise self._no_end()
-        return torch.stack(ends).to(problem.inputs), result, last[0]
+        return torch.stack(ends).to(problem.inputs), result, stage.total
 
 
-def with_verdicts(result: Attribution, inner: Attribution, label: str) -> Attribution:
+def _with_verdicts(result: Attribution, inner: Attribution, label: str) -> Attribution:
     """The result, where the inner path did not arrive with its verdict if that is the worse one."""
     verdicts, advice = list[Verdict](result.verdict), list(result.advice)
     for image, (verdict, why) in enumerate(zip(inner.verdict, inner.advice, strict=True)):
@@ -309,7 +299,7 @@ class Incomplete(Modifier):
         why = f"not complete: the sum of a map of {self.label} is no change of the score{hides}"
         made = gradient_attribution(self, values, problem, {**inner.diagnostics, **numbers}, why)
         shown = inner.region if region is None or values.dim() != 4 else region.to(values.dtype)
-        return dataclasses.replace(with_verdicts(made, inner, self.of.label), region=shown)
+        return dataclasses.replace(_with_verdicts(made, inner, self.of.label), region=shown)
 
 
 #: The new maps (B, *S), numbers (B,) about them, and weights (B, 1, *space) of the region that they are multiplied by.
@@ -370,7 +360,8 @@ class Located(Reweighted):
         if layer is None:
             message = f"it has no layer with activations in space for inputs of shape {tuple(problem.inputs.shape[1:])}"
             raise InputError(message, argument="model", hint=f"use {self.of.label} as it is")
-        return upsample(cam_weights(*activations_and_gradients(problem, layer)), problem.inputs.shape[2:])[:, 0]
+        weights = cam_weights(*activations_and_gradients(problem, layer)).relu()
+        return upsample(weights, problem.inputs.shape[2:])[:, 0]
 
     def _changed(self, maps: Tensor, problem: Problem) -> Changed:
         region = self._region(problem)

@@ -30,7 +30,7 @@ from fringe.attribution._base import (
 )
 from fringe.attribution._diagnostics import gradient_attribution, sum_attribution
 from fringe.errors import InputError, install_hint, is_installed
-from fringe.linalg import batch_view
+from fringe.linalg import batch_view, grid_cells
 from fringe.paths import Problem
 from fringe.settings import Doc, PositiveInt
 
@@ -91,7 +91,7 @@ class PluginMethod(Attributor):
         return problem.model.module
 
 
-class ScoreModule(nn.Module):
+class _ScoreModule(nn.Module):
     """The explained score ``(x (L, *S), rows (L,)) -> (L,)`` as a module around the network, for hooks in its layers.
 
     Args:
@@ -254,11 +254,11 @@ class CaptumMethod(PluginMethod):
             return self._one_by_one(lambda one: _by_gradients(shap(score_function(one)), one, references, self.samples))
         network = self._network(problem)  # the others have hooks in its layers
         if self.algorithm == "guided_backprop":
-            return lambda part: _by_gradients(captum.GuidedBackprop(ScoreModule(part)), part)
+            return lambda part: _by_gradients(captum.GuidedBackprop(_ScoreModule(part)), part)
 
         def explain(part: Problem) -> Tensor:
             with _running_once(network, self.label):
-                return _by_gradients(captum.DeepLift(ScoreModule(part)), part, part.resolve_baseline(self.baseline))
+                return _by_gradients(captum.DeepLift(_ScoreModule(part)), part, part.resolve_baseline(self.baseline))
 
         def in_pairs(part: Problem) -> Tensor:  # an input and its baseline are in one pass
             size = max(1, part.model.batch_size.on(part.inputs.device) // 2)
@@ -330,12 +330,7 @@ class CaptumMethod(PluginMethod):
             _, numbers = np.unique(labels, return_inverse=True)
             return torch.from_numpy(numbers.reshape(labels.shape)).to(x.device).expand(x.shape)
         cells = max(1, round(self.segments ** (1 / (x.dim() - 1))))
-        number = torch.zeros(x.shape[1:], dtype=torch.long, device=x.device)
-        for axis, side in enumerate(x.shape[1:]):
-            count = min(cells, side)
-            cell = torch.arange(side, device=x.device) * count // side
-            number = number * count + cell.view(-1, *[1] * (x.dim() - 2 - axis))
-        return number.expand(x.shape)
+        return grid_cells(x.shape[1:], cells).to(x.device).expand(x.shape)
 
 
 @contextlib.contextmanager
@@ -392,7 +387,7 @@ def _propagated(part: Problem, start: Callable[[Tensor, Tensor], Tensor], tolera
     return result
 
 
-class RelevancePropagation(PluginMethod):
+class _RelevancePropagation(PluginMethod):
     """A method whose maps promise the relevance of the output: the logits times the derivative of the score."""
 
     is_complete = True
@@ -404,7 +399,7 @@ class RelevancePropagation(PluginMethod):
 
 
 @dataclass(frozen=True)
-class ZennitMethod(RelevancePropagation):
+class ZennitMethod(_RelevancePropagation):
     """Layer-wise relevance propagation by the package zennit (Bach et al. 2015; Anders et al. 2021).
 
     ``zennit:epsilon_plus_flat`` and the others are the composites of zennit: they choose a rule for each layer. The
@@ -476,7 +471,7 @@ def _registered(composite: Any, network: nn.Module) -> Generator[None]:
 
 
 @dataclass(frozen=True)
-class AttnLRP(RelevancePropagation):
+class AttnLRP(_RelevancePropagation):
     """Relevance propagation through attention by the package lxt (Achtibat et al. 2024): ``lxt:attnlrp``.
 
     The map is the input times a gradient with special rules for products, softmax, normalisation and activations. lxt

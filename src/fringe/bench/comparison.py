@@ -215,27 +215,28 @@ class ImageComparison(ImageRun[CompareSpec]):
         ]
 
     def _draw(self, rows: Sequence[Any]) -> None:
-        from fringe.plots import captions, comparison_grid
+        from fringe.plots import captions, comparison_grid, png_of
 
         methods, pool = list(self.plan.models[0].methods), None if self.spec.pool == "auto" else self.spec.pool
         first = f"first {len(rows)} of {self.done} images" if self.done > len(rows) else counted(self.done, "image")
         title = f"{self.loaded.label} · {first} · {counted(len(methods), 'method')}"
         caption = captions(metric_labels(self.plan.metrics))
         figure = comparison_grid(rows, methods, title=title, caption=caption, pool=pool)
-        self.folder.attempt(FIGURE, lambda path: figure.savefig(path))
+        self.folder.attempt(FIGURE, png_of(figure))
 
     def _judge(self, degraded: Sequence[Mapping[str, Any]]) -> None:
         """Write what is known of the metrics, with a figure of how alike they are."""
         self.validity = judge_metrics(self._scores, degraded, self.plan.metrics, self.spec.seed)
         document = {"model": self.loaded.label, "images": self.done, **plain(self.validity.record())}
-        self.folder.attempt_text(VALIDITY, to_json(document))
+        self.folder.attempt(VALIDITY, to_json(document))
         if self.validity.agreement is not None:
-            figure = self.validity.agreement.plot(self.loaded.label)
-            self.folder.attempt(AGREEMENT, lambda path: figure.savefig(path))
+            from fringe.plots import png_of
+
+            self.folder.attempt(AGREEMENT, png_of(self.validity.agreement.plot(self.loaded.label)))
 
     def _write_summary(self, *, complete: bool) -> None:
         metrics, words = self.plan.metrics, ("title", "direction", "unit", "space")
-        self.folder.attempt_text(SCORES, scores_csv(self._scores))
+        self.folder.attempt(SCORES, scores_csv(self._scores))
         counts = {"inputs": self.done + len(self.failures), "compared": self.done, "failed": len(self.failures)}
         self.write_document(
             {

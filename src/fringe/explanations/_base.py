@@ -14,7 +14,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 import fringe
-from fringe._class_names import read_class_names, resolve_class_name
+from fringe._class_names import class_names, resolve_class_name
 from fringe._files import MAPS_BYTES, read_regular
 from fringe._names import read_pair
 from fringe._tables import Table
@@ -218,7 +218,7 @@ class ImageRun(Generic[Spec]):
     def __init__(self, inputs: Sequence[str], out: Path, spec: Spec, *, overwrite: bool = False):
         self.spec = spec
         self._out, self._overwrite = out, overwrite
-        self.class_names = read_class_names(spec.classes)
+        self.class_names = class_names(spec.classes)
         inputs = [os.fspath(one) for one in inputs]
         self.refs, self.missing = find_images(inputs)
         self._model = spec.model or (default_model(inputs) if self.refs else "")  # no image needs no model
@@ -370,7 +370,7 @@ class ImageRun(Generic[Spec]):
     def write_document(self, document: Mapping[str, Any]) -> None:
         """Write ``summary.json``, with the record of the run first."""
         self.document = {**self.record(), **document}
-        self.folder.attempt_text(SUMMARY, to_json(self.document))
+        self.folder.attempt(SUMMARY, to_json(self.document))
 
 
 Item = TypeVar("Item")

@@ -44,25 +44,6 @@ from fringe.models import Answers
 SHOWN_IMAGES = 40
 
 
-def describe_explanations(document: Mapping[str, Any]) -> list[str | Table]:
-    """A table with one row per image."""
-    entries, reused = document["inputs"], document["counts"]["reused"]
-    others = any("error" not in e and e["target"]["class"] != e["prediction"]["class"] for e in entries)
-    chance = "p(prediction)" if others else "p"  # whatever is explained
-    rows = [_image_row(entry) for entry in entries[:SHOWN_IMAGES]]
-    names = ("id", "prediction", "verdict", chance, "residual", "steps", "seconds")
-    if others:
-        explained = ["" if "error" in entry else _class(entry["target"]) for entry in entries]
-        rows = [[*row[:2], name, *row[2:]] for row, name in zip(rows, explained, strict=False)]
-        names = (*names[:2], "explained", *names[2:])
-    parts: list[str | Table] = [Table(names, rows)]
-    if len(entries) > SHOWN_IMAGES:
-        parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
-    if any("error" not in entry for entry in entries):
-        parts.append("verdict: of the sum of a map; whether the map marks the right parts of the input is not checked")
-    return [*parts, *([f"reused from an earlier run: {reused}"] if reused else [])]
-
-
 def _image_row(entry: Mapping[str, Any]) -> Row:
     if "error" in entry:
         return [entry["id"] or entry["source"], "", Cell("failed", style="bad"), "", "", "", ""]
@@ -188,7 +169,23 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def describe(self) -> Sequence[str | Table]:
         """Return a table with one row per image, for people."""
-        return describe_explanations(self.document)
+        entries, reused = self.document["inputs"], self.document["counts"]["reused"]
+        others = any("error" not in e and e["target"]["class"] != e["prediction"]["class"] for e in entries)
+        chance = "p(prediction)" if others else "p"  # whatever is explained
+        rows = [_image_row(entry) for entry in entries[:SHOWN_IMAGES]]
+        names = ("id", "prediction", "verdict", chance, "residual", "steps", "seconds")
+        if others:
+            explained = ["" if "error" in entry else _class(entry["target"]) for entry in entries]
+            rows = [[*row[:2], name, *row[2:]] for row, name in zip(rows, explained, strict=False)]
+            names = (*names[:2], "explained", *names[2:])
+        parts: list[str | Table] = [Table(names, rows)]
+        if len(entries) > SHOWN_IMAGES:
+            parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
+        if any("error" not in entry for entry in entries):
+            parts.append(
+                "verdict: of the sum of a map; whether the map marks the right parts of the input is not checked"
+            )
+        return [*parts, *([f"reused from an earlier run: {reused}"] if reused else [])]
 
     def record(self) -> dict[str, Any]:
         """What all results of the run share, as JSON data."""
@@ -311,9 +308,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             alone = len(group) == 1
             return [Failure.of(one.ref, answer) if alone else self._explain_group([one], progress)[0] for one in group]
         x, logits = answer
-        target, context = self.target, None
+        target, context = self._targets(logits), None
         if self.spec.figures:
-            target = page_targets(target, logits, self._classes(logits.shape[1]))
             context = self.context([item.ref.id for item in group], x, logits)
         result = attribute(
             self.classifier,
@@ -330,6 +326,17 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         result = dataclasses.replace(result, values=result.values.cpu(), context=context)
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]
+
+    def _targets(self, logits: Tensor) -> Target:
+        """The class to explain; of several classes, that class of each image and the most probable others (B, K)."""
+        count = self._classes(logits.shape[1])
+        chosen = None if isinstance(self.target, str) else self.target  # the only word is "predicted"
+        if count == 1 or (chosen is not None and not 0 <= chosen < logits.shape[1]):
+            return self.target
+        logits = torch.nan_to_num(logits)
+        first = logits.argmax(1) if chosen is None else torch.full((len(logits),), chosen)
+        others = logits.scatter(1, first[:, None], -torch.inf).topk(count - 1, 1).indices
+        return torch.cat((first[:, None], others), 1)
 
     def _classes(self, known: int, top: int | None = None) -> int:
         """How many of the model's classes the page shows: several only where their maps come from one path."""
@@ -415,23 +422,12 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             return
         from fringe.explanations._pictures import SHEET, contact_cell, index_entry
         from fringe.page import render_index
-        from fringe.plots import contact_sheet
+        from fringe.plots import contact_sheet, png_of
 
         explained, recipe = self.explained, self.loaded.preprocessing
         title = f"{self.loaded.label} · {method_title(preset_label(self.method.record()))}"
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
         more = f", first {SHEET} of {len(explained)}" if len(explained) > SHEET else ""
-        self.folder.attempt(CONTACT, lambda path: contact_sheet(cells, title=f"{title}{more}").savefig(path))
+        self.folder.attempt(CONTACT, png_of(contact_sheet(cells, title=f"{title}{more}")))
         entries = [index_entry(result, recipe) for result in (*explained, *self.failures)]
-        self.folder.attempt_text(INDEX, render_index(title, entries))
-
-
-def page_targets(target: int | str, logits: Tensor, count: int) -> Target:
-    """The class to explain; of several classes, that class of each image and the most probable others (B, K)."""
-    chosen = None if isinstance(target, str) else target  # the only word is "predicted"
-    if count == 1 or (chosen is not None and not 0 <= chosen < logits.shape[1]):
-        return target
-    logits = torch.nan_to_num(logits)
-    first = logits.argmax(1) if chosen is None else torch.full((len(logits),), chosen)
-    others = logits.scatter(1, first[:, None], -torch.inf).topk(count - 1, 1).indices
-    return torch.cat((first[:, None], others), 1)
+        self.folder.attempt(INDEX, render_index(title, entries))

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Generator, Mapping
@@ -21,6 +20,7 @@ from fringe._files import (
     require_local,
     sha256_of,
     when_free,
+    write_atomic,
 )
 from fringe._records import digest
 from fringe._text import to_json
@@ -138,27 +138,15 @@ class ResultFolder:
                     when_free(lambda: old.rename(final))
                 raise
 
-    def attempt(self, name: str, fill: Callable[[Path], object]) -> None:
-        """Write one file of the run through a temporary neighbour; an error is stored in ``unwritten``."""
-        partial = partial_path(self.root / name)
+    def attempt(self, name: str, content: str | bytes) -> None:
+        """Write one file of the run in one step; an error is stored in ``unwritten``."""
         try:
-            with _named_errors(self.root / name):
-                try:
-                    partial.unlink(missing_ok=True)  # it could be a link, which would be written through
-                    fill(partial)
-                    when_free(lambda: os.replace(partial, self.root / name))
-                finally:
-                    with contextlib.suppress(OSError):
-                        partial.unlink(missing_ok=True)
+            write_atomic(self.root / name, content if isinstance(content, bytes) else content.encode())
             self.unwritten.pop(name, None)
             self.written[name] = self.root / name
         except OSError as error:
             self.written.pop(name, None)
             self.unwritten[name] = error
-
-    def attempt_text(self, name: str, text: str) -> None:
-        """As :meth:`attempt`, for a text."""
-        self.attempt(name, lambda path: path.write_text(text, encoding="utf-8", newline=""))
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ def draw_pictures(folder: Path, result: Attribution, record: Mapping[str, Any]) 
             result.plot("profile").savefig(folder / "profile.png")
 
 
-def to_image(x: Tensor, recipe: Preprocessing) -> NDArray[Any]:
+def _to_image(x: Tensor, recipe: Preprocessing) -> NDArray[Any]:
     """The model's input (C, H, W) as an image (H, W, C) in [0, 1]."""
     return recipe.denormalise(x).clamp(0, 1).permute(1, 2, 0).cpu().numpy()
 
@@ -48,7 +48,7 @@ def class_label(entry: Mapping[str, Any]) -> str:
     return class_title(entry["name"]) if entry["name"] else f"class {entry['class']}"
 
 
-def prediction_of(record: Mapping[str, Any]) -> Prediction:
+def _prediction_of(record: Mapping[str, Any]) -> Prediction:
     """The most probable class of a recorded image, and the explained one if that is another."""
     best, target = record["prediction"], record["target"]
     explained = "" if best["class"] == target["class"] else class_label(target)
@@ -60,10 +60,10 @@ def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recip
     pixel = max(1, max(tensors["input"].shape[1:]) // _THUMBNAIL)
     small = {name: avg_pool2d(one.cpu(), pixel, ceil_mode=True) for name, one in tensors.items()}
     return SheetItem(
-        image=to_image(small["input"], recipe),
+        image=_to_image(small["input"], recipe),
         values=small["values"].numpy(),
         name=record["id"],
-        prediction=prediction_of(record),
+        prediction=_prediction_of(record),
         verdict=record["verdict"],
         tone=tone_of(record["verdict"]),
         pixel=pixel,
@@ -98,5 +98,5 @@ def index_entry(result: Explanation | Failure, recipe: Preprocessing) -> IndexEn
     if isinstance(result, Failure):
         return IndexEntry(result.id or result.source, "", "", result.reason, "failed")
     record, tensors = result.record, result.load()
-    picture = thumbnail(to_image(tensors["input"], recipe), tensors["values"].cpu().numpy())
-    return IndexEntry(record["id"], result.folder.name, picture, prediction_of(record).text(), record["verdict"])
+    picture = thumbnail(_to_image(tensors["input"], recipe), tensors["values"].cpu().numpy())
+    return IndexEntry(record["id"], result.folder.name, picture, _prediction_of(record).text(), record["verdict"])

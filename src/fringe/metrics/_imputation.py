@@ -115,7 +115,7 @@ class _Neighbourhood:
     weight: Tensor  # (1, 1, *space), the weights of the neighbours inside the image
 
     def matvec(self, v: Tensor) -> Tensor:
-        return self.missing * (self.weight * v - neighbour_sum(self.missing * v))
+        return self.missing * (self.weight * v - _neighbour_sum(self.missing * v))
 
 
 def impute(x: Tensor, missing: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
@@ -123,11 +123,11 @@ def impute(x: Tensor, missing: Tensor, tolerance: float) -> tuple[Tensor, Tensor
     all at once; and return whether each system (L,) was solved. The ``tolerance`` is the relative residual of each, of
     which the right-hand side is centred on the image's known mean."""
     wide, m, space = x.to(torch.float32), missing.to(torch.float32), tuple(range(2, x.dim()))
-    weight = neighbour_sum(torch.ones_like(wide[:1, :1]))
+    weight = _neighbour_sum(torch.ones_like(wide[:1, :1]))
     count = (1.0 - m).sum(space, keepdim=True).clamp_min(1.0)
     mean = ((1.0 - m) * wide).sum(space, keepdim=True, dtype=torch.float64).to(wide) / count
     known = (1.0 - m) * (wide - mean)
-    right = m * neighbour_sum(known)
+    right = m * _neighbour_sum(known)
     system = _Neighbourhood(m, weight)
     # A residual bounds the error only up to the conditioning of the system, which grows with the area of a hole.
     solution = conjugate_gradient(
@@ -137,7 +137,7 @@ def impute(x: Tensor, missing: Tensor, tolerance: float) -> tuple[Tensor, Tensor
     return filled.to(x), solution.status == int(CGStatus.CONVERGED)
 
 
-def neighbour_sum(values: Tensor) -> Tensor:
+def _neighbour_sum(values: Tensor) -> Tensor:
     """Weighted sum over the neighbours inside the image, (L, C, *space): 1 / (6 d^2) at the distance of d pixels.
 
     Sums of shifted images, which are equal in every batch: convolutions round by the size of theirs.
@@ -220,7 +220,7 @@ class PerformanceInformationCurve(Metric):
         shown = importance[:, None] >= quantiles.reshape(*quantiles.shape, *[1] * (x.dim() - 2))
         partial = self._respond(context, shown | self._first_masks(context))
         ends = perturb.prediction(problem)(problem.logits, problem.every_row)
-        information = np.array([image_information(image) for image in _Pixels.of(context).quantised])
+        information = np.array([_image_information(image) for image in _Pixels.of(context).quantised])
         column = perturb.PREDICTION.index(self.measure)
         inputs = np.concatenate([ends.cpu().numpy(), information[:, None]], 1)[:, (column, 2)]
         start, between = (part[..., (column, 2)] for part in (first[:, 0], partial))
@@ -260,7 +260,7 @@ class PerformanceInformationCurve(Metric):
             images: list[Array] = []
             for i, n in zip(rows.tolist(), numbers.tolist(), strict=True):
                 image, quantised = pixels.show(i, masks[i, n])
-                information[i, n] = image_information(quantised)
+                information[i, n] = _image_information(quantised)
                 images.append(image)
             return torch.as_tensor(np.stack(images), dtype=problem.inputs.dtype, device=problem.inputs.device)
 
@@ -327,7 +327,7 @@ def interpolate(image: Array, mask: Array) -> Array:
     return result
 
 
-def image_information(image: NDArray[np.uint8]) -> int:
+def _image_information(image: NDArray[np.uint8]) -> int:
     """Size in bytes of an image (C, *space) as lossless WebP: a series is one row, the slices of a volume are stacked,
     and what is longer than a file may be is stored in several."""
     from PIL import Image

@@ -46,7 +46,7 @@ class _Localisation(_AgainstTruth):
     """The scores that ask which of a map's values lie on the truth."""
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        truth = truth_of(maps).flatten(1).to(maps.values.dtype)
+        truth = _truth_of(maps).flatten(1).to(maps.values.dtype)
         sign = torch.where((truth < 0).any(1), -1, 1).view(-1, 1, 1, 1)  # of the pixels of the truth in a right map
         values = reduced(maps.values * sign, self.reduction, self.smoothing).flatten(1)
         inside = (truth != 0).to(values.dtype)
@@ -136,7 +136,7 @@ class ObjectBalance(_AgainstTruth):
     direction = "none"
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        truth = truth_of(maps).flatten(1)
+        truth = _truth_of(maps).flatten(1)
         positive = reduced(maps.values, self.reduction, self.smoothing).flatten(1).clamp_min(0)
         of_one = [(positive * (truth == number)).sum(1) for number in range(1, int(truth.max()) + 1)]
         masses = torch.stack([*of_one, *[torch.zeros_like(positive[:, 0])] * (2 - len(of_one))])
@@ -158,7 +158,7 @@ def reduced(values: Tensor, reduction: Reduction, smoothing: float) -> Tensor:
     return values.sum(1) if reduction == "positive_sum" else values.abs().amax(1)
 
 
-def truth_of(maps: EvaluatedMaps) -> Tensor:
+def _truth_of(maps: EvaluatedMaps) -> Tensor:
     """The known truth (B, H, W) of maps (B, C, H, W). Raises InputError if it does not fit."""
     truth, shape = maps.context.truth, maps.values.shape
     assert truth is not None  # or the metric is refused
@@ -177,7 +177,7 @@ SAME_END = 1e-3
 
 
 @runtime_checkable
-class SumOfRegions(Protocol):
+class _SumOfRegions(Protocol):
     """A network whose logits are a sum of terms, each of which reads one region of the image."""
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -229,7 +229,7 @@ class RegionCompleteness(Metric):
         count, network = len(values), problem.model.module
         no = torch.zeros(count, dtype=torch.bool, device=values.device)
         additive = (problem.score_kind or problem.model.score_kind) == "logit"
-        if not (isinstance(network, SumOfRegions) and additive):
+        if not (isinstance(network, _SumOfRegions) and additive):
             nothing = torch.full((count,), torch.nan, dtype=torch.float64, device=values.device)
             return Scores(nothing, {"no_regions": ~no, "no_identity": no, "no_difference": no})
         ends, known = _end_points(maps)
@@ -271,7 +271,7 @@ def _end_points(maps: EvaluatedMaps) -> tuple[Tensor, Tensor]:
     return ends, known
 
 
-def _terms(maps: EvaluatedMaps, network: SumOfRegions, x: Tensor) -> tuple[Tensor, Tensor]:
+def _terms(maps: EvaluatedMaps, network: _SumOfRegions, x: Tensor) -> tuple[Tensor, Tensor]:
     """The regions (K, H, W), and the score (K, B) of each term in float64: as many forward passes as images."""
     problem, parts = maps.context.problem, list[Tensor]()
     regions = torch.empty(0)

@@ -103,7 +103,7 @@ REFUSED: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class QuantusMetric(Metric):
+class _QuantusMetric(Metric):
     """A metric of Quantus (Hedström et al. 2023), computed image by image.
 
     Quantus is given the signed map of all channels, and the outputs of the model that the metric asks for. Its random
@@ -234,7 +234,7 @@ def _restored(label: str, settings: Mapping[str, Any]) -> Metric:
 
 
 @cache
-def _kind(label: str) -> type[QuantusMetric]:
+def _kind(label: str) -> type[_QuantusMetric]:
     entry = KNOWN[label]
     title = label.replace("_", " ").capitalize() if label != "irof" else "IROF"
     columns = [(name, hint, default) for name, (hint, default) in entry.settings.items()]
@@ -245,10 +245,10 @@ def _kind(label: str) -> type[QuantusMetric]:
         "source": f"Quantus 0.6, {entry.kind} (Hedström et al. 2023)",
         "entry": entry,
         "_label": label,
-        "__doc__": QuantusMetric.__doc__,
+        "__doc__": _QuantusMetric.__doc__,
         "__module__": "fringe.quantus",
     }
-    return make_dataclass(f"Quantus{entry.kind}", columns, bases=(QuantusMetric,), namespace=names, frozen=True)
+    return make_dataclass(f"Quantus{entry.kind}", columns, bases=(_QuantusMetric,), namespace=names, frozen=True)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ Similarity = Literal["spearman", "ssim"]
 WINDOW = 7
 
 
-def similarity_refusal(kind: Similarity, shape: Sequence[int]) -> str:
+def _similarity_refusal(kind: Similarity, shape: Sequence[int]) -> str:
     """Why maps of this shape (B, *S) cannot be compared in this way; empty if they can."""
     reason = images_only(shape, "structural similarity is defined") if kind == "ssim" else ""
     return reason and f"{reason}; use similarity='spearman'"
@@ -121,7 +121,7 @@ How = Literal["reinit", "shuffle", "gaussian"]
 Order = Literal["top_down", "bottom_up"]
 
 
-class RandomNetworks:
+class _RandomNetworks:
     """A copy of a network whose weights can be made random, layer by layer; the network itself is not touched.
 
     The copy shares the tensors of the network, so that it needs memory for one further set of weights, however many
@@ -272,7 +272,7 @@ class MPRT(Metric):
     noise: Annotated[Positive, Doc("noise of these inputs, as a share of the range of the image")] = 0.1
 
     def refusal(self, shape: Sequence[int]) -> str:
-        return similarity_refusal(self.similarity, shape)
+        return _similarity_refusal(self.similarity, shape)
 
     @property
     def planned_passes(self) -> float:
@@ -285,7 +285,7 @@ class MPRT(Metric):
         return self.samples * (self.stages or 1) + self.samples - 1
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        networks = random_networks(maps.context, self.how)
+        networks = _random_networks(maps.context, self.how)
         original = maps.cached((self.name, "smooth", self.samples, self.noise), lambda: self._smooth(maps, None).values)
         parts = networks.stages(self.order, self.stages)
         curve, refused = [torch.ones_like(original.flatten(1)[:, 0])], list[Tensor]()
@@ -352,7 +352,7 @@ class EfficientMPRT(Metric):
         return 1.0
 
     def score(self, maps: EvaluatedMaps) -> Scores:
-        networks = random_networks(maps.context, self.how)
+        networks = _random_networks(maps.context, self.how)
         (names,) = networks.stages("top_down", 1)
         with networks.randomised(names) as model:
             made = _make(maps, _on(maps.context, model, (self.how, names)))
@@ -392,7 +392,7 @@ class RandomLogit(Metric):
     classes: Annotated[PositiveInt, Doc("other classes of an image")] = 1
 
     def refusal(self, shape: Sequence[int]) -> str:
-        return similarity_refusal(self.similarity, shape)
+        return _similarity_refusal(self.similarity, shape)
 
     @property
     def planned_maps(self) -> float:
@@ -428,10 +428,10 @@ class RandomLogit(Metric):
         return torch.tensor(rows, device=problem.target.device)
 
 
-def random_networks(context: EvaluationContext, how: How) -> RandomNetworks:
+def _random_networks(context: EvaluationContext, how: How) -> _RandomNetworks:
     """The networks of a context whose weights are random in this way; all methods are given the same ones."""
     problem = context.problem
-    return context.cached(("random networks", how), lambda: RandomNetworks(problem.model, how, problem.rng))
+    return context.cached(("random networks", how), lambda: _RandomNetworks(problem.model, how, problem.rng))
 
 
 def _on(context: EvaluationContext, model: Any, key: Any) -> Problem:

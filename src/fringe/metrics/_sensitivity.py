@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fringe.linalg import add_rows, batch_view
+from fringe.linalg import add_rows, batch_view, grid_cells
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores, is_zero, space_only
 from fringe.metrics._perturbation import for_each
@@ -315,19 +315,6 @@ class SaCo(perturb.RankingMetric):
         constant = flat.amin(1) == flat.amax(1)  # its groups may differ by a pixel
         values = torch.where(constant, torch.nan, saco(sums, losses))
         return Scores(values, flags={"undefined": values.isnan()}, curves={"salience": sums, "loss": losses})
-
-
-def grid_cells(space: torch.Size, cells: int) -> Tensor:
-    """Number of the cell of each pixel: a grid of ``cells`` along each axis of ``space``, at most one for each pixel.
-
-    Cells have equal size where ``cells`` divides the axis, else sizes that differ by one.
-    """
-    number = torch.zeros((), dtype=torch.int64)
-    for axis, size in enumerate(space):
-        count = min(cells, size)
-        along = torch.arange(size) * count // size
-        number = number * count + along.view(-1, *[1] * (len(space) - axis - 1))
-    return number.expand(space).contiguous()
 
 
 def spearman(a: Tensor, b: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from fringe.metrics._base import EvaluatedMaps, Metric, Scores, is_zero
 from fringe.metrics._perturbation import spatial_map
 
 
-class PathDiagnostic(Metric):
+class _PathDiagnostic(Metric):
     """Base class of metrics that read the diagnostic of their own name.
 
     The score is NaN, flagged ``undefined``, for a method that does not report it.
@@ -32,7 +32,7 @@ class PathDiagnostic(Metric):
 
 
 @dataclass(frozen=True)
-class CompletenessResidual(PathDiagnostic):
+class CompletenessResidual(_PathDiagnostic):
     """``|sum A - (F(x) - F(x_end))| / |F(x) - F(x_end)|`` at the end point that the path reached."""
 
     name = "completeness_residual"
@@ -42,7 +42,7 @@ class CompletenessResidual(PathDiagnostic):
 
 
 @dataclass(frozen=True)
-class EndpointKL(PathDiagnostic):
+class EndpointKL(_PathDiagnostic):
     """``KL(p(x_end) || q)`` to the reference distribution q, the uniform one unless the method says otherwise."""
 
     name = "endpoint_kl"
@@ -52,7 +52,7 @@ class EndpointKL(PathDiagnostic):
     source = "FRInGe, appendix Effect of the Euclidean Trust-Region Cap"
 
 
-class _TrackingError(PathDiagnostic):
+class _TrackingError(_PathDiagnostic):
     unit = "radians"
     space = "predictions along the method's path"
     source = "FRInGe, appendix Effect of the Euclidean Trust-Region Cap"
@@ -93,13 +93,13 @@ class Sparseness(Metric):
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         return Scores(
-            gini(maps.values),
+            _gini(maps.values),
             flags={"zero_map": is_zero(maps.values)},
-            details={"spatial": gini(spatial_map(maps.values, "max"))},
+            details={"spatial": _gini(spatial_map(maps.values, "max"))},
         )
 
 
-def gini(values: Tensor) -> Tensor:
+def _gini(values: Tensor) -> Tensor:
     """Gini index (B,) of the absolute values of ``values`` (B, *S), in float64; 0 for a row of zeros."""
     a = values.detach().abs().flatten(1)
     if a.device.type == "cpu" and a.dtype in (torch.float32, torch.float64):  # NumPy sorts faster than PyTorch

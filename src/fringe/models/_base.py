@@ -105,6 +105,19 @@ class WeightSource:
         """Whether the library brings the weights."""
         return self.seed is None and self.path is None
 
+    def network(
+        self, make: Callable[[], nn.Module], pretrained: Callable[[], Mapping[str, Any]] | None = None
+    ) -> nn.Module:
+        """Build a network with ``make`` and give it these weights; those of ``pretrained``, unless ``make`` brings
+        them."""
+        with seeded(self.seed or 0):
+            module = make()
+        if self.path is not None:
+            load_into(module, self.path)
+        elif pretrained is not None and self.is_pretrained:
+            module.load_state_dict(pretrained())
+        return module
+
 
 def split_weights(target: str) -> tuple[str, WeightSource]:
     """Split ``"resnet18@random:3"`` into ``"resnet18"`` and its source of weights; unsafe files are refused."""

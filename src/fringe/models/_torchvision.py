@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 import torch
-from torch import nn
 
 from fringe.errors import ModelError, did_you_mean, known_hint
 from fringe.models._base import (
@@ -13,9 +12,7 @@ from fringe.models._base import (
     LoadOptions,
     WeightSource,
     import_extra,
-    load_into,
     read_tensors,
-    seeded,
     split_weights,
 )
 from fringe.models._preprocessing import Preprocessing
@@ -47,21 +44,14 @@ def load_torchvision(options: LoadOptions) -> LoadedParts:
         raise ModelError(f"torchvision has no weights {requested!r} for {name}", hint=hint)
     member = members[requested]
     return LoadedParts(
-        _with_weights(models, name, member, source),
+        source.network(
+            lambda: models.get_model(name, weights=None, **_structure(name, member, source)),
+            lambda: _download(name, member),
+        ),
         architecture=name,
         preprocessing=options.preprocessing or _preprocessing(member),
         class_names=None if source.seed is not None else tuple(member.meta["categories"]),
     )
-
-
-def _with_weights(models: Any, name: str, member: Any, source: WeightSource) -> nn.Module:
-    with seeded(source.seed or 0):
-        module: nn.Module = models.get_model(name, weights=None, **_structure(name, member, source))
-    if source.path is not None:
-        load_into(module, source.path)
-    elif source.is_pretrained:
-        module.load_state_dict(_download(name, member))
-    return module
 
 
 def _structure(name: str, member: Any, source: WeightSource) -> dict[str, Any]:

@@ -166,13 +166,12 @@ GAIN_WITHIN = 0.5
 AUTO_ENTROPY = 0.5
 
 
-@dataclass(frozen=True)
-class FisherRaoTracking:
+@dataclass(frozen=True, kw_only=True)
+class FisherRaoTracking(NaturalStep):
     """At step k, descend ``1 - <sqrt p(x), s>`` from x_k, with s on the geodesic from p(x) to the reference.
 
     Attributes:
-        step: The linear system of a step.
-        trust: The bounds on its length.
+        trust: The bounds on the length of a step.
         tau: KL budget of a step in nats: the number of steps is ``T = ceil(d_FR / sqrt(2 tau))``.
         waypoint: ``"next"`` aims at s_{k+1}, ``"current"`` at s_k as the printed algorithm does.
         steps: Number of steps, instead of T.
@@ -191,11 +190,10 @@ class FisherRaoTracking:
             ``"auto"``: for each image the lowest number from 1 on at which the prediction at the input has half of the
             largest entropy. Why: where one class has almost all probability, the metric is zero to rounding and gives
             no direction. The goal of ``until`` is measured without the temperature.
-        margin: What the number of steps T is multiplied by before it is rounded up.
+        step_margin: What the number of steps T is multiplied by before it is rounded up.
         binary: Two classes, the target and the others together (FRInGe-B), take the place of all C.
     """
 
-    step: NaturalStep
     trust: TrustRegion
     tau: float
     waypoint: Waypoint = "next"
@@ -206,13 +204,13 @@ class FisherRaoTracking:
     reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
     feedback: float | None = None
     temperature: float | Literal["auto"] = 1.0
-    margin: float = 1.0
+    step_margin: float = 1.0
     binary: bool = False
 
     @property
     def exact_norm(self) -> bool:
         """Whether ``(m^T v)^2`` is the whole Fisher norm: that of two classes."""
-        return self.binary and self.step.solve == "geodesic"
+        return self.binary and self.solve == "geodesic"
 
     @property
     def needs_jvp(self) -> bool:
@@ -224,7 +222,7 @@ class FisherRaoTracking:
         """Whether Fisher norms come from ``feedback``, so that no step depends on a JVP."""
         bounds = self.trust.tau is not None and self.trust.delta_logit is None  # the latter asks for the JVP anyway
         feedback = self.feedback is not None and not self.binary
-        return feedback and bounds and self.step.solve == "geodesic" and self.waypoint == "next"
+        return feedback and bounds and self.solve == "geodesic" and self.waypoint == "next"
 
     def log_reference(self, problem: Problem) -> Tensor:
         """Log-probabilities (B, C) of the reference of each image."""
@@ -243,7 +241,7 @@ class FisherRaoTracking:
     def schedule(self, distance: Tensor) -> Tensor:
         """Steps T (B,) of images whose predictions are ``distance`` (B,) radians from the reference; 0 where they are
         at it."""
-        steps = torch.ceil(self.margin * distance / math.sqrt(2.0 * self.tau))
+        steps = torch.ceil(self.step_margin * distance / math.sqrt(2.0 * self.tau))
         if self.steps is not None:
             steps = torch.full_like(distance, self.steps)
         return torch.where(distance <= AT_REFERENCE_BELOW, 0.0, steps)
@@ -313,7 +311,7 @@ class FisherRaoPath(Path):
     def on(cls, settings: FisherRaoTracking, problem: Problem, scale: Tensor | None = None) -> Self:
         """Build the operators for inputs of this shape."""
         has_jvp = problem.model.jvp_mode != "none" or not settings.estimates_norm
-        return cls(settings, settings.step.on(problem.inputs[0]), has_jvp, scale)
+        return cls(settings, settings.solver(problem.inputs[0]), has_jvp, scale)
 
     @property
     def measures(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the scale
@@ -326,7 +324,7 @@ class FisherRaoPath(Path):
 
     @cached_property
     def recorded_as(self) -> object:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the settings
-        if self.settings.step.solve == "natural" or self.settings.step.jacobian == "explicit":
+        if self.settings.solve == "natural" or self.settings.jacobian == "explicit":
             return None  # conjugate gradients wait for the device; a graph of C products is large
         return replace(self.settings, reference=None), self.has_jvp
 
@@ -337,7 +335,7 @@ class FisherRaoPath(Path):
         if settings.binary:
             logits, log_q = (target_rest_logits(z, problem.target) for z in (logits, log_q))
         log_p = log_probabilities(logits)
-        if settings.step.clamp:
+        if settings.clamp:
             log_p = log_p.clamp_min(math.log(LEAST_START)).log_softmax(-1)
         if settings.temperature == "auto":
             temperature = softening_temperature(logits, AUTO_ENTROPY)
@@ -360,17 +358,17 @@ class FisherRaoPath(Path):
 
     def look(self, problem: Problem, state: State, closing: bool = False) -> tuple[Here, Jacobian]:
         """Line 6: p_k = softmax F(x_k), with the gradient of F^t."""
-        step, past, image = self.settings.step, state.past, state.image
+        settings, past, image = self.settings, state.past, state.image
         x = problem.inputs[image] if state.x is None else state.x
-        estimated = self.settings.estimates_norm and past is not None
-        explicit = not (closing or estimated) and step.explicit(problem.logits.shape[1])
-        tangents = step.solve == "natural" or (self.settings.needs_jvp and self.has_jvp and not estimated)
+        estimated = settings.estimates_norm and past is not None
+        explicit = not (closing or estimated) and settings.explicit(problem.logits.shape[1])
+        tangents = settings.solve == "natural" or (settings.needs_jvp and self.has_jvp and not estimated)
         jacobian: Any = problem.linearise(x, image, tangents=tangents and not (closing or explicit))
         logits = jacobian.value
         jacobian = ExplicitJacobian.of(jacobian, x, logits.shape[1]) if explicit else jacobian
         point = Point(x, problem.score(logits, image), problem.score_gradient(jacobian, logits, image))
         finite = all_finite(point.gradient, logits)
-        if self.settings.binary:
+        if settings.binary:
             jacobian = TargetRestJacobian(jacobian, logits, problem.target[image])
             logits = target_rest_logits(logits, problem.target[image])
         log_p = log_probabilities(logits)
@@ -390,7 +388,7 @@ class FisherRaoPath(Path):
         assert state.goal is not None
         near = kl(log_p, state.geodesic.log_q) <= state.goal
         if not self.open_ended:
-            if self.settings.step.solve != "diffusion":  # a control, which does not aim at the reference
+            if self.settings.solve != "diffusion":  # a control, which does not aim at the reference
                 near = near | (state.step - self._gain(state, soft)[1] >= GAIN_WITHIN * state.total)
             near = near & (state.step >= state.total)
         if state.past is not None:  # from step T on the waypoint stays: after a step of length zero all later are zero
@@ -458,7 +456,7 @@ class FisherRaoPath(Path):
             waypoint=ahead,
             stats=torch.cat(stats, 1),
             y=None if state.scale is None else y - size * v,
-            direction=v if settings.step.warm_start and settings.step.solve == "natural" else None,
+            direction=v if settings.warm_start and settings.solve == "natural" else None,
             rho=rho,
             expected=None if rho is None else n2 * eta.square(),
             radius=None if u is None else radius,

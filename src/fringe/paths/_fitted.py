@@ -102,7 +102,7 @@ def _not_differentiable(reason: str) -> NotDifferentiableError:
 
 
 @dataclass(frozen=True)
-class EnergyAndGradient:
+class _EnergyAndGradient:
     """The ``energy`` (G,) of paths in float64, its ``gradient`` (G, N, *S), and ``model_gradient_norm`` (G,): the mean
     over points of the norm of the model's part of the gradient."""
 
@@ -119,7 +119,7 @@ class PathEnergy(ABC):
     beta: float
 
     @abstractmethod
-    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> EnergyAndGradient:
+    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> _EnergyAndGradient:
         """Evaluate at ``points`` near ``initial`` (G, N, *S), for images ``rows`` (G,)."""
 
     def weighted(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,20 +133,20 @@ class PathEnergy(ABC):
 class PointEnergy(PathEnergy):
     r"""``sum_k |delta_k| + beta sum_k s(gamma_k)``: a sum over points, without a term between neighbours."""
 
-    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> EnergyAndGradient:
+    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> _EnergyAndGradient:
         values, model_gradient = self.weighted(points, rows)
         deviation = points - initial
         distance = deviation.flatten(2).norm(dim=2)
         energy = distance.double().sum(1) + values.sum(1)
         gradient = model_gradient + _unit(deviation, batch_view(distance, deviation))
-        return EnergyAndGradient(energy, gradient, _mean_norm(model_gradient))
+        return _EnergyAndGradient(energy, gradient, _mean_norm(model_gradient))
 
 
 class LengthEnergy(PathEnergy):
     r"""``sum_k (1 + beta (s_k + s_{k+1}) / 2) |gamma_{k+1} - gamma_k|``: the length of the path in the metric that
     stretches space by ``1 + beta s``. Large beta is the metric of the neighbour graph."""
 
-    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> EnergyAndGradient:
+    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> _EnergyAndGradient:
         values, model_gradient = self.weighted(points, rows)
         step = points[:, 1:] - points[:, :-1]
         length = step.flatten(2).norm(dim=2)
@@ -159,7 +159,7 @@ class LengthEnergy(PathEnergy):
         gradient = model_gradient.clone()
         gradient[:, 1:] += length_gradient
         gradient[:, :-1] -= length_gradient
-        return EnergyAndGradient((stretch * length.double()).sum(1), gradient, _mean_norm(model_gradient))
+        return _EnergyAndGradient((stretch * length.double()).sum(1), gradient, _mean_norm(model_gradient))
 
 
 class AuthorsEnergy(PathEnergy):
@@ -169,7 +169,7 @@ class AuthorsEnergy(PathEnergy):
     attractive, against what its documentation means.
     """
 
-    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> EnergyAndGradient:
+    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> _EnergyAndGradient:
         values, model_gradient = self.weighted(points, rows)
         deviation = points - initial
         distance = deviation.norm(dim=-1, keepdim=True)
@@ -180,7 +180,7 @@ class AuthorsEnergy(PathEnergy):
         weight[count - ends :] += END_PENALTY  # a path so short that its ends overlap pays twice
         energy = (weight.double() * distance.flatten(2).double().sum(2)).sum(1) - values.sum(1)
         gradient = batch_view(weight[None], points) * _unit(deviation, distance) - model_gradient
-        return EnergyAndGradient(energy, gradient, _mean_norm(model_gradient))
+        return _EnergyAndGradient(energy, gradient, _mean_norm(model_gradient))
 
 
 def _unit(vector: Tensor, norm: Tensor) -> Tensor:
@@ -292,7 +292,7 @@ class PathOptimizer:
             progress(len(initial))
         return OptimizedPath(_deviate(initial, mean), first, loss, norm, torch.full_like(norm, self.iterations))
 
-    def _at(self, initial: Tensor, deviation: Tensor, rows: Tensor) -> EnergyAndGradient:
+    def _at(self, initial: Tensor, deviation: Tensor, rows: Tensor) -> _EnergyAndGradient:
         return self.energy.at(_deviate(initial, deviation), initial, rows)
 
     def _rate(self, iteration: int) -> float:

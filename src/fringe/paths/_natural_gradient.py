@@ -64,35 +64,6 @@ RELATIVE_UNIT = 1e-2
 
 
 @dataclass(frozen=True)
-class Smoothing:
-    """Which inputs count as neighbours.
-
-    Attributes:
-        structure: The trailing axes that are space: ``"image"``: the last two, ``"sequence"``: the last, ``"none"``: no
-            smoothing.
-        boundary: The signal beyond their edges.
-        blur_sigma: Standard deviation in samples of the blur preconditioner.
-        blur_size: Its number of taps.
-    """
-
-    structure: Structure = "image"
-    boundary: Boundary = "neumann"
-    blur_sigma: float = 1.0
-    blur_size: int = 7
-
-    def grid(self, shape: tuple[int, ...]) -> LaplacianBasis:
-        """The grid of an input of shape ``S`` (without the batch axis)."""
-        axes = SPATIAL_AXES[self.structure]
-        if axes > len(shape):
-            raise InputError(
-                f"{self.structure!r} needs inputs with at least {axes} axes, got shape {shape}",
-                argument="structure",
-                hint="choose structure='none' for tabular data",
-            )
-        return LaplacianBasis(tuple(shape[len(shape) - axes :]), self.boundary)
-
-
-@dataclass(frozen=True)
 class Direction:
     """The directions of one step of B images.
 
@@ -107,7 +78,7 @@ class Direction:
     geodesic_norm_squared: Tensor | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NaturalStep:
     """The linear system of a step and how it is solved; fields not listed are those of :class:`fringe.FRInGe`.
 
@@ -127,7 +98,10 @@ class NaturalStep:
     preconditioner: PreconditionerName
     warm_start: bool
     reorthogonalise: bool
-    smoothing: Smoothing
+    structure: Structure
+    boundary: Boundary
+    blur_sigma: float
+    blur_size: int
     fisher_rank: int = 1
     relative: bool = False
     jacobian: JacobianForm = "auto"
@@ -140,17 +114,24 @@ class NaturalStep:
             return self.jacobian == "explicit"
         return self.solve == "natural" and classes <= self.cg_iterations
 
-    def on(self, like: Tensor) -> "StepSolver":
+    def solver(self, like: Tensor) -> "StepSolver":
         """Build the solver for inputs shaped like ``like`` (*S), on its device."""
-        grid = self.smoothing.grid(tuple(like.shape))
+        axes, shape = SPATIAL_AXES[self.structure], tuple(like.shape)
+        if axes > len(shape):
+            raise InputError(
+                f"{self.structure!r} needs inputs with at least {axes} axes, got shape {shape}",
+                argument="structure",
+                hint="choose structure='none' for tabular data",
+            )
+        grid = LaplacianBasis(shape[len(shape) - axes :], self.boundary)
         biharmonic = grid.biharmonic()
         symbol = self.damping + self.gamma_step * biharmonic
         preconditioner = torch.tensor(1.0 / self.damping, dtype=torch.float64).expand(grid.sizes)
         if self.preconditioner == "spectral":
             preconditioner = 1.0 / symbol
         elif self.preconditioner == "blur" and self.gamma_step > 0:  # the paper's; with smoothing off, plain scaling
-            sigma, size, definite = self.smoothing.blur_sigma, self.smoothing.blur_size, self.cg_atol is None
-            preconditioner = grid.gaussian_blur(sigma, size, definite=definite) / self.damping
+            blur = grid.gaussian_blur(self.blur_sigma, self.blur_size, definite=self.cg_atol is None)
+            preconditioner = blur / self.damping
         first, symbols = grid.operator(biharmonic, like), (symbol, preconditioner, 1.0 / symbol)
         # one basis for all: of n samples in a row it is n x n numbers
         return StepSolver(self, first, *(replace(first, symbol=s.to(first.symbol)) for s in symbols))

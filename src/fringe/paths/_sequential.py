@@ -51,14 +51,14 @@ class Evaluation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Left(Rows):
+class _Left(Rows):
     """The points that the last step departed from, and predictions there (L, C)."""
 
     point: Point
     log_p: Tensor
 
 
-class SequentialPath(Path):
+class _SequentialPath(Path):
     """Paths that take ``steps`` steps, unless they arrive before.
 
     At the last point only the score is evaluated, unless ``closed`` asks for its gradient: a quadrature rule that reads
@@ -102,7 +102,7 @@ class SequentialPath(Path):
         if not closing:
             at = self.evaluate(problem, state, x)
         elif self.closed:
-            at = SequentialPath.evaluate(self, problem, state, x)
+            at = _SequentialPath.evaluate(self, problem, state, x)
         else:
             gradient = past.point.gradient
             at = Evaluation(problem.forward(x.to(problem.inputs.dtype), image), gradient, gradient)
@@ -118,7 +118,7 @@ class SequentialPath(Path):
     def move(self, problem: Problem, state: State, here: Here, more: Tensor) -> State:
         origin = self.origin(problem, state, here.point.x)
         x = self.advance(problem, state, origin, more)
-        past = Left(replace(here.point, x=origin), here.log_p)
+        past = _Left(replace(here.point, x=origin), here.log_p)
         return replace(state, step=state.step + 1, x=x, past=past)
 
     def segment(self, state: State, here: Here) -> Segment | None:
@@ -153,7 +153,7 @@ CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
-class GuidedPath(SequentialPath):
+class GuidedPath(_SequentialPath):
     r"""``steps`` steps from the problem's baseline x' to the input x, each of 1/N of their L1 distance.
 
     Step k moves the entries with the smallest ``|g_i|`` towards x, the lowest ``fraction`` of all entries at a time,
@@ -228,7 +228,7 @@ AUTO_STEP = 256.0 / 255.0 / math.sqrt(299 * 299 * 3)
 
 
 @dataclass(frozen=True)
-class AdversarialPath(SequentialPath):
+class AdversarialPath(_SequentialPath):
     r"""Steps of sign gradients of another class, until the model predicts it.
 
     Path r is that of image ``images[r]`` and follows :math:`z \leftarrow z + \epsilon\, \mathrm{sign} \nabla p_l(z)`
@@ -276,7 +276,7 @@ class AdversarialPath(SequentialPath):
 
 
 @dataclass(frozen=True)
-class CounterfactualPath(SequentialPath):
+class CounterfactualPath(_SequentialPath):
     r"""Steps of equal length towards the features of reference images: ``references[r]`` of the domain for path r, that
     of image ``images[r]``.
 
@@ -297,7 +297,7 @@ class CounterfactualPath(SequentialPath):
 
     def init(self, problem: Problem) -> State:
         images, numbers = torch.tensor([self.images, self.references], device=problem.inputs.device)
-        extractor, given = FeatureExtractor(problem, self.layer), problem.domain.references
+        extractor, given = _FeatureExtractor(problem, self.layer), problem.domain.references
         assert given is not None
 
         def features(numbers: Tensor, images: Tensor) -> Tensor:
@@ -307,7 +307,7 @@ class CounterfactualPath(SequentialPath):
 
     def evaluate(self, problem: Problem, state: State, x: Tensor) -> Evaluation:
         assert state.goal is not None
-        logits, gradient, direction = FeatureExtractor(problem, self.layer).gradients(x, state.image, state.goal)
+        logits, gradient, direction = _FeatureExtractor(problem, self.layer).gradients(x, state.image, state.goal)
         return Evaluation(logits, gradient, direction, (direction == 0).flatten(1).all(1))
 
     def advance(self, problem: Problem, state: State, origin: Tensor, direction: Tensor) -> Tensor:
@@ -338,7 +338,7 @@ def last_linear_layer(problem: Problem) -> str | None:
     return names[-1] if names else None
 
 
-class FeatureExtractor:
+class _FeatureExtractor:
     """The model of a problem together with the input of one of its layers, from the same forward pass.
 
     ``layer`` names the layer; None stands for the logits (L, C) themselves. The hook exists only during a pass.

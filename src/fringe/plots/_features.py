@@ -57,7 +57,7 @@ def feature_bars(
         ValueError: If the numbers of names and values differ.
     """
     rows = _strongest(names, values, inputs)
-    caption = [f"Red bars speak for {styles.quoted(label)}, blue bars against it.", *([note] if note else [])]
+    caption = [f"Red bars speak for {styles.quoted(label)}, blue bars against it.", note]
     axes = styles.open_axes(_WIDTH, _BAR * len(rows) + 0.35, title=title, caption=caption, ax=ax)
     _draw_bars(axes, rows, [0.0] * len(rows))
     axes.axvline(0, color=styles.INK, linewidth=0.8)
@@ -102,7 +102,7 @@ def feature_waterfall(
     caption = [
         f"From the score {number(ends[0])} at the end of the path (below) to {number(ends[1])} of this input (above). "
         f"Red bars speak for {styles.quoted(label)}, blue bars against it.",
-        *([note] if note else []),
+        note,
     ]
     axes = styles.open_axes(_WIDTH, _BAR * len(rows) + 0.35, title=title, caption=caption, ax=ax)
     _draw_bars(axes, rows, [float(v) for v in stops[1:]])
@@ -146,10 +146,9 @@ def feature_swarm(
         raise ValueError(f"values: got shape {strength.shape} for inputs {given.shape} and {len(names)} names")
     mean = np.nan_to_num(np.abs(strength)).mean(0) if len(strength) else np.zeros(len(names))
     order: list[int] = np.argsort(-mean, kind="stable")[:MOST_BARS].tolist()
-    left_out = f"{len(order)} of {len(names)} features: those with the largest mean strength."
     caption = [
         f"On the right, a row speaks for {styles.quoted(label) if label else 'its class'}; on the left, against it.",
-        *([left_out] if len(order) < len(names) else []),
+        f"{len(order)} of {len(names)} features: those with the largest mean strength." * (len(order) < len(names)),
     ]
     axes = styles.open_axes(_WIDTH, _SWARM * len(order) + 0.35, title=title, caption=caption, ax=ax)
     styles.name_rows(axes, [styles.sanitise(names[k], _NAME) for k in order])
@@ -167,8 +166,7 @@ def feature_swarm(
     bar.outline.set_visible(False)
     styles.style_ticks(bar.ax)
     bar.set_label("value of the feature", labelpad=2, **styles.text_style(styles.TICK, styles.MUTED))
-    if not np.isfinite(strength).all() or not strength.any():
-        styles.annotate(axes, "the attribution is zero or not finite")
+    _annotate_empty(axes, strength)
     return styles.root(axes)
 
 
@@ -209,8 +207,7 @@ def _draw_bars(axes: Axes, rows: Sequence[tuple[str, float]], begins: Sequence[f
     numbers.set_yticks(range(len(rows)), [number(v, signed=True) for v in values])
     numbers.tick_params(length=0, labelsize=styles.TICK, labelcolor=styles.MUTED)
     numbers.spines[:].set_visible(False)
-    if not np.isfinite(values).all() or not any(values):
-        styles.annotate(axes, "the attribution is zero or not finite")
+    _annotate_empty(axes, np.asarray(values))
 
 
 def series_line(
@@ -237,12 +234,8 @@ def series_line(
     scale = float(np.nanmax(np.abs(strength), initial=0.0)) or 1.0
     caption = [
         f"Strips: red samples speak for {styles.quoted(label)}, blue ones against it; strongest {number(scale)}.",
-        *(
-            [f"{len(shown)} of {len(lines)} channels: those with the strongest evidence."]
-            if len(shown) < len(lines)
-            else []
-        ),
-        *([note] if note else []),
+        f"{len(shown)} of {len(lines)} channels: those with the strongest evidence." * (len(shown) < len(lines)),
+        note,
     ]
     panel = styles.open_panel(_WIDTH + 1.0, _CHANNEL * len(shown) + 0.35, title=title, caption=caption, ax=ax)
     for axes, channel in zip(panel.subplots(len(shown), sharex=True, squeeze=False)[:, 0], shown, strict=True):
@@ -261,9 +254,14 @@ def series_line(
         last = "sample" if channel == shown[-1] else ""
         styles.write(axes, x=last, y=styles.wrapped(name, 18))
         axes.xaxis.label.set(ha="center", x=0.5)
-        if not np.isfinite(strength).all() or not strength.any():
-            styles.annotate(axes, "the attribution is zero or not finite")
+        _annotate_empty(axes, strength)
     return styles.root(panel)
+
+
+def _annotate_empty(axes: Axes, strength: NDArray[np.float64]) -> None:
+    """Write on a chart why it is blank, if it is."""
+    if not np.isfinite(strength).all() or not strength.any():
+        styles.annotate(axes, "the attribution is zero or not finite")
 
 
 def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -291,7 +289,7 @@ def token_map(
     a new figure. Raises ValueError if the numbers of words and values differ.
     """
     strength = _checked(words, values)
-    caption = [f"Red words speak for {styles.quoted(label)}, blue words against it.", *([note] if note else [])]
+    caption = [f"Red words speak for {styles.quoted(label)}, blue words against it.", note]
     axes = styles.open_panel(_TEXT_WIDTH, _LINE, title=title, caption=caption, ax=ax).subplots()
     axes.set_axis_off()
     figure = styles.root(axes)
@@ -313,8 +311,7 @@ def token_map(
     axes.set(xlim=(-0.04, across + 0.04), ylim=(row + 1 if ax is None else max(row + 1, high / _LINE), 0))
     if ax is None:
         figure.set_figheight(figure.get_figheight() + _LINE * (row + 1) - high)
-    if not strength.any():
-        styles.annotate(axes, "the attribution is zero or not finite")
+    _annotate_empty(axes, strength)
     return styles.root(axes)
 
 

@@ -119,10 +119,10 @@ class MetricLabel:
         second = best_of(others, self.direction)
         decimals = 2
         if best is not None and second is not None and not tied:
-            while decimals < _DECIMALS and short_number(best, decimals) == short_number(second, decimals):
+            while decimals < _DECIMALS and _short_number(best, decimals) == _short_number(second, decimals):
                 decimals += 1
-            tied = short_number(best, decimals) == short_number(second, decimals)
-        words = (f"{self.short} {short_number(value, decimals)}" for value in values)
+            tied = _short_number(best, decimals) == _short_number(second, decimals)
+        words = (f"{self.short} {_short_number(value, decimals)}" for value in values)
         return [Annotation(text, value == best and not tied) for text, value in zip(words, values, strict=True)]
 
 
@@ -145,7 +145,7 @@ def comparison_grid(
         methods: Names of the columns.
         title: Title of the figure.
         caption: Text below it.
-        pool: Side of the window that magnitudes are averaged over; None for :func:`pool_for` of each image.
+        pool: Side of the window that magnitudes are averaged over; None for one that makes the maps readable.
         ax: Axes, or part of a figure, to draw on; None for a new figure.
 
     Returns:
@@ -158,7 +158,7 @@ def comparison_grid(
         raise ValueError("comparison_grid: no images")
     if any(len(row.cells) != len(methods) or len(row.controls) != len(rows[0].controls) for row in rows):
         raise ValueError(f"comparison_grid: every image needs a map of each of the {len(methods)} methods")
-    pools = [pool or pool_for(row.image.shape[:2]) for row in rows]
+    pools = [pool or _pool_for(row.image.shape[:2]) for row in rows]
     titles = [method_title(name) for name in methods] + [f"{name} (control)" for name, _ in rows[0].controls]
     columns, aspect = 1 + len(titles), styles.clipped_aspect(*rows[0].image.shape[:2])
     size = (columns * _TILE + _BAR, len(rows) * (_TILE * aspect + 3 * styles.LINE))
@@ -189,7 +189,7 @@ def comparison_grid(
     return styles.root(panel)
 
 
-def pool_for(size: tuple[int, ...]) -> int:
+def _pool_for(size: tuple[int, ...]) -> int:
     """Return the window (odd, in pixels) that makes maps of an image of this (H, W) readable in a grid."""
     longest = max(size)
     return 1 if longest <= maps.SMALL else 2 * round(longest / 90) + 1
@@ -217,7 +217,7 @@ def captions(metrics: Sequence[MetricLabel]) -> str:
     return f"{' · '.join(legend)}; bold: the best of an image, unless two tie."
 
 
-def short_number(value: float, decimals: int = 2) -> str:
+def _short_number(value: float, decimals: int = 2) -> str:
     """Return ``decimals`` without a leading zero, fewer of large numbers: ``.43``, ``−.07``, ``12``, ``2×10⁶``."""
     large = abs(value) >= 1e4
     text = number(value, decimals if abs(value) < 10 else decimals - 2, digits=decimals - 1, scientific=large)

@@ -90,8 +90,8 @@ def overlay(
         axes = styles.new_figure(width * factor, height * factor, dpi=100).add_axes((0, 0, 1, 1))
         axes.set_axis_off()
     else:
-        caption = [f"Bright: evidence for or against {styles.quoted(label)}{averaging(plane.shape, SMOOTHING)}{given}."]
-        caption[0] += REGION_WORDS if region is not None else ""
+        given = f"{_averaging(plane.shape, SMOOTHING)}{given}.{REGION_WORDS if region is not None else ''}"
+        caption = [f"Bright: evidence for or against {styles.quoted(label)}{given}"]
         axes = _picture_axes(plane.shape, title, caption, ax)
         styles.image_frame(axes)
     show(axes, blended)
@@ -156,7 +156,7 @@ def signed_map(
 
 def signed_caption(size: Sequence[int], label: str = "", *, outlined: bool = False) -> list[str]:
     """Return what to read in a signed map of this (H, W)."""
-    text = f"Red speaks for {styles.quoted(label)}, blue against it{averaging(size)}."
+    text = f"Red speaks for {styles.quoted(label)}, blue against it{_averaging(size)}."
     return [f"{text} Grey lines: edges of the image." if outlined else text]
 
 
@@ -220,7 +220,7 @@ def edge_strength(shown: Plane) -> Plane:
     return np.clip((slope / largest - 0.25) / 0.75, 0.0, 1.0) if largest > 0 else np.zeros_like(slope)
 
 
-def averaging(size: Sequence[int], share: float = SIGNED_SMOOTHING) -> str:
+def _averaging(size: Sequence[int], share: float = SIGNED_SMOOTHING) -> str:
     """Return over how many pixels a map of this (H, W) is averaged for display, the full width at half of the maximum
     of the weights; "" if it is not."""
     width = round(2.355 * max(size) / share)
@@ -453,7 +453,7 @@ def plot_variants(paths: Sequence[PathRecord], *, title: str = "") -> Figure:
     waypoints = max(len(path.snapshot_steps) for path in paths)
     tall = 0.9 * styles.clipped_aspect(*paths[0].changes.shape[1:])
     width = 2.5 + 0.88 * (waypoints + 2) + 0.3
-    caption = [f"{_CAPTION}{averaging(paths[0].changes.shape[1:])}."]
+    caption = [f"{_CAPTION}{_averaging(paths[0].changes.shape[1:])}."]
     height = (max(tall, 0.55) + 0.54) * len(paths) + 0.15
     figure = styles.root(styles.open_panel(width, height, title=title, caption=caption))
     figure.set_layout_engine("constrained", w_pad=0.025, h_pad=styles.MARGIN, wspace=0, rect=(0.01, 0, 0.98, 1))

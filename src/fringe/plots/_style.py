@@ -86,7 +86,7 @@ def open_panel(
         style = text_style(TITLE, ha="left", va="top", fontweight="bold", wrap=True)
         panel.suptitle(sanitise(title, 2 * letters), x=MARGIN / (across + 2 * MARGIN), **style)
     if lines or handles:  # a legend without a frame below a caption in muted letters, outside the axes
-        small: Style = {"family": font_families(), "size": TICK}
+        small: Style = {"family": _font_families(), "size": TICK}
         look: Style = {"prop": small, "title_fontproperties": small, "labelcolor": INK, "frameon": False}
         look |= {"handlelength": 2.2, "columnspacing": 1.6, "labelspacing": 0.4, "borderpad": 0, "ncols": columns}
         look |= {"borderaxespad": 72 * MARGIN / TICK, "loc": "outside lower left", "alignment": "left"}
@@ -108,7 +108,7 @@ def open_axes(width: float, height: float, *, title: str, caption: Sequence[str]
     if not isinstance(ax, Axes):
         return open_panel(width, height, title=title, caption=caption, ax=ax).subplots()
     letters = max(int(ax.get_window_extent().width / parent(ax).dpi / LETTER), 20)
-    write(ax, title=sanitise(title), x="\n".join(fill(sentence, letters) for sentence in caption))
+    write(ax, title=sanitise(title), x="\n".join(fill(sentence, letters) for sentence in caption if sentence))
     ax.xaxis.label.set(linespacing=1.45, gid="caption", ha="left", x=0.0)
     return ax
 
@@ -225,10 +225,10 @@ def series_style(index: int) -> Style:
 
 def text_style(size: float = LABEL, colour: str = INK, **more: Any) -> Style:
     """Return keywords of a text; a dollar sign in it is a dollar sign."""
-    return {"fontsize": size, "color": colour, "fontfamily": font_families(), "parse_math": False, **more}
+    return {"fontsize": size, "color": colour, "fontfamily": _font_families(), "parse_math": False, **more}
 
 
-def font_families() -> list[str]:
+def _font_families() -> list[str]:
     """Return our font, and those of matplotlib's settings for letters that it lacks, such as Chinese ones."""
     return [FONT, *rcParams["font.family"]]
 
@@ -263,7 +263,7 @@ def annotate(axes: Axes, text: str) -> Text:
 
 def sanitise(text: str, length: int = 60) -> str:
     """Return ``text`` on one line, with a box for what the font cannot draw, cut with an ellipsis at ``length``."""
-    known = _charmap(*font_families())
+    known = _charmap(*_font_families())
     drawn = "".join(c if ord(c) in known else "\u25a1" for c in " ".join(text.split()))
     return drawn if len(drawn) <= length else drawn[: length - 1].rstrip() + "…"
 

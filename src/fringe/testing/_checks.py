@@ -146,7 +146,7 @@ class Blocks(nn.Module):
         return torch.stack([x[:, 0, 1:4, 4:7], x[:, 0, 4:7, :3], x[:, 0, 4:7, 4:7]], 1)
 
 
-class CountingModel(nn.Module):
+class _CountingModel(nn.Module):
     """Count the ``images`` that pass through a ``model``, and the ``largest`` batch."""
 
     def __init__(self, model: nn.Module):
@@ -279,7 +279,7 @@ def tensors_unchanged(tensors: Mapping[str, Tensor], action: Callable[[], object
     return f"{', '.join(tensors)} unchanged"
 
 
-def model_state(model: nn.Module) -> dict[str, object]:
+def _model_state(model: nn.Module) -> dict[str, object]:
     """Copy the visible state of a module, by name; numbers as text, so that NaN equals NaN."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     modules, parameters = list(model.modules()), list(model.parameters())
@@ -332,123 +332,115 @@ class UnderTest(ABC):
     def run(self, rows: list[int], model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0) -> Output:
         """Compute the numbers of the images at ``rows``, with ``model`` or the model of this object."""
 
+    def settings_frozen(self) -> str:
+        """Settings are fields of a frozen dataclass; a variant is made with ``dataclasses.replace``."""
+        settings, kind = self.settings, type(self.settings)
+        fail_if(not dataclasses.is_dataclass(settings), f"{kind.__name__} is not a dataclass")
+        for name in settings_of(kind):
+            try:
+                setattr(settings, name, getattr(settings, name))
+            except dataclasses.FrozenInstanceError:
+                continue
+            raise CheckFailed(f"{name} can be set: make it @dataclass(frozen=True)")
+        return f"{len(settings_of(kind))} settings"
 
-def settings_frozen(test: UnderTest) -> str:
-    """Settings are fields of a frozen dataclass; a variant is made with ``dataclasses.replace``."""
-    settings, kind = test.settings, type(test.settings)
-    fail_if(not dataclasses.is_dataclass(settings), f"{kind.__name__} is not a dataclass")
-    for name in settings_of(kind):
-        try:
-            setattr(settings, name, getattr(settings, name))
-        except dataclasses.FrozenInstanceError:
-            continue
-        raise CheckFailed(f"{name} can be set: make it @dataclass(frozen=True)")
-    return f"{len(settings_of(kind))} settings"
+    def settings_documented(self) -> str:
+        """Each setting has a default and a line of help, for listings and the command line."""
+        kind = type(self.settings)
+        fail_if(not (kind.__doc__ or "").strip(), "the class has no docstring: its first line is its summary")
+        silent = [name for name, setting in settings_of(kind).items() if not setting.doc.text]
+        fail_if(bool(silent), f"no help for {', '.join(silent)}: annotate the type, Annotated[int, Doc('...')]")
+        kind()
+        return "each has a default and a line of help"
 
+    def settings_recorded(self) -> str:
+        """``record()`` is JSON with the name of the method or metric, and an equal object can be built from it."""
+        settings, key = self.settings, self.settings.record_key
+        record = json.loads(json.dumps(settings.record(), allow_nan=False))
+        fail_if(
+            record.get(key) != settings.name, f"record()[{key!r}] is {record.get(key)!r}, expected {settings.name!r}"
+        )
+        copy = type(settings).from_record(record)
+        fail_if(copy != settings, f"made of its record it is {copy}, not {settings}")
+        return json.dumps(record)
 
-def settings_documented(test: UnderTest) -> str:
-    """Each setting has a default and a line of help, for listings and the command line."""
-    kind = type(test.settings)
-    fail_if(not (kind.__doc__ or "").strip(), "the class has no docstring: its first line is its summary")
-    silent = [name for name, setting in settings_of(kind).items() if not setting.doc.text]
-    fail_if(bool(silent), f"no help for {', '.join(silent)}: annotate the type, Annotated[int, Doc('...')]")
-    kind()
-    return "each has a default and a line of help"
+    def presets(self) -> str:
+        """Each preset has only existing settings, with valid values."""
+        for name in self.settings.presets:
+            self.settings.preset(name)
+        return ", ".join(self.settings.presets) or "none"
 
+    def batch_of_one(self) -> str:
+        """An image has the same numbers alone and in a batch."""
+        together, alone = self.run([0, 1, 2]), [self.run([i]) for i in range(3)]
+        for name, value in together.diagnostics.items():
+            parts = torch.cat([output.diagnostics[name].double() for output in alone])
+            # A diagnostic that should be zero, such as a residual, is only rounding: compare absolute differences.
+            agree(f"diagnostics[{name!r}]", value.double(), parts, ROUNDING, least=1.0)
+        values = torch.cat([output.values for output in alone])
+        return agree(f"{self.noun} in a batch and alone", together.values, values, ROUNDING)
 
-def settings_recorded(test: UnderTest) -> str:
-    """``record()`` is JSON with the name of the method or metric, and an equal object can be built from it."""
-    settings, key = test.settings, test.settings.record_key
-    record = json.loads(json.dumps(settings.record(), allow_nan=False))
-    fail_if(record.get(key) != settings.name, f"record()[{key!r}] is {record.get(key)!r}, expected {settings.name!r}")
-    copy = type(settings).from_record(record)
-    fail_if(copy != settings, f"made of its record it is {copy}, not {settings}")
-    return json.dumps(record)
+    def order(self) -> str:
+        """If the images are reordered, their numbers are reordered alike."""
+        permutation = [2, 0, 1]
+        first, second = self.run([0, 1, 2]).values, self.run(permutation).values
+        return agree(f"{self.noun} in either order", second, first[permutation], ROUNDING)
 
+    def batch_size(self) -> str:
+        """The batch size changes no number, and no forward pass exceeds it."""
+        results: list[Tensor] = []
+        for size in (1, 2, 16):
+            model = _CountingModel(self.model)
+            results.append(self.run([0, 1, 2], model, batch_size=size).values)
+            fail_if(model.largest > size, f"{model.largest} images in one forward pass, with batch_size={size}")
+        agree(f"{self.noun} with batch_size 2 and 16", results[1], results[2], ROUNDING)
+        return agree(f"{self.noun} with batch_size 1 and 16", results[0], results[2], ROUNDING)
 
-def presets(test: UnderTest) -> str:
-    """Each preset has only existing settings, with valid values."""
-    for name in test.settings.presets:
-        test.settings.preset(name)
-    return ", ".join(test.settings.presets) or "none"
+    def repeatable(self) -> str:
+        """The same seed gives the same numbers, bit for bit, whatever the state of the global random generators."""
+        results: list[Tensor] = []
+        for state in (1, 2):
+            with global_seed(state):
+                results.append(self.run([0, 1]).values)
+        error = distance(results[0], results[1])
+        fail_if(error > 0, f"two calls with one seed gave {self.noun} that differ by {error:.1e} of the largest number")
+        other = distance(results[0], self.run([0, 1], seed=1).values)
+        return f"bit for bit; another seed changes the {self.noun} by {other:.1e}"
 
+    def caller_model(self) -> str:
+        """Weights, buffers, gradients, hooks, training flags and ``requires_grad`` do not change."""
+        first, second = list(self.model.parameters())[:2]
+        first.requires_grad_(False)
+        second.grad = torch.ones_like(second)
+        before = _model_state(self.model)
+        self.run([0, 1])
+        after = _model_state(self.model)
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        fail_if(bool(changed), f"changed: {', '.join(changed)}")
+        return "unchanged"
 
-def batch_of_one(test: UnderTest) -> str:
-    """An image has the same numbers alone and in a batch."""
-    together, alone = test.run([0, 1, 2]), [test.run([i]) for i in range(3)]
-    for name, value in together.diagnostics.items():
-        parts = torch.cat([output.diagnostics[name].double() for output in alone])
-        # A diagnostic that should be zero, such as a residual, is only rounding: compare absolute differences.
-        agree(f"diagnostics[{name!r}]", value.double(), parts, ROUNDING, least=1.0)
-    values = torch.cat([output.values for output in alone])
-    return agree(f"{test.noun} in a batch and alone", together.values, values, ROUNDING)
+    def random_generators(self) -> str:
+        """The global generators of torch, NumPy and Python are not advanced."""
 
+        def states() -> tuple[object, object, object]:
+            return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()  # noqa: NPY002
 
-def order(test: UnderTest) -> str:
-    """If the images are reordered, their numbers are reordered alike."""
-    permutation = [2, 0, 1]
-    first, second = test.run([0, 1, 2]).values, test.run(permutation).values
-    return agree(f"{test.noun} in either order", second, first[permutation], ROUNDING)
+        before = states()
+        self.run([0, 1])
+        moved = [name for name, a, b in zip(("torch", "NumPy", "Python"), before, states(), strict=True) if a != b]
+        fail_if(bool(moved), f"the global generator of {' and '.join(moved)} was advanced")
+        return "unchanged"
 
-
-def batch_size(test: UnderTest) -> str:
-    """The batch size changes no number, and no forward pass exceeds it."""
-    results: list[Tensor] = []
-    for size in (1, 2, 16):
-        model = CountingModel(test.model)
-        results.append(test.run([0, 1, 2], model, batch_size=size).values)
-        fail_if(model.largest > size, f"{model.largest} images in one forward pass, with batch_size={size}")
-    agree(f"{test.noun} with batch_size 2 and 16", results[1], results[2], ROUNDING)
-    return agree(f"{test.noun} with batch_size 1 and 16", results[0], results[2], ROUNDING)
-
-
-def repeatable(test: UnderTest) -> str:
-    """The same seed gives the same numbers, bit for bit, whatever the state of the global random generators."""
-    results: list[Tensor] = []
-    for state in (1, 2):
-        with global_seed(state):
-            results.append(test.run([0, 1]).values)
-    error = distance(results[0], results[1])
-    fail_if(error > 0, f"two calls with one seed gave {test.noun} that differ by {error:.1e} of the largest number")
-    other = distance(results[0], test.run([0, 1], seed=1).values)
-    return f"bit for bit; another seed changes the {test.noun} by {other:.1e}"
-
-
-def caller_model(test: UnderTest) -> str:
-    """Weights, buffers, gradients, hooks, training flags and ``requires_grad`` do not change."""
-    first, second = list(test.model.parameters())[:2]
-    first.requires_grad_(False)
-    second.grad = torch.ones_like(second)
-    before = model_state(test.model)
-    test.run([0, 1])
-    after = model_state(test.model)
-    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    fail_if(bool(changed), f"changed: {', '.join(changed)}")
-    return "unchanged"
-
-
-def random_generators(test: UnderTest) -> str:
-    """The global generators of torch, NumPy and Python are not advanced."""
-
-    def states() -> tuple[object, object, object]:
-        return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()  # noqa: NPY002
-
-    before = states()
-    test.run([0, 1])
-    moved = [name for name, a, b in zip(("torch", "NumPy", "Python"), before, states(), strict=True) if a != b]
-    fail_if(bool(moved), f"the global generator of {' and '.join(moved)} was advanced")
-    return "unchanged"
-
-
-def passes(test: UnderTest) -> str:
-    """The reported number of forward passes is the number that the network computed."""
-    model = CountingModel(test.model)
-    reported = test.run([0, 1, 2], model).forward
-    fail_if(reported != model.images, f"reported {reported} forward passes, the network saw {model.images}")
-    return f"{reported} forward passes for 3 images"
+    def passes(self) -> str:
+        """The reported number of forward passes is the number that the network computed."""
+        model = _CountingModel(self.model)
+        reported = self.run([0, 1, 2], model).forward
+        fail_if(reported != model.images, f"reported {reported} forward passes, the network saw {model.images}")
+        return f"{reported} forward passes for 3 images"
 
 
-SHARED_CHECKS: tuple[Callable[[UnderTest], str], ...] = (
-    *(settings_frozen, settings_documented, settings_recorded, presets, batch_of_one, order, batch_size),
-    *(repeatable, caller_model, random_generators, passes),
+#: The checks that methods and metrics share, by name.
+SHARED_CHECKS = (
+    *("settings_frozen", "settings_documented", "settings_recorded", "presets", "batch_of_one", "order", "batch_size"),
+    *("repeatable", "caller_model", "random_generators", "passes"),
 )

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import ClassVar, get_args
+from typing import ClassVar, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,17 @@ from fringe.attribution import IntegratedGradients, attribute
 from fringe.classifier import Classifier
 from fringe.errors import check_known
 from fringe.linalg import batch_view
-from fringe.metrics import Direction, EvaluationContext, Explainer, Metric, Scores, Sparseness, evaluate, get_metric
+from fringe.metrics import (
+    Direction,
+    EvaluationContext,
+    Explainer,
+    Metric,
+    PlainMaps,
+    Scores,
+    Sparseness,
+    evaluate,
+    get_metric,
+)
 from fringe.paths import Problem
 from fringe.testing._checks import (
     CLASSES,
@@ -44,20 +54,7 @@ EVIDENCE = 8.0
 
 
 @dataclass(frozen=True)
-class ToyMaps:
-    """Maps (B, *S) as a method returns them, with a diagnostic (B,) of each path."""
-
-    values: Tensor
-    diagnostics: Mapping[str, Tensor]
-    completeness_residual: Tensor
-
-    def select(self, rows: list[int]) -> "ToyMaps":
-        diagnostics = {name: value[rows] for name, value in self.diagnostics.items()}
-        return ToyMaps(self.values[rows], diagnostics, self.completeness_residual[rows])
-
-
-@dataclass(frozen=True)
-class MetricUnderTest(UnderTest):
+class _MetricUnderTest(UnderTest):
     """A configured metric on three toy inputs of a ``kind``, explained by Integrated Gradients."""
 
     noun: ClassVar[str] = "scores"
@@ -82,10 +79,11 @@ class MetricUnderTest(UnderTest):
         return self.toys.images(3, TOYS[self.kind])
 
     @cached_property
-    def maps(self) -> ToyMaps:
+    def maps(self) -> PlainMaps:
         space = self.toys.space(TOYS[self.kind])
         result = attribute(self.model, self.x, method=IntegratedGradients(steps=4), space=space)
-        return ToyMaps(result.values, result.diagnostics, result.completeness_residual)
+        residual = {"completeness_residual": result.completeness_residual}
+        return PlainMaps(result.values, {**result.diagnostics, **residual})
 
     def context(
         self, rows: list[int] | None = None, model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0
@@ -94,7 +92,7 @@ class MetricUnderTest(UnderTest):
         x = self.x if rows is None else self.x[rows]
         return _context(model or self.model, x, x.sum(1) > 0, batch_size=batch_size, seed=seed)
 
-    def score(self, context: EvaluationContext, maps: ToyMaps | None = None, values: Tensor | None = None) -> Scores:
+    def score(self, context: EvaluationContext, maps: PlainMaps | None = None, values: Tensor | None = None) -> Scores:
         """Score ``maps`` of the context's images; ``values``, if given, replace their values."""
         maps = maps or self.maps
         maps = maps if values is None else dataclasses.replace(maps, values=values)
@@ -105,107 +103,110 @@ class MetricUnderTest(UnderTest):
         return evaluate(context, maps, [self.metric], gradients)[self.metric.name]
 
     def run(self, rows: list[int], model: nn.Module | None = None, *, batch_size: int = 16, seed: int = 0) -> Output:
-        maps = self.maps.select(rows)
+        diagnostics = {name: value[rows] for name, value in self.maps.diagnostics.items()}
         context = self.context(rows, model, batch_size=batch_size, seed=seed)
-        values = self.score(context, maps).values
+        values = self.score(context, PlainMaps(self.maps.values[rows], diagnostics)).values
         return Output(values, context.problem.model.passes.forward)
 
+    def declared(self) -> str:
+        """The class declares name, title, direction, space, and the source of its formula."""
+        metric = self.metric
+        for name in ("name", "title", "space", "source"):
+            fail_if(not getattr(metric, name), f"{name} is empty")
+        expected = get_args(Direction)
+        fail_if(metric.direction not in expected, f"direction: got {metric.direction!r}, expected one of {expected}")
+        fail_if("paper" not in metric.presets, f"presets: no 'paper' among {', '.join(metric.presets)}")
+        return f"{metric.title}: {metric.direction} is better; {metric.space}; {metric.source}"
 
-def declared(test: MetricUnderTest) -> str:
-    """The class declares name, title, direction, space, and the source of its formula."""
-    metric = test.metric
-    for name in ("name", "title", "space", "source"):
-        fail_if(not getattr(metric, name), f"{name} is empty")
-    expected = get_args(Direction)
-    fail_if(metric.direction not in expected, f"direction: got {metric.direction!r}, expected one of {expected}")
-    fail_if("paper" not in metric.presets, f"presets: no 'paper' among {', '.join(metric.presets)}")
-    return f"{metric.title}: {metric.direction} is better; {metric.space}; {metric.source}"
+    def shape_and_dtype(self) -> str:
+        """One float64 number per image, where the device has these; all details have a row per image."""
+        for dtype in (torch.float32, torch.float64):
+            case = dataclasses.replace(self, dtype=dtype)
+            scores, images = case.score(case.context()), len(case.x)
+            shape = tuple(scores.values.shape)
+            fail_if(scores.values.dtype != torch.float64, f"values are {scores.values.dtype}, expected torch.float64")
+            fail_if(shape != (images,), f"values: shape {shape} for {images} images")
+            device = case.x.device if has_float64(case.x.device) else torch.device("cpu")
+            fail_if(scores.values.device != device, f"values are on {scores.values.device}, expected {device}")
+            fail_if(bool(scores.values.isinf().any()), f"values hold infinity: {scores.values.tolist()}")
+            companions = {**scores.flags, **scores.details, **scores.curves}
+            wrong = {name: tuple(v.shape) for name, v in companions.items() if v.shape[:1] != (images,)}
+            fail_if(bool(wrong), f"for {images} images, got rows {wrong}")
+            fail_if(any(flag.dtype != torch.bool for flag in scores.flags.values()), "flags must be booleans")
+        return f"one number per image, with {', '.join(companions) or 'nothing'} beside it"
 
+    def ranking(self) -> str:
+        """Perfect maps score better than random ones, and these better than inverted ones, in the declared direction.
 
-def shape_and_dtype(test: MetricUnderTest) -> str:
-    """One float64 number per image, where the device has these; all details have a row per image."""
-    for dtype in (torch.float32, torch.float64):
-        case = dataclasses.replace(test, dtype=dtype)
-        scores, images = case.score(case.context()), len(case.x)
-        shape = tuple(scores.values.shape)
-        fail_if(scores.values.dtype != torch.float64, f"values are {scores.values.dtype}, expected torch.float64")
-        fail_if(shape != (images,), f"values: shape {shape} for {images} images")
-        device = case.x.device if has_float64(case.x.device) else torch.device("cpu")
-        fail_if(scores.values.device != device, f"values are on {scores.values.device}, expected {device}")
-        fail_if(bool(scores.values.isinf().any()), f"values hold infinity: {scores.values.tolist()}")
-        companions = {**scores.flags, **scores.details, **scores.curves}
-        wrong = {name: tuple(v.shape) for name, v in companions.items() if v.shape[:1] != (images,)}
-        fail_if(bool(wrong), f"for {images} images, got rows {wrong}")
-        fail_if(any(flag.dtype != torch.bool for flag in scores.flags.values()), "flags must be booleans")
-    return f"one number per image, with {', '.join(companions) or 'nothing'} beside it"
+        Scores are means over six images. A metric passes if the order holds for one meaning of maps. If no image of two
+        values has a score, or of other kinds of input also if the order does not hold, six of many values are tried. A
+        metric that compares models gets the same maps from three methods: one that computes new maps from the model,
+        one that does so for half of the pixels, and one that never changes its map.
+        """
+        if self.metric.direction == "none":
+            return "does not apply: the metric has no better or worse"
+        sign = 1.0 if self.metric.direction == "higher" else -1.0
+        if self.metric.compares_models:
+            model, x, contribution = _known_contributions(self.toys, self.kind)
+            means = self._means(model, x, dependence_levels(x, contribution, self.maps.diagnostics))
+            text = f"from the model, by half, never {', '.join(f'{m:.4g}' for m in means)}"
+            ordered = sign * means[0] > sign * means[1] > sign * means[2]
+            fail_if(not ordered, f"{text}, though {self.metric.direction} is better")
+            return f"{text} ({self.metric.direction} is better)"
+        details: list[str] = []
+        for graded in (False, True):
+            model, x, contribution = _known_contributions(self.toys, self.kind, graded=graded)
+            for meaning, levels in quality_levels(x, contribution, self.maps.diagnostics).items():
+                means = self._means(model, x, levels)
+                if means and sign * means[0] > sign * means[1] > sign * means[2]:
+                    numbers = ", ".join(f"{m:.4g}" for m in means)
+                    return f"perfect, random, inverted {meaning} {numbers} ({self.metric.direction} is better)"
+                details += [f"{meaning} {', '.join(f'{m:.4g}' for m in means)}"] if means else []
+            if details and self.kind == "image":
+                break
+        fail_if(not details, "no image has a score")
+        raise CheckFailed(f"perfect, random, inverted: {'; '.join(details)}, though {self.metric.direction} is better")
 
+    def _means(self, model: "_LinearNetwork", x: Tensor, levels: "tuple[_Level, ...]") -> list[float]:
+        """Mean score of each level over the images with a score at all levels; empty if there are none."""
+        contexts = [_context(model, x, model.truth) for _ in levels]
+        metric = {"": self.metric}
+        every = [evaluate(c, level.maps, metric, level.explain)[""] for c, level in zip(contexts, levels, strict=True)]
+        scores = torch.stack([one.values for one in every])
+        known = torch.isfinite(scores).all(0)
+        return scores[:, known].mean(1).tolist() if bool(known.any()) else []
 
-def ranking(test: MetricUnderTest) -> str:
-    """Perfect maps score better than random ones, and these better than inverted ones, in the declared direction.
+    def degenerate_maps(self) -> str:
+        """The zero map and the constant map have a finite score, or NaN if the metric is not defined for them."""
+        details: list[str] = []
+        for name, value in (("zero", 0.0), ("constant", 1.0)):
+            scores = self.score(self.context(), values=torch.full_like(self.x, value)).values
+            fail_if(bool(scores.isinf().any()), f"the {name} map scores {scores.tolist()}")
+            details.append(f"{name} {scores.mean():.4g}")
+        return ", ".join(details)
 
-    Scores are means over six images. A metric passes if the order holds for one meaning of maps. If no image of two
-    values has a score, or of other kinds of input also if the order does not hold, six of many values are tried. A
-    metric that compares models gets the same maps from three methods: one that computes new maps from the model, one
-    that does so for half of the pixels, and one that never changes its map.
-    """
-    if test.metric.direction == "none":
-        return "does not apply: the metric has no better or worse"
-    sign = 1.0 if test.metric.direction == "higher" else -1.0
-    if test.metric.compares_models:
-        model, x, contribution = known_contributions(test.toys, test.kind)
-        means = _means(test, model, x, dependence_levels(x, contribution, test.maps.diagnostics))
-        text = f"from the model, by half, never {', '.join(f'{m:.4g}' for m in means)}"
-        ordered = sign * means[0] > sign * means[1] > sign * means[2]
-        fail_if(not ordered, f"{text}, though {test.metric.direction} is better")
-        return f"{text} ({test.metric.direction} is better)"
-    details: list[str] = []
-    for graded in (False, True):
-        model, x, contribution = known_contributions(test.toys, test.kind, graded=graded)
-        for meaning, levels in quality_levels(x, contribution, test.maps.diagnostics).items():
-            means = _means(test, model, x, levels)
-            if means and sign * means[0] > sign * means[1] > sign * means[2]:
-                numbers = ", ".join(f"{m:.4g}" for m in means)
-                return f"perfect, random, inverted {meaning} {numbers} ({test.metric.direction} is better)"
-            details += [f"{meaning} {', '.join(f'{m:.4g}' for m in means)}"] if means else []
-        if details and test.kind == "image":
-            break
-    fail_if(not details, "no image has a score")
-    raise CheckFailed(f"perfect, random, inverted: {'; '.join(details)}, though {test.metric.direction} is better")
+    def shared_context(self) -> str:
+        """A map's score does not depend on other scores of these images, or on their order."""
+        other = self.maps.values.flip(-1) + 0.1
+        fresh = self.score(self.context()).values, self.score(self.context(), values=other).values
+        context = self.context()
+        shared = self.score(context).values, self.score(context, values=other).values
+        agree("scores, the first in a shared context and alone", shared[0], fresh[0], ROUNDING)
+        return agree("scores, the second in a shared context and alone", shared[1], fresh[1], ROUNDING)
 
-
-def degenerate_maps(test: MetricUnderTest) -> str:
-    """The zero map and the constant map have a finite score, or NaN if the metric is not defined for them."""
-    details: list[str] = []
-    for name, value in (("zero", 0.0), ("constant", 1.0)):
-        scores = test.score(test.context(), values=torch.full_like(test.x, value)).values
-        fail_if(bool(scores.isinf().any()), f"the {name} map scores {scores.tolist()}")
-        details.append(f"{name} {scores.mean():.4g}")
-    return ", ".join(details)
-
-
-def shared_context(test: MetricUnderTest) -> str:
-    """A map's score does not depend on other scores of these images, or on their order."""
-    other = test.maps.values.flip(-1) + 0.1
-    fresh = test.score(test.context()).values, test.score(test.context(), values=other).values
-    context = test.context()
-    shared = test.score(context).values, test.score(context, values=other).values
-    agree("scores, the first in a shared context and alone", shared[0], fresh[0], ROUNDING)
-    return agree("scores, the second in a shared context and alone", shared[1], fresh[1], ROUNDING)
-
-
-def caller_tensors(test: MetricUnderTest) -> str:
-    """Maps, inputs, logits and diagnostics keep their values and flags."""
-    context = test.context()
-    tensors = {"maps": test.maps.values, "inputs": context.problem.inputs, "logits": context.problem.logits}
-    return tensors_unchanged({**tensors, **test.maps.diagnostics}, lambda: test.score(context))
+    def caller_tensors(self) -> str:
+        """Maps, inputs, logits and diagnostics keep their values and flags."""
+        context = self.context()
+        tensors = {"maps": self.maps.values, "inputs": context.problem.inputs, "logits": context.problem.logits}
+        return tensors_unchanged({**tensors, **self.maps.diagnostics}, lambda: self.score(context))
 
 
 #: The checks by name; the docstring of each says what it requires.
-METRIC_CHECKS: Mapping[str, Callable[[MetricUnderTest], str]] = {
-    check.__name__: check
-    for check in (
+METRIC_CHECKS: Mapping[str, Callable[[_MetricUnderTest], str]] = {
+    name: getattr(_MetricUnderTest, name)
+    for name in (
         *SHARED_CHECKS,
-        *(declared, shape_and_dtype, ranking, degenerate_maps, shared_context, caller_tensors),
+        *("declared", "shape_and_dtype", "ranking", "degenerate_maps", "shared_context", "caller_tensors"),
     )
 }
 
@@ -239,19 +240,9 @@ def check_metric(
     """
     chosen = get_metric(metric)
     check_known("kind", kind, chosen.kinds)
-    make = partial(MetricUnderTest, torch.device(device), metric=chosen, kind=kind)
+    make = partial(_MetricUnderTest, torch.device(device), metric=chosen, kind=kind)
     what = f"metric {chosen.name!r}" if kind == "image" else f"metric {chosen.name!r} of kind {kind!r}"
     return run_checks(what, make, METRIC_CHECKS, skip, expected_failures)
-
-
-def _means(test: MetricUnderTest, model: "LinearNetwork", x: Tensor, levels: "tuple[QualityLevel, ...]") -> list[float]:
-    """Mean score of each level over the images with a score at all levels; empty if there are none."""
-    contexts = [_context(model, x, model.truth) for _ in levels]
-    metric = {"": test.metric}
-    every = [evaluate(c, level.maps, metric, level.explain)[""] for c, level in zip(contexts, levels, strict=True)]
-    scores = torch.stack([one.values for one in every])
-    known = torch.isfinite(scores).all(0)
-    return scores[:, known].mean(1).tolist() if bool(known.any()) else []
 
 
 def _context(model: nn.Module, x: Tensor, truth: Tensor, *, batch_size: int = 16, seed: int = 0) -> EvaluationContext:
@@ -261,7 +252,7 @@ def _context(model: nn.Module, x: Tensor, truth: Tensor, *, batch_size: int = 16
     return EvaluationContext(Problem.of(classifier, x.detach(), rng=KeyedGenerator(seed), domain=space), truth)
 
 
-class LinearNetwork(nn.Module):
+class _LinearNetwork(nn.Module):
     """One linear layer, as the sum of its contributions from the left and the right half of an image. ``truth`` (B, H,
     W) are the pixels of image i whose weight for class i exceeds a tenth of the largest."""
 
@@ -280,15 +271,16 @@ class LinearNetwork(nn.Module):
         return torch.stack([left, ~left]), torch.stack([self(x * half) for half in (left, ~left)])
 
 
-@dataclass(frozen=True)
-class QualityLevel:
+class _Level(NamedTuple):
     """Maps of one quality, and an explainer with the stability of that quality."""
 
-    maps: ToyMaps
+    maps: PlainMaps
     explain: Explainer
 
 
-def known_contributions(toys: ToyProblems, kind: str, *, graded: bool = False) -> tuple[LinearNetwork, Tensor, Tensor]:
+def _known_contributions(
+    toys: ToyProblems, kind: str, *, graded: bool = False
+) -> tuple[_LinearNetwork, Tensor, Tensor]:
     """Make a linear network, inputs (B, *S) of a kind, and the exact contributions (B, *S) of their entries.
 
     Input i has random entries -1 and 1, or between them if ``graded``. Class i reads a round patch of input i with the
@@ -308,27 +300,25 @@ def known_contributions(toys: ToyProblems, kind: str, *, graded: bool = False) -
     patch = torch.exp(-squares / 12.5)
     contribution = EVIDENCE * patch / batch_view(patch.flatten(1).sum(1), patch)
     truth = contribution[:, 0] > 0.1 * batch_view(contribution.flatten(1).amax(1), contribution[:, 0])
-    return LinearNetwork(contribution / x, truth), x, contribution
+    return _LinearNetwork(contribution / x, truth), x, contribution
 
 
-def quality_levels(
-    x: Tensor, contribution: Tensor, diagnostics: Collection[str]
-) -> dict[str, tuple[QualityLevel, ...]]:
+def quality_levels(x: Tensor, contribution: Tensor, diagnostics: Collection[str]) -> dict[str, tuple[_Level, ...]]:
     """Make perfect, random and inverted maps, for each meaning that a map can have.
 
     ``contributions`` sum to the score, and their inverse ranks the strongest entries last; ``signed contributions``
     are the same with an inverse of the wrong sign; ``gradients`` predict a change of the input, and their inverse has
     the wrong sign, too. Random maps are Gaussian, with the norm of the
-    perfect maps. The ``diagnostics`` and residuals of the three levels are 0.1, 0.5 and 1.
+    perfect maps. The ``diagnostics`` of the three levels are 0.1, 0.5 and 1.
     """
     gradient = contribution / x
     largest = batch_view(contribution.flatten(1).amax(1), contribution)
     noise = torch.stack([KeyedGenerator(0).normal(f"level {i}", image) for i, image in enumerate(x)])
     noise = _with_norm_of(gradient, noise)
 
-    def level(values: Tensor, error: float, stability: int) -> QualityLevel:
+    def level(values: Tensor, error: float, stability: int) -> _Level:
         rows = torch.full((len(values),), error, dtype=torch.float64, device=values.device)
-        return QualityLevel(ToyMaps(values, dict.fromkeys(diagnostics, rows), rows), _explainer(values, stability))
+        return _Level(PlainMaps(values, dict.fromkeys(diagnostics, rows)), _explainer(values, stability))
 
     return {
         meaning: (level(perfect, 0.1, 1), level(noise, 0.5, 0), level(inverted, 1.0, -1))
@@ -340,20 +330,20 @@ def quality_levels(
     }
 
 
-def dependence_levels(x: Tensor, contribution: Tensor, diagnostics: Collection[str]) -> "tuple[QualityLevel, ...]":
+def dependence_levels(x: Tensor, contribution: Tensor, diagnostics: Collection[str]) -> tuple[_Level, ...]:
     """Make the gradients of the linear network by three methods: one returns the gradient of the given model and class,
     one does so only in the left half and elsewhere repeats the first map, and one always repeats the first map."""
     first, rows = contribution * x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    maps = ToyMaps(first, dict.fromkeys(diagnostics, rows), rows)
+    maps = PlainMaps(first, dict.fromkeys(diagnostics, rows))
 
-    def level(columns: int) -> QualityLevel:
+    def level(columns: int) -> _Level:
         def explain(problem: Problem) -> Tensor:
             made = first[list(range(len(first)) if problem.rows is None else problem.rows)].clone()
             gradient = problem.logits_gradient(problem.inputs, problem.every_row)[1]
             made[..., :columns] = gradient[..., :columns]
             return made
 
-        return QualityLevel(maps, explain)
+        return _Level(maps, explain)
 
     return level(x.shape[-1]), level(x.shape[-1] // 2), level(0)
 

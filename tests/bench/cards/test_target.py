@@ -10,7 +10,7 @@ import torch
 from fringe import Classifier, InputError, IntegratedGradients
 from fringe.attribution import attribute
 from fringe.bench.cards import read_target
-from toys import CountingModel, TanhMLP, build, images, problem_of
+from toys import TanhMLP, _CountingModel, build, images, problem_of
 
 X = images(3)
 
@@ -56,7 +56,7 @@ def test_the_source_of_a_function_is_the_file_that_it_is_in(monkeypatch):
 
 
 def test_a_large_batch_inside_of_a_function_is_cut_to_the_batch_size():
-    counting = CountingModel(build())
+    counting = _CountingModel(build())
 
     def many(model, inputs, target):
         with torch.no_grad():

@@ -340,8 +340,9 @@ def estimate_run(
     """Estimate what :func:`run_experiment` would compute and store, and how long it would take. Nothing is written.
 
     Each method makes and scores the maps of one task after a first use of the model; other tasks take as much for each
-    of their images. Scores that take long are measured with one method. If a map takes too long, one image is tried alone, the map is stopped, and its time is extrapolated
-    from the finished steps. Metrics that need further maps cost these maps.
+    of their images. Scores that take long are measured with one method. If a map takes too long, one image is tried
+    alone, the map is stopped, and its time is extrapolated from the finished steps. Metrics that need further maps cost
+    these maps.
 
     Args:
         spec: What is computed.
