@@ -21,8 +21,10 @@ sys.path[:0] = [str(TESTS / "attribution"), str(TESTS)]
 from attribution_toys import LiveBytes  # noqa: E402 (found through the line above)
 
 #: The last halves nearly all segments: what waits to be halved counts, too.
-METHODS = {name: name for name in ("ig", "smoothgrad", "gradcam", "fringe")}
-METHODS |= {"fringe, all halved": fringe.FRInGe(quadrature_rtol=1e-5)}
+METHODS: dict[str, str | fringe.FRInGe] = {
+    **{name: name for name in ("ig", "smoothgrad", "gradcam", "fringe")},
+    "fringe, all halved": fringe.FRInGe(quadrature_rtol=1e-5),
+}
 USUAL = {"batch": 16, "side": 64, "classes": 128, "maps": 1}
 #: The two sizes of each row; the others are the usual ones.
 ROWS = {"batch": (32, 64), "side": (64, 128), "classes": (128, 512), "maps": (32, 100)}
