@@ -92,7 +92,7 @@ GAPS = {"road", "srg", "diffid", "signed_insertion"}
 
 @pytest.mark.parametrize("name", [*RANKING, "pic"])
 def test_a_constant_map_has_one_order_whatever_its_sign_and_size(name):
-    case = MetricUnderTest(metric=METRICS[name]())
+    case = _MetricUnderTest(metric=METRICS[name]())
     first = case.score(case.context(), values=torch.ones_like(case.x)).values
     for constant in (-1.0, 4.0) if name.startswith("mas") else (-1.0, 4.0, 0.0):  # a zero map has no density
         again = case.score(case.context(), values=torch.full_like(case.x, constant)).values
@@ -107,7 +107,7 @@ def test_scores_of_another_rule_for_ties_are_not_taken_from_a_store(name):
 
 @pytest.mark.parametrize("name", RANKING)
 def test_equal_pixels_have_an_order_of_the_seed(name):
-    case, values = MetricUnderTest(metric=METRICS[name]()), torch.zeros(3, 2, 8, 8)
+    case, values = _MetricUnderTest(metric=METRICS[name]()), torch.zeros(3, 2, 8, 8)
     values[..., :4] = 1.0
     one, same, other = (case.score(case.context(seed=seed), values=values).values for seed in (0, 0, 1))
     assert one.equal(same)

@@ -133,8 +133,8 @@ class GuidedIG(PathAttributor):
     The path avoids steep directions as long as possible. After step k of N it has covered k/N of the distance to the
     input in the L1 norm, and the progress of each entry differs from k/N by at most ``max_dist`` (0: the straight line,
     Integrated Gradients by the left rule; 1: anywhere in the box between baseline and input). The published rule
-    multiplies a step by the gradient at its beginning (``"left"``): N forward passes and VJPs, and a forward pass for
-    the score at the end. ``"trapezoid"`` costs one VJP more and is exact for quadratic scores.
+    multiplies a step by the gradient at its beginning (``"left"``): N forward passes and VJPs. ``"trapezoid"`` costs
+    one of each more and is exact for quadratic scores.
 
     The preset ``paper``: 200 steps, .25 and .02 are of the library of the method's authors; the code of the FRInGe
     paper takes 100 steps.

@@ -240,6 +240,7 @@ def halved(problem: Problem, depth: int, batch: Halving) -> Tensor:
         add_rows(missed, rows, share * slope)
         add_rows(change, rows, batch_view(share.to(turn.dtype), turn) * turn)
         a, b = Point.concat([a[again], middle[again]]), Point.concat([middle[again], b[again]])
+        del middle, gradient, turn  # or they would be there in the next pass
         rows, values, allowed = rows[again].repeat(2), trapezoid(a, b), allowed / math.sqrt(2.0)
         error, off = segment_error(values, a, b), missed.abs() > limit
         some = ((error.abs() > allowed[rows]) & off[rows]).nonzero()[:, 0]
@@ -354,12 +355,14 @@ class _Driver:
     def _next(self, most: int) -> tuple[str, Any]:
         """The kind of the next batch, and the batch of at most ``most`` rows: what waits for a full batch goes when
         there is one, or when nothing else is left."""
-        if self.choice is not None and (room := most - self._count("halve")) > 0:
+        # halves of halves are several times as large: of many classes, more than all maps
+        few = most if len(self.classes) <= most else max(1, most // 4)
+        if self.choice is not None and (room := few - self._count("halve")) > 0:
             choice, pairs = self.choice
             self._wait("halve", choice.of(pairs[:room]))
             self.choice = (choice, pairs[room:]) if len(pairs) > room else None
         moving = self._count("begin") + self._count("step") > 0
-        if self._count("halve") >= most or not (moving or self._count("close")):
+        if self._count("halve") >= few or not (moving or self._count("close")):
             kind = "halve"
         elif self._count("close") >= most or not moving:
             kind = "close"

@@ -62,7 +62,8 @@ class _SequentialPath(Path):
     """Paths that take ``steps`` steps, unless they arrive before.
 
     At the last point only the score is evaluated, unless ``closed`` asks for its gradient: a quadrature rule that reads
-    one end of a segment does not need it, and the segment then carries the gradient of its other end.
+    one end of a segment does not need it, and the segment then carries the gradient of its other end. The score at an
+    input is known.
     """
 
     steps: int
@@ -104,8 +105,9 @@ class _SequentialPath(Path):
         elif self.closed:
             at = _SequentialPath.evaluate(self, problem, state, x)
         else:
-            gradient = past.point.gradient
-            at = Evaluation(problem.forward(x.to(problem.inputs.dtype), image), gradient, gradient)
+            gradient, known = past.point.gradient, self.begins == "baseline"  # then the path has arrived at the input
+            logits = problem.logits[image] if known else problem.forward(x.to(problem.inputs.dtype), image)
+            at = Evaluation(logits, gradient, gradient)
         finite, log_p = all_finite(at.logits, at.gradient, at.direction), log_probabilities(at.logits)
         goes_on = finite & (state.step < state.limit)
         goes_on = goes_on if at.done is None else goes_on & ~at.done
