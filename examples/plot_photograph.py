@@ -25,7 +25,7 @@ result.plot("signed")
 
 # %%
 # **The path.** FRInGe does not start from a black image. It changes the photograph step by step, and the probabilities
-# of the classes become more alike. The entropy says how far the path came: at 100 % all are equally probable. Below it
+# of the classes become more alike. The entropy says how far the path came: at 100% all are equally probable. Below it
 # are the photograph on the path, its change, and the map so far.
 
 result.plot("path")

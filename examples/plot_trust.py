@@ -20,7 +20,7 @@ result = fringe.explain(model, "embedded:digits:3")
 # --------------------
 #
 # The entries of a map should sum to the change of the score along its path. The *residual* is the missing share. If it
-# is more than 5 %, the verdict is ``coarse``.
+# is more than 5%, the verdict is ``coarse``.
 
 print(f"sum of the map        {result.values.sum():8.3f}")
 print(f"change of the logit   {result.score[0] - result.endpoint_score[0]:8.3f}")

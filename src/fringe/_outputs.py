@@ -44,7 +44,7 @@ def as_logits(output: Any, batch: int, kind: AnyOutput, *, check: bool = True) -
         logits = logits[:, None]
     _check_dtype(logits, "model", "its output")
     if kind != "numbers" and tuple(logits.shape) in ((batch, 1), (batch,)):
-        whole = bool((logits.detach() == logits.detach().round()).all())
+        is_class = bool((logits.detach() == logits.detach().round()).all())
         raise ModelOutputError(
             f"its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and the entropy of "
             "one class is always zero. If the number is the logit z of 'yes' against 'no', wrap it as "
@@ -52,8 +52,7 @@ def as_logits(output: Any, batch: int, kind: AnyOutput, *, check: bool = True) -
             "explains z/2 or -z/2, and with target=1 and contrast=0 all of z. If it is a quantity, as in regression, "
             "there are no classes: explain the number itself by a method that needs none, as in "
             "attribute(model, x, method='ig', score=lambda y: y.flatten())"
-            + whole
-            * ". If it is the number of a class (argmax), return the scores before it",
+            + (". If it is the number of a class (argmax), return the scores before it" if is_class else ""),
             argument="model",
         )
     if logits.dim() != 2 or logits.shape[0] != batch or logits.shape[1] == 0:

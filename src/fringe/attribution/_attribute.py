@@ -433,7 +433,7 @@ def _steps(problem: Problem, axis: int, features: list[int]) -> list[int]:
     """Those of the features without a gradient that the model reads by steps; by halves, as most are not read."""
     if not features or not _moves(problem, axis, features, by_steps=False):
         return []
-    part, probed, found = problem.select(range(min(len(problem.inputs), MOST_IMAGES))), 0, list[int]()
+    part, probed, stepped = problem.select(range(min(len(problem.inputs), MOST_IMAGES))), 0, list[int]()
     gradient = part.logits_gradient(part.inputs, part.every_row)[1]
     flat = (gradient.movedim(axis - part.inputs.dim(), 0).flatten(1) == 0).all(1).tolist()
     waiting = [[k for k in features if flat[k]]]
@@ -443,8 +443,8 @@ def _steps(problem: Problem, axis: int, features: list[int]) -> list[int]:
             waiting += [group[len(group) // 2 :], group[: len(group) // 2]]
         elif len(group) == 1:
             probed += 1
-            found += group if _moves(problem, axis, group) else []
-    return found
+            stepped += group if _moves(problem, axis, group) else []
+    return stepped
 
 
 def _moves(problem: Problem, axis: int, features: list[int], by_steps: bool = True) -> bool:

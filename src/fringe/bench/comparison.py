@@ -317,9 +317,9 @@ class _Stored:
     def with_maps(self, plan: Plan, at: Sequence[int], runner: TaskRunner) -> Comparison:
         """The methods and the control that is drawn on some images of one size, with their maps: those that the store
         lacks are made again."""
-        whole = self.comparison(plan, at)
-        shown = (row for row in whole.rows if row.label == DRAWN_CONTROL or not row.control)
-        return replace(whole, rows=tuple(replace(row, maps=self._maps(row, at, runner)) for row in shown))
+        comparison = self.comparison(plan, at)
+        shown = (row for row in comparison.rows if row.label == DRAWN_CONTROL or not row.control)
+        return replace(comparison, rows=tuple(replace(row, maps=self._maps(row, at, runner)) for row in shown))
 
     def _row(self, method: str, at: list[int]) -> MethodResult:
         """What is stored of a method on some images."""
@@ -331,9 +331,9 @@ class _Stored:
             known = zip(cell.column("status")[at].tolist(), cell.column("note")[at].tolist(), strict=True)
             for k, (status, note) in enumerate(known):
                 named, error = words[note]
-                for place, flag in enumerate(named):
+                for index, flag in enumerate(named):
                     flags.setdefault(flag, [False] * len(at))[k] = True
-                    places[flag] = max(places[flag], place)
+                    places[flag] = max(places[flag], index)
                 if status == MISSING:
                     why = self.left.get((method, self.digests[at[k]]), "it is left to the next run")
                     faults[k], errors[k] = "failed", why
@@ -381,7 +381,7 @@ def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metri
         flags.update(entry["flags"])
     medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
     summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
-    legend = f"{summary} [95 % bootstrap interval over images]; n: images with a score; passes and seconds: of one"
+    legend = f"{summary} [95% bootstrap interval over images]; n: images with a score; passes and seconds: of one"
     counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
     parts = [table, f"{legend} image's map{counts}"]
     return parts + ([validity_table(document["validity"]["metrics"])] if "validity" in document else [])

@@ -118,7 +118,7 @@ def _interruptible(run: "Run") -> Generator[None]:
         yield
     except (KeyboardInterrupt, Interrupted):
         done = f"{run.done} of {len(run.refs)} inputs are done, in {run.folder.root}"
-        warn(f"interrupted: {done}; run the same command again to go on")
+        warn(f"interrupted: {done}; run the same command again to go on, as what is finished is kept")
         raise typer.Exit(Exit.INTERRUPTED) from None
 
 

@@ -196,8 +196,9 @@ def _unknown(spec: str) -> ModelError:
     else:
         message = f"{spec!r} has no family"
         with contextlib.suppress(ModelError):  # torchvision is not installed
-            names = nearest(spec, torchvision_names(), cutoff=0.8)
-            near = f"did you mean torchvision:{names[0]}?" if names else None
+            photo = "efficientnet_lite0"
+            names = nearest(spec, [photo, *torchvision_names()], cutoff=0.8)
+            near = f"did you mean {names[0] if names[0] == photo else f'torchvision:{names[0]}'}?" if names else None
     return ModelError(message, argument="model", hint=f"{near} T{forms}" if near else f"t{forms}")
 
 

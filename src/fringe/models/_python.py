@@ -49,26 +49,26 @@ def find_file(source: str, *folders: Path) -> Path | None:
     environment variable FRINGE_SHARED names; None if it is in none of them."""
     shared = os.environ.get("FRINGE_SHARED")
     places = (Path(), *folders, *([Path(shared) / "models"] if shared else []))
-    return next((place / source for place in places if (place / source).is_file()), None)
+    return next((folder / source for folder in places if (folder / source).is_file()), None)
 
 
 def require_file(source: str) -> Path:
     """Return the path of a Python file, as :func:`find_file` does. Raise ModelError if there is none."""
-    found = find_file(source)
-    if found is None:
+    path = find_file(source)
+    if path is None:
         wrong = "is no file" if Path(source).exists() else "does not exist"
         shared = os.environ.get("FRINGE_SHARED") or "FRINGE_SHARED is not set"
         hint = f"it is looked for in the current folder ({Path.cwd()}) and in FRINGE_SHARED/models ({shared}); a file "
         hint += "that a configuration file names, also in the folder of that"
         raise ModelError(f"Python file {source!r} {wrong}", hint=None if Path(source).is_absolute() else hint)
-    return found
+    return path
 
 
 def beside(spec: str, config: Path) -> str:
     """Return the spec of a model that a configuration file names: a Python file beside it has the path to it."""
     match = FILE_SPEC.fullmatch(spec)
-    found = find_file(match["source"], config.parent) if match else None
-    return spec if match is None or found is None else f"{found}{spec[match.end('source') :]}"
+    path = find_file(match["source"], config.parent) if match else None
+    return spec if match is None or path is None else f"{path}{spec[match.end('source') :]}"
 
 
 def load_attribute(options: LoadOptions) -> LoadedParts:

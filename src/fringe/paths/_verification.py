@@ -71,7 +71,7 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
             return
         random = _check_rows(problem)
         if given.by_row and not random and len(x) > 1 == model.batch_size.on(x.device):
-            _check_whole(problem)
+            _check_single_row(problem)
         flat: tuple[Tensor, Tensor] | None = None
         for row in problem.every_row[:MAX_PROBES].split(1):
             point = problem.linearise(problem.inputs[row], row, tangents=tangents)
@@ -127,7 +127,7 @@ def _check_rows(problem: Problem) -> bool:
     return False
 
 
-def _check_whole(problem: Problem) -> None:
+def _check_single_row(problem: Problem) -> None:
     """Refuse forward arguments that one image takes whole, with other logits than with its row: where no pass holds
     several images, nothing else tells whether their rows are those of the images."""
     try:

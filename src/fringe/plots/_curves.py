@@ -115,7 +115,7 @@ def _draw(axes: Axes, panel: CurvePanel, looks: Mapping[str, styles.Style]) -> N
     if drawn.min() >= 0.0 and drawn.max() <= 1.0:
         axes.set_ylim(-0.015, 1.015)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol="%"))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, min_n_ticks=3))
     heading, axis = styles.sanitise(panel.title, 30), styles.sanitise(panel.axis, 40)
     direction = f"{ARROW[panel.better]} better" if panel.better != "none" else ""
@@ -151,7 +151,7 @@ def plot_agreement(
         width=room,
         narrowest=3.4,
         title=title,
-        caption=("Kendall's τ of the order of the methods; below the diagonal with its 95 % interval over images",),
+        caption=("Kendall's τ of the order of the methods; below the diagonal with its 95% interval over images",),
     )
     values = [[float(value) for value in row] for row in tau]
     axes.imshow(values, cmap="RdBu", vmin=-1.25, vmax=1.25, aspect="equal", gid="agreement")
@@ -347,7 +347,7 @@ def plot_forest(data: Sequence[ForestPanel], *, reference: str = "FRInGe", title
         width=names,
         narrowest=4.6,
         title=title,
-        caption=(f"{styles.sanitise(method_title(reference), 16)} − rival on the same images, with 95 % interval",),
+        caption=(f"{styles.sanitise(method_title(reference), 16)} − rival on the same images, with 95% interval",),
         handles=[
             Line2D([], [], label="Holm-adjusted p < .05", **point),
             Line2D([], [], label="p ≥ .05", markerfacecolor="white", **point),

@@ -182,7 +182,7 @@ def comparison_grid(
     for axes, name in zip(grid[0, 1:], titles, strict=True):
         styles.write(axes, title=styles.wrapped(name, int(0.85 * letters)))
     colours = ScalarMappable(Normalize(0.0, 1.0), maps.STRENGTH)
-    bar = maps.colour_bar(grid[0, -1], colours, "of its 99th\npercentile", width=0.08, extend="max")
+    bar = maps.colour_bar(grid[0, -1], colours, "share of its\n99th percentile", width=0.08, extend="max")
     bar.set_ticks([0.0, 0.5, 1.0])
     if ax is None:
         styles.fit_height(grid[0, 0], len(rows))
@@ -221,6 +221,8 @@ def _short_number(value: float, decimals: int = 2) -> str:
     """Return ``decimals`` without a leading zero, fewer of large numbers: ``.43``, ``−.07``, ``12``, ``2×10⁶``."""
     large = abs(value) >= 1e4
     text = number(value, decimals if abs(value) < 10 else decimals - 2, digits=decimals - 1, scientific=large)
+    if not text.strip("−0."):
+        text = text.lstrip("−")  # a number that is rounded to zero has no sign
     return text.replace("0.", ".", 1) if abs(value) < 1 else text
 
 
@@ -284,6 +286,7 @@ def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: styles.Can
     columns = 1 if len(items) <= 3 else 2 if len(items) <= 12 else 3
     rows = math.ceil(len(items) / columns)
     first = "From left to right: the input; where the evidence lies, for or against the class (bright); its sign."
+    first += " The word above is about the map's sum, not about its places."
     largest = max(item.pixel * max(item.image.shape[:2]) for item in items)
     caption = [first, *maps.signed_caption((largest, largest), outlined=True)]
     caption[-1] += maps.REGION_WORDS if any(item.region is not None for item in items) else ""

@@ -337,7 +337,7 @@ def show_signed(axes: Axes, plane: Plane, scale: float) -> AxesImage:
 
 #: Inches of an image of a trajectory with the gap beside it, of the curve, and of the names of rows.
 _TILE, _CURVE, _NAMES = 1.6, 1.1, 1.1
-_ENTROPY = "Entropy: 0 % is certainty, 100 % means that all classes are equally likely."
+_ENTROPY = "Entropy: 0% is certainty, 100% means that all classes are equally likely."
 _CHANGE = "Change: grey is unchanged, lighter is brighter and darker is darker than the input."
 #: Points: what is written in every row of variants.
 _SMALL = styles.TICK - 0.5
@@ -406,7 +406,7 @@ def trajectory(
         row[0].set_ylabel(name, rotation=0, labelpad=6, **style)
     last = _draw_curve(above, curve, steps)
     above.set_xticks([t for t in MaxNLocator(integer=True, nbins=9).tick_values(0, last) if 0 <= t <= last])
-    above.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    above.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
     styles.write(above, x="step of the path", y="entropy of\nthe prediction")
     if ax is None:
         styles.fit_height(tiles[0][0], 3 + _CURVE / tall)

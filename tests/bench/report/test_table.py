@@ -265,7 +265,7 @@ def test_columns_stand_in_the_order_and_groups_of_the_paper():
     ]
     assert found.groups == [
         ("Attribution calibration", 2),
-        ("Causal faithfulness (normalized, blur)", 2),
+        ("Causal faithfulness (normalised, blur)", 2),
         ("Causal faithfulness (raw, or without blur)", 1),
         ("Map focus and local robustness", 1),
         ("Other metrics", 1),

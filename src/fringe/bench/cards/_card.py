@@ -63,8 +63,8 @@ def summarise_card(card: Card) -> list[Line]:
         }
         groups = {i: {"clusters": one.clusters or None} for i, one in chosen.items()}
         controls = dict.fromkeys(name for name, _ in scores if name != "map")
-        found = control_tests(scores, controls, words, card.seed, groups)
-        tests |= {i: test for (_, i), test in found.items()}
+        tested = control_tests(scores, controls, words, card.seed, groups)
+        tests |= {i: test for (_, i), test in tested.items()}
     lines = list[Line]()
     for i, (one, kind) in enumerate(zip(card.measurements, kinds, strict=True)):
         score, *others = (
@@ -259,7 +259,7 @@ def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
     if not panels:
         return None
     caption = (
-        f"{card.label} minus each control on the same examples, with the 95 % bootstrap interval; the side on which "
+        f"{card.label} minus each control on the same examples, with the 95% bootstrap interval; the side on which "
         f"the method is better is shaded; p is adjusted for all {len(pairs)} comparisons. "
         "Scenes: mass inside the truth."
     )

@@ -148,8 +148,8 @@ class Results:
     def _column(self, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
         """A part of an array for the images of a model."""
         key = self.manifest.metrics[metric]["key"]
-        place = self.arrays.place(self.manifest.setting_key(model, method), key)
-        return getattr(self.arrays, name)[place][self._positions[model]]
+        index = self.arrays.index(self.manifest.setting_key(model, method), key)
+        return getattr(self.arrays, name)[index][self._positions[model]]
 
     def _details(self, rows: NDArray[Any]) -> Iterator[tuple[int, StoredTask, Details]]:
         """Read the details of the tasks of rows of maps: place, task and details."""

@@ -251,8 +251,8 @@ class ExperimentSpec(Options):
             spec = cls(**content)
             if "model" not in content:
                 return spec
-            found = [(name, text, beside(text, Path(config))) for name, text in spec.model.items()]
-            models = {path if name == text else name: path for name, text, path in found}
+            paths = [(name, text, beside(text, Path(config))) for name, text in spec.model.items()]
+            models = {path if name == text else name: path for name, text, path in paths}
             return spec.model_copy(update={"model": models})
         except InputError as error:
             text, argument = f"{error.message} (in {str(config)!r})", error.argument or "config"

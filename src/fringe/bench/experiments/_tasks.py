@@ -135,19 +135,19 @@ class ScoreArrays:
         """Places in ``tasks`` of rows of ``maps``, -1 for none."""
         return np.where(rows < 0, -1, np.searchsorted(self._first, rows, "right") - 1)
 
-    def place(self, setting: str, metric_key: str) -> tuple[int, int]:
+    def index(self, setting: str, metric_key: str) -> tuple[int, int]:
         """Where the scores (images,) of a setting and a metric are."""
         return self._places[0][setting], self._places[1][metric_key]
 
     def has_failed(self, task: Task) -> bool:
         """Whether a score of a task of the plan failed."""
-        rows = [self.place(task.setting, key) for key in task.metric_keys]
+        rows = [self.index(task.setting, key) for key in task.metric_keys]
         images = [self._places[2][image] for image in task.images]
         return any(bool((self.status[row][images] > OK).any()) for row in rows)
 
     @cached_property
     def words(self) -> list[tuple[tuple[str, ...], str | None]]:
-        """Flags and error by place."""
+        """Flags and error by index."""
         return list(self.notes)
 
 
@@ -167,7 +167,7 @@ def pending_tasks(
         is_limited = np.arange(len(digests)) >= np.array(limits)[:, None]
         lacking = dict[str, NDArray[np.bool_]]()  # (metrics, images)
         for method in methods:
-            columns = [arrays.place(manifest.setting_key(model, method), key) for key in keys]
+            columns = [arrays.index(manifest.setting_key(model, method), key) for key in keys]
             lacking[method] = ~(np.stack([is_done[column][at] for column in columns]) | is_limited)
         for start in range(0, len(digests), shard):
             for method, columns in lacking.items():

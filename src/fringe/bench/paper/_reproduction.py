@@ -202,5 +202,5 @@ def _notes(base: Plan) -> list[str]:
         f"Images: {base.n} of {', '.join(base.data)}, drawn by seed {base.seed}, the paper gives no list.",
         "The column FRInGe() is our default setting, in the rows of fringe only, and timed on its own.",
         "The paper does not give the settings of the other methods; ours are in the reports of the studies.",
-        "± is half a 95 % bootstrap interval, for max sensitivity and its median half the interquartile range.",
+        "± is half a 95% bootstrap interval, for max sensitivity and its median half the interquartile range.",
     ]

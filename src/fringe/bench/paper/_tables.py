@@ -64,7 +64,7 @@ READINGS = (
         "returns its rounding errors. The effect on the scores is within noise: on 64 images of CIFAR-10 (ResNet-20, "
         "the preset of ResNet-50), orthogonal less textbook is +0.007 [-0.022, +0.040] in MAS insertion, "
         "+0.012 [-0.007, +0.033] in MAS deletion, +0.015 [-0.001, +0.031] in insertion and +0.004 [-0.013, +0.019] in "
-        "deletion (95 % intervals of paired differences).",
+        "deletion (95% intervals of paired differences).",
         ("fringe.reorthogonalise",),
     ),
     Reading(

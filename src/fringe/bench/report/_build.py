@@ -126,8 +126,9 @@ def build_report(
     plan, run = results.manifest.name, shlex.quote(store.root.name)
     again = (f"fringe status {run}", f"fringe report {run} --plan {shlex.quote(plan)}")
     where = (
-        f"The plan is in plans/{plan}.json in the run's folder, with the digests of weights, settings and images; "
-        "every score, image by image, is in scores.csv beside this report."
+        f"The plan {plan} is stored in the run's folder, with the digests of weights, settings and images; "
+        "every score, image by image, is in scores.csv beside this report. "
+        "The commands below are for the folder that holds the run's folder."
     )
     return Report(
         title=f"Attribution methods on {', '.join(results.manifest.scenes or results.models)}",
@@ -173,7 +174,7 @@ def _difference_section(table: ScoreTable, prefix: str) -> Section:
     if figure is None:
         return Section(title, ("There is no other method to compare with.",))
     caption = (
-        f"{table.reference} minus each other method on the same images, with the 95 % bootstrap interval. A filled "
+        f"{table.reference} minus each other method on the same images, with the 95% bootstrap interval. A filled "
         "point differs from zero with p < .05 (sign-flip test, adjusted after Holm for "
         f"{table.comparisons} comparisons)."
     )
@@ -310,12 +311,12 @@ def protocol(results: Results) -> tuple[str, ...]:
         sentences.append(f"Some metrics are computed on fewer images: {', '.join(fewer)}.")
     controls = sorted({m for model in results.models for m in results.methods(model) if results.is_control(m)})
     if controls:
-        path = "; only diffusion runs it, along a path that ignores it" if "diffusion" in controls else ""
-        made = "; those named MODIFIER:METHOD are made of the map of this method, and concern it alone"
+        path = "; of these only diffusion runs it, along a path that ignores it" if "diffusion" in controls else ""
+        made = " Those named MODIFIER:METHOD are made of the map of this method, and concern it alone."
         made = made if any(":" in name for name in controls) else ""
         sentences.append(
             f"Control maps ({', '.join(controls)}) stand below the methods. A score says little unless it is "
-            f"better than theirs. They do not depend on the model{path}{made}."
+            f"better than theirs. Those with a plain name do not look at the model{path}.{made}"
         )
     sentences.append(
         "All methods get the same images, targets and noise; differences between them are paired by image."

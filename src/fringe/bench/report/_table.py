@@ -41,7 +41,7 @@ INCOMPLETE = "†"
 
 # The groups of rows in the paper's tables, by the question that a metric answers.
 CALIBRATION = "Attribution calibration"
-FAITHFULNESS = "Causal faithfulness (normalized, blur)"
+FAITHFULNESS = "Causal faithfulness (normalised, blur)"
 OTHER_FAITHFULNESS = "Causal faithfulness (raw, or without blur)"
 FOCUS = "Map focus and local robustness"
 LOCALISATION = "Localisation (known answer)"
@@ -415,7 +415,7 @@ def cost_of_maps(results: Results, models: Iterable[str], method: str) -> pl.Dat
 
 
 _READING = (
-    "Mean ± half the width of the 95 % bootstrap interval. Examples that share pixels are resampled together, and "
+    "Mean ± half the width of the 95% bootstrap interval. Examples that share pixels are resampled together, and "
     "where a scene has several networks these are resampled, too: scores.csv has each of them. n is the number of maps "
     "with a score, the fewest and the most of a column. Chance is the score of a map that says nothing. "
     f"{NOT_BETTER_MEANS}, for these networks. The greatest p of the sign-flip "

@@ -118,16 +118,16 @@ def _dimension(method: type[Attributor], setting: Setting, bounds: tuple[float, 
     if not numbers or (bounds is None and search is None):
         raise InputError(f"{method.name} has no range to search it in, and no choices", argument=name)
     low, high = bounds = bounds or (search.low, search.high)  # pyright: ignore[reportOptionalMemberAccess]
-    log, is_whole = search is not None and search.log, float not in numbers
+    log, is_integer = search is not None and search.log, float not in numbers
     try:
         require(all(map(_is_number, bounds)) and low < high, "range", bounds, "two finite numbers, the lower first")
         require(not log or low > 0, "range", bounds, "bounds above zero, on a logarithmic scale")
-        require(not is_whole or all(one == int(one) for one in bounds), "range", bounds, "whole numbers")
+        require(not is_integer or all(one == int(one) for one in bounds), "range", bounds, "whole numbers")
     except InputError as error:
         raise InputError(str(error), argument=name) from error
     for bound in bounds:
-        setting.check(int(bound) if is_whole else float(bound))
-    return IntDistribution(int(low), int(high), log) if is_whole else FloatDistribution(low, high, log)
+        setting.check(int(bound) if is_integer else float(bound))
+    return IntDistribution(int(low), int(high), log) if is_integer else FloatDistribution(low, high, log)
 
 
 def _is_number(value: object) -> bool:

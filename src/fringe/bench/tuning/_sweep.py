@@ -51,12 +51,12 @@ def default_factors(base: Attributor) -> dict[str, tuple[float, ...]]:
     require(bool(known), "factors", base.name, "a method with a setting to vary")
     ranges = {name: (one.search, float not in one.types) for name, one in known.items() if one.search is not None}
     if not isinstance(base, FRInGe):
-        return {name: _grid(one.low, one.high, one.log, is_whole) for name, (one, is_whole) in ranges.items()}
+        return {name: _grid(one.low, one.high, one.log, is_integer) for name, (one, is_integer) in ranges.items()}
     factors = dict[str, tuple[float, ...]]()
     for factor in PAPER_FACTORS:
         parts = [ranges[name][0] for name in JOINT.get(factor, (factor,))]
         low, high = min(part.low for part in parts), max(part.high for part in parts)
-        factors[factor] = _grid(low, high, parts[0].log, is_whole=False)
+        factors[factor] = _grid(low, high, parts[0].log, is_integer=False)
     return factors
 
 
@@ -140,8 +140,8 @@ def _fields(base: Attributor, factor: str) -> tuple[str, ...]:
     return joint.get(factor, (factor,))
 
 
-def _grid(low: float, high: float, log: bool, is_whole: bool) -> tuple[float, ...]:
+def _grid(low: float, high: float, log: bool, is_integer: bool) -> tuple[float, ...]:
     values = [float(v) for v in (np.geomspace if log else np.linspace)(low, high, POINTS)]
     # three digits suffice, and give labels that are easy to type
-    rounded = [round(v) for v in values] if is_whole else [float(f"{v:.3g}") for v in values]
+    rounded = [round(v) for v in values] if is_integer else [float(f"{v:.3g}") for v in values]
     return tuple(dict.fromkeys(rounded))
