@@ -299,5 +299,5 @@ def test_an_image_that_cannot_be_explained_is_passed_over(tmp_path):
 )
 def test_further_maps_are_as_many_as_the_metric_asks_for(metric, maps):
     plan = study({"ig": IntegratedGradients(steps=2)}, n=1, metrics={metric: get_metric(metric)})
-    cost = Probe(resolve(plan), "digits", RunOptions(), 600).cost("ig")
+    cost = Probe(resolve(plan), "digits", RunOptions(), 600).cost("ig", [metric])
     assert cost.scores == {metric: pytest.approx(cost.maps * maps)}

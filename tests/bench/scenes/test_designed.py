@@ -131,7 +131,7 @@ def test_deletion_cannot_tell_half_of_the_truth_from_all_of_it():
     assert full["rank_accuracy"].values.min() == 1
     assert one["rank_accuracy"].values.max() < 0.6
     torch.testing.assert_close(one["deletion:zero"].values, full["deletion:zero"].values)
-    assert one["deletion"].values.mean() > 3 * full["deletion"].values.mean()
+    assert one["deletion"].values.mean() > 2 * full["deletion"].values.mean()
 
 
 def test_examples_are_made_again_from_plain_data():
