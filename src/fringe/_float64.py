@@ -2,7 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
@@ -11,6 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: Types of devices that have float64.
+_ALWAYS = ("cpu", "cuda")
 
 
 def in_float64(function: Callable[P, R]) -> Callable[P, R]:
@@ -25,14 +28,33 @@ def in_float64(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def float64_on(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Return a context in which float64 can be asked for on ``device``: if it has none, such tensors lie on the CPU."""
-    return contextlib.nullcontext() if has_float64(device) else _Float64OnHost(device)
+class _Open(threading.local):
+    """The types of the devices for which a context is open in this thread: they are not asked again."""
+
+    types = frozenset[str]()
+
+
+_open = _Open()
+
+
+@contextlib.contextmanager
+def float64_on(device: torch.device) -> Generator[None]:
+    """Open a context in which float64 can be asked for on ``device``: if it has none, such tensors lie on the CPU."""
+    if device.type in _ALWAYS or device.type in _open.types:
+        yield
+        return
+    before = _open.types
+    with contextlib.nullcontext() if has_float64(device) else _Float64OnHost(device):
+        _open.types = before | {device.type}
+        try:
+            yield
+        finally:
+            _open.types = before
 
 
 def has_float64(device: torch.device) -> bool:
     """Tell whether tensors on ``device`` can be float64."""
-    if device.type in ("cpu", "cuda"):
+    if device.type in _ALWAYS:
         return True
     try:  # in an open context, this is true
         return float(torch.ones((), device=device).double()) == 1.0
