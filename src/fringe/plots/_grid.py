@@ -106,10 +106,10 @@ class MetricLabel:
 
     @property
     def short(self) -> str:
-        """``ROAD`` for a title of up to four letters, ``MI`` for mas_insertion, ``Spa`` for sparseness."""
+        """``ROAD`` for road, ``MI`` for mas_insertion, ``Spa`` for sparseness."""
         words = self.name.split("_")
-        if len(self.title) <= 4:
-            return self.title
+        if len(self.name) <= 4:
+            return self.name.upper()
         return "".join(word[0] for word in words).upper() if len(words) > 1 else self.name[:3].capitalize()
 
     def annotations(self, values: Sequence[float]) -> list[Annotation]:
