@@ -150,7 +150,8 @@ def refuse_lookalikes(argument: str, named: Mapping[str, Attributor] | Mapping[s
 
 def written_code(configured: Attributor | Metric | None) -> str | None:
     """Digest of the source text of the functions in the classes of a method or a metric, and in those of the method
-    within it, or of the ``code`` of a function as a method; None if all are of this library, or no text can be read."""
+    within it, or the ``code`` of a class: of a function as a method, or the rule for equal pixels of a metric; None if
+    all are of this library and have no such rule, or no text can be read."""
     kinds = [kind for each in (configured, getattr(configured, "innermost", None)) for kind in type(each).__mro__]
     texts = [str(kind.code) for kind in kinds if "code" in vars(kind)]
     for kind in kinds:
