@@ -149,9 +149,8 @@ def refuse_lookalikes(argument: str, named: Mapping[str, Attributor] | Mapping[s
 
 
 def written_code(configured: Attributor | Metric | None) -> str | None:
-    """Digest of the source text of the functions in the classes of a method or a metric, and in those of the method
-    within it, or the ``code`` of a class: of a function as a method, or the rule for equal pixels of a metric; None if
-    all are of this library and have no such rule, or no text can be read."""
+    """Digest of the functions' source text in the classes of a method or metric and of the method within, and of their
+    ``code`` (of a function as a method; the rule for ties of a metric); None without either, or if no text is read."""
     kinds = [kind for each in (configured, getattr(configured, "innermost", None)) for kind in type(each).__mro__]
     texts = [str(kind.code) for kind in kinds if "code" in vars(kind)]
     for kind in kinds:
