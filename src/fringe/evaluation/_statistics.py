@@ -19,7 +19,7 @@ RESAMPLES = 1000
 #: Numbers that are resampled in one go; memory grows with them, results do not depend on them.
 _RESAMPLED_AT_ONCE = 2_500_000
 #: Long columns that are resampled, or get their signs, at once; memory grows with them, results do not depend on them.
-_TOGETHER = 24
+_TOGETHER = 48
 #: Scores from which on the means of several columns are resampled together: the same numbers but for rounding, sooner.
 #: From as many differences on, the signs are those of a group.
 MANY = 10_000
@@ -69,25 +69,27 @@ def intervals(
     seed: int,
     groups: Sequence[Groups | None],
 ) -> list[tuple[float, float]]:
-    """:func:`interval` of each of several columns: the means of many numbers are resampled together, which is sooner,
-    and the same but for rounding."""
+    """:func:`interval` of the finite numbers of each of several columns. The means of many numbers are resampled
+    together, which is sooner, and the same but for rounding where all are finite. Where some are not, these are drawn,
+    too, and do not count: so columns that lack different numbers share their draws."""
     result, by_size = list[tuple[float, float]](), dict[int, list[int]]()
     for index, (column, summary, group) in enumerate(zip(columns, summaries, groups, strict=True)):
-        together = group is None and summary == "mean" and column.size >= MANY and column.min() < column.max()
-        result.append((math.nan, math.nan) if together else interval(column, summary, seed, group))
+        finite = finite_of(column)
+        together = group is None and summary == "mean" and finite.size >= MANY and finite.min() < finite.max()
+        result.append((math.nan, math.nan) if together else interval(finite, summary, seed, group))
         if together:
             by_size.setdefault(column.size, []).append(index)
     for n, indices in by_size.items():
-        chunks = [indices[start : start + _TOGETHER] for start in range(0, len(indices), _TOGETHER)]
-        means = np.empty((RESAMPLES, len(indices)))
-        row = 0
-        for counts in _drawn(n, seed):
-            weights, rows = counts.astype(np.float64), slice(row, row + len(counts))
-            parts = [weights @ np.stack([columns[index] for index in chunk], axis=1) for chunk in chunks]
-            means[rows], row = np.concatenate(parts, axis=1) / n, row + len(counts)
-        lows, highs = np.percentile(means, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
-        for index, low, high in zip(indices, lows, highs, strict=True):
-            result[index] = float(low), float(high)
+        for some in (indices[start : start + _TOGETHER] for start in range(0, len(indices), _TOGETHER)):
+            values = np.stack([columns[index] for index in some], axis=1)
+            known, means = np.isfinite(values).astype(np.float64), list[NDArray[np.float64]]()
+            values[known == 0] = 0.0
+            for counts in _drawn(n, seed):
+                weights = counts.astype(np.float64)
+                means.append(weights @ values / (n if known.all() else weights @ known))
+            ends = np.percentile(np.concatenate(means), [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+            for index, low, high in zip(some, *ends.tolist(), strict=True):
+                result[index] = low, high
     return result
 
 
@@ -266,7 +268,8 @@ def estimate(
     """Estimate the mean or median with a 95 % percentile bootstrap interval (Efron 1979; 1000 resamples).
 
     The resamples depend only on ``seed`` and the number of finite scores. So methods with the same number of scores
-    have the same resamples. The interval of equal scores has no width.
+    have the same resamples; from 10,000 scores on, methods of the same images do. The interval of equal scores has no
+    width.
 
     Args:
         scores: Scores (n,), None or not finite where there is none.
@@ -290,17 +293,17 @@ def estimate_all(
 ) -> list[Estimate]:
     """:func:`estimate` of each ``(scores, summary, clusters)``, sooner, as many scores are resampled together."""
     every = [_as_column("scores", scores) for scores, _, _ in columns]
-    known = [np.isfinite(one) for one in every]
     summaries = list[Aggregate](summary for _, summary, _ in columns)
-    finite = [values if one.all() else values[one] for values, one in zip(every, known, strict=True)]
-    groups = [_groups(one, clusters, networks) for one, (_, _, clusters) in zip(known, columns, strict=True)]
-    ends = intervals(finite, summaries, seed, groups)
-    # quartiles lie linearly between the sorted scores (the paper does not say how)
-    quartiles = [np.quantile(one, [0.25, 0.75]) if one.size > 1 else (math.nan, math.nan) for one in finite]
-    return [
-        Estimate(aggregate(one, "mean"), aggregate(one, "median"), *end, int(one.size), float(q3 - q1) / 2, summary)
-        for one, summary, end, (q1, q3) in zip(finite, summaries, ends, quartiles, strict=True)
+    groups = [
+        _groups(np.isfinite(one), clusters, networks) for one, (_, _, clusters) in zip(every, columns, strict=True)
     ]
+    ends, result = intervals(every, summaries, seed, groups), list[Estimate]()
+    for one, summary, end in zip(map(finite_of, every), summaries, ends, strict=True):
+        # quartiles lie linearly between the sorted scores (the paper does not say how)
+        q1, q3 = np.quantile(one, [0.25, 0.75]) if one.size > 1 else (math.nan, math.nan)
+        means = aggregate(one, "mean"), aggregate(one, "median")
+        result.append(Estimate(*means, *end, int(one.size), float(q3 - q1) / 2, summary))
+    return result
 
 
 def _as_column(name: str, scores: Column) -> NDArray[np.float64]:
@@ -395,19 +398,20 @@ def paired_all(
 ) -> list[Difference]:
     """Compare many pairs of methods image by image: :func:`paired` of each ``(a, b, summary)``, sooner, as random signs
     are drawn once for all. A pair of fewer images than there are names has the first of them."""
-    differences, groups = list[NDArray[np.float64]](), list[Groups | None]()
+    columns, groups = list[NDArray[np.float64]](), list[Groups | None]()
     for a, b, _ in pairs:
         first, second = _as_column("a", a), _as_column("b", b)
         require(len(first) == len(second), "b", f"{len(second)} scores", f"{len(first)}, one for each of a")
         both = np.isfinite(first) & np.isfinite(second)
-        differences.append(first[both] - second[both])
+        columns.append(np.subtract(first, second, out=np.full(len(first), np.nan), where=both))
         groups.append(_groups(both, clusters and clusters[: len(both)], networks and networks[: len(both)]))
+    differences = [finite_of(column) for column in columns]
     sums = [  # by cluster: a cluster has one sign
         d if g is None else np.bincount(g[0], weights=d).astype(np.float64)
         for d, g in zip(differences, groups, strict=True)
     ]
     p_values = sign_flip_ps(sums, seed)
-    ends = intervals(differences, [summary for _, _, summary in pairs], seed, groups)
+    ends = intervals(columns, [summary for _, _, summary in pairs], seed, groups)
     return [
         Difference(aggregate(d, summary), *end, p, int(d.size))
         for d, p, end, (_, _, summary) in zip(differences, p_values, ends, pairs, strict=True)
@@ -550,7 +554,8 @@ def compare_with_controls(
 
 def finite_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The finite ones of some numbers."""
-    return values[np.isfinite(values)]
+    known = np.isfinite(values)
+    return values if values.ndim == 1 and known.all() else values[known]
 
 
 def control_tests(

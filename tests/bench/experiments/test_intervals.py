@@ -124,6 +124,17 @@ def test_the_resamples_of_many_scores_are_those_of_few_drawn_at_once(monkeypatch
     assert sum(part.sum() for part in intervals._counts(501, 3)) == 501 * fringe.evaluation.RESAMPLES
 
 
+def test_many_images_are_drawn_with_those_that_have_no_score(monkeypatch):
+    """The mean of each resample is taken over the drawn images with a score, whichever these are."""
+    monkeypatch.setattr(intervals, "MANY", 300)
+    rng = np.random.default_rng(6)
+    columns = [np.where(rng.random(501) < share, np.nan, rng.normal(size=501)) for share in (0.0, 0.1, 0.3)]
+    drawn = np.random.default_rng(3).integers(0, 501, (1000, 501))
+    found = fringe.evaluation.estimate_all([(column, "mean", None) for column in columns], 3)
+    for one, column in zip(found, columns, strict=True):
+        assert (one.low, one.high) == pytest.approx(np.percentile(np.nanmean(column[drawn], 1), [2.5, 97.5]), rel=1e-12)
+
+
 CLUSTERS = [f"c{i // 3:02d}" for i in range(24)]
 NETWORKS = [f"n{i % 4}" for i in range(24)]
 GROUPED = np.random.default_rng(7).normal(size=24)

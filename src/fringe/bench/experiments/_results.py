@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from fringe.bench.experiments._manifest import Manifest
 from fringe.bench.experiments._records import (
-    MAP,
     MISSING,
     NO_TARGET,
     OK,
@@ -78,7 +77,7 @@ class Cell:
     @property
     def frame(self) -> "pl.DataFrame":
         """The rows of :attr:`Results.frame` for these images, in their order."""
-        return self._results.method_frame(self.model, self.method).filter(metric=self.metric)
+        return self._results.method_frame(self.model, self.method, self.metric)
 
     @property
     def scores(self) -> Column:
@@ -100,7 +99,7 @@ class Cell:
     def maps(self) -> NDArray[Any]:
         """Records of the maps (n): target, confidence, passes and seconds; all 0 for one that was not computed."""
         at = self.column("map")
-        return np.concatenate([self._results.arrays.maps, np.zeros(1, MAP)])[at]
+        return self._results.arrays.maps[at]
 
     def reasons(self) -> list[tuple[int, str]]:
         """The positions of the images that were computed and have no score, each with the reason."""
@@ -142,8 +141,11 @@ class Results:
         return ScoreArrays(self.manifest, tasks)
 
     @cached_property
-    def _positions(self) -> Mapping[str, NDArray[np.int64]]:
-        return {model: np.asarray(self.manifest.positions(model), np.int64) for model in self.models}
+    def _positions(self) -> Mapping[str, slice | NDArray[np.int64]]:
+        places = {model: self.manifest.positions(model) for model in self.models}
+        return {
+            model: slice(len(at)) if isinstance(at, range) else np.array(at, np.int64) for model, at in places.items()
+        }
 
     def _column(self, name: str, model: str, method: str, metric: str) -> NDArray[Any]:
         """A part of an array for the images of a model."""
@@ -167,20 +169,22 @@ class Results:
 
         return pl.concat([self.method_frame(model, method) for model in self.models for method in self.methods(model)])
 
-    def method_frame(self, model: str, method: str) -> "pl.DataFrame":
+    def method_frame(self, model: str, method: str, metric: str | None = None) -> "pl.DataFrame":
         """The rows of one method, made anew with each call: of a large run they take much memory.
 
         Args:
             model: Label of the model.
             method: Label of the method.
+            metric: Label of the only metric; None for all.
 
         Returns:
             This part of :attr:`frame`.
         """
         import polars as pl
 
-        manifest, metrics, word = self.manifest, self.manifest.metrics, pl.Categorical
-        images, counts = manifest.images_of(model), [len(manifest.positions(model, metric)) for metric in metrics]
+        manifest, word = self.manifest, pl.Categorical
+        metrics = manifest.metrics if metric is None else {metric: manifest.metrics[metric]}
+        images, counts = manifest.images_of(model), [len(manifest.positions(model, one)) for one in metrics]
         setting = manifest.setting_key(model, method)
 
         def constant(value: Any, kind: Any) -> pl.Series:
@@ -196,7 +200,7 @@ class Results:
             return pl.concat([column[:count] for count in counts]) if counts else column[:0]
 
         def stored(name: str) -> NDArray[Any]:
-            parts = [self.cells[model, method, metric].column(name) for metric in metrics]
+            parts = [self.cells[model, method, one].column(name) for one in metrics]
             return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
         status, note, words = stored("status"), stored("note"), self.arrays.words
@@ -228,8 +232,7 @@ class Results:
         """Columns of the maps at some places, null where there is none (-1)."""
         import polars as pl
 
-        empty = np.zeros(1, MAP)
-        maps = np.concatenate([self.arrays.maps, empty])[at]
+        maps = self.arrays.maps[at]
         numbers = {
             name: np.where(at < 0, np.nan, maps[name]) for name in ("confidence", "forward", "jvp", "vjp", "seconds")
         }
@@ -260,7 +263,8 @@ class Results:
         images = np.flatnonzero(rank.max(0) > 0)
         best = rank.argmax(0)[images]
         columns = self._of_map(at[best, images], status[best, images])
-        digests = [self.manifest.images[index]["digest"] for index in self._positions[model][images].tolist()]
+        known = self.manifest.images_of(model)
+        digests = [known[index]["digest"] for index in images.tolist()]
         names = {"method": [method] * len(digests), "image": digests}
         texts = {name: pl.Series(text, dtype=pl.Categorical) for name, text in names.items()}  # 4 bytes, not 48
         return pl.DataFrame({**texts, **{name: columns[name] for name in _OF_MAP}})

@@ -62,7 +62,8 @@ class ScoreArrays:
         score: Scores, NaN where there is none.
         status: Places in ``STATUSES``.
         note: Places in ``notes``: flags and error of each score.
-        map: Places in ``maps``, the records of ``MAP`` of all ``tasks``; -1 where the score is missing.
+        map: Places in ``maps``, the records of ``MAP`` of all ``tasks`` and an empty one; -1, the place of the empty
+            one, where the score is missing.
         tasks: Those of a required score.
     """
 
@@ -98,7 +99,8 @@ class ScoreArrays:
                 made = made.copy()
                 made["verdict"] = np.array(words, np.uint8)[task.maps["verdict"]]
             maps.append(made.tobytes())
-        self.maps, self.verdicts = np.frombuffer(b"".join(maps), MAP), [None, *list(verdicts)[1:]]
+        self.maps = np.frombuffer(b"".join([*maps, bytes(MAP.itemsize)]), MAP)
+        self.verdicts = [None, *list(verdicts)[1:]]
 
     def _where(self, task: StoredTask) -> tuple[Any, Any]:
         """Which scores of a task are asked for, and where they belong."""

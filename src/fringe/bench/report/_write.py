@@ -25,8 +25,6 @@ from fringe.errors import InputError
 from fringe.models import resolve_device
 from fringe.settings import Options
 
-#: Rows of scores.csv that are text at a time.
-_ROWS = 50_000
 #: Missing cells that a refusal lists.
 LISTED = 5
 
@@ -161,16 +159,13 @@ def write_report(
 
 
 def scores_csv(results: Results) -> Iterator[str]:
-    """Yield every score that the plan requires, in its order, method by method: all of it may be longer than the
+    """Yield every score that the plan requires, in its order, a part at a time: all of it may be longer than the
     memory. ``status`` is ``missing`` if an image was not computed; an empty ``score`` beside ``ok`` means that the
     metric is not defined there."""
     header = True
-    for model, method in ((one, method) for one in results.models for method in results.methods(one)):
-        frame = results.method_frame(model, method)
-        for start in range(0, max(1, len(frame)), _ROWS):
-            yield _csv(frame.slice(start, _ROWS), results.manifest.name, header=header)
-            header = False
-        del frame  # before the next one is read
+    for cell in results.cells.values():
+        yield _csv(cell.frame, results.manifest.name, header=header)
+        header = False
 
 
 def _csv(scores: pl.DataFrame, plan: str, *, header: bool) -> str:
