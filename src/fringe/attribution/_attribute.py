@@ -245,7 +245,7 @@ def _report_part(report: Progress, begin: int, rows: int, count: int, done: int,
 
 
 def _made(method: Attributor, problem: Problem) -> Attribution:
-    """The maps of a method, which somebody else may have written, if there is one for each input and class."""
+    """The maps of a method, checked, as anybody may have written it: one for each input and class."""
     result = method.fitted(problem).attribute(problem)
     if not isinstance(result, Attribution):  # pyright: ignore[reportUnnecessaryIsInstance]
         hint = "return what gradient_attribution(...) or path_attribution(...) makes of the maps"

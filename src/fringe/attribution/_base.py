@@ -502,7 +502,7 @@ def reference_images(problem: Problem, purpose: str) -> Tensor:
 # -- the methods by name ----------------------------------------------------------------------------------------------
 
 
-#: The registered methods: name to class. :mod:`fringe.attribution` fills it.
+#: The registered methods: name to class. ``_attribute.py`` fills it.
 METHODS: dict[str, type[Attributor]] = KINDS
 
 

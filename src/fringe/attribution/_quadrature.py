@@ -136,8 +136,8 @@ class Choice:
         segment: The segments.
         image: Their images (L,).
         chosen: Which are to be halved (L, K).
-        bounds: Errors before them on their paths, and how large the sums of errors and the error of a segment may be:
-            (L, K, 3).
+        bounds: (L, K, 3): the sum of the errors before each segment on its path, the limit of that sum, and that of the
+            error of a segment.
     """
 
     segment: Segment
@@ -300,10 +300,11 @@ class SegmentTerms(IntegralTerms):
 
 
 class _Driver:
-    """Runs the paths of all images: a loop, four kinds of work.
+    """Runs the paths of all images: the loop of Algorithm 1, line 5.
 
-    Paths that begin, go on, or end at their next point wait in queues, as do segments that are to be halved: of these
-    at most a batch is in memory of its own, and the rest of a step's choice follows at once. A batch that does not fit
+    There are four queues: ``begin``, ``step`` and ``close`` hold paths before their first, a further and their last
+    point, ``halve`` holds segments. :meth:`_next` chooses one, and at most a batch of it is computed. ``choice`` holds
+    the segments that find no room in ``halve`` yet. A batch that does not fit
     in memory is tried again with half the rows: steps are pure, so nothing is lost. The host reads one small tensor a
     step: which paths go on, and which segments to halve.
     """
@@ -376,9 +377,12 @@ class _Driver:
             self.queues[kind] = rows if before is None else type(rows).concat([before, rows])
 
     def _step(self, state: State, closing: bool) -> tuple[Any, ...]:
-        """Take a step of L paths, and change nothing. The segments that end where it began, their errors (L, K), which
-        of them are to be halved, the paths after it, and what was read: which paths are finite, go on, go on to their
-        last point (L), and which segments are to be halved, for each class (L)."""
+        """Take a step of L paths, and change nothing.
+
+        Returns the segments that end where it began, their errors (L, K), which of them are to be halved, the paths
+        after the step, and what was read, lists (L,): which paths are finite, which go on, which go on to their last
+        point, and for each class which segments are to be halved.
+        """
         known, path, begin = self.adaptive and self.adaptive.covered[state.path], self.path, state
         if path.recorded_as is None:
             parts = self._parts(self.problem, state.image, state, known, closing=closing)

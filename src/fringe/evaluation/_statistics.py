@@ -535,10 +535,10 @@ def compare_with_controls(
     sign = 1 if direction == "higher" else -1
     pairs: list[tuple[str, str]] = []
     for method in [label for label in scores if label not in controls]:
-        known = (control for control in controls if control in scores)
-        rivals = [control for control in known if is_rival(method, control, scores[method], scores[control])]
-        known = {control: values for control in rivals if (values := finite_of(scores[method] - scores[control])).size}
-        ahead = {control: sign * float(np.mean(values)) for control, values in known.items()}
+        present = [control for control in controls if control in scores]
+        rivals = [control for control in present if is_rival(method, control, scores[method], scores[control])]
+        gaps = {control: finite_of(scores[method] - scores[control]) for control in rivals}
+        ahead = {control: sign * float(np.mean(gap)) for control, gap in gaps.items() if gap.size}
         behind = [control for control in ahead if ahead[control] <= 0]  # then no other control decides
         pairs += [(method, control) for control in ([min(behind, key=ahead.__getitem__)] if behind else ahead)]
     columns: list[tuple[Column, Column, Aggregate]] = [(scores[a], scores[b], summary) for a, b in pairs]

@@ -197,7 +197,7 @@ class Here:
         waypoint: Where the latter should be (L, C), in the square-root chart.
         finite: Which logits and gradients (L,) are finite.
         goes_on: Which paths (L,) take another step.
-        last_next: Which of these (L,) then reach their last point.
+        last_next: Which of these (L,) end after the next step.
     """
 
     point: Point

@@ -291,6 +291,9 @@ class Past(Rows):
 class FisherRaoPath(Path):
     """Algorithm 1 of the paper: the path with these settings over the images of a problem.
 
+    Lines 1-4 are ``init``; 5 is the loop of the quadrature; 6 is ``look``; 7-9 are the ``solver``; 10-12 are ``move``;
+    13 is ``segment``, whose integral the quadrature adds.
+
     With a ``scale`` s it is the path of the network ``g(y) = F(x_0 + s (y - x_0))``, seen in x: an entry with a small s
     is dear to move, and one with s = 0 stays. Points, segments, lengths and the bound ``delta_euc`` are those of x, and
     the prior smooths y. The measure ``focused_step`` is then the length of each step in y.
@@ -392,7 +395,8 @@ class FisherRaoPath(Path):
                 near = near | (state.step - self._gain(state, soft)[1] >= GAIN_WITHIN * state.total)
             near = near & (state.step >= state.total)
         if state.past is not None:  # from step T on the waypoint stays: after a step of length zero all later are zero
-            near = near | ((state.past.stats[:, 3] == 0) & (state.step > state.total))
+            moved = state.past.stats[:, self.measures.index("euclidean_step")]
+            near = near | ((moved == 0) & (state.step > state.total))
         return near
 
     def _gain(self, state: State, soft: Tensor) -> tuple[Tensor, Tensor]:

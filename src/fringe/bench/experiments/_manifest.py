@@ -69,7 +69,8 @@ def _as_plain(value: Any) -> Any:
 
 
 def without_growth(previous: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """``new`` without what only adds to the old plan: more images, other models, methods and metrics."""
+    """``new`` without all that a plan may gain in its folder: images, models, methods and metrics. The run may go on if
+    this is ``previous``."""
 
     def known(part: str) -> dict[str, Any]:
         return {name: value for name, value in new[part].items() if name in previous[part]}

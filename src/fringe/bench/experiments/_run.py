@@ -36,7 +36,7 @@ from fringe.bench.experiments._manifest import Resolved, resolve, with_methods, 
 from fringe.bench.experiments._places import warn
 from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._ray import RayExecutor
-from fringe.bench.experiments._records import StoredTask
+from fringe.bench.experiments._records import StoredTask, record_problem
 from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec
@@ -289,7 +289,9 @@ def run_plan(
             _check_compatible(store, resolved, amend=options.amend)
             if session is None:
                 _require_same_logits(store, resolved, renew=options.renew)
-            store.write_record(PLAN, plan.name, resolved.manifest.record())
+            record = resolved.manifest.record()
+            assert not (problem := record_problem(PLAN, plan.name, record)), f"it could not be read again: {problem}"
+            store.write_record(PLAN, plan.name, record)
         log, cause, quarantined, failed_before, progress = RunLog(), None, (), 0, progress or Progress()
         try:
             tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
