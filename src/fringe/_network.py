@@ -199,11 +199,11 @@ class Network:
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
         self.fold_batch_norm = False
         self.folds: dict[int, Fold] | None = None  # by the id of a weight; None: not looked for since weights changed
-        self.first_alone: Tensor | None = None  # the input whose logits this session compared with those of it alone
         self.state: object = None
         self._modules: list[nn.Module] = []
         self._tensors: list[Tensor] = []
         self.verified = set[object]()  # what fringe.paths.verify need not check again while the state is the same
+        self.checked: Any = None  # the expansion at the only image that was verified, until the next one is made
         self._depth = 0
         self._checked = False
 
@@ -238,12 +238,12 @@ class Network:
             self.verified.clear()
             self.folds = None
         self._depth += 1
-        self._checked, self.first_alone = False, None
+        self._checked = False
         try:
             with float64_on(device), isolated(self.module, device, self.mode):
                 yield
         finally:
-            self._depth -= 1
+            self._depth, self.checked = self._depth - 1, None
 
     def _read_state(self) -> object:
         """What is equal to that of an earlier session if the network is the same; a function tells nothing."""
@@ -350,12 +350,12 @@ class Network:
             return logits
         return None
 
-    def keep_folds(self, x: Tensor, logits: Tensor, plain: Tensor) -> bool:
-        """Whether ``logits`` of ``x`` (1, *S) among others, with folds, are the ``plain`` ones of it alone but for
+    def keep_folds(self, logits: Tensor, plain: Tensor) -> bool:
+        """Whether ``logits`` (1, C) of an input among others, with folds, are the ``plain`` ones of it alone but for
         rounding; else there are no folds from now on."""
         eps = torch.finfo(plain.dtype).eps
         same = bool((logits - plain).abs().max() <= eps**0.5 * plain.abs().max())
-        self.folds, self.first_alone = (self.folds, x) if same else ({}, None)
+        self.folds = self.folds if same else {}
         return same
 
     def _takes_one(self, x: Tensor, arguments: ForwardArguments, error: Exception) -> bool:
