@@ -215,7 +215,7 @@ class Network:
         self._modules: list[nn.Module] = []
         self._tensors: list[Tensor] = []
         self.verified = set[object]()  # what fringe.paths.verify need not check again while the state is the same
-        self.checked: Any = None  # the expansion at the only image that was verified, until the next one is made
+        self.verified_point: Any = None  # the expansion at the only image that was verified, until the next one is made
         self._depth = 0
         self._checked = False
 
@@ -255,7 +255,7 @@ class Network:
             with float64_on(device), isolated(self.module, device, self.mode):
                 yield
         finally:
-            self._depth, self.checked = self._depth - 1, None
+            self._depth, self.verified_point = self._depth - 1, None
 
     def _read_state(self) -> object:
         """What is equal to that of an earlier session if the network is the same; a function tells nothing."""

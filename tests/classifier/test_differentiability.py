@@ -711,7 +711,7 @@ class TestVerifiedOnce:
         assert torch.equal(first.values, second.values)  # and not but for rounding, as SiLU and GELU would have it
         saved = first.passes.since(second.passes)
         assert (saved.forward, saved.jvp, saved.vjp) == (2, 1, 1)  # the two of the finite difference
-        assert classifier.checked is None
+        assert classifier.verified_point is None
         model[0].register_forward_hook(lambda *_: None)  # which is to see every pass
         with torch.no_grad():
             model[0].weight.mul_(1.0)
@@ -728,7 +728,7 @@ class TestVerifiedOnce:
             with classifier.session(x.device):
                 classifier.verified.clear()
                 paths.verify(problem)
-                checked = other.checked = classifier.checked
+                checked = other.verified_point = classifier.verified_point
                 assert checked is not None
                 assert (
                     dataclasses.replace(problem, model=asked).linearise(at, problem.every_row, tangents=tangents)

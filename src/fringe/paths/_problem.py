@@ -202,7 +202,7 @@ class Problem:
             The expansion: see :meth:`fringe.Classifier.linearise`. The first one of a single image may be that of the
             check of the model.
         """
-        known, self.model.checked = self.model.checked, None
+        known, self.model.verified_point = self.model.verified_point, None
         if known is not None and self.forward_args == NO_ARGUMENTS and known.renew(self.model, x, tangents):
             return known
         return self.model.linearise(x, tangents=tangents, arguments=self.forward_args.select(rows))

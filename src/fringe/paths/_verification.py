@@ -61,7 +61,7 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
         NotDifferentiableError: If the derivatives are missing or wrong.
     """
     tangents, model = any(use != "none" for use in uses), problem.model
-    model.checked = None
+    model.verified_point = None
     with model.session(problem.inputs.device):
         if model.tf32:  # whose error is larger than the tolerances, and depends on the size of the batch
             with model.in_full_precision():
@@ -92,7 +92,7 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
                 if plain and not random:
                     model.verified.add(several if len(x) > 1 else alone)
                     if len(x) == 1 and model.graphs is None and model.jvp_mode == "double_backward":
-                        model.checked = point
+                        model.verified_point = point
                 return
             flat = flat or (row, point.value)
         if flat:
