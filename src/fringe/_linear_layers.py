@@ -10,6 +10,7 @@ same bits; a normalisation is the same affine map in another order of rounding. 
 Inside :class:`FoldedLayers` a batch normalisation is computed within the layer before it, whose weights are multiplied.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -118,7 +119,8 @@ class GradientLayouts(TorchFunctionMode):
     """Gives the gradients of normalisations called inside the ``with`` block the layout of their outputs.
 
     On a CPU their backward pass takes the entries in a wrong order if the gradient of one image (of all images, for an
-    instance normalisation) has other strides than the output, and both fit channels last; as after ``transpose``.
+    instance normalisation) has other strides than the output, and both fit channels last; as after ``transpose``. For
+    networks of which :func:`keep_gradient_layouts` cannot read the graph.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -128,6 +130,26 @@ class GradientLayouts(TorchFunctionMode):
             if output.requires_grad and output.dim() > 3 and output.device.type == "cpu":
                 output.register_hook(partial(_with_strides, strides=output.stride()))
         return result
+
+
+def keep_gradient_layouts(output: Tensor) -> None:
+    """Do the same in the graph of ``output``, at a fraction of the time; no hooks may have saved its tensors: those of
+    a checkpoint would run its part again."""
+    found: set[Any] = {None, output.grad_fn}
+    nodes = [output.grad_fn] if output.grad_fn is not None else []
+    while nodes:
+        node: Any = nodes.pop()
+        if "BatchNorm" in node.name():
+            with contextlib.suppress(RuntimeError):  # overwritten: the backward pass will say so
+                strides = torch.empty_like(node._saved_input, device="meta").stride()
+                node.register_prehook(partial(_first_with_strides, strides))
+        following = [after for after, _ in node.next_functions if after not in found]
+        found.update(following)
+        nodes += following
+
+
+def _first_with_strides(strides: tuple[int, ...], gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (_with_strides(gradients[0], strides), *gradients[1:]) if gradients[0] is not None else gradients
 
 
 def _with_strides(gradient: Tensor, strides: tuple[int, ...]) -> Tensor:
@@ -271,7 +293,7 @@ class FindFolds(TorchFunctionMode):
         return {key: fold for key, fold in folds.items() if fold is not None}
 
 
-class FoldedLayers(GradientLayouts):
+class FoldedLayers(TorchFunctionMode):
     """Computes layers inside the ``with`` block with the normalisations that are folded into them, which then return
     what they are given.
 
@@ -293,7 +315,7 @@ class FoldedLayers(GradientLayouts):
             return x
         fold = self._folds.get(id(args[1])) if _is_layer(func, args, kwargs) else None
         if fold is None or fold.bias is not _bias(args):
-            return super().__torch_function__(func, types, args, kwargs)
+            return func(*args, **kwargs)
         result = func(args[0], *fold.folded, *args[3:], **kwargs)
         self._waiting = (result, fold)
         return result

@@ -53,6 +53,13 @@ class Linearisation:
             self._network.linear_layers = False  # a model that uses torch.vmap inside
             return self._evaluate()
 
+    def renew(self, network: Network, x: Tensor, tangents: bool) -> bool:
+        """Tell whether this may be taken for a new expansion of ``network`` at ``x``; it is like new then: the first
+        product is computed in another way than the next ones."""
+        self._transpose = None
+        same = self._double_backward == (tangents and network.jvp_mode == "double_backward")
+        return same and network is self._network and not network.has_hooks() and torch.equal(x, self._x)
+
     def vjp(self, cotangent: Tensor) -> Tensor:
         """Return ``J^T u``: (B, C) -> (B, *S), contiguous: arithmetic with images in channels last is slow."""
         self._network.passes.vjp += cotangent.shape[0]

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.nn.modules.module import _has_any_global_hook as has_global_hooks  # pyright: ignore[reportPrivateUsage]
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
@@ -16,7 +17,15 @@ from torch.overrides import TorchFunctionMode
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
 from fringe._float64 import float64_on
 from fringe._isolation import Mode, detached, isolated, set_tf32
-from fringe._linear_layers import BackwardLayouts, FindFolds, Fold, FoldedLayers, GradientLayouts, NotFoldable
+from fringe._linear_layers import (
+    BackwardLayouts,
+    FindFolds,
+    Fold,
+    FoldedLayers,
+    GradientLayouts,
+    NotFoldable,
+    keep_gradient_layouts,
+)
 from fringe._outputs import AnyOutput, ScoreFunction, as_logits, as_score, refuse_independent_labels
 from fringe._progress import log
 from fringe.errors import InputError, ModelOutputError, first_line, is_machine_error, is_out_of_memory
@@ -29,6 +38,8 @@ _START = {"cuda": 256, "cpu": 16}
 FIRST_BYTES, PASS_BYTES = 2**26, 2**30
 
 
+#: What PyTorch raises where hooks would save tensors.
+_SAVED_BY_HOOKS = "fringe cannot read the graph of a model with hooks that save tensors"
 #: Where modules keep their hooks.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -197,13 +208,14 @@ class Network:
         self._scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
         self.tf32 = False  # whether float32 products in the network may be rounded to 10 bits on a GPU
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
+        self.readable_graph = True  # unless hooks save tensors for the backward pass, as those of checkpoints do
         self.fold_batch_norm = False
         self.folds: dict[int, Fold] | None = None  # by the id of a weight; None: not looked for since weights changed
-        self.first_alone: Tensor | None = None  # the input whose logits this session compared with those of it alone
         self.state: object = None
         self._modules: list[nn.Module] = []
         self._tensors: list[Tensor] = []
         self.verified = set[object]()  # what fringe.paths.verify need not check again while the state is the same
+        self.verified_point: Any = None  # the expansion at the only image that was verified, until the next one is made
         self._depth = 0
         self._checked = False
 
@@ -238,12 +250,12 @@ class Network:
             self.verified.clear()
             self.folds = None
         self._depth += 1
-        self._checked, self.first_alone = False, None
+        self._checked = False
         try:
             with float64_on(device), isolated(self.module, device, self.mode):
                 yield
         finally:
-            self._depth -= 1
+            self._depth, self.verified_point = self._depth - 1, None
 
     def _read_state(self) -> object:
         """What is equal to that of an earlier session if the network is the same; a function tells nothing."""
@@ -294,13 +306,7 @@ class Network:
         """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session."""
         self.passes.forward += x.shape[0]
         try:
-            try:
-                with self.rounding(), self._layers(x):
-                    output = self._run(x, arguments)
-            except NotFoldable:
-                self.folds = {}
-                with self.rounding(), self._layers(x):
-                    output = self._run(x, arguments)
+            output = self._computed(x, arguments)
         except (RuntimeError, AssertionError) as error:  # the latter of an exported program
             if self._takes_one(x, arguments, error):
                 message = f"the model takes one image at a time, not {len(x)} ({first_line(error)})"
@@ -311,7 +317,7 @@ class Network:
             )
             raise
         if self.score_function is not None:
-            return as_score(self.score_function, output, x.shape[0])
+            return self._laid_out(as_score(self.score_function, output, x.shape[0]))
         try:
             logits = as_logits(output, x.shape[0], self.output, check=not self._checked)
         except ModelOutputError as error:
@@ -319,14 +325,29 @@ class Network:
                 error.hint = arguments.hint
             raise
         self._checked = True
-        return logits
+        return self._laid_out(logits)
 
-    def _layers(self, x: Tensor) -> contextlib.AbstractContextManager[object]:
-        """How layers are computed: hooks see the network as it was written."""
-        if self.folds and not self.has_hooks():
-            return FoldedLayers(self.folds)
-        on_cpu = x.device.type == "cpu" and torch.is_grad_enabled()
-        return GradientLayouts() if on_cpu else contextlib.nullcontext()
+    def _computed(self, x: Tensor, arguments: ForwardArguments) -> Any:
+        """What the model returns, with folds but for hooks, which see the network as it was written."""
+        layers = FoldedLayers(self.folds) if self.folds and not self.has_hooks() else contextlib.nullcontext()
+        layouts: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        if x.device.type == "cpu" and torch.is_grad_enabled():
+            layouts = disable_saved_tensors_hooks(_SAVED_BY_HOOKS) if self.readable_graph else GradientLayouts()
+        try:
+            with self.rounding(), layouts, layers:
+                return self._run(x, arguments)
+        except NotFoldable:
+            self.folds = {}
+        except RuntimeError as error:
+            if not self.readable_graph or _SAVED_BY_HOOKS not in str(error):
+                raise
+            self.readable_graph = False
+        return self._computed(x, arguments)
+
+    def _laid_out(self, logits: Tensor) -> Tensor:
+        if self.readable_graph and logits.device.type == "cpu":
+            keep_gradient_layouts(logits)
+        return logits
 
     def has_hooks(self) -> bool:
         """Return whether hooks run in the module of an open session, which must see every call as it was written."""
@@ -350,12 +371,12 @@ class Network:
             return logits
         return None
 
-    def keep_folds(self, x: Tensor, logits: Tensor, plain: Tensor) -> bool:
-        """Whether ``logits`` of ``x`` (1, *S) among others, with folds, are the ``plain`` ones of it alone but for
+    def keep_folds(self, logits: Tensor, plain: Tensor) -> bool:
+        """Whether ``logits`` (1, C) of an input among others, with folds, are the ``plain`` ones of it alone but for
         rounding; else there are no folds from now on."""
         eps = torch.finfo(plain.dtype).eps
         same = bool((logits - plain).abs().max() <= eps**0.5 * plain.abs().max())
-        self.folds, self.first_alone = (self.folds, x) if same else ({}, None)
+        self.folds = self.folds if same else {}
         return same
 
     def _takes_one(self, x: Tensor, arguments: ForwardArguments, error: Exception) -> bool:

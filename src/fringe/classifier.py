@@ -167,7 +167,7 @@ class Classifier(Network):
             plain = self.find_folds(part[:1], arguments.select(rows[:1]))
             with torch.no_grad(), self.batch_size.measured(len(part)) if first else contextlib.nullcontext():
                 logits = self.evaluate(part, arguments.select(rows))
-                if plain is not None and not self.keep_folds(part[:1], logits[:1], plain):
+                if plain is not None and not self.keep_folds(logits[:1], plain):
                     logits = self.evaluate(part, arguments.select(rows))
                 return logits
 

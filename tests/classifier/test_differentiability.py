@@ -1,6 +1,7 @@
 """Models whose derivatives are missing, partial or wrong: fallback, refusal, warning - never a silent zero."""
 
 import contextlib
+import dataclasses
 import itertools
 import re
 
@@ -701,6 +702,40 @@ class TestVerifiedOnce:
         shifted = Shifted(model)
         classifier = Classifier(shifted)
         assert self.checks(classifier, forward_args=(0.0,)) == self.checks(classifier, forward_args=(0.0,)) > 0
+
+    @pytest.mark.parametrize("temperature", [1.0, "auto"])
+    def test_the_expansion_that_was_checked_is_that_of_the_first_step_of_a_single_image(self, verified, temperature):
+        model, classifier = verified
+        x, method = normal(1, 3, 8, 8).float(), fringe.FRInGe(temperature=temperature)
+        first, second = (fringe.attribute(classifier, x, method=method) for _ in range(2))
+        assert torch.equal(first.values, second.values)  # and not but for rounding, as SiLU and GELU would have it
+        saved = first.passes.since(second.passes)
+        assert (saved.forward, saved.jvp, saved.vjp) == (2, 1, 1)  # the two of the finite difference
+        assert classifier.verified_point is None
+        model[0].register_forward_hook(lambda *_: None)  # which is to see every pass
+        with torch.no_grad():
+            model[0].weight.mul_(1.0)
+        hooked = fringe.attribute(classifier, x, method=method)
+        assert torch.equal(hooked.values, second.values)
+        assert hooked.passes.since(second.passes).forward == 3
+
+    def test_the_expansion_that_was_checked_serves_no_other_network_no_other_point_and_only_once(self, verified):
+        _, classifier = verified
+        x = normal(1, 3, 8, 8).float()
+        other = classifier.with_model(network("convolutions with batch normalisation").float())
+        problem = Problem.of(classifier, x)
+        for asked, at, tangents in ((classifier, x + 1.0, True), (other, x, True), (classifier, x, False)):
+            with classifier.session(x.device):
+                classifier.verified.clear()
+                paths.verify(problem)
+                checked = other.verified_point = classifier.verified_point
+                assert checked is not None
+                assert (
+                    dataclasses.replace(problem, model=asked).linearise(at, problem.every_row, tangents=tangents)
+                    is not checked
+                )
+                if asked is classifier:
+                    assert problem.linearise(x, problem.every_row) is not checked
 
     def test_for_methods_that_ask_no_more(self, verified):
         _, classifier = verified

@@ -1,5 +1,6 @@
 """The replaced layers against the plain ones: values, first and second derivatives, and when they step aside."""
 
+import contextlib
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from fringe import Classifier
-from fringe._linear_layers import BackwardLayouts, GradientLayouts, LinearLayers
+from fringe._linear_layers import BackwardLayouts, GradientLayouts, LinearLayers, keep_gradient_layouts
 
 CONVOLUTIONS = {
     "plain": ((2, 4, 9, 8), (6, 4, 3, 3), {}),
@@ -166,7 +167,7 @@ def laid_out(x, layout):
 class TestGradientsOfNormalisations:
     """Without a block, 28 of those of either fail, with relative errors above 1."""
 
-    @pytest.mark.parametrize("block", [GradientLayouts, BackwardLayouts])
+    @pytest.mark.parametrize("block", [GradientLayouts, BackwardLayouts, contextlib.nullcontext])
     @pytest.mark.parametrize("kind", ["batch", "instance"])
     def test_do_not_depend_on_the_layout(self, shape, layout, back, kind, block):
         mean, variance, weight = normal(4, seed=1), 0.3 + normal(4, seed=2).square(), normal(4, seed=3)
@@ -178,6 +179,8 @@ class TestGradientsOfNormalisations:
                 y = F.instance_norm(
                     input=x, running_mean=mean, running_var=variance, weight=weight, use_input_stats=False
                 )
+            if block is contextlib.nullcontext:
+                keep_gradient_layouts(y)
             (gradient,) = torch.autograd.grad(y, x, u)
         factor = (weight / (variance + 1e-5).sqrt()).view(-1, *[1] * (len(shape) - 2))
         assert torch.allclose(gradient, u * factor, rtol=1e-10, atol=1e-12)
@@ -228,3 +231,29 @@ def test_one_volume_has_the_gradient_that_it_has_beside_another(norm):
                 assert torch.allclose(found, exact, rtol=1e-9, atol=1e-14), (name, batch_size)
         found = Classifier(program).linearise(x[:1]).vjp(torch.eye(3, dtype=x.dtype)[:1])  # with its graph
         assert torch.allclose(found, exact[:1], rtol=1e-9, atol=1e-14), name
+
+
+def test_a_normalised_input_that_lies_over_itself_has_its_gradient():
+    mean, variance, x = normal(4, seed=1), 0.3 + normal(4, seed=2).square(), normal(1, 4, 5, 6).requires_grad_(True)
+    y = F.batch_norm(x[..., :1].expand(-1, -1, -1, 6), mean, variance)
+    keep_gradient_layouts(y)
+    u = normal(1, 4, 5, 6, seed=3)
+    (gradient,) = torch.autograd.grad(y, x, u)
+    expected = u.sum(-1) / (variance + 1e-5).sqrt()[:, None]
+    assert torch.allclose(gradient[..., 0], expected, rtol=1e-10)
+
+
+def test_a_checkpoint_runs_its_part_once_more_and_not_again():
+    calls = []
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    model[0].register_forward_hook(lambda *_: calls.append(1))
+    classifier = Classifier(lambda x: checkpoint(model, x, use_reentrant=False))
+    x = normal(1, 3, 8, 8).float()
+    with classifier.session(x.device):
+        for _ in range(2):
+            calls.clear()
+            point = classifier.linearise(x, tangents=False)
+            assert len(calls) == 1
+            point.vjp(torch.ones_like(point.value))
+            assert len(calls) == 2
+    assert not classifier.readable_graph

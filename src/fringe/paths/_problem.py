@@ -199,8 +199,12 @@ class Problem:
             tangents: Whether JVPs will be needed.
 
         Returns:
-            The expansion: see :meth:`fringe.Classifier.linearise`.
+            The expansion: see :meth:`fringe.Classifier.linearise`. The first one of a single image may be that of the
+            check of the model.
         """
+        known, self.model.verified_point = self.model.verified_point, None
+        if known is not None and self.forward_args == NO_ARGUMENTS and known.renew(self.model, x, tangents):
+            return known
         return self.model.linearise(x, tangents=tangents, arguments=self.forward_args.select(rows))
 
     def score(self, logits: Tensor, rows: Tensor | None = None, kind: Score | None = None) -> Tensor:

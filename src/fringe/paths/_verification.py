@@ -5,7 +5,8 @@ import copy
 import warnings
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ DIFFERENCE_RTOL = 1e-2
 #: Parameters up to which a module is copied in double precision, where single precision cannot decide.
 MAX_COPY = 100_000_000
 
+
+Evaluated = TypeVar("Evaluated", Tensor, Linearisation)
 
 #: What a method does with Jacobian-vector products: nothing; it takes them where the model has them, and its map is
 #: right without them; or its map depends on them.
@@ -58,6 +61,7 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
         NotDifferentiableError: If the derivatives are missing or wrong.
     """
     tangents, model = any(use != "none" for use in uses), problem.model
+    model.verified_point = None
     with model.session(problem.inputs.device):
         if model.tf32:  # whose error is larger than the tolerances, and depends on the size of the batch
             with model.in_full_precision():
@@ -69,12 +73,13 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
         alone, several = ((*key, count) for count in ("one", "several"))
         if plain and (several in model.verified or (len(x) == 1 and alone in model.verified)):
             return
-        random = _check_rows(problem)
+        first = _evaluate(problem, problem.every_row[:1], partial(problem.linearise, tangents=tangents))
+        random = _check_rows(problem, first.value)
         if given.by_row and not random and len(x) > 1 == model.batch_size.on(x.device):
             _check_single_row(problem)
         flat: tuple[Tensor, Tensor] | None = None
         for row in problem.every_row[:MAX_PROBES].split(1):
-            point = problem.linearise(problem.inputs[row], row, tangents=tangents)
+            point = problem.linearise(x[row], row, tangents=tangents) if row else first
             u = problem.rng.normal("probe cotangent", point.value)
             gradient = _first_gradient(point, u)
             if not bool(torch.isfinite(gradient).all()):
@@ -86,6 +91,8 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
                     _check_jvp(problem, point, u, gradient, required="required" in uses)
                 if plain and not random:
                     model.verified.add(several if len(x) > 1 else alone)
+                    if len(x) == 1 and model.graphs is None and model.jvp_mode == "double_backward":
+                        model.verified_point = point
                 return
             flat = flat or (row, point.value)
         if flat:
@@ -95,23 +102,21 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
 # -- the position in the batch -------------------------------------------------------------------------------------
 
 
-def _check_rows(problem: Problem) -> bool:
-    """Refuse a model whose logits depend on the position in the batch; returns whether it is random."""
+def _check_rows(problem: Problem, first: Tensor) -> bool:
+    """Refuse a model whose logits depend on the position in the batch; returns whether it is random. The ``first``
+    image has these logits (1, C) alone."""
     batch = len(problem.inputs)
     chosen = sorted({0, batch // 2, batch - 1})
     together = chosen[::-1][: problem.model.batch_size.on(problem.inputs.device)]
-    known, first = problem.model.first_alone, problem.inputs[:1]
-    is_known = known is not None and known.shape == first.shape and bool((known == first).all())
-    alone = chosen[1:] if is_known else chosen
-    calls = [[row] for row in alone] + ([together] if len(together) > 1 else [])
+    calls = [[row] for row in chosen] + ([together] if len(together) > 1 else [])
     scale = LOGITS_RTOL * problem.logits.abs().max() + 1e-6
     for call in calls:
         rows = torch.tensor(call, device=problem.inputs.device)
-        logits = _evaluate(problem, rows)
+        logits = first if call == [0] else _evaluate(problem, rows, problem.forward)
         change = (logits - problem.logits[rows]).abs().max()
         if not bool(change > scale):
             continue
-        if batch == 1 or bool((logits - _evaluate(problem, rows)).abs().max() > scale):
+        if batch == 1 or bool((logits - _evaluate(problem, rows, problem.forward)).abs().max() > scale):
             warnings.warn(
                 f"the same image gave logits that differ by {change.item():.3g}: the model is random, and maps will "
                 "not be reproducible",
@@ -144,9 +149,9 @@ _MIXES = "A model that mixes images (batch statistics, mode='keep') cannot be ex
 _SORTED = "images are passed in any order: call pack_padded_sequence or pack_sequence with enforce_sorted=False"
 
 
-def _evaluate(problem: Problem, rows: Tensor) -> Tensor:
+def _evaluate(problem: Problem, rows: Tensor, run: Callable[[Tensor, Tensor], Evaluated]) -> Evaluated:
     try:
-        return problem.forward(problem.inputs[rows], rows)
+        return run(problem.inputs[rows], rows)
     except (RuntimeError, ModelOutputError, IndexError) as error:
         if is_machine_error(error) or len(problem.inputs) == 1:
             raise
