@@ -103,7 +103,8 @@ N = 7
 
 def test_curves_share_their_ends_and_themselves():
     assert passes(context_of(TanhMLP(84), X), ["insertion"]) == N - 1 + 1
-    assert passes(context_of(TanhMLP(84), X), ["insertion", "deletion"]) == 2 * (N - 1) + 1
+    for metrics in (["insertion", "deletion"], ["insertion", "deletion", "srg"]):
+        assert passes(context_of(TanhMLP(84), X), metrics) == 2 * (N - 1) + 1
     context = context_of(TanhMLP(84), X)
     assert passes(context, ["insertion", "insertion:raw", "deletion", "deletion:raw"]) == 2 * (N - 1) + 1
     assert passes(context, ["insertion", "deletion"], -MAPS + 1) == 2 * (N - 1)  # another method, known infill

@@ -126,15 +126,6 @@ def test_a_truth_without_pixels_has_no_rank_and_no_hit():
     assert scored["mass_inside"].values.tolist() == scored["expected_hit"].values.tolist() == [0.0] * 5
 
 
-def test_the_rank_accuracy_of_a_single_pixel_is_its_hit():
-    maps = normal(*SHAPE)
-    single = torch.zeros_like(TRUTH).flatten(1)
-    single[range(5), [0, 9, 23, 40, 63]] = True
-    single[:2] = maps[:2].sum(1).flatten(1) == maps[:2].sum(1).flatten(1).amax(1, keepdim=True)
-    scored = score(maps, truth=single.view_as(TRUTH))
-    assert scored["rank_accuracy"].values.tolist() == scored["expected_hit"].values.tolist() == [1, 1, 0, 0, 0]
-
-
 def test_a_truth_that_is_absent_or_of_another_size_is_refused():
     with pytest.raises(InputError, match="it needs images of a scene"):
         score(normal(*SHAPE), "mass_inside", truth=None)

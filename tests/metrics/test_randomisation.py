@@ -253,13 +253,6 @@ def test_all_methods_meet_the_same_networks():
     assert changed(first.states[3], other.states[0])
 
 
-def test_the_class_stays_that_of_the_network():
-    asked = Asked()
-    context = context_of(build(), X)
-    evaluate(context, gradients(context.problem), ["mprt"], asked)
-    assert all(torch.equal(target, context.problem.target) for target in asked.targets)
-
-
 def test_maps_of_noisy_inputs_are_averaged():
     metric = MPRT(samples=4, noise=0.2, stages=1)
     model = build()

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from fringe.plots import Contrast, ForestPanel, plot_forest
 from fringe.plots._curves import CurvePanel, plot_curves
 
 
@@ -102,17 +101,6 @@ def test_what_is_written_around_a_panel():
     assert figure.get_suptitle() == "$t"
     assert figure.legends[0].get_title().get_text() == "mean over images; band: ± 1.96 standard errors"
     assert figure.axes[0].get_ylabel() == "p"
-
-
-def test_names_are_no_formulas():
-    """Drawing raises if a name is read as a formula that is none; the name is shown as it is."""
-    bad = r"$\frac{$"
-    contrast = Contrast(bad, 0.1, 0.0, 0.2, 0.01)
-    forest = plot_forest([ForestPanel(bad, (contrast,), "higher", bad)], reference=bad, title=bad)
-    for figure in (plot_curves([panel(bad, title=bad, axis=bad)], title=bad), forest):
-        figure.canvas.draw()
-        assert figure.get_suptitle() == bad
-        assert bad in figure.axes[0].get_title(loc="left")
 
 
 def test_responses_beyond_0_and_1_are_shown_whole():

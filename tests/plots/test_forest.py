@@ -95,9 +95,3 @@ def test_every_interval_and_zero_lie_inside_the_panel():
     flat = (Contrast("same", 0.0, 0.0, 0.0, 1.0),)
     low, high = plot_forest([ForestPanel("m", flat, "higher")]).axes[0].get_xlim()
     assert low < 0.0 < high
-
-
-def test_names_stand_beside_the_leftmost_panels_only():
-    figure = plot_forest([panel()] * 5)  # three and two
-    named = [any(label.get_visible() for label in axes.get_yticklabels()) for axes in figure.axes]
-    assert named == [True, False, False, True, False]

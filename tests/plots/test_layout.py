@@ -28,6 +28,8 @@ from fringe.plots import (
     comparison_grid,
     contact_sheet,
     feature_bars,
+    feature_swarm,
+    feature_waterfall,
     geometric_profile,
     heading,
     overlay,
@@ -46,7 +48,7 @@ from fringe.plots import (
 )
 
 rng = np.random.default_rng(4)
-CLASS = "a class whose name has sixty letters and is known to nobody."  # sixty
+CLASS = r"a class of sixty letters that are not a formula: $\frac{$ ok."  # drawing raises if it is read as one
 TITLE = heading(CLASS, "evidence for and against", "geoig_knn")
 FILE = "a_file_whose_name_has_no_end" * 4
 NAMES = list(METHODS)[:12]
@@ -153,6 +155,8 @@ FIGURES = {
     "grid of long names": lambda: grid(2, 3, names=[CLASS] * 3, scores=("MI .12345", "MD 1.235e+05"), title=TITLE),
     "grid of wide images": lambda: grid(2, 3, WIDE, title=TITLE),
     "bars": lambda: feature_bars([CLASS] * 51, LONG_ROW, inputs=1e4 * LONG_ROW, title=TITLE, label=CLASS),
+    "swarm": lambda: feature_swarm([CLASS] * 20, values((30, 20))[0], values((30, 20))[0], title=TITLE, label=CLASS),
+    "waterfall": lambda: feature_waterfall([CLASS] * 20, LONG_ROW[:20], (0.0, 1.0), title=TITLE, label=CLASS),
     "line": lambda: series_line(3e7 * rng.random((9, 9)), values((9, 9))[0], names=[CLASS] * 9, title=TITLE),
     "words": lambda: token_map([*CLASS.split(), "x" * 90] * 9, rng.normal(size=117), title=TITLE, label=CLASS),
     "curves of one method": lambda: curves(1, ["fringe"], title=TITLE),
