@@ -35,9 +35,8 @@ def test_it_keeps_the_contract(name):
 #: Metrics that after every edit keep the contract on a volume; all others on series and tables.
 OF_VOLUMES = ("insertion", "infidelity", "max_sensitivity", "sparseness")
 
-#: Those laws that the kind of input may break.
-LAWS = {"batch_of_one", "order", "batch_size", "repeatable", "passes"}
-LAWS |= {"shape_and_dtype", "ranking", "degenerate_maps", "shared_context", "caller_tensors"}
+#: Those laws that the kind of input may break; draws and what is shared belong to images by their keys, of any kind.
+LAWS = {"batch_of_one", "batch_size", "passes", "shape_and_dtype", "ranking", "degenerate_maps", "caller_tensors"}
 OTHER_KINDS = [
     pytest.param(name, kind, marks=[pytest.mark.thorough] if kind == "volume" and name not in OF_VOLUMES else [])
     for name, one in METRICS.items()

@@ -24,16 +24,11 @@ from fringe.evaluation import (
 )
 from fringe.metrics import EvaluationContext, get_metric
 from fringe.paths import Problem
-from toys import build, images, normal
-
-
-def problem(x, ids=None, seed=0):
-    model = Classifier(lambda x: torch.zeros(len(x), 3))
-    return Problem.of(model, x, ids=ids, rng=KeyedGenerator(seed))
+from toys import build, images, normal, problem_of
 
 
 def control(name, x, ids=None, seed=0):
-    return CONTROLS[name](problem(x, ids, seed))
+    return CONTROLS[name](problem_of(lambda x: torch.zeros(len(x), 3), x, ids=ids, seed=seed))
 
 
 def test_zero_and_uniform_are_constants_of_the_inputs_shape_and_dtype():

@@ -134,7 +134,7 @@ def test_what_is_compared_with_what_is_not_a_number_is_none():
 
 
 def test_rank_correlation_takes_no_memory_for_pairs():
-    a = torch.arange(1e6, dtype=torch.float64)[None]
+    a = torch.arange(1e5, dtype=torch.float64)[None]
     assert float(spearman(a, a.square())) == pytest.approx(1.0, abs=1e-12)
     assert float(spearman(a, -a)) == pytest.approx(-1.0, abs=1e-12)
 

@@ -15,7 +15,7 @@ def bars(figure) -> list[Rectangle]:
 
 
 def names(figure) -> list[str]:
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     return [label.get_text() for label in figure.axes[0].get_yticklabels()]
 
 

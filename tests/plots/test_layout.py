@@ -48,7 +48,7 @@ from fringe.plots import (
 )
 
 rng = np.random.default_rng(4)
-CLASS = r"a class of sixty letters that are not a formula: $\frac{$ ok."  # drawing raises if it is read as one
+CLASS = r"a class of sixty letters that are not a formula: $\frac{$ ok"  # drawing raises if it is read as one
 TITLE = heading(CLASS, "evidence for and against", "geoig_knn")
 FILE = "a_file_whose_name_has_no_end" * 4
 NAMES = list(METHODS)[:12]
@@ -220,7 +220,7 @@ WITHOUT_CONTENT = {
 def test_a_map_without_content_says_so(name):
     draw, said = WITHOUT_CONTENT[name]
     figure = draw()
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     assert any(said in text.get_text() for text in words(figure))
 
 
@@ -307,7 +307,7 @@ def test_every_picture_fits_a_part_of_a_figure_and_a_telephone(name):
     parts = wide.subfigures(1, 2)
     for figure, part in ((wide, parts[1]), (narrow, narrow)):
         assert PICTURES[name](part) is figure
-        figure.canvas.draw()
+        figure.draw_without_rendering()
         assert all(
             part.bbox.x0 <= box.x0 and box.x1 <= part.bbox.x1 for box in (a.get_window_extent() for a in part.axes)
         )
@@ -324,13 +324,13 @@ def test_axes_outside_a_grid_are_refused_where_a_picture_needs_several(name):
 def test_no_figure_touches_the_settings_of_the_process():
     before = dict(mpl.rcParams)
     for name in ("signed", "bars", "forest of one method"):
-        FIGURES[name]().canvas.draw()
+        FIGURES[name]().draw_without_rendering()
     assert dict(mpl.rcParams) == before
 
 
 def test_images_fill_their_columns():
     for figure in (classes(3), grid(2, 3), sheet(2)):
-        figure.canvas.draw()
+        figure.draw_without_rendering()
         for axes in figure.findobj(lambda a: hasattr(a, "get_images") and a.images):
             slot, drawn = axes.get_position(original=True), axes.get_position()
             assert math.isclose(slot.width, drawn.width, rel_tol=0.03)

@@ -84,7 +84,7 @@ def test_the_profile_of_one_path_is_that_of_several():
 
 def test_what_was_not_measured_is_said():
     figure = plot_profiles([replace(IG, euclidean_step=np.empty(0)), path("at", *[np.empty(0)] * 2, np.ones(1), [])])
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     said = [[text.get_text() for text in axes.texts] for index in (0, 1) for axes in panels(figure, index)]
     assert said == [[], ["not measured"], [], ["no step was taken"], ["no step was taken"], []]
 
@@ -99,5 +99,5 @@ def test_the_largest_entropy_is_drawn_where_the_number_of_classes_is_known():
 
 def test_short_steps_have_no_power_of_ten_over_the_words():
     figure = geometric_profile([1e-7, 2e-7], [1.0, 2.0], [0.0, 0.1, 0.2], [0, 0])
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     assert not any(axes.yaxis.get_offset_text().get_text() for axes in figure.axes)

@@ -33,12 +33,6 @@ def test_a_verdict_can_be_read_on_white(tone):
     assert 1.05 / (np.dot((0.2126, 0.7152, 0.0722), linear) + 0.05) >= 4.5  # WCAG 2.2, 1.4.3
 
 
-def test_the_caption_says_what_the_three_pictures_are_and_that_large_maps_are_averaged():
-    assert "averaged" not in caption(contact_sheet(items(2)))
-    large = caption(contact_sheet(items(1, (224, 200))))
-    assert "Red speaks for the class, blue against it; averaged over about 6 × 6 pixels for display." in large
-
-
 def test_the_outline_of_a_focus_is_drawn_over_every_picture_of_its_item():
     plain = items(2)
     focused = [dataclasses.replace(plain[0], region=np.eye(9)), plain[1]]

@@ -18,7 +18,7 @@ def curve(name="net", values=(1e-3, 1e-2, 1e-1), level=0.5, **more):
 
 
 def drawn(figure):
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     return figure
 
 
