@@ -3,15 +3,28 @@
 import pytest
 import torch
 from text_toys import make_model, make_tokenizer
+from torch import nn
 
 import fringe
 from fringe.text import TextClassifier
-from toys import TanhMLP, normal
+from toys import normal
 
 SHAPES = {"image": (2, 1, 6, 6), "tabular": (2, 8), "series": (2, 1, 40), "volume": (2, 1, 3, 5, 5)}
 USED = {"image": "image", "text": "none", "tabular": "none", "series": "sequence", "volume": "image"}
 METHODS = ["fringe", "fringe:preview", "straight:fringe", fringe.SmoothGrad(samples=3), fringe.IntegratedGradients(4)]
 LONG = [("text", "fringe"), ("text", "straight:fringe")]  # of text, the preview after every edit
+
+
+class Net(nn.Module):
+    """A smooth network of inputs of any shape."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.first, self.last = nn.Parameter(normal(size, 5, seed=2) / size**0.5), nn.Parameter(normal(5, 3, seed=3))
+        self.eval()
+
+    def forward(self, x):
+        return torch.tanh(x.flatten(1) @ self.first) @ self.last
 
 
 def network_and_inputs(kind: str):
@@ -22,7 +35,7 @@ def network_and_inputs(kind: str):
         encoded = model.encode(texts)
         return model, texts, (encoded.embeddings, {"forward_kwargs": encoded.arguments})
     x = normal(*SHAPES[kind])
-    return TanhMLP(x[0].numel()), x, (x, {})
+    return Net(x[0].numel()), x, (x, {})
 
 
 @pytest.mark.parametrize(
@@ -47,6 +60,6 @@ def test_explain_equals_attribute_bit_for_bit(kind, method):
 def test_a_volume_is_smoothed_slice_by_slice():
     """Its map is that of the same slices as the channels of one image."""
     x = normal(2, 1, 3, 5, 5)
-    volume, image = (fringe.attribute(TanhMLP(75), each, method="fringe") for each in (x, x[:, 0]))
+    volume, image = (fringe.attribute(Net(75), each, method="fringe") for each in (x, x[:, 0]))
     assert torch.equal(volume.values[:, 0], image.values)
-    assert fringe.explain(TanhMLP(75), x, kind="volume", method="ig")[0].plot().axes
+    assert fringe.explain(Net(75), x, kind="volume", method="ig")[0].plot().axes

@@ -4,6 +4,11 @@ from matplotlib.axes import Axes
 from matplotlib.text import Text
 
 
+def written(figure):
+    """The texts of a figure that is not drawn for it."""
+    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+
+
 def words(figure):
     """Every text that is drawn, but for the numbers of axes."""
     figure.draw_without_rendering()

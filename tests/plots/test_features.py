@@ -5,7 +5,7 @@ import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
-from plots_toys import caption, words
+from plots_toys import caption, written
 
 from fringe.plots import feature_bars, feature_swarm, feature_waterfall, series_line
 
@@ -73,7 +73,7 @@ def test_a_value_that_is_not_finite_is_the_weakest():
 def test_an_infinite_value_is_said_and_the_others_are_drawn():
     figure = feature_bars(["a", "b", "c"], [np.inf, -2.0, 1.0])
     assert names(figure) == ["b", "c", "a"]
-    assert "the attribution is zero or not finite" in [text.get_text() for text in words(figure)]
+    assert "the attribution is zero or not finite" in written(figure)
     low, high = figure.axes[0].get_xlim()
     assert -4 < low < -2
     assert 1 < high < 3

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from plots_toys import assert_legible, caption, words
+from plots_toys import assert_legible, caption, words, written
 
 from fringe import METHODS
 from fringe._names import method_title
@@ -219,9 +219,7 @@ WITHOUT_CONTENT = {
 @pytest.mark.parametrize("name", WITHOUT_CONTENT)
 def test_a_map_without_content_says_so(name):
     draw, said = WITHOUT_CONTENT[name]
-    figure = draw()
-    figure.draw_without_rendering()
-    assert any(said in text.get_text() for text in words(figure))
+    assert any(said in text.get_text() for text in words(draw()))
 
 
 def panel_of(**given):
@@ -297,7 +295,7 @@ def test_every_picture_is_drawn_on_given_axes_and_leaves_the_others_alone(name, 
     middle = figure.bbox.width / 2
     for axes in figure.findobj(lambda a: hasattr(a, "get_images") and (a.images or a.lines)):
         assert (axes.get_window_extent().x0 >= 0.95 * middle) == (axes is not own)
-    assert "t" in [text.get_text() for text in words(figure)]
+    assert "t" in written(figure)
     assert own.get_title() == ""
 
 
@@ -307,12 +305,12 @@ def test_every_picture_fits_a_part_of_a_figure_and_a_telephone(name):
     parts = wide.subfigures(1, 2)
     for figure, part in ((wide, parts[1]), (narrow, narrow)):
         assert PICTURES[name](part) is figure
-        figure.draw_without_rendering()
-        assert all(
-            part.bbox.x0 <= box.x0 and box.x1 <= part.bbox.x1 for box in (a.get_window_extent() for a in part.axes)
-        )
         assert caption(figure)
     assert_legible(wide)
+    narrow.draw_without_rendering()
+    for part in (parts[1], narrow):
+        boxes = [axes.get_window_extent() for axes in part.axes]
+        assert all(part.bbox.x0 <= box.x0 and box.x1 <= part.bbox.x1 for box in boxes)
 
 
 @pytest.mark.parametrize("name", ["path", "profile", "classes", "sheet", "grid", "line", "words"])
