@@ -9,7 +9,7 @@ from PIL import Image
 from plots_toys import caption
 
 from fringe.plots import overlay, signed_map
-from fringe.plots._maps import blend, for_display, region_outline
+from fringe.plots._maps import blend, display_scale, for_display, region_outline, smoothed
 from fringe.plots._style import new_figure, sanitise, text_style
 
 rng = np.random.default_rng(7)
@@ -52,6 +52,16 @@ def test_signed_colours_have_zero_in_the_middle_even_for_a_one_signed_map():
     np.testing.assert_allclose(at(0.5, 0.75), colormaps["RdBu_r"](1.0)[:3], atol=1 / 255)
 
 
+def test_the_display_scale_ignores_one_percent_of_extremes_but_not_a_map_of_one_pixel():
+    plane = np.ones((100, 100))
+    plane[0, :50] = -1e6
+    assert display_scale(plane) == 1.0
+    lonely = np.zeros((100, 100))
+    lonely[3, 4] = -2.0
+    assert display_scale(lonely) == 2.0
+    assert display_scale(np.full((4, 4), np.nan)) == 0.0
+
+
 def test_the_pixels_of_a_panorama_are_square():
     drawn = overlay(np.full((30, 300), 0.5), np.ones((30, 300)), title="wide")
     drawn.canvas.draw()
@@ -65,6 +75,17 @@ def test_one_signed_and_partly_infinite_maps_are_drawn():
     for sign in (1, -1):
         assert np.isfinite(blend(np.ones((16, 16, 3)), sign * values)).all()
         canvas(signed_map(sign * values))
+
+
+def test_smoothing_keeps_constants_and_the_sum_of_an_inner_pixel():
+    np.testing.assert_allclose(smoothed(np.full((20, 30), 7.0), 1.5), 7.0)
+    dot = np.zeros((31, 41))
+    dot[15, 20] = 1.0
+    soft = smoothed(dot, 1.5)
+    assert soft.shape == dot.shape
+    assert soft.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(soft, soft[::-1, ::-1], atol=1e-15)
+    assert soft[15, 20] / soft[15, 21] == pytest.approx(np.exp(0.5 / 1.5**2))
 
 
 def opposite_neighbours(plane, apart=1):
