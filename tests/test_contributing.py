@@ -5,21 +5,16 @@ import itertools
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar
 
 import pytest
-import torch
 from pydantic import Field
 from torch import nn
 from typer.testing import CliRunner
 
 import fringe
-from fringe.attribution import METHODS, Attributor
 from fringe.bench import experiments
-from fringe.metrics import METRICS, EvaluatedMaps, Metric, Scores
 from fringe.models import Preprocessing, load_model
 
 pytestmark = pytest.mark.usefixtures("small_figures")
@@ -61,59 +56,6 @@ def test_one_command_runs_each_test_and_a_change_must_pass_all_but_the_sweeps():
         runs = [name for name, marks in chosen.items() if eval(marks, {"slow": slow, "thorough": thorough})]
         assert len(runs) == 1, (slow, thorough, runs)
     assert re.search(r"^check: test thorough lint types$", makefile, re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Signs(Attributor):
-    """Signs of the gradient."""
-
-    name: ClassVar[str] = "signs"
-    title: ClassVar[str] = "Signs"
-    source: ClassVar[str] = "this test"
-
-    def attribute(self, problem):
-        result = METHODS["ig"](steps=2).attribute(problem)
-        return dataclasses.replace(result, values=result.values.sign())
-
-
-def test_a_method_is_a_class_and_a_line(monkeypatch, tmp_path):
-    monkeypatch.setitem(METHODS, "signs", Signs)
-    spec = experiments.ExperimentSpec(**DIGITS, methods="signs,ig", metrics="sparseness", set=["ig.steps=2"])
-    results = experiments.run_experiment(spec)
-    (model,) = results.models
-    assert (results.scores(model, "signs", "sparseness") == 0).all()  # all entries weigh the same
-    assert (results.scores(model, "ig", "sparseness") > 0).all()
-    listed = command("methods")
-    assert listed.exit_code == 0
-    assert "signs" in listed.output
-
-
-@dataclass(frozen=True)
-class Mass(Metric):
-    """Sum of the map."""
-
-    name: ClassVar[str] = "mass"
-    title: ClassVar[str] = "Mass"
-    direction: ClassVar[str] = "none"
-    space: ClassVar[str] = "map"
-    source: ClassVar[str] = "this test"
-
-    def score(self, maps: EvaluatedMaps) -> Scores:
-        return Scores(maps.values.double().flatten(1).sum(1))
-
-
-def test_a_metric_is_a_class_and_a_line(monkeypatch):
-    monkeypatch.setitem(METRICS, "mass", Mass)
-    method = METHODS["ig"](steps=2)
-    results = experiments.run_experiment(experiments.ExperimentSpec(**DIGITS, methods=[("ig", method)], metrics="mass"))
-    model = load_model("embedded:digits")
-    images = [image["digest"] for image in results.manifest.images]
-    assert results.scores(results.models[0], "ig", "mass").shape == (len(images),)
-    assert "mass" in command("metrics").output
-    x = torch.rand(2, 1, 32, 32)
-    maps = fringe.attribute(model.module, x, method=method).values
-    scored = fringe.compare(model.module, x, [method], ["mass"], controls=False).rows[0].scores["mass"].values
-    torch.testing.assert_close(scored, maps.double().flatten(1).sum(1))
 
 
 def test_a_flag_is_a_field(monkeypatch, tmp_path):

@@ -136,6 +136,16 @@ def test_a_link_into_a_page_leads_to_a_heading(page):
         assert anchor in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings], target
 
 
+def test_the_readme_is_a_screen_or_two_and_explains_its_words_first():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    before = re.sub(r"^```.*?^```", "", text.partition("## What is different")[0], flags=re.DOTALL | re.MULTILINE)
+    assert [word for word in ("control", "scene", "trigger", "verdict") if re.search(rf"\b{word}s?\b", before)] == []
+    limits = text.partition("## Five limits")[2].partition("\n## ")[0]
+    assert [int(number) for number in re.findall(r"^(\d)\. \*\*", limits, re.MULTILINE)] == [1, 2, 3, 4, 5]
+    assert "`FRInGe()` is not the setting of the paper" in text
+
+
 def test_the_form_is_seen():
     """The tests above find what they look for."""
     assert sentences("One (see `a.b`). Two. Three! [Four](x.md) is 0.5. Five? Six.") == 6

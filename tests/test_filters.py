@@ -91,13 +91,6 @@ def test_the_precision_of_the_image_is_kept_and_the_image_left_alone(dtype):
     assert same.data_ptr() != x.data_ptr()
 
 
-def test_a_blur_is_the_same_alone_and_in_a_batch():
-    x = images(4, 3, 8, 8).float()
-    together = gaussian_blur(x, 2.0)
-    for i in range(4):
-        torch.testing.assert_close(gaussian_blur(x[i : i + 1], 2.0)[0], together[i], rtol=0, atol=1e-6)
-
-
 def test_what_cannot_be_blurred_is_refused():
     with pytest.raises(InputError, match=r"inputs: got shape \(2, 5\), expected series, images or volumes .* to blur"):
         gaussian_blur(images(2, 5), 1.0)

@@ -119,14 +119,6 @@ def test_files_shown_are_in_house_style(page, tmp_path):
         if block.language == "python" and not block.title.startswith("tests/"):
             file = tmp_path / "shown.py"
             file.write_text(block.text, encoding="utf-8")
-            ruff = [
-                sys.executable,
-                "-m",
-                "ruff",
-                "format",
-                "--diff",
-                "--config",
-                str(ROOT / "pyproject.toml"),
-                str(file),
-            ]
+            config = str(ROOT / "pyproject.toml")
+            ruff = [sys.executable, "-m", "ruff", "format", "--diff", "--config", config, str(file)]
             assert subprocess.run(ruff, capture_output=True, text=True).stdout == ""

@@ -121,13 +121,3 @@ def test_without_a_handler_the_log_is_silent():
     code = "import fringe._progress as p; p.log.warning('seen')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
-
-
-@pytest.mark.parametrize("absent", [True, False])
-def test_a_closed_standard_error_ends_no_computation(absent, monkeypatch, tmp_path):
-    stream = open(tmp_path / "log", "w")  # noqa: SIM115 - it is closed, as by a service that began the process
-    stream.close()
-    monkeypatch.setattr(sys, "stderr", None if absent else stream)
-    assert len(fringe.attribute(model, X, method="ig", progress=True)) == 2
-    with Progress("images", 2, quiet=False) as bars:
-        bars.advance(2)

@@ -10,20 +10,8 @@ import fringe
 from fringe import METHODS, METRICS
 
 NAMES = {
-    *(
-        "METHODS",
-        "METRICS",
-        "Attribution",
-        "Attributor",
-        "Classifier",
-        "InputSpace",
-        "Metric",
-        "PassCounts",
-        "Scores",
-        "Region",
-        "Shared",
-    ),
-    *("Trajectory", "BinaryClassifier", "attribute", "compare"),
+    *("METHODS", "METRICS", "Attribution", "Attributor", "Classifier", "InputSpace", "Metric", "PassCounts", "Scores"),
+    *("Region", "Shared", "Trajectory", "BinaryClassifier", "attribute", "compare"),
     *("ExperimentSpec", "explain", "explain_images", "load", "write_page", "run_experiment", "write_report"),
     *("FringeError", "InputError", "ModelOutputError", "NotDifferentiableError", "TargetError"),
 }

@@ -1,6 +1,7 @@
 """Settings of methods and metrics: what a field takes, how texts and records become settings, and what is refused."""
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -251,37 +252,29 @@ def test_no_spelling_means_two_methods_or_metrics(registry):
     assert all(len(names) == 1 for names in owners.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("FRInGe", "fringe"),
-        ("integrated_gradients", "ig"),
-        ("IG", "ig"),
-        ("smooth_grad", "smoothgrad"),
-        ("GuidedIG", "guided_ig"),
-    ],
-)
-def test_a_record_holds_the_name_of_the_registry(name, kind):
-    assert _look_up(name, METHODS)().record()["method"] == kind
+HUGE = (1e300, -1e300, 2**63, 2**200, math.inf, -math.inf, math.nan)
 
 
-NUMERIC = [
-    pytest.param(kind, name, id=f"{key}-{name}")
-    for key, kind in {**METHODS, **METRICS}.items()
-    for name, setting in settings_of(kind).items()
-    if {int, float} & set(setting.types)
-]
-
-
-@pytest.mark.parametrize("value", [1e300, -1e300, 2**63, 2**200, math.inf, -math.inf, math.nan])
-@pytest.mark.parametrize(("kind", "name"), NUMERIC)
-def test_a_number_that_no_tensor_holds_is_refused_by_name(kind, name, value):
-    setting = settings_of(kind)[name]
-    for given, text in ((value, False), (repr(value), True)):
+@pytest.mark.parametrize("kind", [*METHODS.values(), *METRICS.values()], ids=lambda kind: kind.name)
+def test_a_number_that_no_tensor_holds_is_refused_by_name(kind):
+    numeric = [setting for setting in settings_of(kind).values() if {int, float} & set(setting.types)]
+    for setting, value, text in itertools.product(numeric, HUGE, (False, True)):
         if text and value == 2**63 and float in setting.types:  # which is read as 9.2e18
             continue
-        with pytest.raises(InputError, match=rf"^{name}: got '?{re.escape(repr(value))}'?, expected "):
-            setting.check(given, text=text)
+        with pytest.raises(InputError, match=rf"^{setting.name}: got '?{re.escape(repr(value))}'?, expected "):
+            setting.check(repr(value) if text else value, text=text)
+
+
+@pytest.mark.parametrize("kind", [*METHODS.values(), *METRICS.values()], ids=lambda kind: kind.name)
+def test_a_value_that_makes_no_sense_is_refused_by_the_name_of_its_setting(kind):
+    for name, setting in settings_of(kind).items():
+        whole, real = int in setting.types, float in setting.types
+        wrong = ["no such"] if name not in ("of", "layer", "focus_layer") else []  # names of a method, of modules
+        wrong += [math.nan, -1] if whole or real else []
+        wrong += [0, 2.5] if whole and not real else []
+        for value in wrong:
+            with pytest.raises(InputError, match=f"^{name}: got "):
+                kind(**{name: value})
 
 
 @pytest.mark.parametrize("value", [1e-300, 1e-39])

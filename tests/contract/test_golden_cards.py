@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_golden_outputs import benchmarked, changed, differences, shortened
+from golden_runs import benchmarked
+from test_golden_outputs import changed, differences, shortened
 
 from fringe import IntegratedGradients
 from fringe._text import plain

@@ -9,36 +9,23 @@ functions that read outputs, at the top, are adapted: what is frozen is keyed by
 import copy
 import csv
 import json
-import tempfile
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from golden_runs import COMMON, CONTEST, METRICS, benchmarked, run, temporary
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 import fringe
 from fringe._records import digest
 from fringe.bench.experiments import Store
-from fringe.cli import app
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
 RELATIVE, ABSOLUTE = 3e-5, 5e-6
 """Runs are in single precision: sums in another order, as by a processor's other instructions, move scores by 1.4e-5
 of their size, and a completeness gap, the difference of numbers near 5, by 2e-6."""
 
-METRICS = tuple(sorted(name for name, kind in fringe.METRICS.items() if kind.by_default and not kind.requires_truth))
-FAST = (
-    *("fringe.tau=0.02", "fringe.until=budget", "fringe.eta_max=4", "ig.steps=6"),
-    *("smoothgrad.samples=3", "smoothgrad.spread=0.2"),
-    *("guided_ig.steps=4", "max_sensitivity.samples=2", "infidelity.samples=4", "deletion.sigma=2"),
-)
-COMMON = ("--model", "embedded:digits", "--device", "cpu", "--seed", "2", "--batch-size", "2")
-CONTEST = (
-    *("--methods", "fringe,ig,smoothgrad,guided_ig", "--metrics", ",".join(METRICS), "--controls"),
-    *(part for setting in FAST for part in ("--set", setting)),
-)
 EXPLAINED = {"fringe": ("tau=0.02",), "ig": ("steps=6",)}
 
 
@@ -193,24 +180,6 @@ def number(text):
 
 
 # --- runs ---
-
-
-def run(*arguments):
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exit_code == 0, result.output
-    return result
-
-
-@cache
-def temporary():
-    return tempfile.TemporaryDirectory()
-
-
-@cache
-def benchmarked():
-    out = Path(temporary().name) / "benchmark"
-    run("benchmark", "--out", out, *COMMON, *CONTEST, "--n", 3, "--limit", "max_sensitivity=2", "--save-maps")
-    return out
 
 
 @cache

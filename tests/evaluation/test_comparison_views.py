@@ -20,40 +20,44 @@ from fringe.models import load_model
 
 METHODS = [("ig", fringe.IntegratedGradients(steps=4)), ("<b>", fringe.IntegratedGradients(steps=2))]
 METRICS = ["sparseness", "insertion"]
-RESULT = fringe.compare("embedded:digits", "embedded:digits:3:5", METHODS, METRICS)
 
 
-def test_a_spec_and_images_are_the_tensor_and_the_module():
+@pytest.fixture(scope="module")
+def result():
+    return fringe.compare("embedded:digits", "embedded:digits:3:5", METHODS, METRICS)
+
+
+def test_a_spec_and_images_are_the_tensor_and_the_module(result):
     digits = load_model("embedded:digits")
     low, high = digits.preprocessing.bounds()
     plain = fringe.compare(
         digits.module,
-        RESULT.context.inputs,
+        result.context.inputs,
         METHODS,
         METRICS,
         ids=["digits-0003", "digits-0004"],
         space=fringe.InputSpace(low, high),
     )
-    assert tidy(plain) == tidy(RESULT)
-    array = (RESULT.context.pixels(RESULT.context.inputs)[:, 0].numpy() * 255).round().astype(np.uint8)
+    assert tidy(plain) == tidy(result)
+    array = (result.context.pixels(result.context.inputs)[:, 0].numpy() * 255).round().astype(np.uint8)
     pictures = fringe.compare(digits, [array[0], array[1]], METHODS, METRICS, controls=False)
-    for row, other in zip(pictures.rows, RESULT.rows, strict=False):
+    for row, other in zip(pictures.rows, result.rows, strict=False):
         torch.testing.assert_close(row.maps, other.maps, rtol=1e-3, atol=1e-5)
     with pytest.raises(fringe.InputError, match="preprocessing='imagenet'"):
         fringe.compare(digits.module, array[0], METHODS, METRICS)
 
 
-def test_the_text_is_the_table_of_the_summaries():
-    lines = repr(RESULT).splitlines()
+def test_the_text_is_the_table_of_the_summaries(result):
+    lines = repr(result).splitlines()
     assert lines[0] == "Comparison of digits · 2 images · 2 methods"
     assert lines[1].split() == ["method", "sparseness", "↑", "insertion", "↑", "passes"]
-    (entry,) = (r for r in summarise(tidy(RESULT), RESULT.metrics) if (r["method"], r["metric"]) == ("ig", "insertion"))
+    (entry,) = (r for r in summarise(tidy(result), result.metrics) if (r["method"], r["metric"]) == ("ig", "insertion"))
     shown = with_interval(entry["mean"], entry["low"], entry["high"], 3)
     assert re.split(r" {2,}", lines[3])[1:4:2] == ["ig", shown]
-    assert len(lines) == 5 + len(RESULT.rows)  # with two rules and a note
+    assert len(lines) == 5 + len(result.rows)  # with two rules and a note
     assert lines[-1].strip().startswith("not tested: 2 images cannot show")
-    assert len(RESULT) == 2
-    assert not [name for name in dir(RESULT) if name.startswith("_")]
+    assert len(result) == 2
+    assert not [name for name in dir(result) if name.startswith("_")]
 
 
 def test_scores_that_are_not_better_than_every_control_are_marked():
@@ -92,7 +96,7 @@ def test_so_many_images_can_show_that_a_score_is_better(count):
     assert said.endswith(f"take at least {least}")
 
 
-def test_the_mark_of_a_comparison_is_explained_below_its_table():
+def test_the_mark_of_a_comparison_is_explained_below_its_table(result):
     found = fringe.compare("embedded:digits", "embedded:digits:0:7", METHODS, ["sparseness"])
     assert [entry["better_than_controls"] for entry in summarise(tidy(found), found.metrics)][:2] == [False, False]
     head, _, *lines = repr(found).splitlines()[1:]
@@ -100,18 +104,18 @@ def test_the_mark_of_a_comparison_is_explained_below_its_table():
     assert lines[-1].strip() == NOT_BETTER_MEANS
     assert sum("‡" in line for line in [head, *lines]) == 3
     assert f"<li>{escape(NOT_BETTER_MEANS)}</li>" in found._repr_html_()
-    assert "‡" not in repr(RESULT)  # of two images
+    assert "‡" not in repr(result)  # of two images
 
 
 def test_the_command_line_and_the_library_have_the_same_usual_metrics():
     assert CompareSpec().metrics == ",".join(USUAL_METRICS)
 
 
-def test_the_picture_shows_a_control_beside_the_methods():
-    row = grid_row(RESULT, RESULT.context, 0)
-    assert len(row.cells) == len([one for one in RESULT.rows if not one.control])
+def test_the_picture_shows_a_control_beside_the_methods(result):
+    row = grid_row(result, result.context, 0)
+    assert len(row.cells) == len([one for one in result.rows if not one.control])
     ((name, cell),) = row.controls
-    (edge,) = [one for one in RESULT.rows if one.label == name == "edge"]
+    (edge,) = [one for one in result.rows if one.label == name == "edge"]
     assert (cell.values == edge.maps[0].numpy()).all()
     marked = [one for one in (*row.cells, cell) if any(score.best for score in one.annotations)]
     assert marked  # the best of all that is drawn, a control, too
@@ -119,8 +123,8 @@ def test_the_picture_shows_a_control_beside_the_methods():
     assert grid_row(alone, alone.context, 0).controls == ()
 
 
-def test_a_notebook_shows_the_table_and_the_picture():
-    html = RESULT._repr_html_()
+def test_a_notebook_shows_the_table_and_the_picture(result):
+    html = result._repr_html_()
     assert "&lt;b&gt;" in html
     assert html.count("data:image/png;base64,") == 1
     bare = fringe.compare(lambda x: torch.stack([x.sum(1), x[:, 0]], 1), torch.rand(2, 5), ["ig"], ["sparseness"])
@@ -129,18 +133,18 @@ def test_a_notebook_shows_the_table_and_the_picture():
         bare.plot()
 
 
-def test_the_picture_is_a_figure_of_its_own_or_a_part_of_the_callers():
-    assert isinstance(RESULT.plot(), matplotlib.figure.Figure)
+def test_the_picture_is_a_figure_of_its_own_or_a_part_of_the_callers(result):
+    assert isinstance(result.plot(), matplotlib.figure.Figure)
     mine = matplotlib.figure.Figure()
-    assert RESULT.plot(ax=mine.subplots()) is mine
-    rows = tuple(dataclasses.replace(row, maps=None) for row in RESULT.rows)
+    assert result.plot(ax=mine.subplots()) is mine
+    rows = tuple(dataclasses.replace(row, maps=None) for row in result.rows)
     with pytest.raises(fringe.InputError, match="keep_maps"):
-        dataclasses.replace(RESULT, rows=rows).plot()
+        dataclasses.replace(result, rows=rows).plot()
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_table_has_a_row_for_each_method_metric_and_image(library):
+def test_a_table_has_a_row_for_each_method_metric_and_image(library, result):
     pytest.importorskip(library)
-    table = RESULT.to_dataframe(library)
-    assert len(table) == len(RESULT.rows) * 2 * 2
-    assert list(table["score"][:2]) == [row["score"] for row in tidy(RESULT)[:2]]
+    table = result.to_dataframe(library)
+    assert len(table) == len(result.rows) * 2 * 2
+    assert list(table["score"][:2]) == [row["score"] for row in tidy(result)[:2]]

@@ -1,4 +1,4 @@
-"""Paired differences: against closed forms, enumeration, the t test, and scipy's own permutation test."""
+"""Paired differences: against enumeration, Fisher's example, the t test, and scipy's own permutation test."""
 
 import importlib
 import itertools
@@ -30,17 +30,6 @@ def by_enumeration(differences):
     return sum(abs(sum(s * d for s, d in zip(row, differences, strict=True))) >= observed for row in signs) / len(signs)
 
 
-def scipys(differences, statistic=np.mean):
-    return stats.permutation_test(
-        (differences,),
-        statistic,
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=9999,
-        rng=np.random.default_rng(0),
-    ).pvalue
-
-
 @pytest.mark.parametrize("n", range(1, 9))
 def test_few_differences_are_enumerated(rng, n):
     for _ in range(5):
@@ -59,35 +48,13 @@ def test_fishers_example_by_all_assignments():
     assert sign_flip_p(darwin) == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 9999))
 
 
-@pytest.mark.parametrize("n", [2, 5, 9, 13])
-def test_scipy_finds_the_same_p_of_all_assignments(rng, n):
-    differences = rng.normal(0.4, 1.0, n)
-    assert sign_flip_p(differences) == pytest.approx(scipys(differences, np.mean), rel=1e-12)
-
-
 @pytest.mark.parametrize(("n", "shift"), [(14, 0.5), (40, 0.3), (64, 0.1), (65, 0.0)])
 def test_scipy_finds_the_same_p_of_random_assignments_but_for_chance(rng, n, shift):
-    differences = rng.normal(shift, 1.0, n)
-    found, theirs = sign_flip_p(differences), scipys(differences)
+    differences, options = rng.normal(shift, 1.0, n), {"permutation_type": "samples", "vectorized": True}
+    theirs = stats.permutation_test((differences,), np.mean, n_resamples=9999, rng=np.random.default_rng(0), **options)
+    found, theirs = sign_flip_p(differences), theirs.pvalue
     variance = found * (1 - found) + 4 * (found / 2) * (1 - found / 2)  # of one draw; scipy doubles a tail of half of p
     assert found == pytest.approx(theirs, abs=4 * math.sqrt(variance / 9999))
-
-
-def test_normal_differences_have_the_p_of_the_t_test(rng):
-    for shift in (0.0, 0.1, 0.2, 0.3):
-        differences = rng.normal(shift, 1.0, 150)
-        expected = stats.ttest_1samp(differences, 0.0).pvalue
-        assert sign_flip_p(differences) == pytest.approx(expected, abs=0.003 + 4 * math.sqrt(expected / 9999))
-
-
-def test_normal_differences_have_the_interval_of_the_standard_error(rng):
-    mine, theirs = rng.normal(0.3, 1.0, 4000), rng.normal(size=4000)
-    found = paired(mine, theirs)
-    error = (mine - theirs).std(ddof=1) / math.sqrt(4000)
-    assert found.value == pytest.approx(mine.mean() - theirs.mean(), rel=1e-12)
-    assert [found.low, found.high] == pytest.approx(
-        [found.value - 1.96 * error, found.value + 1.96 * error], abs=0.2 * error
-    )
 
 
 def test_the_interval_is_that_of_the_differences(rng):
@@ -101,17 +68,6 @@ def test_the_median_difference_is_not_the_difference_of_medians():
     mine, theirs = [1.0, 5.0, 6.0], [2.0, 3.0, 7.0]
     assert paired(mine, theirs, summary="median").value == -1.0  # of -1, 2 and -1; the medians differ by +2
     assert paired(mine, theirs).value == 0.0
-
-
-def test_pairing_finds_what_two_intervals_hide(rng):
-    image = rng.normal(0.0, 1.0, 50)  # what makes an image hard for everybody
-    theirs, mine = image, image + rng.normal(0.05, 0.05, 50)
-    a, b = estimate(mine), estimate(theirs)
-    assert a.low < b.high
-    assert b.low < a.high
-    found = paired(mine, theirs)
-    assert 0 < found.low < found.value < found.high < 0.1
-    assert found.p < 0.001
 
 
 def test_only_images_with_both_scores_count(rng):
@@ -216,13 +172,6 @@ def test_holm_is_its_definition(rng):
     for size in (1, 2, 7, 30):
         p_values = rng.uniform(0, 1, size) ** 3
         assert holm(p_values.tolist()) == pytest.approx(literal_holm(p_values.tolist()), rel=1e-12)
-        rejected = {i for i, p in enumerate(holm(p_values.tolist())) if p <= 0.05}
-        order, expected = np.argsort(p_values), set()
-        for k, i in enumerate(order):
-            if p_values[i] > 0.05 / (size - k):
-                break
-            expected.add(int(i))
-        assert rejected == expected
 
 
 def test_what_was_not_tested_does_not_count():

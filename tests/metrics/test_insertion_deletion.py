@@ -6,12 +6,9 @@ from itertools import pairwise
 import literal_metrics as literal
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from metrics_toys import Odds, doubtful
 
 from fringe.metrics import Deletion, Insertion, SymmetricRelevanceGain, evaluate
-from fringe.metrics._perturbation import auc, min_max_normalise, running_extremum, to_response
 from toys import Affine, TanhMLP, context_of, normal
 
 ONES = torch.ones(1, 1, 2, 2, dtype=torch.float64)
@@ -28,10 +25,7 @@ def of_odds(*odds: int) -> list[Fraction]:
 
 @pytest.mark.parametrize(
     ("metric", "odds"),
-    [
-        (Insertion, [1, 8, 32, 64, 128]),
-        (Deletion, [128, 16, 4, 2, 1]),
-    ],
+    [(Insertion, [1, 8, 32, 64, 128]), (Deletion, [128, 16, 4, 2, 1])],
 )
 def test_curve_by_hand(metric, odds):
     c = of_odds(*odds)
@@ -46,16 +40,6 @@ def test_curve_by_hand(metric, odds):
     assert float(result.details["p_input"]) == pytest.approx(128 / 129, rel=1e-14)
     assert float(result.details["p_reference"]) == pytest.approx(1 / 2, rel=1e-14)
     assert float(result.details["ties"]) == 0.5  # the two odds of 2
-
-
-def test_default_is_a_rows_width_of_pixels_a_step():
-    result = evaluate(context_of(Odds(), ONES, 1), PERFECT, [Insertion(reference="zeros")])["insertion"]
-    torch.testing.assert_close(result.curves["raw"], float64(*of_odds(1, 32, 128)), rtol=1e-14, atol=0)
-
-
-def test_no_more_steps_than_pixels():
-    result = evaluate(context_of(Odds(), ONES, 1), PERFECT, [Insertion(reference="zeros", steps=64)])["insertion"]
-    assert result.curves["raw"].shape == (1, 5)
 
 
 X, MAPS = normal(3, 2, 7, 6), normal(3, 2, 7, 6, seed=2)
@@ -96,16 +80,6 @@ def test_srg_is_the_area_with_the_least_important_first_less_that_with_the_most_
         expected = literal.trapezoid(curves[0]) - literal.trapezoid(curves[1])
         assert float(result.values[i]) == pytest.approx(expected, rel=1e-10, abs=1e-13)
         assert result.curves["least_first"][i].tolist() == pytest.approx(curves[0], rel=1e-12)
-
-
-def test_srg_costs_nothing_beside_insertion_and_deletion():
-    both, context = [Insertion(), Deletion()], context_of(TanhMLP(84), X)
-    evaluate(context, MAPS, both)
-    before = context.problem.model.passes.forward
-    evaluate(context, MAPS, both)
-    between = context.problem.model.passes.forward
-    evaluate(context, MAPS, [*both, SymmetricRelevanceGain()])
-    assert context.problem.model.passes.forward - between == between - before
 
 
 @pytest.mark.parametrize("steps", [7, 2])
@@ -151,36 +125,3 @@ def test_monotone_takes_the_running_extreme():
         plain = evaluate(context, MAPS, [metric()])[metric.name].curves["raw"][0].tolist()
         result = evaluate(context, MAPS, [metric(monotone=True)])[metric.name].curves["raw"][0].tolist()
         assert result == [running(plain[: s + 1]) for s in range(len(plain))]
-
-
-SHARES = st.lists(st.floats(0, 1), min_size=2, max_size=9)
-
-
-@given(SHARES)
-def test_area_and_envelope(values):
-    curve = torch.tensor([values], dtype=torch.float64)
-    assert float(auc(curve)) == pytest.approx(literal.trapezoid(values), abs=1e-15)
-    assert (
-        float(auc(running_extremum(curve, "deletion")))
-        <= float(auc(curve))
-        <= float(auc(running_extremum(curve, "insertion")))
-    )
-
-
-@given(SHARES, st.floats(0, 1), st.floats(0, 1))
-def test_responses_by_scale(values, p_input, p_reference):
-    curve = torch.tensor([values], dtype=torch.float64)
-    ends = torch.tensor([p_input], dtype=torch.float64), torch.tensor([p_reference], dtype=torch.float64)
-    guarded = to_response(curve, *ends, "guarded")[0].tolist()
-    assert guarded == pytest.approx(literal.normalised(values, p_input, p_reference), abs=1e-12)
-    if p_input - p_reference >= 1e-8:
-        assert to_response(curve, *ends, "ends")[0].tolist() == guarded
-    elif p_input < p_reference:  # the roles of the ends are exchanged
-        swapped = 1 - to_response(curve, *ends[::-1], "ends")
-        torch.testing.assert_close(to_response(curve, *ends, "ends"), swapped, rtol=0, atol=1e-9)
-    if max(values) > min(values):
-        result = min_max_normalise(curve)
-        assert (float(result.min()), float(result.max())) == (0.0, 1.0)
-        assert to_response(curve, *ends, "extremes").equal(result)
-    else:
-        assert bool(min_max_normalise(curve).isnan().all())

@@ -92,20 +92,6 @@ def test_negative_evidence_has_no_mass():
     torch.testing.assert_close(values(least * 1.001, "mass_inside"), TRUTH.double().mean((1, 2)))
 
 
-def test_equal_entries_count_by_their_share_inside():
-    truth = torch.zeros(1, 8, 8, dtype=torch.bool)
-    truth[0, 0, :4] = True
-    maps = torch.zeros(1, 3, 8, 8).double()
-    maps[0, 0, 0, :2] = 2.0  # two of the four largest inside
-    maps[0, 0, 0, 2:6] = 1.0  # four equal ones for the two that are left, two of them inside
-    context = EvaluationContext(context_of(Affine(192), normal(1, 3, 8, 8)).problem, truth)
-    scored = evaluate(context, maps, ["rank_accuracy", "expected_hit"])
-    assert scored["rank_accuracy"].values.item() == (2 + 2 * 0.5) / 4
-    assert scored["rank_accuracy"].flags["tied"].item()
-    maps[0, 0, 5, 5] = 2.0
-    assert evaluate(context, maps, ["expected_hit"])["expected_hit"].values.item() == pytest.approx(2 / 3)
-
-
 def test_tied_are_maps_whose_equal_entries_decide():
     truth = torch.zeros(4, 8, 8, dtype=torch.bool)
     truth[:, 0, :2] = True
@@ -124,15 +110,6 @@ def test_a_truth_without_pixels_has_no_rank_and_no_hit():
     scored = score(normal(*SHAPE).abs(), truth=torch.zeros_like(TRUTH))
     assert scored["rank_accuracy"].values.isnan().all()
     assert scored["mass_inside"].values.tolist() == scored["expected_hit"].values.tolist() == [0.0] * 5
-
-
-def test_the_rank_accuracy_of_a_single_pixel_is_its_hit():
-    maps = normal(*SHAPE)
-    single = torch.zeros_like(TRUTH).flatten(1)
-    single[range(5), [0, 9, 23, 40, 63]] = True
-    single[:2] = maps[:2].sum(1).flatten(1) == maps[:2].sum(1).flatten(1).amax(1, keepdim=True)
-    scored = score(maps, truth=single.view_as(TRUTH))
-    assert scored["rank_accuracy"].values.tolist() == scored["expected_hit"].values.tolist() == [1, 1, 0, 0, 0]
 
 
 def test_a_truth_that_is_absent_or_of_another_size_is_refused():

@@ -7,7 +7,7 @@ import torch
 from metrics_toys import Odds, additive, doubtful
 from scipy.ndimage import gaussian_filter
 
-from fringe.metrics import Insertion, MASDeletion, MASInsertion, Sparseness, evaluate
+from fringe.metrics import Insertion, MASDeletion, MASInsertion, evaluate
 from fringe.metrics._perturbation import auc
 from toys import Affine, TanhMLP, context_of, normal
 
@@ -88,18 +88,6 @@ def test_no_penalty_where_the_mass_is_the_response(metric):
     result = evaluate(context_of(additive(a), torch.ones(1, 1, 4, 4, dtype=torch.float64), 1), a, [one])[one.name]
     assert float(result.curves["alignment_penalty"].max()) < 1e-13
     assert float(result.values) == pytest.approx(float(auc(result.curves["model_response"])), abs=1e-13)
-
-
-def test_density_goes_from_nothing_to_all_and_in_reverse():
-    context = context_of(TanhMLP(84), X)
-    result = evaluate(context, MAPS, [MASInsertion(steps=42), MASDeletion(steps=42), Sparseness()])
-    up = result["mas_insertion"].curves["density_response"]
-    down = result["mas_deletion"].curves["density_response"]
-    assert (up[:, 0] == 0).all()
-    assert (up[:, -1] == 1).all()
-    torch.testing.assert_close(up + down, torch.ones_like(up), rtol=0, atol=1e-15)
-    # with one step per pixel, the mirrored Lorenz curve: its area is half of one plus the Gini index of the pixels
-    torch.testing.assert_close(auc(up), 0.5 + 0.5 * result["sparseness"].details["spatial"], rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize("preset", ["paper", "walker2024", "text"])

@@ -54,22 +54,6 @@ def test_literal_loop():
         )
 
 
-def test_captum_with_unit_maps_one_draw_at_a_time():
-    """captum's maps of unit norm, one draw a call, over the length of the draw; the largest of ten calls."""
-    context, result = scored()
-
-    def unit(x):
-        maps = sine_map(x[0] if isinstance(x, tuple) else x, [0, 1, 2])
-        return (maps / maps.flatten(1).norm(dim=1).view(-1, 1, 1, 1),)
-
-    def one_call(delta):
-        moved = captum.metrics.sensitivity_max(unit, X, lambda x: x + delta, n_perturb_samples=1)
-        return moved / delta.flatten(1).norm(dim=1)
-
-    calls = [one_call(delta) for delta in moves(context).unbind(1)]
-    torch.testing.assert_close(result.values, torch.stack(calls, 1).amax(1), rtol=1e-12, atol=0)
-
-
 def test_captum_preset_is_captums_own():
     context, result = scored("max_sensitivity:captum")
     delta = moves(context).flatten(0, 1)

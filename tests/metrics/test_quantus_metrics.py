@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-import fringe
 from fringe import InputError
-from fringe.evaluation import planned_work
 from fringe.metrics import evaluate, get_metric
 from toys import build, context_of, images
 
@@ -163,22 +161,10 @@ def test_a_metric_survives_its_way_to_another_process(stand_in):
     assert (metric.direction, metric.title) == ("lower", "Pixel flipping (Quantus)")
 
 
-def test_a_comparison_takes_it_by_name(stand_in):
-    stand_in(lambda call: float(call.a_batch.max()))
-    table = fringe.compare(build(), X, ["ig"], ["quantus:sparseness", "sparseness"])
-    assert list(table.metrics) == ["quantus:sparseness", "sparseness"]
-    rows = {row.label: row.scores["quantus:sparseness"] for row in table.rows}
-    assert rows["ig"].values.isfinite().all()
-    assert rows["uniform"].flags["constant_map"].all()
-    work = planned_work({}, {"a": get_metric("quantus:irof")}, 3)
-    assert work[0][1] == 50
-
-
 def test_settings_of_a_metric_count_in_its_passes(stand_in):
     stand_in(lambda call: 0.0)
-    correlation, monotonicity = (
-        get_metric(f"quantus:{n}") for n in ("faithfulness_correlation", "monotonicity_correlation")
-    )
-    assert [correlation.planned_passes, monotonicity.planned_passes] == [100, 64 * 10]
+    names = ("faithfulness_correlation", "monotonicity_correlation", "irof")
+    correlation, monotonicity, irof = (get_metric(f"quantus:{name}") for name in names)
+    assert [one.planned_passes for one in (correlation, monotonicity, irof)] == [100, 64 * 10, 50]
     assert replace(correlation, nr_runs=10**9).planned_passes == 10**9
     assert replace(monotonicity, nr_samples=3).planned_passes == 64 * 3

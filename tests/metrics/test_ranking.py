@@ -55,11 +55,6 @@ def test_order_is_a_sort_and_equal_pixels_keep_one_order_in_both_directions(valu
     assert ranking.mass[0].tolist() == sorted(values, reverse=True)
 
 
-def test_without_equal_pixels_one_direction_is_the_other_reversed():
-    ranking = ranked(normal(3, 5, 7))
-    assert ranking.least_first.equal(34 - ranking.most_first)
-
-
 def test_the_order_of_equal_pixels_belongs_to_the_image_and_favours_no_part_of_it():
     """The mean place of the upper half of constant maps is that of all pixels: 6 standard errors on each side. By rows
     it is 127.5 less."""

@@ -68,16 +68,10 @@ def test_it_is_exact_of_a_difference_of_two_classes_and_in_batches():
 def test_the_end_point_is_the_methods_own():
     """The path of FRInGe ends elsewhere than at zero: against zero the same map would be wrong."""
     own = score("fringe", TwoHalves(power=3))
-    against_zero = score("fringe", TwoHalves(power=3), values=score_maps("fringe", TwoHalves(power=3)))
     assert own.values.max() < 0.05
-    assert torch.equal(own.values, against_zero.values)
     ends = score(Ended("fringe"), TwoHalves(power=3))
     assert ends.values.mean() > 2 * own.values.mean()
     assert ends.flags["no_identity"].all()
-
-
-def test_a_method_without_a_path_has_no_identity():
-    assert score("smoothgrad").flags["no_identity"].tolist() == [True] * 4
 
 
 def test_the_end_of_one_path_is_not_that_of_a_map_of_several():
@@ -95,12 +89,6 @@ class Ended:
 
     def attribute(self, problem):
         return self.method.attribute(problem).values
-
-
-def score_maps(name, model):
-    classifier = Classifier(model)
-    with classifier.session(X.device):
-        return get_method(name).attribute(Problem.of(classifier, X, target=[0, 1, 2, 0])).values
 
 
 def test_shares_by_hand():

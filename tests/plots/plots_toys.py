@@ -4,12 +4,22 @@ from matplotlib.axes import Axes
 from matplotlib.text import Text
 
 
+def written(figure):
+    """The texts of a figure that is not drawn for it."""
+    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+
+
 def words(figure):
     """Every text that is drawn, but for the numbers of axes."""
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     numbers = {tick for axes in figure.findobj(Axes) for tick in ticks(axes)}
     drawn = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text() and text not in numbers]
     return [text for text in drawn if text.get_window_extent().width > 1]
+
+
+def named_lines(axes):
+    """The lines of axes by name."""
+    return {line.get_gid(): line for line in axes.lines}
 
 
 def ticks(axes):
@@ -29,7 +39,8 @@ def shown_ticks(axes):
 
 def caption(figure):
     """The caption on one line."""
-    return " ".join(" ".join(text.get_text().split()) for text in words(figure) if text.get_gid() == "caption")
+    found = [text for text in figure.findobj(Text) if text.get_gid() == "caption"]
+    return " ".join(" ".join(text.get_text().split()) for text in found)
 
 
 def assert_legible(figure):

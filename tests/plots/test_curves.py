@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
+from plots_toys import named_lines
 
-from fringe.plots import Contrast, ForestPanel, plot_forest
 from fringe.plots._curves import CurvePanel, plot_curves
 
 
@@ -17,10 +17,6 @@ def curves(seed, images=12, steps=8):
 
 def panel(*labels, title="Insertion", **more):
     return CurvePanel(title, {label: curves(i) for i, label in enumerate(labels)}, **more)
-
-
-def drawn(axes):
-    return {line.get_gid(): line for line in axes.lines}
 
 
 def band(axes, label):
@@ -35,7 +31,7 @@ def band(axes, label):
 def test_a_curve_is_the_mean_over_images_over_the_share_of_pixels():
     axes = plot_curves([panel("fringe", "ig")]).axes[0]
     for i, label in enumerate(("fringe", "ig")):
-        share, mean = drawn(axes)[f"mean {label}"].get_data()
+        share, mean = named_lines(axes)[f"mean {label}"].get_data()
         np.testing.assert_allclose(share, np.arange(9) / 8)
         np.testing.assert_allclose(mean, curves(i).mean(0), rtol=1e-12)
 
@@ -57,8 +53,8 @@ def test_images_without_a_curve_are_left_out_and_one_alone_has_no_band():
     alone = np.where(np.arange(12)[:, None] == 4, curves(1), np.nan)
     nothing = np.full((12, 9), np.nan)
     figure = plot_curves([CurvePanel("m", {"broken": broken, "alone": alone, "nothing": nothing})])
-    figure.canvas.draw()
-    lines = drawn(figure.axes[0])
+    figure.draw_without_rendering()
+    lines = named_lines(figure.axes[0])
     np.testing.assert_allclose(lines["mean broken"].get_ydata(), whole.mean(0), rtol=1e-12)
     np.testing.assert_array_equal(lines["mean alone"].get_ydata(), curves(1)[4])
     assert set(lines) == {"mean broken", "mean alone"}
@@ -69,7 +65,7 @@ def test_images_without_a_curve_are_left_out_and_one_alone_has_no_band():
 
 def test_a_method_looks_the_same_in_every_panel_and_in_the_legend():
     figure = plot_curves([panel("fringe", "ig", "agi"), panel("agi", "new", "fringe", title="Deletion")])
-    first, second = map(drawn, figure.axes)
+    first, second = map(named_lines, figure.axes)
     legend = {line.get_label(): line for line in figure.legends[0].get_lines()}
     assert list(legend) == ["FRInGe", "Integrated Gradients", "Adversarial Gradients (AGI)", "new"]
     assert len(figure.legends) == 1
@@ -102,17 +98,6 @@ def test_what_is_written_around_a_panel():
     assert figure.get_suptitle() == "$t"
     assert figure.legends[0].get_title().get_text() == "mean over images; band: ± 1.96 standard errors"
     assert figure.axes[0].get_ylabel() == "p"
-
-
-def test_names_are_no_formulas():
-    """Drawing raises if a name is read as a formula that is none; the name is shown as it is."""
-    bad = r"$\frac{$"
-    contrast = Contrast(bad, 0.1, 0.0, 0.2, 0.01)
-    forest = plot_forest([ForestPanel(bad, (contrast,), "higher", bad)], reference=bad, title=bad)
-    for figure in (plot_curves([panel(bad, title=bad, axis=bad)], title=bad), forest):
-        figure.canvas.draw()
-        assert figure.get_suptitle() == bad
-        assert bad in figure.axes[0].get_title(loc="left")
 
 
 def test_responses_beyond_0_and_1_are_shown_whole():

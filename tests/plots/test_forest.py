@@ -4,6 +4,7 @@ import math
 
 import pytest
 from matplotlib.colors import to_hex
+from plots_toys import named_lines
 
 from fringe.plots._curves import Contrast, ForestPanel, plot_forest
 from fringe.plots._style import BLUE, MUTED, VERMILION
@@ -21,16 +22,12 @@ def panel(better="higher", **more):
     return ForestPanel("MAS insertion", CONTRASTS, better, **more)
 
 
-def drawn(axes):
-    return {line.get_gid(): line for line in axes.lines}
-
-
 def words(axes):
     return [text.get_text() for text in axes.texts]
 
 
 def test_points_and_intervals_are_the_numbers_given():
-    lines = drawn(plot_forest([panel()]).axes[0])
+    lines = named_lines(plot_forest([panel()]).axes[0])
     assert lines["value ig"].get_xydata().tolist() == [[0.2, 0.0]]
     assert lines["interval ig"].get_xydata().tolist() == [[0.1, 0.0], [0.35, 0.0]]
     assert lines["value agi"].get_xydata().tolist() == [[-0.1, 1.0]]
@@ -52,8 +49,8 @@ def test_a_method_without_a_score_keeps_its_line_and_says_so():
 def test_the_first_method_is_on_top_and_a_rival_has_the_same_line_in_every_panel():
     other = ForestPanel("Deletion", (Contrast("agi", 0.5, 0.4, 0.6, 0.0), Contrast("new", 0.1, 0.0, 0.2, 0.0)), "lower")
     first, second = plot_forest([panel(), other]).axes
-    assert drawn(second)["value agi"].get_ydata()[0] == drawn(first)["value agi"].get_ydata()[0] == 1.0
-    assert drawn(second)["value new"].get_ydata()[0] == 4.0
+    assert named_lines(second)["value agi"].get_ydata()[0] == named_lines(first)["value agi"].get_ydata()[0] == 1.0
+    assert named_lines(second)["value new"].get_ydata()[0] == 4.0
     assert first.get_ylim() == second.get_ylim()
     assert first.get_ylim()[0] > first.get_ylim()[1]
 
@@ -61,7 +58,7 @@ def test_the_first_method_is_on_top_and_a_rival_has_the_same_line_in_every_panel
 def test_a_marker_is_filled_below_a_twentieth():
     p_values = [0.0, 0.0499, 0.05, 1.0, NAN]
     contrasts = tuple(Contrast(f"{p}", 0.1, 0.0, 0.2, p) for p in p_values)
-    lines = drawn(plot_forest([ForestPanel("m", contrasts, "higher")]).axes[0])
+    lines = named_lines(plot_forest([ForestPanel("m", contrasts, "higher")]).axes[0])
     filled = [to_hex(lines[f"value {p}"].get_markerfacecolor()) for p in p_values]
     assert filled == [BLUE, BLUE, "#ffffff", "#ffffff", "#ffffff"]
 
@@ -76,7 +73,7 @@ def test_a_marker_is_filled_below_a_twentieth():
 )
 def test_the_better_side_is_named_shaded_and_coloured(better, colours, sides):
     axes = plot_forest([panel(better)]).axes[0]
-    lines = drawn(axes)
+    lines = named_lines(axes)
     assert tuple(to_hex(lines[f"value {rival}"].get_color()) for rival in ("ig", "agi")) == colours
     assert [word for word in words(axes) if word != "no score"] == sides
     shades = [patch for patch in axes.patches if patch.get_gid() == "better"]
@@ -95,9 +92,3 @@ def test_every_interval_and_zero_lie_inside_the_panel():
     flat = (Contrast("same", 0.0, 0.0, 0.0, 1.0),)
     low, high = plot_forest([ForestPanel("m", flat, "higher")]).axes[0].get_xlim()
     assert low < 0.0 < high
-
-
-def test_names_stand_beside_the_leftmost_panels_only():
-    figure = plot_forest([panel()] * 5)  # three and two
-    named = [any(label.get_visible() for label in axes.get_yticklabels()) for axes in figure.axes]
-    assert named == [True, False, False, True, False]

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from plots_toys import caption, words
+from matplotlib.text import Text
+from plots_toys import caption, written
 
 from fringe.plots import Annotation, GridCell, GridRow, Prediction, comparison_grid
 from fringe.plots._grid import MetricLabel, _pool_for, _short_number, captions, labels, pooled_magnitude
@@ -48,7 +49,7 @@ def test_a_control_is_drawn_after_the_methods_and_named_as_one():
     row = GridRow(rng.random((9, 9, 3)), "a", None, cells, controls=(("edge", tile((9, 9))),))
     figure = comparison_grid([row], ["one", "two"])
     assert len([axes for axes in figure.axes if axes.images]) == 4
-    assert "edge (control)" in " ".join(" ".join(text.get_text() for text in words(figure)).split())
+    assert "edge (control)" in " ".join(" ".join(written(figure)).split())
     with pytest.raises(ValueError, match="a map of each"):
         comparison_grid([row, replace(row, controls=())], ["one", "two"])
 
@@ -104,7 +105,7 @@ def test_only_large_pictures_are_pooled_and_the_caption_says_so():
 
 
 def test_the_best_words_are_bold():
-    weights = {text.get_text(): text.get_fontweight() for text in words(grid(1, 1))}
+    weights = {text.get_text(): text.get_fontweight() for text in grid(1, 1).findobj(Text)}
     assert (weights["MI .43"], weights["MD .21"]) == ("bold", "normal")
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from plots_toys import assert_legible, caption, words
+from plots_toys import assert_legible, caption, words, written
 
 from fringe import METHODS
 from fringe._names import method_title
@@ -28,6 +28,8 @@ from fringe.plots import (
     comparison_grid,
     contact_sheet,
     feature_bars,
+    feature_swarm,
+    feature_waterfall,
     geometric_profile,
     heading,
     overlay,
@@ -46,7 +48,7 @@ from fringe.plots import (
 )
 
 rng = np.random.default_rng(4)
-CLASS = "a class whose name has sixty letters and is known to nobody."  # sixty
+CLASS = r"a class of sixty letters that are not a formula: $\frac{$ ok"  # drawing raises if it is read as one
 TITLE = heading(CLASS, "evidence for and against", "geoig_knn")
 FILE = "a_file_whose_name_has_no_end" * 4
 NAMES = list(METHODS)[:12]
@@ -153,6 +155,8 @@ FIGURES = {
     "grid of long names": lambda: grid(2, 3, names=[CLASS] * 3, scores=("MI .12345", "MD 1.235e+05"), title=TITLE),
     "grid of wide images": lambda: grid(2, 3, WIDE, title=TITLE),
     "bars": lambda: feature_bars([CLASS] * 51, LONG_ROW, inputs=1e4 * LONG_ROW, title=TITLE, label=CLASS),
+    "swarm": lambda: feature_swarm([CLASS] * 20, values((30, 20))[0], values((30, 20))[0], title=TITLE, label=CLASS),
+    "waterfall": lambda: feature_waterfall([CLASS] * 20, LONG_ROW[:20], (0.0, 1.0), title=TITLE, label=CLASS),
     "line": lambda: series_line(3e7 * rng.random((9, 9)), values((9, 9))[0], names=[CLASS] * 9, title=TITLE),
     "words": lambda: token_map([*CLASS.split(), "x" * 90] * 9, rng.normal(size=117), title=TITLE, label=CLASS),
     "curves of one method": lambda: curves(1, ["fringe"], title=TITLE),
@@ -215,9 +219,7 @@ WITHOUT_CONTENT = {
 @pytest.mark.parametrize("name", WITHOUT_CONTENT)
 def test_a_map_without_content_says_so(name):
     draw, said = WITHOUT_CONTENT[name]
-    figure = draw()
-    figure.canvas.draw()
-    assert any(said in text.get_text() for text in words(figure))
+    assert any(said in text.get_text() for text in words(draw()))
 
 
 def panel_of(**given):
@@ -293,7 +295,7 @@ def test_every_picture_is_drawn_on_given_axes_and_leaves_the_others_alone(name, 
     middle = figure.bbox.width / 2
     for axes in figure.findobj(lambda a: hasattr(a, "get_images") and (a.images or a.lines)):
         assert (axes.get_window_extent().x0 >= 0.95 * middle) == (axes is not own)
-    assert "t" in [text.get_text() for text in words(figure)]
+    assert "t" in written(figure)
     assert own.get_title() == ""
 
 
@@ -303,12 +305,12 @@ def test_every_picture_fits_a_part_of_a_figure_and_a_telephone(name):
     parts = wide.subfigures(1, 2)
     for figure, part in ((wide, parts[1]), (narrow, narrow)):
         assert PICTURES[name](part) is figure
-        figure.canvas.draw()
-        assert all(
-            part.bbox.x0 <= box.x0 and box.x1 <= part.bbox.x1 for box in (a.get_window_extent() for a in part.axes)
-        )
         assert caption(figure)
     assert_legible(wide)
+    narrow.draw_without_rendering()
+    for part in (parts[1], narrow):
+        boxes = [axes.get_window_extent() for axes in part.axes]
+        assert all(part.bbox.x0 <= box.x0 and box.x1 <= part.bbox.x1 for box in boxes)
 
 
 @pytest.mark.parametrize("name", ["path", "profile", "classes", "sheet", "grid", "line", "words"])
@@ -320,13 +322,13 @@ def test_axes_outside_a_grid_are_refused_where_a_picture_needs_several(name):
 def test_no_figure_touches_the_settings_of_the_process():
     before = dict(mpl.rcParams)
     for name in ("signed", "bars", "forest of one method"):
-        FIGURES[name]().canvas.draw()
+        FIGURES[name]().draw_without_rendering()
     assert dict(mpl.rcParams) == before
 
 
 def test_images_fill_their_columns():
     for figure in (classes(3), grid(2, 3), sheet(2)):
-        figure.canvas.draw()
+        figure.draw_without_rendering()
         for axes in figure.findobj(lambda a: hasattr(a, "get_images") and a.images):
             slot, drawn = axes.get_position(original=True), axes.get_position()
             assert math.isclose(slot.width, drawn.width, rel_tol=0.03)

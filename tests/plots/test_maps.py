@@ -9,7 +9,7 @@ from PIL import Image
 from plots_toys import caption
 
 from fringe.plots import overlay, signed_map
-from fringe.plots._maps import blend, display_scale, for_display, region_outline, smoothed, spatial
+from fringe.plots._maps import blend, display_scale, for_display, region_outline, smoothed
 from fringe.plots._style import new_figure, sanitise, text_style
 
 rng = np.random.default_rng(7)
@@ -50,11 +50,6 @@ def test_signed_colours_have_zero_in_the_middle_even_for_a_one_signed_map():
 
     np.testing.assert_allclose(at(0.5, 0.25), centre[:3], atol=1 / 255)
     np.testing.assert_allclose(at(0.5, 0.75), colormaps["RdBu_r"](1.0)[:3], atol=1 / 255)
-
-
-def test_channels_are_summed_with_their_signs():
-    values = np.array([[[1.0, -2.0]], [[-1.0, -3.0]]])
-    np.testing.assert_array_equal(spatial(values), [[0.0, -5.0]])
 
 
 def test_the_display_scale_ignores_one_percent_of_extremes_but_not_a_map_of_one_pixel():
@@ -176,7 +171,6 @@ def test_text_is_drawn_as_it_is_written():
         assert new_figure(1, 1).text(0, 0, "", **text_style()).get_fontfamily() == ["DejaVu Sans", "STIXGeneral"]
     assert sanitise("\u1d81") == "□"
     assert sanitise("x" * 30, 10) == "x" * 9 + "…"
-    signed_map(np.ones((1, 4, 4)), title=r"$\frac{$", unit=r"$\frac{$").canvas.draw()
 
 
 def test_the_outline_of_a_focus_is_where_its_weights_cross_one_half():

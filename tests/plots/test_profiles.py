@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fringe.plots import PathRecord, geometric_profile, plot_profiles
-from fringe.plots._profiles import BOUNDS, runs
+from fringe.plots._profiles import BOUNDS
 
 rng = np.random.default_rng(5)
 
@@ -84,23 +84,9 @@ def test_the_profile_of_one_path_is_that_of_several():
 
 def test_what_was_not_measured_is_said():
     figure = plot_profiles([replace(IG, euclidean_step=np.empty(0)), path("at", *[np.empty(0)] * 2, np.ones(1), [])])
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     said = [[text.get_text() for text in axes.texts] for index in (0, 1) for axes in panels(figure, index)]
     assert said == [[], ["not measured"], [], ["no step was taken"], ["no step was taken"], []]
-
-
-@pytest.mark.parametrize(
-    ("bounds", "expected"),
-    [
-        ([2, 2, 2, 1, 1, 0], [(2, 1, 3), (1, 4, 5), (0, 6, 6)]),
-        ([1], [(1, 1, 1)]),
-        ([1, 1, 1], [(1, 1, 3)]),
-        ([0, 1, 0], [(0, 1, 1), (1, 2, 2), (0, 3, 3)]),
-        ([], []),
-    ],
-)
-def test_runs(bounds, expected):
-    assert list(runs(bounds)) == expected
 
 
 def test_the_largest_entropy_is_drawn_where_the_number_of_classes_is_known():
@@ -113,5 +99,5 @@ def test_the_largest_entropy_is_drawn_where_the_number_of_classes_is_known():
 
 def test_short_steps_have_no_power_of_ten_over_the_words():
     figure = geometric_profile([1e-7, 2e-7], [1.0, 2.0], [0.0, 0.1, 0.2], [0, 0])
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     assert not any(axes.yaxis.get_offset_text().get_text() for axes in figure.axes)

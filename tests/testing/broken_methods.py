@@ -156,14 +156,6 @@ def never_empty(self, result, problem):
     return with_values(result, torch.where(empty, 1.0, result.values))
 
 
-def transposed(self, result, problem):
-    """Rows and columns exchanged, without a claim to be complete."""
-    values = result.values.mT.clone() if result.values.dim() == 4 else result.values
-    gap = torch.full_like(result.completeness_gap, torch.nan)
-    verdict = ("unchecked",) * len(result.verdict)
-    return replace(result, values=values, completeness_gap=gap, completeness_residual=gap, verdict=verdict)
-
-
 def only_images(self, problem):
     _, _, _, _ = problem.inputs.shape
     return Correct.begin(self, problem)
@@ -185,13 +177,6 @@ def times_its_row(result, problem):
     """The map knows where its image stands."""
     row = torch.arange(1.0, 1.0 + len(result.values), dtype=result.values.dtype)
     return result.values * row.view(-1, *[1] * (result.values.dim() - 1))
-
-
-def next_class(problem):
-    """Off by one class, of targets and of contrasts."""
-    classes = problem.logits.shape[1]
-    contrast = None if problem.contrast is None else (problem.contrast + 1) % classes
-    return replace(problem, target=(problem.target + 1) % classes, contrast=contrast)
 
 
 #: The checks that explain something: all of them fail for a result that attribute() refuses.
@@ -237,9 +222,7 @@ FAULTS = {
         ),
         {"unread_inputs", "affine_score"},
     ),
-    "transposed": (fault(Correct, is_complete=False, spoil=transposed), {"unread_inputs"}),
     "mirrored": (mapped(lambda result, problem: result.values.flip(-1)), {"unread_inputs"}),
-    "shifted": (mapped(lambda result, problem: result.values.roll(1, -1)), {"unread_inputs"}),
     "negated": (mapped(lambda result, problem: -result.values), {"affine_score"}),
     "nine tenths, honestly reported": (
         spoilt(lambda self, result, problem: with_values(result, 0.9 * result.values)),
@@ -253,10 +236,6 @@ FAULTS = {
                 result, completeness_gap=0 * result.score, completeness_residual=0 * result.score
             )
         ),
-        {"completeness"},
-    ),
-    "wrong sign of the gap": (
-        spoilt(lambda self, result, problem: replace(result, completeness_gap=-result.completeness_gap)),
         {"completeness"},
     ),
     "a score that is not the explained one": (  # the gap is true of it
@@ -281,11 +260,6 @@ FAULTS = {
     "the prediction, whatever is asked for": (
         of_another(lambda problem: replace(problem, target=problem.logits.argmax(1), contrast=None)),
         {"explained_class", "unread_inputs"},
-    ),
-    "next class": (of_another(next_class), {"unread_inputs"}),
-    "the probability, with the logit as its score": (
-        of_another(lambda problem: replace(problem, score_kind="probability")),
-        {"unread_inputs"},
     ),
     "without the contrast": (WithoutContrast, {"explained_class"}),
     "of several classes, the first alone": (FirstClassOnly, {"explained_class"}),

@@ -139,7 +139,6 @@ FAULTS = {
         {"ranking"},
     ),
     "mirrored": (seen_by(lambda pixels: pixels.flip(-1)), {"ranking"}),
-    "transposed": (seen_by(lambda pixels: pixels.mT), {"ranking"}),
     "per mass": (fault(spoil=per_mass), {"degenerate_maps"}),
     # other maps
     "against the mean": (spoilt(lambda scores, maps: scores.values / (1 + scores.values.sum())), {"batch_of_one"}),
