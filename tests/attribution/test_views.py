@@ -68,13 +68,6 @@ def test_an_index_a_slice_and_a_loop_give_the_rows():
         PREVIEW[3]
 
 
-def test_dir_lists_public_names_alone():
-    names = dir(PREVIEW)
-    assert {"values", "plot", "save", "to_dataframe", "select", "context"} <= set(names)
-    assert not [name for name in names if name.startswith("_")]
-    assert all(hasattr(PREVIEW, name) for name in names)
-
-
 def test_a_notebook_shows_the_picture_and_the_verdict_and_no_markup_of_strangers():
     context = dataclasses.replace(PREVIEW.context, ids=("<script>alert(1)</script>", "b&b", "c"))
     html = dataclasses.replace(PREVIEW, context=context)._repr_html_()
