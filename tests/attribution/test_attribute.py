@@ -42,12 +42,11 @@ def network(gap: float):
     return (lambda z: scale * plain(z)), x
 
 
-@pytest.mark.parametrize("gap", [1000.0, pytest.param(20.0, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", METHODS_AND_VARIANTS)
-def test_no_zero_map_is_an_answer(name, gap):
-    model, x = network(gap)
+def test_no_zero_map_is_an_answer(name):
+    model, x = network(1000.0)
     space = fringe.InputSpace(references=torch.randn(5, 1, 6, 6, generator=torch.Generator().manual_seed(2)))
-    for score in ("logit", "log_probability", "probability"):
+    for score in ("logit", "probability"):
         found = fringe.attribute(model, x, method=METHODS_AND_VARIANTS[name], score=score, space=space)
         for values, verdict, advice in zip(found.values, found.verdict, found.advice, strict=True):
             if not torch.isfinite(values).all():

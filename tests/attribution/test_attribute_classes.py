@@ -43,7 +43,7 @@ class Strided(torch.nn.Module):
         return self.body(x).sin()
 
 
-@pytest.mark.parametrize("method", ["ig", "smoothgrad"])
+@pytest.mark.parametrize("method", [fringe.IntegratedGradients(steps=8), fringe.SmoothGrad(samples=8)])
 def test_memory_of_many_classes_is_that_of_a_few_and_of_the_maps(method):
     """Sixty paths at once need eight times the maps for ig."""
     x, model = torch.rand(1, 3, 48, 48), Strided()
@@ -226,7 +226,7 @@ class TestOneOfSeveralClasses:
 
 
 class TestStoredPoints:
-    @pytest.mark.parametrize("method", [METHOD, "ig", "guided_ig"])
+    @pytest.mark.parametrize("method", [METHOD, fringe.IntegratedGradients(steps=9), fringe.GuidedIG(steps=9)])
     def test_as_many_as_are_asked_for_with_the_models_predictions(self, method):
         model, x = Smooth(), inputs(2)
         found = fringe.attribute(model, x, method=method, telemetry=4)

@@ -235,10 +235,9 @@ class TestArguments:
         expected = torch.cat([explained(method, slice(i, i + 1)).values for i in range(0, TEXTS, 3)])
         some_predict_near_nothing = name in ("agi", "fringe_b")
         assert (expected.flatten(1).norm(dim=1) > 0).sum() >= len(expected) - 1 or some_predict_near_nothing
-        for batch_size in (5, "auto"):
-            close(explained(method, batch_size=batch_size).values[::3], expected)
+        close(explained(method, batch_size=5).values[::3], expected)
 
-    @pytest.mark.parametrize("batch_size", [4, 16, 64])
+    @pytest.mark.parametrize("batch_size", [4, 64])
     @pytest.mark.parametrize("cut", [True, False], ids=["cut", "whole"])
     def test_in_a_closure_are_refused(self, batch_size, cut):
         def closure(x):

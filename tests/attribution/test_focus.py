@@ -19,7 +19,7 @@ from fringe.geometry import ScaledJacobian
 from fringe.models import load_model
 from toys import normal
 
-EXACT = fringe.FRInGe(solve="natural", tau=2e-3, delta_euc=0.7, damping=1e-3, cg_iterations=200, cg_rtol=1e-13)
+EXACT = fringe.FRInGe(solve="natural", tau=8e-3, delta_euc=0.7, damping=1e-3, cg_iterations=200, cg_rtol=1e-13)
 EXACT = dataclasses.replace(EXACT, quadrature="trapezoid")
 GEODESIC = dataclasses.replace(EXACT, solve="geodesic", feedback=None)
 WEIGHTS = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(5), dtype=torch.float64)

@@ -56,15 +56,13 @@ def test_one_hot_prediction_in_float32_is_left(gap):
     assert found.values.sum().item() == pytest.approx(gap - found.endpoint_score.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("classes", ["predicted", pytest.param("top2", marks=pytest.mark.thorough)])
-def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence_gone(classes):
+def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence_gone():
     """Or where 5 % of it did not go within T / 2 steps, or after 5 T. The points are those of a path without an end."""
     model, x, ends = Smooth(), inputs(4), set()
-    for cap in (1.0, 0.2, 0.12, 0.08):
+    for cap in (1.0, 0.2, 0.08):
         method = fringe.FRInGe(delta_euc=cap, quadrature="trapezoid", temperature=1.0)
         endless = dataclasses.replace(method, until="arrival", arrival_kl=1e-9, max_steps=99)
-        onward = fringe.attribute(model, x, target=classes, method=endless, telemetry=True)
-        found = fringe.attribute(model, x, target=classes, method=method, telemetry=True)
+        onward, found = (fringe.attribute(model, x, method=one, telemetry=True) for one in (endless, method))
         for i, path in enumerate(onward.trajectory):
             left = path.points["reference_kl"].tolist()
             planned = math.ceil(float(found.diagnostics["distance"][i]) / math.sqrt(2 * method.tau))

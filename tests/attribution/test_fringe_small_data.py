@@ -171,21 +171,20 @@ def archive(name: str, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 def test_networks_of_recorded_series_arrive():
     """Two data sets, two activations: at least 95 % of the maps are ok and at the reference."""
     good = []
-    for name in ("ItalyPowerDemand", "BasicMotions"):
+    for name, activation in (("ItalyPowerDemand", nn.GELU), ("BasicMotions", nn.Tanh)):
         x, y = archive(name, "TRAIN")
         mean, std = x.mean((0, 2), keepdim=True), x.std((0, 2), keepdim=True)
         test = ((archive(name, "TEST")[0] - mean) / std)[:: 80 if name == "ItalyPowerDemand" else 3]
-        for seed, activation in ((0, nn.GELU), (1, nn.Tanh)):
-            with torch.random.fork_rng():
-                torch.manual_seed(seed)
-                model = nn.Sequential(
-                    *(nn.Conv1d(x.shape[1], 16, 7, padding=3), activation()),
-                    *(nn.Conv1d(16, 16, 7, padding=3, stride=2), activation()),
-                    *(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(16, int(y.max()) + 1)),
-                )
-            model = fitted(model, (x - mean) / std, y, steps=150)
-            found = fringe.attribute(model, test, method=fringe.FRInGe(structure="sequence", max_steps=300))
-            arrived = (found.diagnostics["endpoint_kl"] <= 0.05).tolist()
-            good += [v == "ok" and a for v, a in zip(found.verdict, arrived, strict=True) if v != "at_reference"]
-    assert len(good) > 40
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = nn.Sequential(
+                *(nn.Conv1d(x.shape[1], 16, 7, padding=3), activation()),
+                *(nn.Conv1d(16, 16, 7, padding=3, stride=2), activation()),
+                *(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(16, int(y.max()) + 1)),
+            )
+        model = fitted(model, (x - mean) / std, y, steps=150)
+        found = fringe.attribute(model, test, method=fringe.FRInGe(structure="sequence", max_steps=300))
+        arrived = (found.diagnostics["endpoint_kl"] <= 0.05).tolist()
+        good += [v == "ok" and a for v, a in zip(found.verdict, arrived, strict=True) if v != "at_reference"]
+    assert len(good) > 20
     assert sum(good) >= 0.95 * len(good)
