@@ -111,9 +111,6 @@ class ReluCNN(nn.Module):
         return hidden.flatten(1) @ self.head.T
 
 
-NETWORKS = {"affine": Affine, "quadratic": Quadratic, "softplus": SoftplusMLP, "relu": ReluCNN}
-
-
 def _frozen(values: Tensor) -> nn.Parameter:
     return nn.Parameter(values, requires_grad=False)
 

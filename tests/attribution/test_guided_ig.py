@@ -54,7 +54,7 @@ def with_frozen_entries(count=3):
 
 
 @pytest.mark.usefixtures("old_quantile")
-@pytest.mark.parametrize("network", [SoftplusMLP, ReluCNN, Quadratic])
+@pytest.mark.parametrize("network", [SoftplusMLP, ReluCNN])
 @pytest.mark.parametrize(("steps", "fraction", "max_dist"), SETTINGS)
 def test_equals_saliency(network, steps, fraction, max_dist):
     model, (x, baseline) = network(), with_frozen_entries()
@@ -98,8 +98,8 @@ def literal_approach(z, bound, slope, stop, goal, fraction):
             return z
 
 
-@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.25, 0.6, 1.0])
-@pytest.mark.parametrize("levels", [1, 2, 5, 1000])
+@pytest.mark.parametrize("fraction", [0.01, 0.25, 1.0])
+@pytest.mark.parametrize("levels", [1, 5, 1000])
 def test_one_sort_a_step_equals_a_quantile_a_block(fraction, levels):
     """Rows of one batch that need different numbers of blocks, with ties, entries at their bound, and goals from
     nothing to all of the way."""
