@@ -20,8 +20,9 @@ METHODS = {
     "agi": fringe.AGI(steps=6, classes=1, epsilon=0.01, score="logit"),
     "ig2": fringe.IG2(steps=6, references=1),
 }
-EVEN = ("natural", "guided_ig", "ig2")
-"""Methods of n steps: after k of them the prediction is compared with the point at k / n of its geodesic."""
+FIFTHS, SIXTHS = [k / 5 for k in range(1, 6)], [k / 6 for k in range(1, 7)]
+DUE = {"natural": FIFTHS, "spectral_ig": [*FIFTHS, 1.0], "guided_ig": SIXTHS, "ig2": SIXTHS}
+"""At which share of its geodesic the prediction is due at each point after the input."""
 SPACE = fringe.InputSpace(-3.0, 3.0, references=inputs(5, seed=3))
 
 
@@ -57,9 +58,10 @@ def test_what_is_recorded_at_a_point_is_what_the_model_says_there(name):
             if quantity != "kl":
                 close(found.diagnostics[quantity][i], at[0])
         error = path.points["tracking_error"][1:]
-        if name in EVEN:
-            due = [off_course(log_p[k].exp(), log_p[0].exp(), k / len(error)) for k in range(1, len(error) + 1)]
-            assert error.tolist() == pytest.approx(due, rel=1e-6, abs=1e-7)
+        if name in DUE:
+            p = log_p.exp()
+            expected = [off_course(point, p[0], share) for point, share in zip(p[1:], DUE[name], strict=True)]
+            assert error.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-7)
         close(found.diagnostics["tracking_error_max"][i], error.max())
         close(found.diagnostics["tracking_error_mean"][i], error.mean())
     assert torch.equal(found.trajectory[0].snapshots[0], x[0])
