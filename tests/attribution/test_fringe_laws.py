@@ -2,31 +2,19 @@
 
 import dataclasses
 import gc
-import itertools
 import math
 import weakref
 
 import pytest
 import torch
-from attribution_toys import Linear, Smooth, inputs
+from attribution_toys import Smooth, inputs
 
 import fringe
-from fringe.geometry import dist, entropy, log_probabilities, sqrt_chart
 from fringe.paths import Problem
 
 FAST = fringe.FRInGe(
     solve="natural", gamma_prior=1e-3, tau=5e-3, delta_euc=1.0, damping=1e-3, cg_iterations=10, temperature=1.0
 )
-
-
-def test_linear_model_is_explained_exactly():
-    """For logits W x every path from x to x_T gives w_t * (x - x_T), to rounding."""
-    model, x = Linear(), inputs(3)
-    found = fringe.attribute(model, x, method=FAST, telemetry=True)
-    ends = torch.stack([t.snapshots[-1] for t in found.trajectory])
-    expected = model.weight[found.target].view(3, 2, 8, 8) * (x - ends)
-    torch.testing.assert_close(found.values, expected, rtol=0, atol=1e-12)
-    assert found.completeness_residual.max() < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -54,23 +42,6 @@ def test_a_constant_that_is_added_to_all_logits_changes_nothing():
     assert raised.passes == plain.passes
 
 
-def test_prediction_at_the_reference_has_nothing_to_explain():
-    found = fringe.attribute(lambda x: 0.0 * x.flatten(1)[:, :4], inputs(2))
-    assert found.verdict == ("at_reference", "at_reference")
-    assert torch.equal(found.values, torch.zeros_like(found.values))
-    assert found.diagnostics["steps"].tolist() == [0, 0]
-    assert found.completeness_residual.tolist() == [0.0, 0.0]
-
-
-def test_an_undecided_prediction_that_comes_no_nearer_has_nothing_to_explain():
-    """It begins within ``arrival_kl`` of the reference; to have arrived is no merit of a path that lost nothing."""
-    scale = torch.full((1,), 0.01, dtype=torch.float64)
-    found = fringe.attribute(lambda x: scale * Linear()(x), inputs(2), method=fringe.FRInGe(steps=1, eta_max=1e-3))
-    assert found.diagnostics["steps"].tolist() == [1, 1]
-    assert found.verdict == ("at_reference", "at_reference")
-    assert found.advice[0] == "the prediction is 1.6e-05 nats from the reference: lower arrival_kl to explain it"
-
-
 @pytest.mark.parametrize("gap", [105.0, 120.0, 200.0])
 def test_one_hot_prediction_in_float32_is_left(gap):
     """The probabilities of the other classes underflow in float32; the path finds its way to the reference all the
@@ -85,32 +56,13 @@ def test_one_hot_prediction_in_float32_is_left(gap):
     assert found.values.sum().item() == pytest.approx(gap - found.endpoint_score.item(), rel=1e-5)
 
 
-def test_completeness_is_second_order_in_the_steps():
-    """A quarter of tau is half the step: the trapezoid's gap falls fourfold, the tracking error at least twofold."""
-    model, x = Smooth(), inputs(4)[[0, 2, 3]]
-    exact = fringe.FRInGe(
-        solve="natural", gamma_step=0.0, gamma_prior=0.0, damping=1e-6, delta_euc=None, cg_iterations=60, cg_rtol=1e-12
-    )
-    found = [
-        fringe.attribute(model, x, method=dataclasses.replace(exact, tau=tau), target=0)
-        for tau in (2e-3, 5e-4, 1.25e-4)
-    ]
-    for coarse, fine in itertools.pairwise(found):
-        order = torch.log2(coarse.completeness_gap.abs() / fine.completeness_gap.abs())
-        assert ((order > 1.8) & (order < 2.4)).all(), order
-        assert (fine.diagnostics["tracking_error_max"] < 0.5 * coarse.diagnostics["tracking_error_max"]).all()
-        assert (fine.diagnostics["endpoint_kl"] < 1e-3).all()
-
-
-@pytest.mark.parametrize("classes", ["predicted", pytest.param("top2", marks=pytest.mark.thorough)])
-def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence_gone(classes):
+def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence_gone():
     """Or where 5 % of it did not go within T / 2 steps, or after 5 T. The points are those of a path without an end."""
     model, x, ends = Smooth(), inputs(4), set()
-    for cap in (1.0, 0.2, 0.12, 0.08):
+    for cap in (1.0, 0.2, 0.08):
         method = fringe.FRInGe(delta_euc=cap, quadrature="trapezoid", temperature=1.0)
         endless = dataclasses.replace(method, until="arrival", arrival_kl=1e-9, max_steps=99)
-        onward = fringe.attribute(model, x, target=classes, method=endless, telemetry=True)
-        found = fringe.attribute(model, x, target=classes, method=method, telemetry=True)
+        onward, found = (fringe.attribute(model, x, method=one, telemetry=True) for one in (endless, method))
         for i, path in enumerate(onward.trajectory):
             left = path.points["reference_kl"].tolist()
             planned = math.ceil(float(found.diagnostics["distance"][i]) / math.sqrt(2 * method.tau))
@@ -206,23 +158,6 @@ def test_the_jacobian_is_explicit_where_that_costs_less():
     assert dataclasses.replace(step, cg_iterations=10).explicit(10)
     assert not dataclasses.replace(step, cg_iterations=10).explicit(11)
     assert not dataclasses.replace(step, solve="gradient").explicit(2)
-
-
-def test_telemetry_agrees_with_the_points_it_kept():
-    model, x = Smooth(), inputs(2)
-    found = fringe.attribute(model, x, method=dataclasses.replace(FAST, steps=5), telemetry=True)
-    for i, t in enumerate(found.trajectory):
-        assert t.snapshot_steps.tolist() == [0, 1, 2, 3, 4, 5]
-        logits = model(t.snapshots)
-        torch.testing.assert_close(t.points["entropy"], entropy(log_probabilities(logits)))
-        torch.testing.assert_close(t.points["score"], logits[:, found.target[i]])
-        torch.testing.assert_close(t.steps["euclidean_step"], t.snapshots.diff(dim=0).flatten(1).norm(dim=1))
-        s = sqrt_chart(log_probabilities(logits))
-        torch.testing.assert_close(t.steps["fisher_rao_step"], dist(s[1:], s[:-1]))
-        assert torch.equal(t.cumulative[-1], found.values[i])
-        assert t.points["tracking_error"][1:].max() == found.diagnostics["tracking_error_max"][i]
-        assert t.points["reference_kl"][-1] == pytest.approx(math.log(5) - t.points["entropy"][-1].item(), rel=1e-9)
-    assert torch.equal(found.trajectory[0].snapshots[0], x[0])
 
 
 def test_sequences_and_tables():

@@ -132,26 +132,6 @@ def test_automatic_settings_follow_the_structure(structure, cap, rank, logit, un
     assert {path(until=given, steps=9).until for given in ("half", "arrival")} == {"half", "arrival"}
 
 
-_LOST = r"the prediction lost \d+% of its divergence from the uniform prediction"
-
-
-@pytest.mark.parametrize(
-    ("settings", "verdict", "advice"),
-    [
-        ({}, "ok", rf"sum within \d\.\d% of the change of the score; {_LOST} \(ok needs 50%\)"),
-        (
-            {"steps": 4},
-            "short",
-            rf".*% of the .*, but {_LOST.replace('lost', 'lost only')} \(ok needs 50%\): use until=.*",
-        ),
-    ],
-)
-def test_advice_names_the_measure_of_the_verdict_and_what_the_settings_allow(settings, verdict, advice):
-    found = fringe.explain("embedded:digits", "embedded:digits:1", method=fringe.FRInGe(**settings))
-    assert found.verdict == (verdict,)
-    assert re.fullmatch(advice, found.advice[0])
-
-
 ARRIVAL, BUDGET, OWN = {"until": "arrival"}, {"until": "budget"}, {"reference": (0.25, 0.75)}
 PLAIN = {"temperature": 1.0}
 
@@ -160,77 +140,52 @@ PLAIN = {"temperature": 1.0}
     ("settings", "path", "verdict", "advice"),
     [
         # half of the divergence; what remains is more than half a nat, and then not
-        ({}, {"end": 1.001}, "short", r".* lost only 49% of .* uniform .*: use until='arrival', raise delta_euc .*"),
-        (
-            {},
-            {"end": 1.001, "steps": 29},
-            "short",
-            r".* lost only 49% .*: the path gains nothing more: raise delta_euc .*",
-        ),
-        ({}, {"end": 0.999, "steps": 29}, "ok", r".* lost 50% of .* \(ok needs 50%\)"),
-        ({}, {"end": 0.999}, "ok", r".* lost 50% of .* \(ok needs 50%\)"),
-        (BUDGET, {"end": 0.999}, "ok", r".* lost 50% of .* \(ok needs 50%\); to go further, use until='arrival'"),
-        (BUDGET, {"end": 0.501}, "ok", r".* lost 74% of .*; to go further, .*"),
-        (BUDGET, {"end": 0.5}, "ok", r".* lost 75% of .* \(ok needs 50%\)"),
-        ({}, {"end": 2.2}, "short", r".* lost only 0% of .*"),
-        (OWN, {"end": 1.001}, "short", r".* lost only 49% of its divergence from the reference .*"),
+        ({}, {"end": 1.001}, "short", r" lost only 49% of .* uniform .*: use until='arrival', raise delta_euc"),
+        ({}, {"end": 1.001, "steps": 29}, "short", r" lost only 49% .*: the path gains nothing more: raise delta_euc"),
+        ({}, {"end": 0.999, "steps": 29}, "ok", r" lost 50% of .* \(ok needs 50%\)$"),
+        ({}, {"end": 0.999}, "ok", r" lost 50% of .* \(ok needs 50%\)$"),
+        (BUDGET, {"end": 0.999}, "ok", r" lost 50% of .* \(ok needs 50%\); to go further, use until='arrival'$"),
+        (BUDGET, {"end": 0.501}, "ok", r" lost 74% of .*; to go further,"),
+        (BUDGET, {"end": 0.5}, "ok", r" lost 75% of .* \(ok needs 50%\)$"),
+        ({}, {"end": 2.2}, "short", r" lost only 0% of"),
+        (OWN, {"end": 1.001}, "short", r" lost only 49% of its divergence from the reference"),
         # a twentieth of the distance
-        ({}, {"end": 1.9, "share": 0.049}, "stalled", r".* only 4\.9% of .* to the uniform .*, or lower damping"),
-        (PLAIN, {"end": 1.9, "share": 0.049}, "stalled", r".*, or lower damping, or, .*, raise temperature"),
-        ({}, {"end": 1.9, "share": 0.051}, "short", r".* lost only 5% of .*"),
-        (
-            OWN,
-            {"end": 1.9, "share": 0.049},
-            "stalled",
-            r".* of the Fisher-Rao distance to the reference \(under 5%\).*",
-        ),
-        ({"steps": 10}, {"end": 1.9, "share": 0.0}, "stalled", r".*: raise steps, delta_euc or .* lower damping"),
-        (ARRIVAL, {"end": 1.9, "share": 0.0}, "stalled", r".*: raise delta_euc or .*, or lower damping"),
-        ({**ARRIVAL, **PLAIN}, {"end": 1.9, "share": 0.0}, "stalled", r".*: raise delta_euc or .*, raise temperature"),
-        (
-            ARRIVAL,
-            {"end": 1.9, "share": 0.0, "steps": 1000},
-            "stalled",
-            r".*: raise max_steps, delta_euc or .* damping",
-        ),
+        ({}, {"end": 1.9, "share": 0.049}, "stalled", r" only 4\.9% of .* to the uniform .*, or lower damping$"),
+        (PLAIN, {"end": 1.9, "share": 0.049}, "stalled", r", or lower damping, or, .*, raise temperature$"),
+        ({}, {"end": 1.9, "share": 0.051}, "short", r" lost only 5% of"),
+        (OWN, {"end": 1.9, "share": 0.049}, "stalled", r" of the Fisher-Rao distance to the reference \(under 5%\)"),
+        ({"steps": 10}, {"end": 1.9, "share": 0.0}, "stalled", r": raise steps, delta_euc or .* lower damping$"),
+        (ARRIVAL, {"end": 1.9, "share": 0.0}, "stalled", r": raise delta_euc or .*, or lower damping$"),
+        ({**ARRIVAL, **PLAIN}, {"end": 1.9, "share": 0.0}, "stalled", r": raise delta_euc or .*, raise temperature$"),
+        (ARRIVAL, {"end": 1.9, "share": 0.0, "steps": 1000}, "stalled", r": raise max_steps, delta_euc or .* damping$"),
         # a twentieth of the change of the score
-        ({}, {"residual": 0.05}, "ok", r"sum within 5\.0% of the change of the score; .*"),
-        ({}, {"residual": 0.051}, "coarse", r".* by 5\.1%: raise quadrature_depth; .*"),
-        ({}, {"residual": math.nan}, "coarse", r".*"),
-        ({}, {"residual": 0.051, "classes": 2}, "coarse", r".*: raise quadrature_depth; .*"),
-        (
-            {"quadrature": "trapezoid"},
-            {"residual": 0.051, "classes": 2},
-            "coarse",
-            r".*: use quadrature='adaptive'; .*",
-        ),
+        ({}, {"residual": 0.05}, "ok", r"sum within 5\.0% of the change of the score;"),
+        ({}, {"residual": 0.051}, "coarse", r" by 5\.1%: raise quadrature_depth;"),
+        ({}, {"residual": math.nan}, "coarse", ""),
+        ({}, {"residual": 0.051, "classes": 2}, "coarse", r": raise quadrature_depth;"),
+        ({"quadrature": "trapezoid"}, {"residual": 0.051, "classes": 2}, "coarse", r": use quadrature='adaptive';"),
         (
             {"quadrature": "trapezoid", "steps": 4},
             {"residual": 0.3},
             "coarse",
-            r".* by 30\.0%: 4 long steps give a first look; for values that add up use method='fringe'",
+            r" by 30\.0%: 4 long steps give a first look; for values that add up use method='fringe'$",
         ),
-        ({}, {"residual": 0.051, "end": 1.5}, "coarse", r".*"),
+        ({}, {"residual": 0.051, "end": 1.5}, "coarse", ""),
         # arrival, at a twentieth of a nat; the last step, and before it
-        (ARRIVAL, {"end": 0.05}, "ok", r".* lost 97% of .* \(arrived\)"),
-        (ARRIVAL, {"end": 0.6}, "ok", r".* lost 70% of .* \(ok needs 50%\)"),
-        (ARRIVAL, {"end": 0.6, "steps": 1000}, "ok", r".*; to go further, raise max_steps"),
-        (ARRIVAL, {"start": 0.08, "end": 0.051}, "short", r".*: the path gains nothing more: raise .*"),
-        (ARRIVAL, {"start": 0.08, "end": 0.051, "steps": 1000}, "short", r".*: raise max_steps, raise delta_euc .*"),
-        (ARRIVAL, {"start": 0.08, "end": 0.05, "share": 0.01}, "ok", r".* lost 37% of .* \(arrived\)"),
+        (ARRIVAL, {"end": 0.05}, "ok", r" lost 97% of .* \(arrived\)$"),
+        (ARRIVAL, {"end": 0.6}, "ok", r" lost 70% of .* \(ok needs 50%\)$"),
+        (ARRIVAL, {"end": 0.6, "steps": 1000}, "ok", r"; to go further, raise max_steps$"),
+        (ARRIVAL, {"start": 0.08, "end": 0.051}, "short", r": the path gains nothing more: raise"),
+        (ARRIVAL, {"start": 0.08, "end": 0.051, "steps": 1000}, "short", r": raise max_steps, raise delta_euc"),
+        (ARRIVAL, {"start": 0.08, "end": 0.05, "share": 0.01}, "ok", r" lost 37% of .* \(arrived\)$"),
         # nothing to explain: it began there, and hardly anything changed
-        (
-            {},
-            {"start": 0.05, "end": 0.026},
-            "at_reference",
-            r".* is 0\.05 nats from the reference: lower arrival_kl .*",
-        ),
-        ({}, {"start": 0.05, "end": 0.024}, "ok", r".* \(arrived\)"),
-        ({}, {"start": 0.051, "end": 0.026}, "ok", r".* \(arrived\)"),
-        ({"arrival_kl": 0.1}, {"start": 0.08, "end": 0.06}, "at_reference", r".*"),
-        ({}, {"end": 0.04, "steps": 0}, "at_reference", r".*"),
-        ({}, {"outcome": PathStatus.AT_REFERENCE}, "at_reference", r".* already is the reference .*"),
-        ({}, {"outcome": PathStatus.DIVERGED, "residual": 1.0}, "diverged", r".* not finite after step 30: .*"),
+        ({}, {"start": 0.05, "end": 0.026}, "at_reference", r" is 0\.05 nats from the reference: lower arrival_kl"),
+        ({}, {"start": 0.05, "end": 0.024}, "ok", r" \(arrived\)$"),
+        ({}, {"start": 0.051, "end": 0.026}, "ok", r" \(arrived\)$"),
+        ({"arrival_kl": 0.1}, {"start": 0.08, "end": 0.06}, "at_reference", ""),
+        ({}, {"end": 0.04, "steps": 0}, "at_reference", ""),
+        ({}, {"outcome": PathStatus.AT_REFERENCE}, "at_reference", r" already is the reference"),
+        ({}, {"outcome": PathStatus.DIVERGED, "residual": 1.0}, "diverged", r" not finite after step 30:"),
     ],
 )
 def test_verdicts_by_number(settings, path, verdict, advice):
@@ -244,7 +199,7 @@ def test_verdicts_by_number(settings, path, verdict, advice):
     ends = _EndDistances(one["start"], one["end"], 2.0, 2.0 - 2.0 * one["share"], limit)
     found = fringe_status(method.path(128), method.quadrature, result, ends, 0, one["residual"])
     assert found[0] == verdict
-    assert re.fullmatch(advice, found[1])
+    assert re.search(advice, found[1])
 
 
 def test_classes_that_a_mask_rules_out_are_left_out_by_a_reference():

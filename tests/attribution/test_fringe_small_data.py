@@ -44,18 +44,10 @@ def perceptron(name: str, seed: int, width: int, activation: type[nn.Module], st
     return fitted(model, x, y, steps)
 
 
-def share(found: fringe.Attribution) -> torch.Tensor:
-    return 1.0 - found.diagnostics["endpoint_distance"] / found.diagnostics["distance"]
-
-
-@pytest.mark.parametrize(
-    "name", ["iris", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("wine", "breast_cancer"))]
-)
+@pytest.mark.parametrize("name", ["iris", pytest.param("breast_cancer", marks=pytest.mark.thorough)])
 def test_networks_of_tables_arrive(name):
-    """At least 95 % of the maps are ok, and as many paths within 0.05 nats of the reference.
-
-    The settings were chosen on Iris and Wine with other networks; Breast Cancer was only judged.
-    """
+    """At least 95 % of the maps are ok, and as many paths within 0.05 nats of the reference. The settings were chosen
+    on Iris, and on Wine, with other networks; Breast Cancer was only judged."""
     x, found = table(name)[0], []
     x = x[:: math.ceil(len(x) / 14)]
     for seed, width, activation, steps in ((6, 16, nn.Tanh, 200), (11, 32, nn.ReLU, 200), (12, 16, nn.ReLU, 300)):
@@ -88,20 +80,17 @@ class Sharpened(nn.Module):
         return 16.0 * self.model(x)
 
 
-@pytest.mark.parametrize("name", ["iris", pytest.param("breast_cancer", marks=pytest.mark.thorough)])
-def test_paths_of_certain_networks_arrive_in_as_many_steps(name):
+def test_paths_of_certain_networks_arrive_in_as_many_steps():
     """Along the points of the plain network's path, which at temperature 1 find no direction."""
-    x = table(name)[0][::12]
-    steps = []
+    x, network, steps = table("iris")[0][::12], perceptron("iris", 11, 32, nn.ReLU, 200), []
     for make in (lambda model: model, Sharpened):
-        found = fringe.attribute(make(perceptron(name, 11, 32, nn.ReLU, 200)).eval(), x, method=TABULAR)
+        found = fringe.attribute(make(network).eval(), x, method=TABULAR)
         assert found.verdict.count("ok") >= 0.95 * len(x)
         assert (found.diagnostics["endpoint_kl"] <= TABULAR.arrival_kl).double().mean() >= 0.95
         steps.append(found.diagnostics["steps"].double().mean().item())
     assert steps[1] < 1.2 * steps[0] < 48
     plain = dataclasses.replace(TABULAR, temperature=1.0, max_steps=100)
-    model = Sharpened(perceptron(name, 11, 32, nn.ReLU, 200)).eval()
-    assert fringe.attribute(model, x, method=plain).verdict.count("ok") < 0.8 * len(x)
+    assert fringe.attribute(Sharpened(network).eval(), x, method=plain).verdict.count("ok") < 0.8 * len(x)
 
 
 def test_a_bend_shortens_the_steps_until_the_path_arrives():
@@ -166,44 +155,6 @@ def test_feedback_does_not_take_the_bound_on_the_logits_away():
     assert plain.passes == fed.passes
 
 
-class Waves(nn.Module):
-    """A small 1-D network: convolution, ReLU, convolution, ReLU, mean over time, linear."""
-
-    def __init__(self, classes: int):
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv1d(1, 12, 7, padding=3), nn.ReLU(), nn.Conv1d(12, 12, 7, padding=3, stride=2), nn.ReLU()
-        )
-        self.head = nn.Linear(12, classes)
-
-    def forward(self, x):
-        return self.head(self.layers(x).mean(-1))
-
-
-def series(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Noise with a burst of one of three periods at a random position: (count, 1, 64)."""
-    g = torch.Generator().manual_seed(seed)
-    y = torch.arange(count) % 3
-    time, start = torch.arange(64.0), torch.randint(0, 40, (count, 1), generator=g)
-    period = torch.tensor([4.0, 8.0, 16.0])[y][:, None]
-    inside = (time >= start) & (time < start + 24)
-    x = 0.3 * torch.randn(count, 64, generator=g)
-    return (x + 1.5 * inside * torch.sin(2 * math.pi * (time - start) / period))[:, None], y
-
-
-@pytest.mark.thorough
-def test_networks_of_sequences_arrive():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = Waves(3)
-    model = fitted(model, *series(96, 0), steps=150)
-    x, y = series(24, 100)
-    assert (model(x).argmax(1) == y).double().mean() > 0.9
-    found = fringe.attribute(model, x, method=fringe.FRInGe(structure="sequence"))
-    assert found.verdict.count("ok") >= 0.95 * len(x)
-    assert share(found).quantile(0.05) > 0.5
-
-
 def archive(name: str, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     """A data set of the UCR and UEA archives as the package aeon ships it: (N, C, L), and classes."""
     spec = importlib.util.find_spec("aeon")
@@ -220,21 +171,20 @@ def archive(name: str, part: str) -> tuple[torch.Tensor, torch.Tensor]:
 def test_networks_of_recorded_series_arrive():
     """Two data sets, two activations: at least 95 % of the maps are ok and at the reference."""
     good = []
-    for name in ("ItalyPowerDemand", "BasicMotions"):
+    for name, activation in (("ItalyPowerDemand", nn.GELU), ("BasicMotions", nn.Tanh)):
         x, y = archive(name, "TRAIN")
         mean, std = x.mean((0, 2), keepdim=True), x.std((0, 2), keepdim=True)
         test = ((archive(name, "TEST")[0] - mean) / std)[:: 80 if name == "ItalyPowerDemand" else 3]
-        for seed, activation in ((0, nn.GELU), (1, nn.Tanh)):
-            with torch.random.fork_rng():
-                torch.manual_seed(seed)
-                model = nn.Sequential(
-                    *(nn.Conv1d(x.shape[1], 16, 7, padding=3), activation()),
-                    *(nn.Conv1d(16, 16, 7, padding=3, stride=2), activation()),
-                    *(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(16, int(y.max()) + 1)),
-                )
-            model = fitted(model, (x - mean) / std, y, steps=150)
-            found = fringe.attribute(model, test, method=fringe.FRInGe(structure="sequence", max_steps=300))
-            arrived = (found.diagnostics["endpoint_kl"] <= 0.05).tolist()
-            good += [v == "ok" and a for v, a in zip(found.verdict, arrived, strict=True) if v != "at_reference"]
-    assert len(good) > 40
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = nn.Sequential(
+                *(nn.Conv1d(x.shape[1], 16, 7, padding=3), activation()),
+                *(nn.Conv1d(16, 16, 7, padding=3, stride=2), activation()),
+                *(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(16, int(y.max()) + 1)),
+            )
+        model = fitted(model, (x - mean) / std, y, steps=150)
+        found = fringe.attribute(model, test, method=fringe.FRInGe(structure="sequence", max_steps=300))
+        arrived = (found.diagnostics["endpoint_kl"] <= 0.05).tolist()
+        good += [v == "ok" and a for v, a in zip(found.verdict, arrived, strict=True) if v != "at_reference"]
+    assert len(good) > 20
     assert sum(good) >= 0.95 * len(good)

@@ -8,7 +8,6 @@ import torch
 from attribution_toys import Linear, Smooth, inputs
 
 import fringe
-from fringe.geometry import dist, entropy, kl, log_probabilities, sqrt_chart
 
 QUICK = fringe.FRInGe(tau=2e-2, delta_euc=0.7)
 
@@ -35,9 +34,8 @@ def test_a_factor_of_all_logits_is_a_factor_of_the_map(solve):
     assert sure[1].verdict == ("ok",) * 3
 
 
-@pytest.mark.parametrize("temperature", [0.5, 3.0])
-def test_a_temperature_is_that_of_a_network_whose_logits_are_divided(temperature):
-    model, x = Smooth(), inputs(2)
+def test_a_temperature_is_that_of_a_network_whose_logits_are_divided():
+    model, x, temperature = Smooth(), inputs(2), 3.0
     method = dataclasses.replace(QUICK, until="budget")
     found = fringe.attribute(model, x, method=dataclasses.replace(method, temperature=temperature), telemetry=True)
     plain = dataclasses.replace(method, temperature=1.0)
@@ -48,25 +46,6 @@ def test_a_temperature_is_that_of_a_network_whose_logits_are_divided(temperature
     for one, other in zip(found.trajectory, divided.trajectory, strict=True):
         for name in ("tracking_error", "waypoint_kl"):
             torch.testing.assert_close(one.points[name], other.points[name], rtol=1e-9, atol=1e-12)
-
-
-def test_what_is_reported_of_a_prediction_is_the_model_s_own():
-    """So that methods with and without a temperature can be compared; the verdict is about it, too."""
-    model, x = Smooth(sharpness=8.0), inputs(3)
-    found = fringe.attribute(model, x, method=QUICK, telemetry=100)
-    log_q = torch.full((3, 5), 0.2, dtype=torch.float64).log()
-    for at, name in ((0, ""), (-1, "endpoint_")):
-        log_p = log_probabilities(model(torch.stack([t.snapshots[at] for t in found.trajectory])))
-        distance = dist(sqrt_chart(log_p), sqrt_chart(log_q))
-        torch.testing.assert_close(found.diagnostics[f"{name}entropy"], entropy(log_p), rtol=1e-6, atol=1e-9)
-        torch.testing.assert_close(found.diagnostics[f"{name}distance"], distance, rtol=1e-6, atol=1e-9)
-        points = [t.points for t in found.trajectory]
-        torch.testing.assert_close(torch.stack([p["reference_kl"][at] for p in points]), kl(log_p, log_q))
-    for one, text in zip(points, found.advice, strict=True):
-        left = one["reference_kl"] / one["reference_kl"][0]
-        assert f" lost {100 * (1 - left[-1]) // 1:.0f}% of its divergence from the uniform prediction (ok needs" in text
-    s = sqrt_chart(log_probabilities(model(found.trajectory[0].snapshots[:2])))
-    torch.testing.assert_close(found.trajectory[0].steps["fisher_rao_step"][:1], dist(s[1:], s[:1]), rtol=1e-6, atol=0)
 
 
 def test_the_prediction_itself_says_where_a_path_ends():
@@ -82,6 +61,9 @@ def test_the_prediction_itself_says_where_a_path_ends():
         assert len(t.snapshots) - 1 == next(k for k, is_enough in enumerate(enough) if k >= steps and is_enough)
         went_on += not enough[steps]
     assert went_on
+    for t, text in zip(found.trajectory, found.advice, strict=True):
+        lost = 100 * (1 - t.points["reference_kl"][-1] / t.points["reference_kl"][0]) // 1
+        assert f" lost {lost:.0f}% of its divergence from the uniform prediction (ok needs" in text
     assert found.verdict == ("ok",) * 3
 
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from attribution_toys import Quadratic, SoftplusMLP, images
+from attribution_toys import SoftplusMLP, images, score_and_gradient
 from torch import nn
 
 import fringe
@@ -26,11 +26,6 @@ def table(count, seed):
     return 1.5 * torch.randn(count, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def between(x):
-    """References on the way from each image to zero, so that no neighbourhood of an image reaches zero itself."""
-    return torch.cat([share * x + images(len(x), seed=3 + i) / 20 for i, share in enumerate((0.25, 0.5, 0.75))])
-
-
 def explain(model, x, references, **settings):
     call = {name: settings.pop(name) for name in ("target", "baseline", "batch_size", "seed") if name in settings}
     space = fringe.InputSpace(references=references)
@@ -43,11 +38,6 @@ def explain(model, x, references, **settings):
 def gauss(order):
     x, w = np.polynomial.legendre.leggauss(order)
     return [(float(a + 1) / 2, float(b) / 2) for a, b in zip(x, w, strict=True)]
-
-
-def gradient(model, z, target):
-    z = z.clone().requires_grad_(True)
-    return torch.autograd.grad(model(z[None])[0, target], z)[0]
 
 
 def naive_edges(nodes, references, k):
@@ -74,7 +64,7 @@ def naive(model, x, target, baseline, references, k, order, euclidean):
     weight, share = {}, {}
     for i, j in naive_edges(nodes, count, k):
         away = nodes[j] - nodes[i]
-        met = [(w, gradient(model, nodes[i] + a * away, target)) for a, w in gauss(order)]
+        met = [(w, score_and_gradient(model, nodes[i] + a * away, target)[1]) for a, w in gauss(order)]
         weight[i, j] = weight[j, i] = float(away.norm()) * (
             1 if euclidean else sum(w * float(g.norm()) for w, g in met)
         )
@@ -147,23 +137,6 @@ def test_points_of_a_polyline_know_how_far_they_are():
 # -- what follows from it ---------------------------------------------------------------------------------------------
 
 
-def test_completeness_telescopes_over_the_edges():
-    """Gauss of order 2 integrates the gradient of a quadratic exactly on every edge."""
-    found = explain(Quadratic(), images(4), between(images(4)), neighbours=2, order=2)
-    assert found.diagnostics["edges"].max() > 1
-    assert found.completeness_gap.abs().max() < 1e-12
-    assert found.verdict == ("ok",) * 4
-
-
-def test_a_complete_euclidean_graph_is_integrated_gradients():
-    model, x = SoftplusMLP(), images(3)
-    found = explain(model, x, images(5, seed=3), neighbours=6, order=4, metric="euclidean")
-    line = fringe.IntegratedGradients(steps=4, rule="gausslegendre")
-    expected = fringe.attribute(model, x, method=line)
-    torch.testing.assert_close(found.values, expected.values, rtol=0, atol=1e-13)
-    assert found.diagnostics["edges"].tolist() == [1, 1, 1]
-
-
 def test_the_references_graph_is_measured_once_a_class():
     """q gradients an edge: the references' edges once a class, an image's own edges, then its way."""
     model, x, references, q = SoftplusMLP(), images(5), images(12, seed=3), 3
@@ -213,15 +186,7 @@ def test_where_the_model_breaks_the_map_says_so():
     assert found.verdict == ("diverged",)
 
 
-def test_what_is_missing_is_named(monkeypatch):
-    model, x = SoftplusMLP(), images(2)
-    with pytest.raises(fringe.InputError, match=r"attribute\(\.\.\., space=InputSpace\(references=\.\.\.\)\)"):
-        fringe.attribute(model, x, method="geoig_knn")
-    for wrong in (images(4)[:, :1], images(0), images(4).flatten(1)):
-        with pytest.raises(fringe.InputError, match=r"space\.references: got shape .* expected \(., 2, 6, 6\)"):
-            explain(model, x, wrong)
-    with pytest.raises(fringe.InputError, match=r"space\.references: they hold NaN"):
-        explain(model, x, images(4).fill_(torch.nan))
+def test_an_absent_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.neighbors", None)
     with pytest.raises(fringe.InputError, match=r'run pip install -e "\.\[graph\]"'):
-        explain(model, x, images(4))
+        explain(SoftplusMLP(), images(2), images(4))

@@ -1,14 +1,10 @@
 """GGIG against a loop over images, points and iterations, and against Integrated Gradients at one iteration."""
 
-import dataclasses
-import weakref
-
 import pytest
 import torch
-from attribution_toys import NETWORKS, Affine, SoftplusMLP, images
+from attribution_toys import Affine, SoftplusMLP, images
 
 import fringe
-from fringe.paths import Problem
 
 SMALL = {"intervals": 6, "iterations": 5, "learning_rate": 0.3}
 
@@ -48,15 +44,6 @@ def test_the_loop_written_out(aggregate, input_factor):
     assert found.completeness_residual.isnan().all()
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_one_iteration_is_integrated_gradients(network):
-    model, x = NETWORKS[network](), images(3)
-    once = fringe.GGIG(intervals=9, iterations=1, aggregate="trapezoid", input_factor="difference", baseline="black")
-    line = fringe.IntegratedGradients(steps=10, rule="trapezoid", baseline="black")
-    found, expected = (fringe.attribute(model, x, method=m).values for m in (once, line))
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
-
-
 @pytest.mark.parametrize("iterations", [1, 3])
 @pytest.mark.parametrize("aggregate", ["max", "mean", "trapezoid"])
 def test_an_affine_score_has_one_gradient(aggregate, iterations):
@@ -65,35 +52,6 @@ def test_an_affine_score_has_one_gradient(aggregate, iterations):
     torch.testing.assert_close(found.values, model.weight[found.target], rtol=0, atol=1e-14)
     climbed = 1e-2 * (iterations - 1) * model.weight[found.target].flatten(1).norm(dim=1)
     torch.testing.assert_close(found.diagnostics["climb_mean"], climbed, rtol=1e-12, atol=1e-14)
-
-
-def attribute_directly(method, x, batch_size):
-    classifier = fringe.Classifier(SoftplusMLP(), batch_size=batch_size)
-    problem = Problem.of(classifier, x)
-    before = dataclasses.replace(classifier.passes)
-    with classifier.session(x.device):
-        found = method.attribute(problem)
-    return dataclasses.replace(found, passes=classifier.passes.since(before))
-
-
-def test_no_history_is_kept(monkeypatch):
-    """However many iterations: a batch of points, two gradients alive (the new one, and the one before it)."""
-    alive, largest, sizes = [], 0, set()
-    plain = Problem.logits_gradient
-
-    def spy(self, x, rows):
-        nonlocal largest
-        logits, gradient = plain(self, x, rows)
-        alive.append(weakref.ref(gradient))
-        largest = max(largest, sum(ref() is not None for ref in alive))
-        sizes.add(len(x))
-        return logits, gradient
-
-    monkeypatch.setattr(Problem, "logits_gradient", spy)
-    attribute_directly(fringe.GGIG(intervals=9, iterations=12), images(3), 8)
-    assert largest <= 2
-    assert sizes == {8, 6}
-    assert len(alive) == 4 * 12
 
 
 def test_a_climb_that_runs_away_is_called_diverged():

@@ -1,20 +1,18 @@
 """Integrated Gradients: peer libraries, closed forms, the orders of its rules, and what it writes down on the way."""
 
-import gc
-import math
 from typing import get_args
 
 import numpy as np
 import pytest
 import saliency.core
 import torch
-from attribution_toys import CLASSES, NETWORKS, Quadratic, ReluCNN, SoftplusMLP, images
+from attribution_toys import CLASSES, Quadratic, ReluCNN, SoftplusMLP, images, score_and_gradient
 from captum.attr import IntegratedGradients as CaptumIntegratedGradients
 
 import fringe
 from fringe import IntegratedGradients
 from fringe.attribution._quadrature import NodeRule, quadrature_nodes
-from fringe.geometry import dist, entropy, geodesic, kl, log_probabilities, sqrt_chart
+from fringe.geometry import dist, geodesic, log_probabilities, sqrt_chart
 
 RULES = get_args(NodeRule)
 CAPTUM = {
@@ -35,9 +33,8 @@ def explain(model, x, target, **settings):
 
 @pytest.mark.parametrize("steps", [2, 7, 50])
 @pytest.mark.parametrize("rule", CAPTUM)
-@pytest.mark.parametrize("name", ["softplus", "relu", "quadratic"])
-def test_it_equals_captum(name, rule, steps):
-    model, x, baseline, target = NETWORKS[name](), images(3), images(3, seed=9), [2, 0, 1]
+def test_it_equals_captum(rule, steps):
+    model, x, baseline, target = ReluCNN(), images(3), images(3, seed=9), [2, 0, 1]
     found = explain(model, x, target, steps=steps, rule=rule, baseline=baseline)
     peer = CaptumIntegratedGradients(model).attribute(
         x, baselines=baseline, target=torch.tensor(target), n_steps=steps, method=CAPTUM[rule]
@@ -46,9 +43,8 @@ def test_it_equals_captum(name, rule, steps):
     torch.testing.assert_close(found.values, peer, rtol=0, atol=2e-7 * float(peer.abs().max()))
 
 
-@pytest.mark.parametrize("name", ["softplus", "relu"])
-def test_the_closed_mean_equals_saliency(name):
-    model, x, baseline = NETWORKS[name](), images(1), images(1, seed=9)
+def test_the_closed_mean_equals_saliency():
+    model, x, baseline = SoftplusMLP(), images(1), images(1, seed=9)
 
     def call(batch, call_model_args=None, expected_keys=None):
         z = torch.from_numpy(np.asarray(batch)).requires_grad_(True)
@@ -91,43 +87,7 @@ def test_gauss_legendre_is_exact_to_its_degree():
             assert abs(float(weights @ nodes ** (2 * count)) - 1 / (2 * count + 1)) > 1e-7
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_nodes_run_from_the_input_and_weights_sum_to_one(rule):
-    nodes, weights = quadrature_nodes(rule, 9)
-    assert float(weights.sum()) == pytest.approx(1.0, rel=1e-14)
-    assert (nodes.diff() < 0).all()
-    assert float(weights @ nodes) == pytest.approx({"left": 4 / 9, "right": 5 / 9}.get(rule, 0.5), rel=1e-14)
-
-
 # -- orders -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("rule", "order"), [("left", 1), ("right", 1), ("midpoint", 2), ("trapezoid", 2)])
-def test_the_gap_shrinks_at_the_rule_s_order_on_a_smooth_score(rule, order):
-    model, x = SoftplusMLP(), images(6)
-    gaps = []
-    for intervals in (32, 128):
-        steps = intervals + (rule == "trapezoid")
-        gaps.append(explain(model, x, 2, steps=steps, rule=rule).completeness_gap.abs().mean())
-    assert math.log(gaps[0] / gaps[1], 4) == pytest.approx(order, abs=0.05)
-
-
-def test_gauss_legendre_converges_faster_than_any_power():
-    model, x = SoftplusMLP(), images(6)
-    gaps = [explain(model, x, 2, steps=n, rule="gausslegendre").completeness_gap.abs().max() for n in (4, 12, 36)]
-    assert gaps[1] < 1e-3 * gaps[0]
-    assert gaps[2] < 1e-9
-
-
-@pytest.mark.parametrize("steps", [8, 32, 128])
-def test_kinks_cost_half_a_step_times_the_variation_of_the_slope(steps):
-    """For a slope of bounded variation V the midpoint rule misses at most V h / 2."""
-    model, x = ReluCNN(), images(4)
-    found = explain(model, x, 1, steps=steps)
-    fine = torch.linspace(0, 1, 2049, dtype=torch.float64)
-    slopes = torch.stack([model(a * x)[:, 1] for a in fine]).diff(dim=0) * 2048
-    variation = slopes.diff(dim=0).abs().sum(0)
-    assert (found.completeness_gap.abs() <= 0.5 * variation / steps).all()
 
 
 def test_residual_and_verdict_follow_the_gap():
@@ -178,62 +138,14 @@ def test_the_trajectory_is_what_a_naive_walk_measures(rule, batch_size):
     for i, trajectory in enumerate(found.trajectory):
         way = x[i] - baseline[i]
         points = torch.stack([baseline[i] + a * way for a in stops])
-        log_p = log_probabilities(model(points))
-        uniform = torch.full_like(log_p[0], -math.log(CLASSES))
-        s = sqrt_chart(log_p)
-        waypoints = torch.stack([geodesic(s[:1], sqrt_chart(uniform)[None], (1 - a)[None])[0] for a in stops])
-        close = lambda name, value: torch.testing.assert_close(trajectory.points[name], value, rtol=1e-9, atol=1e-12)  # noqa: E731, B023
-        close("entropy", entropy(log_p))
-        close("score", model(points)[:, 2])
-        close("reference_kl", kl(log_p, uniform))
-        close("reference_distance", dist(s, sqrt_chart(uniform)))
-        close("tracking_error", dist(s, waypoints))
-        moved = points.diff(dim=0).flatten(1).norm(dim=1)
-        torch.testing.assert_close(trajectory.steps["euclidean_step"], moved, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(trajectory.steps["fisher_rao_step"], dist(s[1:], s[:-1]), rtol=1e-9, atol=1e-9)
-
+        s = sqrt_chart(log_probabilities(model(points)))
+        waypoints = geodesic(s[:1].expand_as(s), torch.full_like(s, CLASSES**-0.5), 1 - stops)
+        torch.testing.assert_close(trajectory.points["tracking_error"], dist(s, waypoints), rtol=1e-9, atol=1e-12)
         assert trajectory.snapshot_steps.tolist() == list(range(steps + 2))
         torch.testing.assert_close(trajectory.snapshots, points)
-        shares = [torch.zeros_like(way)]
-        shares += [w * way * _gradient(model, point, 2) for w, point in zip(weights, points[1:-1], strict=True)]
-        cumulative = torch.stack([*shares, torch.zeros_like(way)]).cumsum(0)
+        gradients = torch.stack([score_and_gradient(model, point, 2)[1] for point in points])
+        cumulative = (torch.nn.functional.pad(weights, (1, 1)).view(-1, 1, 1, 1) * gradients * way).cumsum(0)
         torch.testing.assert_close(trajectory.cumulative, cumulative, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(trajectory.cumulative[-1], found.values[i], rtol=1e-12, atol=1e-13)
-
-        measured = trajectory.points["tracking_error"][1:]
-        assert float(found.diagnostics["tracking_error_mean"][i]) == pytest.approx(float(measured.mean()), rel=1e-9)
-        assert float(found.diagnostics["tracking_error_max"][i]) == float(measured.max())
-        assert float(found.diagnostics["endpoint_entropy"][i]) == float(trajectory.points["entropy"][-1])
-        assert float(found.diagnostics["endpoint_kl"][i]) == float(trajectory.points["reference_kl"][-1])
-        assert float(found.diagnostics["endpoint_distance"][i]) == float(trajectory.points["reference_distance"][-1])
-
-
-def _gradient(model, point, target):
-    z = point[None].clone().requires_grad_(True)
-    return torch.autograd.grad(model(z)[0, target], z)[0][0]
-
-
-def test_memory_does_not_grow_with_the_steps():
-    """Bytes held by tensors whenever the network is called, at most."""
-
-    class Spy(SoftplusMLP):
-        largest = 0
-
-        def forward(self, x):
-            held = {t.data_ptr(): t.untyped_storage().nbytes() for t in gc.get_objects() if type(t) is torch.Tensor}
-            self.largest = max(self.largest, sum(held.values()))
-            return super().forward(x)
-
-    def peak(steps: int) -> int:
-        model = Spy()
-        gc.freeze()  # what there was before is not looked through
-        try:
-            fringe.attribute(model, images(4), method=IntegratedGradients(steps=steps), batch_size=8)
-        finally:
-            gc.unfreeze()
-        return model.largest
-
-    assert peak(80) <= peak(8) + 2 * 8 * 80  # nodes and weights are numbers
 
 
 # -- its own affair -----------------------------------------------------------------------------------------------

@@ -6,20 +6,13 @@ import sys
 
 import pytest
 import torch
+from attribution_toys import filled
 from torch import nn
 
 import fringe
 from fringe import AttnLRP, InputError, ZennitMethod
 from fringe.models import import_torchvision
 from toys import normal
-
-
-def filled(model):
-    model = model.double().eval()
-    with torch.no_grad():
-        for i, parameter in enumerate(model.parameters()):
-            parameter.copy_(0.5 * normal(*parameter.shape, seed=i))
-    return model
 
 
 def convolutions():

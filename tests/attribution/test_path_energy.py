@@ -8,7 +8,7 @@ from attribution_oracles import (
     logit,
     published_respacing,
 )
-from attribution_toys import Quadratic, SoftplusMLP, images
+from attribution_toys import SoftplusMLP, images
 
 import fringe
 from fringe.paths import (
@@ -23,16 +23,6 @@ from fringe.paths import (
 )
 
 ENERGIES = {"points": PointEnergy, "length": LengthEnergy, "published": AuthorsEnergy}
-
-
-def test_steepness_of_a_quadratic_in_closed_form():
-    """``g = Q x + w``, and the gradient of its norm is ``Q g / |g|``."""
-    model, x, target = Quadratic(), images(4), torch.arange(4)
-    norm, push = GradientNorm(problem(model, [0, 1, 2, 3], batch_size=3), "score")(x, target)
-    g = model.gradient(x, target).flatten(1)
-    torch.testing.assert_close(norm, g.norm(dim=1), rtol=1e-13, atol=0)
-    expected = torch.einsum("nij,nj->ni", model.matrix[target], g / g.norm(dim=1, keepdim=True))
-    torch.testing.assert_close(push.flatten(1), expected, rtol=0, atol=1e-13)
 
 
 def problem(model, target, **options):
@@ -109,23 +99,6 @@ def test_slopes_of_energies_against_finite_differences(kind):
     ahead, behind = (energy.at(points + sign * h * toward, straight, every).energy for sign in (1, -1))
     change = (at.gradient * toward).flatten(1).sum(1)
     torch.testing.assert_close(change, (ahead - behind) / (2 * h), rtol=1e-7, atol=1e-6)
-
-
-def test_steep_places_attract_the_published_path_and_repel_the_repaired_one():
-    model, x = SoftplusMLP(), images(1)
-    asked = problem(model, [0])
-    deviation = 1e-3 * images(12, seed=5)[None]
-    straight = line(x[0], 12)[None]
-    push = GradientNorm(asked, "outputs", last_axis=True)(straight[0], torch.zeros(12).long())[1]
-    for kind, sign in ((AuthorsEnergy, -1.0), (PointEnergy, 1.0)):
-        with_model, without = (
-            kind(GradientNorm(asked, "outputs", last_axis=True), beta).at(
-                straight + deviation, straight, torch.tensor([0])
-            )
-            for beta in (1.0, 0.0)
-        )
-        pushed = with_model.gradient - without.gradient
-        assert torch.nn.functional.cosine_similarity(pushed.flatten(), push.flatten(), dim=0) * sign > 0.99
 
 
 def test_points_are_spread_evenly():

@@ -88,9 +88,7 @@ class Bisection:
     [
         (None, 4, "predicted"),
         (None, 24, 4),  # without the least change, the images would be bisected at 6 more points
-        (None, 10, 4),
         (1e-3, 1, "predicted"),
-        pytest.param(1e-5, 1, "predicted", marks=pytest.mark.thorough),
     ],
 )
 def test_pieces_are_bisected_while_the_sum_so_far_is_off(rtol, seed, target):
@@ -110,7 +108,7 @@ def test_pieces_are_bisected_while_the_sum_so_far_is_off(rtol, seed, target):
     assert len(set(counts)) > 2
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 16])
+@pytest.mark.parametrize("batch_size", [1, 3])
 def test_segments_wait_for_a_full_batch_and_nothing_depends_on_it(batch_size):
     """The same maps from as many points, and the same sums at every point of a record."""
     model, x = Smooth(), inputs(4)
@@ -133,7 +131,7 @@ def test_segments_wait_for_a_full_batch_and_nothing_depends_on_it(batch_size):
 
 @pytest.mark.parametrize(
     ("depth", "structure", "pieces"),
-    [(3, "image", 8), ("auto", "image", 8), ("auto", "sequence", 256), ("auto", "none", 256)],
+    [(2, "image", 4), ("auto", "image", 8), ("auto", "none", 256)],
 )
 def test_bisection_ends_at_its_depth(depth, structure, pieces):
     """A tolerance that rounding alone exceeds: each of 4 steps is cut into as many pieces as it may be."""

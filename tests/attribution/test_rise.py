@@ -45,15 +45,6 @@ def test_masks_and_map_are_those_of_the_authors(size, s, p):
         torch.testing.assert_close(values[0], values[2], rtol=0, atol=0)
 
 
-def test_a_constant_score_is_spread_over_the_image():
-    """The expectation of the map is the score itself, wherever masks are random."""
-    logits = torch.tensor([[2.0, -1.0]], dtype=torch.float64)
-    x = torch.rand(1, 2, 12, 12, dtype=torch.float64)
-    method = fringe.RISE(masks=1500, score="logit")
-    result = fringe.attribute(lambda z: logits.expand(len(z), -1) + 0.0 * z.sum((1, 2, 3))[:, None], x, method=method)
-    assert float(result.values.sum(1).mean()) == pytest.approx(2.0, abs=0.05)
-
-
 def test_the_probability_is_explained_unless_told_otherwise():
     x = torch.rand(1, 1, 8, 8, dtype=torch.float64)
     given = {"target": 1, "ids": ["a"]}

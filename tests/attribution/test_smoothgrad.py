@@ -2,11 +2,9 @@
 
 import math
 
-import numpy as np
 import pytest
-import saliency.core
 import torch
-from attribution_toys import Affine, Quadratic, ReluCNN, SoftplusMLP, images
+from attribution_toys import Affine, Quadratic, ReluCNN, SoftplusMLP, images, score_and_gradient
 from captum.attr import IntegratedGradients as CaptumIntegratedGradients
 from captum.attr import NoiseTunnel, Saliency
 
@@ -54,26 +52,6 @@ def test_it_equals_captum_s_noise_tunnel(inner, square):
     torch.testing.assert_close(found, peer, rtol=0, atol=precision * float(peer.abs().max()))
 
 
-@pytest.mark.parametrize("square", [False, True])
-def test_it_equals_saliency_with_its_idea_of_the_range(square):
-    model, x, count = SoftplusMLP(), images(1, seed=4), 7
-    settings = SmoothGrad(samples=count, square=square)
-    sigma = float(fringe.attribute(model, x, method=settings, target=0).diagnostics["sigma"][0])
-
-    def call(batch, call_model_args=None, expected_keys=None):
-        z = torch.from_numpy(np.asarray(batch)).requires_grad_(True)
-        return {saliency.core.INPUT_OUTPUT_GRADIENTS: torch.autograd.grad(model(z)[:, 0].sum(), z)[0].numpy()}
-
-    np.random.seed(5)  # noqa: NPY002 - what saliency draws from
-    noise = torch.from_numpy(np.stack([np.random.normal(0, sigma, x.shape[1:]) for _ in range(count)]))  # noqa: NPY002
-    np.random.seed(5)  # noqa: NPY002
-    peer = saliency.core.GradientSaliency().GetSmoothedMask(
-        x[0].numpy(), call, stdev_spread=0.15, nsamples=count, magnitude=square
-    )
-    found = on_given_noise(model, x, 0, noise, square=square)[0]
-    np.testing.assert_allclose(found.numpy(), peer, rtol=0, atol=1e-6 * np.abs(peer).max())  # its sums are float32
-
-
 # -- laws ---------------------------------------------------------------------------------------------------------
 
 
@@ -86,8 +64,8 @@ def test_noise_is_keyed_by_the_image_and_the_number_of_the_copy():
             sigma = 0.15 * (x[i].max() - x[i].min())
             total = torch.zeros_like(x[i])
             for j in range(count):
-                z = (x[i] + sigma * KeyedGenerator(7).normal(f"smoothgrad {key} {j}", x[i]))[None].requires_grad_(True)
-                total += torch.autograd.grad(model(z)[0, target], z)[0][0]
+                z = x[i] + sigma * KeyedGenerator(7).normal(f"smoothgrad {key} {j}", x[i])
+                total += score_and_gradient(model, z, target)[1]
             torch.testing.assert_close(found.values[i], total / count, rtol=1e-10, atol=1e-12)
 
 

@@ -86,24 +86,6 @@ def test_all_channels_as_one_matrix():
     torch.testing.assert_close(result, literal(network(), x[0], torch.zeros_like(x[0]), 6, 0.4, parts))
 
 
-@pytest.mark.parametrize("basis", ["svd", "joint_svd", "dct"])
-@pytest.mark.parametrize("rule", ["left", "trapezoid"])
-def test_with_the_overlap_one_it_is_the_straight_line(basis, rule):
-    model, x = network(), images(2)
-    result = explained(model, x, steps=6, overlap=1.0, basis=basis, rule=rule)
-    nodes = 7 if rule == "trapezoid" else 6
-    straight = fringe.attribute(model, x, method=fringe.IntegratedGradients(steps=nodes, rule=rule), target=1)
-    torch.testing.assert_close(result.values, straight.values, rtol=1e-9, atol=1e-12)
-
-
-def test_a_difference_of_rank_one_is_a_straight_line_that_ends_early():
-    model, x = network(), torch.einsum("bi,bj->bij", *images(2, (2, 8)).unbind(1))[:, None]
-    model = network((1, 8, 8))
-    result = explained(model, x, steps=10, overlap=0.4)
-    straight = fringe.attribute(model, x, method=fringe.IntegratedGradients(steps=4, rule="left"), target=1)
-    torch.testing.assert_close(result.values, straight.values, rtol=1e-9, atol=1e-12)
-
-
 def test_its_path_goes_from_the_input_to_the_baseline_and_the_strong_comes_first():
     x = images(1)
     path = fringe.attribute(network(), x, method=fringe.SpectralIG(steps=10), telemetry=12, target=1).trajectory[0]

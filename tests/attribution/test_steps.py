@@ -43,13 +43,12 @@ ROWS = {"many": slice(None), "code 0": slice(1, 2), "code 3": slice(0, 1)}
     ("name", "rows"),
     [
         ("lookup", "many"),
-        pytest.param("argmax", "many", marks=pytest.mark.thorough),
         *((name, rows) for name in BREAKS for rows in ("code 0", "code 3") if (name, rows) != ("argmax", "code 0")),
     ],
 )
 def test_a_feature_read_by_steps_is_named_and_no_verdict_is_ok(name, rows):
     with pytest.warns(UserWarning, match=STEPS.format("feature 0")):
-        found = fringe.attribute(Table(BREAKS[name]), X[ROWS[rows]], method="fringe")
+        found = fringe.attribute(Table(BREAKS[name]), X[ROWS[rows]], method=fringe.FRInGe(max_steps=60))
     assert set(found.verdict) == {"stalled"}
     assert all(advice.startswith(STEPS.format("feature 0")) for advice in found.advice)
 
@@ -91,7 +90,7 @@ def test_what_is_unused_or_has_a_kink_is_not_named(name):
     rows = [1, 3, 5] if name == "hinge" else [0, 1, 4] if name == "clamp" else range(6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = fringe.attribute(Table(KINKS[name]), X[list(rows)], method="fringe")
+        found = fringe.attribute(Table(KINKS[name]), X[list(rows)], method=fringe.FRInGe(steps=6))
     assert not any(advice.startswith("the map gives nothing") for advice in found.advice)
 
 
@@ -172,5 +171,5 @@ def test_a_column_beside_a_picture_is_looked_at():
 def test_samples_of_a_series_of_one_channel_are_looked_at():
     model = lambda z: torch.tanh(z[:, 0, :5]) @ normal(5, 3) + z[:, 0, 5:].round() @ normal(5, 3, seed=4)  # noqa: E731
     with pytest.warns(UserWarning, match=STEPS.format("feature 5, feature 6, feature 7, feature 8, feature 9")):
-        found = fringe.attribute(model, 3 * normal(4, 1, 10), method="fringe")
+        found = fringe.attribute(model, 3 * normal(4, 1, 10), method="ig")
     assert set(found.verdict) == {"stalled"}

@@ -51,15 +51,6 @@ def test_is_the_dense_product(metric):
     assert (matrix_of(operator, 3) - dense).abs().max() <= 1e-12 * dense.abs().max()
 
 
-def test_is_the_expected_outer_product_of_score_gradients(metric):
-    # the definition of the Fisher information: E_c [grad log p_c grad log p_c^T]
-    operator, _ = metric
-    j, p = operator.jacobian.matrix, operator.probabilities
-    scores = j - torch.einsum("bc,bcn->bn", p, j)[:, None]
-    expected = torch.einsum("bc,bcm,bcn->bmn", p, scores, scores)
-    assert (matrix_of(operator, 3) - expected).abs().max() <= 1e-12 * expected.abs().max()
-
-
 def test_in_float32_with_float64_probabilities_is_symmetric(metric):
     operator, _ = metric
     single = PullbackFisher(DenseJacobian(operator.jacobian.matrix.float()), operator.probabilities)
@@ -69,13 +60,6 @@ def test_in_float32_with_float64_probabilities_is_symmetric(metric):
         assert product.dtype == torch.float32
         left, right = (u * product).flatten(1).sum(1), (single.matvec(u) * v).flatten(1).sum(1)
         assert ((left - right).abs() <= 1e-5 * u.flatten(1).norm(dim=1) * product.flatten(1).norm(dim=1)).all()
-
-
-def test_vanishes_at_a_vertex(metric):
-    operator, _ = metric
-    vertex = torch.eye(CLASSES, dtype=torch.float64)[[0, 1, 2]]
-    product = PullbackFisher(operator.jacobian, vertex).matvec(normal(3, 2, 3, 4))
-    assert torch.equal(product, torch.zeros_like(product))
 
 
 @pytest.mark.parametrize("logits", [torch.float32, torch.float64])

@@ -41,17 +41,6 @@ def test_exp_undoes_log(points):
 
 
 @few
-@given(charts(2), st.floats(0.0, math.pi / 2))
-def test_log_undoes_exp(points, length):
-    base, toward = points
-    direction = to_tangent(toward, base)
-    if direction.norm() < 1e-3:  # too short to name a direction
-        return
-    tangent = length * direction / direction.norm()
-    assert (log(exp(tangent, base), base) - tangent).norm() <= 1e3 * UNIT  # the direction lost up to 1e3 above
-
-
-@few
 @given(charts(2))
 def test_log_is_tangent_and_as_long_as_the_angle(points):
     base, point = points
@@ -260,12 +249,6 @@ def fisher(p):
 
 
 class TestEntropy:
-    @pytest.mark.parametrize("classes", [2, 10, 1000, 21000])
-    def test_of_the_uniform_distribution(self, classes):
-        assert entropy(log_probabilities(torch.zeros(classes))).item() == pytest.approx(
-            math.log(classes), rel=100 * EPS
-        )
-
     @pytest.mark.parametrize("p", [0.5, 0.1, 1e-3, 1e-12])
     def test_of_two_classes(self, p):
         log_p = torch.tensor([p, 1 - p], dtype=torch.float64).log()
@@ -279,23 +262,11 @@ class TestEntropy:
 
 
 class TestKL:
-    def test_closed_forms(self):
-        p, q = torch.tensor([0.5, 0.25, 0.25]).double(), torch.tensor([0.25, 0.5, 0.25]).double()
-        assert kl(p.log(), q.log()).item() == pytest.approx(0.25 * math.log(2), rel=4 * EPS)
-
     def test_with_impossible_classes(self):
         vertex, half = torch.tensor([0.0, -INF]).double(), torch.tensor([0.5, 0.5]).double().log()
         assert kl(vertex, half).item() == pytest.approx(math.log(2))
         assert kl(half, vertex).item() == INF
         assert kl(vertex, vertex).item() == 0
-
-    @few
-    @given(logits(1))
-    def test_to_the_uniform_is_the_missing_entropy(self, rows):
-        log_p = log_probabilities(rows[0])
-        uniform = log_probabilities(torch.zeros_like(rows[0]))
-        missing = math.log(len(rows[0])) - entropy(log_p).item()
-        assert kl(log_p, uniform).item() == pytest.approx(missing, rel=1e-12, abs=UNIT * math.log(len(rows[0])))
 
     @few
     @given(logits(2))
@@ -326,13 +297,6 @@ class TestKL:
         orders = [math.log2(a / b) for a, b in pairwise(errors)]
         assert orders == pytest.approx([3.0, 3.0], abs=0.15)
 
-    def test_is_half_the_squared_distance_to_second_order(self):
-        base, u = normal(10), normal(10, seed=2)
-        for step in (1e-2, 1e-3):
-            log_p, log_q = log_probabilities(base), log_probabilities(base + step * u)
-            half = 0.5 * dist(sqrt_chart(log_p), sqrt_chart(log_q)).item() ** 2
-            assert kl(log_p, log_q).item() == pytest.approx(half, rel=2 * step)
-
 
 class TestFisher:
     @few
@@ -348,13 +312,6 @@ class TestFisher:
 
 
 class TestSphericalLoss:
-    @few
-    @given(logits(1), charts(1))
-    def test_is_one_minus_the_cosine(self, rows, points):
-        log_p = log_probabilities(rows[0])
-        waypoint = points[0] if points[0].shape == rows[0].shape else sqrt_chart(log_probabilities(rows[0].flip(0)))
-        assert abs(spherical_loss(log_p, waypoint) - (1 - sqrt_chart(log_p) @ waypoint)) <= 2 * UNIT
-
     @pytest.mark.parametrize("classes", [2, 3, 10, 1000])
     @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0])
     def test_gradient_equals_autograd(self, classes, spread):
@@ -363,17 +320,6 @@ class TestSphericalLoss:
         (expected,) = torch.autograd.grad(spherical_loss(log_probabilities(row), waypoint).sum(), row)
         result = spherical_loss_gradient(log_probabilities(row.detach()), waypoint)
         assert torch.allclose(result, expected, rtol=1e-12, atol=UNIT)
-
-    @pytest.mark.parametrize("classes", [2, 10])
-    def test_gradient_equals_finite_differences(self, classes):
-        row, waypoint = normal(classes), sqrt_chart(normal(classes, seed=2).log_softmax(-1))
-        result, step = spherical_loss_gradient(log_probabilities(row), waypoint), 1e-5
-        for i, e in enumerate(step * torch.eye(classes, dtype=torch.float64)):
-            rise = spherical_loss(log_probabilities(row + e), waypoint) - spherical_loss(
-                log_probabilities(row - e), waypoint
-            )
-            # truncation step^2, rounding eps / step
-            assert abs(result[i] - rise / (2 * step)) <= step**2 + 4 * EPS / step
 
     @few
     @given(logits(1))

@@ -1,11 +1,8 @@
 """The bound on the logits adapts to how linear the network was along the last step."""
 
-import math
-
 import pytest
 import torch
 
-from fringe.geometry import fisher_norm_squared, kl
 from fringe.paths import Bound, TrustRegion
 
 TRUST = TrustRegion(eta_max=10.0, tau=None, delta_euc=None, delta_logit=1.0)
@@ -30,11 +27,6 @@ def tensor(*values):
 def test_the_bound_follows_the_error_of_the_linearisation(radius, actual, expected):
     after = TRUST.next_radius(tensor(radius), tensor(0.4, 0.0)[None], tensor(*actual)[None])
     assert after.item() == pytest.approx(expected)
-
-
-def test_the_bound_has_a_floor():
-    after = TRUST.next_radius(tensor(0.1), tensor(0.1, 0.0)[None], tensor(-3.0, 0.0)[None])
-    assert after.item() == pytest.approx(0.1)
 
 
 def test_a_step_takes_the_bound_it_is_given():
@@ -72,6 +64,7 @@ def test_the_range_of_the_bound_is_a_tenth_of_delta_logit_to_delta_logit():
         (1.0, 1.0, None, 0.2, Bound.KL),  # sqrt(2 * 0.02 / 1)
         (1e-4, 0.5, None, 6.0, Bound.EUCLIDEAN),  # the other would be 20
         (0.0, 0.0, None, 10.0, Bound.ETA_MAX),  # no direction at all
+        (0.0, 0.1, 0.0, 10.0, Bound.ETA_MAX),  # a direction that moves no logits
     ],
 )
 def test_all_four_bounds_beside_each_other(fisher, norm, logit_range, eta, active):
@@ -81,28 +74,7 @@ def test_all_four_bounds_beside_each_other(fisher, norm, logit_range, eta, activ
     assert bound.item() == active
 
 
-def test_a_direction_that_moves_no_logits_has_no_bound_by_them():
-    eta, bound = TRUST.step(tensor(0.0), tensor(1.0), tensor(0.0))
-    assert eta.item() == TRUST.eta_max
-    assert bound.item() == Bound.ETA_MAX
-
-
 def test_a_change_where_none_was_predicted_is_the_greatest_error():
     still, moved = tensor(0.0, 0.0)[None], tensor(-0.4, 0.0)[None]
     assert TRUST.next_radius(tensor(0.4), still, moved).item() == pytest.approx(0.1)
     assert TRUST.next_radius(tensor(0.4), still, still).item() == pytest.approx(0.8)
-
-
-@pytest.mark.parametrize("d", [0.5, 1.0, 2.0])
-def test_the_kl_of_a_step_is_at_most_this_multiple_of_its_quadratic_form(d):
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(20000, 4, generator=generator, dtype=torch.float64)
-    logits[0] = tensor(12.0, 0.0, 0.0, 0.0)  # a rare class that gains all of d: the worst case
-    change = torch.rand(20000, 4, generator=generator, dtype=torch.float64)
-    change[0] = tensor(0.0, 1.0, 0.0, 0.0)
-    change = d * (change - change.amin(1, keepdim=True)) / (change.amax(1) - change.amin(1))[:, None]
-    before, after = logits.log_softmax(1), (logits + change).log_softmax(1)
-    ratio = 2 * kl(after, before) / fisher_norm_squared(before.exp(), change)
-    factor = 2 * (1 + (d - 1) * math.exp(d)) / d**2
-    assert ratio.max() <= factor
-    assert ratio[0] > 0.999 * factor
