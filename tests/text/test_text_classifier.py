@@ -353,7 +353,5 @@ class Averaging(nn.Module):
 def test_a_model_that_reads_padding_is_refused():
     model = TextClassifier(Averaging().eval(), make_tokenizer())
     model.encode(["a film", "the plot"])
-    with pytest.raises(
-        fringe.FringeError, match=r"differ by .* from those of each text alone; explain texts of one length"
-    ):
+    with pytest.raises(fringe.FringeError, match=r"differ by .* from those of each text alone; explain texts of one"):
         model.encode(["a film", "the plot was quite dull"])
