@@ -131,7 +131,7 @@ OTHERS = [
 ]
 METHODS = [
     *("fringe", "fringe:preview", FRInGeBinary(tau=0.05), fringe.FRInGe(feedback=None, fisher_rank=3, tau=0.05)),
-    *(fringe.FRInGe(focus="cam", tau=0.05), fringe.FRInGe(quadrature="corrected", tau=0.05), *OTHERS),
+    *(fringe.FRInGe(focus="cam", tau=0.3), fringe.FRInGe(quadrature="corrected", tau=0.05), *OTHERS),
 ]
 
 
