@@ -1,10 +1,21 @@
-"""The command line in the process of a test, and pictures to give it."""
+"""The command line in the process of a test, and pictures and models to give it."""
 
 import numpy as np
 from PIL import Image
 from typer.testing import CliRunner
 
 from fringe.cli import app
+
+#: A file with one network that returns logits, and the same one with a softmax behind them.
+SOFTMAX = """
+import torch
+class Logits(torch.nn.Module):
+    def forward(self, x):
+        return torch.stack([x[:, 0, 0, 0], x[:, 0, 1, 1] * 2, x.mean((1, 2, 3))], 1)
+class Softmax(Logits):
+    def forward(self, x):
+        return super().forward(x).softmax(1)
+"""
 
 
 def run(*arguments):

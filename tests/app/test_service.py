@@ -18,7 +18,7 @@ from fringe.app import AppSpec, _service
 from fringe.app._jobs import StoppedError, reason
 from fringe.app._service import Service, load_models
 from fringe.attribution import METHODS
-from fringe.errors import InputError, ModelError
+from fringe.errors import InputError
 from fringe.evaluation._comparison import USUAL_METRICS
 from fringe.metrics import METRICS
 from fringe.models import load_model
@@ -391,9 +391,3 @@ def test_two_models_of_one_name_are_told_apart_by_the_person_who_starts():
     with pytest.raises(InputError, match="two models are called 'digits'; write digits-2=embedded:digits"):
         load("embedded:digits", "embedded:digits")
     assert list(load("embedded:digits", "second=embedded:digits")) == ["digits", "second"]
-
-
-def test_code_runs_only_with_trust(tmp_path):
-    (tmp_path / "net.py").write_text("raise SystemExit\n")
-    with pytest.raises(ModelError, match="trust_code=True"):
-        load(f"{tmp_path / 'net.py'}:net", preprocessing="unit")

@@ -263,15 +263,6 @@ class Limited(nn.Module):
         return self.model(x)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 100, "auto"])
-def test_the_size_of_the_chunks_does_not_matter(size):
-    model, x, target = network("convolutions with batch normalisation"), normal(8, 3, 8, 8), torch.arange(8) % CLASSES
-    whole, chunked = Classifier(model, batch_size=8), Classifier(model, batch_size=size)
-    assert torch.allclose(chunked.logits(x), whole.logits(x), rtol=1e-12, atol=1e-14)
-    for ours, theirs in zip(chunked.score_gradient(x, target), whole.score_gradient(x, target), strict=True):
-        assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-14)
-
-
 @pytest.mark.parametrize("rows", [1, 3, 5])
 def test_results_survive_the_end_of_memory(rows):
     model, x, target = network("reused module"), normal(11, 3, 6, 6), torch.arange(11) % CLASSES

@@ -104,14 +104,6 @@ def test_code_that_ends_the_program_is_no_success(tmp_path, command, code):
     assert (result.exit_code, f"a model or a method ended the program, by exit({code!r})" in result.stderr) == (2, True)
 
 
-def test_code_that_is_not_trusted_does_not_run(code, tmp_path):
-    result = run("verify", f"{code}:saliency", *SHORT, "--out", tmp_path)
-    assert result.exit_code == 2
-    assert "pass --trust-code only if you trust its author" in result.stderr
-    assert not list(tmp_path.iterdir())
-    assert "is run; this needs" in run("verify", "--help").output
-
-
 def test_a_card_of_one_of_the_plans_of_a_run(tmp_path):
     card = ("--from", tmp_path / "run", "--out", tmp_path / "card")
     for name, n in (("first", 3), ("second", 2)):

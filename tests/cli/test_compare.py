@@ -129,12 +129,6 @@ def test_labels_settings_and_presets_of_methods_and_metrics(tmp_path):
     assert given == {"black": (50, "black"), "ig:paper": (200, "zero"), "short": (3, "zero")}
     first = document["metrics"][0]
     assert (first["label"], first["settings"]["steps"], first["settings"]["normalise"]) == ("insertion:raw", 4, False)
-    loaded, x, ids = digits("embedded:digits:0")
-    low, high = loaded.preprocessing.bounds()
-    method = IntegratedGradients(baseline="black")
-    found = compare(loaded.module, x, [method], ["sparseness"], ids=ids, space=InputSpace(low, high), controls=False)
-    row = next(r for r in lines(tmp_path) if (r["method"], r["metric"]) == ("black", "sparseness"))
-    assert float(row["score"]) == float(found.rows[0].scores["sparseness"].values[0])
 
 
 def test_an_image_that_a_method_refuses_fails_alone(tmp_path, monkeypatch):

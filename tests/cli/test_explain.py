@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fringe
-from command_line import picture, run
+from command_line import SOFTMAX, picture, run
 from fringe._progress import Progress
 from fringe.data import find_inputs
 from fringe.explanations import ExplanationRun
@@ -203,19 +203,6 @@ def test_a_name_that_is_no_text_is_written_so_that_it_can_be_read_back(tmp_path)
     assert quick(tmp_path / "out", path, *DIGITS).exit_code == 0
     (entry,) = read(tmp_path / "out" / "summary.json")["inputs"]
     assert entry["source"] == str(path)
-
-
-SOFTMAX = """
-import torch
-class Softmax(torch.nn.Module):
-    def forward(self, x):
-        return self.logits(x).softmax(1)
-    def logits(self, x):
-        return torch.stack([x[:, 0, 0, 0], x[:, 0, 1, 1] * 2, x.mean((1, 2, 3))], 1)
-class Logits(Softmax):
-    def forward(self, x):
-        return self.logits(x)
-"""
 
 
 def test_a_model_that_ends_in_a_softmax_names_the_option_that_reads_it(tmp_path):

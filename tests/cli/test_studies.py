@@ -226,17 +226,6 @@ def test_a_dry_run_tells_the_passes_and_keeps_nothing(tmp_path):
     assert settings_line.startswith("  resnet18, 35 settings: 70 maps, ")
     assert lines[-1].startswith("in all about ")
 
-    some = ("--set", "studies=max_sensitivity,runtime")
-    known = run("reproduce", "all", "--out", out, *REPRODUCE, "--dry-run", *some, "--json")
-    document = json.loads(known.stdout)
-    expected = [
-        (study, method, maps)
-        for study, maps in (("max_sensitivity", 2), ("runtime", 4))
-        for method in ("fringe", "ig", "fringe_default")
-    ]
-    assert [(row["study"], row["method"], row["maps"]) for row in document["methods"]] == expected
-    assert document["hours"] == pytest.approx(sum(row["hours"] for row in document["methods"]))
-
 
 @pytest.mark.thorough
 def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monkeypatch):
@@ -315,13 +304,3 @@ def test_reproduce_sets_our_numbers_beside_the_papers_and_goes_on(tmp_path, monk
     seconds = {row["method"]: row["seconds"] for row in document["timings"] if row["mode"] == "sequential"}
     assert f"| resnet18 | slowdown | fringe | 19.000 | {seconds['fringe'] / seconds['ig']:.3f} |" in text
     assert "### comparison" in text  # what an earlier call computed is still there
-
-
-@pytest.mark.thorough
-def test_the_page_says_where_nothing_compares(tmp_path):
-    arguments = ("--model", "digits=embedded:digits", *REPRODUCE[2:], "--set", "studies=max_sensitivity")
-    result = run("reproduce", "tables", "--out", tmp_path, *arguments, "--set", "max_sensitivity.samples=1")
-    assert result.exit_code == 0, result.output
-    text = (tmp_path / "report" / "reproduction.md").read_text()
-    assert "None has the name of a network of the paper (LABEL=SPEC): there is nothing to compare." in text
-    assert results(tmp_path, "max_sensitivity").scores("digits", "ig", "max_sensitivity").size == 2

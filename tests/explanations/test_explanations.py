@@ -10,13 +10,13 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
 
 import fringe
+from command_line import picture
 from fringe import InputError, TargetError
 from fringe._files import partial_path
 from fringe._process import process_name
@@ -74,12 +74,6 @@ def assert_close(one, other):
             assert_close(*pair)
     else:
         assert one == pytest.approx(other, rel=1e-4, abs=1e-6) if isinstance(one, float) else one == other
-
-
-def picture(path, seed=0):
-    pixels = np.random.default_rng(seed).integers(0, 255, (8, 8), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-    return path
 
 
 def test_results_come_one_by_one_and_are_on_disk_when_they_come(tmp_path):
@@ -196,10 +190,10 @@ def test_a_damaged_result_is_computed_again(drawn, tmp_path, file, damage):
 
 
 def test_an_image_of_other_content_under_the_same_name_is_computed_again(tmp_path):
-    images = [str(picture(tmp_path / f"{name}.png", seed)) for seed, name in enumerate("ab")]
+    images = [str(picture(tmp_path / f"{name}.png", seed=seed)) for seed, name in enumerate("ab")]
     options = {"model": "embedded:digits", "inputs": images}
     explain(tmp_path / "out", **options)
-    picture(tmp_path / "b.png", 7)
+    picture(tmp_path / "b.png", seed=7)
     assert reused(explain(tmp_path / "out", **options)) == [True, False]
 
 

@@ -11,6 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fringe
+from command_line import picture
 from fringe.explanations import Explanation, explain_images
 from fringe.explanations._pictures import contact_cell
 from fringe.models import load_model
@@ -92,9 +93,8 @@ def test_a_method_whose_classes_share_no_path_explains_one(tmp_path):
 
 def test_the_index_links_every_page_and_names_what_failed(tmp_path):
     names = ["a <b>&.png", "index.html.png", "50% #1?.png"]
-    for number, name in enumerate(names):
-        pixels = np.random.default_rng(number).integers(0, 255, (8, 8), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / name)
+    for seed, name in enumerate(names):
+        picture(tmp_path / name, seed=seed)
     (tmp_path / "broken.png").write_bytes(b"no image")
     paths = [str(tmp_path / name) for name in [*names, "broken.png"]]
     results = explain(tmp_path / "out", paths, model="embedded:digits", **IG)
