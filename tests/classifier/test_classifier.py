@@ -19,6 +19,7 @@ GOOD = {
     "0-d tensor": (torch.tensor(3), [3, 3, 3]),
     "several": ([[1, 0], [2, 4], [3, 0]], [[1, 0], [2, 4], [3, 0]]),
     "top": ("top2", LOGITS.topk(2, 1).indices.tolist()),
+    "best": ("top1", LOGITS.topk(1, 1).indices.tolist()),
     "item": (LOGITS.argmax(1)[0], [LOGITS[0].argmax().item()] * 3),
 }
 
@@ -46,7 +47,7 @@ BAD = {
 
 #: Of two images and three classes, or two.
 SEVERAL = {
-    "a class twice": ([[0, 1], [2, 2]], 3, r"got \[2, 2\] for image 1, which names a class twice"),
+    "a class twice": ([[0, 1, 2], [2, 1, 2]], 3, r"got \[2, 1, 2\] for image 1, which names a class twice"),
     "one-hot": ([[0, 1, 0], [0, 0, 1]], 3, r"its rows look one-hot, .*; for rows of .* pass target=rows.argmax\(1\)$"),
     "one-hot of two": ([[0, 1], [1, 0]], 2, r"its rows look one-hot.*argmax\(1\); for maps of both .*target='top2'"),
     "one-hot floats": (torch.eye(3)[:2], 3, r"got dtype torch.float32, expected integers; .*argmax\(1\)"),
