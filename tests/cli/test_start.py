@@ -1,6 +1,7 @@
 """What starts fast, and the commands that only list."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -86,6 +87,12 @@ def test_a_terminal_shows_escapes_of_what_it_lacks(monkeypatch):
     print("é 写", end="")
     terminal.flush()
     assert terminal.buffer.getvalue() == b"\xe9 \\u5199"
+
+
+def test_models_lists_every_family():
+    assert "timm:NAME[@WEIGHTS]" in CliRunner().invoke(app, ["models"]).stdout
+    listed = json.loads(CliRunner().invoke(app, ["models", "--json"]).stdout)["models"]
+    assert [row["family"] for row in listed][:2] == ["embedded", "torchvision"]
 
 
 def test_version():
