@@ -31,6 +31,17 @@ def ask(server, method, path, body=None, **headers):
         connection.close()
 
 
+def post(server, body, path="/gradio_api/queue/join"):
+    """The status of a request with this document."""
+    return ask(server, "POST", path, body, Content_Type="application/json")[0]
+
+
+def number_of(server, inputs):
+    """The number of the first function that has so many inputs."""
+    functions = json.loads(ask(server, "GET", "/config")[2])["dependencies"]
+    return next(f["id"] for f in functions if len(f["inputs"]) == inputs)
+
+
 def test_the_page_comes_with_a_policy_that_loads_nothing_from_elsewhere(server):
     status, headers, body = ask(server, "GET", "/")
     assert status == 200
@@ -46,17 +57,13 @@ def test_the_page_comes_with_a_policy_that_loads_nothing_from_elsewhere(server):
     [
         *("/docs", "/openapi.json", "/gradio_api/info", "/gradio_api/openapi.json", "/monitoring", "/gradio_api/runs"),
         *("/gradio_api/run/explain", "/gradio_api/call/explain", "/gradio_api/proxy=https://example.org/"),
-        *(
-            "/gradio_api/file=http://example.org/x.png",
-            "/gradio_api/custom_component/a/client/b/c",
-            "/gradio_api/deep_link",
-        ),
-        *("/gradio_api/vibe-edit/", "/gradio_api/stream/x", "/login"),
+        *("/gradio_api/file=http://example.org/x.png", "/gradio_api/custom_component/a/client/b/c"),
+        *("/gradio_api/deep_link", "/gradio_api/vibe-edit/", "/gradio_api/stream/x", "/login"),
     ],
 )
 def test_paths_that_the_page_does_not_need_are_closed(server, path):
     assert ask(server, "GET", path)[0] == 404
-    assert ask(server, "POST", path, "{}", Content_Type="application/json")[0] == 404
+    assert post(server, "{}", path) == 404
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../../../etc/passwd", "/proc/self/environ", __file__])
@@ -92,11 +99,8 @@ def test_a_file_that_is_too_long_is_not_taken(server):
 
 def join(server, values):
     """Send values of the form as a browser does; the last message of the queue."""
-    functions = json.loads(ask(server, "GET", "/config")[2])["dependencies"]
-    run = next(f["id"] for f in functions if len(f["inputs"]) == len(values))
     session = secrets.token_hex(8)
-    body = json.dumps({"data": values, "fn_index": run, "session_hash": session})
-    assert ask(server, "POST", "/gradio_api/queue/join", body, Content_Type="application/json")[0] == 200
+    assert call(server, values, session_hash=session) == 200
     text = ask(server, "GET", f"/gradio_api/queue/data?session_hash={session}")[2].decode()
     messages = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
     return next(m for m in messages if m["msg"] == "process_completed")
@@ -116,10 +120,8 @@ def test_a_request_as_the_page_sends_it_is_answered(server):
 
 def call(server, data, **others):
     """The status of a call of the first function that has so many inputs."""
-    functions = json.loads(ask(server, "GET", "/config")[2])["dependencies"]
-    run = next(f["id"] for f in functions if len(f["inputs"]) == len(data))
-    body = json.dumps({"data": data, "fn_index": run, "session_hash": "s", **others})
-    return ask(server, "POST", "/gradio_api/queue/join", body, Content_Type="application/json")[0]
+    document = {"data": data, "fn_index": number_of(server, len(data)), "session_hash": "s", **others}
+    return post(server, json.dumps(document))
 
 
 @pytest.mark.parametrize("place", ["image", "model", "nested", "twice"])
@@ -140,8 +142,7 @@ def test_a_made_up_request_cannot_name_a_file_of_the_machine_or_a_url(server, tm
             data = [good, [{"a": [bad]}], "ig"]
         if place == "twice":
             text = json.dumps([good, "digits", "ig"]).replace('{"path"', '{"path": ' + json.dumps(path) + ', "path"')
-            body = '{"data": ' + text + ', "fn_index": 3, "session_hash": "s"}'
-            status = ask(server, "POST", "/gradio_api/queue/join", body, Content_Type="application/json")[0]
+            status = post(server, '{"data": ' + text + ', "fn_index": 3, "session_hash": "s"}')
         else:
             status = call(server, data)
         assert status == 400, path
@@ -158,7 +159,7 @@ def test_a_sample_may_be_named(server):
 def test_a_function_that_the_page_does_not_have_is_a_bad_request(server, index):
     body = '{"data": [], "session_hash": "s", "event_id": "e", "fn_index": ' + index + "}"
     for path in ("/gradio_api/queue/join", "/gradio_api/cancel"):
-        assert ask(server, "POST", path, body, Content_Type="application/json")[0] == 400
+        assert post(server, body, path) == 400
 
 
 @pytest.mark.parametrize(
@@ -166,14 +167,14 @@ def test_a_function_that_the_page_does_not_have_is_a_bad_request(server, index):
     ["", "[]", "{", "null", "[" * 20000, '{"data": ["\\ud800"], "fn_index": 3, "session_hash": "s"}', b"\xff\xfe"],
 )
 def test_what_is_no_call_is_a_bad_request(server, body):
-    assert ask(server, "POST", "/gradio_api/queue/join", body, Content_Type="application/json")[0] == 400
+    assert post(server, body) == 400
 
 
 def test_a_body_that_is_no_upload_is_short(server):
     """The memory that a JSON document takes is many times its length."""
     assert call(server, [uploaded(server), "digits", "ig"], event_data="x" * 60_000) == 200
     for path in ("/gradio_api/queue/join", "/gradio_api/cancel", "/"):
-        assert ask(server, "POST", path, " " * (2**16 + 1), Content_Type="application/json")[0] == 413
+        assert post(server, " " * (2**16 + 1), path) == 413
 
 
 def raw(server, head):
@@ -247,11 +248,8 @@ def test_samples_outlive_the_removal_of_old_files(server):
 
 
 def test_no_computation_passes_by_the_queue(server):
-    functions = json.loads(ask(server, "GET", "/config")[2])["dependencies"]
-    data = [uploaded(server), "digits", "ig"]
-    run = next(f["id"] for f in functions if len(f["inputs"]) == len(data))
-    body = json.dumps({"data": data, "fn_index": run, "session_hash": "s"})
-    assert ask(server, "POST", "/gradio_api/run/predict", body, Content_Type="application/json")[0] == 404
+    document = {"data": [uploaded(server), "digits", "ig"], "fn_index": number_of(server, 3), "session_hash": "s"}
+    assert post(server, json.dumps(document), "/gradio_api/run/predict") == 404
 
 
 def test_another_host_needs_a_word():

@@ -1,5 +1,6 @@
 """Functions recorded as CUDA graphs: their books on any machine, their numbers on a CUDA device."""
 
+import contextlib
 import copy
 import weakref
 from typing import ClassVar
@@ -98,8 +99,13 @@ def on_cpu():
         pytest.skip("counted on a CPU")
 
 
-def problem(classifier, x):
-    return Problem.of(classifier, x, target=[0] * len(x))
+@contextlib.contextmanager
+def begun(classifier, x):
+    """A problem of these images in a session, after the pass that checks the model."""
+    given = Problem.of(classifier, x, target=[0] * len(x))
+    with classifier.session(x.device):
+        given.forward(x, given.every_row)
+        yield given
 
 
 def gradients(given, count):
@@ -120,13 +126,13 @@ def test_a_tree_keeps_its_form():
 
 #: Conjugate gradients wait for the device, and Guided IG does; of IG and of these, scores with gradients are recorded.
 OTHERS = [
-    fringe.FRInGe(solve="natural", jacobian="products", cg_iterations=3), fringe.FRInGe(jacobian="explicit"),
-    fringe.GuidedIG(steps=10),
-]  # fmt: skip
+    fringe.FRInGe(solve="natural", jacobian="products", cg_iterations=3, tau=0.05),
+    *(fringe.FRInGe(jacobian="explicit", tau=0.05), fringe.GuidedIG(steps=10), fringe.IntegratedGradients(steps=20)),
+]
 METHODS = [
-    "fringe", "fringe:preview", "fringe:full_metric", FRInGeBinary(), "ig", fringe.FRInGe(focus="cam"),
-    fringe.FRInGe(feedback=None, fisher_rank=3), fringe.FRInGe(quadrature="corrected"), *OTHERS,
-]  # fmt: skip
+    *("fringe", "fringe:preview", FRInGeBinary(tau=0.05), fringe.FRInGe(feedback=None, fisher_rank=3, tau=0.05)),
+    *(fringe.FRInGe(focus="cam", tau=0.3), fringe.FRInGe(quadrature="corrected", tau=0.05), *OTHERS),
+]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -134,8 +140,7 @@ def test_maps_and_counts_are_those_without_graphs(device, method):
     model, x = network(device), images(5, device)
     plain, graphs = (Classifier(model, batch_size=4, cuda_graphs=graphs) for graphs in (False, True))
     _, *results, expected = (  # no call but the first checks the model
-        fringe.attribute(classifier, x, method=method, target="top2")
-        for classifier in (plain, graphs, graphs, graphs, plain)
+        fringe.attribute(classifier, x, method=method, target="top2") for classifier in (plain, graphs, graphs, plain)
     )
     for found in results:  # the first is plain at first
         assert torch.equal(found.values, results[0].values)
@@ -145,21 +150,19 @@ def test_maps_and_counts_are_those_without_graphs(device, method):
     assert float(error) < 1e-6
     assert found.passes == expected.passes
     has_steps = any(key[2][0] != "gradient" for key in graphs.graphs._recordings)
-    assert has_steps is (method not in ("fringe:full_metric", "ig", *OTHERS))
+    assert has_steps is (method not in OTHERS)
 
 
 def test_what_a_part_leaves_is_that_of_the_same_call(device):
     """A second part that is not asked for costs nothing, and does not change the next call."""
     x = images(3, device)
-    given = problem(Classifier(network(device), cuda_graphs=True), x)
 
     def parts(of, rows, x):
         point = of.linearise(x, rows)
         yield point.value
         yield point.vjp(of.score_cotangent(point.value, rows)), x
 
-    with given.model.session(x.device):
-        given.forward(x, given.every_row)
+    with begun(Classifier(network(device), cuda_graphs=True), x) as given:
         for number in range(3 * PLAIN_VISITS):
             z = x + number
             before = given.model.passes.vjp
@@ -178,14 +181,12 @@ def test_what_a_graph_reads_lives_as_long_as_it(device):
     """A tensor of a model that is no buffer, or of a path, may be replaced by the next call."""
     x, factors = images(4, device), [torch.ones(4, 1, 1, 1, device=device) * 2, torch.ones(1, device=device)]
     known = [weakref.ref(factor) for factor in factors]
-    given = problem(Classifier(network(device), cuda_graphs=True), x)
 
     def parts(of, rows, x):
         yield torch.stack([x, factors[0].expand_as(x)]).prod(0)
         yield (x * factors[1],)
 
-    with given.model.session(x.device):
-        given.forward(x, given.every_row)
+    with begun(Classifier(network(device), cuda_graphs=True), x) as given:
         for number in range(2 * PLAIN_VISITS):
             found = [leaf for part in given.call(parts, "parts", given.every_row, x) for leaf in leaves(part)]
             assert torch.equal(found[0], 2 * x)
@@ -196,9 +197,8 @@ def test_what_a_graph_reads_lives_as_long_as_it(device):
 
 def test_copies_of_a_classifier_go_on_to_count_together(on_cpu):
     x, graphs = images(2), Classifier(network(), cuda_graphs=True)
-    other, given = copy.copy(graphs), problem(graphs, x)
-    with graphs.session(x.device):
-        given.forward(x, given.every_row)
+    other = copy.copy(graphs)
+    with begun(graphs, x) as given:
         for _ in range(PLAIN_VISITS + 2):
             gradients(given, 2)
     assert len(Played.made) == 1
@@ -207,10 +207,7 @@ def test_copies_of_a_classifier_go_on_to_count_together(on_cpu):
 
 def test_what_is_recorded(on_cpu):
     """A power of two, up to the batch size, from the fourth call on."""
-    x, classifier = images(40), Classifier(network(), batch_size=40, cuda_graphs=True)
-    given = problem(classifier, x)
-    with classifier.session(x.device):
-        given.forward(x, given.every_row)
+    with begun(Classifier(network(), batch_size=40, cuda_graphs=True), images(40)) as given:
         for count in (3, 4, 4, 1, 1, 1, 20, 20, 20, 33, 33, 33, 2):
             gradients(given, count)
         assert sizes() == []
@@ -224,15 +221,13 @@ def test_the_number_of_rows_does_not_depend_on_what_is_recorded(on_cpu, monkeypa
     """A call gives the same numbers before and after it is recorded."""
     if not repeats:
         monkeypatch.setattr(_cuda_graphs, "PLAIN_VISITS", 100)
-    x, classifier, seen = images(3), Classifier(network(), cuda_graphs=True), []
-    given = problem(classifier, x)
+    x, seen = images(3), []
 
     def parts(of, rows, x):
         seen.append(len(x))
         yield x.mean((1, 2, 3)) * len(x)
 
-    with classifier.session(x.device):
-        given.forward(x, given.every_row)
+    with begun(Classifier(network(), cuda_graphs=True), x) as given:
         for _ in range(PLAIN_VISITS + 2):
             (found,) = given.call(parts, "parts", given.every_row, x)
             assert torch.equal(found, 4 * x.mean((1, 2, 3)))
@@ -278,10 +273,9 @@ def test_recordings_serve_until_the_network_changes(on_cpu):
     graphs = Classifier(model, cuda_graphs=True)
 
     def made(classifier=graphs):
-        count, given = len(Played.made), problem(classifier, x)
+        count = len(Played.made)
         for _ in range(PLAIN_VISITS + 2):
-            with classifier.session(x.device):
-                given.forward(x, given.every_row)
+            with begun(classifier, x) as given:
                 logits, _ = gradients(given, 4)
                 torch.testing.assert_close(logits, classifier.model(x).detach())
         return len(Played.made) - count
@@ -302,10 +296,8 @@ def test_recordings_serve_until_the_network_changes(on_cpu):
 
 
 def test_each_setting_has_its_own_recordings(on_cpu):
-    x, graphs = images(4), Classifier(network(), cuda_graphs=True)
-    given = problem(graphs, x)
-    with graphs.session(x.device):
-        given.forward(x, given.every_row)
+    graphs = Classifier(network(), cuda_graphs=True)
+    with begun(graphs, images(4)) as given:
         for count, (name, value) in enumerate({"tf32": False, "tf32 ": True, "score_kind": "probability"}.items(), 1):
             setattr(graphs, name.strip(), value)
             for _ in range(PLAIN_VISITS + 1):
@@ -349,11 +341,9 @@ class Counts(nn.Module):
 
 
 def test_a_model_whose_results_differ_is_run_as_it_is(device):
-    model, x = Counts().eval().to(device), images(2, device)
+    model = Counts().eval().to(device)
     classifier = Classifier(model, cuda_graphs=True)
-    given = problem(classifier, x)
-    with classifier.session(x.device):
-        given.forward(x, given.every_row)
+    with begun(classifier, images(2, device)) as given:
         for _ in range(2 * PLAIN_VISITS):
             gradients(given, 2)
         assert classifier.graphs._refused
@@ -371,13 +361,13 @@ def test_hooks_run_at_each_call(device, of_all_modules):
         classifier = Classifier(model, cuda_graphs=graphs)
         for _ in range(PLAIN_VISITS + 1):
             runs.clear()
-            fringe.attribute(classifier, x, method="fringe")
+            fringe.attribute(classifier, x, method="fringe:preview")
         counts.append(len(runs))
         assert not (classifier.graphs and classifier.graphs._recordings)
     assert counts[0] == counts[1] > 0
     handle.remove()
     for _ in range(PLAIN_VISITS + 1):
-        fringe.attribute(classifier, x, method="fringe")
+        fringe.attribute(classifier, x, method="fringe:preview")
     assert classifier.graphs._recordings
 
 
@@ -391,10 +381,7 @@ def test_without_a_graph_calls_are_plain(on_cpu, monkeypatch, error, tried):
         raise error
 
     monkeypatch.setattr(CUDAGraphs, "recorder", fails)
-    x, graphs = images(8), Classifier(network(), cuda_graphs=True)
-    given = problem(graphs, x)
-    with graphs.session(x.device):
-        given.forward(x, given.every_row)
+    with begun(Classifier(network(), cuda_graphs=True), images(8)) as given:
         for count in (8, 1):
             for _ in range(PLAIN_VISITS + 3):
                 gradients(given, count)

@@ -45,6 +45,11 @@ def operation(backward, *, once=False, forward_mode=None):
     return Custom
 
 
+def ahead(ctx, tangent):
+    """The forward-mode rule of tanh."""
+    return tangent * slope(*ctx.saved_tensors)
+
+
 def model_of(function):
     return lambda x: function.apply(x).flatten(1) @ HEAD.T
 
@@ -79,8 +84,7 @@ class TestCustomFunctions:
     @pytest.mark.filterwarnings("ignore:the model has no second derivatives")
     @pytest.mark.parametrize("once", [False, True])
     def test_with_right_derivatives_are_believed(self, once):
-        forward_rule = (lambda ctx, t: t * slope(*ctx.saved_tensors)) if once else None
-        classifier = verify(model_of(operation(right, once=once, forward_mode=forward_rule)))
+        classifier = verify(model_of(operation(right, once=once, forward_mode=ahead if once else None)))
         v = normal(1, 3, 2, 2, seed=5)
         assert torch.allclose(classifier.linearise(X).jvp(v), jvp(dense_jacobian(smooth, X), v), rtol=1e-12)
         assert classifier.jvp_mode == ("forward" if once else "double_backward")
@@ -99,13 +103,10 @@ class TestCustomFunctions:
             def backward(ctx, g):
                 raise NotImplementedError("the derivative for 'tanh_backward' is not implemented")
 
-        forward_rule = lambda ctx, t: t * slope(*ctx.saved_tensors)  # noqa: E731
-        classifier = Classifier(model_of(operation(refuses, forward_mode=forward_rule)))
+        classifier = Classifier(model_of(operation(refuses, forward_mode=ahead)))
         point = classifier.linearise(X)
         u, v, exact = normal(1, CLASSES), normal(1, 3, 2, 2, seed=5), dense_jacobian(smooth, X)
-        with pytest.warns(
-            UserWarning, match=r"no second derivatives \(the derivative for 'tanh_backward'.*forward-mode"
-        ):
+        with pytest.warns(UserWarning, match=r"no second derivatives \(the derivative for 'tanh_ba.*forward-mode"):
             found = point.jvp(v)
         assert classifier.jvp_mode == "forward"
         assert torch.allclose(found, jvp(exact, v), rtol=1e-12)
@@ -116,9 +117,8 @@ class TestCustomFunctions:
     def test_whose_backward_drops_part_of_what_comes_back_fall_back_to_forward_mode(self):
         """Differentiating that backward pass gives half of J v, without an error."""
         half = lambda ctx, g: right(ctx, 0.5 * (g + g.detach()))  # noqa: E731
-        forward_rule = lambda ctx, t: t * slope(*ctx.saved_tensors)  # noqa: E731
         with pytest.warns(UserWarning, match=r"its backward pass is not linear.*forward-mode"):
-            classifier = verify(model_of(operation(half, forward_mode=forward_rule)))
+            classifier = verify(model_of(operation(half, forward_mode=ahead)))
         v = normal(1, 3, 2, 2, seed=5)
         assert classifier.jvp_mode == "forward"
         assert torch.allclose(classifier.linearise(X).jvp(v), jvp(dense_jacobian(smooth, X), v), rtol=1e-12)
@@ -162,11 +162,10 @@ class TestOperations:
     def test_that_have_neither_derivative_are_named(self):
         lengths = torch.tensor([[5, 7]])
         model = Classifier(lambda x: torch.segment_reduce(x.flatten(1), "sum", lengths=lengths, axis=1))
+        named = r"neither .* nor forward-mode .*segment_reduce.*replace the operation"
         with (
             pytest.warns(UserWarning, match="_segment_reduce_backward is not implemented"),
-            pytest.raises(
-                NotDifferentiableError, match=r"neither .* nor forward-mode .*segment_reduce.*replace the operation"
-            ),
+            pytest.raises(NotDifferentiableError, match=named),
         ):
             model.linearise(X).jvp(X)
 
@@ -266,15 +265,12 @@ STEPS = {
 class TestNoGradientPath:
     @pytest.mark.parametrize("name", DISCONNECTED)
     def test_is_told_at_once(self, name):
-        with pytest.raises(
-            NotDifferentiableError, match=r"not connected to the input by autograd.*needs a differentiable"
-        ):
+        with pytest.raises(NotDifferentiableError, match=r"not connected to the input .*needs a differentiable"):
             Classifier(DISCONNECTED[name]).linearise(X)
 
     def test_through_learnt_parameters_of_a_function_is_told_by_verify(self):
-        head = nn.Linear(
-            12, CLASSES
-        ).double()  # of a function, so its parameters stay learnt and the output has a graph
+        # of a function, so its parameters stay learnt and the output has a graph
+        head = nn.Linear(12, CLASSES).double()
         with pytest.raises(NotDifferentiableError, match=r"gradient is exactly zero"):
             verify(lambda x: head(x.detach().flatten(1)))
 

@@ -123,11 +123,8 @@ def products(classifier, x):
     """Logits, J'u and J v at ``x``."""
     with classifier.session(x.device):
         point = classifier.linearise(x)
-        return (
-            point.value,
-            point.vjp(normal(*point.value.shape, seed=8).to(x)),
-            point.jvp(normal(*x.shape, seed=9).to(x)),
-        )
+        u, v = normal(*point.value.shape, seed=8), normal(*x.shape, seed=9)
+        return point.value, point.vjp(u.to(x)), point.jvp(v.to(x))
 
 
 @pytest.mark.parametrize("name", FOLDED)

@@ -37,18 +37,10 @@ def world():
         "rng": torch.get_rng_state().tolist(),
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
-        "autocast": (
-            torch.is_autocast_enabled("cpu"),
-            torch.get_autocast_dtype("cpu"),
-            torch.is_autocast_cache_enabled(),
-        ),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+        "autocast cache": torch.is_autocast_cache_enabled(),
         "mha": backends.mha.get_fastpath_enabled(),
-        "sdp": (
-            cuda.flash_sdp_enabled(),
-            cuda.mem_efficient_sdp_enabled(),
-            cuda.math_sdp_enabled(),
-            cuda.cudnn_sdp_enabled(),
-        ),
+        "sdp": [getattr(cuda, f"{kind}_sdp_enabled")() for kind in ("flash", "mem_efficient", "math", "cudnn")],
         "precision": (backends.fp32_precision, cuda.matmul.fp32_precision, backends.cudnn.conv.fp32_precision),
         "onednn": [getattr(backends.mkldnn, layer).fp32_precision for layer in ("matmul", "conv", "rnn")],
         "legacy precision": torch.get_float32_matmul_precision(),
@@ -213,7 +205,7 @@ def test_a_session_holds_the_settings_that_products_need():
     assert not inside["inference"]
     assert not inside["autocast"][0]
     assert not inside["mha"]
-    assert inside["sdp"] == (False, False, True, False)
+    assert inside["sdp"] == [False, False, True, False]
     assert inside["precision"][1:] == ("ieee", "ieee")
     assert inside["onednn"] == ["ieee"] * 3
     assert not training
@@ -237,10 +229,8 @@ class TestTrainingMode:
         assert "mode='keep'" in str(warning.message)
 
     def test_may_be_kept(self):
-        model, x = (
-            nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, CLASSES)).double().train(),
-            normal(2, 3, 8, 8),
-        )
+        model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, CLASSES)).double().train()
+        x = normal(2, 3, 8, 8)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             found = Classifier(model, mode="keep").logits(x)

@@ -36,12 +36,12 @@ class TestProducts:
             classifier.jvp_mode = mode
         point = classifier.linearise(case.x)
         assert torch.allclose(point.value, case.model(case.x), rtol=1e-12, atol=1e-12)
-        for seed in range(3):
+        for seed in range(2):
             u, v = normal(3, CLASSES, seed=seed), normal(*case.x.shape, seed=seed)
             assert torch.allclose(point.vjp(u), vjp(case.jacobian, u), rtol=1e-10, atol=1e-12)
             assert torch.allclose(point.jvp(v), jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
-            first = classifier.linearise(case.x).jvp(v)  # also if it comes first
-            assert torch.allclose(first, jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
+        first = classifier.linearise(case.x).jvp(v)  # also if it comes first
+        assert torch.allclose(first, jvp(case.jacobian, v), rtol=1e-10, atol=1e-12)
         assert classifier.jvp_mode == mode
 
     def test_are_adjoint_in_float32(self, case, frozen):
@@ -105,10 +105,8 @@ class TestScores:
         classifier = Classifier(nn.Identity(), score=kind)
         (expected,) = torch.autograd.grad(classifier.score(logits, target).sum(), logits)
         assert torch.allclose(classifier.score_cotangent(logits.detach(), target), expected, rtol=1e-12, atol=1e-15)
-        several, contrast = (
-            torch.tensor([[0, 1], [1, 2], [4, 3], [4, 0]]),
-            torch.tensor([[2, 0], [0, 4], [3, 4], [1, 2]]),
-        )
+        several = torch.tensor([[0, 1], [1, 2], [4, 3], [4, 0]])
+        contrast = torch.tensor([[2, 0], [0, 4], [3, 4], [1, 2]])
         other = Classifier(nn.Identity())  # that is asked for this kind alone
         found = other.score_cotangent(logits.detach(), several, contrast, kind)
         for k in range(2):
@@ -140,13 +138,9 @@ def test_a_model_that_cannot_be_called_is_named():
 
 
 def test_integer_inputs_are_told_what_to_do():
-    with pytest.raises(
-        ValueError, match=r"got dtype torch\.uint8, expected floating point; scale and normalise pixels"
-    ):
+    with pytest.raises(ValueError, match=r"got dtype torch\.uint8, expected floating point; scale and normalise"):
         Classifier(nn.Identity()).logits(torch.zeros(2, 3, dtype=torch.uint8))
-    with pytest.raises(
-        ValueError, match=r"got dtype torch\.int64, .*texts are explained by .*tokenizer=.*embeddings"
-    ) as e:
+    with pytest.raises(ValueError, match=r"got dtype torch\.int64, .*texts are .*tokenizer=.*embeddings") as e:
         Classifier(nn.Identity()).logits(torch.zeros(2, 3, dtype=torch.int64))
     assert "pixels" not in str(e.value)
 

@@ -1,56 +1,32 @@
 """Messages of the command line about what was typed: each names the flag or argument, and what to write instead."""
 
 import pytest
-from typer.testing import CliRunner
 
-from fringe.cli import app
+from command_line import run
 
 ONE = "embedded:digits:0"
 FAMILIES = "the forms are embedded:digits, torchvision:NAME"
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ("explain", ONE, "--method", "ig:nopreset"),
-            "--method: ig has no 'nopreset'; did you mean 'released'?",
-        ),
+        (("explain", ONE, "--method", "ig:nopreset"), "--method: ig has no 'nopreset'; did you mean 'released'?"),
         (("compare", ONE, "--metrics", "insertion:no"), "--metrics: insertion has no 'no'. Known: paper"),
         (("benchmark", "--scene", "gridpg:no"), "--scene: gridpg has no 'no'. Known: nine"),
         (("explain", ONE, "--method", "smooth(-1):ig"), "--method: sigma: got '-1', expected a positive number"),
         (("compare", ONE, "--methods", "smooth(-1):ig"), "--methods: sigma: got '-1', expected a positive number"),
-        (
-            ("explain", ONE, "--method", "fringe:preview", "--preset", "resnet18"),
-            "--preset: got 'resnet18', but 'fringe:preview' names a preset, too; give one of them",
-        ),
-        (
-            ("explain", ONE, "--method", "captom"),
-            "smooth(SIGMA):METHOD, straight:METHOD, lxt:NAME, captum:NAME, z",
-        ),
+        (("explain", ONE, "--method", "fringe:preview", "--preset", "vgg19"), "'fringe:preview' names a preset, too"),
+        (("explain", ONE, "--method", "captom"), "smooth(SIGMA):METHOD, straight:METHOD, lxt:NAME, captum:NAME, z"),
         (("explain", ONE, "--model", "photo.jpg"), f"--model: 'photo.jpg' has no family; {FAMILIES}"),
         (("explain", ONE, "--model", "no.py:f"), "--model: Python file 'no.py' does not exist"),
-        (
-            ("explain", ONE, "--preprocessing", "mean=0.5"),
-            "--preprocessing: got mean without std; write std=",
-        ),
-        (("explain", ONE, "--preprocessing", "mean=0,std=0"), "--preprocessing: std=(0.0, 0.0, 0.0) must be positive"),
+        (("explain", ONE, "--preprocessing", "mean=0.5"), "--preprocessing: got mean without std; write std="),
         (("compare", ONE, "--rows", "0"), "--rows: got 0, expected a positive whole number"),
         (("compare", ONE, "--set", "steps=3"), "--set: got 'steps=3', expected LABEL.KEY=VALUE"),
         (("explain", ONE, "--batch-size", "none"), "--batch-size: got 'none'"),
         (("tune", "--search", "foo"), "--search: got 'foo'; did you mean 'focus'? Known: tau, eta_max"),
-        (
-            ("benchmark", "--data", "nodir"),
-            "--data: 'nodir' was not found: there is no file or folder 'nodir' in ",
-        ),
-        (
-            ("reproduce", "all", "--data", "nodir"),
-            "--data: 'nodir' was not found: there is no file or folder 'nodir' in ",
-        ),
+        (("benchmark", "--data", "nodir"), "--data: 'nodir' was not found: there is no file or folder 'nodir' in "),
+        (("reproduce", "all", "--data", "nodir"), "--data: 'nodir' was not found: there is no file or folder"),
         (("benchmark", "--config", "bad.toml"), "--config: unknown key 'x'. The keys: name, model"),
     ],
 )
@@ -67,15 +43,9 @@ def test_a_wrong_value_is_exit_code_2_and_names_its_flag(tmp_path, monkeypatch, 
     ("given", "message"),
     [
         ("nofile.jpg", "INPUT: 'nofile.jpg' was not found: there is no file or folder 'nofile.jpg' in "),
-        (
-            "embedded:digit",
-            "; did you mean 'embedded:digits'?",
-        ),
+        ("embedded:digit", "; did you mean 'embedded:digits'?"),
         ("embedded:digits:5000", "INPUT: 'embedded:digits:5000' selects nothing of the 360 test images 0 to 359"),
-        (
-            "embedded:digits:x",
-            "INPUT: 'embedded:digits:x' is not of the form embedded:digits, embedded:d",
-        ),
+        ("embedded:digits:x", "INPUT: 'embedded:digits:x' is not of the form embedded:digits, embedded:d"),
     ],
 )
 @pytest.mark.parametrize("command", ["explain", "compare"])

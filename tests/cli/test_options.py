@@ -1,25 +1,13 @@
 """Flags made from the fields of a model: the same names, defaults and values as in Python and in a file."""
 
 import pytest
-from typer.testing import CliRunner
 
+from command_line import run
 from fringe.bench.experiments import ExperimentSpec, Store, manifests
 from fringe.bench.paper import paper_study
-from fringe.cli import app
 from fringe.explanations import CompareSpec, ExplainSpec
 
-SMALL = (
-    "--methods",
-    "ig",
-    "--set",
-    "ig.steps=2",
-    "--no-controls",
-    "--metrics",
-    "sparseness",
-    "--n",
-    "2",
-    "--no-report",
-)
+SMALL = ("--methods", "ig", "--set", "ig.steps=2", "--no-controls", "--metrics", "sparseness", "--no-report", "--n", 2)
 FILE = """
 methods = "ig"
 metrics = ["sparseness"]
@@ -27,10 +15,6 @@ n = 2
 controls = false
 set.ig.steps = 2
 """
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def plan(folder):
@@ -57,14 +41,13 @@ def test_every_field_is_a_flag_with_its_help(command, spec, others):
 
 def test_the_help_of_tune_shows_its_number_of_images():
     n = paper_study("tuning", ExperimentSpec()).plan.n
-    assert f"--n N Number of images, sampled by the seed. [default: {n}]" in " ".join(
-        run("tune", "--help").stdout.split()
-    )
+    shown = " ".join(run("tune", "--help").stdout.split())
+    assert f"--n N Number of images, sampled by the seed. [default: {n}]" in shown
 
 
-@pytest.mark.parametrize("command", ["verify", "card", "report", "explain", "compare"])
-def test_help_lists_the_exit_code_of_an_interruption(command):
-    assert "130 interrupted" in " ".join(run(command, "--help").stdout.split())
+def test_help_lists_the_exit_code_of_an_interruption():
+    for command in ("verify", "card", "report", "explain", "compare"):
+        assert "130 interrupted" in " ".join(run(command, "--help").stdout.split()), command
 
 
 def test_a_file_gives_the_plan_of_the_flags_and_flags_come_first(tmp_path):
@@ -96,10 +79,7 @@ def test_a_key_of_a_specification_may_be_set_as_text(tmp_path):
         (("explian",), "explain"),
         (("explain", "embedded:digits:0", "--out", "x", "--scor", "logit"), "--score"),
         (("explain", "embedded:digits:0"), "--out"),
-        (
-            ("explain", "embedded:digits:0", "--out", "x", "--tau", "1"),
-            "No such option: --tau. A setting is given by --set, as in --set tau=VALUE.",
-        ),
+        (("explain", "embedded:digits:0", "--out", "x", "--tau", "1"), "--tau. A setting is given by --set, as in"),
         (("compare", "embedded:digits:0", "--out", "x", "--learning-rate", "1"), "--set geoig_svi.learning_rate=VALUE"),
         (("status", "x", "--tau", "1"), "No such option: --tau\n"),
         (("benchmark", "--out", "x", "--metods", "ig"), "No such option: --metods; did you mean --methods?\n"),
@@ -107,10 +87,7 @@ def test_a_key_of_a_specification_may_be_set_as_text(tmp_path):
         (("status", "--rum", "x"), "No such option: --rum\n"),
         (("benchmark", "--out", "x", "--n", "many"), "--n"),
         (("tune", "--out", "x", "--trials", "0"), "--trials: got 0, expected a positive whole number\n"),
-        (
-            ("reproduce", "sweep", "--out", "x", "--factor", "tau=1"),
-            "No such option: --factor. A key of the study is given by --set, as in --set factor=VALUE.\n",
-        ),
+        (("reproduce", "sweep", "--out", "x", "--factor", "tau=1"), "by --set, as in --set factor=VALUE.\n"),
         (("tune", "--out", "x", "--seed", "1"), "No such option: --seed. A key of the study is given by --set"),
     ],
 )

@@ -10,13 +10,13 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
 
 import fringe
+from command_line import picture
 from fringe import InputError, TargetError
 from fringe._files import partial_path
 from fringe._process import process_name
@@ -76,12 +76,6 @@ def assert_close(one, other):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-6) if isinstance(one, float) else one == other
 
 
-def picture(path, seed=0):
-    pixels = np.random.default_rng(seed).integers(0, 255, (8, 8), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-    return path
-
-
 def test_results_come_one_by_one_and_are_on_disk_when_they_come(tmp_path):
     seen = []
     for result in explain_images(DIGITS, tmp_path, ExplainSpec(**IG, batch_size=1)):
@@ -124,25 +118,22 @@ def test_a_killed_run_continues_and_equals_one_that_was_not_killed(tmp_path):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("change", "difference"),
-    [
+def test_other_settings_are_refused_with_the_difference_and_replaced_on_request(tmp_path):
+    explain(tmp_path)
+    (tmp_path / "digits-0001" / "stale.png").touch()
+    before = stored(tmp_path)
+    for change, difference in (
         ({"set": ("steps=5",)}, "method.steps: 4, now 5"),
         ({"method": "smoothgrad", "set": ("samples=2",)}, "(method: ig, now smoothgrad; "),
         ({"seed": 1}, "seed: 0, now 1"),
         ({"target": 3}, "target: predicted, now 3"),
         ({"preprocessing": "resize=32,channels=1,mean=0.5,std=0.35"}, "preprocessing.mean"),
-    ],
-)
-def test_other_settings_are_refused_with_the_difference_and_replaced_on_request(tmp_path, change, difference):
-    explain(tmp_path)
-    (tmp_path / "digits-0001" / "stale.png").touch()
-    before = stored(tmp_path)
-    with pytest.raises(InputError) as caught:
-        explain(tmp_path, **change)
-    assert difference in caught.value.message
-    assert (caught.value.argument, "overwrite=True" in caught.value.hint) == ("out", True)
-    assert stored(tmp_path) == before
+    ):
+        with pytest.raises(InputError) as caught:
+            explain(tmp_path, **change)
+        assert difference in caught.value.message
+        assert (caught.value.argument, "overwrite=True" in caught.value.hint) == ("out", True)
+        assert stored(tmp_path) == before
     assert reused(explain(tmp_path, **change, overwrite=True)) == [False] * 3
     assert reused(explain(tmp_path, **change)) == [True] * 3
     assert not (tmp_path / "digits-0001" / "stale.png").exists()
@@ -199,10 +190,10 @@ def test_a_damaged_result_is_computed_again(drawn, tmp_path, file, damage):
 
 
 def test_an_image_of_other_content_under_the_same_name_is_computed_again(tmp_path):
-    images = [str(picture(tmp_path / f"{name}.png", seed)) for seed, name in enumerate("ab")]
+    images = [str(picture(tmp_path / f"{name}.png", seed=seed)) for seed, name in enumerate("ab")]
     options = {"model": "embedded:digits", "inputs": images}
     explain(tmp_path / "out", **options)
-    picture(tmp_path / "b.png", 7)
+    picture(tmp_path / "b.png", seed=7)
     assert reused(explain(tmp_path / "out", **options)) == [True, False]
 
 
@@ -220,11 +211,8 @@ def test_more_inputs_reuse_the_earlier_results_in_any_order(tmp_path):
     explain(tmp_path)
     grown = explain(tmp_path, ["embedded:digits:4", "embedded:digits:1", "embedded:digits:0"])
     assert reused(grown) == [False, True, True]
-    assert [entry["id"] for entry in read(tmp_path / "summary.json")["inputs"]] == [
-        "digits-0004",
-        "digits-0001",
-        "digits-0000",
-    ]
+    entries = read(tmp_path / "summary.json")["inputs"]
+    assert [entry["id"] for entry in entries] == ["digits-0004", "digits-0001", "digits-0000"]
 
 
 def test_results_of_other_settings_that_stay_are_named(tmp_path):
@@ -388,6 +376,7 @@ def test_the_record_gives_the_options_back(tmp_path):
         ({"sets": 3}, "unknown field 'sets'; did you mean 'set'? The fields: model, target"),
         ({"target": "cat"}, "target: got 'cat', which is no class of the model"),
         ({"batch_size": 0}, "batch_size: got 0, expected auto or a positive whole number"),
+        ({"top": 0}, "top: got 0"),
         ({"method": "igg"}, "did you mean 'ig'"),
         ({"variant": "euclidean"}, "variant: belongs to the method fringe, not to 'ig'"),
         ({"set": ("steps",)}, "set: got 'steps', expected KEY=VALUE"),
@@ -404,14 +393,10 @@ def test_options_that_make_no_sense_are_named_before_anything_is_written(tmp_pat
 def test_inputs_that_fail_are_results_with_a_reason(tmp_path):
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no image")
-    results = explain(
-        tmp_path / "out", [str(broken), "embedded:digits:0", str(tmp_path / "absent.png")], model="embedded:digits"
-    )
+    inputs = [str(broken), "embedded:digits:0", str(tmp_path / "absent.png")]
+    results = explain(tmp_path / "out", inputs, model="embedded:digits")
     assert [type(result) for result in results] == [Failure, Explanation, Failure]
-    assert [result.source for result in results if isinstance(result, Failure)] == [
-        str(broken),
-        str(tmp_path / "absent.png"),
-    ]
+    assert [result.source for result in results if isinstance(result, Failure)] == [inputs[0], inputs[2]]
 
 
 def test_an_unreadable_hash_is_a_warning_and_the_image_is_explained_each_time(tmp_path, monkeypatch):

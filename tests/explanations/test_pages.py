@@ -11,6 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fringe
+from command_line import picture
 from fringe.explanations import Explanation, explain_images
 from fringe.explanations._pictures import contact_cell
 from fringe.models import load_model
@@ -54,16 +55,6 @@ def test_the_pages_do_not_touch_the_results(tmp_path):
         assert passes[0]["vjp"] > passes[1]["vjp"]
 
 
-def test_five_classes_cost_four_products_a_point(tmp_path):
-    """The path is run once, whatever the number of classes."""
-    plain = {"set": (*QUICK, "quadrature=trapezoid")}
-    costs = {top: explain(tmp_path / str(top), top=top, **plain)[0].record["cost"]["passes"] for top in (1, 5)}
-    one, five = costs[1], costs[5]
-    steps = [result.record["steps"] for result in explain(tmp_path / "1", top=1, **plain)]
-    assert (five["forward"], five["jvp"]) == (one["forward"], one["jvp"])
-    assert five["vjp"] == one["vjp"] + 4 * sum(step + 1 for step in steps)
-
-
 def test_a_page_shows_the_result_and_the_record(tmp_path):
     (result,) = explain(tmp_path)
     page, record = document(result.folder), result.record
@@ -88,12 +79,8 @@ def test_the_other_classes_are_explained_too(tmp_path):
     assert page["classes"][0]["index"] == result.record["target"]["class"] == 7
     assert len(page["classes"]) == 3
     for k, one in enumerate(page["classes"]):
-        alone = fringe.explain(
-            "embedded:digits",
-            "embedded:digits:3",
-            method=fringe.FRInGe(tau=0.05, steps=8, quadrature="trapezoid"),
-            target=one["index"],
-        )
+        method = fringe.FRInGe(tau=0.05, steps=8, quadrature="trapezoid")
+        alone = fringe.explain("embedded:digits", "embedded:digits:3", method=method, target=one["index"])
         values = alone.values[0].double().sum(0).numpy()
         assert np.abs(decode_maps(page)[-1, k] - values).max() <= np.abs(values).max() / 120
         assert one["verdict"] == alone.verdict[0]
@@ -106,9 +93,8 @@ def test_a_method_whose_classes_share_no_path_explains_one(tmp_path):
 
 def test_the_index_links_every_page_and_names_what_failed(tmp_path):
     names = ["a <b>&.png", "index.html.png", "50% #1?.png"]
-    for number, name in enumerate(names):
-        pixels = np.random.default_rng(number).integers(0, 255, (8, 8), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / name)
+    for seed, name in enumerate(names):
+        picture(tmp_path / name, seed=seed)
     (tmp_path / "broken.png").write_bytes(b"no image")
     paths = [str(tmp_path / name) for name in [*names, "broken.png"]]
     results = explain(tmp_path / "out", paths, model="embedded:digits", **IG)
@@ -124,13 +110,6 @@ def test_the_index_links_every_page_and_names_what_failed(tmp_path):
     assert results[3].reason in html.unescape(index)
     assert str(tmp_path) not in (results[0].folder / "explanation.html").read_text(encoding="utf-8")
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["index"] == "index.html"
-
-
-def test_an_input_that_is_called_like_the_index_replaces_nothing(tmp_path):
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "index.html.png")
-    (result,) = explain(tmp_path / "out", [str(tmp_path / "index.html.png")], model="embedded:digits", **IG)
-    assert (result.folder.name, result.folder.is_dir()) == ("index.html_", True)
-    assert (tmp_path / "out" / "index.html").is_file()
 
 
 def test_a_result_without_a_page_is_completed(tmp_path):
@@ -167,18 +146,6 @@ def test_no_pages_without_figures(tmp_path):
     explain(tmp_path, figures=False, **IG)
     assert not list(tmp_path.rglob("*.html"))
     assert json.loads((tmp_path / "summary.json").read_text())["index"] is None
-
-
-def test_wrong_numbers_of_classes_are_refused(tmp_path):
-    for top in (0, -1, "many"):
-        with pytest.raises(fringe.InputError) as caught:
-            explain(tmp_path, top=top)
-        assert caught.value.argument == "top"
-
-
-def test_the_index_names_the_method_as_the_sheet_does(tmp_path):
-    explain(tmp_path, method="fringe:preview", set=[])
-    assert "<h1>digits · FRInGe (preview)</h1>" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
 def test_where_the_path_depends_on_the_class_a_page_shows_one_class(tmp_path):

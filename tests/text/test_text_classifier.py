@@ -143,10 +143,9 @@ def test_merged_words_by_hand():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["Bert", "DistilBert"])
-def test_maps_of_texts_are_ok_and_arrive(kind):
+def test_maps_of_texts_are_ok_and_arrive():
     texts, labels = sentences(24, 77)
-    result = fringe.explain(trained_model(kind), texts, tokenizer=make_tokenizer())
+    result = fringe.explain(trained_model(), texts, tokenizer=make_tokenizer())
     assert (result.context.probabilities.argmax(1) == labels).double().mean() >= 0.95
     arrived = result.diagnostics["endpoint_kl"] <= METHOD.arrival_kl
     good = [verdict == "ok" and bool(a) for verdict, a in zip(result.verdict, arrived, strict=True)]
@@ -353,7 +352,5 @@ class Averaging(nn.Module):
 def test_a_model_that_reads_padding_is_refused():
     model = TextClassifier(Averaging().eval(), make_tokenizer())
     model.encode(["a film", "the plot"])
-    with pytest.raises(
-        fringe.FringeError, match=r"differ by .* from those of each text alone; explain texts of one length"
-    ):
+    with pytest.raises(fringe.FringeError, match=r"differ by .* from those of each text alone; explain texts of one"):
         model.encode(["a film", "the plot was quite dull"])

@@ -104,25 +104,22 @@ def make_tokenizer():
     )
 
 
-def make_model(kind: str = "Bert", seed: int = 0):
+def make_model(seed: int = 0):
     """A transformer of two layers with random weights."""
     transformers = import_transformers()
     names = {"id2label": dict(enumerate(CLASSES)), "label2id": {name: k for k, name in enumerate(CLASSES)}}
     sizes = {"vocab_size": len(make_tokenizer()), "max_position_embeddings": 64, "num_labels": 2, "pad_token_id": 0}
-    if kind == "DistilBert":
-        sizes |= {"dim": 48, "n_layers": 2, "n_heads": 4, "hidden_dim": 96}
-    else:
-        sizes |= {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
-    config = getattr(transformers, f"{kind}Config")(**sizes, **names)
+    sizes |= {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return getattr(transformers, f"{kind}ForSequenceClassification")(config).eval()
+        config = transformers.BertConfig(**sizes, **names)
+        return transformers.BertForSequenceClassification(config).eval()
 
 
 @cache
-def trained_model(kind: str = "Bert", seed: int = 0, steps: int = 100, batch: int = 64):
+def trained_model(seed: int = 0, steps: int = 100, batch: int = 64):
     """The network after some seconds of training."""
-    model, tokenizer = make_model(kind, seed), make_tokenizer()
+    model, tokenizer = make_model(seed), make_tokenizer()
     texts, labels = sentences(steps * batch, seed)
     optimiser = torch.optim.AdamW(model.parameters(), 2e-3)
     with torch.random.fork_rng():
