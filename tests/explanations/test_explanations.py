@@ -262,6 +262,11 @@ def test_two_runs_in_one_folder_leave_the_partial_files_of_each_other(tmp_path, 
     assert not list(tmp_path.glob(".*"))
 
 
+def test_an_image_with_the_name_of_a_file_of_the_run_has_a_folder_of_another_name(tmp_path):
+    folder = ResultFolder(tmp_path, overwrite=False, command="explain")
+    assert [folder.result_path(name).name for name in ("Summary.json", "a")] == ["Summary.json_", "a"]
+
+
 def test_a_folder_of_a_result_that_another_run_has_made_meanwhile_is_replaced(tmp_path, monkeypatch):
     folder, rename, made = ResultFolder(tmp_path, overwrite=False, command="explain"), Path.rename, []
 
