@@ -31,7 +31,6 @@ from fringe.errors import FringeError, InputError
 from score_records import EMPTY, ScoreRecord, records_in, task_of
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
-OLD_RUN = Path(__file__).with_name("old_run")
 
 FULL = ScoreRecord(
     setting="s" * 32,
@@ -154,7 +153,8 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
 
 
 def test_a_run_of_the_old_format_is_refused_by_name(tmp_path):
-    shutil.copytree(OLD_RUN, tmp_path / "run")
+    (tmp_path / "run" / "units").mkdir(parents=True)
+    (tmp_path / "run" / MARKER).write_text('{"format": 2}')
     for use in (lambda: Store(tmp_path / "run"), lambda: read_results(tmp_path / "run")):
         with pytest.raises(
             InputError, match="has format 2, this program reads format 3; read it with the version that"
