@@ -9,16 +9,15 @@ import pytest
 from forked_runs import spawn_quickly
 from poison_methods import Troubled
 from small_plans import IG, digits_plan, models, net_file, pictures, small
-from synthetic_units import expected, job, manifest, table
+from synthetic_units import table
 
 from fringe import ExpectedGradients
-from fringe.bench.experiments import Progress, RunLog, RunOptions, run_plan
-from fringe.bench.experiments._executors import ProcessExecutor, run_tasks
+from fringe.bench.experiments import Progress, RunOptions, run_plan
+from fringe.bench.experiments._executors import ProcessExecutor
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, PlanModel
 from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import crashes
 from fringe.errors import FringeError, TransientError
 from fringe.metrics import Insertion, Sparseness
 
@@ -139,28 +138,10 @@ def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):
 
 @linux
 @pytest.mark.thorough
-def test_with_processes_the_same(tmp_path, monkeypatch):
+def test_a_device_that_fails_in_a_process_ends_the_run(tmp_path, monkeypatch):
     spawn_quickly(monkeypatch)
-    plan = small(models=models(troubled=Troubled("memory", str(tmp_path / "cure")), ig=IG))
-    first = run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(2)))
-    assert (first.stopped, first.log.left, first.log.failed) == (None, 2, 0)
-    device = small(name="device", models=models(troubled=Troubled("device", str(tmp_path / "cure"))))
-    assert "the device failed" in run_plan(device, tmp_path / "device", RunOptions(executor=ProcessExecutor(1))).stopped
-    (tmp_path / "cure").touch()
-    assert not run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(2))).partial
-
-
-@linux
-def test_a_unit_that_meets_a_broken_disk_is_not_set_aside(tmp_path, monkeypatch):
-    spawn_quickly(monkeypatch)
-    asked = manifest(("unmounted", "fine"), 2)
-    work, account = job(tmp_path, asked), RunLog()
-    run_tasks(work, work.left(), account, lambda report: None, ProcessExecutor(2))
-    assert Counter((r.task.method, r.state) for r in account.reports) == {("unmounted", "left"): 1, ("fine", "done"): 1}
-    assert crashes(work.store) == []
-    (tmp_path / "behave").touch()
-    run_tasks(work, work.left(), RunLog(), lambda report: None, ProcessExecutor(2))
-    assert table(work.store) == expected(asked)
+    plan = small(models=models(troubled=Troubled("device", str(tmp_path / "cure"))))
+    assert "the device failed" in run_plan(plan, tmp_path, RunOptions(executor=ProcessExecutor(1))).stopped
 
 
 @pytest.mark.parametrize("save_maps", [False, True])
@@ -188,20 +169,6 @@ def test_images_on_a_folder_that_goes_away_amid_a_run_are_scored_when_it_is_back
         {key: row.score for key, row in known.items()}, abs=1e-4
     )
     assert {key: row.status for key, row in found.items()} == {key: row.status for key, row in known.items()}
-
-
-def test_one_image_of_a_unit_does_not_hold_up_the_others(tmp_path):
-    folder = pictures(tmp_path / "images")
-    lost = folder / "1_picture.png"
-    content = lost.read_bytes()
-    plan = small(data=(str(folder),), n=4, shard=4)
-    first = run_plan(plan, tmp_path / "run", RunOptions(), Progress(began=lambda resolved, units: lost.unlink()))
-    assert [(r.state, len(r.left), r.failed) for r in first.log.reports] == [("done", 1, 0)]
-    assert cells(tmp_path / "run", first) == [(3, 0, 1)] * 2
-    lost.write_bytes(content)
-    second = run_plan(plan, tmp_path / "run", RunOptions())
-    assert [len(report.task.images) for report in second.log.reports] == [1]
-    assert cells(tmp_path / "run", second) == [(4, 0, 0)] * 2
 
 
 def test_an_image_that_is_back_is_scored_by_the_methods_that_follow(tmp_path):

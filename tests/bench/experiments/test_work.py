@@ -176,12 +176,6 @@ def test_labels_that_do_not_fit(tmp_path):
     assert (row.target, row.label) == (3, 3)
 
 
-def test_a_class_that_the_model_does_not_have():
-    (first, *_) = rows_of(plan(n=2, target=10)).values()
-    assert first.status == "failed"
-    assert "10" in first.error
-
-
 def test_images_of_several_sizes_share_a_unit(tmp_path):
     """A model without a size of its own takes each size by itself; one that cannot take a size says so."""
     for name, size in (("a.png", (8, 8)), ("b.png", (16, 4)), ("c.png", (9, 9))):
