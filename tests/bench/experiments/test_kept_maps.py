@@ -125,13 +125,6 @@ def test_one_image_more_makes_its_own_map_alone(tmp_path, made):
     assert {row.metric for row in rows(tmp_path)} == {"sparseness", "insertion"}
 
 
-def test_maps_of_other_settings_are_not_taken(tmp_path, made):
-    run_plan(asked(FIRST, controls=False), tmp_path, RunOptions(save_maps=True))
-    made.clear()
-    run_plan(asked(LATER, controls=False, seed=1), tmp_path, RunOptions(amend=True))
-    assert len(made) == 2 * (1 + 2)
-
-
 def test_images_without_a_sound_map_keep_their_reason(tmp_path, monkeypatch):
     """A map with NaN is kept and stays unscored; an image that could not be read is tried again."""
     honest = IntegratedGradients.attribute

@@ -205,7 +205,7 @@ def test_without_an_address_a_cluster_is_started_ended_and_missed(cluster, monke
     ended = subprocess.run(command, capture_output=True, text=True, timeout=280)
     # three are left, because the disk's trouble may pass: nothing of it is recorded
     told = ["False 3 3", "interrupted (SIGTERM)", f"a part of the Ray cluster was killed ({part})"]
-    assert ended.stdout.splitlines() == told, ended.stderr
+    assert [line for line in ended.stdout.splitlines() if line in told] == told, ended.stderr  # Ray prints there, too
     assert crashes(job(tmp_path, manifest(("fine", "unmounted"), 6)).store) == []
 
 

@@ -147,14 +147,6 @@ def test_the_key_of_an_example_is_what_makes_it(tmp_path):
     assert keys() != keys(seed=1)
 
 
-def test_the_record_of_a_plan_without_scenes_names_none():
-    manifest = resolve(build_plan(ExperimentSpec(data="embedded:digits", methods="ig", n=2))).manifest
-    assert "scenes" not in manifest.record()
-    assert "scenes" not in manifest.plan
-    assert set(manifest.images[0]) == {"digest", "id", "source", "label"}
-    assert not any(name.startswith(("mass", "rank", "expected", "region")) for name in manifest.metrics)
-
-
 def test_gates_are_measured_stored_and_mark_a_network(tmp_path):
     results = run_experiment(ExperimentSpec(scene=[TwoNetworks()], methods="ig", n=4), tmp_path / "run")
     assert results.models == ("two_networks-0", "two_networks-1")

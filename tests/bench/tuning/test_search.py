@@ -180,12 +180,6 @@ def test_settings_enqueued_by_hand_take_a_slot(tmp_path):
     assert len(tuned.trials) == 4
 
 
-def test_progress_counts_up_to_what_is_wanted(tmp_path):
-    told = []
-    tuned = search(tmp_path / "j", 4, progress=lambda trial, done, wanted: told.append((trial, done, wanted)))
-    assert told == [(trial, trial.number + 1, 4) for trial in tuned.trials]
-
-
 def test_optuna_is_quiet_and_as_loud_as_before_afterwards(tmp_path, caplog):
     logger = logging.getLogger("optuna")
     logger.addHandler(caplog.handler)
@@ -220,23 +214,3 @@ def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, f"fringe.bench.tuning.{name}", raising=False)
     with pytest.raises(InputError, match=r'tune needs Optuna; run pip install -e "\.\[tune\]"'):
         search(tmp_path / "j", 2)
-
-
-def refusal(method, settings):
-    """What a method says of two settings that do not go together."""
-    try:
-        method(**settings)
-    except InputError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.parametrize("name", ["fringe", "ig", "captum", "smooth"])
-def test_methods_of_every_kind_can_be_tuned(tmp_path, name):
-    def by_name(method):
-        return {"insertion": [0.5], "deletion": [0.5], "infidelity": [len(str(method.record())) / 1000]}
-
-    tuned = search(tmp_path / "j", 4, by_name, base=METHODS[name](), space=space_of(METHODS[name]))
-    for trial in tuned.trials:
-        assert trial.problem == refusal(METHODS[name], trial.settings)
-    assert type(tuned.best) is METHODS[name]
