@@ -49,11 +49,10 @@ def end_of(child):
 
 
 class Steps:
-    """Numbers the lines of the store that are run, and calls ``strike`` at one of them; ``lines`` holds the numbers of
-    each line."""
+    """Counts the lines of the store that are run, and calls ``strike`` before one of them, or before all."""
 
     def __init__(self, chosen=-1, strike=None):
-        self.chosen, self.strike, self.count, self.lines = chosen, strike, 0, {}
+        self.chosen, self.strike, self.count = chosen, strike, 0
 
     def __enter__(self):
         sys.settrace(self._called)
@@ -68,7 +67,6 @@ class Steps:
     def _stepped(self, frame, event, argument):
         if event == "line":
             self.count += 1
-            self.lines.setdefault((frame.f_code, frame.f_lineno), []).append(self.count)
-            if self.count == self.chosen:
+            if self.chosen in (self.count, "all"):
                 self.strike()
         return self._stepped

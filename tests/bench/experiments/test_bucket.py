@@ -136,38 +136,6 @@ def implementations():
     return importlib.import_module("fsspec.registry")._registry
 
 
-@pytest.fixture(params=["gs", pytest.param("abfs", marks=pytest.mark.thorough)])
-def memory(request, tmp_path, monkeypatch):
-    """The URL of a prefix in a store of this process, in place of the package for its scheme."""
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    class InMemory(MemoryFileSystem):
-        protocol, cachable = request.param, False
-        store, pseudo_dirs = {}, [""]
-
-        @classmethod
-        def _strip_protocol(cls, path):
-            return MemoryFileSystem._strip_protocol(path.rpartition("://")[2])
-
-    monkeypatch.setitem(implementations(), request.param, InMemory)
-    return f"{request.param}://bucket/{tmp_path.name}"
-
-
-def test_other_schemes_take_the_same_path(memory, tmp_path, monkeypatch):
-    """What a package for ``gs`` or ``abfs`` has to do beside is to put an object only if it is absent."""
-    monkeypatch.chdir(tmp_path)
-    assert run_plan(small(n=2), Path(memory), RunOptions(save_maps=True)).log.count("done") == 2
-    assert run_plan(small(n=2), Path(memory), RunOptions()).log.reports == []
-    here = run_plan(small(n=2), tmp_path / "here", RunOptions())
-    store = Store(Path(memory), create=False)
-    assert here.stopped is None
-    assert table(store) == table(Store(tmp_path / "here"))
-    with store.claim("unit") as mine, Store(Path(memory)).claim("unit") as theirs:
-        assert (mine, theirs) == (True, False)
-    assert store.files.url == memory
-    assert [path.name for path in tmp_path.iterdir()] == ["here"]
-
-
 @pytest.mark.parametrize(
     ("scheme", "package", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gs"), ("abfs", "adlfs", "abfs")]
 )

@@ -103,12 +103,6 @@ def test_scores_that_are_missing_or_failed_say_so():
     assert math.isfinite(results.summary()["mean"].min())
 
 
-def test_a_metric_of_fewer_images_has_fewer_rows():
-    results = run_experiment(ExperimentSpec(limits={"insertion": 1}, controls=False).over(SPEC))
-    counts = results.frame.group_by(pl.col("metric").cast(pl.String)).len().sort("metric").rows()
-    assert counts == [("insertion", 2), ("sparseness", 8)]
-
-
 @pytest.mark.parametrize("form", [nn.Module.train, torch.jit.script])
 def test_a_model_in_memory_is_scored(form):
     net = form(nn.Sequential(nn.Flatten(), nn.Linear(32 * 32, 3)))

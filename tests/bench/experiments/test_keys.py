@@ -32,15 +32,10 @@ def backwards(data):
     return tuple(map(backwards, data)) if isinstance(data, list) else data
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(plain)
 def test_a_digest_depends_on_content_alone(data):
     assert digest(data) == digest(json.loads(json.dumps(data))) == digest(backwards(data))
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))
-def test_floats_are_exact(a, b):
-    assert (digest(a) == digest(b)) == (repr(a) == repr(b))
 
 
 def test_what_a_digest_tells_apart():

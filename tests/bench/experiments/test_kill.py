@@ -3,6 +3,7 @@ lost, nothing is doubled, and the next run ends with the same table."""
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -67,53 +68,77 @@ def struck(base, place, chosen):
 def counted_steps(base, place):
     with Steps() as steps:
         run_synthetic(base, place)
-    return steps
+    return steps.count
 
 
-def kill_at(base, place, chosen, total):
-    assert end_of(fork(struck, base, place, chosen)) == -signal.SIGKILL, (chosen, total)
+def finish(base, place, step):
+    """Nothing of what a dead run reported is lost or doubled, and the next run ends with the whole table."""
     reported = noted(base / "reported")
     stored = Store(place, create=False) if Store.existing(place) else None
     known = set() if stored is None else set(keys_of(stored))
-    assert set(reported) <= known
-    assert stored is None or not stored.damaged()
-    assert stored is None or table(stored).items() <= expected(ASKED).items()
+    assert set(reported) <= known, step
+    assert stored is None or not stored.damaged(), step
+    assert stored is None or table(stored).items() <= expected(ASKED).items(), step
     before = len(noted(base / "log"))
     run_synthetic(base, place)
-    assert not set(noted(base / "log")[before:]) & known
-    assert table(Store(place)) == expected(ASKED)
-    assert leftovers(base / "run") == [] == list((base / "run").glob("*-wal"))
+    assert not set(noted(base / "log")[before:]) & known, step
+    assert table(Store(place)) == expected(ASKED), step
+    assert leftovers(base / "run") == [] == list((base / "run").glob("*-wal")), step
 
 
-def clear(base, place):
+def clear(base):
     for path in sorted(base.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
 
 
 @linux
 def test_killed_at_some_steps(place, tmp_path):
-    total = counted_steps(tmp_path, place).count
-    for chosen in range(40, total, total // 5):
-        clear(tmp_path, place)
-        kill_at(tmp_path, place, chosen, total)
+    total = counted_steps(tmp_path, place)
+    for chosen in range(40, total, total // 3):
+        clear(tmp_path)
+        assert end_of(fork(struck, tmp_path, place, chosen)) == -signal.SIGKILL, (chosen, total)
+        finish(tmp_path, place, chosen)
+
+
+def copied(base, place, copies):
+    """Copy the files before each line of the store, unless they are those of a line before."""
+    seen, last = set(), []
+
+    def copy():
+        found = [(path, path.is_file() and path.read_bytes()) for path in sorted(base.rglob("*"))]
+        if found == last:
+            return
+        last[:] = found
+        state = hash(tuple(found))
+        if state not in seen:
+            seen.add(state)
+            shutil.copytree(base, copies / str(len(seen)))
+
+    with Steps("all", copy):
+        run_synthetic(base, place)
 
 
 @linux
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
-def test_killed_at_every_line(place, tmp_path):
-    """A line that runs several times is struck at one of them, another one for each line."""
-    steps = counted_steps(tmp_path, place)
-    for number, times in enumerate(steps.lines.values()):
-        clear(tmp_path, place)
-        kill_at(tmp_path, place, times[number % len(times)], steps.count)
+def test_killed_before_any_line(place, tmp_path, tmp_path_factory):
+    """A killed process leaves its files as they are: each state in which they are between two lines is tried."""
+    copies = tmp_path_factory.mktemp("copies")
+    clear(tmp_path)
+    assert end_of(fork(copied, tmp_path, place, copies)) == 0
+    states = sorted(copies.iterdir(), key=lambda path: int(path.name))
+    assert len(states) > 20
+    for state in states:
+        clear(tmp_path)
+        shutil.copytree(state, tmp_path, dirs_exist_ok=True)
+        finish(tmp_path, place, state.name)
 
 
 @linux
 def test_a_signal_at_some_steps_of_a_commit_leaves_no_claim(place, tmp_path):
-    total = counted_steps(tmp_path, place).count
-    for chosen in range(total // 3, total, total // 5):
-        clear(tmp_path, place)
+    total = counted_steps(tmp_path, place)
+    for chosen in range(total // 3, total, total // 3):
+        clear(tmp_path)
         stop = Steps(chosen, lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(Interrupted, match="SIGTERM"), interruptible(), stop:
             run_synthetic(tmp_path, place)

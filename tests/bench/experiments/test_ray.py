@@ -1,8 +1,6 @@
 """A Ray cluster: what lost machines, dead actors, tasks that kill and a killed driver cost, and what they do not."""
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 from synthetic_units import expected, job, manifest, noted, table, when_noted
 
-from fringe.bench.experiments import RunLog, _ray, make_executor
-from fringe.bench.experiments._executors import run_tasks
+from fringe.bench.experiments import RunLog, _executors, _ray, make_executor
+from fringe.bench.experiments._executors import SerialExecutor, run_tasks
 from fringe.bench.experiments._ray import _cause, _machine_lost
 from fringe.bench.experiments._tasks import crashes
 from fringe.errors import FringeError, InputError, TransientError
@@ -46,6 +44,8 @@ def shared_cluster():
 
 @pytest.fixture
 def cluster(shared_cluster, monkeypatch):
+    """The machines, both at work; a task is set aside after two tries, so that fewer actors need to be started."""
+    monkeypatch.setattr(_executors, "MAX_TRIES", 2)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
     if not shared_cluster.worker_nodes:
         shared_cluster.add_node(num_cpus=1)
@@ -63,18 +63,16 @@ def run(cluster, work, timeout=None, workers=2):
 
 @pytest.mark.thorough
 def test_tasks_that_kill_are_set_aside_and_dead_actors_replaced(cluster, tmp_path):
-    asked = manifest(("exits", "fine", "waits"), 2)
+    asked = manifest(("exits", "fine"), 2)
     work = job(tmp_path, asked)
-    killer = when_noted(tmp_path, "waits", lambda pid: os.kill(pid, signal.SIGKILL))
     log, ends = run(cluster, work)
-    killer.join()
-    assert ends == {("exits", "crashed"): 1, ("fine", "done"): 1, ("waits", "done"): 1}
+    assert ends == {("exits", "crashed"): 1, ("fine", "done"): 1}
     begun = Counter(line.split()[1] for line in noted(tmp_path / "processes"))
-    assert begun == {"exits": 3, "fine": 1, "waits": 2}
-    assert [record["reason"] for record in crashes(work.store)] == ["ended its process, 3 times"]
+    assert begun == {"exits": 2, "fine": 1}
+    assert [record["reason"] for record in crashes(work.store)] == ["ended its process, 2 times"]
     assert log.failed == 2
     (tmp_path / "behave").touch()
-    run(cluster, work)
+    run_tasks(work, work.left(), RunLog(), lambda report: None, SerialExecutor())
     assert crashes(work.store) == []
     assert table(work.store) == expected(asked)
 
@@ -84,18 +82,7 @@ def test_a_task_that_hangs_is_ended_and_set_aside(cluster, tmp_path):
     work = job(tmp_path, manifest(("hangs", "fine"), 2))
     _, ends = run(cluster, work, timeout=8)
     assert ends == {("hangs", "crashed"): 1, ("fine", "done"): 1}
-    assert [record["reason"] for record in crashes(work.store)] == ["took longer than 8 s, 3 times"]
-
-
-def lose_machines(cluster, base, count, stop):
-    """Take a machine away while it works, and add another, ``count`` times."""
-    for _ in range(count):
-        before = len(noted(base / "processes"))
-        while len(noted(base / "processes")) < before + 2:
-            if stop.wait(0.05):
-                return
-        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-        cluster.add_node(num_cpus=1)
+    assert [record["reason"] for record in crashes(work.store)] == ["took longer than 8 s, 2 times"]
 
 
 @pytest.mark.thorough
@@ -106,7 +93,7 @@ def test_a_lost_machine_costs_no_task_a_try(cluster, tmp_path):
 
     def lose():
         try:
-            for losses in range(3):
+            for losses in range(2):
                 while len(noted(tmp_path / "processes")) < 2 + losses:  # both are at work
                     if stop.wait(0.05):
                         return
@@ -123,42 +110,7 @@ def test_a_lost_machine_costs_no_task_a_try(cluster, tmp_path):
         stop.set()
         thread.join()
     assert ends == {("holds", "done"): 2}
-    assert sorted(Counter(noted(tmp_path / "log")).values()) == [1, 4]
-    assert table(work.store) == expected(asked)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("trial", range(20))
-def test_any_order_of_losses_gives_the_same_table(cluster, tmp_path, trial):
-    """Machines and actors are lost at random; the driver goes on until the run is complete."""
-    import random
-
-    draw = random.Random(trial)
-    asked = manifest(("lasts", "fine"), 12)
-    work, stop = job(tmp_path, asked), threading.Event()
-
-    def kill_actors():
-        while not stop.wait(draw.uniform(0.5, 3.0)):
-            pids = {int(line.split()[0]) for line in noted(tmp_path / "processes")[-2:]}
-            for pid in list(pids)[:1]:
-                if draw.random() < 0.5:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-
-    threads = [
-        threading.Thread(target=kill_actors),
-        threading.Thread(target=lose_machines, args=(cluster, tmp_path, draw.randrange(3), stop)),
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        run(cluster, work)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    run(cluster, work)  # three kills set a task aside: a run by hand computes it
-    assert crashes(work.store) == []
+    assert sorted(Counter(noted(tmp_path / "log")).values()) == [1, 3]
     assert table(work.store) == expected(asked)
 
 
@@ -168,7 +120,7 @@ from pathlib import Path
 from synthetic_units import job, manifest
 from fringe.bench.experiments import RunLog, _ray, make_executor
 from fringe.bench.experiments._executors import run_tasks
-work = job(Path(sys.argv[1]), manifest(("lasts", "fine"), 8))
+work = job(Path(sys.argv[1]), manifest(("lasts", "fine"), 4))
 run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:" + sys.argv[2], 2))
 """
 
@@ -178,37 +130,11 @@ def test_a_killed_driver_leaves_a_run_that_another_finishes(cluster, tmp_path):
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path), cluster.address])
     when_noted(tmp_path, "lasts", lambda pid: driver.kill()).join()
     driver.wait(60)
-    asked = manifest(("lasts", "fine"), 8)
+    asked = manifest(("lasts", "fine"), 4)
     work = job(tmp_path, asked)
     assert work.left()
-    run(cluster, work)
+    run_tasks(work, work.left(), RunLog(), lambda report: None, SerialExecutor())
     assert table(work.store) == expected(asked)
-
-
-LOCAL = """
-import sys
-from pathlib import Path
-import ray
-from synthetic_units import job, manifest
-from fringe.bench.experiments import RunLog, _ray, make_executor
-from fringe.bench.experiments._executors import run_tasks
-work, log = job(Path(sys.argv[1]), manifest(("fine", "unmounted"), 6)), RunLog()
-run_tasks(work, work.left(), log, lambda report: None, make_executor("ray", 1))
-print(ray.is_initialized(), log.count("done"), log.count("left"))
-"""
-
-
-@pytest.mark.thorough
-def test_without_an_address_a_cluster_is_started_and_ended(cluster, monkeypatch, tmp_path):
-    """Also if there is one on this machine, which Ray itself would use.
-
-    In a process of its own: Ray's cluster asks for a token, and who has one cannot enter a cluster without, such as
-    that of the other tests."""
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    ended = subprocess.run([sys.executable, "-c", LOCAL, str(tmp_path)], capture_output=True, text=True, timeout=500)
-    # three are left, because the disk's trouble may pass: nothing of it is recorded
-    assert ended.stdout.split() == ["False", "3", "3"], ended.stderr
-    assert crashes(job(tmp_path, manifest(("fine", "unmounted"), 6)).store) == []
 
 
 def test_the_end_of_an_actor_is_described_without_its_identifiers():
@@ -239,40 +165,48 @@ def test_no_cluster_at_the_address(tmp_path):
         run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:127.0.0.1:1"))
 
 
-STRUCK = """
+OWN = """
 import os, signal, subprocess, sys
 from pathlib import Path
+import ray
 from small_plans import digits_plan
-from fringe.bench.experiments import Progress, RayExecutor, RunOptions, run_plan
+from synthetic_units import job, manifest
+from fringe.bench.experiments import Progress, RayExecutor, RunLog, RunOptions, _ray, make_executor, run_plan
+from fringe.bench.experiments._executors import run_tasks
 
-def ended(report):
-    if sys.argv[2] == "driver":
-        os.kill(os.getpid(), signal.SIGTERM)
-    else:
-        subprocess.run(["pkill", "-9", "-P", str(os.getpid()), "-f", sys.argv[2]])
+work, log = job(Path(sys.argv[1]), manifest(("fine", "unmounted"), 6)), RunLog()
+run_tasks(work, work.left(), log, lambda report: None, make_executor("ray", 1))
+print(ray.is_initialized(), log.count("done"), log.count("left"))
 
-options = RunOptions(executor=RayExecutor(workers=1))
-print("stopped:", run_plan(digits_plan(n=40, shard=1), Path(sys.argv[1]), options, Progress(ended=ended)).stopped)
+def interrupt(report):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def kill(report):
+    subprocess.run(["pkill", "-9", "-P", str(os.getpid()), "-f", sys.argv[2]])
+
+for ended in (interrupt, kill):
+    options = RunOptions(executor=RayExecutor(workers=1))
+    print(run_plan(digits_plan(shard=1), Path(sys.argv[1], ended.__name__), options, Progress(ended=ended)).stopped)
 """
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("victim", "said"),
-    [
-        ("driver", "stopped: interrupted (SIGTERM)"),
-        ("raylet/raylet", "stopped: a part of the Ray cluster was killed (raylet)"),
-        pytest.param(
-            "gcs_server", "stopped: a part of the Ray cluster was killed (gcs_server)", marks=pytest.mark.slow
-        ),
-    ],
+    ("victim", "part"), [("raylet/raylet", "raylet"), pytest.param("gcs_server", "gcs_server", marks=pytest.mark.slow)]
 )
-def test_a_signal_or_a_killed_part_of_a_cluster_stops_the_run_and_says_so(monkeypatch, tmp_path, victim, said):
+def test_without_an_address_a_cluster_is_started_ended_and_missed(cluster, monkeypatch, tmp_path, victim, part):
+    """Also if there is one on this machine, which Ray itself would use. A signal or a killed part ends the run.
+
+    In a process of its own: Ray's cluster asks for a token, and who has one cannot enter a cluster without, such as
+    that of the other tests."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    command = [sys.executable, "-c", STRUCK, str(tmp_path / "run"), victim]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=Path(__file__).parent)
-    assert (ended.returncode, said in ended.stdout) == (0, True), ended.stderr
+    command = [sys.executable, "-c", OWN, str(tmp_path), victim]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    # three are left, because the disk's trouble may pass: nothing of it is recorded
+    told = ["False 3 3", "interrupted (SIGTERM)", f"a part of the Ray cluster was killed ({part})"]
+    assert [line for line in ended.stdout.splitlines() if line in told] == told, ended.stderr  # Ray prints there, too
+    assert crashes(job(tmp_path, manifest(("fine", "unmounted"), 6)).store) == []
 
 
 def test_a_call_that_ray_does_not_answer_ends_the_run():

@@ -9,9 +9,8 @@ import pytest
 import torch
 from forked_runs import spawn_quickly
 from PIL import Image
-from small_plans import IG, digits_plan, small
+from small_plans import IG, digits_plan, net_file, pictures, small
 from synthetic_units import table
-from test_transient import pictures
 from typer.testing import CliRunner
 
 import fringe
@@ -32,18 +31,6 @@ from fringe.models import Answers
 
 pytestmark = pytest.mark.usefixtures("small_figures")
 
-NET = """
-import torch
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.layer = torch.nn.Linear(192, 4)
-    def forward(self, x):
-        return {forward}
-def net():
-    return Net()
-"""
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
 FIRST = "self.layer(x.flatten(1))"
 CHANGED = "self.layer(x.flatten(1).square())"
@@ -53,13 +40,12 @@ ROUNDED = "self.layer(x.flatten(1) * (1 + 3e-6))"
 @pytest.fixture
 def plan(tmp_path):
     """A plan of a model whose weights and structure stay, whatever its code does."""
-    write(tmp_path, FIRST)
-    model = ModelSource(f"{tmp_path / 'net.py'}:net", "resize=8x8,mean=0.5,std=0.5", trust_code=True)
+    model = net_file(tmp_path / "net.py")
     return small(data=(str(pictures(tmp_path / "images", 6)),), models=(PlanModel("net", model, {"ig": IG}),), n=3)
 
 
-def write(folder, forward):
-    (folder / "net.py").write_text(NET.format(forward=forward))
+def write(folder, answer):
+    net_file(folder / "net.py", answer)
 
 
 def scores(out):
@@ -165,11 +151,10 @@ def test_a_model_that_changes_amid_a_run_stops_it(tmp_path, plan, monkeypatch, w
 
 def test_images_that_a_model_does_not_take_are_the_same_again(tmp_path):
     """Two sizes, of which the model takes one: what has no logits is no difference."""
-    write(tmp_path, FIRST)
     folder = pictures(tmp_path / "images", 3)
     Image.new("L", (9, 9)).save(folder / "large.png")
     (folder / "broken.png").write_bytes(b"x")
-    model = ModelSource(f"{tmp_path / 'net.py'}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
+    model = net_file(tmp_path / "net.py", resize="none")
     plan = small(data=(str(folder),), models=(PlanModel("net", model, {"ig": IG}),), n=5)
     assert run_plan(plan, tmp_path / "run", RunOptions()).log.failed == 2
     assert run_plan(plan, tmp_path / "run", RunOptions()).log.reports == []

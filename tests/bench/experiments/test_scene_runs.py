@@ -1,10 +1,12 @@
 """Experiments with scenes: what is run, stored, resumed, pooled, and refused."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
 import torch
+from forked_runs import spawn_quickly
 from small_scenes import TwoNetworks
 
 from fringe import InputError
@@ -77,7 +79,9 @@ def test_a_run_is_resumed_grows_and_is_the_same_in_memory(tmp_path):
 
 
 @pytest.mark.thorough
-def test_processes_make_input_and_truth_again_from_plain_data(tmp_path):
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
+def test_processes_make_input_and_truth_again_from_plain_data(tmp_path, monkeypatch):
+    spawn_quickly(monkeypatch)
     spec = ExperimentSpec(scene="region", methods="ig", n=2, set={"ig.steps": 4}, controls=False)
     apart = run_experiment(spec, tmp_path / "run", executor="processes")
     here = run_experiment(spec)
@@ -87,11 +91,19 @@ def test_processes_make_input_and_truth_again_from_plain_data(tmp_path):
     assert here.scores("region:digits", "ig", "region_completeness").max() < 0.1
 
 
-def test_two_settings_of_a_scene_share_a_network_and_not_their_examples(tmp_path):
-    spec = ExperimentSpec(
-        scene="four=gridpg,nine=gridpg", methods="ig", n=9, set={"nine.cells": 3, "ig.steps": 2}, controls=False
-    )
-    results = run_experiment(spec, tmp_path / "run")
+@pytest.fixture(scope="module")
+def grids(tmp_path_factory):
+    """A run of two settings of one scene, and its folder: of nine examples, grids of four and of nine cells."""
+    limited = {"mass_inside": 3, "rank_accuracy": 2}
+    settings = {"nine.cells": 3, "ig.steps": 2}
+    spec = ExperimentSpec(scene="four=gridpg,nine=gridpg", methods="ig", n=9, set=settings, limits=limited)
+    folder = tmp_path_factory.mktemp("grids") / "run"
+    run_experiment(spec, folder)
+    return spec, folder, read_results(folder)
+
+
+def test_two_settings_of_a_scene_share_a_network_and_not_their_examples(grids):
+    *_, results = grids
     settings = results.manifest.settings
     assert settings["four:digits"]["ig"] == settings["nine:digits"]["ig"]
     assert len(set(results.clusters("four:digits"))) == 3
@@ -101,19 +113,14 @@ def test_two_settings_of_a_scene_share_a_network_and_not_their_examples(tmp_path
     assert results.details("nine:digits", "ig", chance)["mass_inside"][0] == 1 / 9
 
 
-def test_the_rows_of_a_map_are_those_of_its_scene_and_a_limit_counts_in_each(tmp_path):
-    limited = {"mass_inside": 3, "rank_accuracy": 2}
-    spec = ExperimentSpec(
-        scene="four=gridpg,nine=gridpg", methods="ig", n=4, set={"nine.cells": 3, "ig.steps": 2}, limits=limited
-    )
-    run_experiment(spec, tmp_path / "run")
-    results = read_results(tmp_path / "run")
+def test_the_rows_of_a_map_are_those_of_its_scene_and_a_limit_counts_in_each(grids):
+    spec, folder, results = grids
     images = {model: [image["digest"] for image in results.manifest.images_of(model)] for model in results.models}
-    assert len({*images["four:digits"], *images["nine:digits"]}) == 8
+    assert len({*images["four:digits"], *images["nine:digits"]}) == 18
     assert not results.missing()
     for model in results.models:
-        assert [len(results.clusters(model, metric)) for metric in results.metrics] == [3, 4, 2, 4]
-        assert [len(results.scores(model, "ig", metric)) for metric in results.metrics] == [3, 4, 2, 4]
+        assert [len(results.clusters(model, metric)) for metric in results.metrics] == [3, 9, 2, 9]
+        assert [len(results.scores(model, "ig", metric)) for metric in results.metrics] == [3, 9, 2, 9]
         rows, maps = results.method_frame(model, "ig"), results.map_frame(model, "ig")
         every = rows.filter(metric="expected_hit")
         assert every["image"].cast(str).to_list() == maps["image"].to_list() == images[model]
@@ -122,10 +129,10 @@ def test_the_rows_of_a_map_are_those_of_its_scene_and_a_limit_counts_in_each(tmp
         firsts = rows.filter(metric="rank_accuracy")
         assert firsts["image"].cast(str).to_list() == images[model][:2]
         assert firsts["score"].to_list() == results.scores(model, "ig", "rank_accuracy").tolist()
-    status = read_status(tmp_path / "run")
-    assert {cell["scored"] for cell in status["plans"][results.manifest.name]["cells"]} == {2, 3, 4}
+    status = read_status(folder)
+    assert {cell["scored"] for cell in status["plans"][results.manifest.name]["cells"]} == {2, 3, 9}
     assert status["invalidated"] == []
-    assert counted(spec, tmp_path / "run")[1] == 0
+    assert counted(spec, folder)[1] == 0
 
 
 def test_the_key_of_an_example_is_what_makes_it(tmp_path):
@@ -138,14 +145,6 @@ def test_the_key_of_an_example_is_what_makes_it(tmp_path):
     assert keys() == keys(methods="fringe")
     assert keys() != keys(set={"difull.cell": "last"})
     assert keys() != keys(seed=1)
-
-
-def test_the_record_of_a_plan_without_scenes_names_none():
-    manifest = resolve(build_plan(ExperimentSpec(data="embedded:digits", methods="ig", n=2))).manifest
-    assert "scenes" not in manifest.record()
-    assert "scenes" not in manifest.plan
-    assert set(manifest.images[0]) == {"digest", "id", "source", "label"}
-    assert not any(name.startswith(("mass", "rank", "expected", "region")) for name in manifest.metrics)
 
 
 def test_gates_are_measured_stored_and_mark_a_network(tmp_path):

@@ -19,10 +19,10 @@ import pytest
 import torch
 from forked_runs import end_of, fork
 from small_plans import all_rows, small
-from synthetic_units import manifest, stored_task, table
+from synthetic_units import manifest
 from typer.testing import CliRunner
 
-from fringe.bench.experiments import RunOptions, Store, StoredMap, pending_tasks, read_results, run_plan
+from fringe.bench.experiments import RunOptions, Store, StoredMap, read_results, run_plan
 from fringe.bench.experiments._database import Reader, Writer, seal
 from fringe.bench.experiments._records import Damaged, StoredTask, from_json, to_json
 from fringe.bench.experiments._store import MARKER, PLAN
@@ -31,7 +31,6 @@ from fringe.errors import FringeError, InputError
 from score_records import EMPTY, ScoreRecord, records_in, task_of
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
-OLD_RUN = Path(__file__).with_name("old_run")
 
 FULL = ScoreRecord(
     setting="s" * 32,
@@ -154,7 +153,8 @@ def test_a_folder_with_other_things_is_left_alone(tmp_path):
 
 
 def test_a_run_of_the_old_format_is_refused_by_name(tmp_path):
-    shutil.copytree(OLD_RUN, tmp_path / "run")
+    (tmp_path / "run" / "units").mkdir(parents=True)
+    (tmp_path / "run" / MARKER).write_text('{"format": 2}')
     for use in (lambda: Store(tmp_path / "run"), lambda: read_results(tmp_path / "run")):
         with pytest.raises(
             InputError, match="has format 2, this program reads format 3; read it with the version that"
@@ -175,7 +175,7 @@ def test_what_a_file_manager_leaves_in_a_folder_is_no_content(tmp_path):
     assert not (tmp_path / "aside").exists()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "\x00\x00", None, "gone"], ids=repr)
+@pytest.mark.parametrize("content", ["", "[]", "{}", None, "gone"], ids=repr)
 def test_a_damaged_mark_is_named_and_written_again(tmp_path, content):
     with Store(tmp_path) as store:
         store.commit(task_of([FULL]))
@@ -494,11 +494,10 @@ def test_a_plan_that_a_stranger_edited_is_told_and_the_one_before_it_counts(whol
         assert "the plan 'digits' is damaged, or of another version: " in problem, change
 
 
-@pytest.mark.parametrize("change", ["no plan", "a newer part", "half a character in a name"])
-def test_a_plan_that_a_stranger_edited_ends_in_one_line_and_is_made_again(whole, tmp_path, change):
+def test_a_plan_that_a_stranger_edited_ends_in_one_line_and_is_made_again(whole, tmp_path):
     root = tmp_path / "run"
     shutil.copytree(whole, root)
-    edited(root, change)
+    edited(root, "half a character in a name")
     for command in ("status", "report"):
         result = CliRunner().invoke(app, [command, str(root)])
         assert isinstance(result.exception, SystemExit | None), (command, result.exception)
@@ -546,14 +545,3 @@ def test_a_record_with_the_digest_of_other_bytes_is_damage(store):
     reader = Store(store.root, create=False)
     assert reader.records("note") == {"x": 1}
     assert reader.damaged() == {str(path): "record 2 is damaged (the digest)"}
-
-
-def test_runs_in_two_folders_are_merged_by_copying_the_files_of_one_beside_those_of_the_other(tmp_path):
-    asked = manifest(("fine",), 4)
-    tasks = pending_tasks(asked, (), 2)
-    for name, unit in zip(("here", "there"), tasks, strict=True):
-        with Store(tmp_path / name) as store:
-            store.commit(stored_task(unit))
-    for path in (tmp_path / "there").glob("*.db"):
-        shutil.copy(path, tmp_path / "here")
-    assert len(table(Store(tmp_path / "here"))) == 2 * 4

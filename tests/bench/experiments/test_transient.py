@@ -7,37 +7,23 @@ from dataclasses import replace
 
 import pytest
 from forked_runs import spawn_quickly
-from PIL import Image
 from poison_methods import Troubled
-from small_plans import IG, digits_plan, models, small
-from synthetic_units import expected, job, manifest, table
+from small_plans import IG, digits_plan, models, net_file, pictures, small
+from synthetic_units import table
 
 from fringe import ExpectedGradients
-from fringe.bench.experiments import Progress, RunLog, RunOptions, run_plan
-from fringe.bench.experiments._executors import ProcessExecutor, run_tasks
+from fringe.bench.experiments import Progress, RunOptions, run_plan
+from fringe.bench.experiments._executors import ProcessExecutor
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, PlanModel
 from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._store import Store
-from fringe.bench.experiments._tasks import crashes
 from fringe.errors import FringeError, TransientError
 from fringe.metrics import Insertion, Sparseness
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server")
-FAST = ("memory", "allocator", "file", "wrapped")
-PASSES = [
-    pytest.param(trouble, marks=() if trouble in FAST else pytest.mark.thorough)
-    for trouble in ("memory", "numpy", "torch", "allocator", "disk", "file", "wrapped", "nested")
-]
-STAYS = ["bug", "data", "shape"]
-
-
-def pictures(folder, n=4):
-    folder.mkdir()
-    for number in range(n):
-        content = bytes((number * 31 + 7 * i + i // 8) % 256 for i in range(64))
-        Image.frombytes("L", (8, 8), content).save(folder / f"{number}_picture.png")
-    return folder
+PASSES = ("memory", "numpy", "torch", "allocator", "disk", "file", "wrapped", "nested")
+STAYS = ("bug", "data", "shape")
 
 
 def cells(out, finished):
@@ -46,29 +32,21 @@ def cells(out, finished):
     ]
 
 
-@pytest.mark.parametrize("trouble", PASSES)
-def test_what_may_pass_is_left_to_the_next_run(tmp_path, trouble):
-    plan = small(models=models(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
-    out = tmp_path / "run"
+def test_what_may_pass_is_left_to_the_next_run_and_what_will_not_is_recorded(tmp_path):
+    cure, out = tmp_path / "cure", tmp_path / "run"
+    troubled = {name: Troubled(name, str(cure)) for name in (*PASSES, *STAYS)}
+    plan = small(models=models(**troubled, ig=IG))
     first = run_plan(plan, out, RunOptions())
-    assert (first.stopped, first.log.left, first.log.failed, first.partial) == (None, 2, 0, True)
-    assert [(one["method"], one["images"]) for one in first.left] == [("troubled", 2)]
-    assert first.left[0]["reason"]
-    assert cells(out, first) == [(0, 0, 2)] * 2 + [(2, 0, 0)] * 2  # two metrics of each method
-    assert {row.method for row in table(Store(out)).values()} == {"ig"}
-    (tmp_path / "cure").touch()
+    assert (first.stopped, first.log.left, first.log.failed, first.partial) == (None, 2 * 8, 2 * 3, True)
+    assert {(one["method"], one["images"]) for one in first.left} == {(name, 2) for name in PASSES}
+    assert all(one["reason"] for one in first.left)
+    lost, failed, scored = (0, 0, 2), (0, 2, 0), (2, 0, 0)
+    assert cells(out, first) == [lost] * 2 * 8 + [failed] * 2 * 3 + [scored] * 2  # two metrics of each method
+    assert {row.method for row in table(Store(out)).values()} == {*STAYS, "ig"}
+    cure.touch()
     second = run_plan(plan, out, RunOptions())
-    assert (second.log.count("done"), second.log.left, second.partial) == (2, 0, False)
-    assert cells(out, second) == [(2, 0, 0)] * 4
-
-
-@pytest.mark.parametrize("trouble", STAYS)
-def test_what_will_not_pass_is_recorded(tmp_path, trouble):
-    plan = small(models=models(troubled=Troubled(trouble, str(tmp_path / "cure")), ig=IG))
-    first = run_plan(plan, tmp_path / "run", RunOptions())
-    assert (first.log.left, first.log.failed) == (0, 2)
-    second = run_plan(plan, tmp_path / "run", RunOptions())
-    assert (second.log.reports, second.failed_before) == ([], 4)
+    assert (second.log.count("done"), second.log.left, second.failed_before) == (2 * 8, 0, 2 * 2 * 3)
+    assert cells(out, second) == [scored] * 2 * 8 + [failed] * 2 * 3 + [scored] * 2
 
 
 @pytest.mark.parametrize("save_maps", [False, True])
@@ -160,28 +138,10 @@ def test_a_device_that_fails_ends_the_run_and_fails_no_unit(tmp_path):
 
 @linux
 @pytest.mark.thorough
-def test_with_processes_the_same(tmp_path, monkeypatch):
+def test_a_device_that_fails_in_a_process_ends_the_run(tmp_path, monkeypatch):
     spawn_quickly(monkeypatch)
-    plan = small(models=models(troubled=Troubled("memory", str(tmp_path / "cure")), ig=IG))
-    first = run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(2)))
-    assert (first.stopped, first.log.left, first.log.failed) == (None, 2, 0)
-    device = small(name="device", models=models(troubled=Troubled("device", str(tmp_path / "cure"))))
-    assert "the device failed" in run_plan(device, tmp_path / "device", RunOptions(executor=ProcessExecutor(1))).stopped
-    (tmp_path / "cure").touch()
-    assert not run_plan(plan, tmp_path / "run", RunOptions(executor=ProcessExecutor(2))).partial
-
-
-@linux
-def test_a_unit_that_meets_a_broken_disk_is_not_set_aside(tmp_path, monkeypatch):
-    spawn_quickly(monkeypatch)
-    asked = manifest(("unmounted", "fine"), 2)
-    work, account = job(tmp_path, asked), RunLog()
-    run_tasks(work, work.left(), account, lambda report: None, ProcessExecutor(2))
-    assert Counter((r.task.method, r.state) for r in account.reports) == {("unmounted", "left"): 1, ("fine", "done"): 1}
-    assert crashes(work.store) == []
-    (tmp_path / "behave").touch()
-    run_tasks(work, work.left(), RunLog(), lambda report: None, ProcessExecutor(2))
-    assert table(work.store) == expected(asked)
+    plan = small(models=models(troubled=Troubled("device", str(tmp_path / "cure"))))
+    assert "the device failed" in run_plan(plan, tmp_path, RunOptions(executor=ProcessExecutor(1))).stopped
 
 
 @pytest.mark.parametrize("save_maps", [False, True])
@@ -209,20 +169,6 @@ def test_images_on_a_folder_that_goes_away_amid_a_run_are_scored_when_it_is_back
         {key: row.score for key, row in known.items()}, abs=1e-4
     )
     assert {key: row.status for key, row in found.items()} == {key: row.status for key, row in known.items()}
-
-
-def test_one_image_of_a_unit_does_not_hold_up_the_others(tmp_path):
-    folder = pictures(tmp_path / "images")
-    lost = folder / "1_picture.png"
-    content = lost.read_bytes()
-    plan = small(data=(str(folder),), n=4, shard=4)
-    first = run_plan(plan, tmp_path / "run", RunOptions(), Progress(began=lambda resolved, units: lost.unlink()))
-    assert [(r.state, len(r.left), r.failed) for r in first.log.reports] == [("done", 1, 0)]
-    assert cells(tmp_path / "run", first) == [(3, 0, 1)] * 2
-    lost.write_bytes(content)
-    second = run_plan(plan, tmp_path / "run", RunOptions())
-    assert [len(report.task.images) for report in second.log.reports] == [1]
-    assert cells(tmp_path / "run", second) == [(4, 0, 0)] * 2
 
 
 def test_an_image_that_is_back_is_scored_by_the_methods_that_follow(tmp_path):
@@ -255,31 +201,13 @@ def test_reference_images_that_go_away_make_no_score_of_the_others(tmp_path):
     assert (finished.stopped, finished.partial) == (None, False)
 
 
-NET = """
-import torch
-from pathlib import Path
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.layer = torch.nn.Linear(192, 4)
-    def forward(self, x):
-        if not Path({cure!r}).exists() and len(x) >= {least}:
-            raise {error}
-        return self.layer(x.flatten(1))
-def net():
-    return Net()
-"""
-
-
 @pytest.mark.parametrize("error", ["MemoryError", 'RuntimeError("DefaultCPUAllocator: can\'t allocate memory")'])
 def test_a_model_that_has_no_memory_fails_no_image(tmp_path, error):
     cure = tmp_path / "cure"
 
     def plan(least):
-        source = tmp_path / f"net{least}.py"
-        source.write_text(NET.format(cure=str(cure), least=least, error=error))
-        model = ModelSource(f"{source}:net", "resize=8x8,mean=0.5,std=0.5", trust_code=True)
+        fails = f"if not Path({str(cure)!r}).exists() and len(x) >= {least}: raise {error}"
+        model = net_file(tmp_path / f"net{least}.py", before=fails)
         return small(data=(str(tmp_path / "images"),), models=(PlanModel("net", model, {"ig": IG}),), n=4, shard=4)
 
     pictures(tmp_path / "images")

@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 from PIL import Image
+from small_plans import IG, models, net_file, picture, small
 
-from fringe import ExpectedGradients, IntegratedGradients, SmoothGrad
+from fringe import ExpectedGradients, SmoothGrad
 from fringe._records import digest
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.experiments._plan import ModelSource, Plan, PlanModel
+from fringe.bench.experiments._plan import ModelSource, PlanModel
 from fringe.bench.experiments._records import StoredTask
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._tasks import pending_tasks
@@ -18,20 +19,12 @@ from fringe.errors import FringeError, InputError
 from fringe.metrics import Insertion, Scores, Sparseness
 from score_records import EMPTY, ScoreRecord, records_of
 
-IG = IntegratedGradients(steps=8)
 BOTH = {"sparseness": Sparseness(), "insertion": Insertion()}
 
 
 def plan(data=("embedded:digits",), methods=None, **changed):
-    methods = methods or {"ig": IG}
-    known = {
-        "name": "plan",
-        "models": (PlanModel("digits", ModelSource("embedded:digits"), methods),),
-        "metrics": {"sparseness": Sparseness()},
-        "n": 6,
-        "controls": False,
-    }
-    return Plan(data=data, **{**known, **changed})
+    known = {"data": data, "metrics": {"sparseness": Sparseness()}, "n": 6}
+    return small(**known | ({"models": models(**methods)} if methods else {}) | changed)
 
 
 def rows_in(resolved, done):
@@ -67,11 +60,7 @@ def reference(many):
     return rows_of(many)
 
 
-@pytest.mark.parametrize(
-    "cut",
-    [{"shard": 1}, {"shard": 4}, {"batch_size": 1}, {"batch_size": 3, "shard": 5}, {"order": -1, "shard": 2}],
-    ids=str,
-)
+@pytest.mark.parametrize("cut", [{"batch_size": 3, "shard": 5}, {"batch_size": 1, "order": -1, "shard": 2}], ids=str)
 def test_shards_batches_and_order_move_numbers_by_rounding_alone(many, reference, cut):
     found = rows_of(many, **cut)
     assert found.keys() == reference.keys()
@@ -106,20 +95,7 @@ def test_one_score_is_that_of_a_larger_plan(many, reference):
         assert row.score == pytest.approx(reference[key].score, abs=1e-4)
 
 
-def test_the_devices_and_engines_are_no_part_of_a_name(many):
-    keys = {unit.key for unit in pending_tasks(resolve(many).manifest, (), 3)}
-    again = replace(many, models=many.models, data=("embedded:digits:0:200", "embedded:digits"))
-    assert {unit.key for unit in pending_tasks(resolve(again).manifest, (), 3)} == keys
-
-
 # Images that are no images
-
-
-def picture(folder, name, seed=1, size=(8, 8), kind=None):
-    path = folder / name
-    image = Image.frombytes("L", size, bytes((seed * 37 + 11 * i) % 256 for i in range(size[0] * size[1])))
-    image.save(path, kind or path.suffix[1:].replace("jpg", "jpeg"))
-    return path
 
 
 def outcome(rows):
@@ -128,8 +104,8 @@ def outcome(rows):
 
 
 def test_damaged_images_cost_themselves_alone(tmp_path):
-    sound = [picture(tmp_path, f"{number}_sound.png", number) for number in range(2)]
-    whole = {kind: picture(tmp_path, f"whole.{kind}", 5, (40, 40)).read_bytes() for kind in ("png", "jpg", "webp")}
+    sound = [picture(tmp_path / f"{number}_sound.png", number) for number in range(2)]
+    whole = {kind: picture(tmp_path / f"whole.{kind}", 5, (40, 40)).read_bytes() for kind in ("png", "jpg", "webp")}
     for kind, content in whole.items():
         (tmp_path / f"whole.{kind}").unlink()
         (tmp_path / f"half_{kind}.{kind}").write_bytes(content[: len(content) // 2])
@@ -153,10 +129,10 @@ def test_damaged_images_cost_themselves_alone(tmp_path):
 
 def test_images_that_vanish_or_change_amid_a_run(tmp_path):
     for number in range(4):
-        picture(tmp_path, f"{number}_picture.png", number)
+        picture(tmp_path / f"{number}_picture.png", number)
     resolved = resolve(plan((str(tmp_path),), n=4))
     (tmp_path / "1_picture.png").unlink()
-    picture(tmp_path, "2_picture.png", 9)
+    picture(tmp_path / "2_picture.png", 9)
     (unit,) = pending_tasks(resolved.manifest, (), 16)
     done = TaskRunner(resolved).perform(unit)
     states = outcome({row.key: row for row in rows_in(resolved, done)})
@@ -172,7 +148,7 @@ def test_images_that_vanish_or_change_amid_a_run(tmp_path):
 
 def test_images_that_vanish_or_change_between_runs_give_way(tmp_path):
     for number in range(5):
-        picture(tmp_path, f"{number}_picture.png", number)
+        picture(tmp_path / f"{number}_picture.png", number)
     asked = plan((str(tmp_path),), n=3)
     before = [image["id"] for image in resolve(asked).manifest.images]
     (tmp_path / f"{before[0]}.png").unlink()
@@ -181,45 +157,30 @@ def test_images_that_vanish_or_change_between_runs_give_way(tmp_path):
     with pytest.raises(InputError, match="n: got 5, but there are 4 different images"):
         resolve(replace(asked, n=5))
     old = {image["id"]: image["digest"] for image in after.images}
-    picture(tmp_path, f"{before[1]}.png", 200)
+    picture(tmp_path / f"{before[1]}.png", 200)
     new = {image["id"]: image["digest"] for image in resolve(asked).manifest.images}
     assert {name for name in old if old[name] != new[name]} == {before[1]}
 
 
 def test_labels_that_do_not_fit(tmp_path):
-    picture(tmp_path, "3_fits.png", 1)
-    picture(tmp_path, "10_beyond.png", 2)
-    picture(tmp_path, "cat.png", 3)
-    states = outcome(rows_of(plan((str(tmp_path),), n=3, target="label")))
+    picture(tmp_path / "3_fits.png", 1)
+    picture(tmp_path / "10_beyond.png", 2)
+    picture(tmp_path / "cat.png", 3)
+    rows = rows_of(plan((str(tmp_path),), n=3, target="label"))
+    states = outcome(rows)
     assert states["3_fits"] == ("ok", None)
     assert states["10_beyond"] == ("failed", "label 10 does not fit a model of 10 classes")
     assert states["cat"][0] == "failed"
     assert "the file name gives no label" in states["cat"][1]
-    (row,) = [row for row in rows_of(plan((str(tmp_path),), n=3, target="label")).values() if row.image_id == "3_fits"]
+    (row,) = [row for row in rows.values() if row.image_id == "3_fits"]
     assert (row.target, row.label) == (3, 3)
-
-
-def test_a_class_that_the_model_does_not_have():
-    (first, *_) = rows_of(plan(n=2, target=10)).values()
-    assert first.status == "failed"
-    assert "10" in first.error
-
-
-NET = """
-import torch
-def net():
-    torch.manual_seed(1)
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
-"""
 
 
 def test_images_of_several_sizes_share_a_unit(tmp_path):
     """A model without a size of its own takes each size by itself; one that cannot take a size says so."""
-    source = tmp_path / "net.py"
-    source.write_text(NET)
     for name, size in (("a.png", (8, 8)), ("b.png", (16, 4)), ("c.png", (9, 9))):
-        picture(tmp_path, name, len(name), size)
-    model = ModelSource(f"{source}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
+        picture(tmp_path / name, 5, size)
+    model = net_file(tmp_path / "net.py", resize="none")
     states = outcome(rows_of(plan((str(tmp_path),), n=3, models=(PlanModel("net", model, {"ig": IG}),))))
     assert states["a"] == states["b"] == ("ok", None)
     status, error = states["c"]
@@ -227,31 +188,15 @@ def test_images_of_several_sizes_share_a_unit(tmp_path):
     assert error.startswith("the model cannot take an input of shape (3, 9, 9): ")
 
 
-REFUSES = """
-import torch
-
-class Refuses(torch.nn.Sequential):
-    def forward(self, x):
-        if bool((x.mean((1, 2, 3)) == -1).any()):
-            ERROR
-        return super().forward(x)
-
-def net():
-    torch.manual_seed(1)
-    return Refuses(torch.nn.Flatten(), torch.nn.Linear(192, 3))
-"""
-
-
 @pytest.mark.parametrize(
     ("raised", "reason"),
     [("raise RuntimeError('too dark')", "too dark"), ("raise ValueError", "ValueError"), ("assert False", "Assertion")],
 )
 def test_an_image_that_the_model_refuses_costs_no_other_its_score(tmp_path, raised, reason):
-    (tmp_path / "net.py").write_text(REFUSES.replace("ERROR", raised))
     for number, name in enumerate(("a.png", "b.png", "c.png")):
-        picture(tmp_path, name, number, (8, 8))
+        picture(tmp_path / name, number)
     Image.new("RGB", (8, 8)).save(tmp_path / "black.png")
-    model = ModelSource(f"{tmp_path / 'net.py'}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
+    model = net_file(tmp_path / "net.py", before=f"if bool((x.mean((1, 2, 3)) == -1).any()): {raised}")
     states = outcome(rows_of(plan((str(tmp_path),), n=4, models=(PlanModel("net", model, {"ig": IG}),))))
     status, error = states.pop("black")
     assert status == "failed"
@@ -361,10 +306,9 @@ def test_scores_of_several_sizes_are_stored_by_image_with_what_each_metric_says_
 def test_the_images_of_a_task_are_stored_in_its_order_so_that_another_run_knows_it(tmp_path):
     """Whichever of them fail, or are of another size."""
     for number, size in enumerate([(8, 8), (16, 4), (8, 8)]):
-        picture(tmp_path, f"{number}_a.png", number, size)
+        picture(tmp_path / f"{number}_a.png", number, size)
     (tmp_path / "3_a.png").write_bytes(b"")
-    (tmp_path / "net.py").write_text(NET)
-    model = ModelSource(f"{tmp_path / 'net.py'}:net", "resize=none,mean=0.5,std=0.5", trust_code=True)
+    model = net_file(tmp_path / "net.py", resize="none")
     resolved = resolve(plan((str(tmp_path),), n=4, models=(PlanModel("net", model, {"ig": IG}),), metrics=BOTH))
     (unit,) = pending_tasks(resolved.manifest, (), 4)
     done = TaskRunner(resolved).perform(unit)

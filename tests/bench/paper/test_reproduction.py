@@ -112,6 +112,11 @@ def test_run_times_are_of_fringe_and_ig():
     assert [dict(model.methods) for model in alone.models] == [{DEFAULT: FRInGe()}] * 6
 
 
+def compared(timings=(), **studies):
+    """These scores of each study, by network, method and metric, beside the paper's."""
+    return compare_with_paper({name: results_of_scores(scores) for name, scores in studies.items()}, timings)
+
+
 def _numbers(found):
     """The sections of the numbers, one for each study."""
     return reproduction_report([], found).chapters[2].sections
@@ -124,11 +129,9 @@ def _plain(markdown):
 
 def test_ours_is_the_mean_with_half_its_interval_beside_the_papers_cell():
     spread = np.array([0.58, 0.59, 0.6, 0.61, 0.62, np.nan])
-    found = compare_with_paper(
-        {
-            "comparison": results_of_scores({("resnet18", "fringe", "mas_insertion"): spread}),
-            "ablation": results_of_scores({("resnet18", "euclidean", "mas_insertion"): np.full(4, 0.75)}),
-        }
+    found = compared(
+        comparison={("resnet18", "fringe", "mas_insertion"): spread},
+        ablation={("resnet18", "euclidean", "mas_insertion"): np.full(4, 0.75)},
     )
     assert [(row.paper.study, row.paper.method) for row in found] == [
         ("comparison", "fringe"),
@@ -158,17 +161,14 @@ def test_an_interval_is_drawn_by_the_seed_of_the_plan_as_in_every_other_table():
 
 def test_a_median_has_half_its_quartiles_range():
     scores = np.array([0.05, 0.07, 0.08, 0.09, 0.5])
-    (found,) = compare_with_paper(
-        {"max_sensitivity": results_of_scores({("resnet18", "ig", "max_sensitivity"): scores})}
-    )
+    (found,) = compared(max_sensitivity={("resnet18", "ig", "max_sensitivity"): scores})
     assert (found.ours.value, found.ours.half) == (pytest.approx(0.08), pytest.approx((0.09 - 0.07) / 2))
     assert found.overlap is True  # 0.0833 ± 0.0171 in the paper
 
 
 def test_a_network_or_method_that_the_paper_has_not_is_not_beside_it():
     scores = {("resnet34", "fringe", "insertion"): np.ones(2), ("resnet18", "blur_ig", "insertion"): np.ones(2)}
-    assert compare_with_paper({"comparison": results_of_scores(scores)}) == []
-    assert compare_with_paper({"ablation": results_of_scores({("resnet18", "ig", "insertion"): np.ones(2)})}) == []
+    assert compared(comparison=scores, ablation={("resnet18", "ig", "insertion"): np.ones(2)}) == []
     assert comparison_csv([]) == (
         "study,model,method,metric,value,half,ours,ours_half,n,overlap,default_value,default_half,default_n\n"
     )
@@ -199,12 +199,16 @@ def test_intervals_overlap_where_their_distance_is_no_more_than_both_halves(pape
     assert ComparedValue(seconds, number).overlap is None
 
 
+TIMINGS = [
+    Timing("resnet18", "fringe", "sequential", 6.0, 0.5, 4, 1, 1, 1, "CPU"),
+    Timing("resnet18", "ig", "sequential", 2.0, 0.1, 4, 1, 0, 1, "CPU"),
+]
+
+
 def test_run_times_stand_beside_the_papers_as_a_ratio_that_is_told_no_verdict():
     timings = [
-        Timing("resnet18", "fringe", "sequential", 6.0, 0.5, 4, 1, 1, 1, "CPU"),
-        Timing("resnet18", "ig", "sequential", 2.0, 0.1, 4, 1, 0, 1, "CPU"),
-        Timing("resnet18", "fringe", "batched", 1.0, math.nan, 4, 1, 1, 1, "CPU"),
-        Timing("resnet18", "ig", "batched", 1.0, math.nan, 4, 1, 0, 1, "CPU"),
+        *TIMINGS,
+        *(replace(timing, mode="batched", seconds=1.0, half=math.nan) for timing in TIMINGS),
     ]
     found = compare_with_paper({}, timings)
     assert [(row.paper.method, row.paper.metric, row.ours.value, row.ours.half) for row in found[:2]] == [
@@ -219,15 +223,11 @@ def test_run_times_stand_beside_the_papers_as_a_ratio_that_is_told_no_verdict():
 
 
 def test_the_tables_count_what_agrees_and_lose_no_cell():
-    found = compare_with_paper(
-        {
-            "comparison": results_of_scores(
-                {
-                    ("resnet18", "fringe", "mas_insertion"): np.full(3, 0.6),
-                    ("resnet18", "ig", "mas_insertion"): np.full(3, 0.9),
-                    ("resnet18", "ig", "infidelity"): np.array([np.nan]),
-                }
-            )
+    found = compared(
+        comparison={
+            ("resnet18", "fringe", "mas_insertion"): np.full(3, 0.6),
+            ("resnet18", "ig", "mas_insertion"): np.full(3, 0.9),
+            ("resnet18", "ig", "infidelity"): np.array([np.nan]),
         }
     )
     (part,) = _numbers(found)
@@ -246,28 +246,18 @@ def test_the_tables_count_what_agrees_and_lose_no_cell():
 
 
 def test_the_default_has_a_column_beside_the_papers_setting():
-    found = compare_with_paper(
-        {
-            "comparison": results_of_scores(
-                {
-                    ("resnet18", "fringe", "insertion"): np.full(3, 0.25),
-                    ("resnet18", "ig", "insertion"): np.full(3, 0.5),
-                    ("resnet18", DEFAULT, "insertion"): np.array([0.7, 0.8, 0.9, np.nan]),
-                    ("resnet50", "fringe", "insertion"): np.full(3, 0.25),  # an older folder, without the default
-                }
-            ),
-            "ablation": results_of_scores(
-                {
-                    ("resnet18", "fringe", "insertion"): np.full(3, 0.25),
-                    ("resnet18", DEFAULT, "insertion"): np.full(3, 0.8),
-                }
-            ),
+    found = compared(
+        [*TIMINGS, replace(TIMINGS[0], method=DEFAULT, seconds=1.0, half=0.25)],
+        comparison={
+            ("resnet18", "fringe", "insertion"): np.full(3, 0.25),
+            ("resnet18", "ig", "insertion"): np.full(3, 0.5),
+            ("resnet18", DEFAULT, "insertion"): np.array([0.7, 0.8, 0.9, np.nan]),
+            ("resnet50", "fringe", "insertion"): np.full(3, 0.25),  # an older folder, without the default
         },
-        [
-            Timing("resnet18", "fringe", "sequential", 6.0, 0.5, 4, 1, 1, 1, "CPU"),
-            Timing("resnet18", "ig", "sequential", 2.0, 0.1, 4, 1, 0, 1, "CPU"),
-            Timing("resnet18", DEFAULT, "sequential", 1.0, 0.25, 4, 1, 1, 1, "CPU"),
-        ],
+        ablation={
+            ("resnet18", "fringe", "insertion"): np.full(3, 0.25),
+            ("resnet18", DEFAULT, "insertion"): np.full(3, 0.8),
+        },
     )
     by_study = {part.title: part.table for part in _numbers(found)}
     assert {title: tuple(part.columns[5:-2]) for title, part in by_study.items()} == {

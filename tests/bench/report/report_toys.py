@@ -111,6 +111,12 @@ def results(about, scores, **more):
     return results_from(about, rows(about, scores, **more))
 
 
+def scored(columns, metrics=("insertion",), **more):
+    """Results of these scores of each method, which are the same under every metric."""
+    about = manifest(tuple(columns), metrics, len(next(iter(columns.values()))))
+    return results(about, {("net", name, k): list(column) for name, column in columns.items() for k in metrics}, **more)
+
+
 def store_of(folder, about, scores, **more):
     """A run on disk with these scores."""
     store = Store(folder)

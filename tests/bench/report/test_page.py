@@ -210,8 +210,7 @@ def contrast(one, other):
     return (max(one, other) + 0.05) / (min(one, other) + 0.05)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1400, "light")])
 @pytest.mark.parametrize("name", ["report", "simple"])
 @pytest.mark.thorough
 def test_nothing_is_cut_and_everything_can_be_read(browser, pages, name, width, scheme):

@@ -80,14 +80,12 @@ def test_a_metric_under_which_nobody_can_be_compared_has_no_panel():
 
 
 def test_a_curve_of_the_figure_is_the_mean_of_the_images_curves():
-    about = runs.manifest(("ig", "fringe"), ("insertion", "insertion:raw", "mas_insertion", "steps"), 3)
-    scores = {("net", m, k): [0.1, 0.2, 0.3] for m in ("ig", "fringe") for k in about.metrics}
-
     def give(method, metric, place):
         line = np.array([0.0, 0.5, 1.0]) * (place + 1) / 3 * (1 if method == "ig" else 0.5)
         return (("normalised", line), ("raw", line / 2), ("aligned", line / 4))
 
-    found = runs.results(about, scores, curves=give)
+    metrics = ("insertion", "insertion:raw", "mas_insertion", "steps")
+    found = runs.scored({"ig": (0.1, 0.2, 0.3), "fringe": (0.1, 0.2, 0.3)}, metrics, curves=give)
     drawn = curves(found, build_table(found, "net"))
     assert list(drawn) == ["curves", "mas-curves"]
     normalised, raw = drawn["curves"].axes[:2]
@@ -99,11 +97,8 @@ def test_a_curve_of_the_figure_is_the_mean_of_the_images_curves():
 
 
 def test_curves_of_images_of_different_sizes_are_brought_to_one_length():
-    about = runs.manifest(("ig",), ("insertion",), 3)
     lines = [np.linspace(0, 1, 3), np.linspace(0, 1, 5) ** 2, np.array([0.0, np.nan, 0.0, 0.0, 1.0])]
-    found = runs.results(
-        about, {("net", "ig", "insertion"): [0.5, 0.5, 0.5]}, curves=lambda m, k, i: (("normalised", lines[i]),)
-    )
+    found = runs.scored({"ig": [0.5] * 3}, curves=lambda m, k, i: (("normalised", lines[i]),))
     lines = found.details("net", "ig", {"insertion": "curve/normalised"})["insertion"]
     stack = stacked(list(lines.values()))
     np.testing.assert_allclose(stack[0], [0, 0.25, 0.5, 0.75, 1])
@@ -166,13 +161,11 @@ def test_images_in_their_order_are_not_called_drawn(tmp_path):
 
 
 def test_verdicts_are_counted_by_image():
-    about = runs.manifest(("fringe", "ig"), ("insertion", "deletion"), 3)
-    scores = {("net", m, k): [0.1] * 3 for m in ("fringe", "ig") for k in about.metrics}
-
     def verdict(method, metric, place):
         return None if method == "ig" else ("ok", "ok", "coarse")[place]
 
-    assert verdicts(runs.results(about, scores, verdict=verdict), "net") == {"fringe": {"ok": 2, "coarse": 1}}
+    found = runs.scored({"fringe": [0.1] * 3, "ig": [0.1] * 3}, ("insertion", "deletion"), verdict=verdict)
+    assert verdicts(found, "net") == {"fringe": {"ok": 2, "coarse": 1}}
 
 
 def test_only_units_of_this_plan_count_as_set_aside(tmp_path):

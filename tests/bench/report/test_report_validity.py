@@ -20,8 +20,6 @@ SCORES = {
     ("net", "fringe", "deletion"): [0.2, 0.3, 0.2],
     ("net", "ig", "deletion"): [0.3, 0.4, 0.4],
 }
-
-
 VERDICTS = {"insertion": "does not pass", "deletion": "passes"}
 
 
@@ -85,8 +83,11 @@ def test_the_page_states_the_verdicts(tmp_path):
     agreement = {"metrics": ["a", "b"], "methods": ["x", "y", "z"]}
     agreement |= {name: [[1.0, None], [None, 1.0]] for name in ("tau", "low", "high")}
     path = verdicts(tmp_path / "validity.json", agreement=agreement)
-    files = write_report(run(tmp_path / "run"), tmp_path / "out", validity=[path])
-    page = files.page.read_text(encoding="utf-8")
+    run(tmp_path / "run")
+    arguments = ["report", tmp_path / "run", "--no-grid", "--validity", path, "--out", tmp_path / "out"]
+    result = CliRunner().invoke(app, list(map(str, arguments)))
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "Metric validity" in page
     assert "does not pass: validity 0.30 is below 0.5" in page
     assert "validity 0.5, power 0.5, gap 0.2" in page
@@ -141,12 +142,3 @@ def test_another_file_is_refused(tmp_path, text, message):
         write_report(run(tmp_path / "run"), tmp_path / "out", validity=[path])
     with pytest.raises(InputError, match=r"validity: cannot read '.*absent.json' .No such file"):
         write_report(run(tmp_path / "run"), tmp_path / "out", validity=[tmp_path / "absent.json"])
-
-
-def test_the_command_takes_it(tmp_path):
-    run(tmp_path / "run")
-    path = verdicts(tmp_path / "validity.json")
-    arguments = ["report", tmp_path / "run", "--no-grid", "--validity", path, "--out", tmp_path / "out"]
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == 0, result.output
-    assert "Metric validity" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")

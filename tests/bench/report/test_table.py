@@ -31,6 +31,10 @@ def table(metrics=("insertion", "deletion"), **more):
     return build_table(runs.results(about, scores), "net", **more)
 
 
+def table_of(columns, metrics=("insertion",), **more):
+    return build_table(runs.scored(columns, metrics, **more), "net")
+
+
 def cells(found, metric):
     place = [column.label for column in found.columns].index(metric)
     return {row.method: row.cells[place] for row in found.rows}
@@ -51,9 +55,8 @@ def test_means_and_intervals_are_numpys():
 
 
 def test_a_median_stands_with_half_the_interquartile_range():
-    about = runs.manifest(("fringe", "ig"), ("max_sensitivity",), 5)
-    scores = {("net", "fringe", "max_sensitivity"): [1, 2, 4, 8, 100], ("net", "ig", "max_sensitivity"): [9] * 5}
-    cell = cells(build_table(runs.results(about, scores), "net"), "max_sensitivity")["fringe"]
+    found = table_of({"fringe": [1, 2, 4, 8, 100], "ig": [9] * 5}, ("max_sensitivity",))
+    cell = cells(found, "max_sensitivity")["fringe"]
     assert (cell.estimate.value, cell.estimate.half) == (4.0, (8 - 2) / 2)
 
 
@@ -143,14 +146,9 @@ def test_images_that_share_pixels_have_one_sign():
 
 
 def test_a_control_that_is_ahead_decides_and_the_farthest_one_is_named():
-    columns = {"fringe": 0.5, "zero": 0.4, "random": 0.9, "edge": 0.6}
-    about = runs.manifest(tuple(columns), ("insertion", "max_sensitivity"), 8)
-    scores = {
-        ("net", method, metric): [value + 0.01 * place for place in range(8)]
-        for metric in ("insertion", "max_sensitivity")
-        for method, value in columns.items()
-    }
-    found = build_table(runs.results(about, scores), "net")
+    levels = {"fringe": 0.5, "zero": 0.4, "random": 0.9, "edge": 0.6}
+    columns = {method: [value + 0.01 * place for place in range(8)] for method, value in levels.items()}
+    found = table_of(columns, ("insertion", "max_sensitivity"))
     first, second = (cells(found, metric)["fringe"].control for metric in ("insertion", "max_sensitivity"))
     assert (first.control, first.p, first.better) == ("random", 1.0, False)
     assert (second.control, second.p, second.better) == ("zero", 1.0, False)  # lower is better: zero is ahead
@@ -171,22 +169,8 @@ def test_the_greatest_p_decides_and_of_equal_ones_the_best_control():
 
 
 def test_without_controls_or_common_images_nothing_is_compared_with_them():
-    about = runs.manifest(("fringe", "zero"), ("insertion",), 2)
-    scores = {("net", "fringe", "insertion"): [0.1, None], ("net", "zero", "insertion"): [None, 0.2]}
-    assert build_table(runs.results(about, scores), "net").control_tests == ()
-    about = runs.manifest(("fringe", "ig"), ("insertion",), 2)
-    scores = {("net", method, "insertion"): [0.1, 0.2] for method in ("fringe", "ig")}
-    assert build_table(runs.results(about, scores), "net").control_tests == ()
-
-
-def test_marks_follow_the_adjusted_p():
-    n = 12
-    about = runs.manifest(("fringe", "ig"), ("insertion",), n)
-    fringe = np.linspace(0.5, 0.9, n)
-    scores = {("net", "fringe", "insertion"): list(fringe), ("net", "ig", "insertion"): list(fringe - 0.1)}
-    cell = cells(build_table(runs.results(about, scores), "net"), "insertion")["ig"]
-    assert cell.adjusted == 2 / 2**n
-    assert cell.mark == "***"
+    assert table_of({"fringe": [0.1, None], "zero": [None, 0.2]}).control_tests == ()
+    assert table_of({"fringe": [0.1, 0.2], "ig": [0.1, 0.2]}).control_tests == ()
 
 
 def test_best_near_and_far_are_told_apart_and_controls_do_not_compete():
@@ -203,9 +187,7 @@ def test_best_near_and_far_are_told_apart_and_controls_do_not_compete():
 
 
 def test_who_scores_exactly_as_the_best_is_best_too():
-    about = runs.manifest(("a", "b", "c"), ("insertion",), 3)
-    scores = {("net", method, "insertion"): [value] * 3 for method, value in {"a": 0.5, "b": 0.5, "c": 0.4}.items()}
-    found = cells(build_table(runs.results(about, scores), "net"), "insertion")
+    found = cells(table_of({"a": [0.5] * 3, "b": [0.5] * 3, "c": [0.4] * 3}), "insertion")
     assert [cell.best for cell in found.values()] == [True, True, False]
 
 
@@ -214,12 +196,8 @@ def test_a_metric_without_a_direction_praises_nobody():
 
 
 def test_missing_failed_and_undefined_images_are_counted_apart():
-    about = runs.manifest(("fringe", "ig"), ("insertion",), 6)
-    scores = {
-        ("net", "fringe", "insertion"): [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
-        ("net", "ig", "insertion"): [0.3, "missing", "missing", "out of memory", None, 0.5],
-    }
-    cell = cells(build_table(runs.results(about, scores), "net"), "insertion")["ig"]
+    ig = [0.3, "missing", "missing", "out of memory", None, 0.5]
+    cell = cells(table_of({"fringe": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "ig": ig}), "insertion")["ig"]
     assert (cell.n, cell.required, cell.missing, cell.failed, cell.undefined) == (2, 6, 2, 1, 1)
     assert cell.estimate.mean == pytest.approx(0.4)
     assert cell.difference.n == 2
@@ -227,9 +205,7 @@ def test_missing_failed_and_undefined_images_are_counted_apart():
 
 
 def test_a_method_without_any_score_has_a_cell_and_no_comparison():
-    about = runs.manifest(("fringe", "ig"), ("insertion",), 3)
-    scores = {("net", "fringe", "insertion"): [0.1, 0.2, 0.3], ("net", "ig", "insertion"): [None] * 3}
-    found = build_table(runs.results(about, scores), "net")
+    found = table_of({"fringe": [0.1, 0.2, 0.3], "ig": [None] * 3})
     assert found.comparisons == 0
     cell = cells(found, "insertion")["ig"]
     assert (cell.n, cell.undefined, cell.mark) == (0, 3, "")
@@ -237,14 +213,12 @@ def test_a_method_without_any_score_has_a_cell_and_no_comparison():
 
 
 def test_flags_are_counted_for_methods_and_controls_apart():
-    about = runs.manifest(METHODS, ("insertion",), 3)
-    scores = {("net", m, "insertion"): [0.1, 0.2, 0.3] for m in METHODS}
     up = {"fringe": 1, "far": 2, "random": 3}
 
     def flags(method, metric, place):
         return ("zero_map",) if place < up.get(method, 0) else ()
 
-    found = build_table(runs.results(about, scores, flags=flags), "net")
+    found = table_of({method: [0.1, 0.2, 0.3] for method in METHODS}, flags=flags)
     assert found.flags(controls=False) == {("zero_map", "Insertion AUC"): 3}
     assert found.flags(controls=True) == {("zero_map", "Insertion AUC"): 3}
     assert cells(found, "insertion")["far"].flags == {"zero_map": 2}
@@ -347,11 +321,6 @@ def test_notes_say_what_is_there_and_nothing_else():
         "Flagged scores of the methods: zero_map 5 (MAS insertion 1, Insertion AUC 1, Infidelity 1, Max sensitivity 1, "
         "Steps 1)."
     ]
-    alone = runs.manifest(("fringe",), ("insertion",), 2)
-    lonely = build_table(runs.results(alone, {("net", "fringe", "insertion"): [0.1, 0.2]}), "net")
-    text = " ".join(legend(lonely))
-    assert "median" not in text
-    assert "Holm" not in text
-    assert "†" not in text
-    assert "‡" not in text
+    lonely = table_of({"fringe": [0.1, 0.2]})
+    assert not [word for word in ("median", "Holm", "†", "‡") if word in " ".join(legend(lonely))]
     assert flag_lines(lonely) == ["No score is flagged."]

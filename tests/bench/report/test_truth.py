@@ -74,109 +74,70 @@ def test_the_control_that_runs_the_network_has_its_passes(tmp_path):
 
 
 @dataclass(frozen=True)
-class NoFirst(IntegratedGradients):
-    """Makes no map of the first image of a batch."""
+class Odd(IntegratedGradients):
+    """Maps of which ``how`` says what is wrong; of two networks the heavy one is the second."""
 
-    def attribute(self, problem):
-        result = super().attribute(problem)
-        return replace(result, values=result.values.index_fill(0, torch.tensor([0]), torch.nan))
-
-
-def test_a_map_that_failed_hides_no_chance(tmp_path):
-    scene = [("valid", TwoNetworks(most=2.0))]
-    spec = ExperimentSpec(scene=scene, methods=[("no_first", NoFirst(steps=4))], n=4)
-    run_experiment(spec, tmp_path / "run")
-    write_report(tmp_path / "run")
-    table = rows(tmp_path / "run", "Two networks (valid)")
-    assert table["no_first"][-2] == "6"  # of both networks, 3 of 4 each
-    assert table["chance"][:4] == ["0.047"] * 4
-
-
-@dataclass(frozen=True)
-class NoMap(IntegratedGradients):
-    """Makes no map of any image."""
-
-    def attribute(self, problem):
-        result = super().attribute(problem)
-        return replace(result, values=torch.full_like(result.values, torch.nan))
-
-
-def test_a_method_that_failed_on_every_image_hides_no_chance(tmp_path):
-    scene, methods = (
-        [("valid", TwoNetworks(most=2.0))],
-        [("none", NoMap(steps=3)), ("ig", IntegratedGradients(steps=4))],
-    )
-    run_experiment(ExperimentSpec(scene=scene, methods=methods, n=2, controls=False), tmp_path / "run")
-    write_report(tmp_path / "run")
-    table = rows(tmp_path / "run", "Two networks (valid)")
-    assert table["none"][:5] == ["–"] * 4 + ["0"]
-    assert table["chance"][:4] == [f"{12 / 16**2:.3f}"] * 4
-
-
-@dataclass(frozen=True)
-class AlmostRight(IntegratedGradients):
-    """Maps of the second network have a little mass everywhere."""
+    how: str = "none"
 
     def attribute(self, problem):
         result, heavy = super().attribute(problem), float(problem.model.module.head.weight.max()) > 0.75
-        return replace(result, values=result.values + 1e-5 * result.values.max()) if heavy else result
+        values, first = result.values, torch.tensor([0])
+        values = {
+            "none": values * torch.nan,
+            "no_first": values.index_fill(0, first, torch.nan),
+            "negative_first": values.index_fill(0, first, -1.0),
+            "smeared": values + heavy * 1e-5 * values.max(),
+            "flat": torch.ones_like(values) if heavy else values,
+        }[self.how]
+        return replace(result, values=values)
 
 
-def test_a_small_spread_is_printed_with_the_decimals_that_show_it(tmp_path):
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """The results of methods with odd maps, and their table; of each scene two networks, each with four examples."""
+    folder = tmp_path_factory.mktemp("odd")
+    methods = [(how, Odd(steps=4, how=how)) for how in ("none", "no_first", "negative_first", "smeared", "flat")]
+    results = run_experiment(
+        ExperimentSpec(scene=[("valid", TwoNetworks(most=2.0))], methods=methods, n=4), folder / "run"
+    )
+    write_report(folder / "run")
+    return results, rows(folder / "run", "Two networks (valid)")
+
+
+def test_maps_that_failed_hide_no_chance(odd):
+    _, table = odd
+    assert table["none"][:5] == ["–"] * 4 + ["0"]
+    assert table["no_first"][-2] == "6"  # of both networks, 3 of 4 each
+    assert [float(cell) for cell in table["chance"][:4]] == pytest.approx([12 / 16**2] * 4, abs=5e-4)
+
+
+def test_a_small_spread_is_printed_with_the_decimals_that_show_it(odd):
     """Of two networks an interval reaches from one to the other."""
-    scene = [("valid", TwoNetworks(most=2.0))]
-    spec = ExperimentSpec(scene=scene, methods=[("almost", AlmostRight(steps=4))], n=4, controls=False)
-    results = run_experiment(spec, tmp_path / "run")
-    write_report(tmp_path / "run")
-    light, heavy = (results.scores(f"valid-{i}", "almost", "mass_inside").mean() for i in range(2))
-    table = rows(tmp_path / "run", "Two networks (valid)")
-    assert table["almost"][0] == f"{(light + heavy) / 2:.4f} ± {(light - heavy) / 2:.4f}"
-    assert table["almost"][2] == "1.000 ± 0.000"
+    results, table = odd
+    light, heavy = (results.scores(f"valid-{i}", "smeared", "mass_inside").mean() for i in range(2))
+    shown = table["smeared"][0].removesuffix("<sup>‡</sup>")
+    assert shown == f"{(light + heavy) / 2:.4f} ± {(light - heavy) / 2:.4f}"
     assert [table["chance"][0], table["chance"][2]] == ["0.0469", "0.047"]
 
 
-@dataclass(frozen=True)
-class NegativeFirst(IntegratedGradients):
-    """The first map of a batch has no positive mass, and so a rank accuracy alone."""
-
-    def attribute(self, problem):
-        result = super().attribute(problem)
-        return replace(result, values=result.values.index_fill(0, torch.tensor([0]), -1.0))
-
-
-def test_n_of_a_row_is_that_of_its_columns(tmp_path):
-    scene = [("valid", TwoNetworks(most=2.0))]
-    spec = ExperimentSpec(scene=scene, methods=[("negative", NegativeFirst(steps=4))], n=4)
-    results = run_experiment(spec, tmp_path / "run")
-    write_report(tmp_path / "run")
+def test_n_of_a_row_is_that_of_its_columns(odd):
+    """The first map has no positive mass, and so a rank accuracy alone."""
+    results, table = odd
     both = ("mass_inside", "rank_accuracy")
-    known = {m: sum(np.isfinite(results.scores(f"valid-{i}", "negative", m)).sum() for i in (0, 1)) for m in both}
+    known = {m: sum(np.isfinite(results.scores(f"valid-{i}", "negative_first", m)).sum() for i in (0, 1)) for m in both}
     assert known == {"mass_inside": 6, "rank_accuracy": 8}
-    table = rows(tmp_path / "run", "Two networks (valid)")
-    assert table["negative"][-2] == "6–8"
+    assert table["negative_first"][-2] == "6–8"
     assert table["zero (control)"][-2] == "8"  # it has no mass inside, which a dash says
 
 
-@dataclass(frozen=True)
-class NothingOfTheHeavy(IntegratedGradients):
-    """Maps of the second network say nothing."""
-
-    def attribute(self, problem):
-        result, heavy = super().attribute(problem), float(problem.model.module.head.weight.max()) > 0.75
-        return replace(result, values=torch.ones_like(result.values)) if heavy else result
-
-
-def test_the_spread_resamples_networks(tmp_path):
+def test_the_spread_resamples_networks(odd):
     """A quarter of the resamples of two networks hold one of them only; all examples of one network score the same."""
-    scene = [("valid", TwoNetworks(most=2.0))]
-    run_experiment(ExperimentSpec(scene=scene, methods=[("one", NothingOfTheHeavy(steps=4))], n=4), tmp_path / "run")
-    write_report(tmp_path / "run")
-    results = read_results(tmp_path / "run")
-    light, heavy = (results.scores(f"valid-{i}", "one", "mass_inside") for i in range(2))
+    results, table = odd
+    light, heavy = (results.scores(f"valid-{i}", "flat", "mass_inside") for i in range(2))
     assert (light == light[0]).all()
     assert (heavy == heavy[0]).all()
-    cell = rows(tmp_path / "run", "Two networks (valid)")["one"][0]
-    assert cell.removesuffix("<sup>‡</sup>") == f"{(light[0] + heavy[0]) / 2:.3f} ± {(light[0] - heavy[0]) / 2:.3f}"
+    cell = table["flat"][0].removesuffix("<sup>‡</sup>")
+    assert cell == f"{(light[0] + heavy[0]) / 2:.4f} ± {(light[0] - heavy[0]) / 2:.4f}"
 
 
 def test_networks_whose_gate_failed_are_named_and_in_no_mean(run):
@@ -238,19 +199,13 @@ def test_every_gate_of_every_network_stands_in_the_first_table(run):
     assert first.startswith("Two networks (valid)\n")
 
 
-def test_a_report_without_scenes_has_no_such_chapter(tmp_path):
-    spec = ExperimentSpec(data="embedded:digits", methods="ig", metrics="sparseness", n=2, set={"ig.steps": 2})
-    run_experiment(spec, tmp_path / "run")
-    write_report(tmp_path / "run", grid=False)
-    assert "known answer" not in (tmp_path / "run" / "report" / "report.md").read_text()
-
-
-def test_a_table_says_that_its_intervals_draw_clusters(run, tmp_path):
+def test_a_table_says_that_its_intervals_draw_clusters_and_without_scenes_they_draw_images(run, tmp_path):
     table = build_table(read_results(run), "valid-0")
     assert all(cell.clustered for row in table.rows for cell in row.cells)
     assert "bootstrap interval over clusters of images that share pixels" in legend(table)[0]
     spec = ExperimentSpec(data="embedded:digits", methods=[IntegratedGradients(steps=2)], metrics="sparseness", n=2)
-    results = run_experiment(spec)
+    results = run_experiment(spec, tmp_path)
+    assert "known answer" not in write_report(tmp_path, grid=False).page.read_text()
     alone = build_table(results, results.models[0])
     assert not any(cell.clustered for row in alone.rows for cell in row.cells)
     assert "bootstrap interval over images" in legend(alone)[0]

@@ -18,7 +18,6 @@ from fringe.bench.experiments import (
     read_results,
     run_plan,
 )
-from fringe.bench.report import _write as write_module
 from fringe.bench.report import write_report
 from fringe.bench.report._maps import MapSource, TaskRunner, load_experiment, load_maps
 from fringe.errors import InputError
@@ -134,7 +133,7 @@ SHARED = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 DIGITS = {"digits": ModelSource("embedded:digits")}
 
 
-def plan():
+def plan(n=8):
     return Plan(
         "benchmark",
         ("embedded:digits",),
@@ -146,7 +145,8 @@ def plan():
             ),
         ),
         {name: METRICS[name](steps=8) for name in SHARED},
-        8,
+        n,
+        controls=False,
     )
 
 
@@ -158,6 +158,14 @@ def digits(tmp_path_factory):
         finished = run_plan(plan(), folder / name, RunOptions(save_maps=keep))
         assert finished.stopped is None
     return folder, finished.resolved
+
+
+@pytest.fixture
+def kept(digits):
+    """The run that kept its maps: its store, its results, the digests of its images, and its plan."""
+    store = Store(digits[0] / "kept", create=False)
+    results = read_results(store)
+    return store, results, [image["digest"] for image in results.manifest.images], digits[1]
 
 
 def grids(folder):
@@ -188,26 +196,21 @@ def test_maps_are_made_again_as_the_run_made_them_and_kept(digits, tmp_path, mon
     assert {name: (tmp_path / "again" / "figures" / name).read_bytes() for name in first} == first
 
 
-def test_images_are_those_that_the_model_saw(digits):
-    folder, resolved = digits
-    store = Store(folder / "kept", create=False)
-    results = read_results(store)
-    digests = [image["digest"] for image in results.manifest.images][:2]
-    shown = load_maps(results, "digits", digests, MapSource(store, lambda model: resolved))
+def test_images_are_those_that_the_model_saw(kept):
+    store, results, digests, resolved = kept
+    shown = load_maps(results, "digits", digests[:2], MapSource(store, lambda model: resolved))
     assert shown.class_names == tuple("0123456789")
-    for digest in digests:
+    for digest in digests[:2]:
         ref = resolved.pictures[digest].ref
         pixels = np.asarray(ref.open(channels=1).image.resize((32, 32), 2)) / 255
         np.testing.assert_allclose(shown.images[digest][..., 0], pixels, atol=1e-6)
         assert shown.maps["ig"][digest].shape == (1, 32, 32)
 
 
-def test_another_setting_than_the_run_s_makes_no_maps(digits):
-    folder, _ = digits
-    store = Store(folder / "kept", create=False)
-    found = read_results(store).manifest.record()
+def test_another_setting_than_the_run_s_makes_no_maps(kept):
+    found = kept[1].manifest.record()
     found["settings"]["digits"]["ig"]["method"]["steps"] = 5
-    other = type(read_results(store).manifest).from_record(found)
+    other = type(kept[1].manifest).from_record(found)
     with pytest.raises(InputError, match=r"ig on digits is not what the run used \(method.steps: 5, now 4\)"):
         load_experiment(other, "digits", DIGITS["digits"])
 
@@ -224,16 +227,14 @@ def test_kept_maps_are_drawn_without_the_model(digits, tmp_path, monkeypatch):
 
 
 def test_without_kept_maps_and_without_a_model_there_is_no_grid_but_a_reason(digits, tmp_path):
-    run_plan(plan(), tmp_path / "bare", RunOptions())
+    run_plan(plan(n=2), tmp_path / "bare", RunOptions())
     page = write_report(Store(tmp_path / "bare"), tmp_path / "out").page.read_text(encoding="utf-8")
     assert "Maps are left out: the run stored no maps" in page
     assert "name the model digits yourself to have them computed" in page
 
 
-def test_a_kept_map_of_another_size_is_not_drawn(digits, monkeypatch):
-    store = Store(digits[0] / "kept", create=False)
-    results = read_results(store)
-    image = results.manifest.images[0]["digest"]
+def test_a_kept_map_of_another_size_is_not_drawn(kept, monkeypatch):
+    store, results, (image, *_), _ = kept
     found = store.load_maps(results.manifest.setting_key("digits", "ig"), [image])[image]
     wrong = {image: dataclasses.replace(found, values=found.values[:, :5])}
     monkeypatch.setattr(store, "load_maps", lambda setting, images: wrong)
@@ -241,49 +242,30 @@ def test_a_kept_map_of_another_size_is_not_drawn(digits, monkeypatch):
     assert shown.maps == {"ig": {}, "sg": {}}
 
 
-def test_a_model_that_the_run_does_not_have_is_named(digits):
-    store = Store(digits[0] / "kept", create=False)
+def test_a_model_that_the_run_does_not_have_is_named(kept):
     with pytest.raises(InputError, match="model: 'other' is no model of the run; its models: digits"):
-        write_report(store, models={"other": ModelSource("embedded:digits")})
+        write_report(kept[0], models={"other": ModelSource("embedded:digits")})
 
 
-def test_a_lost_image_is_named(digits):
-    folder, resolved = digits
-    store = Store(folder / "kept", create=False)
-    results = read_results(store)
-    lost = type(resolved)(resolved.plan, resolved.manifest, {}, resolved.references)
-    with pytest.raises(InputError, match=r"image 'digits-\d+' is no longer there"):
-        load_maps(results, "digits", [results.manifest.images[0]["digest"]], MapSource(store, lambda model: lost))
+def test_an_image_that_is_lost_or_another_one_now_is_named(kept):
+    store, results, (first, second, *_), resolved = kept
+    moved = {**resolved.pictures, first: resolved.pictures[second]}
+    for pictures, what in (
+        ({}, r"'digits-\d+' is no longer there"),
+        (moved, r"'embedded:digits:\d+' has changed since the run"),
+    ):
+        now = type(resolved)(resolved.plan, resolved.manifest, pictures, resolved.references)
+        with pytest.raises(InputError, match=f"image {what}"):
+            load_maps(results, "digits", [first], MapSource(store, lambda model, now=now: now))
 
 
-def test_an_image_that_is_another_one_now_is_named(digits):
-    folder, resolved = digits
-    store = Store(folder / "kept", create=False)
-    results = read_results(store)
-    first, second = (image["digest"] for image in results.manifest.images[:2])
-    pictures = {**resolved.pictures, first: resolved.pictures[second]}
-    moved = type(resolved)(resolved.plan, resolved.manifest, pictures, resolved.references)
-    with pytest.raises(InputError, match=r"image 'embedded:digits:\d+' has changed since the run"):
-        load_maps(results, "digits", [first], MapSource(store, lambda model: moved))
-
-
-def test_a_plan_that_was_handed_in_must_be_the_run_s(digits):
-    folder, resolved = digits
-    store = Store(folder / "kept", create=False)
-    results = read_results(store)
+def test_a_plan_that_was_handed_in_must_be_the_run_s(kept):
+    store, results, _, resolved = kept
     record = resolved.manifest.record()
     record["settings"] = {"digits": {"ig": {**record["settings"]["digits"]["ig"], "seed": 9}}}
     other = type(resolved)(resolved.plan, type(resolved.manifest).from_record(record), resolved.pictures, ())
     with pytest.raises(InputError, match=r"ig on digits is not what the run used \(seed: 0, now 9\)"):
         load_maps(results, "digits", [], MapSource(store, lambda model: other))
-
-
-def test_a_plan_that_was_handed_in_is_asked_for_once(digits):
-    results = read_results(Store(digits[0] / "kept", create=False))
-    asked = []
-    opener = write_module._opener(results, lambda: asked.append(1) or digits[1], {})
-    assert opener("one") is opener("two") is digits[1]
-    assert asked == [1]
 
 
 def test_maps_of_images_that_failed_are_not_asked_for(digits, monkeypatch):

@@ -29,14 +29,17 @@ from fringe.models import LoadedModel, Preprocessing, load_model
 DIGITS = "embedded:digits:0:120"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FRINGE_CACHE", str(tmp_path))
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of small networks: each is trained once."""
+    return tmp_path_factory.mktemp("trained")
 
 
 @pytest.fixture(autouse=True)
-def small_networks(request, monkeypatch):
-    if "slow" not in request.keywords:
+def small_networks(request, monkeypatch, tmp_path, trained):
+    is_slow = "slow" in request.keywords
+    monkeypatch.setenv("FRINGE_CACHE", str(tmp_path if is_slow else trained))
+    if not is_slow:
         monkeypatch.setattr(_watermark, "ResNet20", SmallNet)
         monkeypatch.setattr(_blockdigits, "DigitNet", Dense)
 
@@ -400,11 +403,11 @@ def test_only_patterns_make_the_gate_of_xai_tris_hold(monkeypatch, tmp_path):
 @pytest.mark.thorough
 def test_integrated_gradients_of_linear_networks_are_where_the_pattern_is():
     """The positive control: exactly inside for weights set by hand, far above chance for trained ones."""
-    scene = XAITris(architecture="linear", samples=4000, epochs=20, rate=0.05)
+    scene = XAITris(architecture="linear", samples=2000, epochs=15, rate=0.05)
     networks = [scene.network(number, None, []) for number in (0, 1)]
     examples = scene.examples(networks, [], 50, 0)
     assert len({example.id for example in examples}) == 50
-    assert all(int(example.id.removeprefix("sample-")) >= 3600 for example in examples)
+    assert all(int(example.id.removeprefix("sample-")) >= 1800 for example in examples)
     x, truth = (torch.stack(parts) for parts in zip(*(scene.make(e, networks[0]) for e in examples), strict=True))
     targets = [example.target for example in examples]
     for network in networks:
@@ -489,18 +492,6 @@ def test_only_digits_make_the_gates_of_blockdigits_hold(monkeypatch, tmp_path):
 # In an experiment
 
 
-@pytest.mark.thorough
-def test_an_experiment_explains_every_trained_network(tmp_path):
-    names = {"architecture": "linear", "samples": 2000, "epochs": 15, "rate": 0.05, "networks": 2}
-    values = {**{f"xai_tris.{name}": value for name, value in names.items()}, "ig.steps": 2}
-    results = run_experiment(ExperimentSpec(scene="xai_tris", methods="ig", n=4, set=values), tmp_path / "run")
-    assert results.models == ("xai_tris-0", "xai_tris-1")
-    assert all(gate["holds"] for model in results.models for gate in results.manifest.gates(model))
-    for model in results.models:
-        assert results.scores(model, "uniform", "mass_inside").tolist() == pytest.approx([8 / 64] * 4)
-        assert results.scores(model, "ig", "mass_inside").mean() > 3 * 8 / 64
-
-
 @dataclass(frozen=True)
 class Compared(ColourCounter):
     """A scene whose gate is about the model that it was given."""
@@ -512,7 +503,6 @@ class Compared(ColourCounter):
         return (Gate("the given model has ten classes", model.module.head.out_features, least=10, most=10),)
 
 
-@pytest.mark.thorough
 def test_the_gates_of_an_experiment_see_the_given_model(tmp_path):
     results = run_experiment(
         ExperimentSpec(scene=[Compared()], methods="ig", n=1, set={"ig.steps": 2}), tmp_path / "run"

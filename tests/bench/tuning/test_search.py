@@ -7,17 +7,17 @@ import sys
 
 import optuna
 import pytest
-from tuning_toys import BASE, SPACE, asked, quality, score, search, value_of
+from tuning_toys import BASE, asked, quality, score, search, value_of
 
 from fringe import METHODS, FRInGe, FringeError, InputError
-from fringe.bench.tuning import paper_space, space_of
+from fringe.bench.tuning import space_of
 
 SAME = {"insertion": [0.5], "deletion": [0.5], "infidelity": [0.5]}
 
 
 def test_the_best_of_all_trials_is_found_with_its_value(tmp_path):
-    tuned = search(tmp_path / "new" / "journal.log", 30)
-    assert [trial.number for trial in tuned.trials] == list(range(30))
+    tuned = search(tmp_path / "new" / "journal.log", 24)
+    assert [trial.number for trial in tuned.trials] == list(range(24))
     for trial in tuned.trials:
         method = dataclasses.replace(BASE, **trial.settings)
         assert trial.value == pytest.approx(value_of(method), rel=1e-12)
@@ -55,15 +55,15 @@ def test_equal_seeds_ask_the_same(tmp_path):
 
 
 def test_a_search_in_parts_asks_what_one_in_one_asks(tmp_path):
-    whole = search(tmp_path / "whole", 13)
-    for stop in (5, 11, 12, 13):
+    whole = search(tmp_path / "whole", 12)
+    for stop in (5, 11, 12):
         parts = search(tmp_path / "parts", stop)
     assert asked(parts) == asked(whole)
     assert parts == whole
 
 
 @pytest.mark.parametrize(
-    ("interrupt", "place", "trials"), [(KeyboardInterrupt, 0, 2), (RuntimeError, 3, 5), (KeyboardInterrupt, 11, 13)]
+    ("interrupt", "place", "trials"), [(KeyboardInterrupt, 0, 2), (RuntimeError, 3, 5), (KeyboardInterrupt, 11, 12)]
 )
 def test_an_interrupted_trial_is_run_again_and_nothing_else_changes(tmp_path, interrupt, place, trials):
     whole, calls = search(tmp_path / "whole", trials), []
@@ -170,13 +170,6 @@ def test_a_search_of_other_settings_is_refused_with_the_difference(tmp_path, oth
     assert len(search(tmp_path / "j", 2, **(same | other), name="another").trials) == 2
 
 
-def test_a_study_made_by_other_hands_is_refused(tmp_path):
-    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/j", study_name="study")
-    study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
-    with pytest.raises(InputError, match=r"made with other settings.*base: absent, now"):
-        search(tmp_path / "j", 3)
-
-
 def test_settings_enqueued_by_hand_take_a_slot(tmp_path):
     search(tmp_path / "j", 2)
     study = optuna.load_study(study_name="study", storage=f"sqlite:///{tmp_path}/j")
@@ -185,12 +178,6 @@ def test_settings_enqueued_by_hand_take_a_slot(tmp_path):
     assert tuned.trials[2].settings == {"tau": 2e-3, "damping": 1e-5, "cg_iterations": 7}
     assert tuned.best.cg_iterations == 7
     assert len(tuned.trials) == 4
-
-
-def test_progress_counts_up_to_what_is_wanted(tmp_path):
-    told = []
-    tuned = search(tmp_path / "j", 4, progress=lambda trial, done, wanted: told.append((trial, done, wanted)))
-    assert told == [(trial, trial.number + 1, 4) for trial in tuned.trials]
 
 
 def test_optuna_is_quiet_and_as_loud_as_before_afterwards(tmp_path, caplog):
@@ -227,31 +214,3 @@ def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, f"fringe.bench.tuning.{name}", raising=False)
     with pytest.raises(InputError, match=r'tune needs Optuna; run pip install -e "\.\[tune\]"'):
         search(tmp_path / "j", 2)
-
-
-def refusal(method, settings):
-    """What a method says of two settings that do not go together."""
-    try:
-        method(**settings)
-    except InputError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.parametrize("name", ["fringe", "ig", "captum", "smooth"])
-def test_methods_of_every_kind_can_be_tuned(tmp_path, name):
-    def by_name(method):
-        return {"insertion": [0.5], "deletion": [0.5], "infidelity": [len(str(method.record())) / 1000]}
-
-    tuned = search(tmp_path / "j", 4, by_name, base=METHODS[name](), space=space_of(METHODS[name]))
-    for trial in tuned.trials:
-        assert trial.problem == refusal(METHODS[name], trial.settings)
-    assert type(tuned.best) is METHODS[name]
-
-
-def test_the_papers_space_and_settings(tmp_path):
-    base = FRInGe.preset("resnet18")
-    tuned = search(tmp_path / "j", 3, base=base, space=paper_space())
-    expected = {name: getattr(base, name) for name in paper_space().dimensions}
-    assert dict(tuned.trials[0].settings) == expected
-    assert SPACE.clip(base) == {"tau": base.tau, "damping": base.damping, "cg_iterations": 20}

@@ -155,21 +155,6 @@ def test_what_makes_no_line():
         sweep_lines(BASE, {"centre": scores}, {"damping": [1e-5]})
 
 
-def test_images_that_share_pixels_are_resampled_together():
-    """Images of one grid have one score, so that drawing images would say more than is known."""
-    sizes, levels = [4, 4, 4, 3, 1], [0.2, 0.5, 0.6, 0.8, 0.1]
-    grids = [f"grid-{i}" for i, size in enumerate(sizes) for _ in range(size)]
-    column = np.repeat(levels, sizes)
-    scores = {"centre": {"insertion": column, "deletion": 1 - column, "infidelity": 0.1 + 0 * column}}
-    line = sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=grids)["damping"]
-    alone = sweep_lines(BASE, scores, {"damping": [1e-5]})["damping"]
-    assert alone.high[0] - alone.low[0] < 0.7 * (line.high[0] - line.low[0])
-    assert sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=range(16))["damping"] == alone
-    assert math.isnan(sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=["one"] * 16)["damping"].low[0])
-    with pytest.raises(InputError, match="clusters: got '15 names', expected 16, one for each image"):
-        sweep_lines(BASE, scores, {"damping": [1e-5]}, clusters=grids[1:])
-
-
 @pytest.mark.parametrize("grids", ["aabbbcd", "abcdefg", "aaaaaab"])
 def test_an_interval_by_hand(grids):
     """The same draws, each image written as often as its cluster is drawn."""
@@ -183,3 +168,10 @@ def test_an_interval_by_hand(grids):
     clusters = None if len(names) == 7 else list(grids)
     line = sweep_lines(BASE, {"centre": scores}, {"damping": [1e-5]}, clusters=clusters)["damping"]
     assert (line.low[0], line.high[0]) == pytest.approx(np.quantile(values, [0.025, 0.975]), rel=1e-12)
+
+
+def test_one_cluster_has_no_interval_and_a_name_is_due_to_each_image():
+    scores, factors = {"centre": scores_of(BASE)}, {"damping": [1e-5]}
+    assert math.isnan(sweep_lines(BASE, scores, factors, clusters=["one"] * 40)["damping"].low[0])
+    with pytest.raises(InputError, match="clusters: got '39 names', expected 40, one for each image"):
+        sweep_lines(BASE, scores, factors, clusters=range(39))
