@@ -135,7 +135,7 @@ class GradientLayouts(TorchFunctionMode):
 def keep_gradient_layouts(output: Tensor) -> None:
     """Do the same in the graph of ``output``, at a fraction of the time; no hooks may have saved its tensors: those of
     a checkpoint would run its part again."""
-    found: set[Any] = {None, output.grad_fn}
+    seen: set[Any] = {None, output.grad_fn}
     nodes = [output.grad_fn] if output.grad_fn is not None else []
     while nodes:
         node: Any = nodes.pop()
@@ -143,8 +143,8 @@ def keep_gradient_layouts(output: Tensor) -> None:
             with contextlib.suppress(RuntimeError):  # overwritten: the backward pass will say so
                 strides = torch.empty_like(node._saved_input, device="meta").stride()
                 node.register_prehook(partial(_first_with_strides, strides))
-        following = [after for after, _ in node.next_functions if after not in found]
-        found.update(following)
+        following = [after for after, _ in node.next_functions if after not in seen]
+        seen.update(following)
         nodes += following
 
 

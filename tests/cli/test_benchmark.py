@@ -83,7 +83,7 @@ def test_the_scores_are_those_of_compare_on_the_same_images(tmp_path):
     controls = (*CONTROLS, "diffusion", "power(1.5):fringe", "centre_prior:fringe")
     assert {row.label for row in found.rows} == {*methods, *controls}
     assert results.scores("digits", "ig", "max_sensitivity").shape == (1,)
-    targets = set(results.cell("digits", "ig", "insertion").maps["target"].tolist())
+    targets = set(results.cells["digits", "ig", "insertion"].maps["target"].tolist())
     assert targets == set(loaded.module(x).argmax(1).tolist())
 
 

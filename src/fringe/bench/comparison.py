@@ -301,7 +301,7 @@ class _Stored:
 
     def is_scored(self, i: int) -> bool:
         """Whether all methods are done with an image, and it has a score."""
-        status = {int(cell.column("status")[i]) for cell in self.results.coverage()}
+        status = {int(cell.column("status")[i]) for cell in self.results.cells.values()}
         return MISSING not in status and OK in status
 
     def reason(self, i: int) -> str:
@@ -324,7 +324,7 @@ class _Stored:
     def _row(self, method: str, at: list[int]) -> MethodResult:
         """What is stored of a method on some images."""
         words, scores, results = self.results.arrays.words, dict[str, Scores](), self.results
-        cells = {metric: results.cell(self.model, method, metric) for metric in results.metrics}
+        cells = {metric: results.cells[self.model, method, metric] for metric in results.metrics}
         faults, errors = [""] * len(at), [""] * len(at)
         for metric, cell in cells.items():
             refusals, flags, places = [""] * len(at), dict[str, list[bool]](), Counter[str]()

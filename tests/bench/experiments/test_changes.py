@@ -100,7 +100,7 @@ def test_a_plan_that_grows_computes_what_is_new(tmp_path):
     grown = run_plan(plan, tmp_path, RunOptions())
     assert grown.log.reports == []  # another name for the same maps: they are there
     store = Store(tmp_path)
-    assert all(cell.scored == cell.required == 3 for cell in Results(grown.resolved.manifest, store).coverage())
+    assert all(cell.scored == cell.required == 3 for cell in Results(grown.resolved.manifest, store).cells.values())
     assert stale(tmp_path) == []
     assert read_results(store).missing() == []
 

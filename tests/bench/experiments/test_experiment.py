@@ -87,7 +87,7 @@ def test_scores_that_are_missing_or_failed_say_so():
     column = results.scores("digits", "sg", "insertion")
     assert np.isnan(column).tolist() == [False, True, True, False]
     assert [column[0], column[3]] == [whole.scores("digits", "sg", "insertion")[i] for i in (0, 3)]
-    assert [(c.method, c.metric, c.required, c.scored, c.failed, c.missing) for c in results.coverage()] == [
+    assert [(c.method, c.metric, c.required, c.scored, c.failed, c.missing) for c in results.cells.values()] == [
         ("ig", "insertion", 4, 4, 0, 0),
         ("ig", "sparseness", 4, 4, 0, 0),
         ("sg", "insertion", 4, 2, 1, 1),
@@ -97,7 +97,7 @@ def test_scores_that_are_missing_or_failed_say_so():
         f"digits, sg, {m}: 1 of 4 images are not computed" for m in ("insertion", "sparseness")
     ]
     assert results.failures().rows() == [("digits", "sg", "no memory", 2, 1)]
-    cell = results.cell("digits", "sg", "sparseness")
+    cell = results.cells["digits", "sg", "sparseness"]
     assert (cell.missing, cell.failed) == (1, 1)
     assert cell.frame.equals(results.frame.filter(method="sg", metric="sparseness"))
     assert math.isfinite(results.summary()["mean"].min())

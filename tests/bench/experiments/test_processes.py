@@ -200,7 +200,7 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path, monkeypatch):
         store = Store(out)
         return {
             (cell.method, cell.metric): (cell.scored, cell.missing)
-            for cell in Results(first.resolved.manifest, store).coverage()
+            for cell in Results(first.resolved.manifest, store).cells.values()
         }
 
     first = run_plan(plan, out, RunOptions(executor=ProcessExecutor(2)))

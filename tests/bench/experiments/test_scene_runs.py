@@ -48,7 +48,7 @@ def test_every_network_is_explained_on_the_examples_of_its_scene(tmp_path):
         assert results.scores(model, "ig", "mass_inside").tolist() == pytest.approx([1.0] * 3)
         chance = {"colour_counter": 12 / 256, "patch_and": 18 / 256}[model]
         assert results.scores(model, "uniform", "mass_inside") == pytest.approx([chance] * 3)
-    assert {cell.required for cell in results.coverage()} == {3}
+    assert {cell.required for cell in results.cells.values()} == {3}
     assert not results.missing()
 
 

@@ -169,7 +169,7 @@ class StoreMachine(RuleBasedStateMachine):
         results = Results(PLAN, reader)
         for setting in SETTINGS:
             for metric in METRICS:
-                rows = records_of_cell(results.cell("net", setting, metric))
+                rows = records_of_cell(results.cells["net", setting, metric])
                 wanted = [expected.get((KEYS[setting], metric, image)) for image in IMAGES]
                 assert [row and scores_of(row) for row in rows] == [row and scores_of(row) for row in wanted]
                 assert [row and row.curves for row in rows] == [row and row.curves for row in wanted]

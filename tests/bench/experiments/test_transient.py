@@ -28,7 +28,8 @@ STAYS = ("bug", "data", "shape")
 
 def cells(out, finished):
     return [
-        (cell.scored, cell.failed, cell.missing) for cell in Results(finished.resolved.manifest, Store(out)).coverage()
+        (cell.scored, cell.failed, cell.missing)
+        for cell in Results(finished.resolved.manifest, Store(out)).cells.values()
     ]
 
 

@@ -381,7 +381,7 @@ def _run(
     results = run_in_memory(resolved, progress=progress)
     failed = results.failures().filter(method=VERIFIED)["reason"]
     reasons = "; ".join(dict.fromkeys([*left, *(why for why in failed if why not in ("diverged", "not_finite"))]))
-    cells = [cell for cell in results.coverage() if cell.method == VERIFIED]
+    cells = [cell for cell in results.cells.values() if cell.method == VERIFIED]
     scored, required = sum(cell.scored for cell in cells), sum(cell.required for cell in cells)
     if reasons:
         skipped[f"{required - scored} of {required} scores of {title}" if scored else title] = reasons

@@ -346,7 +346,7 @@ class Results:
 
     @cached_property
     def cells(self) -> Mapping[tuple[str, str, str], Cell]:
-        """The table in parts, by model, method and metric."""
+        """The table in parts, by model, method and metric, in the order of the plan."""
         names = [
             (model, method, metric)
             for model in self.models
@@ -354,19 +354,6 @@ class Results:
             for metric in self.metrics
         ]
         return {name: Cell(self, *name) for name in names}
-
-    def cell(self, model: str, method: str, metric: str) -> Cell:
-        """Select one method under one metric.
-
-        Args:
-            model: Label of the model.
-            method: Label of the method.
-            metric: Label of the metric.
-
-        Returns:
-            This part of the table.
-        """
-        return self.cells[model, method, metric]
 
     def scores(self, model: str, method: str, metric: str) -> Column:
         """Select the scores of one method under one metric.
@@ -395,14 +382,6 @@ class Results:
             return None
         return tuple(image["cluster"] for image in self.manifest.images_of(model, metric))
 
-    def coverage(self) -> list[Cell]:
-        """Count the scores of every model, method and metric.
-
-        Returns:
-            The counts, in the order of the plan.
-        """
-        return list(self.cells.values())
-
     def missing(self) -> list[str]:
         """Describe every part of the table in which images were not computed.
 
@@ -411,7 +390,7 @@ class Results:
         """
         return [
             f"{cell.model}, {cell.method}, {cell.metric}: {cell.missing} of {cell.required} images are not computed"
-            for cell in self.coverage()
+            for cell in self.cells.values()
             if cell.missing
         ]
 

@@ -150,7 +150,7 @@ class RunResult:
     def has_scores(self) -> bool:
         """Whether any score of the plan was computed, now or before."""
         images = bool(self.resolved.manifest.images)
-        return images and (not self.partial or any(cell.scored for cell in self.results.coverage()))
+        return images and (not self.partial or any(cell.scored for cell in self.results.cells.values()))
 
     @property
     def partial(self) -> bool:
@@ -316,7 +316,7 @@ def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Tas
     if retry:  # of what was never computed, stored maps are scored as usual
         return [replace(one, force=one.force or one.key in crashes) for one in tasks], (), 0
     quarantined = tuple(crashes[task.key] for task in tasks if task.key in crashes)
-    failed = sum(cell.failed for cell in results.coverage())
+    failed = sum(cell.failed for cell in results.cells.values())
     return [task for task in tasks if task.key not in crashes], quarantined, failed
 
 
@@ -454,7 +454,7 @@ def read_status(run: Path) -> dict[str, Any]:
             name: {
                 "images": len(results.manifest.images),
                 "not_read": list(results.manifest.missing),
-                "cells": [{key: getattr(cell, key) for key in _COUNTED} for cell in results.coverage()],
+                "cells": [{key: getattr(cell, key) for key in _COUNTED} for cell in results.cells.values()],
                 "failures": results.failures().drop("images").to_dicts(),
                 "versions": results.versions,
             }

@@ -109,7 +109,7 @@ def draw_sweep(base: Plan, results: Results, factors: Mapping[str, Sequence[Any]
         for factor in dict.fromkeys(factor for line in lines.values() for factor in line)
     ]
     figure, csv = _file(out, "sensitivity.png"), _file(out, "sensitivity.csv")
-    images = max((cell.scored for cell in results.coverage()), default=0)
+    images = max((cell.scored for cell in results.cells.values()), default=0)
     plot_sensitivity(panels, title=f"One setting varied at a time, {images} images").savefig(figure)
     columns = ("model", "factor", "value", "objective", "low", "high")
     rows: list[dict[str, Any]] = [

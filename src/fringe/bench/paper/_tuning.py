@@ -116,7 +116,7 @@ def _score(plan: Plan, method: Attributor, session: Session, options: RunOptions
         raise Interrupted(result.stopped)
     if result.left:
         raise TransientError(f"{result.left[0]['images']} images have no score yet ({result.left[0]['reason']})")
-    cells = {name: result.results.cell(model.label, TRIAL, name) for name in OBJECTIVE}
+    cells = {name: result.results.cells[model.label, TRIAL, name] for name in OBJECTIVE}
     worst = max(cells.values(), key=lambda cell: cell.failed + cell.missing)
     if worst.failed + worst.missing:
         _, reason = next(iter(worst.reasons()), (0, "they are not computed"))

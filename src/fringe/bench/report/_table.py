@@ -231,7 +231,7 @@ def build_table(
     drafts.sort(key=lambda column: ["passes", *UNFIT].index(column.verdict))
     known = {column.label: column for column in drafts}
     labels, methods = results.methods(model), results.methods(model, controls=False)
-    cells = {(method, label): results.cell(model, method, label) for method in labels for label in known}
+    cells = {(method, label): results.cells[model, method, label] for method in labels for label in known}
     scores = {key: cell.scores for key, cell in cells.items()}
     clusters = {label: results.clusters(model, label) for label in known}
     measured = estimate_all(

@@ -201,7 +201,7 @@ def summary_csv(tables: Sequence[ScoreTable]) -> str:
 
 def _check_complete(results: Results, *, allow_partial: bool) -> None:
     name, holes = results.manifest.name, results.missing()
-    if not any(cell.scored or cell.failed for cell in results.coverage()):
+    if not any(cell.scored or cell.failed for cell in results.cells.values()):
         raise InputError(f"nothing of the plan {name} is computed yet", argument="run", hint="run it first")
     if holes and not allow_partial:
         more = f"; and {len(holes) - LISTED} cells more" if len(holes) > LISTED else ""
