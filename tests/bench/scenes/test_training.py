@@ -114,7 +114,7 @@ def test_a_damaged_file_is_replaced(cache, caplog, damage):
     flipped = content[:-3] + bytes([content[-3] ^ 16]) + content[-2:]
     broken = {"cut": content[:-100], "flipped": flipped, "garbage": b"\x80\x02" + content, "empty": b""}
     if damage == "another":
-        XAITris(**CONVOLUTIONS).network(0, None, [])
+        scene.network(1, None, [])  # of the same shape
         broken["another"] = next(other for other in stored(cache) if other != path).read_bytes()
     path.write_bytes(broken[damage])
     caplog.clear()

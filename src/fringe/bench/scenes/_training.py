@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from fringe._files import sha256_of, write_atomic
 from fringe._progress import log
+from fringe._records import digest
 from fringe.bench.scenes._base import Example, Scene
 from fringe.classifier import Classifier
 from fringe.data import ImageRef, find_inputs
@@ -219,22 +220,27 @@ def _restored(path: Path, build: Callable[[], nn.Module]) -> nn.Module | None:
     try:
         opened: Any = safe_open(path, framework="pt")  # untyped
         with opened as file:
-            digest = file.metadata()["digest"]
+            mark = file.metadata()["digest"]
             module.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
     except Exception as error:  # the reader raises its own errors, torch and the system theirs
         log.warning("%s cannot be read (%s); the network is trained again", path, error)
         return None
-    if state_digest(module) != digest:
+    if mark != _mark(module, path):
         log.warning("%s is damaged; the network is trained again", path)
         return None
     return module
 
 
+def _mark(module: nn.Module, path: Path) -> str:
+    """Digest of the weights and of the file's name, which is that of the recipe: another network is noticed."""
+    return digest([path.name, state_digest(module)])
+
+
 def _store(module: nn.Module, path: Path) -> None:
-    """Write the weights with their digest; two processes write the same bytes, each in one step."""
+    """Write the weights with their mark; two processes write the same bytes, each in one step."""
     tensors = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, save(tensors, {"digest": state_digest(module)}))
+        write_atomic(path, save(tensors, {"digest": _mark(module, path)}))
     except OSError as error:
         log.warning("the trained network cannot be stored (%s); set FRINGE_CACHE to another folder", error)
