@@ -128,6 +128,16 @@ def test_what_is_there_is_not_written_again_and_a_reader_writes_nothing(store):
     assert {path: path.read_bytes() for path in store.root.rglob("*.db*")} == before
 
 
+def test_a_process_recalls_what_others_wrote_and_what_is_written_later_counts(store):
+    store.commit(task_of([FULL]))
+    setting = store.tasks()[0].setting
+    with Store(store.root) as other:
+        other.recall([setting])
+    assert store.tasks() == []
+    store.commit(task_of([FULL]))
+    assert len(store.tasks()) == 1
+
+
 def test_the_newest_record_counts_whatever_the_clock_says(tmp_path, monkeypatch):
     with Store(tmp_path) as store:
         store.write_record("note", "x", 1)
