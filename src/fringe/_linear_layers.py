@@ -140,7 +140,8 @@ def keep_gradient_layouts(output: Tensor) -> None:
     while nodes:
         node: Any = nodes.pop()
         if "BatchNorm" in node.name():
-            with contextlib.suppress(RuntimeError):  # overwritten: the backward pass will say so
+            # overwritten, which the backward pass will say; or a function of the model's author by a like name
+            with contextlib.suppress(RuntimeError, AttributeError):
                 strides = torch.empty_like(node._saved_input, device="meta").stride()
                 node.register_prehook(partial(_first_with_strides, strides))
         following = [after for after, _ in node.next_functions if after not in seen]

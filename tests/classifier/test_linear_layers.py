@@ -228,6 +228,25 @@ def test_a_normalised_input_that_lies_over_itself_has_its_gradient():
     assert torch.allclose(gradient[..., 0], expected, rtol=1e-10)
 
 
+class OwnBatchNorm(torch.autograd.Function):
+    """A function of the model's author, whose node has none of the fields of PyTorch's."""
+
+    @staticmethod
+    def forward(context, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(context, gradient):
+        return 2 * gradient
+
+
+def test_a_function_of_the_author_by_a_like_name_has_its_gradient():
+    x = normal(2, 3).requires_grad_(True)
+    y = OwnBatchNorm.apply(x)
+    keep_gradient_layouts(y)
+    assert torch.autograd.grad(y.sum(), x)[0].unique().tolist() == [2.0]
+
+
 def test_a_checkpoint_runs_its_part_once_more_and_not_again():
     calls = []
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
