@@ -20,7 +20,7 @@ RESAMPLES = 1000
 _RESAMPLED_AT_ONCE = 2_500_000
 #: Long columns that are resampled, or get their signs, at once; memory grows with them, results do not depend on them.
 _TOGETHER = 48
-#: Scores from which on the means of several columns are resampled together: the same numbers but for rounding, sooner.
+#: Scores from which on the means of several columns are resampled together, which is sooner: see :func:`intervals`.
 #: From as many differences on, the signs are those of a group.
 MANY = 10_000
 
