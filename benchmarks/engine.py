@@ -1,7 +1,8 @@
 """What the engine costs, as ratios against named alternatives in one run.
 
     python benchmarks/engine.py                 # CPU: products, paths, memory, start-up
-    python benchmarks/engine.py --only price    # CPU: the table of docs/costs.md alone
+    python benchmarks/engine.py --only price    # CPU: the first table of docs/costs.md alone
+    python benchmarks/engine.py --only fold     # CPU: its table of folded normalisations alone
     python benchmarks/engine.py --device cuda   # GPU: ResNet-18 at 224 x 224, batch 64, the paper's preset
 
 Alternatives: fresh ``torch.func.jvp`` and ``vjp`` for a product, and the literal transcription of the printed algorithm
@@ -12,6 +13,7 @@ alternating repetitions; machines are shared, so only the ratios mean something,
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import re
 import statistics
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -150,6 +153,22 @@ def prices() -> None:
             price(name, model, x[:batch], repetitions)
 
 
+def folds() -> None:
+    """The time with folded normalisations as a share of the time without."""
+    from fringe.models import load_model
+
+    resnet, efficientnet = shared_models.model("cifar_resnet20"), load_model("efficientnet_lite0").module
+    for model, x, batches, repetitions in (
+        (resnet, shared_models.images("cifar_resnet20", 16), (1, 8, 16), 7),
+        (efficientnet, shared_models.images("mobilenet_v2", 8), (1, 8), 1),
+    ):
+        for method, batch in itertools.product(("fringe", "ig"), batches):
+            classifiers = (Classifier(model, fold_batch_norm=fold) for fold in (True, False))
+            runs = (partial(fringe.attribute, classifier, x[:batch], method=method) for classifier in classifiers)
+            folded, plain = alternate(CPU, repetitions, *runs)
+            print(f"{type(model).__name__}, batch {batch}, {method}: {folded / plain:.2f} of the time without folds")
+
+
 class Operations(TorchDispatchMode):
     """Counts PyTorch's operations without views: on a GPU nearly each starts a kernel, whatever the batch."""
 
@@ -269,7 +288,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=64, help="images at once on the GPU")
-    parser.add_argument("--only", choices=("price",))
+    parser.add_argument("--only", choices=("price", "fold"))
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory_of:
@@ -277,7 +296,7 @@ def main() -> None:
     if arguments.device == "cpu":
         torch.set_num_threads(1)
         if arguments.only:
-            return prices()
+            return prices() if arguments.only == "price" else folds()
         model, x = shared("cifar_resnet20")
         products(model, x)
         prices()

@@ -4,13 +4,15 @@ A graph is recorded once for a number of rows, then launched as a whole. The hos
 otherwise, and in small batches the GPU waits for it.
 """
 
+import operator
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass, replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fringe._network import Network, PassCounts
@@ -57,6 +59,21 @@ def _copied(result: Any, inputs: list[Tensor], given: list[Tensor]) -> Any:
     return _refilled(result, rows)
 
 
+def _python_state(module: nn.Module) -> tuple[list[Any], list[int]]:
+    """Return what the attributes of modules and the globals of their classes hold, and the sizes and versions of these
+    values: they are the same after a call that wrote to none of them."""
+    parts = list(module.modules())
+    files = {id(file): file for part in parts if (file := sys.modules.get(type(part).__module__)) is not None}
+    values = [value for part in parts for value in vars(part).values()]
+    for value in list(values):  # an entry may be replaced
+        if isinstance(value, (dict, list)):
+            values += cast("dict[Any, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
+    values += [value for file in files.values() for value in list(vars(file).values())]
+    sizes = [len(cast("set[Any]", v)) for v in values if isinstance(v, (dict, list, set))]
+    versions = [v._version for v in values if isinstance(v, Tensor) and not v.is_inference()]
+    return values, sizes + versions
+
+
 class _Seen(TorchFunctionMode):
     """Keeps what is computed, and what it is computed from: a model and a path may drop what a graph still reads."""
 
@@ -89,12 +106,16 @@ class Recording:
         self._inputs = [x[:1].expand(size, *x.shape[1:]).clone() for x in leaves(arguments)]
         self._function, self._arguments = function, _refilled(arguments, iter(self._inputs))
         module, self._seen = network.module, _Seen()
+        assert module is not None
         # what the graphs read must live as long as they do: copies of buffers end with the session
-        self._read: list[Any] = [] if module is None else [*module.parameters(), *module.buffers()]
+        self._read: list[Any] = [*module.parameters(), *module.buffers()]
         self._parts: list[tuple[Any, Callable[[], None], PassCounts]] = []
-        before = replace(network.passes)
+        before, (values, sizes) = replace(network.passes), _python_state(module)
         try:
             self._check(self._record())
+            values_now, sizes_now = _python_state(module)
+            if sizes != sizes_now or len(values) != len(values_now) or not all(map(operator.is_, values, values_now)):
+                raise RuntimeError("its Python code writes to attributes or globals, so calls may differ")
         finally:
             network.passes.set(before)  # no image passed through
         self._read += self._seen.given.values()
@@ -157,6 +178,13 @@ class CUDAGraphs:
         self._refused = self._is_plain = False
         self._state: object = None
 
+    def __reduce__(self) -> Any:
+        return CUDAGraphs, ()  # another process, or a copy of the model, records its own
+
+    def serve(self, device: torch.device) -> bool:
+        """Return whether functions are recorded on this device."""
+        return device.type in self.devices
+
     def _keep_current(self, network: Network) -> None:
         """Forget the recordings of other networks, and of this one if it has changed: they read its weights and copies
         of its buffers."""
@@ -165,7 +193,7 @@ class CUDAGraphs:
             for key in [key for key in known if key[0] != current]:
                 del known[key]
         self._state = network.state
-        self._is_plain = network.model is network.module and not network.has_hooks()  # no code but the module's own
+        self._is_plain = network.is_plain()
 
     def call(self, network: Network, function: Parts, name: object, arguments: tuple[Any, ...]) -> Iterator[Any]:
         """Call a function, by a recording where there is one.
@@ -183,12 +211,12 @@ class CUDAGraphs:
         rows, device = len(inputs[0]), inputs[0].device
         if network.state is not self._state:  # another session
             self._keep_current(network)
-        if device.type not in self.devices or not (rows and self._is_plain and network.is_checked) or self._refused:
+        if self._refused or not (rows and self._is_plain and network.is_checked and self.serve(device)):
             return function(*arguments)
         size = max(rows, min(1 << (rows - 1).bit_length(), network.batch_size.on(device)))
         if size > MOST or max(x[0].nbytes for x in inputs) * size > MOST_BYTES:
             return function(*arguments)
-        settings = (network.score_function, network.jvp_mode, network.linear_layers, network.tf32)
+        settings = (network.jvp_mode, network.linear_layers, network.tf32)
         key = (id(network.model), size, name, *settings, device, *((x.shape[1:], x.dtype) for x in inputs))
         self._visits[key] += 1
         if self._visits[key] > PLAIN_VISITS and key not in self._recordings and len(self._recordings) < MOST_RECORDINGS:

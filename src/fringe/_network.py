@@ -353,6 +353,12 @@ class Network:
         """Return whether hooks run in the module of an open session, which must see every call as it was written."""
         return bool(has_global_hooks()) or any(vars(m).get(kind) for m in self._modules for kind in _HOOKS)
 
+    def is_plain(self) -> bool:
+        """Return whether the module of an open session is all that runs, as Python code: nothing tells what else a
+        function does."""
+        own = self.model is self.module and self.score_function is None
+        return own and not self._scripted and not self.has_hooks()
+
     def find_folds(self, x: Tensor, arguments: ForwardArguments) -> Tensor | None:
         """Find what can be folded, once for a network, by a pass of the input ``x`` (1, *S). Returns its logits without
         folds; None where there are none."""

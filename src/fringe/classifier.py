@@ -53,9 +53,10 @@ class Classifier(Network):
         tf32: Whether convolutions and matrix products of the network round float32 to TF32 on a CUDA device. This is
             faster and less exact; everything else is computed in full precision.
         cuda_graphs: Whether steps of few images on a CUDA device are recorded as CUDA graphs and repeated: the host no
-            longer launches each operation by itself. The numbers are the same bit for bit, or the step is not recorded.
-            The Python code of the model runs when a step is recorded, and not at each call, so a model with hooks is
-            run as it is: make another classifier if more than its weights and buffers change.
+            longer launches each operation by itself. The Python code of the model then runs when a step is recorded,
+            and not at each call. So a step is recorded only if repeating it gives the same numbers bit for bit, and if
+            the code has written to no attribute of a module and to no global of its file. A function, TorchScript and a
+            model with hooks are run as they are. Make another classifier if more than weights and buffers change.
         fold_batch_norm: Whether a batch normalisation in evaluation mode is computed within the convolution or linear
             layer before it, if nothing else takes that layer's output: by multiplied weights, which are made once and
             again where weights change: a quarter of the time of many networks. The network's own pass on the first
@@ -80,7 +81,7 @@ class Classifier(Network):
         mode: Mode = "eval",
         batch_size: int | Literal["auto"] = "auto",
         tf32: bool = False,
-        cuda_graphs: bool = False,
+        cuda_graphs: bool = True,
         fold_batch_norm: bool = False,
     ):
         if isinstance(model, type):

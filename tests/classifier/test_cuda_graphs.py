@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import pickle
 import weakref
 from typing import ClassVar
 from unittest import mock
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fringe
 from fringe import _cuda_graphs
@@ -30,32 +32,47 @@ class Nothing(TorchFunctionMode):
         raise AssertionError(f"{func} is computed before the first part")
 
 
+class Log(TorchDispatchMode):
+    """Keeps the operations below Python, as a graph does, and refuses those that read a number back."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in READS:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        result = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            self.calls.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self):
+        """Compute all again into the same memory."""
+        for func, args, kwargs, result in self.calls:
+            new = func(*args, **kwargs)
+            pairs = zip(*((r,) if isinstance(r, torch.Tensor) else r for r in (result, new)), strict=True)
+            for old, value in pairs:
+                if value is not old and value is not None:
+                    old.detach().copy_(value)
+
+
+READS = [torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default, torch.ops.aten.equal.default]
+
+
 class Played(Recording):
-    """Repeats a function by computing it again in the same memory, which works on a CPU."""
+    """Repeats a function without its Python code in the same memory, which works on a CPU."""
 
     made: ClassVar[list["Played"]] = []
 
     def _record(self):
         Played.made.append(self)
-        function, arguments, network = self._function, self._arguments, self._network
-        calls = []
-
-        def player(number):
-            def replay():
-                if number == 0:
-                    calls.append(function(*arguments))
-                with mock.patch.object(network, "passes", PassCounts()):
-                    result = next(calls[-1])
-                for own, new in zip(leaves(self._parts[number][0]), leaves(result), strict=True):
-                    own.detach().copy_(new)
-
-            return replay
-
-        plain = list(function(*arguments))
+        plain = list(self._function(*self._arguments))
         with Nothing():  # what is computed here is no part of a graph
-            self._running = function(*arguments)
-        for number in range(len(plain)):
-            self._add(player(number))
+            self._running = self._function(*self._arguments)
+        for _ in plain:
+            with Log() as log:
+                self._add(log.replay)
         return plain
 
 
@@ -205,6 +222,18 @@ def test_copies_of_a_classifier_go_on_to_count_together(on_cpu):
     assert other.passes == graphs.passes == PassCounts(2 * (PLAIN_VISITS + 4), 0, 2 * (PLAIN_VISITS + 2))
 
 
+def test_a_copy_records_its_own(on_cpu):
+    classifier, x = Classifier(network()), images(2)
+    with begun(classifier, x) as given:
+        for _ in range(PLAIN_VISITS + 1):
+            gradients(given, 2)
+    assert classifier.graphs._recordings
+    for other in (copy.deepcopy(classifier), pickle.loads(pickle.dumps(classifier))):
+        assert not other.graphs._recordings
+        with begun(other, x) as again:
+            assert all(map(torch.equal, gradients(again, 2), gradients(given, 2)))
+
+
 def test_what_is_recorded(on_cpu):
     """A power of two, up to the batch size, from the fourth call on."""
     with begun(Classifier(network(), batch_size=40, cuda_graphs=True), images(40)) as given:
@@ -238,8 +267,8 @@ def test_the_number_of_rows_does_not_depend_on_what_is_recorded(on_cpu, monkeypa
 def test_few_small_images_are_recorded(on_cpu, monkeypatch):
     class Model:
         model = module = nn.Identity()
-        is_checked, state, score_function, jvp_mode, linear_layers, tf32 = True, object(), None, "none", True, False
-        batch_size, passes, has_hooks = BatchSize(1000), PassCounts(), bool
+        is_checked, state, jvp_mode, linear_layers, tf32 = True, object(), "none", True, False
+        batch_size, passes, is_plain = BatchSize(1000), PassCounts(), lambda: True
 
     def made(graphs, rows, numbers):
         with mock.patch.object(CUDAGraphs, "_recorded", return_value=None) as recorded:
@@ -263,6 +292,11 @@ def test_other_arguments_and_other_devices_are_not(on_cpu, monkeypatch):
     with classifier.session(x.device), mock.patch.object(CUDAGraphs, "call") as call:
         gradients(given, 2)
     assert not call.called
+    scripted = torch.jit.trace(network(), x, check_trace=False)
+    for other in (Classifier(scripted), Classifier(network(), score=lambda logits: logits[:, 0])):
+        for _ in range(PLAIN_VISITS + 1):
+            fringe.attribute(other, x, method="ig")
+    assert not Played.made
     monkeypatch.setattr(CUDAGraphs, "devices", ("cuda",))
     fringe.attribute(Classifier(network(), cuda_graphs=True), x, method="fringe")
     assert not Played.made
@@ -316,16 +350,14 @@ class Reads(nn.Module):
         return self.model(x) if float(x.sum()) < 1e9 else x.new_zeros(len(x), 4)
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_model_that_cannot_be_recorded_is_run_as_it_is():
-    model, x = Reads().cuda().eval(), images(4, "cuda")
+def test_a_model_that_cannot_be_recorded_is_run_as_it_is(device):
+    model, x = Reads().to(device).eval(), images(4, device)
     expected = fringe.attribute(Classifier(model, cuda_graphs=False), x, method="fringe")
     classifier = Classifier(model, cuda_graphs=True)
     found = fringe.attribute(classifier, x, method="fringe")
     torch.testing.assert_close(found.values, expected.values)
     assert classifier.graphs._refused
-    torch.testing.assert_close(torch.ones(3, device="cuda").sum().cpu(), torch.tensor(3.0))
+    torch.testing.assert_close(torch.ones(3, device=device).sum().cpu(), torch.tensor(3.0))
 
 
 class Counts(nn.Module):
@@ -338,6 +370,59 @@ class Counts(nn.Module):
     def forward(self, x):
         self.calls += 1
         return self.model(x) * (1 + self.calls % 3)
+
+
+class Changes(nn.Module):
+    """Does something else after many calls, which it counts in one of many ways."""
+
+    def __init__(self, where):
+        super().__init__()
+        self.model, self.where = network(), where
+        self.calls, self.all_calls, self.entries, self.tensor = 0, [], {"calls": 0}, torch.zeros((), dtype=torch.int64)
+
+    def count(self):
+        match self.where:
+            case "attribute":
+                self.calls += 1
+                return self.calls
+            case "list":
+                self.all_calls.append(1)
+                return len(self.all_calls)
+            case "dict":
+                self.entries["calls"] += 1
+                return self.entries["calls"]
+            case "list of the file":
+                WRITTEN.append(1)
+                return len(WRITTEN)
+            case "number of the file":
+                global written
+                written += 1
+                return written
+            case "tensor":
+                self.tensor += 1
+                return self.tensor
+            case _:
+                return 0
+
+    def forward(self, x):
+        number = torch.as_tensor(self.count(), device=x.device)
+        return self.model(x) * (1 + (number > 1000))
+
+
+WRITTEN, written = list[int](), 0
+PLACES = "attribute", "list", "dict", "list of the file", "number of the file", "tensor"
+
+
+@pytest.mark.parametrize("where", [*PLACES, "nowhere"])
+def test_a_model_that_writes_to_something_is_run_as_it_is(on_cpu, where):
+    """By default. Its numbers are the same in both calls that are compared."""
+    model = Changes(where).eval()
+    classifier = Classifier(model)
+    with begun(classifier, images(2)) as given:
+        for _ in range(2 * PLAIN_VISITS):
+            gradients(given, 2)
+    assert bool(Played.made)
+    assert classifier.graphs._refused is (where != "nowhere")
 
 
 def test_a_model_whose_results_differ_is_run_as_it_is(device):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fringe._arguments import NO_ARGUMENTS, ForwardArguments, is_joint
+from fringe._cuda_graphs import CUDAGraphs
 from fringe._float64 import in_float64
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.baselines import InputSpace, make_baseline
@@ -164,6 +165,13 @@ class Problem:
         with self.model.session(x.device):
             return self.model.batch_size.map(evaluate, x, rows)
 
+    @property
+    def graphs(self) -> CUDAGraphs | None:
+        """The CUDA graphs of the model, where its calls may be recorded."""
+        graphs = self.model.graphs
+        served = graphs is not None and graphs.serve(self.inputs.device) and self.forward_args == NO_ARGUMENTS
+        return graphs if served else None
+
     def call(
         self, function: Callable[..., Iterator[Any]], name: object, rows: Tensor, *arguments: Any
     ) -> Iterator[Any]:
@@ -180,13 +188,13 @@ class Problem:
         Returns:
             What it yields.
         """
-        given, graphs = (self._classes(rows), *arguments), self.model.graphs
+        given, graphs = (self._classes(rows), *arguments), self.graphs
 
         def of_rows(classes: tuple[Tensor, Tensor | None], *arguments: Any) -> Iterator[Any]:
             problem = replace(self, target=classes[0], contrast=classes[1])
             yield from function(problem, torch.arange(len(classes[0]), device=rows.device), *arguments)
 
-        if graphs is None or self.forward_args != NO_ARGUMENTS:
+        if graphs is None:
             return function(self, rows, *arguments)
         return graphs.call(self.model, of_rows, (name, self.score_kind or self.model.score_kind), given)
 

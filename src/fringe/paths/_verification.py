@@ -91,7 +91,7 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
                     _check_jvp(problem, point, u, gradient, required="required" in uses)
                 if plain and not random:
                     model.verified.add(several if len(x) > 1 else alone)
-                    if len(x) == 1 and model.graphs is None and model.jvp_mode == "double_backward":
+                    if len(x) == 1 and problem.graphs is None and model.jvp_mode == "double_backward":
                         model.verified_point = point
                 return
             flat = flat or (row, point.value)
