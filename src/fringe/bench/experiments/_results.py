@@ -35,8 +35,8 @@ _OF_MAP = ("target", "confidence", "status", "verdict", "forward", "jvp", "vjp",
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One method under one metric on the n images that the plan asks for."""
+class MethodScores:
+    """The scores of one method under one metric on the n images that the plan asks for."""
 
     _results: "Results"
     model: str
@@ -83,17 +83,6 @@ class Cell:
     def scores(self) -> Column:
         """Scores (n,), NaN where there is none."""
         return self.column("score")
-
-    @property
-    def status(self) -> list[str]:
-        """What became of each image (n): "ok", a reason, or "missing"."""
-        return [STATUSES[at] for at in self.column("status").tolist()]
-
-    @property
-    def notes(self) -> list[tuple[tuple[str, ...], str | None]]:
-        """The flags and the error of each score (n)."""
-        words = self._results.arrays.words
-        return [words[at] for at in self.column("note").tolist()]
 
     @property
     def maps(self) -> NDArray[Any]:
@@ -345,15 +334,15 @@ class Results:
         return all("control" in s[method]["method"] for s in self.manifest.settings.values() if method in s)
 
     @cached_property
-    def cells(self) -> Mapping[tuple[str, str, str], Cell]:
-        """The table in parts, by model, method and metric, in the order of the plan."""
+    def cells(self) -> Mapping[tuple[str, str, str], MethodScores]:
+        """The scores by model, method and metric, in the order of the plan."""
         names = [
             (model, method, metric)
             for model in self.models
             for method in self.methods(model)
             for metric in self.metrics
         ]
-        return {name: Cell(self, *name) for name in names}
+        return {name: MethodScores(self, *name) for name in names}
 
     def scores(self, model: str, method: str, metric: str) -> Column:
         """Select the scores of one method under one metric.
