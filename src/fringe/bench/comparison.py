@@ -323,14 +323,14 @@ class _Stored:
 
     def _row(self, method: str, at: list[int]) -> MethodResult:
         """What is stored of a method on some images."""
-        words, scores, results = self.results.arrays.words, dict[str, Scores](), self.results
+        notes, scores, results = self.results.arrays.notes, dict[str, Scores](), self.results
         cells = {metric: results.cells[self.model, method, metric] for metric in results.metrics}
         faults, errors = [""] * len(at), [""] * len(at)
         for metric, cell in cells.items():
             refusals, flags, places = [""] * len(at), dict[str, list[bool]](), Counter[str]()
-            known = zip(cell.column("status")[at].tolist(), cell.column("note")[at].tolist(), strict=True)
-            for k, (status, note) in enumerate(known):
-                named, error = words[note]
+            known = zip(cell.column("status")[at].tolist(), cell.column("note_index")[at].tolist(), strict=True)
+            for k, (status, number) in enumerate(known):
+                named, error = notes[number]
                 for index, flag in enumerate(named):
                     flags.setdefault(flag, [False] * len(at))[k] = True
                     places[flag] = max(places[flag], index)
