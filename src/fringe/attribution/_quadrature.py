@@ -20,7 +20,7 @@ from torch import Tensor
 from fringe.attribution._integrate import IntegralTerms, Sums, completeness_gap
 from fringe.geometry import dist, sqrt_chart
 from fringe.linalg import add_rows, batch_view
-from fringe.paths import Path, PathStatus, Point, Problem, Rows, Segment, State
+from fringe.paths import Path, Point, Problem, Rows, Segment, State
 
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
 Rule = Literal["trapezoid", "adaptive", "corrected"]
@@ -316,7 +316,6 @@ class _Driver:
         self.adaptive = Adaptive(rule, problem, start) if rule.rule == "adaptive" else None
         if rule.rule == "corrected":
             sums.error = torch.zeros_like(sums.score, dtype=torch.float64)
-        sums.outcomes = [PathStatus.COMPLETE if steps else PathStatus.AT_REFERENCE for steps in terms.planned]
         ready = _some(start, [steps > 0 for steps in terms.planned])
         self.queues: dict[str, Any] = {"begin": ready, "step": None, "close": None, "halve": None}
         self.choice: tuple[Choice, list[tuple[int, int]]] | None = None
@@ -432,7 +431,7 @@ class _Driver:
                 self._wait(kind, _some(after, [go and end is last for go, end in zip(goes_on, last_next, strict=True)]))
         if not all(finite):
             for number, is_finite in zip(state.path.tolist(), finite, strict=True):
-                sums.outcomes[number] = sums.outcomes[number] if is_finite else PathStatus.DIVERGED
+                sums.finite[number] &= is_finite
         if s is None:
             return
         counts = None if all(finite) else s.counts
