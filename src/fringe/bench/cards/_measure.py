@@ -395,11 +395,11 @@ def _measure_digits(method: Attributor, part: str, n: int, seed: int, skipped: d
     resolved, results = _run(method, part, DigitImages(count), count, seed, skipped, metrics=metrics)
     card, (model,) = card_of(results, VERIFIED, "digits"), results.models
     first = [image["digest"] for image in resolved.manifest.images[:1]]
-    jvp_use = method.jvp_use(TaskRunner(resolved).subject(model, first).problem)
+    _, subject = next(TaskRunner(resolved).explainable(model, first))
     verdicts = Counter(results.map_frame(model, VERIFIED)["verdict"].drop_nulls())
     return replace(
         card,
-        assumptions=_assumptions(method, card.passes, jvp_use),
+        assumptions=_assumptions(method, card.passes, method.jvp_use(subject.problem)),
         measurements=tuple(replace(one, clusters=()) for one in card.measurements),
         verdicts=dict(verdicts.most_common()),
     )
