@@ -159,7 +159,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class StepResult:
+class _StepResult:
     """What a step of L paths result.
 
     Attributes:
@@ -394,7 +394,7 @@ class _Driver:
         if rows is not None:
             self.queues[kind] = rows if before is None else type(rows).concat([before, rows])
 
-    def _step(self, state: State, closing: bool) -> tuple[StepResult, State | None, list[list[bool]]]:
+    def _step(self, state: State, closing: bool) -> tuple[_StepResult, State | None, list[list[bool]]]:
         """Take a step of L paths, and change nothing: its result, the paths after it, and each flag as a list (L,)."""
         known, path, begin = self.adaptive and self.adaptive.covered[state.path], self.path, state
         if path.recorded_as is None:
@@ -404,7 +404,7 @@ class _Driver:
                 begin = replace(state, x=self.problem.inputs[state.image])
             name = (closing, path.recorded_as, self.rule)
             parts = self.problem.call(partial(self._parts, closing=closing), name, state.image, begin, known)
-        result: StepResult = next(parts)
+        result: _StepResult = next(parts)
         read: list[list[bool]] = result.flags.T.tolist()  # the one wait of a step
         after = replace(next(parts), image=state.image) if any(read[1]) else None
         return result, after, read
@@ -424,11 +424,11 @@ class _Driver:
             if self.adaptive is not None and known is not None:
                 chosen, bounds = self.adaptive.choose(segment, known, errors)
                 flags = torch.cat([flags, chosen], 1)
-        yield StepResult(flags, segment, errors, chosen, bounds)
+        yield _StepResult(flags, segment, errors, chosen, bounds)
         if not closing:
             yield self.path.move(problem, state, here, more)
 
-    def _book(self, state: State, result: StepResult, after: State | None, read: list[list[bool]]) -> None:
+    def _book(self, state: State, result: _StepResult, after: State | None, read: list[list[bool]]) -> None:
         """Add what a step found, and let its paths wait for the next one."""
         (finite, goes_on, last_next, *chosen), sums, s, errors = read, self.sums, result.segment, result.errors
         if after is not None:
