@@ -11,6 +11,7 @@ from fringe.bench.experiments._manifest import (
     versions,
 )
 from fringe.bench.experiments._plan import (
+    OF_MAPS,
     ModelSource,
     Plan,
     PlanModel,
