@@ -86,10 +86,6 @@ class RunLog:
 
     reports: list[TaskReport] = field(default_factory=list[TaskReport])
 
-    def count(self, state: State) -> int:
-        """Count the tasks in a state."""
-        return sum(report.state == state for report in self.reports)
-
     @property
     def failed(self) -> int:
         """Number of images without a score, summed over tasks, including those that were set aside."""

@@ -28,7 +28,6 @@ from fringe.bench.experiments._executors import (
     ProcessExecutor,
     RunLog,
     SerialExecutor,
-    State,
     TaskReport,
     run_tasks,
 )
@@ -57,8 +56,6 @@ from fringe.settings import Options
 SHOWN = 5
 #: Severity of a line of :func:`describe_run`.
 Level = Literal["info", "warning", "error"]
-#: States of tasks by their name in a record.
-_STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
 
 
 class RunOptions(Options):
@@ -193,12 +190,10 @@ def run_experiment(
 
     plan = spec if isinstance(spec, Plan) else build_plan(spec)
     how = RunOptions(**options).resolve()
-    if out is None:
-        with _callbacks(progress, plan.name) as callbacks:
-            return run_in_memory(resolve(plan), how.device, how.batch_size, callbacks)
-    root = out.root if isinstance(out, Store) else Path(out)
     with _callbacks(progress, plan.name) as callbacks:
-        finished = run_plan(plan, root, how, callbacks)
+        if out is None:
+            return run_in_memory(resolve(plan), how.device, how.batch_size, callbacks)
+        finished = run_plan(plan, out.root if isinstance(out, Store) else Path(out), how, callbacks)
     if finished.cause is not None:
         raise finished.cause
     return finished.results
@@ -386,12 +381,12 @@ def _settings_of(store: Store, resolved: Resolved, label: str) -> set[str]:
 
 def run_record(result: RunResult) -> dict[str, Any]:
     """Describe how a run of a plan ended, as JSON data."""
-    manifest = result.resolved.manifest
+    manifest, states = result.resolved.manifest, Counter(report.state for report in result.log.reports)
     return {
         "plan": manifest.name,
         "images": len(manifest.images),
         "missing": list(manifest.missing),
-        "units": {name: result.log.count(state) for name, state in _STATES.items()},
+        "units": {"done": states["done"], "there": states["cached"], "crashed": states["crashed"]},
         "left": result.left,
         "failed": result.log.failed,
         "failed_before": result.failed_before,
