@@ -21,6 +21,7 @@ from fringe.bench.experiments import (
     MISSING,
     OK,
     STATUSES,
+    Callbacks,
     ExperimentSpec,
     Plan,
     RunOptions,
@@ -35,7 +36,6 @@ from fringe.bench.experiments import (
     planned_work_of,
     run_plan,
 )
-from fringe.bench.experiments import Progress as Callbacks
 from fringe.classifier import PassCounts
 from fringe.data import SOURCE
 from fringe.errors import FringeError, InputError
@@ -150,11 +150,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         how: dict[str, Any] = {"device": spec.device, "batch_size": spec.batch_size, "executor": executor}
         options = RunOptions(**how, amend=True, retry=True, renew=self._overwrite)
         with Store(self._out, beside=True):
-            callbacks = Callbacks(
-                lambda _, tasks: bar.begin(sum(len(task.images) for task in tasks)),
-                lambda report: bar.advance(len(report.task.images), report.task.method),
-            )
-            finished = run_plan(self.plan, self._out, options.resolve(), callbacks)
+            finished = run_plan(self.plan, self._out, options.resolve(), Callbacks.of(bar))
         stored = _Stored(finished)
         if finished.cause is None:
             self._add_images(stored, executor.runner)

@@ -24,8 +24,8 @@ from fringe.bench.experiments._records import MISSING, OK, STATUSES, StoredMap, 
 from fringe.bench.experiments._results import Results, read_results
 from fringe.bench.experiments._run import (
     TRIAL,
+    Callbacks,
     Interrupted,
-    Progress,
     RunOptions,
     RunResult,
     Session,

@@ -86,6 +86,10 @@ class RunLog:
 
     reports: list[TaskReport] = field(default_factory=list[TaskReport])
 
+    def count(self, state: State) -> int:
+        """Count the tasks in a state."""
+        return sum(report.state == state for report in self.reports)
+
     @property
     def failed(self) -> int:
         """Number of images without a score, summed over tasks, including those that were set aside."""
@@ -95,10 +99,6 @@ class RunLog:
     def left(self) -> int:
         """Number of images left to a later run, summed over tasks."""
         return sum(len(report.left) for report in self.reports)
-
-
-#: Called with each report.
-Callback = Callable[[TaskReport], None]
 
 
 def perform(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
@@ -201,7 +201,9 @@ class Executor(Protocol):
         ...
 
 
-def run_tasks(job: Job, tasks: Sequence[Task], log: RunLog, callback: Callback, executor: Executor) -> None:
+def run_tasks(
+    job: Job, tasks: Sequence[Task], log: RunLog, callback: Callable[[TaskReport], None], executor: Executor
+) -> None:
     """Perform tasks until each is committed, left to a later run, or set aside.
 
     A task that another run has locked is looked at again every ``POLL_INTERVAL`` seconds. A task whose process dies or
