@@ -6,7 +6,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +272,7 @@ def _cost(row: MethodResult, settings: Mapping[str, Any] | None) -> dict[str, An
         "settings": used,
         "images": len(row.faults),
         "maps": maps,
-        "passes": {kind: getattr(row.passes, kind) for kind in ("forward", "jvp", "vjp")},
+        "passes": asdict(row.passes),
         "seconds": round(row.seconds, 3),
         "errors": [{"error": error, "images": n} for error, n in Counter(failed).items()],
     }

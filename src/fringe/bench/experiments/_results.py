@@ -419,10 +419,8 @@ class Results:
         import polars as pl
 
         for model in dict.fromkeys(model for model, _, _ in self.cells):
-            for gate in self.manifest.gates(model):
-                if not gate["holds"]:
-                    text = f"{model}: gate failed, its scores are not to be read ({gate['text']})"
-                    warnings.warn(text, stacklevel=2)
+            for text in self.manifest.failed_gates(model):
+                warnings.warn(f"{model}: gate failed, its scores are not to be read ({text})", stacklevel=2)
         rows: list[dict[str, Any]] = []
         for (model, method, metric), cell in self.cells.items():
             clusters = self.clusters(model, metric)
