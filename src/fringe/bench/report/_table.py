@@ -398,16 +398,9 @@ def flag_lines(table: ScoreTable) -> list[str]:
     return lines or ["No score is flagged."]
 
 
-def costs(results: Results, model: str) -> pl.DataFrame:
-    """Return ``method``, ``n``, and the means of ``forward``, ``jvp``, ``vjp``, ``passes`` and ``seconds`` over the n
-    images that have a map, one row per method; controls cost nothing."""
-    methods = results.methods(model, controls=False)
-    rows = [cost_of_maps(results, [model], m).select(pl.lit(m).alias("method"), pl.all()) for m in methods]
-    return pl.concat(rows)
-
-
 def cost_of_maps(results: Results, models: Iterable[str], method: str) -> pl.DataFrame:
-    """Return one row, as of :func:`costs`, for the maps of a method on some models together."""
+    """Return one row: ``n``, and the means of ``forward``, ``jvp``, ``vjp``, ``passes`` and ``seconds`` over the n
+    images of some models that have a map by a method."""
     names = ("forward", "jvp", "vjp", "seconds")
     parts = [results.map_frame(model, method).filter(~STATUS.is_in(_NO_MAP)).select(names) for model in models]
     maps = pl.concat(parts).with_columns(passes=pl.sum_horizontal(names[:3]))
