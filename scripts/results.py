@@ -203,7 +203,7 @@ def run(name: str, shared: Path, out: Path, device: str) -> None:
 def summary(results: Results, model: str, method: str) -> dict[str, float]:
     """Return what does not depend on a metric: verdicts, passes and diagnostics of the maps of a method."""
     cell = results.cells[model, method, results.metrics[0]]
-    maps, verdicts = cell.maps[cell.column("map") >= 0], results.map_frame(model, method)["verdict"]
+    maps, verdicts = cell.maps[cell.column("map_index") >= 0], results.map_frame(model, method)["verdict"]
 
     def column(name: str) -> np.ndarray:
         values = results.details(model, method, {cell.metric: f"diagnostic/{name}"})[cell.metric].values()

@@ -145,7 +145,7 @@ def records_in(store):
 def records_of_cell(cell):
     """The records of a method under a metric (n), None where an image was not computed."""
     results, found = cell._results, {}
-    at, key = cell.column("map"), results.manifest.metrics[cell.metric]["key"]
+    at, key = cell.column("map_index"), results.manifest.metrics[cell.metric]["key"]
     images = results.manifest.images_of(cell.model, cell.metric)
     known = {image["digest"]: image for image in images}
     for number, task, details in results._details(at):

@@ -48,10 +48,12 @@ class Progress:
         name: Words beside the bar.
         total: Number of results; None if it is not known yet.
         quiet: Show nothing.
+        leave: Show it at once, and leave it there at the end.
     """
 
-    def __init__(self, name: str, total: int | None, *, quiet: bool):
-        self._bar = _bar(name, total=total, disable=quiet, leave=False, delay=0.0 if _is_live() else LOG_EVERY)
+    def __init__(self, name: str, total: int | None, *, quiet: bool, leave: bool = False):
+        delay = 0.0 if leave or _is_live() else LOG_EVERY
+        self._bar = _bar(name, total=total, disable=quiet, leave=leave, delay=delay)
 
     def __enter__(self) -> "Progress":
         return self

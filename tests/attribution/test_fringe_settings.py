@@ -5,7 +5,6 @@ import dataclasses
 import math
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +12,8 @@ from attribution_toys import Smooth, inputs
 
 import fringe
 from conftest import SHARED
-from fringe.attribution._fringe import _EndDistances, fringe_status, table
-from fringe.paths import PathStatus, TrustRegion
+from fringe.attribution._fringe import _PathOfImage, fringe_advice, fringe_verdict, table
+from fringe.paths import TrustRegion
 
 TABLE = SHARED / "paper" / "hyperparameters.csv"
 
@@ -162,8 +161,7 @@ PLAIN = {"temperature": 1.0}
         ({}, {"residual": 0.05}, "ok", r"sum within 5\.0% of the change of the score;"),
         ({}, {"residual": 0.051}, "coarse", r" by 5\.1%: raise quadrature_depth;"),
         ({}, {"residual": math.nan}, "coarse", ""),
-        ({}, {"residual": 0.051, "classes": 2}, "coarse", r": raise quadrature_depth;"),
-        ({"quadrature": "trapezoid"}, {"residual": 0.051, "classes": 2}, "coarse", r": use quadrature='adaptive';"),
+        ({"quadrature": "trapezoid"}, {"residual": 0.051}, "coarse", r": use quadrature='adaptive';"),
         (
             {"quadrature": "trapezoid", "steps": 4},
             {"residual": 0.3},
@@ -184,22 +182,20 @@ PLAIN = {"temperature": 1.0}
         ({}, {"start": 0.051, "end": 0.026}, "ok", r" \(arrived\)$"),
         ({"arrival_kl": 0.1}, {"start": 0.08, "end": 0.06}, "at_reference", ""),
         ({}, {"end": 0.04, "steps": 0}, "at_reference", ""),
-        ({}, {"outcome": PathStatus.AT_REFERENCE}, "at_reference", r" already is the reference"),
-        ({}, {"outcome": PathStatus.DIVERGED, "residual": 1.0}, "diverged", r" not finite after step 30:"),
+        ({}, {"planned": 0, "steps": 0}, "at_reference", r" already is the reference"),
+        ({}, {"finite": False, "residual": 1.0}, "diverged", r" not finite after step 30:"),
     ],
 )
 def test_verdicts_by_number(settings, path, verdict, advice):
     """30 = 5 T steps from 2 nats to 0.2, over half of the distance, with a residual of 1 %, and what differs."""
-    one = {"start": 2.0, "end": 0.2, "share": 0.5, "residual": 0.01, "steps": 30, "classes": 1} | path
-    residual = torch.full((1, one["classes"]), one["residual"], dtype=torch.float64)
-    outcomes = [one.get("outcome", PathStatus.COMPLETE)]
-    result = SimpleNamespace(steps=[one["steps"]], outcomes=outcomes, rule_residual=residual)
+    one = {"start": 2.0, "end": 0.2, "share": 0.5, "residual": 0.01, "steps": 30, "planned": 6, "finite": True} | path
     method = fringe.FRInGe(**settings)
-    limit = method.path(128).limit(6)
-    ends = _EndDistances(one["start"], one["end"], 2.0, 2.0 - 2.0 * one["share"], limit)
-    found = fringe_status(method.path(128), method.quadrature, result, ends, 0, one["residual"])
-    assert found[0] == verdict
-    assert re.search(advice, found[1])
+    where, limit = method.path(128), method.path(128).limit(6)
+    steps = one["finite"], one["steps"], one["planned"], limit
+    walked = _PathOfImage(*steps, one["start"], one["end"], 2.0, 2.0 - 2.0 * one["share"])
+    found = fringe_verdict(where, walked, one["residual"])
+    assert found == verdict
+    assert re.search(advice, fringe_advice(found, where, method.quadrature, walked, one["residual"]))
 
 
 def test_classes_that_a_mask_rules_out_are_left_out_by_a_reference():

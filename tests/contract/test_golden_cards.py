@@ -58,4 +58,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     frozen = {name: numbers(name) for name in CARDS}
     frozen = {name: {"near": shortened(said["near"]), "exact": said["exact"]} for name, said in frozen.items()}
-    NUMBERS.write_text(json.dumps(frozen, separators=(",", ":")) + "\n")
+    NUMBERS.write_text(json.dumps(frozen, indent=1) + "\n")

@@ -227,4 +227,4 @@ if __name__ == "__main__":
     found = {label: explained(label) for label in LABELS}
     save_file({label: maps.contiguous() for label, (maps, _) in found.items()}, MAPS)
     cases = {label: said for label, (_, said) in found.items()}
-    NUMBERS.write_text(json.dumps(nan_free({"cases": cases, "scores": scored()}), indent=None, separators=(",", ":")))
+    NUMBERS.write_text(json.dumps(nan_free({"cases": cases, "scores": scored()}), indent=1) + "\n")

@@ -428,4 +428,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     said = {name: SECTIONS[name]() for name in sys.argv[1:] or SECTIONS}
     new = {name: {"near": shortened(one["near"]), "exact": one["exact"]} for name, one in said.items()}
-    NUMBERS.write_text(json.dumps({**golden(), **new}, indent=None, separators=(",", ":")))
+    NUMBERS.write_text(json.dumps({**golden(), **new}, indent=1) + "\n")

@@ -19,7 +19,7 @@ from fringe.attribution._integrate import (
     relative_gap,
 )
 from fringe.geometry import entropy, kl, log_probabilities
-from fringe.paths import Geodesic, PathStatus, Problem
+from fringe.paths import Geodesic, Problem
 
 #: Completeness residual above which a map is called coarse: its sum misses what it explains by more than 5 %.
 COARSE_ABOVE = 0.05
@@ -89,7 +89,7 @@ def path_diagnostics(result: PathIntegral, log_p0: Tensor, log_q: Tensor | None 
 
 def completeness_status(result: PathIntegral, image: int, hint: str) -> Status:
     """The status of an image by its completeness; ``hint`` says what makes the integral more accurate."""
-    if result.outcomes[image] is PathStatus.DIVERGED:
+    if not result.finite[image]:
         return "diverged", f"the logits or their gradient were not finite after step {result.steps[image]}"
     residual = float(result.rule_residual[image, 0])
     if not residual <= COARSE_ABOVE:
@@ -122,9 +122,7 @@ def path_attribution(
     lengths = result.steps if stalled else result.stats.total("euclidean_step").tolist()
     unmoved: Status = ("stalled", stalled) if stalled else _AT_REFERENCE
     statuses = [
-        unmoved
-        if length == 0 and result.outcomes[i] is not PathStatus.DIVERGED
-        else completeness_status(result, i, hint)
+        unmoved if length == 0 and result.finite[i] else completeness_status(result, i, hint)
         for i, length in enumerate(lengths)
     ]
     return build_attribution(

@@ -8,16 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import starmap
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from fringe._text import counted
-from fringe.attribution._base import Attribution, Attributor
+from fringe.attribution._base import Attribution, Attributor, Verdict
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
 from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, FocusLayer, length_ratio, read_focus
-from fringe.attribution._integrate import PathIntegral, integrate
+from fringe.attribution._integrate import integrate
 from fringe.attribution._quadrature import Quadrature, Rule, SegmentTerms
 from fringe.errors import InputError, require, require_choice
 from fringe.geometry import kl
@@ -28,7 +29,6 @@ from fringe.paths import (
     FisherRaoTracking,
     JacobianForm,
     JVPUse,
-    PathStatus,
     PreconditionerName,
     Problem,
     Solve,
@@ -371,19 +371,16 @@ class FRInGe(Attributor):
             diagnostics["focus_length_ratio"] = length_ratio(stats.total("focused_step"), diagnostics["path_length"])
         if result.uncorrected_gap is not None:
             diagnostics["uncorrected_residual"] = result.rule_residual.view_as(result.gap)
-        ends = zip(
+        facts = zip(
+            *(result.finite, result.steps, terms.planned, start.limit.tolist()),
             kl(start.geodesic.log_p, start.geodesic.log_q).tolist(),
             *(diagnostics[name].tolist() for name in ("endpoint_kl", "distance", "endpoint_distance")),
-            start.limit.tolist(),
             (problem.logits.amax(1, keepdim=True) - problem.logits > EXCLUDED_BELOW).sum(1).tolist(),
             strict=True,
         )
-        statuses = [
-            [
-                fringe_status(path, self.quadrature, result, _EndDistances(*row), image, residual)
-                for residual in residuals
-            ]
-            for image, (row, residuals) in enumerate(zip(ends, result.rule_residual.tolist(), strict=True))
+        statuses: list[list[Status]] = [
+            [(word := fringe_verdict(path, one, r), fringe_advice(word, path, self.quadrature, one, r)) for r in row]
+            for one, row in zip(starmap(_PathOfImage, facts), result.rule_residual.tolist(), strict=True)
         ]
         return build_attribution(self, result, problem, diagnostics, statuses)
 
@@ -450,74 +447,93 @@ FAR_ABOVE = 0.5
 
 
 @dataclass(frozen=True)
-class _EndDistances:
-    """How far the prediction of an image is from its reference at both ends of its path, in nats and radians, the most
-    steps that the path may have, and the number of classes that the network rules out."""
+class _PathOfImage:
+    """The path of an image: whether its logits and gradients were finite; the steps that it took, that were planned,
+    and that it may take; how far the prediction is from the reference at both ends, in nats and radians; and the number
+    of classes that the network rules out."""
 
+    finite: bool
+    steps: int
+    planned: int
+    limit: float
     start_kl: float
     end_kl: float
     start_distance: float
     end_distance: float
-    limit: float
     excluded: int = 0
 
     @property
-    def loss(self) -> float:
+    def lost(self) -> float:
         """Share of the KL divergence that is gone."""
         return 1.0 - self.end_kl / self.start_kl
 
+    @property
+    def covered(self) -> float:
+        """Share of the Fisher-Rao distance that is gone."""
+        return 1.0 - self.end_distance / self.start_distance
 
-def fringe_status(
-    path: FisherRaoTracking, rule: Rule, result: PathIntegral, ends: _EndDistances, image: int, residual: float
-) -> Status:
-    """Return the verdict on a map with this ``residual``, and what to do about it."""
-    steps = result.steps[image]
-    if result.outcomes[image] is PathStatus.AT_REFERENCE:
-        return "at_reference", "the prediction already is the reference distribution: there is nothing to explain"
-    if result.outcomes[image] is PathStatus.DIVERGED:
-        what = f"the logits or their gradient were not finite after step {steps}: lower delta_euc or check the model"
-        return "diverged", what
-    arrived, removed = ends.end_kl <= path.arrival_kl, ends.loss
-    if arrived and (steps == 0 or (ends.start_kl <= path.arrival_kl and removed < ENOUGH)):
-        from_it = f"the prediction is {ends.start_kl:.2g} nats from the reference"
-        return "at_reference", f"{from_it}: lower arrival_kl to explain it"
-    share = 1.0 - ends.end_distance / ends.start_distance
+
+def fringe_verdict(path: FisherRaoTracking, one: _PathOfImage, residual: float) -> Verdict:
+    """Return the verdict on a map with this ``residual``."""
+    arrived = one.end_kl <= path.arrival_kl
+    if not one.planned:
+        return "at_reference"
+    if not one.finite:
+        return "diverged"
+    if arrived and (one.steps == 0 or (one.start_kl <= path.arrival_kl and one.lost < ENOUGH)):
+        return "at_reference"
+    if not arrived and one.covered < STALLED_BELOW:
+        return "stalled"
+    if not residual <= COARSE_ABOVE:
+        return "coarse"
+    # after coarse, which is the graver: a short map is right about the part of the way that was covered
+    return "short" if one.lost < ENOUGH and not arrived else "ok"
+
+
+def fringe_advice(verdict: Verdict, path: FisherRaoTracking, rule: Rule, one: _PathOfImage, residual: float) -> str:
+    """Say why a map has a ``verdict``, and what to do about it."""
+    if verdict == "diverged":
+        return (
+            f"the logits or their gradient were not finite after step {one.steps}: lower delta_euc or check the model"
+        )
+    if not one.planned:
+        return "the prediction already is the reference distribution: there is nothing to explain"
+    if verdict == "at_reference":
+        return f"the prediction is {one.start_kl:.2g} nats from the reference: lower arrival_kl to explain it"
+    if verdict == "coarse":
+        missed = describe_coarse(residual)
+        if path.steps is not None and path.steps <= PREVIEW_STEPS and rule == "trapezoid":
+            look = f"{counted(path.steps, 'long step')} give a first look"
+            return f"{missed}: {look}; for values that add up use method='fringe'"
+        more = "raise quadrature_depth" if rule == "adaptive" else "use quadrature='adaptive'"
+        return f"{missed}: {more}; on some networks smaller steps help (lower tau or delta_euc)"
+    until, arrived = path.until, one.end_kl <= path.arrival_kl
     goal = "the uniform prediction" if path.reference is None else "the reference"
-    until = path.until
-    done = arrived if until == "arrival" else until == "budget" or removed >= ENOUGH
-    rests = not done and steps < ends.limit
+    rests = until != "budget" and not arrived and one.steps < one.limit
     reachable = ""
-    if ends.excluded and path.reference is None:
+    if one.excluded and path.reference is None:
         reachable = (
-            f"give reference=, nearly zero for the {ends.excluded} classes whose logits are more than "
+            f"give reference=, nearly zero for the {one.excluded} classes whose logits are more than "
             f"{EXCLUDED_BELOW:.0f} below the largest, and equal for the others"
         )
-    if share < STALLED_BELOW and not arrived:
+    if verdict == "stalled":
         bound = "max_steps, " if until == "arrival" and not rests else "steps, " if path.steps else ""
         longer = "" if bound or path.temperature != 1.0 else ", or, for a saturated prediction, raise temperature"
         do = f"raise {bound}delta_euc or eta_max, or lower damping{longer}"
-        return "stalled", (
-            f"the prediction moved only {share:.1%} of the Fisher-Rao distance to {goal} (under "
+        return (
+            f"the prediction moved only {one.covered:.1%} of the Fisher-Rao distance to {goal} (under "
             f"{STALLED_BELOW:.0%}): {reachable or do}"
         )
-    if not residual <= COARSE_ABOVE:
-        if path.steps is not None and path.steps <= PREVIEW_STEPS and rule == "trapezoid":
-            look = f"{counted(path.steps, 'long step')} give a first look"
-            return "coarse", f"{describe_coarse(residual)}: {look}; for values that add up use method='fringe'"
-        more = "raise quadrature_depth" if rule == "adaptive" else "use quadrature='adaptive'"
-        return "coarse", (
-            f"{describe_coarse(residual)}: {more}; on some networks smaller steps help (lower tau or delta_euc)"
-        )
-    # after coarse, which is the graver: a short map is right about the part of the way that was covered
-    lost = f"{max(100 * removed // 1, 0):.0f}% of its divergence from {goal}"
+    add_up = f"sum within {residual:.1%} of the change of the score"
+    lost = f"{max(100 * one.lost // 1, 0):.0f}% of its divergence from {goal}"
     onward = "" if rests else "raise max_steps" if until == "arrival" else "use until='arrival'"
-    if removed < ENOUGH and not arrived:
+    if verdict == "short":
         do = f"{onward}, raise" if onward else "the path gains nothing more: raise"
         do = reachable or f"{do} delta_euc or eta_max, or lower gamma_prior"
-        return "short", (
-            f"sum within {residual:.1%} of the change of the score, but the prediction lost only {lost} "
-            f"(ok needs {ENOUGH:.0%}): {do}; or read the map as an explanation of that part"
+        return (
+            f"{add_up}, but the prediction lost only {lost} (ok needs {ENOUGH:.0%}): {do}; or read the map as an "
+            "explanation of that part"
         )
     needed = "arrived" if arrived else f"ok needs {ENOUGH:.0%}"
-    further = f"; to go further, {onward}" if ends.end_kl > FAR_ABOVE and onward and until != "half" else ""
-    return "ok", f"sum within {residual:.1%} of the change of the score; the prediction lost {lost} ({needed}){further}"
+    further = f"; to go further, {onward}" if one.end_kl > FAR_ABOVE and onward and until != "half" else ""
+    return f"{add_up}; the prediction lost {lost} ({needed}){further}"

@@ -13,7 +13,7 @@ from torch import Tensor
 from fringe.attribution._base import ProgressCounter, Trajectory
 from fringe.geometry import log_probabilities
 from fringe.linalg import add_rows, batch_view
-from fringe.paths import AT_POINTS, Geodesic, Node, Nodes, Orientation, PathStatus, Problem, SampleSet, fisher_rao_step
+from fringe.paths import AT_POINTS, Geodesic, Node, Nodes, Orientation, Problem, SampleSet, fisher_rao_step
 
 
 class IntegralTerms(ABC):
@@ -118,7 +118,7 @@ class PathIntegral:
         endpoint_score: Score (B,) at the other end.
         gap: Completeness gap (B,).
         steps: Steps taken, per image.
-        outcomes: How the paths ended, per image.
+        finite: Whether the map, and the logits and gradients along its paths, are finite, per image.
         stats: What was measured along the paths.
         trajectories: Records of the paths, if they were requested.
         uncorrected_gap: The gap (B,) of the rule itself, if it corrects the maps.
@@ -129,7 +129,7 @@ class PathIntegral:
     endpoint_score: Tensor
     gap: Tensor
     steps: list[int]
-    outcomes: list[PathStatus]
+    finite: list[bool]
     stats: Stats
     trajectories: tuple[Trajectory, ...] | None = None
     uncorrected_gap: Tensor | None = None
@@ -155,7 +155,7 @@ class Sums:
         endpoint_score: Score (R,) at the other end.
         error: Errors (R,) that were removed from the terms; None: none were.
         taken: Steps taken on each path; None: as many as were measured.
-        outcomes: How each path ended.
+        finite: Whether logits and gradients were finite along each path.
         counter: Counts the planned steps that are done.
     """
 
@@ -170,7 +170,7 @@ class Sums:
         count = torch.zeros(len(self.planned), dtype=torch.float64, device=score.device)
         self.stats = Stats(terms.measures, count, terms.begins)
         self.taken: list[int] | None = None
-        self.outcomes = [PathStatus.COMPLETE] * len(self.planned)
+        self.finite = [True] * len(self.planned)
         self.counter = ProgressCounter(problem.progress, sum(self.planned))
         self.record = None
         if problem.record_path:
@@ -238,15 +238,14 @@ class Sums:
             change = torch.zeros_like(score, dtype=torch.float64)
             add_rows(change, images, per_path if terms.weight is None else per_path * terms.weight)
             endpoint, stats = (score.double() - change).to(score.dtype), stats.pooled(images, len(score))
-        steps = [0] * len(values)
-        outcomes = [PathStatus.COMPLETE if ok else PathStatus.DIVERGED for ok in finite_maps(maps)]
+        steps, finite = [0] * len(values), finite_maps(maps)
         owners = range(len(values)) if images is None else images.tolist()
         numbers = [int(count) for count in self.stats.count.tolist()] if self.taken is None else self.taken
-        for image, taken, outcome in zip(owners, numbers, self.outcomes, strict=True):
-            steps[image], outcomes[image] = max(steps[image], taken), max(outcomes[image], outcome)
+        for image, taken, is_finite in zip(owners, numbers, self.finite, strict=True):
+            steps[image], finite[image] = max(steps[image], taken), finite[image] and is_finite
         gap = completeness_gap(values, change)
         trajectories = None if self.record is None else self.record.trajectories()
-        return PathIntegral(maps, score, endpoint, gap, steps, outcomes, stats, trajectories, self.error)
+        return PathIntegral(maps, score, endpoint, gap, steps, finite, stats, trajectories, self.error)
 
 
 def integrate(terms: IntegralTerms) -> PathIntegral:
@@ -513,7 +512,7 @@ class NodeTerms(SampleTerms):
         end, rows = self.endpoint, self.problem.every_row
         logits = self.problem.forward(end, rows)
         sums.endpoint_score = self.problem.score(logits)
-        sums.outcomes = [PathStatus.COMPLETE if ok else PathStatus.DIVERGED for ok in finite_maps(logits)]
+        sums.finite = finite_maps(logits)
         none = torch.zeros(len(end), device=end.device)
         at = Evaluation(rows, torch.full_like(rows, self.samples.count), Node(end, none, none + 1), logits, end)
         sums.see(rows, at.nodes + 1, end, *measure(at))

@@ -20,7 +20,7 @@ from torch import Tensor
 from fringe.attribution._integrate import IntegralTerms, Sums, completeness_gap
 from fringe.geometry import dist, sqrt_chart
 from fringe.linalg import add_rows, batch_view
-from fringe.paths import Path, PathStatus, Point, Problem, Rows, Segment, State
+from fringe.paths import Path, Point, Problem, Rows, Segment, State
 
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
 Rule = Literal["trapezoid", "adaptive", "corrected"]
@@ -156,6 +156,25 @@ class Choice:
 
         row = self.image[rows] * classes + k
         return Halving(s.path[rows], k, row, s.step[rows], point(s.start), point(s.stop), self.bounds[rows, k])
+
+
+@dataclass(frozen=True)
+class _StepResult:
+    """What a step of L paths result.
+
+    Attributes:
+        flags: What the host reads (L, 3) or (L, 3 + K): which paths are finite, which go on, which of these to their
+            last point, and ``chosen``.
+        segment: The segments that end where it began; None before the first step.
+        errors: Their errors (L, K), if the rule needs them.
+        chosen, bounds: As of :class:`Choice`, if the rule is adaptive.
+    """
+
+    flags: Tensor
+    segment: Segment | None
+    errors: Tensor | None = None
+    chosen: Tensor | None = None
+    bounds: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -316,7 +335,6 @@ class _Driver:
         self.adaptive = Adaptive(rule, problem, start) if rule.rule == "adaptive" else None
         if rule.rule == "corrected":
             sums.error = torch.zeros_like(sums.score, dtype=torch.float64)
-        sums.outcomes = [PathStatus.COMPLETE if steps else PathStatus.AT_REFERENCE for steps in terms.planned]
         ready = _some(start, [steps > 0 for steps in terms.planned])
         self.queues: dict[str, Any] = {"begin": ready, "step": None, "close": None, "halve": None}
         self.choice: tuple[Choice, list[tuple[int, int]]] | None = None
@@ -376,13 +394,8 @@ class _Driver:
         if rows is not None:
             self.queues[kind] = rows if before is None else type(rows).concat([before, rows])
 
-    def _step(self, state: State, closing: bool) -> tuple[Any, ...]:
-        """Take a step of L paths, and change nothing.
-
-        Returns the segments that end where it began, their errors (L, K), which of them are to be halved, the paths
-        after the step, and what was read, lists (L,): which paths are finite, which go on, which go on to their last
-        point, and for each class which segments are to be halved.
-        """
+    def _step(self, state: State, closing: bool) -> tuple[_StepResult, State | None, list[list[bool]]]:
+        """Take a step of L paths, and change nothing: its result, the paths after it, and each flag as a list (L,)."""
         known, path, begin = self.adaptive and self.adaptive.covered[state.path], self.path, state
         if path.recorded_as is None:
             parts = self._parts(self.problem, state.image, state, known, closing=closing)
@@ -391,10 +404,10 @@ class _Driver:
                 begin = replace(state, x=self.problem.inputs[state.image])
             name = (closing, path.recorded_as, self.rule)
             parts = self.problem.call(partial(self._parts, closing=closing), name, state.image, begin, known)
-        flags, segment, errors, *chosen = next(parts)
-        read: list[list[bool]] = flags.T.tolist()  # the one wait of a step
+        result: _StepResult = next(parts)
+        read: list[list[bool]] = result.flags.T.tolist()  # the one wait of a step
         after = replace(next(parts), image=state.image) if any(read[1]) else None
-        return segment, errors, Choice(segment, state.image, *chosen) if chosen else None, after, read
+        return result, after, read
 
     def _parts(
         self, problem: Problem, image: Tensor, state: State, known: Covered | None, *, closing: bool
@@ -404,41 +417,33 @@ class _Driver:
         here, more = self.path.look(problem, state, closing)
         segment = self.path.segment(state, here)
         flags = torch.stack([here.finite, here.goes_on, here.last_next], 1)
-        step: tuple[Any, ...] = (flags, segment, None)
+        errors = chosen = bounds = None
         if segment is not None and self.rule.rule in ("adaptive", "corrected"):
             columns = [self.rule.integrate(segment, k)[1] for k in self.classes]
             errors = torch.stack([column for column in columns if column is not None], 1)
-            step = (flags, segment, errors)
             if self.adaptive is not None and known is not None:
                 chosen, bounds = self.adaptive.choose(segment, known, errors)
-                step = (torch.cat([flags, chosen], 1), segment, errors, chosen, bounds)
-        yield step
+                flags = torch.cat([flags, chosen], 1)
+        yield _StepResult(flags, segment, errors, chosen, bounds)
         if not closing:
             yield self.path.move(problem, state, here, more)
 
-    def _book(
-        self,
-        state: State,
-        s: Segment | None,
-        errors: Tensor | None,
-        choice: Choice | None,
-        after: State | None,
-        read: list[list[bool]],
-    ) -> None:
+    def _book(self, state: State, result: _StepResult, after: State | None, read: list[list[bool]]) -> None:
         """Add what a step found, and let its paths wait for the next one."""
-        (finite, goes_on, last_next, *chosen), sums = read, self.sums
+        (finite, goes_on, last_next, *chosen), sums, s, errors = read, self.sums, result.segment, result.errors
         if after is not None:
             for kind, last in (("step", False), ("close", True)):
                 self._wait(kind, _some(after, [go and end is last for go, end in zip(goes_on, last_next, strict=True)]))
         if not all(finite):
             for number, is_finite in zip(state.path.tolist(), finite, strict=True):
-                sums.outcomes[number] = sums.outcomes[number] if is_finite else PathStatus.DIVERGED
+                sums.finite[number] &= is_finite
         if s is None:
             return
         counts = None if all(finite) else s.counts
         if errors is not None and counts is not None:
             errors = torch.where(counts[:, None], errors, 0.0)
-        if self.adaptive is not None and choice is not None and errors is not None:
+        if self.adaptive is not None and result.chosen is not None and result.bounds is not None and errors is not None:
+            choice = Choice(s, state.image, result.chosen, result.bounds)
             pairs = [(i, k) for i in range(len(state)) for k, column in enumerate(chosen) if column[i]]
             self.adaptive.add(choice, errors, some=bool(pairs))
             self.choice = (choice, pairs) if pairs else None

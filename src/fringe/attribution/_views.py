@@ -401,7 +401,7 @@ class Views:
         residual = "none (the method has no completeness identity)"
         if finite.numel():
             residual = f"median {percent(float(finite.median()), 2)}, largest {percent(float(finite.max()), 2)}"
-        counts = {"forward": self.passes.forward, "jvp": self.passes.jvp, "vjp": self.passes.vjp}
+        counts = vars(self.passes)
         total = sum(counts.values())
         passes = f"{total} ({', '.join(f'{n} {name}' for name, n in counts.items() if n)})" if total else "0"
         return {

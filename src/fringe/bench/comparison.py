@@ -6,7 +6,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from fringe.bench.experiments import (
     MISSING,
     OK,
     STATUSES,
+    Callbacks,
     ExperimentSpec,
     Plan,
     RunOptions,
@@ -35,7 +36,6 @@ from fringe.bench.experiments import (
     planned_work_of,
     run_plan,
 )
-from fringe.bench.experiments import Progress as Callbacks
 from fringe.classifier import PassCounts
 from fringe.data import SOURCE
 from fringe.errors import FringeError, InputError
@@ -150,11 +150,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         how: dict[str, Any] = {"device": spec.device, "batch_size": spec.batch_size, "executor": executor}
         options = RunOptions(**how, amend=True, retry=True, renew=self._overwrite)
         with Store(self._out, beside=True):
-            callbacks = Callbacks(
-                lambda _, tasks: bar.begin(sum(len(task.images) for task in tasks)),
-                lambda report: bar.advance(len(report.task.images), report.task.method),
-            )
-            finished = run_plan(self.plan, self._out, options.resolve(), callbacks)
+            finished = run_plan(self.plan, self._out, options.resolve(), Callbacks.of(bar))
         stored = _Stored(finished)
         if finished.cause is None:
             self._add_images(stored, executor.runner)
@@ -276,7 +272,7 @@ def _cost(row: MethodResult, settings: Mapping[str, Any] | None) -> dict[str, An
         "settings": used,
         "images": len(row.faults),
         "maps": maps,
-        "passes": {kind: getattr(row.passes, kind) for kind in ("forward", "jvp", "vjp")},
+        "passes": asdict(row.passes),
         "seconds": round(row.seconds, 3),
         "errors": [{"error": error, "images": n} for error, n in Counter(failed).items()],
     }
@@ -323,14 +319,14 @@ class _Stored:
 
     def _row(self, method: str, at: list[int]) -> MethodResult:
         """What is stored of a method on some images."""
-        words, scores, results = self.results.arrays.words, dict[str, Scores](), self.results
+        notes, scores, results = self.results.arrays.notes, dict[str, Scores](), self.results
         cells = {metric: results.cells[self.model, method, metric] for metric in results.metrics}
         faults, errors = [""] * len(at), [""] * len(at)
         for metric, cell in cells.items():
             refusals, flags, places = [""] * len(at), dict[str, list[bool]](), Counter[str]()
-            known = zip(cell.column("status")[at].tolist(), cell.column("note")[at].tolist(), strict=True)
-            for k, (status, note) in enumerate(known):
-                named, error = words[note]
+            known = zip(cell.column("status")[at].tolist(), cell.column("note_index")[at].tolist(), strict=True)
+            for k, (status, number) in enumerate(known):
+                named, error = notes[number]
                 for index, flag in enumerate(named):
                     flags.setdefault(flag, [False] * len(at))[k] = True
                     places[flag] = max(places[flag], index)

@@ -13,21 +13,19 @@ from fringe._names import read_pair
 from fringe._outputs import OutputKind
 from fringe._text import to_json
 from fringe.bench.experiments import (
+    Callbacks,
     ExperimentSpec,
     Plan,
     Resolved,
     RunOptions,
     RunResult,
     Store,
-    Task,
-    TaskReport,
     describe_run,
     planned_work_of,
     run_plan,
     run_record,
     url_of,
 )
-from fringe.bench.experiments import Progress as Callbacks
 from fringe.cli._console import Exit, Progress, print_error, require_consent, say, show, warn
 from fringe.evaluation import NOT_BETTER
 from fringe.settings import Options
@@ -117,14 +115,7 @@ def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunR
     require_inside(options.out / "report", options.out)  # now, and not after hours of work
     for plan in plans:
         with Progress(plan.name, None, quiet=options.as_json) as bar:
-
-            def began(resolved: Resolved, tasks: Sequence[Task], bar: Progress = bar) -> None:
-                bar.begin(sum(len(task.images) for task in tasks))
-
-            def ended(report: TaskReport, bar: Progress = bar) -> None:
-                bar.advance(len(report.task.images), f"{report.task.model}: {report.task.method}")
-
-            results.append(run_plan(plan, options.out, options, Callbacks(began, ended)))
+            results.append(run_plan(plan, options.out, options, Callbacks.of(bar)))
         printers, result = {"info": options.print_text, "warning": warn, "error": print_error}, results[-1]
         for level, text in describe_run(result):
             printers[level](text)

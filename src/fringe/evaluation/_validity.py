@@ -343,10 +343,10 @@ def _verdict(metric: Metric, moved: bool, n: int, numbers: Mapping[str, float]) 
     known = {name: value for name, value in numbers.items() if math.isfinite(value)}
     if not known:
         return "not judged", "there is nothing to compare with"
-    below = {name: (value, LEAST[name]) for name, value in known.items() if value < LEAST[name]}
     low = [
         f"{name} {value:{'.2f' if round(value, 2) < least else '.6g'}} is below {least:g}"
-        for name, (value, least) in below.items()
+        for name, value in known.items()
+        if value < (least := LEAST[name])
     ]
     if low:
         return "does not pass", ", ".join(low)

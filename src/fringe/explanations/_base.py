@@ -291,9 +291,7 @@ class ImageRun(Generic[Spec]):
         return {
             "fringe": fringe.__version__,
             "versions": {"fringe": fringe.__version__, "torch": torch.__version__, "python": platform.python_version()},
-            "model": {
-                **{name: getattr(loaded, name) for name in ("spec", "label", "architecture", "digest")},
-            },
+            "model": {name: getattr(loaded, name) for name in ("spec", "label", "architecture", "digest")},
             "preprocessing": loaded.preprocessing.record(),
             "exif": spec.exif,
             "command": self.command,

@@ -4,7 +4,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
@@ -78,18 +77,6 @@ class Segment(Rows):
     stop: Point
     stats: Tensor
     counts: Tensor
-
-
-class PathStatus(IntEnum):
-    """How the path of one image ended.
-
-    ``COMPLETE``: after its planned steps or on arrival. ``AT_REFERENCE``: the input is the end point already, so the
-    path has no steps. ``DIVERGED``: at the last point before logits or gradients were not finite.
-    """
-
-    COMPLETE = 0
-    AT_REFERENCE = 1
-    DIVERGED = 2
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from fringe.paths._base import (
     softened,
     uniform_log_probs,
 )
-from fringe.paths._natural_gradient import NaturalStep, StepSolver
+from fringe.paths._natural_gradient import Direction, NaturalStep, StepSolver
 from fringe.paths._problem import Problem
 
 #: The paper's epsilon. ``|v|_G^2`` is near tau/8 > 1e-5 while tracking, so this has no effect except at v = 0.
@@ -409,8 +409,7 @@ class FisherRaoPath(Path):
 
     def move(self, problem: Problem, state: State, here: Here, more: Jacobian) -> State:
         """Lines 7-12: the direction v_k, its length eta_k, x_{k+1}. A path that ends has v = 0."""
-        settings, past, x, jacobian = self.settings, state.past, here.point.x, more
-        continues = here.goes_on
+        settings, past, x, continues = self.settings, state.past, here.point.x, here.goes_on
         log_p = torch.where(continues[:, None], here.soft, uniform_log_probs(here.soft))
         ahead = state.geodesic.at((state.step + 1) / state.total)
         s = ahead if settings.waypoint == "next" else here.waypoint  # the text's s_{k+1}, or the algorithm's s_k
@@ -418,28 +417,15 @@ class FisherRaoPath(Path):
         y = x if past is None or past.y is None else past.y
 
         # 7-9: L_k = 1 - <sqrt p_k, s>, g_k its gradient, (G + lambda I + gamma_step L'L) v = g_k + gamma_prior L'L x
-        solved = self.solver.direction(
-            jacobian, log_p, s, torch.where(batch_view(continues, y), y, 0.0), None if past is None else past.direction
-        )
-        v, part = solved.v, solved.geodesic_norm_squared
+        start = None if past is None else past.direction
+        solved = self.solver.direction(more, log_p, s, torch.where(batch_view(continues, y), y, 0.0), start)
+        v = solved.v
+
+        # 10: n_k^2 = v^T G v
+        n2, u, rho = self._fisher_norm(past, here.soft, more, log_p, solved)
+
+        # 11-12: eta_k = min(eta_max, sqrt(2 tau / n^2), delta / |s v|), x_{k+1} = x_k - eta_k s v_k
         dx = v if state.scale is None else state.scale * v
-
-        # line 10: n_k^2 = v^T G v, by a JVP, or learnt: rho (m^T v)^2
-        u, rho, n2 = None, None, torch.zeros_like(log_p[:, 0])
-        if settings.exact_norm and part is not None:
-            n2 = part
-        if settings.needs_jvp and self.has_jvp and not (settings.estimates_norm and past is not None):
-            # v^T (b - R v) would cost no JVP, but where R dominates it is a difference of large numbers
-            u = jacobian.jvp(v).to(log_p.dtype)
-            n2 = fisher_norm_squared(log_p.exp(), u)
-        if settings.estimates_norm and part is not None:
-            if u is not None:  # rho is at least 1, because m m^T <= G; 1 where (m^T v)^2 is zero
-                rho = torch.where(part > 0, n2 / part, 1.0)
-            else:
-                rho = torch.ones_like(part) if past is None else self._learnt(past, here.soft)
-                n2 = rho * part
-
-        # lines 11-12: eta_k = min(eta_max, sqrt(2 tau / n^2), delta / |s v|), x_{k+1} = x_k - eta_k s v_k
         norm, radius = inner_product(dx, dx).sqrt(), None
         if settings.trust.delta_logit is not None:
             radius = torch.full_like(n2, settings.trust.delta_logit)
@@ -447,10 +433,8 @@ class FisherRaoPath(Path):
                 radius = settings.trust.next_radius(past.radius, past.planned, here.soft - past.soft)
         level, gained = self._gain(state, here.soft)
         eta, bound = settings.trust.step(n2, norm, None if u is None else spread(u), radius)
-        stats, size = (
-            [solved.cg, torch.stack([eta * norm, eta, bound.to(eta.dtype)], 1)],
-            batch_view(eta.to(x.dtype), x),
-        )
+        size = batch_view(eta.to(x.dtype), x)
+        stats = [solved.cg, torch.stack([eta * norm, eta, bound.to(eta.dtype)], 1)]
         if state.scale is not None:
             stats.append((eta * inner_product(v, v).sqrt())[:, None])
         left = Past(
@@ -469,6 +453,23 @@ class FisherRaoPath(Path):
             gained=gained,
         )
         return replace(state, step=state.step + 1, x=x - size * dx, past=left)
+
+    def _fisher_norm(
+        self, past: Past | None, soft: Tensor, jacobian: Jacobian, log_p: Tensor, solved: Direction
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Line 10: n_k^2 by a JVP, or learnt: rho (m^T v)^2. With it J v and rho, where they are known."""
+        settings, part, u = self.settings, solved.geodesic_norm_squared, None
+        n2 = part if settings.exact_norm and part is not None else torch.zeros_like(log_p[:, 0])
+        if settings.needs_jvp and self.has_jvp and not (settings.estimates_norm and past is not None):
+            # v^T (b - R v) would cost no JVP, but where R dominates it is a difference of large numbers
+            u = jacobian.jvp(solved.v).to(log_p.dtype)
+            n2 = fisher_norm_squared(log_p.exp(), u)
+        if not settings.estimates_norm or part is None:
+            return n2, u, None
+        if u is not None:  # rho is at least 1, because m m^T <= G; 1 where (m^T v)^2 is zero
+            return n2, u, torch.where(part > 0, n2 / part, 1.0)
+        rho = torch.ones_like(part) if past is None else self._learnt(past, soft)
+        return rho * part, u, rho
 
     def _learnt(self, past: Past, soft: Tensor) -> Tensor:
         """rho = v^T G v / (m^T v)^2, from what the last step was to do and what it did, in radians squared."""

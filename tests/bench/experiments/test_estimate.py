@@ -51,7 +51,7 @@ def study(methods, data=("embedded:digits",), n=2, controls=False, **known):
 def spent(plan, method):
     """Passes of the maps of all images, counted."""
     resolved = resolve(plan)
-    subject = TaskRunner(resolved).subject("digits", [image["digest"] for image in resolved.manifest.images])
+    (subject,) = TaskRunner(resolved).subjects("digits", [image["digest"] for image in resolved.manifest.images])
     classifier = subject.problem.model
     before = replace(classifier.passes)
     with classifier.session(subject.problem.inputs.device):

@@ -21,7 +21,7 @@ from synthetic_units import SyntheticJob, expected, keys_of, leftovers, manifest
 
 from fringe import IntegratedGradients
 from fringe._files import StoreFull
-from fringe.bench.experiments import Progress, RunLog, RunOptions, Store, _run, run_plan
+from fringe.bench.experiments import Callbacks, RunLog, RunOptions, Store, _run, run_plan
 from fringe.bench.experiments._executors import ProcessExecutor, SerialExecutor, run_tasks
 from fringe.bench.experiments._manifest import Resolved
 from fringe.bench.experiments._run import Interrupted, interruptible
@@ -163,7 +163,7 @@ def test_a_signal_amid_a_method_ends_the_run_and_is_no_failure_of_it(tmp_path, n
 
 def test_a_signal_with_processes_ends_them(tmp_path, monkeypatch):
     spawn_quickly(monkeypatch)
-    told = Progress(ended=lambda report: os.kill(os.getpid(), signal.SIGINT))
+    told = Callbacks(ended=lambda report: os.kill(os.getpid(), signal.SIGINT))
     first = run_plan(small(n=4), tmp_path, RunOptions(executor=ProcessExecutor(2)), told)
     assert first.stopped == "interrupted (SIGINT)"
     assert 0 < first.log.count("done") < 4

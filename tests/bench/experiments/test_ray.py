@@ -171,7 +171,7 @@ from pathlib import Path
 import ray
 from small_plans import digits_plan
 from synthetic_units import job, manifest
-from fringe.bench.experiments import Progress, RayExecutor, RunLog, RunOptions, _ray, make_executor, run_plan
+from fringe.bench.experiments import Callbacks, RayExecutor, RunLog, RunOptions, _ray, make_executor, run_plan
 from fringe.bench.experiments._executors import run_tasks
 
 work, log = job(Path(sys.argv[1]), manifest(("fine", "unmounted"), 6)), RunLog()
@@ -186,7 +186,7 @@ def kill(report):
 
 for ended in (interrupt, kill):
     options = RunOptions(executor=RayExecutor(workers=1))
-    print(run_plan(digits_plan(shard=1), Path(sys.argv[1], ended.__name__), options, Progress(ended=ended)).stopped)
+    print(run_plan(digits_plan(shard=1), Path(sys.argv[1], ended.__name__), options, Callbacks(ended=ended)).stopped)
 """
 
 

@@ -11,6 +11,7 @@ from small_scenes import TwoNetworks
 
 from fringe import InputError
 from fringe.bench.experiments import (
+    Callbacks,
     ExperimentSpec,
     build_plan,
     planned_work_of,
@@ -19,7 +20,6 @@ from fringe.bench.experiments import (
     resolve,
     run_experiment,
 )
-from fringe.bench.experiments import Progress as Callbacks
 from fringe.bench.experiments._manifest import open_entry
 from fringe.data import digits_samples
 from fringe.errors import TransientError

@@ -16,12 +16,12 @@ from PIL import Image
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
 from fringe.attribution import Attributor, read_preset
 from fringe.bench.experiments import (
+    Callbacks,
     ExperimentSpec,
     Interrupted,
     ModelSource,
     Plan,
     PlanModel,
-    Progress,
     RunOptions,
     Store,
     _database,
@@ -162,7 +162,7 @@ def test_images_that_go_away_amid_a_search_fail_no_trial(tmp_path):
 
     def run_without(trial_plan, root, how, **more):
         """The images go away between the plan and its units."""
-        return real(trial_plan, root, how, Progress(began=lambda resolved, units: folder.rename(away)), **more)
+        return real(trial_plan, root, how, Callbacks(began=lambda resolved, units: folder.rename(away)), **more)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_tuning, "run_plan", run_without)

@@ -12,7 +12,7 @@ from fringe._tables import Table
 from fringe.bench.report import build_table, write_report
 from fringe.bench.report._build import curves, describe_status, forest, quarantined, stacked, verdicts
 from fringe.bench.report._maps import ExampleSet, GridData, choose_examples, plot_examples
-from fringe.bench.report._table import costs
+from fringe.bench.report._table import cost_of_maps
 
 MAS = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 METHODS = ("fringe", "ig", "sg")
@@ -120,8 +120,9 @@ def test_costs_are_means_over_the_images_that_have_a_map():
     scores["net", "fringe", "insertion"] = ["broken", 0.2, 0.3]  # and sound under deletion
     spent = {"forward": 10, "jvp": 0, "vjp": 4}
     more = {name: (lambda m, k, i, c=c: c * (i + 1.0)) for name, c in spent.items()}
-    found = costs(runs.results(about, scores, **more, seconds=lambda m, k, i: 0.5), "net")
-    assert found.rows() == [("fringe", 3, 20, 0, 8, 28, 0.5), ("ig", 2, 20, 0, 8, 28, 0.5)]
+    found = runs.results(about, scores, **more, seconds=lambda m, k, i: 0.5)
+    assert cost_of_maps(found, ["net"], "fringe").rows() == [(3, 20, 0, 8, 28, 0.5)]
+    assert cost_of_maps(found, ["net"], "ig").rows() == [(2, 20, 0, 8, 28, 0.5)]
 
 
 def test_reasons_are_counted_by_image_and_not_by_score():

@@ -17,6 +17,7 @@ from fringe._text import first_paragraph
 from fringe.attribution import METHODS, Attributor, method_of_record, require_package
 from fringe.bench.cards._target import CallableMethod, read_target
 from fringe.bench.experiments import (
+    Callbacks,
     ExperimentSpec,
     Plan,
     Resolved,
@@ -28,7 +29,6 @@ from fringe.bench.experiments import (
     run_in_memory,
     sample_examples,
 )
-from fringe.bench.experiments import Progress as RunProgress
 from fringe.bench.report import chance_of, cost_of_maps
 from fringe.bench.scenes import Example, Gate, Scene, get_scene
 from fringe.classifier import Classifier
@@ -375,10 +375,10 @@ def _run(
     scene = replace(scene, networks=1) if scene.networks > 1 else scene  # pyright: ignore[reportArgumentType]
     spec = ExperimentSpec(scene={title: scene}, methods={VERIFIED: method}, n=n, seed=seed, shard=n, **metrics)
     resolved, left = resolve(replace(build_plan(spec), controls=BLIND), draw=_draw), list[str]()
-    progress = RunProgress(
+    callbacks = Callbacks(
         ended=lambda report: left.extend(report.left.values() if report.task.method == VERIFIED else ())
     )
-    results = run_in_memory(resolved, progress=progress)
+    results = run_in_memory(resolved, progress=callbacks)
     failed = results.failures().filter(method=VERIFIED)["reason"]
     reasons = "; ".join(dict.fromkeys([*left, *(why for why in failed if why not in ("diverged", "not_finite"))]))
     cells = [cell for cell in results.cells.values() if cell.method == VERIFIED]
@@ -395,11 +395,11 @@ def _measure_digits(method: Attributor, part: str, n: int, seed: int, skipped: d
     resolved, results = _run(method, part, DigitImages(count), count, seed, skipped, metrics=metrics)
     card, (model,) = card_of(results, VERIFIED, "digits"), results.models
     first = [image["digest"] for image in resolved.manifest.images[:1]]
-    jvp_use = method.jvp_use(TaskRunner(resolved).subject(model, first).problem)
+    _, subject = next(TaskRunner(resolved).explainable(model, first))
     verdicts = Counter(results.map_frame(model, VERIFIED)["verdict"].drop_nulls())
     return replace(
         card,
-        assumptions=_assumptions(method, card.passes, jvp_use),
+        assumptions=_assumptions(method, card.passes, method.jvp_use(subject.problem)),
         measurements=tuple(replace(one, clusters=()) for one in card.measurements),
         verdicts=dict(verdicts.most_common()),
     )

@@ -11,6 +11,7 @@ from fringe.bench.experiments._manifest import (
     versions,
 )
 from fringe.bench.experiments._plan import (
+    OF_MAPS,
     ModelSource,
     Plan,
     PlanModel,
@@ -23,8 +24,8 @@ from fringe.bench.experiments._records import MISSING, OK, STATUSES, StoredMap, 
 from fringe.bench.experiments._results import Results, read_results
 from fringe.bench.experiments._run import (
     TRIAL,
+    Callbacks,
     Interrupted,
-    Progress,
     RunOptions,
     RunResult,
     Session,

@@ -320,13 +320,11 @@ def describe_seconds(seconds: float) -> str:
 
 
 def _describe(costs: Sequence[MethodCost]) -> str:
-    names = ("forward", "jvp", "vjp", "seconds")
-    forward, jvp, vjp, seconds = (sum(getattr(cost, name) for cost in costs) for name in names)
+    counts = {name: sum(getattr(cost, name) for cost in costs) for name in PASSES}
     fraction = min(cost.fraction for cost in costs)
     rough = "" if fraction == 1 else f" (from {fraction:.0%} of a map)"
-    maps = sum(cost.maps for cost in costs)
-    counts = (("forward", forward), ("jvp", jvp), ("vjp", vjp))
-    passes = f"{forward + jvp + vjp:,.0f} passes ({', '.join(f'{n:,.0f} {name}' for name, n in counts if n)})"
+    passes = f"{sum(counts.values()):,.0f} passes ({', '.join(f'{n:,.0f} {name}' for name, n in counts.items() if n)})"
+    maps, seconds = sum(cost.maps for cost in costs), sum(cost.seconds for cost in costs)
     return f"{maps} maps, {passes}, {describe_seconds(seconds)}{rough}"
 
 

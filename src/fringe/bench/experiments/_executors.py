@@ -101,10 +101,6 @@ class RunLog:
         return sum(len(report.left) for report in self.reports)
 
 
-#: Called with each report.
-Callback = Callable[[TaskReport], None]
-
-
 def perform(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
     """Compute a task and commit it, unless another run has done so or is doing so."""
     store, began = job.store, time.perf_counter()
@@ -205,7 +201,9 @@ class Executor(Protocol):
         ...
 
 
-def run_tasks(job: Job, tasks: Sequence[Task], log: RunLog, callback: Callback, executor: Executor) -> None:
+def run_tasks(
+    job: Job, tasks: Sequence[Task], log: RunLog, callback: Callable[[TaskReport], None], executor: Executor
+) -> None:
     """Perform tasks until each is committed, left to a later run, or set aside.
 
     A task that another run has locked is looked at again every ``POLL_INTERVAL`` seconds. A task whose process dies or

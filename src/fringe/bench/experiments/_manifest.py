@@ -248,6 +248,10 @@ class Manifest:
         scene = self.scene_of(model)
         return () if scene is None else tuple(self.scenes[scene]["networks"][model]["gates"])
 
+    def failed_gates(self, model: str) -> list[str]:
+        """A text for each gate of a model that does not hold."""
+        return [gate["text"] for gate in self.gates(model) if not gate["holds"]]
+
     def record(self) -> dict[str, Any]:
         plain = {**vars(self), "images": list(self.images), "missing": list(self.missing)}
         return plain if self.scenes else {name: value for name, value in plain.items() if name != "scenes"}

@@ -40,6 +40,8 @@ from fringe.metrics import METRICS, Metric, get_metric
 from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
 from fringe.settings import canonical_name, nearest_known, with_settings
 
+#: Fields of a plan that maps depend on; a record has them as they are.
+OF_MAPS = ("seed", "target", "score", "exif", "references")
 #: The paper's setting of FRInGe for a model's architecture, as the name of a method.
 AUTO = "fringe:auto"
 
@@ -247,12 +249,7 @@ class Plan:
             "methods": {model.label: {e.label: e.record() for e in self.candidates(model)} for model in self.models},
             "metrics": {label: metric.record() for label, metric in self.metrics.items()},
             "limits": dict(self.limits),
-            "n": self.n,
-            "seed": self.seed,
-            "target": self.target,
-            "score": self.score,
-            "exif": self.exif,
-            "references": self.references,
+            **{name: getattr(self, name) for name in ("n", *OF_MAPS)},
             **({"model_output": outputs} if outputs else {}),
             **({"last": True} if self.holdout else {}),
             **({} if self.sample else {"sample": False}),
@@ -333,7 +330,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
 
 
 #: Fields that a plan takes from the specification as they are.
-_SHARED = ("name", "n", "sample", "seed", "target", "score", "exif", "references", "controls", "shard")
+_SHARED = ("name", "n", "sample", *OF_MAPS, "controls", "shard")
 
 
 #: The metrics of an experiment with scenes that names none; its scenes add their own.

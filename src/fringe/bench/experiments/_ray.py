@@ -126,7 +126,10 @@ class RayExecutor(Executor):
         return _answered(lambda: self._completed(_import_ray(), timeout), timeout + SILENCE)
 
     def _completed(self, ray: Any, timeout: float) -> list[tuple[Task | None, TaskReport | TaskFailure]]:
-        _require_alive(ray)
+        # where a process of a cluster that this one started was killed, Ray would wait, and then end this process
+        node = getattr(ray._private.worker, "_global_node", None)
+        if node is not None and (dead := [kind for kind, _ in node.dead_processes()]):
+            raise TransientError(f"a part of the Ray cluster was killed ({', '.join(dead)})")
         pending = [slot.pending for slot in self._slots if slot.pending is not None]
         if pending:
             ray.wait(pending, num_returns=1, timeout=timeout)
@@ -241,14 +244,6 @@ class _Actor:
 
     def perform(self, task: Task) -> TaskReport:
         return perform_or_exit(self._job, self._runner, task)
-
-
-def _require_alive(ray: Any) -> None:
-    """Raise TransientError if a process of a cluster that this one started was killed: Ray would wait, and then end
-    this process with exit code 1."""
-    node = getattr(ray._private.worker, "_global_node", None)
-    if node is not None and (dead := [kind for kind, _ in node.dead_processes()]):
-        raise TransientError(f"a part of the Ray cluster was killed ({', '.join(dead)})")
 
 
 def _answered(call: Callable[[], Answer], seconds: float) -> Answer:

@@ -35,8 +35,8 @@ _OF_MAP = ("target", "confidence", "status", "verdict", "forward", "jvp", "vjp",
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One method under one metric on the n images that the plan asks for."""
+class MethodScores:
+    """The scores of one method under one metric on the n images that the plan asks for."""
 
     _results: "Results"
     model: str
@@ -85,34 +85,23 @@ class Cell:
         return self.column("score")
 
     @property
-    def status(self) -> list[str]:
-        """What became of each image (n): "ok", a reason, or "missing"."""
-        return [STATUSES[at] for at in self.column("status").tolist()]
-
-    @property
-    def notes(self) -> list[tuple[tuple[str, ...], str | None]]:
-        """The flags and the error of each score (n)."""
-        words = self._results.arrays.words
-        return [words[at] for at in self.column("note").tolist()]
-
-    @property
     def maps(self) -> NDArray[Any]:
         """Records of the maps (n): target, confidence, passes and seconds; all 0 for one that was not computed."""
-        at = self.column("map")
+        at = self.column("map_index")
         return self._results.arrays.maps[at]
 
     def reasons(self) -> list[tuple[int, str]]:
         """The positions of the images that were computed and have no score, each with the reason."""
-        status, notes, words = self.column("status"), self.column("note"), self._results.arrays.words
+        status, index, notes = self.column("status"), self.column("note_index"), self._results.arrays.notes
         at = np.flatnonzero(status > OK).tolist()
-        return [(i, words[notes[i]][1] or STATUSES[status[i]]) for i in at]
+        return [(i, notes[index[i]][1] or STATUSES[status[i]]) for i in at]
 
     def flags(self) -> dict[str, int]:
         """Count how often each flag of the metric is set, the first that is met first."""
         result = Counter[str]()
-        numbers, first, counts = np.unique(self.column("note"), return_index=True, return_counts=True)
+        numbers, first, counts = np.unique(self.column("note_index"), return_index=True, return_counts=True)
         for index in np.argsort(first):
-            for flag in self._results.arrays.words[numbers[index]][0]:
+            for flag in self._results.arrays.notes[numbers[index]][0]:
                 result[flag] += int(counts[index])
         return dict(result)
 
@@ -203,9 +192,9 @@ class Results:
             parts = [self.cells[model, method, one].column(name) for one in metrics]
             return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
-        status, note, words = stored("status"), stored("note"), self.arrays.words
-        of_map = self._of_map(stored("map"), status)
-        errors, flags = [error for _, error in words], [list(named) for named, _ in words]
+        status, index, notes = stored("status"), stored("note_index"), self.arrays.notes
+        of_map = self._of_map(stored("map_index"), status)
+        errors, flags = [error for _, error in notes], [list(named) for named, _ in notes]
         return pl.DataFrame(
             {
                 "model": constant(model, word),
@@ -221,9 +210,9 @@ class Results:
                 "confidence": of_map["confidence"],
                 "score": pl.Series(stored("score"), dtype=pl.Float64).fill_nan(None),
                 "status": of_map["status"],
-                "error": pl.Series(errors, dtype=pl.String)[note],
+                "error": pl.Series(errors, dtype=pl.String)[index],
                 "verdict": of_map["verdict"],
-                "flags": pl.Series([*flags, None], dtype=pl.List(pl.String))[np.where(status == MISSING, -1, note)],
+                "flags": pl.Series([*flags, None], dtype=pl.List(pl.String))[np.where(status == MISSING, -1, index)],
                 **{name: of_map[name] for name in ("forward", "jvp", "vjp", "seconds")},
             }
         )
@@ -257,7 +246,7 @@ class Results:
         import polars as pl
 
         metrics, limits = self.manifest.metrics, [[metric["limit"]] for metric in self.manifest.metrics.values()]
-        status, at = (np.stack([self._column(n, model, method, m) for m in metrics]) for n in ("status", "map"))
+        status, at = (np.stack([self._column(n, model, method, m) for m in metrics]) for n in ("status", "map_index"))
         is_asked = np.arange(status.shape[1]) < np.array(limits)
         rank = np.where(is_asked, (status != MISSING).astype(np.int8) + (status == OK), 0)
         images = np.flatnonzero(rank.max(0) > 0)
@@ -282,7 +271,7 @@ class Results:
             By metric, the values of its images that have them, by position of the image: (N + 1,) of a curve, else
             (1,).
         """
-        columns = {metric: self.cells[model, method, metric].column("map") for metric in names}
+        columns = {metric: self.cells[model, method, metric].column("map_index") for metric in names}
         positions = {image["digest"]: i for i, image in enumerate(self.manifest.images_of(model))}
         made_by = {metric: self.arrays.tasks_at(column).tolist() for metric, column in columns.items()}
         result: dict[str, dict[int, Any]] = {metric: {} for metric in names}
@@ -345,15 +334,15 @@ class Results:
         return all("control" in s[method]["method"] for s in self.manifest.settings.values() if method in s)
 
     @cached_property
-    def cells(self) -> Mapping[tuple[str, str, str], Cell]:
-        """The table in parts, by model, method and metric, in the order of the plan."""
+    def cells(self) -> Mapping[tuple[str, str, str], MethodScores]:
+        """The scores by model, method and metric, in the order of the plan."""
         names = [
             (model, method, metric)
             for model in self.models
             for method in self.methods(model)
             for metric in self.metrics
         ]
-        return {name: Cell(self, *name) for name in names}
+        return {name: MethodScores(self, *name) for name in names}
 
     def scores(self, model: str, method: str, metric: str) -> Column:
         """Select the scores of one method under one metric.
@@ -430,10 +419,8 @@ class Results:
         import polars as pl
 
         for model in dict.fromkeys(model for model, _, _ in self.cells):
-            for gate in self.manifest.gates(model):
-                if not gate["holds"]:
-                    text = f"{model}: gate failed, its scores are not to be read ({gate['text']})"
-                    warnings.warn(text, stacklevel=2)
+            for text in self.manifest.failed_gates(model):
+                warnings.warn(f"{model}: gate failed, its scores are not to be read ({text})", stacklevel=2)
         rows: list[dict[str, Any]] = []
         for (model, method, metric), cell in self.cells.items():
             clusters = self.clusters(model, metric)

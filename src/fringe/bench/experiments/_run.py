@@ -6,11 +6,10 @@ import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import NoneType
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -18,8 +17,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from fringe._names import Reference
 from fringe._process import Interrupted as Interrupted
 from fringe._process import interruptible as interruptible
+from fringe._progress import Progress
 from fringe._progress import log as logger
-from fringe._progress import shown
 from fringe._records import changes, describe_changes, digest
 from fringe._text import counted
 from fringe.bench.experiments._executors import (
@@ -28,7 +27,6 @@ from fringe.bench.experiments._executors import (
     ProcessExecutor,
     RunLog,
     SerialExecutor,
-    State,
     TaskReport,
     run_tasks,
 )
@@ -57,8 +55,6 @@ from fringe.settings import Options
 SHOWN = 5
 #: Severity of a line of :func:`describe_run`.
 Level = Literal["info", "warning", "error"]
-#: States of tasks by their name in a record.
-_STATES: Mapping[str, State] = {"done": "done", "there": "cached", "crashed": "crashed"}
 
 
 class RunOptions(Options):
@@ -114,11 +110,19 @@ def make_executor(name: str, workers: int | None = None, timeout: float | None =
 
 
 @dataclass
-class Progress:
-    """Callbacks of a run: ``began`` with the tasks that are missing, then ``ended`` with each report."""
+class Callbacks:
+    """What a run calls: ``began`` with the tasks that are missing, then ``ended`` with each report."""
 
     began: Callable[[Resolved, Sequence[Task]], None] = lambda resolved, tasks: None
     ended: Callable[[TaskReport], None] = lambda report: None
+
+    @classmethod
+    def of(cls, bar: Progress) -> Self:
+        """Count the images of the tasks in a bar."""
+        return cls(
+            lambda _, tasks: bar.begin(sum(len(task.images) for task in tasks)),
+            lambda report: bar.advance(len(report.task.images), f"{report.task.model}: {report.task.method}"),
+        )
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,7 @@ def run_experiment(
     spec: ExperimentSpec | Plan,
     out: str | Path | Store | None = None,
     *,
-    progress: bool | Progress | None = None,
+    progress: bool | Callbacks | None = None,
     **options: Any,
 ) -> Results:
     """Score methods under metrics on many images.
@@ -193,47 +197,24 @@ def run_experiment(
 
     plan = spec if isinstance(spec, Plan) else build_plan(spec)
     how = RunOptions(**options).resolve()
-    if out is None:
-        with _callbacks(progress, plan.name) as callbacks:
+    with Progress(plan.name, None, quiet=progress is not True, leave=True) as bar:
+        callbacks = Callbacks.of(bar) if progress is None or isinstance(progress, bool) else progress
+        if out is None:
             return run_in_memory(resolve(plan), how.device, how.batch_size, callbacks)
-    root = out.root if isinstance(out, Store) else Path(out)
-    with _callbacks(progress, plan.name) as callbacks:
-        finished = run_plan(plan, root, how, callbacks)
+        finished = run_plan(plan, out.root if isinstance(out, Store) else Path(out), how, callbacks)
     if finished.cause is not None:
         raise finished.cause
     return finished.results
-
-
-@contextlib.contextmanager
-def _callbacks(progress: bool | Progress | None, name: str) -> Generator[Progress]:
-    """The callbacks of a run: the caller's, or those of a progress bar."""
-    with shown(progress is True, name) as report:
-        if report is None:
-            yield Progress() if isinstance(progress, (bool, NoneType)) else progress
-            return
-        done = total = 0
-
-        def began(_: Resolved, tasks: Sequence[Task]) -> None:
-            nonlocal total
-            total = len(tasks)
-            report(0, total)
-
-        def ended(_: TaskReport) -> None:
-            nonlocal done
-            done += 1
-            report(done, total)
-
-        yield Progress(began, ended)
 
 
 def run_in_memory(
     resolved: Resolved,
     device: str = "cpu",
     batch_size: int | Literal["auto"] = "auto",
-    progress: Progress | None = None,
+    progress: Callbacks | None = None,
 ) -> Results:
     """Compute all tasks of a resolved plan in this process, and store nothing."""
-    progress = progress or Progress()
+    progress = progress or Callbacks()
     runner, done = TaskRunner(resolved, device=device, batch_size=batch_size), list[StoredTask]()
     tasks = pending_tasks(resolved.manifest, (), resolved.plan.shard)
     progress.began(resolved, tasks)
@@ -270,7 +251,7 @@ def _open(plan: Plan, root: Path) -> tuple[Store, Resolved]:
 
 
 def run_plan(
-    plan: Plan, root: Path, options: RunOptions, progress: Progress | None = None, session: Session | None = None
+    plan: Plan, root: Path, options: RunOptions, progress: Callbacks | None = None, session: Session | None = None
 ) -> RunResult:
     """Compute what a run folder lacks of a plan; ``session`` is the folder, if it is open.
 
@@ -292,7 +273,7 @@ def run_plan(
             record = resolved.manifest.record()
             assert not (problem := record_problem(PLAN, plan.name, record)), f"it could not be read again: {problem}"
             store.write_record(PLAN, plan.name, record)
-        log, cause, quarantined, failed_before, progress = RunLog(), None, (), 0, progress or Progress()
+        log, cause, quarantined, failed_before, progress = RunLog(), None, (), 0, progress or Callbacks()
         try:
             tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
             logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), store.root)
@@ -386,14 +367,14 @@ def _settings_of(store: Store, resolved: Resolved, label: str) -> set[str]:
 
 def run_record(result: RunResult) -> dict[str, Any]:
     """Describe how a run of a plan ended, as JSON data."""
-    manifest = result.resolved.manifest
+    manifest, log = result.resolved.manifest, result.log
     return {
         "plan": manifest.name,
         "images": len(manifest.images),
         "missing": list(manifest.missing),
-        "units": {name: result.log.count(state) for name, state in _STATES.items()},
+        "units": {"done": log.count("done"), "there": log.count("cached"), "crashed": log.count("crashed")},
         "left": result.left,
-        "failed": result.log.failed,
+        "failed": log.failed,
         "failed_before": result.failed_before,
         "set_aside": len(result.set_aside),
         "stopped": result.stopped,

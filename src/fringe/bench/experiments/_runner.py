@@ -129,31 +129,20 @@ class TaskRunner:
         known = {image: known[image] for image in task.images if image in known}
         return TaskResult(StoredTask.of(task.setting, task.metric_keys, known, scored, shared), maps, left)
 
-    def subject(self, model: str, images: Sequence[str]) -> EvaluationContext:
-        """Prepare images (digests) of one size to be explained by a model. Raises FringeError where one cannot be."""
-        groups, failed = self._images(self._open(model), images)
-        if failed or len(groups) != 1:
-            raise FringeError(f"images: {next(iter(failed.values()))[1] if failed else 'they are of several sizes'}")
-        return groups[0].subject
-
-    def explainable(self, model: str, images: Sequence[str]) -> Iterator[tuple[str, EvaluationContext]]:
-        """Yield the images (digests) that can be explained by a model, each prepared alone. Raises the last FringeError
-        if there is none."""
-        count, problem = 0, None
-        for image in images:
-            try:
-                subject = self.subject(model, (image,))
-            except FringeError as error:
-                problem = error
-                continue
-            count += 1
-            yield image, subject
-        if problem is not None and not count:
-            raise problem
-
     def subjects(self, model: str, images: Sequence[str]) -> list[EvaluationContext]:
         """Prepare those images (digests) that can be explained by a model, by size."""
         return [group.subject for group in self._images(self._open(model), images)[0]]
+
+    def explainable(self, model: str, images: Sequence[str]) -> Iterator[tuple[str, EvaluationContext]]:
+        """Yield the images (digests) that can be explained by a model, each prepared alone. Raises FringeError if there
+        is none, with the reason of the last."""
+        count, reason = 0, ""
+        for image in images:
+            groups, failed = self._images(self._open(model), (image,))
+            yield from ((image, group.subject) for group in groups)
+            count, reason = count + len(groups), failed[image][1] if failed else reason
+        if reason and not count:
+            raise FringeError(f"images: {reason}")
 
     def _evaluate(
         self, context: _ModelContext, task: Task, group: _ImageBatch, stored: Mapping[str, StoredMap]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,9 +60,10 @@ class ScoreArrays:
         required: Whether the plan asks for a score.
         score: Scores, NaN where there is none.
         status: Places in ``STATUSES``.
-        note: Places in ``notes``: flags and error of each score.
-        map: Places in ``maps``, the records of ``MAP`` of all ``tasks`` and an empty one; -1, the place of the empty
-            one, where the score is missing.
+        note_index: Places in ``notes``.
+        map_index: Places in ``maps``; -1, the place of the empty one, where the score is missing.
+        notes: Flags and error of scores, each pair once.
+        maps: Records of ``MAP`` of the maps of all ``tasks``, and an empty one.
         tasks: Those of a required score.
     """
 
@@ -80,8 +80,9 @@ class ScoreArrays:
                 at = np.asarray(manifest.positions(model, label), np.int64)
                 self.required[np.array(settings)[:, None], self._places[1][metric["key"]], at] = True
         self.score, self.status = np.full(shape, np.nan), np.zeros(shape, np.uint8)
-        self.note, self.notes = np.zeros(shape, np.int32), {((), None): 0}
-        self.map, self.tasks, self._first = np.full(shape, -1, np.int32), list[StoredTask](), [0]
+        self.note_index, self.map_index = np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
+        self.tasks, self._first = list[StoredTask](), [0]
+        self._places_of_notes: dict[tuple[tuple[str, ...], str | None], int] = {((), None): 0}
         maps, verdicts = list[bytes](), {"": 0}
         known = dict[tuple[int, int], tuple[Any, Any]]()  # many tasks share their names
         for task in tasks:
@@ -100,7 +101,7 @@ class ScoreArrays:
                 made["verdict"] = np.array(words, np.uint8)[task.maps["verdict"]]
             maps.append(made.tobytes())
         self.maps = np.frombuffer(b"".join([*maps, bytes(MAP.itemsize)]), MAP)
-        self.verdicts = [None, *list(verdicts)[1:]]
+        self.verdicts, self.notes = [None, *list(verdicts)[1:]], list(self._places_of_notes)
 
     def _where(self, task: StoredTask) -> tuple[Any, Any]:
         """Which scores of a task are asked for, and where they belong."""
@@ -118,13 +119,13 @@ class ScoreArrays:
         status, before = task.status[source], self.status[s][target]
         rows = np.arange(self._first[-1], self._first[-1] + len(task.images), dtype=np.int32)[source[1]]
         values: list[tuple[NDArray[Any], Any]]
-        values = [(self.score, task.scores[source]), (self.status, status), (self.map, rows)]
+        values = [(self.score, task.scores[source]), (self.status, status), (self.map_index, rows)]
         is_first = not before.any()
         if task.notes["scores"] or not is_first:
-            notes = np.zeros(task.status.size, np.int32)
+            index, known = np.zeros(task.status.size, np.int32), self._places_of_notes
             for flags, error, positions in task.notes["scores"]:
-                notes[positions] = self.notes.setdefault((tuple(flags), error), len(self.notes))
-            values.append((self.note, notes.reshape(task.status.shape)[source]))
+                index[positions] = known.setdefault((tuple(flags), error), len(known))
+            values.append((self.note_index, index.reshape(task.status.shape)[source]))
         if not (is_first and status.all()):
             is_better = (status != MISSING) & ((status == OK) | (before != OK))
             values = [(array, np.where(is_better, value, array[s][target])) for array, value in values]
@@ -146,11 +147,6 @@ class ScoreArrays:
         rows = [self.index(task.setting, key) for key in task.metric_keys]
         images = [self._places[2][image] for image in task.images]
         return any(bool((self.status[row][images] > OK).any()) for row in rows)
-
-    @cached_property
-    def words(self) -> list[tuple[tuple[str, ...], str | None]]:
-        """Flags and error by index."""
-        return list(self.notes)
 
 
 def pending_tasks(

@@ -26,7 +26,7 @@ from fringe.bench.experiments import (
     resolve,
 )
 from fringe.bench.paper._tables import METRICS, MODELS
-from fringe.bench.tuning import SearchSpace, one_at_a_time, paper_space, space_of
+from fringe.bench.tuning import OBJECTIVE, SearchSpace, one_at_a_time, paper_space, space_of
 from fringe.errors import InputError, check_known, require_choice, wrong_value
 from fringe.metrics import Metric, get_metric
 from fringe.settings import settings_of
@@ -44,8 +44,6 @@ DIAGNOSTICS = ("completeness_residual", "endpoint_kl", "tracking_error_mean", "t
 IG = "ig"
 #: Options of scores, which a study with metrics of its own does not use.
 SCORING = ("metrics", "limits", "controls")
-#: Metrics of the paper's tuning objective.
-OBJECTIVE = ("insertion", "deletion", "infidelity")
 #: The paper's networks; V1 weights are the only ones that all six have.
 SPECS = {name: f"torchvision:{name}@IMAGENET1K_V1" for name in MODELS}
 #: Label of ``FRInGe()`` in the studies that have it beside the paper's setting.

@@ -169,7 +169,7 @@ def _measure(
     """Seconds and passes of each method on each group of images."""
     spent: dict[str, list[Spent]] = {label: [] for label in model.methods}
     for i, images in enumerate(groups):
-        context = runner.subject(model.label, images)
+        (context,) = runner.subjects(model.label, images)
         for label, method in model.methods.items():
             if i == 0 or warm_up_each:
                 _warm_up(Candidate(label, method), context)

@@ -17,8 +17,8 @@ from fringe._filters import gaussian_blur
 from fringe._text import to_csv
 from fringe.attribution import Attributor
 from fringe.bench.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results, resolve
-from fringe.bench.paper._studies import CAPPED, OBJECTIVE, UNCAPPED, PaperStudy, base_method
-from fringe.bench.tuning import SweepLine, one_at_a_time, sweep_lines
+from fringe.bench.paper._studies import CAPPED, UNCAPPED, PaperStudy, base_method
+from fringe.bench.tuning import OBJECTIVE, SweepLine, one_at_a_time, sweep_lines
 from fringe.metrics import EvaluationContext
 from fringe.plots import PathRecord, SweepCurve, SweepPanel, plot_profiles, plot_sensitivity, plot_variants
 

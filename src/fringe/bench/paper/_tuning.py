@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fringe._files import require_local
 from fringe.attribution import Attributor, check_preset, write_preset
@@ -16,8 +17,8 @@ from fringe.bench.experiments import (
     open_session,
     run_plan,
 )
-from fringe.bench.paper._studies import OBJECTIVE, base_method, tuning_plan
-from fringe.bench.tuning import Progress, SearchSpace, Study, Tuned, preset_metadata, tune
+from fringe.bench.paper._studies import base_method, tuning_plan
+from fringe.bench.tuning import OBJECTIVE, Progress, SearchSpace, Study, Tuned, preset_metadata, tune
 from fringe.errors import FringeError, InputError, TransientError
 from fringe.inputs import content_of
 
@@ -88,9 +89,7 @@ def tune_preset(
         "score": manifest.plan["score"],
     }
 
-    def score(method: Attributor) -> dict[Literal["insertion", "deletion", "infidelity"] | str, Sequence[float]]:
-        return _score(trial_plan, method, session, options)
-
+    score = partial(_score, trial_plan, session, options)
     tuned = tune(
         method,
         space,
@@ -106,7 +105,7 @@ def tune_preset(
     return TunedPreset(model.label, tuned, path)
 
 
-def _score(plan: Plan, method: Attributor, session: Session, options: RunOptions) -> dict[str, Sequence[float]]:
+def _score(plan: Plan, session: Session, options: RunOptions, method: Attributor) -> dict[str, Sequence[float]]:
     """The trial's scores by metric, (n,) each. Raises FringeError where an image has none: a mean over others would
     compare settings on different images."""
     model = replace(plan.models[0], methods={TRIAL: method})

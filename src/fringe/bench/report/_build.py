@@ -21,7 +21,7 @@ from fringe.attribution import setting_title
 from fringe.bench.experiments import Manifest, Results, Store, crashes, describe_failures, mixed
 from fringe.bench.report._maps import MapSource, choose_examples, load_maps, plot_examples
 from fringe.bench.report._render import Image, Report, Section, versions_chapter
-from fringe.bench.report._table import Column, ScoreTable, costs, failed_gates, truth_chapter
+from fringe.bench.report._table import Column, ScoreTable, cost_of_maps, truth_chapter
 from fringe.errors import FringeError, InputError
 from fringe.evaluation import validity_table
 from fringe.plots import (
@@ -149,7 +149,7 @@ def _model_chapter(
     results: Results, table: ScoreTable, maps: MapSource | None, verdicts: MetricVerdicts | None, prefix: str
 ) -> Section:
     """One model; of a network of a scene, what its gates say stands before its scores."""
-    failed = failed_gates(results.manifest, table.model)
+    failed = results.manifest.failed_gates(table.model)
     warning = (f"Gate failed: {'; '.join(failed)}. These scores are not to be read.",) if failed else ()
     sections = [Section("Scores", warning, table.shown)]
     is_given = results.manifest.scene_of(table.model) is None
@@ -162,7 +162,8 @@ def _model_chapter(
     head = ("method", "images", "forward", "forward mode (JVP)", "backward (VJP)", "passes", "seconds")
     rows: list[Row] = [
         (method, n, *(Cell(one, int(one != round(one)) if math.isfinite(one) else 0) for one in passes), seconds)
-        for method, n, *passes, seconds in costs(results, table.model).rows()
+        for method in results.methods(table.model, controls=False)
+        for n, *passes, seconds in cost_of_maps(results, [table.model], method).rows()
     ]
     sections.append(Section("Cost", (_COST_TEXT,), Table(head, rows, "Cost of a map, means over images")))
     return Section(f"{table.model} (gate failed)" if failed else table.model, sections=tuple(sections))

@@ -19,6 +19,7 @@ from fringe._names import method_title
 from fringe._records import changes, describe_changes
 from fringe.attribution import METHODS, Attributor, method_of_record
 from fringe.bench.experiments import (
+    OF_MAPS,
     Manifest,
     ModelSource,
     Plan,
@@ -137,21 +138,16 @@ def load_experiment(manifest: Manifest, model: str, source: ModelSource) -> Reso
     record = manifest.plan
     text = record["preprocessing"].get(model) if source.preprocessing is None else source.preprocessing
     output = manifest.models[model].get("output", "auto") if source.output == "auto" else source.output
+    source = replace(source, preprocessing=text, output=output)
     plan = Plan(
         name=record["name"],
         data=tuple(record["data"]),
-        models=(
-            PlanModel(model, replace(source, preprocessing=text, output=output), recorded_methods(manifest, model)),
-        ),
+        models=(PlanModel(model, source, recorded_methods(manifest, model)),),
         metrics={"sparseness": Sparseness()},  # a plan needs one; maps do not depend on it
         n=1,
-        seed=record["seed"],
-        target=record["target"],
-        score=record["score"],
-        exif=record["exif"],
-        references=record["references"],
         controls=False,
         sample=record.get("sample", True),
+        **{name: record[name] for name in OF_MAPS},
     )
     resolved = resolve(plan)
     _require_same(manifest, resolved.manifest, model)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fringe._names import Reference
 from fringe._tables import Cell, Row, Table
 from fringe._text import counted, decimals_for
-from fringe.bench.experiments import Manifest, Results
+from fringe.bench.experiments import Results
 from fringe.bench.report._render import Section
 from fringe.errors import InputError, require
 from fringe.evaluation import (
@@ -272,7 +272,7 @@ def build_table(
         ScoreRow(method, method not in methods, tuple(grid[method, label] for label in known)) for method in labels
     )
     comparisons = sum(difference.n > 0 for difference in paired)
-    gates_hold = all(gate["holds"] for gate in results.manifest.gates(model))
+    gates_hold = not results.manifest.failed_gates(model)
     title = f"Methods on {model}" + ("" if gates_hold else ", whose gate failed: these scores are not to be read")
     return ScoreTable(title, model, reference, columns, rows, comparisons, seed, gates_hold)
 
@@ -398,16 +398,9 @@ def flag_lines(table: ScoreTable) -> list[str]:
     return lines or ["No score is flagged."]
 
 
-def costs(results: Results, model: str) -> pl.DataFrame:
-    """Return ``method``, ``n``, and the means of ``forward``, ``jvp``, ``vjp``, ``passes`` and ``seconds`` over the n
-    images that have a map, one row per method; controls cost nothing."""
-    methods = results.methods(model, controls=False)
-    rows = [cost_of_maps(results, [model], m).select(pl.lit(m).alias("method"), pl.all()) for m in methods]
-    return pl.concat(rows)
-
-
 def cost_of_maps(results: Results, models: Iterable[str], method: str) -> pl.DataFrame:
-    """Return one row, as of :func:`costs`, for the maps of a method on some models together."""
+    """Return one row: ``n``, and the means of ``forward``, ``jvp``, ``vjp``, ``passes`` and ``seconds`` over the n
+    images of some models that have a map by a method."""
     names = ("forward", "jvp", "vjp", "seconds")
     parts = [results.map_frame(model, method).filter(~STATUS.is_in(_NO_MAP)).select(names) for model in models]
     maps = pl.concat(parts).with_columns(passes=pl.sum_horizontal(names[:3]))
@@ -432,7 +425,7 @@ def truth_chapter(results: Results) -> Section | None:
     manifest = results.manifest
     if not manifest.scenes:
         return None
-    rows, failed = list[Row](), {model: failed_gates(manifest, model) for model in manifest.settings}
+    rows, failed = list[Row](), {model: manifest.failed_gates(model) for model in manifest.settings}
     for label, scene in manifest.scenes.items():
         for model, network in scene["networks"].items():
             texts = [gate["text"] for gate in network["gates"]] or ["none: the answer is known without a condition"]
@@ -456,11 +449,6 @@ def truth_chapter(results: Results) -> Section | None:
             sections.append(Section(title, (answer,), _table(results, title, valid)))
     sections[1:1] = [Section("How to read the tables", (_READING,))]
     return Section("Tests with a known answer", sections=tuple(sections))
-
-
-def failed_gates(manifest: Manifest, model: str) -> list[str]:
-    """Return a line for each gate that does not hold."""
-    return [gate["text"] for gate in manifest.gates(model) if not gate["holds"]]
 
 
 def _table(results: Results, title: str, models: Sequence[str]) -> Table:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 #: The metrics of the objective.
-SCORES = ("insertion", "deletion", "infidelity")
+OBJECTIVE = ("insertion", "deletion", "infidelity")
 
 
 #: Weights of Ins, 1 - Del and Fid.
@@ -183,15 +183,15 @@ def _attempt(
         if is_transient(error):
             raise
         return None, {"problem": str(error)}
-    for name in SCORES:
+    for name in OBJECTIVE:
         require(name in scores, "score", ", ".join(scores) or "nothing", f"{name!r} among the scores")
-    value = objective(*(scores[name] for name in SCORES))
+    value = objective(*(scores[name] for name in OBJECTIVE))
     # JSON cannot represent numbers that are not finite.
     stored = {name: [v if math.isfinite(v) else None for v in values] for name, values in scores.items()}
     if math.isfinite(value):
         return value, {"scores": stored}
-    faults = ", ".join(f"{name} of {stored[name].count(None)}" for name in SCORES if None in stored[name])
-    return None, {"scores": stored, "problem": f"scores are not finite: {faults} of {len(stored[SCORES[0]])} images"}
+    faults = ", ".join(f"{name} of {stored[name].count(None)}" for name in OBJECTIVE if None in stored[name])
+    return None, {"scores": stored, "problem": f"scores are not finite: {faults} of {len(stored[OBJECTIVE[0]])} images"}
 
 
 def _trial(slot: int, trial: "FrozenTrial", base: Attributor, space: SearchSpace) -> Trial | None:

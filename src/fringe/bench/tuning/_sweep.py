@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from fringe.attribution import Attributor, FRInGe
-from fringe.bench.tuning._search import SCORES, Array, objective, objective_of_means, score_matrix
+from fringe.bench.tuning._search import OBJECTIVE, Array, objective, objective_of_means, score_matrix
 from fringe.bench.tuning._space import SMOOTHING
 from fringe.errors import InputError, check_known, require
 
@@ -117,8 +117,8 @@ def _estimate(
     """The objective with its interval."""
     if scores is None:
         return math.nan, math.nan, math.nan
-    rows = score_matrix({name: scores[name] for name in SCORES})
-    value = objective(*(scores[name] for name in SCORES))
+    rows = score_matrix({name: scores[name] for name in OBJECTIVE})
+    value = objective(*(scores[name] for name in OBJECTIVE))
     names = np.arange(rows.shape[1]) if clusters is None else np.asarray(clusters)
     require(len(names) == rows.shape[1], "clusters", f"{len(names)} names", f"{rows.shape[1]}, one for each image")
     numbers = np.unique(names, return_inverse=True)[1]
