@@ -24,7 +24,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fringe.bench.experiments import ExperimentSpec, Results, Store, read_results, run_experiment
-from fringe.evaluation import Difference, control_tests, paired
+from fringe.evaluation import CONTROLS, Difference, control_tests, paired
 
 ROOT = Path(__file__).parents[1]
 TABLES_FOLDER = ROOT / "docs" / "results" / "tables"
@@ -61,6 +61,8 @@ DEFAULTS = {
     "rank4": "geodesic, rank 4",
     "no_prior": "geodesic, γ_prior = 0",
     "diffusion": "diffusion (control: ignores the gradient)",
+    "power(1.5):feedback": "power(1.5) of FRInGe() (control)",
+    "centre_prior:feedback": "centre_prior of FRInGe() (control)",
     "cg": "fringe:full_metric",
     "cg_prior": "full metric, γ_prior = 3e-3",
     "paper": "fringe:paper",
@@ -285,23 +287,24 @@ def _difference(difference: Difference) -> tuple[str, str]:
 
 
 def control_table(runs: list[Results], names: dict[str, str]) -> list[Row]:
-    """Return how many scores of each method are better than those of every control, with and without *diffusion*."""
+    """Return how many scores of each method are better than those of every control, and than those of every one that does not look at the network."""
     rows: dict[str, Row] = {}
     for results in runs:
         (model,) = results.models
         metrics = [metric for metric in results.metrics if metric not in DIAGNOSTICS]
-        for left_out, what in ((None, "all controls"), ("diffusion", "blind maps")):
-            better = Counter(_better_than_controls(results, model, metrics, left_out))
+        for blind, what in ((False, "all controls"), (True, "blind maps")):
+            better = Counter(_better_than_controls(results, model, metrics, blind))
             for method in results.methods(model, controls=False):
                 row = {"table": f"of {len(metrics)} scores", "setting": names.get(method, method)}
                 rows.setdefault(method, row)[f"{model}: {what}"] = str(better[method])
     return list(rows.values())
 
 
-def _better_than_controls(results: Results, model: str, metrics: list[str], left_out: str | None) -> list[str]:
-    """The method of each score that is better than those of every control."""
-    labels = [label for label in results.methods(model) if label != left_out]
-    controls = [label for label in labels if results.is_control(label)]
+def _better_than_controls(results: Results, model: str, metrics: list[str], blind: bool) -> list[str]:
+    """The method of each score that is better than those of every control, or of every ``blind`` one."""
+    labels = results.methods(model)
+    controls = [label for label in labels if results.is_control(label) and (label in CONTROLS or not blind)]
+    labels = [label for label in labels if label in controls or not results.is_control(label)]
     known = results.manifest.metrics
     words = {metric: (known[metric]["direction"], known[metric]["summary"]) for metric in metrics}
     scores = {(label, metric): results.scores(model, label, metric) for label in labels for metric in metrics}
