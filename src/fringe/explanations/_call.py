@@ -14,7 +14,7 @@ from fringe._arguments import ForwardArguments
 from fringe._class_names import ClassNames, resolve_class_name
 from fringe.attribution import Attribution, Attributor, InputKind, Progress, attribute
 from fringe.classifier import Classifier, Target
-from fringe.errors import InputError, check_known, unfit_inputs
+from fringe.errors import InputError, check_known, require_order, unfit_inputs
 from fringe.explanations._spec import POINTS
 from fringe.inputs import CONVERTERS, OPTIONS, Request
 from fringe.models import LoadedModel, is_text_model, is_tokenizer, of_pipeline
@@ -86,6 +86,7 @@ def explain(
     special = {name: options.pop(name) for name in OPTIONS.get(kind, ()) if name in options}
     ready = CONVERTERS[kind](Request(model, inputs, preprocessing, classes, device, trust_code, special))
     named = options.pop("ids", None)
+    require_order("ids", named)
     if named is not None and len(named) != len(ready.inputs):
         raise InputError(f"got {len(named)} for {len(ready.inputs)} inputs", argument="ids")
     ids = ready.ids if named is None else tuple(map(str, named))
