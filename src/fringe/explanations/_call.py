@@ -53,7 +53,8 @@ def explain(
             data frame, an array or a tensor (B, F); ``series`` an array or a tensor (B, C, L), or (B, L) for one
             channel; ``volume`` an array or a tensor (B, C, D, H, W).
         method: A name, as ``"fringe"``, ``"fringe:preview"`` or ``"ig:paper"``, or a method.
-        target: As in :func:`fringe.attribute`, or the name of a class. ``contrast`` takes the same values.
+        target: As in :func:`fringe.attribute`, or the name of a class, or one name for each input. ``contrast`` takes
+            the same values.
         kind: What an input is: ``image``, ``text``, ``tabular``, ``series`` or ``volume``. None: ``text`` if a
             ``tokenizer`` is given or the spec names a classifier of texts, ``tabular`` for a data frame, and ``image``
             otherwise.
@@ -119,7 +120,9 @@ def _kind(model: Any, inputs: Any, options: dict[str, Any]) -> InputKind:
 
 
 def _number(argument: str, target: Target | None, names: tuple[str, ...] | None) -> Target | None:
-    """A target or contrast as it is, or the number of the class that it names."""
+    """A target or contrast as it is, or the numbers of the classes that it names."""
+    if isinstance(target, (list, tuple)) and any(isinstance(one, str) for one in target):
+        return [_number(argument, one, names) for one in target]  # pyright: ignore[reportReturnType] - numbers
     if not isinstance(target, str) or target == "predicted" or re.fullmatch(r"top[0-9]+", target):
         return target
     return resolve_class_name(target, names, argument)
