@@ -352,11 +352,11 @@ def test_opposite_maps_of_two_classes_are_not_called_alike():
     metrics = ["random_logit", "random_logit:spearman"]
     both = evaluate(context, gradients(context.problem), metrics, gradients)
     assert both["random_logit"].values.isnan().all()
-    reason = "structural similarity takes opposites for alike; use random_logit:spearman"
-    assert all(why.endswith(reason) for why in both["random_logit"].refusals)
+    assert both["random_logit"].flags["two_classes"].all()
     assert both["random_logit:spearman"].values.tolist() == pytest.approx([-1.0] * 3)
-    assert not both["random_logit:spearman"].refusals
-    assert not scored(RandomLogit()).refusals  # of three classes
+    assert "two_classes" not in both["random_logit:spearman"].flags | scored(RandomLogit()).flags  # of three classes
+    table = str(fringe.compare(binary, X, ["ig"], ["random_logit"], controls=False))
+    assert "metric random_logit: no score (two classes)" in table
 
 
 @pytest.mark.parametrize("method", ["fringe", "ig"])

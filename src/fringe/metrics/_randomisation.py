@@ -364,12 +364,6 @@ class EfficientMPRT(Metric):
         return Scores(values, flags, details | _steps(made.diagnostics.get("steps")))
 
 
-_OPPOSITE = (
-    "of two classes, the map of the other is about the opposite of this one, and structural similarity takes opposites "
-    "for alike; use random_logit:spearman"
-)
-
-
 @dataclass(frozen=True)
 class RandomLogit(Metric):
     """How similar the map is to the map of another class, which is drawn at random for each image.
@@ -380,9 +374,9 @@ class RandomLogit(Metric):
 
     A map that does not depend on the class scores 1. The map of the other one of two classes is about the opposite
     map. As opposite maps are alike in structure and in brightness, with both signs turned, their structural similarity
-    is near 1: it is refused there. Two maps of zeros have no similarity, flag ``zero_map``. With
-    several ``classes`` the similarities are averaged; a method with one path for all classes runs it once. Costs a map
-    for each class, or one.
+    is near 1. So it gives no score there, flag ``two_classes``: take the preset ``spearman``. Two maps of zeros have no
+    similarity, flag ``zero_map``. With several ``classes`` the similarities are averaged; a method with one path for
+    all classes runs it once. Costs a map for each class, or one.
     """
 
     name = "random_logit"
@@ -411,7 +405,7 @@ class RandomLogit(Metric):
         problem = maps.context.problem
         if self.similarity == "ssim" and problem.logits.shape[1] == 2:
             nothing = torch.full_like(maps.values.flatten(1)[:, 0], torch.nan, dtype=torch.float64)
-            return Scores(nothing, refusals=(f"metric {self.name}: {_OPPOSITE}",) * len(nothing))
+            return Scores(nothing, {"two_classes": nothing.isnan()})
         others = maps.context.cached((self.name, self.classes), lambda: self._others(problem))
         several = self.classes > 1
         contrast = problem.contrast
