@@ -103,7 +103,7 @@ def test_what_is_no_table_is_refused():
     for inputs, words in (
         (np.zeros((2, 3, 4)), r"inputs: got shape \(2, 3, 4\), expected rows \(B, F\)"),
         (np.zeros((0, 4)), r"inputs: got shape \(0, 4\), expected rows \(B, F\)"),
-        ([["a", "b"]], "does not read as numbers"),
+        ([["a", "b"]], "does not read as numbers .*; fill or drop missing values; turn categories into one-hot"),
         ([[1.0, float("nan"), 0, 0]], "they hold NaN or infinity; fill or drop"),
     ):
         with pytest.raises(fringe.InputError, match=words):

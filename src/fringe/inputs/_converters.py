@@ -373,7 +373,8 @@ def _numbers(inputs: Any) -> Tensor:
         return inputs.cpu() if isinstance(inputs, Tensor) else torch.from_numpy(np.array(inputs, dtype=np.float64))
     except (TypeError, ValueError) as error:
         message = f"got {type(inputs).__name__} that does not read as numbers ({error})"
-        hint = "turn categories into one-hot columns, or pass their codes beside the numbers in a dictionary of inputs"
+        hint = "fill or drop missing values; turn categories into one-hot columns, or pass their codes beside the "
+        hint += "numbers in a dictionary of inputs"
         raise InputError(message, argument="inputs", hint=hint) from error
 
 
