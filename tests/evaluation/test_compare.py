@@ -285,6 +285,7 @@ def test_progress_runs_from_nothing_to_every_map():
         ((["ig", IntegratedGradients(steps=9)], ["insertion"]), "ig given twice; tell them apart with pairs"),
         (({"edge": "ig"}, ["insertion"]), "methods: edge given twice"),
         ((["ig"], ["insertion", Insertion(steps=3)]), "metrics: insertion given twice"),
+        (({"ig", "agi"}, ["insertion"]), "methods: got .*, expected a list: a set has no order"),
         (([], ["insertion"]), "methods: none given"),
         ((["ig"], []), "metrics: none given"),
     ],
