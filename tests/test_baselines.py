@@ -2,9 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
+import fringe
 from fringe import InputError, InputSpace
 from fringe._rng import KeyedGenerator
 from fringe.baselines import BASELINES, gaussian_blur, make_baseline, parse_baseline
@@ -155,5 +157,23 @@ def test_spaces_are_checked():
         make("black", x, InputSpace(0.0, torch.ones(4, 1, 1)))
     with pytest.raises(InputError, match=r"space.low: got shape \(1, 3, 6, 8\)"):
         make("black", x, InputSpace(torch.zeros(1, 3, 6, 8), 1.0))
+    with pytest.raises(InputError, match=r"space\.low: got str, expected numbers in a tensor or an array"):
+        InputSpace("black", 1.0)
     with pytest.raises(InputError, match="expected series, images or volumes"):
         make("blur", images(2, (5,)))
+
+
+def test_arrays_are_bounds_and_references():
+    x, references = images(2), images(5)
+    space = InputSpace(np.full((3, 1, 1), -4.0), [[[4.0]]], references.numpy())
+    assert torch.equal(space.references, references)
+    assert make("black", x, space).unique().tolist() == [-4.0]
+    assert make("white", x, space).unique().tolist() == [4.0]
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(x[0].numel(), 3)).to(x)
+    found, expected = (
+        fringe.attribute(model, x, method="expected_gradients", space=InputSpace(references=given)).values
+        for given in (references.numpy(), references)
+    )
+    assert torch.equal(found, expected)
+    with pytest.raises(InputError, match=r"space: got \(0, 1\), expected an InputSpace, such as fringe"):
+        fringe.attribute(model, x, method="ig", space=(0, 1))

@@ -3,7 +3,7 @@
 import pytest
 
 from fringe._class_names import class_names, resolve_class_name
-from fringe.errors import TargetError
+from fringe.errors import InputError, TargetError
 
 NAMES = (
     "tench, Tinca tinca",
@@ -64,6 +64,14 @@ def test_of_many_candidates_a_few_are_shown():
 def test_without_names_there_is_only_the_number():
     with pytest.raises(TargetError, match="the model has no class names; give the number of a class"):
         resolve_class_name("cat", None)
+
+
+def test_names_without_an_order_are_refused():
+    """The order of a set of texts is another one in each process."""
+    with pytest.raises(InputError, match=r"classes: got .*, expected a list: a set has no order"):
+        class_names({"cat", "dog"})
+    assert class_names({0: "cat", 1: "dog"}.values()) == ("cat", "dog")
+    assert class_names({"cat": 1, "dog": 2}.keys()) == ("cat", "dog")
 
 
 @pytest.mark.parametrize(("name", "text"), [("names.txt", "tench\r\ncrane\r\n"), ("names.json", '["tench", "crane"]')])

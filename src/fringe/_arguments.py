@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fringe._isolation import detached
-from fringe.errors import InputError, did_you_mean
+from fringe.errors import InputError, did_you_mean, require_order
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -272,6 +272,7 @@ def explained_inputs(
             argument="inputs",
             hint="add a batch axis with inputs[None] for a single one",
         )
+    require_order("ids", ids)
     if ids is not None and len(ids) != len(x):
         raise InputError(f"got {len(ids)} for {len(x)} images", argument="ids")
     return _plain(x), ForwardArguments.of(len(x), args, kwargs, parts)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fringe._files import SETTINGS_BYTES, read_regular
-from fringe.errors import InputError, TargetError, did_you_mean
+from fringe.errors import InputError, TargetError, did_you_mean, require_order
 
 #: A file, or names in their order, or names by class.
 ClassNames = str | Path | Sequence[str] | Mapping[Any, Any]
@@ -31,6 +31,7 @@ def class_names(names: ClassNames | None) -> tuple[str, ...] | None:
         return None
     if isinstance(names, (str, os.PathLike)):
         return _read(Path(names))
+    require_order("classes", names)
     if not isinstance(cast(object, names), Iterable):
         raise InputError(f"got {names!r}, expected a file or the names of classes 0, 1, ...", argument="classes")
     result = _by_number(names) if isinstance(names, Mapping) else tuple(map(str, names))

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import threading
 import warnings
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ _START = {"cuda": 256, "cpu": 16}
 FIRST_BYTES, PASS_BYTES = 2**26, 2**30
 
 
+#: Held by the thread with an open session: modes of modules and settings of PyTorch belong to the whole process.
+_ONE_THREAD = threading.RLock()
 #: What PyTorch raises where hooks would save tensors.
 _SAVED_BY_HOOKS = "fringe cannot read the graph of a model with hooks that save tensors"
 #: Where modules keep their hooks.
@@ -237,14 +240,21 @@ class Network:
 
     @contextlib.contextmanager
     def session(self, device: torch.device) -> Generator[None]:
-        """Hold the model isolated over many calls; each call isolates it by itself otherwise. Re-entrant.
+        """Hold the model isolated over many calls; each call isolates it by itself otherwise. Re-entrant; other threads
+        wait until it ends.
 
         What outputs look like is checked at the first call of a session: the answer is read back from the device, which
         then has to wait.
         """
-        if self._depth:
-            yield
-            return
+        with _ONE_THREAD:
+            if self._depth:
+                yield
+            else:
+                with self._opened(device):
+                    yield
+
+    @contextlib.contextmanager
+    def _opened(self, device: torch.device) -> Generator[None]:
         before, self.state = self.state, self._read_state()
         if self.state != before:
             self.verified.clear()

@@ -203,19 +203,21 @@ class Region(nn.Module):
     Args:
         model: Returns logits (B, C, H, W), a mapping that holds them as ``"out"`` (torchvision) or ``"logits"``, or an
             object with ``.logits`` (transformers).
-        mask: The region (H, W): true or false, or weights that are not negative. A mask of another size is averaged, or
-            repeated, to the size of the logits. None: every call gives its masks, one for each image, as in
-            ``fringe.attribute(Region(model), inputs, forward_kwargs={"mask": masks})`` with ``masks`` (B, H, W).
+        mask: The region (H, W), a tensor or an array: true or false, or weights that are not negative. A mask of
+            another size is averaged, or repeated, to the size of the logits. None: every call gives its masks, one for
+            each image, as in ``fringe.attribute(Region(model), inputs, forward_kwargs={"mask": masks})`` with ``masks``
+            (B, H, W).
 
     Raises:
         InputError: If the mask is empty or has another form.
     """
 
-    def __init__(self, model: Callable[..., Any], mask: Tensor | None = None):
+    def __init__(self, model: Callable[..., Any], mask: Any = None):
         super().__init__()
         self.model = model
         self.training = getattr(model, "training", False)  # a function has none, nor has a frozen script
         if mask is not None:
+            mask = torch.as_tensor(mask)
             mask = _weights(mask[0] if mask.dim() == 3 and len(mask) == 1 else mask)
             if mask.dim() != 2:
                 raise InputError(

@@ -22,11 +22,11 @@ class InputSpace:
         low: Smallest valid value: a number, or a tensor that broadcasts to an input (*S). None: each image's own
             smallest entry.
         high: Largest valid value, in the same forms.
-        references: Images of the data (R, *S), for methods that average over them.
+        references: Images of the data (R, *S), for methods that average over them. Arrays become tensors.
         names: Names of the features of a table, or of the channels of other inputs, for messages.
 
     Raises:
-        InputError: If only one of ``low`` and ``high`` is given.
+        InputError: If only one of ``low`` and ``high`` is given, or one of them or the references are no numbers.
     """
 
     low: float | Tensor | None = None
@@ -37,6 +37,15 @@ class InputSpace:
     def __post_init__(self) -> None:
         if (self.low is None) != (self.high is None):
             raise InputError("give both of low and high, or neither", argument="space")
+        for name in ("low", "high", "references"):
+            value: Any = getattr(self, name)
+            if isinstance(value, (int, float, Tensor, tuple, Mapping, type(None))):
+                continue
+            try:  # an array, or a list of numbers
+                object.__setattr__(self, name, torch.as_tensor(value))
+            except (TypeError, ValueError, RuntimeError) as error:
+                message = f"got {type(value).__name__}, expected numbers in a tensor or an array ({error})"
+                raise InputError(message, argument=f"space.{name}") from error
 
     def narrowed(self, axis: int, size: int, length: int) -> "InputSpace":
         """Return the space of the first ``length`` of ``size`` samples along an axis, counted from the end."""

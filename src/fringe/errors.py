@@ -118,6 +118,11 @@ def require_choice(name: str, value: object, choices: Sequence[object]) -> None:
     require(value in choices, name, value, f"one of {', '.join(map(str, choices))}")
 
 
+def require_order(name: str, values: object) -> None:
+    """Raise InputError for a set, whose order is another one in each process."""
+    require(not isinstance(values, (set, frozenset)), name, values, "a list: a set has no order")
+
+
 def is_transient(error: BaseException) -> bool:
     """Tell whether the system, its memory or the device failed: the same call may succeed later.
 

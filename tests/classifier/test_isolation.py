@@ -2,7 +2,9 @@
 
 import contextlib
 import hashlib
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -187,6 +189,36 @@ class TestGivenBack:
         assert x.grad is None
         assert x.requires_grad
         assert x.is_leaf
+
+
+def test_threads_wait_for_each_other():
+    """The first call ends while the second one is under way, if that has begun: the second would go on in training
+    mode, and give the network back in evaluation mode."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 3)).double()
+    x, flags = normal(2, 3, 2, 2), [module.training for module in model.modules()]
+    precision, expected = torch.backends.cuda.matmul.fp32_precision, fringe.attribute(model, x, method="ig").values
+    entered, first_ended = threading.Event(), threading.Event()
+
+    def during_second(done, total):
+        entered.set()
+        first_ended.wait()
+
+    with ThreadPoolExecutor(1) as threads:
+        calls = []
+
+        def during_first(done, total):
+            if not calls:
+                calls.append(threads.submit(fringe.attribute, model, x, method="ig", progress=during_second))
+                entered.wait(0.2)
+
+        first = fringe.attribute(model, x, method="ig", progress=during_first)
+        first_ended.set()
+        second = calls[0].result()
+    assert torch.equal(first.values, expected)
+    assert torch.equal(second.values, expected)
+    assert first.passes == second.passes
+    assert [module.training for module in model.modules()] == flags
+    assert torch.backends.cuda.matmul.fp32_precision == precision
 
 
 def test_a_session_holds_the_settings_that_products_need():

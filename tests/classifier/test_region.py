@@ -45,6 +45,7 @@ def test_logits_and_gradients_are_those_of_the_mean(net, x):
     region = fringe.Region(net, mask)
     expected = net(x)[:, :, mask].mean(-1)
     torch.testing.assert_close(region(x), expected, rtol=1e-13, atol=0)
+    assert torch.equal(fringe.Region(net, mask.numpy())(x), region(x))
     score, gradient = fringe.Classifier(region).score_gradient(x, torch.tensor([0, 1, 2]))
     leaf = x.clone().requires_grad_(True)
     by_hand = net(leaf)[:, :, 2:6, 5:9].mean((-2, -1))[range(3), [0, 1, 2]]

@@ -65,6 +65,21 @@ def test_targets_space_and_seed_reach_every_method():
     assert found.seed == 5
 
 
+def test_the_space_of_several_tensors_reaches_every_method():
+    network = TanhMLP(27)
+
+    def model(pair, one):
+        return network(torch.cat([pair, one], 1))
+
+    inputs = {"pair": normal(4, 2, 9), "one": normal(4, 1, 9, seed=3)}
+    references = {"pair": normal(6, 2, 9, seed=4).numpy(), "one": normal(6, 1, 9, seed=5)}
+    space = InputSpace({"pair": -3.0, "one": -2.0}, {"pair": 3.0, "one": 2.0}, references)
+    for method in ("expected_gradients", "agi", IntegratedGradients(baseline="black")):
+        found = compare(model, inputs, [method], ["sparseness"], space=space, ids=IDS, controls=False).rows[0]
+        alone = fringe.attribute(model, inputs, method=method, space=space, ids=IDS)
+        assert torch.equal(found.maps, alone.values)
+
+
 def test_max_sensitivity_asks_the_method_for_maps_of_moved_inputs_with_the_target_and_noise_of_the_image():
     metric = MaxSensitivity(samples=3)
     found = compare(MODEL, X, ["ig", Noisy()], [metric], ids=IDS, target=2)
@@ -270,6 +285,7 @@ def test_progress_runs_from_nothing_to_every_map():
         ((["ig", IntegratedGradients(steps=9)], ["insertion"]), "ig given twice; tell them apart with pairs"),
         (({"edge": "ig"}, ["insertion"]), "methods: edge given twice"),
         ((["ig"], ["insertion", Insertion(steps=3)]), "metrics: insertion given twice"),
+        (({"ig", "agi"}, ["insertion"]), "methods: got .*, expected a list: a set has no order"),
         (([], ["insertion"]), "methods: none given"),
         ((["ig"], []), "metrics: none given"),
     ],

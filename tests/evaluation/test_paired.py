@@ -149,6 +149,17 @@ def test_many_pairs_at_once_are_each_pair_by_itself(rng):
     assert paired_all(pairs[:1]) == [paired(*pairs[0][:2])]
 
 
+def test_names_of_clusters_may_be_an_array(rng):
+    a, b = rng.normal(size=(2, 30))
+    a[3] = np.nan
+    names = [f"cluster {i // 3}" for i in range(30)]
+    listed = {"clusters": names, "networks": ["one"] * 15 + ["other"] * 15}
+    arrays = {name: np.array(labels) for name, labels in listed.items()}
+    assert paired(a, b, **arrays) == paired(a, b, **listed)
+    assert estimate(a, **arrays) == estimate(a, **listed)
+    assert estimate(a, clusters=np.array(names)) != estimate(a)
+
+
 def test_scores_must_be_of_the_same_images():
     with pytest.raises(InputError, match="b: got '2 scores', expected 3, one for each of a"):
         paired([1.0, 2.0, 3.0], [1.0, 2.0])

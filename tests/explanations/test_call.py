@@ -11,7 +11,7 @@ from torch import nn
 
 import fringe
 from fringe.data import find_inputs
-from fringe.errors import InputError
+from fringe.errors import InputError, TargetError
 from fringe.models import load_model
 
 IG = fringe.IntegratedGradients(steps=4)
@@ -113,6 +113,16 @@ def test_class_names_are_a_list_a_dictionary_or_a_file(tmp_path):
         result = explain(torch.rand(3, 8, 8), Net(), classes=classes, target="Dog", contrast="eel")
         assert result.context.class_names == ("cat", "dog", "eel")
         assert (result.target.tolist(), result.contrast.tolist()) == ([1], [2])
+
+
+def test_each_input_may_have_its_class_by_name():
+    x, classes = torch.rand(3, 3, 8, 8), ["eel", "cat", "dog"]
+    found = explain(x, Net(), classes=classes, target=["dog", "Cat", "eel"], contrast=("cat", "eel", "cat"))
+    assert found.target.tolist() == [2, 1, 0]
+    assert found.contrast.tolist() == [1, 0, 1]
+    assert torch.equal(found.values, explain(x, Net(), target=[2, 1, 0], contrast=[1, 0, 1]).values)
+    with pytest.raises(TargetError, match="contrast: got 'cow', which is no class of the model"):
+        explain(x, Net(), classes=classes, contrast=["dog", "cow", "eel"])
 
 
 def test_class_names_that_are_none_are_refused():

@@ -20,6 +20,7 @@ from command_line import picture
 from fringe import InputError, TargetError
 from fringe._files import partial_path
 from fringe._process import process_name
+from fringe.data import find_inputs
 from fringe.explanations import ExplainSpec, Explanation, Failure, _explain, explain_images
 from fringe.explanations._folder import MAP, ResultFolder
 from fringe.inputs import choose_references, find_images
@@ -82,6 +83,17 @@ def test_results_come_one_by_one_and_are_on_disk_when_they_come(tmp_path):
         seen.append(sorted(path.name for path in tmp_path.iterdir() if path.is_dir()))
         assert torch.equal(result.load()["values"], load_file(result.folder / "attribution.safetensors")["values"])
     assert seen == [["digits-0000"], ["digits-0000", "digits-0001"], ["digits-0000", "digits-0001", "digits-0002"]]
+
+
+def test_a_single_name_is_an_input_and_not_its_letters(tmp_path):
+    """Of ``embedded:digits:1`` the default model is that of digits, as of a list."""
+    assert [ref.source for ref in find_inputs("embedded:digits:1")] == ["embedded:digits:1"]
+    results = list(explain_images("embedded:digits:1", tmp_path / "text", ExplainSpec(**IG)))
+    assert [result.record["id"] for result in results] == ["digits-0001"]
+    path = tmp_path / "digit.png"
+    next(find_inputs("embedded:digits:1")).open().image.save(path)
+    named = ExplainSpec(**IG, model="embedded:digits")
+    assert [one.record["id"] for one in explain_images(path, tmp_path / "path", named)] == ["digit"]
 
 
 KILLED = """

@@ -103,13 +103,18 @@ def test_what_is_no_table_is_refused():
     for inputs, words in (
         (np.zeros((2, 3, 4)), r"inputs: got shape \(2, 3, 4\), expected rows \(B, F\)"),
         (np.zeros((0, 4)), r"inputs: got shape \(0, 4\), expected rows \(B, F\)"),
-        ([["a", "b"]], "does not read as numbers"),
+        ([["a", "b"]], "does not read as numbers .*; fill or drop missing values; turn categories into one-hot"),
         ([[1.0, float("nan"), 0, 0]], "they hold NaN or infinity; fill or drop"),
     ):
         with pytest.raises(fringe.InputError, match=words):
             fringe.explain(model, inputs, kind="tabular")
     with pytest.raises(fringe.InputError, match="features: got 2 names for 4 features"):
         fringe.explain(model, RAW[:1], kind="tabular", features=["a", "b"])
+    for name in ("features", "ids"):
+        with pytest.raises(fringe.InputError, match=rf"{name}: got .*, expected a list: a set has no order"):
+            fringe.explain(model, RAW[:4], kind="tabular", **{name: {"a", "b", "c", "d"}})
+    with pytest.raises(fringe.InputError, match=r"ids: got .*, expected a list: a set has no order"):
+        fringe.attribute(model, torch.zeros(2, 4), ids={"a", "b"})
     with pytest.raises(fringe.InputError, match="preprocessing: got StandardScaler, expected a StandardScaler fitted"):
         fringe.explain(model, RAW[:1], kind="tabular", preprocessing=StandardScaler())
 

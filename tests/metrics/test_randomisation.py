@@ -343,6 +343,22 @@ def test_every_other_class_is_drawn_as_often():
     assert abs(counts[1] - 300) < 49
 
 
+def test_opposite_maps_of_two_classes_are_not_called_alike():
+    """The map of "no" is minus that of "yes". The structural similarity of the two is near 1, as that of equal ones."""
+    a = nn.functional.avg_pool2d(normal(3, 2, 32, 32), 9, 1)
+    assert similarity(a, -a, "ssim", signed=True).min() > 0.5
+    binary = Classifier(BinaryClassifier(lambda x: x.square().sum((1, 2, 3))))
+    context = EvaluationContext(Problem.of(binary, X))
+    metrics = ["random_logit", "random_logit:spearman"]
+    both = evaluate(context, gradients(context.problem), metrics, gradients)
+    assert both["random_logit"].values.isnan().all()
+    assert both["random_logit"].flags["two_classes"].all()
+    assert both["random_logit:spearman"].values.tolist() == pytest.approx([-1.0] * 3)
+    assert "two_classes" not in both["random_logit:spearman"].flags | scored(RandomLogit()).flags  # of three classes
+    table = str(fringe.compare(binary, X, ["ig"], ["random_logit"], controls=False))
+    assert "metric random_logit: no score (two classes)" in table
+
+
 @pytest.mark.parametrize("method", ["fringe", "ig"])
 def test_several_classes_of_a_method(method):
     """A method with one path for all classes, and one with a path for each; and control maps."""

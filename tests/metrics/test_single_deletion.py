@@ -100,6 +100,10 @@ def test_what_is_not_defined_is_nan_and_flagged():
     model.weight.zero_()
     flat = evaluate(context_of(model, X), MAPS, ["single_deletion"])["single_deletion"]
     assert bool(flat.flags["undefined"].all())  # no cell matters
+    x = normal(2, 3, 9, 7, seed=4)
+    maps = torch.stack([torch.full_like(x[0], 0.1), x[0]])  # cells of 2 to 6 pixels
+    uneven = evaluate(context_of(TanhMLP(189), x), maps, ["single_deletion"])["single_deletion"]
+    assert uneven.values.isnan().tolist() == uneven.flags["undefined"].tolist() == [True, False]
 
 
 def test_cells_of_equal_size_or_a_pixel_more():

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe._arguments import ForwardArguments, explained_inputs, hint_unknown, is_joint
+from fringe._arguments import explained_inputs, hint_unknown, is_joint
 from fringe._progress import shown
 from fringe._rng import KeyedGenerator
 from fringe.attribution._base import METHODS as METHODS
@@ -161,7 +161,7 @@ def attribute(
                 forward_args=arguments,
                 ids=None if ids is None else tuple(map(str, ids)),
                 rng=KeyedGenerator(seed),
-                domain=_joined_space(space or InputSpace(), arguments, x),
+                domain=space or InputSpace(),
                 baseline=_baseline(chosen, baseline, x),
                 record_path=telemetry,
                 progress=report,
@@ -294,16 +294,6 @@ def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor | None:
     if not bool(torch.isfinite(value).all()):
         raise InputError("it holds NaN or infinity", argument="baseline")
     return value
-
-
-def _joined_space(space: InputSpace, arguments: ForwardArguments, x: Tensor) -> InputSpace:
-    """The space of the numbers of several tensors."""
-    given: Any = space.references
-    tensors = given.values() if isinstance(given, Mapping) else given if isinstance(given, tuple) else ()
-    count = max((len(t) for t in tensors if isinstance(t, Tensor) and t.dim()), default=1)
-    values = {name: arguments.joined(getattr(space, name), x, (), f"space.{name}") for name in ("low", "high")}
-    values["references"] = arguments.joined(given, x, (count,), "space.references")
-    return dataclasses.replace(space, **values)
 
 
 def _fault_error(fault: list[Verdict | None]) -> InputError:

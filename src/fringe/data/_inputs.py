@@ -89,8 +89,8 @@ def find_inputs(arguments: Sequence[str | os.PathLike[str]], *, on_error: OnErro
     ``0284_Siamese_cat.jpg``.
 
     Args:
-        arguments: Files, folders and ``embedded:digits[:INDEX|:START:STOP]``; files and folders of an object store as
-            ``s3://bucket/folder``, ``gs://...`` or ``abfs://...``. Folders are searched recursively, in
+        arguments: One or several of files, folders and ``embedded:digits[:INDEX|:START:STOP]``; files and folders of an
+            object store as ``s3://bucket/folder``, ``gs://...`` or ``abfs://...``. Folders are searched recursively, in
             order of name, following symbolic links and skipping hidden files. One warning counts the other files
             that are left out of a folder, by suffix.
         on_error: Called with each missing argument and each folder that cannot be listed; all other images are
@@ -103,6 +103,8 @@ def find_inputs(arguments: Sequence[str | os.PathLike[str]], *, on_error: OnErro
         ImageError: If there are no arguments; and if ``on_error`` is None, for the first error.
     """
     report = on_error or _raise
+    if isinstance(arguments, (str, os.PathLike)):
+        arguments = [arguments]
     if not arguments:
         raise ImageError("no images were named", hint="give files, folders, embedded:photos or embedded:digits")
     refs: dict[str | int, ImageRef] = {}

@@ -23,7 +23,7 @@ from fringe.attribution import (
     get_method,
 )
 from fringe.classifier import PassCounts
-from fringe.errors import FringeError, InputError, is_transient
+from fringe.errors import FringeError, InputError, is_transient, require_order
 from fringe.metrics import (
     EvaluatedMaps,
     EvaluationContext,
@@ -153,6 +153,7 @@ def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
     """List the methods in their order, then the controls. Raises InputError for unknown methods and repeated labels."""
     if isinstance(methods, (str, Attributor)):
         raise InputError(f"methods: got {methods!r}, expected a list such as [{methods!r}]")
+    require_order("methods", methods)  # the first one has controls of its map
     entries: Iterable[str | Attributor | Named] = methods.items() if isinstance(methods, Mapping) else methods
     candidates = list[Candidate]()
     for entry in entries:

@@ -219,7 +219,7 @@ def _random_sums(rng: np.random.Generator, count: int, differences: NDArray[np.f
 
 
 #: The name of the cluster, or of the network, of each score.
-Labels = Sequence[str]
+Labels = Sequence[str] | NDArray[Any]
 #: A score an image, None or NaN where there is none.
 Column = Sequence[float | None] | NDArray[np.float64]
 
@@ -348,7 +348,8 @@ def _groups(known: NDArray[np.bool_], clusters: Labels | None, networks: Labels 
         return None
     numbers: list[NDArray[np.int64]] = []
     for name, labels in (("clusters", clusters), ("networks", networks)):
-        labels = labels or (range(len(known)) if name == "clusters" else [""] * len(known))
+        if labels is None or not len(labels):
+            labels = range(len(known)) if name == "clusters" else [""] * len(known)
         require(len(labels) == len(known), name, f"{len(labels)} names", f"{len(known)}, one for each score")
         numbers.append(np.unique(np.asarray(labels)[known], return_inverse=True)[1].astype(np.int64))
     return numbers[0], numbers[1]
@@ -404,7 +405,7 @@ def paired_all(
         require(len(first) == len(second), "b", f"{len(second)} scores", f"{len(first)}, one for each of a")
         both = np.isfinite(first) & np.isfinite(second)
         columns.append(np.subtract(first, second, out=np.full(len(first), np.nan), where=both))
-        groups.append(_groups(both, clusters and clusters[: len(both)], networks and networks[: len(both)]))
+        groups.append(_groups(both, *(None if one is None else one[: len(both)] for one in (clusters, networks))))
     differences = [finite_of(column) for column in columns]
     sums = [  # by cluster: a cluster has one sign
         d if g is None else np.bincount(g[0], weights=d).astype(np.float64)

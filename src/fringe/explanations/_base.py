@@ -219,7 +219,7 @@ class ImageRun(Generic[Spec]):
         self.spec = spec
         self._out, self._overwrite = out, overwrite
         self.class_names = class_names(spec.classes)
-        inputs = [os.fspath(one) for one in inputs]
+        inputs = [os.fspath(one) for one in ([inputs] if isinstance(inputs, (str, os.PathLike)) else inputs)]
         self.refs, self.missing = find_images(inputs)
         self._model = spec.model or (default_model(inputs) if self.refs else "")  # no image needs no model
         self._default_references: Sequence[ImageRef] = ()

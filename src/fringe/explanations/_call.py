@@ -14,7 +14,7 @@ from fringe._arguments import ForwardArguments
 from fringe._class_names import ClassNames, resolve_class_name
 from fringe.attribution import Attribution, Attributor, InputKind, Progress, attribute
 from fringe.classifier import Classifier, Target
-from fringe.errors import InputError, check_known, unfit_inputs
+from fringe.errors import InputError, check_known, require_order, unfit_inputs
 from fringe.explanations._spec import POINTS
 from fringe.inputs import CONVERTERS, OPTIONS, Request
 from fringe.models import LoadedModel, is_text_model, is_tokenizer, of_pipeline
@@ -53,7 +53,8 @@ def explain(
             data frame, an array or a tensor (B, F); ``series`` an array or a tensor (B, C, L), or (B, L) for one
             channel; ``volume`` an array or a tensor (B, C, D, H, W).
         method: A name, as ``"fringe"``, ``"fringe:preview"`` or ``"ig:paper"``, or a method.
-        target: As in :func:`fringe.attribute`, or the name of a class. ``contrast`` takes the same values.
+        target: As in :func:`fringe.attribute`, or the name of a class, or one name for each input. ``contrast`` takes
+            the same values.
         kind: What an input is: ``image``, ``text``, ``tabular``, ``series`` or ``volume``. None: ``text`` if a
             ``tokenizer`` is given or the spec names a classifier of texts, ``tabular`` for a data frame, and ``image``
             otherwise.
@@ -86,6 +87,7 @@ def explain(
     special = {name: options.pop(name) for name in OPTIONS.get(kind, ()) if name in options}
     ready = CONVERTERS[kind](Request(model, inputs, preprocessing, classes, device, trust_code, special))
     named = options.pop("ids", None)
+    require_order("ids", named)
     if named is not None and len(named) != len(ready.inputs):
         raise InputError(f"got {len(named)} for {len(ready.inputs)} inputs", argument="ids")
     ids = ready.ids if named is None else tuple(map(str, named))
@@ -118,7 +120,9 @@ def _kind(model: Any, inputs: Any, options: dict[str, Any]) -> InputKind:
 
 
 def _number(argument: str, target: Target | None, names: tuple[str, ...] | None) -> Target | None:
-    """A target or contrast as it is, or the number of the class that it names."""
+    """A target or contrast as it is, or the numbers of the classes that it names."""
+    if isinstance(target, (list, tuple)) and any(isinstance(one, str) for one in target):
+        return [_number(argument, one, names) for one in target]  # pyright: ignore[reportReturnType] - numbers
     if not isinstance(target, str) or target == "predicted" or re.fullmatch(r"top[0-9]+", target):
         return target
     return resolve_class_name(target, names, argument)

@@ -93,7 +93,7 @@ def explain_images(
     ``contact.png`` and ``index.html``, which links the pages.
 
     Args:
-        inputs: Files, folders, or ``embedded:digits[:INDEX|:START:STOP]``.
+        inputs: One or several of files, folders, and ``embedded:digits[:INDEX|:START:STOP]``.
         out: Folder of the results.
         spec: Options; None builds them from ``options``.
         overwrite: Replace results of other settings, and write into a folder with other files.

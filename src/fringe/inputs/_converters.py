@@ -17,7 +17,7 @@ from fringe.attribution import Context, InputKind
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import EMBEDDED, PHOTOS, SOURCE, find_inputs, is_picture, to_images
-from fringe.errors import InputError, install_hint
+from fringe.errors import InputError, install_hint, require_order
 from fringe.models import (
     EFFICIENTNET,
     BlueFirst,
@@ -373,7 +373,8 @@ def _numbers(inputs: Any) -> Tensor:
         return inputs.cpu() if isinstance(inputs, Tensor) else torch.from_numpy(np.array(inputs, dtype=np.float64))
     except (TypeError, ValueError) as error:
         message = f"got {type(inputs).__name__} that does not read as numbers ({error})"
-        hint = "turn categories into one-hot columns, or pass their codes beside the numbers in a dictionary of inputs"
+        hint = "fill or drop missing values; turn categories into one-hot columns, or pass their codes beside the "
+        hint += "numbers in a dictionary of inputs"
         raise InputError(message, argument="inputs", hint=hint) from error
 
 
@@ -393,6 +394,7 @@ def _names(request: Request, columns: Any, count: int, noun: str) -> tuple[str, 
     given = columns if given is None else given
     if given is None:
         return tuple(f"{noun} {k}" for k in range(count))
+    require_order("features", given)
     names = tuple(map(str, cast(Sequence[Any], given)))
     if len(names) != count:
         raise InputError(f"got {len(names)} names for {count} {noun}s", argument="features")

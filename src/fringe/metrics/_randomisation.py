@@ -372,9 +372,11 @@ class RandomLogit(Metric):
     divided by their largest magnitude. It has sample variances and the constants (0.01 R)^2 and (0.03 R)^2, where R is
     the range of both maps.
 
-    A map that does not depend on the class scores 1. Two maps of zeros have no similarity, flag ``zero_map``. With
-    several ``classes`` the similarities are averaged; a method with one path for all classes runs it once. Costs a map
-    for each class, or one.
+    A map that does not depend on the class scores 1. The map of the other one of two classes is about the opposite
+    map. As opposite maps are alike in structure and in brightness, with both signs turned, their structural similarity
+    is near 1. So it gives no score there, flag ``two_classes``: take the preset ``spearman``. Two maps of zeros have no
+    similarity, flag ``zero_map``. With several ``classes`` the similarities are averaged; a method with one path for
+    all classes runs it once. Costs a map for each class, or one.
     """
 
     name = "random_logit"
@@ -401,6 +403,9 @@ class RandomLogit(Metric):
 
     def score(self, maps: EvaluatedMaps) -> Scores:
         problem = maps.context.problem
+        if self.similarity == "ssim" and problem.logits.shape[1] == 2:
+            nothing = torch.full_like(maps.values.flatten(1)[:, 0], torch.nan, dtype=torch.float64)
+            return Scores(nothing, {"two_classes": nothing.isnan()})
         others = maps.context.cached((self.name, self.classes), lambda: self._others(problem))
         several = self.classes > 1
         contrast = problem.contrast

@@ -194,9 +194,9 @@ class SingleDeletion(perturb.RankingMetric):
     standard deviation of 41 pixels in a window of 51.
 
     Costs a forward pass per cell (16 for an image), and one for a blur, for any number of methods. A series or a
-    table has ``cells`` segments of its length or of its features. NaN, flagged ``undefined``, if all cells of the
-    map, or all losses, are equal: these images do not count in the mean. Details: the ``loss`` of the most important
-    cell, the mean over equal ones, and the share of ``ties`` of the map's cells.
+    table has ``cells`` segments of its length or of its features. NaN, flagged ``undefined``, if all pixels or all
+    cells of the map, or all losses, are equal: these images do not count in the mean. Details: the ``loss`` of the most
+    important cell, the mean over equal ones, and the share of ``ties`` of the map's cells.
     """
 
     name = "single_deletion"
@@ -229,7 +229,7 @@ class SingleDeletion(perturb.RankingMetric):
         losses = context.cached((self.name, self.cells, self.deleted_as), lambda: self._losses(context, cells))
         count = losses.shape[1]
         evidence = add_rows(signed.new_zeros(count, len(signed)), cells.flatten(), signed.flatten(1).T).T
-        values = spearman(evidence, losses)
+        values = spearman(evidence, losses).masked_fill(_is_constant(signed), torch.nan)
         largest = evidence == evidence.amax(1, keepdim=True)
         first = losses.where(largest, 0.0).sum(1) / largest.sum(1)
         details = {"loss": first, "ties": perturb.rank_pixels(evidence, context).ties()}
@@ -311,10 +311,14 @@ class SaCo(perturb.RankingMetric):
 
         responses = perturb.respond(context, count, without, problem.probability)
         losses = problem.probability(problem.logits)[:, None] - responses
-        flat = salience.flatten(1)
-        constant = flat.amin(1) == flat.amax(1)  # its groups may differ by a pixel
-        values = torch.where(constant, torch.nan, saco(sums, losses))
+        values = saco(sums, losses).masked_fill(_is_constant(salience), torch.nan)
         return Scores(values, flags={"undefined": values.isnan()}, curves={"salience": sums, "loss": losses})
+
+
+def _is_constant(pixels: Tensor) -> Tensor:
+    """Which maps (B, *space) are equal at all pixels (B,): their cells and groups may differ in the number of them."""
+    flat = pixels.flatten(1)
+    return flat.amin(1) == flat.amax(1)
 
 
 def spearman(a: Tensor, b: Tensor) -> Tensor:

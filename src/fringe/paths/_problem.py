@@ -1,7 +1,7 @@
 """The problem that a method solves: images, the classes to explain, and the model."""
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from fringe._float64 import in_float64
 from fringe._rng import KeyedGenerator, content_hash
 from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
-from fringe.errors import InputError, TargetError, is_machine_error
+from fringe.errors import InputError, TargetError, is_machine_error, require
 from fringe.geometry import Jacobian, log_probabilities
 from fringe.paths._natural_gradient import Structure
 
@@ -98,6 +98,7 @@ class Problem:
             TargetError: If a target or contrast is no class of the model, or both are the same.
             InputError: If ``inputs`` have no batch axis.
         """
+        fields["domain"] = _joined_space(fields.pop("domain", InputSpace()), forward_args, inputs)
         logits = _first_logits(lambda x: model.logits(x, forward_args), inputs)
         classes = model.resolve_target(target, torch.nan_to_num(logits))
         other = None if contrast is None else model.resolve_target(contrast, logits, "contrast")
@@ -406,6 +407,18 @@ def _lengths(lengths: Any, inputs: Tensor, token: float | None) -> tuple[int, ..
         message = f"got {lengths!r}, expected {len(inputs)} integers of 1 to {size}, one for each series (B, C, L)"
         raise InputError(message, argument="lengths")
     return None if min(values) == size else values
+
+
+def _joined_space(space: InputSpace, arguments: ForwardArguments, x: Tensor) -> InputSpace:
+    """The space of the numbers of several tensors."""
+    expected = "an InputSpace, such as fringe.InputSpace(low=0.0, high=1.0)"
+    require(isinstance(space, InputSpace), "space", space, expected)  # pyright: ignore[reportUnnecessaryIsInstance]
+    given: Any = space.references
+    tensors = given.values() if isinstance(given, Mapping) else given if isinstance(given, tuple) else ()
+    count = max((len(t) for t in tensors if getattr(t, "ndim", 0)), default=1)
+    values = {name: arguments.joined(getattr(space, name), x, (), f"space.{name}") for name in ("low", "high")}
+    values["references"] = arguments.joined(given, x, (count,), "space.references")
+    return replace(space, **values)
 
 
 def _first_logits(logits_of: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
