@@ -287,7 +287,7 @@ def _difference(difference: Difference) -> tuple[str, str]:
 
 
 def control_table(runs: list[Results], names: dict[str, str]) -> list[Row]:
-    """Return how many scores of each method are better than those of every control, and than those of every one that does not look at the network."""
+    """Return how many scores of each method are better than those of every control, and of every blind one."""
     rows: dict[str, Row] = {}
     for results in runs:
         (model,) = results.models
