@@ -186,10 +186,15 @@ TABLES = {
 }
 
 
+def images_of(spec: ExperimentSpec) -> str:
+    """Return the folder of images for the networks of an experiment, whose labels are of any form."""
+    return "cifar10" if "cifar" in str(spec.model) else "imagenet"
+
+
 def run(name: str, shared: Path, out: Path, device: str) -> None:
     """Run one experiment, or what is missing of it."""
     spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{TABLES[name].experiment or name}.toml")
-    images, half = "cifar10" if any("cifar" in label for label in spec.model) else "imagenet", TABLES[name].half
+    images, half = images_of(spec), TABLES[name].half
     folder = shared / "images" / images
     if half is not None:
         folder = out / "images" / f"{images}-{half}"
