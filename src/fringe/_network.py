@@ -366,8 +366,8 @@ class Network:
     def is_plain(self) -> bool:
         """Return whether the module of an open session is all that runs, as Python code: nothing tells what else a
         function does."""
-        own = self.model is self.module and self.score_function is None
-        return own and not self._scripted and not self.has_hooks()
+        alone = self.model is self.module and self.score_function is None
+        return alone and not self._scripted and not self.has_hooks()
 
     def find_folds(self, x: Tensor, arguments: ForwardArguments) -> Tensor | None:
         """Find what can be folded, once for a network, by a pass of the input ``x`` (1, *S). Returns its logits without

@@ -140,13 +140,13 @@ class Card:
     made: str = field(default_factory=lambda: datetime.now(UTC).date().isoformat())
 
     def failed_checks(self, allowed: Sequence[str] = ()) -> tuple[CheckResult, ...]:
-        """Return the names of the failed checks.
+        """Return the failed checks.
 
         Args:
             allowed: Names of checks that may fail.
 
         Returns:
-            Names of the other failed checks.
+            The other failed checks.
 
         Raises:
             InputError: If a name is unknown.
