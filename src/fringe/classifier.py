@@ -59,7 +59,7 @@ class Classifier(Network):
             model with hooks are run as they are. Make another classifier if more than weights and buffers change.
         fold_batch_norm: Whether a batch normalisation in evaluation mode is computed within the convolution or linear
             layer before it, if nothing else takes that layer's output: by multiplied weights, which are made once and
-            again where weights change: a quarter of the time of many networks. The network's own pass on the first
+            again where weights change: this saves up to a quarter of the time. The network's own pass on the first
             image decides, counted as a pass: logits may differ from it by half of the digits of the dtype. Where
             modules have hooks nothing is folded. Off by default, because rounding alone turns paths in float32.
 
