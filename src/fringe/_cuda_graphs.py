@@ -211,7 +211,7 @@ class CUDAGraphs:
         rows, device = len(inputs[0]), inputs[0].device
         if network.state is not self._state:  # another session
             self._keep_current(network)
-        if self._refused or not (rows and self._is_plain and network.is_checked and self.serve(device)):
+        if not (rows and self._is_plain and network.is_checked and self.serve(device)):
             return function(*arguments)
         size = max(rows, min(1 << (rows - 1).bit_length(), network.batch_size.on(device)))
         if size > MOST or max(x[0].nbytes for x in inputs) * size > MOST_BYTES:
@@ -219,7 +219,8 @@ class CUDAGraphs:
         settings = (network.jvp_mode, network.linear_layers, network.tf32)
         key = (id(network.model), size, name, *settings, device, *((x.shape[1:], x.dtype) for x in inputs))
         self._visits[key] += 1
-        if self._visits[key] > PLAIN_VISITS and key not in self._recordings and len(self._recordings) < MOST_RECORDINGS:
+        is_due = self._visits[key] > PLAIN_VISITS and key not in self._recordings and not self._refused
+        if is_due and len(self._recordings) < MOST_RECORDINGS:
             self._recordings[key] = self._recorded(network, function, arguments, size)
         recording = self._recordings.get(key)
         return self._filled(network, function, arguments, size) if recording is None else recording(arguments)

@@ -425,6 +425,17 @@ def test_a_model_that_writes_to_something_is_run_as_it_is(on_cpu, where):
     assert classifier.graphs._refused is (where != "nowhere")
 
 
+@pytest.mark.parametrize("method", ["fringe", "ig"])
+def test_a_model_that_is_not_recorded_gives_the_same_map_each_time(device, method):
+    """Rows are filled up before a model is refused, and so after it: their number changes the rounding."""
+    model, x = Changes("attribute").eval().to(device, torch.float32), images(3, device, torch.float32)
+    classifier = Classifier(model)
+    first, second, third = (fringe.attribute(classifier, x, method=method).values for _ in range(3))
+    assert classifier.graphs._refused
+    assert torch.equal(first, third)
+    assert torch.equal(second, third)
+
+
 def test_a_model_whose_results_differ_is_run_as_it_is(device):
     model = Counts().eval().to(device)
     classifier = Classifier(model, cuda_graphs=True)
