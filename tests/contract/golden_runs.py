@@ -1,5 +1,6 @@
 """The run whose outputs and card are frozen: made once, whichever test asks first."""
 
+import json
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -38,3 +39,17 @@ def benchmarked():
     out = Path(temporary().name) / "benchmark"
     run("benchmark", "--out", out, *COMMON, *CONTEST, "--n", 3, "--limit", "max_sensitivity=2", "--save-maps")
     return out
+
+
+def as_json(data, indent=""):
+    """JSON with a line for each innermost list or object, so that a change of one can be read."""
+    values = list(data.values() if isinstance(data, dict) else data if isinstance(data, list) else [])
+    if not any(isinstance(value, (dict, list)) for value in values):
+        return json.dumps(data)
+    inner, names = (
+        indent + " ",
+        [f"{json.dumps(name)}: " for name in data] if isinstance(data, dict) else [""] * len(data),
+    )
+    lines = [f"{inner}{name}{as_json(value, inner)}" for name, value in zip(names, values, strict=True)]
+    opening, closing = "{}" if isinstance(data, dict) else "[]"
+    return f"{opening}\n" + ",\n".join(lines) + f"\n{indent}{closing}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from golden_runs import benchmarked
+from golden_runs import as_json, benchmarked
 from test_golden_outputs import changed, differences, shortened
 
 from fringe import IntegratedGradients
@@ -58,4 +58,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     frozen = {name: numbers(name) for name in CARDS}
     frozen = {name: {"near": shortened(said["near"]), "exact": said["exact"]} for name, said in frozen.items()}
-    NUMBERS.write_text(json.dumps(frozen, indent=1) + "\n")
+    NUMBERS.write_text(as_json(frozen) + "\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from golden_runs import as_json
 from safetensors.torch import load_file, save_file
 
 import fringe
@@ -227,4 +228,4 @@ if __name__ == "__main__":
     found = {label: explained(label) for label in LABELS}
     save_file({label: maps.contiguous() for label, (maps, _) in found.items()}, MAPS)
     cases = {label: said for label, (_, said) in found.items()}
-    NUMBERS.write_text(json.dumps(nan_free({"cases": cases, "scores": scored()}), indent=1) + "\n")
+    NUMBERS.write_text(as_json(nan_free({"cases": cases, "scores": scored()})) + "\n")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from golden_runs import COMMON, CONTEST, METRICS, benchmarked, run, temporary
+from golden_runs import COMMON, CONTEST, METRICS, as_json, benchmarked, run, temporary
 from safetensors.torch import load_file
 
 import fringe
@@ -428,4 +428,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     said = {name: SECTIONS[name]() for name in sys.argv[1:] or SECTIONS}
     new = {name: {"near": shortened(one["near"]), "exact": one["exact"]} for name, one in said.items()}
-    NUMBERS.write_text(json.dumps({**golden(), **new}, indent=1) + "\n")
+    NUMBERS.write_text(as_json({**golden(), **new}) + "\n")
