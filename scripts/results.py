@@ -11,7 +11,10 @@ the images (every second file, from the first on) and judged on the second half.
 
 import argparse
 import csv
+import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -184,6 +187,16 @@ TABLES = {
     "paper_mobilenet_v2": Table("fringe", names=PAPER),
     "paper_efficientnet_lite0": Table("fringe", names=PAPER),
 }
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of fringe whose results are a table: its arguments without the folder, the images, and what reads
+    them."""
+
+    arguments: str
+    images: str
+    rows: Callable[[Path], list["Row"]]
 
 
 def images_of(spec: ExperimentSpec) -> str:

@@ -95,6 +95,10 @@ def test_a_comparison_says_first_what_it_computes_and_how_long_that_takes_at_mos
     assert told[1] == "14 maps with 1 score each: at most 40 passes"
     again = quick(tmp_path, "embedded:digits:0:2", "--methods", "ig", "--set", "ig.steps=10", "--json")
     assert "hint:" not in again.stderr
+    steps = ("--set", "ig.steps=10", "--set", "deletion.steps=4", "--no-controls")
+    judged = quick(tmp_path / "b", "embedded:digits:0:2", "--methods", "ig", *steps, "--validity", metrics="deletion")
+    # twice ten gradients, and the curve of the map and of five that are made worse, of four steps each
+    assert f"hint: 2 maps with 1 score each: at most {2 * (20 + 6 * 4)} passes" in judged.stderr
 
 
 def test_the_table_says_where_better_is_and_how_many_images_there_are(tmp_path):

@@ -113,6 +113,15 @@ def test_a_metric_that_needs_further_maps_is_judged_by_its_gap():
     assert result.control in ("edge", "random")
 
 
+def test_degraded_maps_are_counted_before_each_share():
+    told = []
+    comparison = compare(build(), X, ["ig", "smoothgrad"], {"deletion": Deletion(steps=2)})
+    degraded_scores(comparison, lambda *what: told.append(what))
+    assert [made for made, _, _ in told] == list(range(0, 10 * len(X), len(X)))
+    assert {planned for _, planned, _ in told} == {10 * len(X)}
+    assert (told[0][2], told[-1][2]) == ("ig with 20% of its pixels moved", "smoothgrad with 100% of its pixels moved")
+
+
 def test_each_number_by_hand():
     """SciPy's correlations, and means and deviations as written; a deletion score is better if lower."""
     metrics = {"insertion": Insertion(), "deletion": Deletion()}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fringe._progress import Progress
+from fringe._progress import Progress, Report
 from fringe._tables import Cell, Row, Table
 from fringe._text import counted, plain, to_csv, to_json
 from fringe.attribution import setting_title
@@ -46,6 +46,7 @@ from fringe.evaluation import (
     Comparison,
     MethodResult,
     Validity,
+    degraded_passes,
     degraded_scores,
     grid_row,
     judge_metrics,
@@ -133,6 +134,8 @@ class ImageComparison(ImageRun[CompareSpec]):
     def expectation(self) -> str:
         """Return what the open run computes; on a CPU also how long that takes at most, by the time of a first pass."""
         passes = sum(each * count for _, each, count in planned_work_of([self.plan]))
+        if self.spec.validity:
+            passes += degraded_passes(self.plan.metrics.values()) * len(self.plan.models[0].methods) * self.plan.n
         maps, scores = self.plan.n * len(self.plan.candidates(self.plan.models[0])), len(self.plan.metrics)
         longest = f", about {describe_seconds(passes * self._pass)}" if self.device.type == "cpu" else ""
         what = f"{counted(maps, 'map')} with {counted(scores, 'score')} each"
@@ -153,7 +156,7 @@ class ImageComparison(ImageRun[CompareSpec]):
             finished = run_plan(self.plan, self._out, options.resolve(), Callbacks.of(bar))
         stored = _Stored(finished)
         if finished.cause is None:
-            self._add_images(stored, executor.runner)
+            self._add_images(stored, executor.runner, bar.step)
             for line in mixed(stored.results.versions):
                 warnings.warn(f"results of several versions are mixed: {line}", stacklevel=2)
         else:
@@ -162,7 +165,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         if finished.cause is not None:
             raise finished.cause
 
-    def _add_images(self, stored: "_Stored", runner: TaskRunner) -> None:
+    def _add_images(self, stored: "_Stored", runner: TaskRunner, report: Report) -> None:
         """Add the scores of the images that the model takes, draw the first of them, and judge the metrics."""
         at, rows, degraded = list[int](), list[tuple[int, Any]](), list[dict[str, Any]]()
         entries, settings = dict[int, dict[str, Any]](), dict[str, Any]()
@@ -184,7 +187,7 @@ class ImageComparison(ImageRun[CompareSpec]):
                     part = replace(part, target=problem.target[chosen], evaluation=context)
                     known = self.context(part.images, problem.inputs[chosen], logits[chosen])
                     rows += [(positions[k], grid_row(part, known, n)) for n, k in enumerate(chosen) if k in drawn]
-                    degraded += degraded_scores(part) if self.spec.validity else []
+                    degraded += degraded_scores(part, report) if self.spec.validity else []
         self._images = [entries[i] for i in at]
         # why images were not compared: those that cannot be found or opened, and those that the model refuses
         known = {picture.ref.id for picture in stored.pictures}

@@ -46,6 +46,7 @@ from fringe.evaluation._validity import (
     LEAST,
     SHARES,
     Validity,
+    degraded_passes,
     degraded_scores,
     judge_metrics,
     validate_metrics,

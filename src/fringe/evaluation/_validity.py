@@ -2,7 +2,7 @@
 rank methods."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fringe._progress import Report
 from fringe._rng import KeyedGenerator
 from fringe._tables import Cell, Table
 from fringe.errors import InputError
@@ -235,15 +236,28 @@ def degrade(values: Tensor, share: float, rng: KeyedGenerator, keys: Sequence[st
     return result.view_as(values)
 
 
-def degraded_scores(comparison: Comparison) -> list[dict[str, Any]]:
-    """Score degraded maps of the methods of a comparison: one plain dict a method, metric, image and ``share``. Raises
-    InputError for a comparison without maps."""
+def degraded_passes(metrics: Iterable[Metric]) -> float:
+    """Return the passes of the network that scores of one map take when it is degraded, with all shares."""
+    return (len(SHARES) - 1) * sum(metric.planned_passes for metric in metrics if _reads_maps(metric))
+
+
+def degraded_scores(comparison: Comparison, report: Report | None = None) -> list[dict[str, Any]]:
+    """Score degraded maps of the methods of a comparison: one plain dict a method, metric, image and ``share``.
+
+    Args:
+        comparison: With its maps.
+        report: Called with the numbers of degraded maps done and planned, and the name of those in work.
+
+    Raises:
+        InputError: For a comparison without maps.
+    """
     context = comparison.evaluation
     if context is None:
         hint = "compare with keep_maps=True"
         raise InputError("the maps of the comparison were not stored", argument="comparison", hint=hint)
     metrics = {label: metric for label, metric in comparison.metrics.items() if _reads_maps(metric)}
     rows: list[dict[str, Any]] = []
+    made, planned = 0, (len(SHARES) - 1) * len(comparison) * sum(not row.control for row in comparison.rows)
     for result in comparison.rows:
         valid = [i for i, fault in enumerate(result.faults) if not fault]
         if result.control or result.maps is None or not valid or not metrics:
@@ -253,6 +267,9 @@ def degraded_scores(comparison: Comparison) -> list[dict[str, Any]]:
         diagnostics = {} if result.attribution is None else result.attribution.diagnostics
         columns = {name: column[valid] for name, column in diagnostics.items()}
         for share in SHARES[1:]:
+            if report is not None:
+                report(made, planned, f"{result.label} with {share:.0%} of its pixels moved")
+            made += len(valid)
             worse = PlainMaps(degrade(maps, share, problem.rng, problem.keys), columns)
             asked = {label: one for label, one in metrics.items() if not any(result.scores[label].refusals)}
             for label, scores in evaluate(part, worse, asked).items():
