@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress, pairwise
 from pathlib import Path
@@ -28,6 +27,10 @@ from matplotlib.figure import Figure
 
 from fringe.bench.experiments import ExperimentSpec, Results, Store, read_results, run_experiment
 from fringe.evaluation import CONTROLS, Difference, control_tests, paired
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from result_tables import COMMANDS, DEFAULTS, METHODS, TABLES
 
 ROOT = Path(__file__).parents[1]
 TABLES_FOLDER = ROOT / "docs" / "results" / "tables"
@@ -44,168 +47,20 @@ SIGNS = {"higher": 1, "lower": -1, "none": 0}
 ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
 
 
-@dataclass(frozen=True)
-class Table:
-    """A run: the method that the others are compared with, the half of the images (None: all), titles of methods, its
-    experiment if that has another name, and controls: a dagger marks a gain that is not shown over each of them."""
-
-    base: str
-    half: int | None = 1
-    names: dict[str, str] = field(default_factory=dict[str, str])
-    experiment: str = ""
-    controls: tuple[str, ...] = ()
-
-
-_FLOORS = "05", "2", "5"
-DEFAULTS = {
-    "feedback": "FRInGe(): geodesic, feedback",
-    "geodesic": "geodesic, a JVP in each step",
-    "preview": "fringe:preview",
-    "rank4": "geodesic, rank 4",
-    "no_prior": "geodesic, γ_prior = 0",
-    "diffusion": "diffusion (control: ignores the gradient)",
-    "power(1.5):feedback": "power(1.5) of FRInGe() (control)",
-    "centre_prior:feedback": "centre_prior of FRInGe() (control)",
-    "cg": "fringe:full_metric",
-    "cg_prior": "full metric, γ_prior = 3e-3",
-    "paper": "fringe:paper",
-    "paper_resnet18": "fringe:resnet18",
-}
-METHODS = {
-    "fringe": "FRInGe()",
-    "full_metric": "fringe:full_metric",
-    "resnet50": "fringe:resnet50",
-    "preview": "fringe:preview",
-    "diffusion": "diffusion (control)",
-    "agi_official": "agi (official)",
-    "agi_path": "agi (path)",
-    "svi_official": "geoig_svi (official)",
-    "svi_repaired": "geoig_svi (repaired)",
-    "gradcam": "Grad-CAM",
-}
-TRUTH = {
-    "fringe": "FRInGe()",
-    "full_metric": "fringe:full_metric",
-    "no_prior": "FRInGe, γ_prior = 0",
-    "prior_1e4": "FRInGe, γ_prior = 1e-4",
-    "prior_1e3": "FRInGe, γ_prior = 1e-3",
-    "prior_3e3": "FRInGe, γ_prior = 3e-3",
-    "step_0": "FRInGe, γ_step = 0",
-    "step_1e1": "FRInGe, γ_step = 0.1",
-    "damping_1e1": "FRInGe, λ = 0.1",
-    "rank4": "FRInGe, rank 4",
-    "preview": "fringe:preview",
-    "preview_3e3": "fringe:preview, γ_prior = 3e-3",
-    "gradient": "FRInGe without a metric (solve=gradient)",
-    "diffusion": "diffusion (control)",
-    "straight_gradient": "straight line to the end of the path without a metric",
-    "input": "input × gradient",
-    "gradcam": "Grad-CAM",
-}
-QUADRATURE = {
-    "fringe": "FRInGe()",
-    "temperature_1": "temperature=1",
-    "trapezoid": "quadrature=trapezoid",
-    "tight": "quadrature_rtol=0.01",
-    "former": "tau=3e-3, until=budget, temperature=1",
-    "budget": "until=budget",
-    "tau_1e2": "tau=1e-2",
-    "tau_2e2": "tau=2e-2",
-    "long": "delta_euc=long",
-    "preview": "fringe:preview",
-    "preview_adaptive": "fringe:preview, quadrature=adaptive",
-    "diffusion": "diffusion (control)",
-}
-PAPER = {
-    "fringe": "FRInGe()",
-    "focused": 'FRInGe(focus="cam")',
-    "paper": "fringe:paper",
-    "released": "fringe:released",
-    "fringe_b": "FRInGe-B",
-    "gradcam": "Grad-CAM",
-    "ig": "ig:released",
-    "smoothgrad": "smoothgrad:released",
-    "guided_ig": "guided_ig:released",
-    "blur_ig": "blur_ig:released",
-    "diffusion": "diffusion (control)",
-}
-FOCUS = {
-    "fringe": "FRInGe()",
-    "cam": "focus=cam",
-    "contrast": "focus=contrast",
-    **{f"{kind}_{floor}": f"focus={kind}, floor .{floor}" for kind in ("cam", "contrast") for floor in _FLOORS},
-    "ig_cam": "ig, focus=cam",
-    "paper": "fringe:paper",
-    "diffusion": "diffusion (control)",
-    "diffusion_cam": "diffusion, focus=cam",
-    "gradcam": "Grad-CAM",
-    "layercam": "LayerCAM",
-    "hirescam": "HiResCAM",
-    "power:fringe": "power(1.5):fringe (control)",
-    "centre_prior:fringe": "centre_prior:fringe (control)",
-    "other_cam:fringe": "other_cam:fringe (control)",
-}
-FOCUS_NETS = "cifar_resnet20", "efficientnet_lite0", "mobilenet_v2"
-#: The controls of a focused map: the map sharper, towards the middle, and in the region of another image.
-FOCUS_CONTROLS = "power:fringe", "centre_prior:fringe", "other_cam:fringe"
-TABLES = {
-    "quadrature_cifar_resnet20": Table("fringe", names=QUADRATURE),
-    "quadrature_mobilenet_v1_025": Table("fringe", names=QUADRATURE),
-    "truth_quadrature": Table("fringe", None, QUADRATURE),
-    "default_cifar_resnet20": Table("cg", names=DEFAULTS),
-    "default_mobilenet_v1_025": Table("cg", names=DEFAULTS),
-    "methods_cifar_resnet20": Table("fringe", names=METHODS),
-    "methods_mobilenet_v1_025": Table("fringe", names=METHODS),
-    "methods_mobilenet_v2": Table("fringe", names=METHODS),
-    "sensitivity_cifar_resnet20": Table("fringe", names=METHODS),
-    "damping_choose_cifar_resnet20": Table("blur_1e-8_K20", half=0),
-    "damping_judge_cifar_resnet20": Table("blur_1e-8_K20"),
-    "damping_judge_mobilenet_v1_025": Table("blur_1e-8_K20"),
-    "settings_cifar_resnet20": Table("centre", half=0),
-    "truth": Table("fringe", None, TRUTH),
-    "truth_settings": Table("fringe", None, TRUTH),
-    "truth_saturation": Table("fringe", None, TRUTH),
-    "interventions_cifar_resnet20": Table("fringe", 1, TRUTH),
-    "truth_networks": Table("fringe", None, TRUTH),
-    "truth_trained": Table("fringe", None, TRUTH),
-    "truth_prior": Table("fringe", None, TRUTH),
-    "truth_imagenet": Table("fringe", None, TRUTH),
-    "prior_choose_cifar_resnet20": Table("fringe", 0, TRUTH, "prior_cifar_resnet20"),
-    "prior_judge_cifar_resnet20": Table("fringe", 1, TRUTH, "prior_cifar_resnet20"),
-    "prior_choose_mobilenet_v1_025": Table("fringe", 0, TRUTH, "prior_mobilenet_v1_025"),
-    "prior_judge_mobilenet_v1_025": Table("fringe", 1, TRUTH, "prior_mobilenet_v1_025"),
-    "focus_choose_cifar_resnet20": Table("fringe", 0, FOCUS),
-    **{
-        f"focus_{name}": Table("fringe", 1, FOCUS, controls=() if "random" in name else FOCUS_CONTROLS)
-        for name in (
-            *("designed", "trained", "random_cifar_resnet20"),
-            *(f"{kind}_{net}" for kind in ("grids", "judge") for net in FOCUS_NETS),
-        )
-    },
-    "paper_cifar_resnet20": Table("fringe", names=PAPER),
-    "paper_mobilenet_v1_025": Table("fringe", names=PAPER),
-    "paper_mobilenet_v2": Table("fringe", names=PAPER),
-    "paper_efficientnet_lite0": Table("fringe", names=PAPER),
-}
-
-
-@dataclass(frozen=True)
-class Command:
-    """A command of fringe whose results are a table: its arguments without the folder, the images, and what reads
-    them."""
-
-    arguments: str
-    images: str
-    rows: Callable[[Path], list["Row"]]
-
-
 def images_of(spec: ExperimentSpec) -> str:
     """Return the folder of images for the networks of an experiment, whose labels are of any form."""
     return "cifar10" if "cifar" in str(spec.model) else "imagenet"
 
 
 def run(name: str, shared: Path, out: Path, device: str) -> None:
-    """Run one experiment, or what is missing of it."""
+    """Run one experiment or command, or what is missing of it."""
+    os.environ["FRINGE_SHARED"] = str(shared)  # the model's file is named zoo.py
+    if name in COMMANDS:
+        command = COMMANDS[name]
+        images = sorted(map(str, (shared / "images").glob(command.images))) or [command.images]
+        words = [*command.words, *images, "--out", str(out / name), "--device", device]
+        subprocess.run([sys.executable, "-m", "fringe", *words], check=True)
+        return
     spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{TABLES[name].experiment or name}.toml")
     images, half = images_of(spec), TABLES[name].half
     folder = shared / "images" / images
@@ -215,7 +70,6 @@ def run(name: str, shared: Path, out: Path, device: str) -> None:
         for path in sorted((shared / "images" / images).iterdir())[half::2]:
             if not (folder / path.name).exists():
                 (folder / path.name).symlink_to(path.resolve())
-    os.environ["FRINGE_SHARED"] = str(shared)  # the specification names the model's file by zoo.py
     spec = spec.model_copy(update={"data": (str(folder.resolve()),), "trust_code": True})
     run_experiment(spec, out / name, device=device)
 
@@ -455,15 +309,62 @@ def _number(value: float, digits: int) -> str:
     return "–" if np.isnan(value) else f"{value:.{digits}f}"
 
 
+# -- tables of commands -----------------------------------------------------------------------------------------------
+
+
+def validity_rows(folder: Path) -> list[Row]:
+    """How each metric of a comparison did."""
+    document = json.loads((folder / "validity.json").read_text(encoding="utf-8"))
+
+    def number(value: float | None) -> str:
+        return "–" if value is None else f"{value:.2f}".replace("-", "−")
+
+    def row(one: dict[str, Any]) -> Row:
+        mean, low, high = (number(one["validity"][name]) for name in ("mean", "low", "high"))
+        numbers = {
+            "validity": f"{mean} [{low}, {high}]" if mean != "–" else mean,
+            **{name: number(one[name]) for name in ("power", "gap")},
+            **{title: one[name] or "–" for title, name in (("best method", "best"), ("best control", "control"))},
+            "verdict": one["verdict"],
+        }
+        return {"table": f"{document['model']}, n = {document['images']}", "metric": f"`{one['metric']}`", **numbers}
+
+    return [row(one) for one in document["metrics"]]
+
+
+def sweep_rows(folder: Path) -> list[Row]:
+    """The objective of each value of each setting."""
+    (path,) = folder.rglob("sensitivity.csv")
+    rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    return [
+        {
+            "table": f"{row['model']}, n = 16",
+            "setting": row["factor"],
+            "value": f"{float(row['value']):g}",
+            "objective": "{:.3f} [{:.3f}, {:.3f}]".format(*(float(row[name]) for name in ("objective", "low", "high"))),
+        }
+        for row in rows
+    ]
+
+
+# -- all tables -------------------------------------------------------------------------------------------------------
+
+
 def write_tables(out: Path, only: list[str]) -> None:
     """Replace the tables whose runs are stored."""
     for name in only:
         if (out / name).is_dir():
-            write(name, _tables_of(name, read_results(Store(out / name, create=False))))
+            write(name, _tables_of(name, out / name))
             print(f"{name}: written")
 
 
-def _tables_of(name: str, results: Results) -> list[Row]:
+def _tables_of(name: str, folder: Path) -> list[Row]:
+    command = COMMANDS.get(name)
+    if command is not None and command.shows != "scores":
+        return {"validity": validity_rows, "sweep": sweep_rows}[command.shows](folder)
+    results = read_results(Store(folder, create=False))
+    if command is not None:
+        return table(results, results.models[0], command.base, METHODS)
     base, names, controls = TABLES[name].base, TABLES[name].names, TABLES[name].controls
     if results.manifest.scenes:
         return truth_tables(results, base, names, halves=name == "truth_settings", controls=controls)
@@ -534,11 +435,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=Path("../shared"), help="folder with models/ and images/")
     parser.add_argument("--out", type=Path, default=Path("out/results"), help="folder of the runs")
-    parser.add_argument("--only", action="append", choices=TABLES, help="one experiment; may be repeated")
+    parser.add_argument("--only", action="append", choices=[*TABLES, *COMMANDS], help="one experiment; may be repeated")
     parser.add_argument("--tables", action="store_true", help="write the tables of stored runs, and compute nothing")
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
-    only = arguments.only or list(TABLES)
+    only = arguments.only or [*TABLES, *COMMANDS]
     for name in [] if arguments.tables else only:
         print(f"{name} ...", flush=True)
         run(name, arguments.shared, arguments.out, arguments.device)

@@ -353,7 +353,7 @@ def results_tables(name: str) -> str:
         found = list(table)
         shown = [column for column in found[0] if column != "table" and any(row[column] for row in found)]
         lines = [shown, ["---"] * len(shown), *([row[column] for column in shown] for row in found)]
-        tag = "details open" if len(found) < 8 else "details"
+        tag = "details open" if len(found) * len(shown) < 120 else "details"
         parts += [f"<{tag}><summary>{html.escape(title)}</summary>", ""]
         parts += [*(f"| {' | '.join(line)} |" for line in lines), "", "</details>", ""]
     return "\n".join(parts)
