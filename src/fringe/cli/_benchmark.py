@@ -45,7 +45,8 @@ def benchmark(given: dict[str, Any], how: dict[str, Any], what: dict[str, Any]) 
         if not options.dry_run:
             raise typer.Exit(run_and_report(plan, flags, report=options.report, reference=options.reference))
         same = flags.model_dump(include={"device", "batch_size", "retry"})
-        known = estimate_run(plan, flags.out, executor=flags.executor, seconds=options.probe, **same)
+        same |= {"seconds": options.probe, "progress": not flags.as_json}
+        known = estimate_run(plan, flags.out, executor=flags.executor, **same)
         flags.print_json(known.record())
         flags.print_text(typed(known.describe()))
 

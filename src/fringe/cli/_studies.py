@@ -191,6 +191,7 @@ def _estimate(study: "PaperStudy", flags: "RunFlags") -> Exit:
     from fringe.bench.paper import estimate_reproduction
 
     same: dict[str, Any] = {"device": flags.device, "retry": flags.retry, "seconds": study.spec.probe}
+    same["progress"] = not flags.as_json
     if not study.spec.studies:
         if study.plan.name in ("tune", "runtime", "budget"):
             message = "this study begins with measurements that decide what it computes, so it cannot be estimated"

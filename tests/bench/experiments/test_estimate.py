@@ -65,7 +65,9 @@ METHODS = {"fringe": FRInGe(steps=3, cg_iterations=3), "ig": IntegratedGradients
 
 def test_maps_that_are_finished_cost_what_they_cost():
     plan = study(METHODS)
-    known = estimate_run(plan, seconds=600)
+    told = []
+    known = estimate_run(plan, seconds=600, progress=lambda *what: told.append(what))
+    assert told == [(0, 2, "measuring fringe"), (1, 2, "measuring ig")]
     assert [(cost.method, cost.tasks, cost.maps) for cost in known.costs] == [("fringe", 1, 2), ("ig", 1, 2)]
     for cost in known.costs:
         assert (cost.forward, cost.jvp, cost.vjp) == pytest.approx(spent(plan, METHODS[cost.method]))

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 
+from fringe._progress import Report, shown
 from fringe.bench.experiments._database import Writer, encoded
 from fringe.bench.experiments._executors import Executor, ProcessExecutor
 from fringe.bench.experiments._manifest import Resolved, resolve
@@ -333,6 +334,7 @@ def estimate_run(
     out: str | Path | None = None,
     *,
     seconds: float = 10.0,
+    progress: bool | Report | None = None,
     **options: Any,
 ) -> RunEstimate:
     """Estimate what :func:`run_experiment` would compute and store, and how long it would take. Nothing is written.
@@ -346,6 +348,8 @@ def estimate_run(
         spec: What is computed.
         out: Run folder. What it holds already is not counted; None, or a folder that does not exist, holds nothing.
         seconds: Longest time of a map of the probe.
+        progress: True for a progress bar, or a function that is called with the numbers of measured and of all methods
+            and the name of the next.
         **options: Fields of :class:`RunOptions`, as for :func:`run_experiment`; no executor is started. Processes share
             the cores, and take turns on any other device.
 
@@ -362,7 +366,8 @@ def estimate_run(
     stored = () if store is None else store.tasks()
     tasks = pending_tasks(resolved.manifest, stored, resolved.plan.shard, retry=how.retry)
     start = time.perf_counter() - began, time.process_time() - used
-    known = estimate_tasks(resolved, tasks, how, seconds, store)
+    with shown(progress, "measuring") as report:
+        known = estimate_tasks(resolved, tasks, how, seconds, store, report)
     records = [{i: v.tolist() for i, v in one.values.items()} for one in resolved.logits.values()]
     size = sum(stored_bytes(len(to_json(one))) for one in (resolved.manifest.record(), *records))
     return replace(
@@ -389,14 +394,20 @@ def _workers(executor: Executor | None, device: str) -> tuple[int, int | None, f
 
 
 def estimate_tasks(
-    resolved: Resolved, tasks: Sequence[Task], how: RunOptions, seconds: float, store: Store | None = None
+    resolved: Resolved,
+    tasks: Sequence[Task],
+    how: RunOptions,
+    seconds: float,
+    store: Store | None = None,
+    report: Report | None = None,
 ) -> RunEstimate:
     """Estimate tasks of a plan, of which the stored maps of ``store`` are not made again. A map of the probe takes at
-    most some ``seconds``."""
+    most some ``seconds``; ``report`` takes the numbers of measured and of all methods, and the next one's name."""
     workers, threads, share = _workers(how.executor, how.device)
     began, used = time.perf_counter(), time.process_time()
     load, size, map_bytes, durations = 0.0, 0.0, 0.0, [0.0] * len(tasks)
     costs, metrics, name = list[MethodCost](), Counter[str](), resolved.plan.name
+    methods = len({(task.model, task.method) for task in tasks})
     for model in (model.label for model in resolved.plan.models):
         pending = [(index, task) for index, task in enumerate(tasks) if task.model == model]
         if not pending:
@@ -409,6 +420,8 @@ def estimate_tasks(
                 opened = task.images
             for method in dict.fromkeys(task.method for _, task in pending):
                 of_method = [(i, task) for i, task in pending if task.method == method]
+                if report is not None:
+                    report(len(costs), methods, f"measuring {method}")
                 cost = probe.cost(method, {metric for _, task in of_method for metric in task.metrics})
                 first, maps, spent, stored = of_method[0][1], 0, 0.0, frozenset[str]()
                 if store is not None and not first.force:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fringe._names import read_list, read_pair, unique
+from fringe._progress import shown
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
 from fringe.bench.experiments import (
     ExperimentSpec,
@@ -361,13 +362,14 @@ def estimate_reproduction(
     *,
     studies: Sequence[str] = STUDIES,
     seconds: float = 2.0,
+    progress: bool = False,
     **options: Any,
 ) -> Iterator[RunEstimate]:
     """Estimate what a reproduction of the plan of :func:`reproduction_plan` lacks in a folder, which may not exist yet,
     for each study and model: maps, their passes, and the time one after the other.
 
-    What an earlier study computes is not missing in a later one. ``seconds`` is the longest time of a map of the probe;
-    ``options`` are fields of :class:`RunOptions`.
+    What an earlier study computes is not missing in a later one. ``seconds`` is the longest time of a map of the probe,
+    ``progress`` shows a bar, and ``options`` are fields of :class:`RunOptions`.
     """
     store, how = Store.existing(out), RunOptions(**options)
     have = [] if store is None else store.tasks()
@@ -377,17 +379,26 @@ def estimate_reproduction(
         for task in tasks:
             made = {image: {"status": "ok"} for image in task.images}
             have.append(StoredTask.of(task.setting, task.metric_keys, made, (), {}))
-        yield from _by_model(resolved, tasks, how, seconds, store)
+        yield from _by_model(resolved, tasks, how, seconds, progress, store)
     if "runtime" in studies:  # each map is made twice, and not scored
         resolved = resolve(timed_plan(base, ("fringe", "ig", DEFAULT)))
         once = [replace(task, metrics=(), metric_keys=()) for task in pending_tasks(resolved.manifest, (), 1)]
         named = {(model.label, name) for model in resolved.plan.models for name in model.methods}
-        yield from _by_model(resolved, [task for task in 2 * once if (task.model, task.method) in named], how, seconds)
+        tasks = [task for task in 2 * once if (task.model, task.method) in named]
+        yield from _by_model(resolved, tasks, how, seconds, progress)
 
 
 def _by_model(
-    resolved: Resolved, tasks: Sequence[Task], how: RunOptions, seconds: float, store: Store | None = None
+    resolved: Resolved,
+    tasks: Sequence[Task],
+    how: RunOptions,
+    seconds: float,
+    progress: bool,
+    store: Store | None = None,
 ) -> Iterator[RunEstimate]:
     for model in resolved.plan.models:
         one = replace(resolved, plan=replace(resolved.plan, models=(model,)))
-        yield estimate_tasks(one, [task for task in tasks if task.model == model.label], how, seconds, store)
+        of_model = [task for task in tasks if task.model == model.label]
+        with shown(progress, f"measuring {model.label}") as report:
+            known = estimate_tasks(one, of_model, how, seconds, store, report)
+        yield known
