@@ -113,8 +113,9 @@ def test_metrics_that_ask_for_maps_cost_those_maps():
     assert known.metrics["max_sensitivity"] > 5 * without  # a hundred maps beside four
 
 
-def test_a_control_without_passes_has_no_line():
-    known = estimate_run(study(METHODS, controls=True), seconds=600)
+@pytest.mark.parametrize("seconds", [0.0, 600.0], ids=["maps are stopped", "maps are finished"])
+def test_a_control_without_passes_has_no_line(seconds):
+    known = estimate_run(study(METHODS, controls=True), seconds=seconds)
     assert [cost.method for cost in known.costs] == [
         *(*METHODS, *CONTROLS, "diffusion", "power(1.5):fringe", "centre_prior:fringe"),
     ]

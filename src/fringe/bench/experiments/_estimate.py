@@ -110,6 +110,8 @@ class Probe:
         self._clock = clock_of(torch.device(how.device))
         plain = {label: metric for label, metric in metrics.items() if not metric.requires_explainer}
         self._timed = {label: _Timed(metric, self._clock) for label, metric in plain.items()}
+        candidates = resolved.plan.candidates(resolved.plan.model(model))
+        self._derived = {one.label for one in candidates if one.of}  # their maps are made of others, without a pass
         plan = replace(resolved.plan, metrics=cast(Any, {**metrics, **self._timed}))
         self._runner = TaskRunner(replace(resolved, plan=plan), device=how.device, batch_size=how.batch_size)
         self._runner.progress = self._watch
@@ -152,7 +154,10 @@ class Probe:
         keys, setting = (tuple(manifest.metrics[n]["key"] for n in labels), manifest.setting_key(self._model, method))
         task, classifier = Task(self._model, method, setting, labels, keys, images), contexts[0].problem.model
         before, maps = replace(classifier.passes), dict[str, StoredMap]()
+        self._began, self._fraction = self._clock(), 1.0
         try:
+            if method in self._derived:  # stopped before it begins
+                raise _Stop
             result, seconds = self._perform(task)
         except _Stop:
             seconds, counts = self._clock() - self._began, classifier.passes.since(before)
@@ -197,7 +202,6 @@ class Probe:
         for timed in self._timed.values():
             timed.seconds = 0.0
         self._began = self._clock()
-        self._fraction = 1.0 if maps is None else self._fraction
         result = self._runner.perform(task, maps)
         return result, self._clock() - self._began
 
