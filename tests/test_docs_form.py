@@ -180,6 +180,21 @@ def test_a_table_has_one_number_in_a_cell():
             assert [cell for cell in cells if len(numbers(cell)) > 1] == [], path.stem
 
 
+def decimals(text: str) -> set[str]:
+    """The numbers with three decimals, without their signs."""
+    return {found.lstrip("0") for found in re.findall(r"(?<![\w.])0?\.\d{3}(?!\d)", text)}
+
+
+@pytest.mark.parametrize("page", [DOCS / "results.md", *sorted((DOCS / "results").glob("*.md"))], ids=label)
+def test_the_numbers_of_a_text_stand_in_a_table_of_its_page(page):
+    """A table that is made anew, and a text that is not, differ. ``<!-- numbers: NAME -->`` names tables of others."""
+    text = page.read_text(encoding="utf-8")
+    names = " ".join(re.findall(r"^<!-- (?:table|numbers): ([\w ]+) -->$", text, re.MULTILINE)).split()
+    tables = [(TABLES / f"{name}.csv").read_text(encoding="utf-8") for name in names]
+    rows = re.findall(r"^\|.*$", text, re.MULTILINE)
+    assert decimals(" ".join(paragraphs(page))) - decimals(" ".join([*tables, *rows])) == set()
+
+
 @pytest.mark.parametrize(
     ("name", "scene", "words"),
     [
