@@ -210,6 +210,17 @@ def test_the_numbers_of_the_text_are_those_of_the_tables(name, scene, words):
     assert set(said) <= set(re.findall(r"\.\d{3}", (DOCS / "trust.md").read_text(encoding="utf-8")))
 
 
+def test_the_page_on_trust_names_the_metrics_that_pass():
+    page = (DOCS / "trust.md").read_text(encoding="utf-8")
+    for name, start in (
+        ("digits", "digits (8 × 8 pixels) | 24 digits"),
+        ("cifar_resnet20", "ResNet-20 | 30 of CIFAR-10"),
+        ("mobilenet_v1_025", "MobileNet-V1-0.25 | 20 of ImageNet"),
+    ):
+        passes = [row["metric"] for row in rows_of(f"validity_{name}") if row["verdict"] == "passes"]
+        assert f"| {start} | {', '.join(passes)} |" in page
+
+
 def test_every_verdict_is_explained():
     page = (DOCS / "trust.md").read_text(encoding="utf-8")
     assert [verdict for verdict in get_args(Verdict) if f"`{verdict}`" not in page] == []
