@@ -1,7 +1,7 @@
 """What scripts/results.py runs: the experiments and commands of the tables in docs/results, and titles of methods."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 
@@ -158,12 +158,13 @@ TABLES = {
 class Command:
     """A command of fringe without its folder: its ``words``, then ``images`` (a pattern in the folder of images, or a
     name); what its table ``shows`` (the verdicts on metrics, the objective of each value, or scores); and for scores
-    the method that the others are compared with."""
+    the method that the others are compared with, and what ``fringe`` is."""
 
     words: tuple[str, ...]
     images: str
     shows: Literal["validity", "sweep", "scores"]
     base: str = "fringe"
+    fringe: str = "FRInGe()"
 
 
 def _model(name: str, preprocessing: str) -> tuple[str, ...]:
@@ -184,7 +185,9 @@ STEPS = _settings(*(f"{name}.steps=32" for name in (*CURVES, *ZEROS)))
 FEW_STEPS = _settings("road.shares=0.1,0.3,0.5", "signed_insertion.steps=16", "insertion.steps=16")
 PHOTOGRAPHS = "cifar10/*_*_00[0-2].jpg"
 SCORES = ",".join((*CURVES, "infidelity", "sparseness"))
-TRAPEZOID = "--methods", "fringe:full_metric", *_settings("fringe:full_metric.quadrature=trapezoid")
+ABLATION = _settings(f"metrics={SCORES}")
+#: Studies of the paper vary its own setting without this.
+DEFAULT = "--methods", "fringe"
 FACTORS = 'factor=["tau=1e-3,1e-2", "delta_euc=0.3,3", "damping=1e-5,1e-1", "gamma=1e-4,1e-2"]'
 
 
@@ -207,10 +210,11 @@ COMMANDS = {
         (*CURVES, *ZEROS, "single_deletion", "diffid", "signed_insertion", "cpp"),
         *(*MOBILENET, *STEPS),
     ),
-    "ablation_cifar_resnet20": _study("reproduce", "ablation", *_settings(f"metrics={SCORES}")),
-    "cap_cifar_resnet20": _study("reproduce", "cap", base="cap"),
-    "cap_full_metric_cifar_resnet20": _study("reproduce", "cap", *TRAPEZOID, base="cap"),
-    "sweep_cifar_resnet20": _study("reproduce", "sweep", *_settings(FACTORS), n=16, shows="sweep"),
+    "ablation_cifar_resnet20": _study("reproduce", "ablation", *DEFAULT, *ABLATION),
+    "ablation_paper_cifar_resnet20": replace(_study("reproduce", "ablation", *ABLATION), fringe="fringe:paper"),
+    "cap_cifar_resnet20": _study("reproduce", "cap", *DEFAULT, base="cap"),
+    "cap_paper_cifar_resnet20": _study("reproduce", "cap", base="cap"),
+    "sweep_cifar_resnet20": _study("reproduce", "sweep", *DEFAULT, *_settings(FACTORS), n=16, shows="sweep"),
     "tuned_cifar_resnet20": _study(
         *("benchmark", "--methods", "fringe,published=fringe:resnet50", "--metrics", SCORES)
     ),

@@ -364,7 +364,7 @@ def _tables_of(name: str, folder: Path) -> list[Row]:
         return {"validity": validity_rows, "sweep": sweep_rows}[command.shows](folder)
     results = read_results(Store(folder, create=False))
     if command is not None:
-        return table(results, results.models[0], command.base, METHODS)
+        return table(results, results.models[0], command.base, {**METHODS, "fringe": command.fringe})
     base, names, controls = TABLES[name].base, TABLES[name].names, TABLES[name].controls
     if results.manifest.scenes:
         return truth_tables(results, base, names, halves=name == "truth_settings", controls=controls)
