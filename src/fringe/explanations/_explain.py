@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fringe._files import StoreFull, disk_error
 from fringe._names import method_title
-from fringe._records import changes, describe_changes
+from fringe._records import changes, describe_changes, digest
 from fringe._tables import Cell, Row, Table
 from fringe._text import plain
 from fringe.attribution import Attribution, attribute, preset_label, setting_title, tone_of
@@ -143,19 +143,20 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             held = POINTS * (1 + (self.spec.top if self._many else 1)) + 2 if self.spec.figures else 2
             images, numbers = self.spec.batch_size, MAX_BATCH_NUMBERS * 14 // max(14, held)
         written = time.monotonic()
-        try:
-            for batch in iter_batches(map(self._stored_or_prepared, self.refs), images, numbers):
-                for result in self._explain(batch, progress):
-                    yield self._add(result)
-                if time.monotonic() - written > SUMMARY_INTERVAL:
-                    self._write_summary(complete=False)
-                    written = time.monotonic()
-        except BaseException:
-            self._write_summary(complete=False)
-            raise
-        yield from map(self._add, self.missing)
-        self._write_overviews()
-        self._write_summary(complete=True)
+        with self.folder.claimed(digest(self.setting)):
+            try:
+                for batch in iter_batches(map(self._stored_or_prepared, self.refs), images, numbers):
+                    for result in self._explain(batch, progress):
+                        yield self._add(result)
+                    if time.monotonic() - written > SUMMARY_INTERVAL:
+                        self._write_summary(complete=False)
+                        written = time.monotonic()
+            except BaseException:
+                self._write_summary(complete=False)
+                raise
+            yield from map(self._add, self.missing)
+            self._write_overviews()
+            self._write_summary(complete=True)
 
     def _add(self, result: Explanation | Failure) -> Explanation | Failure:
         """Add a result, and its entry of ``summary.json``."""
