@@ -405,3 +405,17 @@ def test_a_run_into_the_folder_of_a_living_run_of_other_settings_is_refused(tmp_
     assert sorted(path.name for path in out.iterdir()) == ["digits-0000", "digits-0001", "summary.json"]
     after = explain("embedded:digits:0:2", "--method", "hirescam", "--no-figures", "--overwrite", "--out", out)
     assert after.exit_code == 0
+
+
+def test_an_image_that_the_references_do_not_suit_stops_no_other(tmp_path):
+    for index, sample in enumerate(fringe.data.digits_samples()[:24]):
+        for folder in ["images"] * (index < 4) + ["threes"] * (sample.label == 3):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            sample.image.save(tmp_path / folder / f"{index}.png")
+    ig2 = ("--method", "ig2", "--set", "steps=3", "--references", tmp_path / "threes", *DIGITS, "--no-figures")
+    result = explain(tmp_path / "images", *ig2, "--out", tmp_path / "out")
+    assert (result.exit_code, result.stderr.count("error:")) == (3, 1), result.stderr
+    assert "3.png: space.references: the model predicts the target of image 0, class 3, for all" in result.stderr
+    assert [entry["verdict"] for entry in read(tmp_path / "out" / "summary.json")["inputs"][:3]]
+    result = explain(tmp_path / "threes", *ig2, "--out", tmp_path / "none")
+    assert (result.exit_code, "for all" in result.stderr) == (1, True)

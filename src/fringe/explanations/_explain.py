@@ -312,18 +312,24 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         target, context = self._targets(logits), None
         if self.spec.figures:
             context = self.context([item.ref.id for item in group], x, logits)
-        result = attribute(
-            self.classifier,
-            x,
-            method=self.method,
-            target=target,
-            seed=self.spec.seed,
-            telemetry=POINTS if self.spec.figures else False,
-            bad_images="mark",
-            progress=progress,
-            space=self.references.space(x),
-            ids=[item.ref.id for item in group],
-        )
+        try:
+            result = attribute(
+                self.classifier,
+                x,
+                method=self.method,
+                target=target,
+                seed=self.spec.seed,
+                telemetry=POINTS if self.spec.figures else False,
+                bad_images="mark",
+                progress=progress,
+                space=self.references.space(x),
+                ids=[item.ref.id for item in group],
+            )
+        except InputError as error:
+            if error.argument != "space.references":  # which may suit the other images
+                raise
+            alone = len(group) == 1
+            return [Failure.of(one.ref, error) if alone else self._explain_group([one], progress)[0] for one in group]
         result = dataclasses.replace(result, values=result.values.cpu(), context=context)
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]
