@@ -117,3 +117,8 @@ def test_ranges_can_be_replaced_or_given():
 def test_what_cannot_be_searched(names, overrides, message):
     with pytest.raises(InputError, match=message):
         space_of(FRInGe, names, overrides)
+
+
+def test_a_method_without_anything_to_search_is_named():
+    with pytest.raises(InputError, match="^method: gradcam has no setting with a range or choices, .*; name another"):
+        space_of(METHODS["gradcam"])
