@@ -14,6 +14,7 @@ from fringe._files import (
     PARTIAL,
     RECORD_BYTES,
     VIEWED,
+    disk_error,
     is_abandoned,
     partial_path,
     read_regular,
@@ -98,8 +99,10 @@ class ResultFolder:
         Raises InputError where a living run shows another one: each would replace the results of the other.
         """
         mine = partial_path(self.root / f"{CLAIM}{setting}")
-        with _named_errors(self.root):
+        try:
             mine.touch()
+        except OSError as error:
+            raise disk_error(error, self.root) from error
         try:
             for path in self.root.glob(f"{PARTIAL}*~{CLAIM}*"):
                 if path.name.rpartition("~")[2] != f"{CLAIM}{setting}" and not _is_abandoned(path):
