@@ -107,7 +107,8 @@ class ResultFolder:
             for path in self.root.glob(f"{PARTIAL}*~{CLAIM}*"):
                 if path.name.rpartition("~")[2] != f"{CLAIM}{setting}" and not _is_abandoned(path):
                     message = f"another run writes results of other settings into {str(self.root)!r} at this moment"
-                    raise InputError(message, argument="out", hint="name another folder, or wait until it has ended")
+                    hint = f"name another folder, or wait until it has ended; if it has, remove {path.name!r}"
+                    raise InputError(message, argument="out", hint=hint)  # which is not known of another machine
             yield
         finally:
             with contextlib.suppress(OSError):
