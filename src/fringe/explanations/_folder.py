@@ -98,9 +98,9 @@ class ResultFolder:
 
         Raises InputError where a living run shows another one: each would replace the results of the other.
         """
-        mine = partial_path(self.root / f"{CLAIM}{setting}")
+        marker = partial_path(self.root / f"{CLAIM}{setting}")
         try:
-            mine.touch()
+            marker.touch()
         except OSError as error:
             raise disk_error(error, self.root) from error
         try:
@@ -112,7 +112,7 @@ class ResultFolder:
             yield
         finally:
             with contextlib.suppress(OSError):
-                mine.unlink()
+                marker.unlink()
 
     def result_path(self, identity: str) -> Path:
         """The folder of an image: its id, unless that is the name of a file of the run."""
