@@ -78,3 +78,16 @@ def test_names_without_an_order_are_refused():
 def test_a_file_of_windows_begins_with_a_mark(name, text, tmp_path):
     (tmp_path / name).write_bytes(text.encode("utf-8-sig"))
     assert class_names(tmp_path / name) == ("tench", "crane")
+
+
+def test_a_class_may_be_called_by_a_sign():
+    signs = ("+", "-", "_", "", "50 %")
+    assert [resolve_class_name(sign, signs) for sign in ("+", "-", "_", "50 %")] == [0, 1, 2, 4]
+    for text in ("", " ", "--"):
+        with pytest.raises(TargetError, match="is no class of the model"):
+            resolve_class_name(text, signs)
+
+
+def test_several_classes_of_one_name_are_told_apart_by_their_numbers_alone():
+    with pytest.raises(TargetError, match=r"fits the classes 0 \(cat\), 2 \(cat\); give the number of one$"):
+        resolve_class_name("cat", ("cat", "dog", "cat"))

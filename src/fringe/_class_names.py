@@ -92,13 +92,15 @@ def resolve_class_name(text: str, names: Sequence[str] | None, argument: str = "
         [short in some for some in parts],
         [any(part.startswith(short) or f" {short} " in f" {part} " for part in some) for some in parts],
     ]
-    matches = next(([k for k, fit in enumerate(each) if fit] for each in fits if any(each)), []) if short else []
+    fits = fits if short else fits[: bool(text)]  # of separators alone: the whole name, as of the sign "-"
+    matches = next(([k for k, fit in enumerate(each) if fit] for each in fits if any(each)), [])
     if len(matches) == 1:
         return matches[0]
     if matches:
         shown = ", ".join(f"{k} ({names[k]})" for k in matches[:_SHOWN]) + (", ..." if len(matches) > _SHOWN else "")
         message = f"got {text!r}, which fits the classes {shown}"
-        raise TargetError(message, argument=argument, hint="give the number of one, or its whole name")
+        more = "" if text in names else ", or its whole name"  # several classes have this name
+        raise TargetError(message, argument=argument, hint=f"give the number of one{more}")
     near = did_you_mean(text, names, n=3, cutoff=0.6) or "expected 'predicted', or the number or name of a class"
     raise TargetError(f"got {text!r}, which is no class of the model", argument=argument, hint=near)
 

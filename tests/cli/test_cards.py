@@ -1,10 +1,13 @@
 """``fringe verify`` and ``fringe card``: exit codes, files, and code that runs only if it is trusted."""
 
+import errno
 import json
+import os
 
 import pytest
 
 from command_line import run
+from fringe import _files
 from fringe.bench.experiments import ExperimentSpec, run_experiment
 
 pytestmark = pytest.mark.usefixtures("small_figures")
@@ -51,8 +54,9 @@ def test_a_theorem_that_may_fail_is_said_and_is_no_error(code, tmp_path):
     result = run(*arguments, "--allow", "constant_model,unread_inputs,explained_class")
     assert (result.exit_code, "checks: 19 of 22 hold" in result.stdout) == (0, True), result.output
     assert (tmp_path / "card.html").is_file()
+    (tmp_path / "card.html").unlink()
     unknown = run(*arguments, "--allow", "constant")
-    assert unknown.exit_code == 2
+    assert (unknown.exit_code, (tmp_path / "card.html").is_file()) == (2, True)  # what was measured is not lost
     assert "--allow: no check is called constant" in unknown.stderr
 
 
@@ -64,6 +68,18 @@ def test_maps_of_a_wrong_shape_are_said_once_with_the_shapes_that_are_taken(tmp_
     shapes = "wrong returned shape (3,), expected that of the input, (1, C, H, W), or (1, 1, H, W), (1, H, W) or (H, W)"
     assert result.stderr.count(shapes) == 1
     assert result.stdout.count(shapes) == 2  # where it fails, and what was not measured
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_card_that_cannot_be_written_is_shown(code, tmp_path, monkeypatch, as_json):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(_files, "write_atomic", full)
+    arguments = ("verify", f"{code}:saliency", "--trust-code", *SHORT, "--out", tmp_path, *["--json"] * as_json)
+    result = run(*arguments)
+    assert (result.exit_code, "(No space left on device)" in result.stderr) == (2, True)
+    assert ("checks" in json.loads(result.stdout)) if as_json else ("checks: 22 of 22 hold" in result.stdout)
 
 
 ENDING = """

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import resource
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
@@ -220,6 +221,16 @@ def test_an_earlier_result_stays_where_the_new_one_cannot_take_its_name(tmp_path
     assert result.exit_code == 1
     assert (tmp_path / "digits-0000" / "explanation.json").read_bytes() == content
     assert sorted(p.name for p in tmp_path.iterdir()) == ["digits-0000", "summary.json"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 75), (errno.EROFS, 2)])
+def test_a_folder_that_takes_no_further_file_is_one_line(tmp_path, monkeypatch, number, code):
+    def touch(self, *_, **__):
+        raise OSError(number, os.strerror(number), str(self))
+
+    monkeypatch.setattr(Path, "touch", touch)
+    result = run_ig("explain", "embedded:digits:0", "--out", tmp_path, "--no-figures")
+    assert (result.exit_code, len(errors(result)), repr(str(tmp_path)) in result.stderr) == (code, 1, True)
 
 
 def test_an_output_folder_that_cannot_be_used(tmp_path, monkeypatch):

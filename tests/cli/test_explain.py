@@ -380,3 +380,44 @@ def test_pages_are_titled_by_the_file_or_the_label_and_not_by_the_function(tmp_p
         assert json.loads((out / "summary.json").read_text())["model"]["label"] == title
     again = explain(*named, "--model", f"other={tmp_path / 'net.py'}:make", "--out", tmp_path / "mine")
     assert "model.label: mine, now other" in again.stderr.replace("\n", " ")
+
+
+def test_a_run_into_the_folder_of_a_living_run_of_other_settings_is_refused(tmp_path, monkeypatch):
+    """It has no result yet, as for as long as a model takes to load; both would replace what the other writes."""
+    out, seconds = tmp_path / "out", []
+
+    def meanwhile(self, *given):
+        if not seconds:
+            seconds.extend([None, None])
+            seconds[:] = [
+                explain("embedded:digits:0:2", "--method", name, "--no-figures", "--out", out)
+                for name in ("hirescam", "gradcam")
+            ]
+        return real(self, *given)
+
+    real = ExplanationRun._explain_group
+    monkeypatch.setattr(ExplanationRun, "_explain_group", meanwhile)
+    first = list(fringe.explain_images(["embedded:digits:0:2"], out, method="gradcam", figures=False, batch_size=1))
+    assert [result.exit_code for result in seconds] == [2, 0]
+    assert "another run writes results of other settings into" in seconds[0].stderr
+    assert re.search(
+        r"name another folder, or wait until it has ended; if it has, remove '\.partial-", seconds[0].stderr
+    )
+    assert [result.record["setting"]["method"]["method"] for result in first] == ["gradcam"] * 2
+    assert sorted(path.name for path in out.iterdir()) == ["digits-0000", "digits-0001", "summary.json"]
+    after = explain("embedded:digits:0:2", "--method", "hirescam", "--no-figures", "--overwrite", "--out", out)
+    assert after.exit_code == 0
+
+
+def test_an_image_that_the_references_do_not_suit_stops_no_other(tmp_path):
+    for index, sample in enumerate(fringe.data.digits_samples()[:24]):
+        for folder in ["images"] * (index < 4) + ["threes"] * (sample.label == 3):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            sample.image.save(tmp_path / folder / f"{index}.png")
+    ig2 = ("--method", "ig2", "--set", "steps=3", "--references", tmp_path / "threes", *DIGITS, "--no-figures")
+    result = explain(tmp_path / "images", *ig2, "--out", tmp_path / "out")
+    assert (result.exit_code, result.stderr.count("error:")) == (3, 1), result.stderr
+    assert "3.png: space.references: the model predicts the target of image 0, class 3, for all" in result.stderr
+    assert [entry["verdict"] for entry in read(tmp_path / "out" / "summary.json")["inputs"][:3]]
+    result = explain(tmp_path / "threes", *ig2, "--out", tmp_path / "none")
+    assert (result.exit_code, "for all" in result.stderr) == (1, True)

@@ -163,7 +163,8 @@ def test_tune_goes_on_and_its_preset_keeps_its_images_from_benchmarks(tmp_path):
     shown = run("status", tmp_path / "tune", "--json")
     assert json.loads(shown.stdout)["trials"] == 1
     other = run(*arguments[:-2], "--set", "seed=4", "--trials", 2)
-    assert (other.exit_code, "made with other settings" in other.stderr) == (2, True)
+    assert (other.exit_code, other.stderr.startswith("error: --out: the study 'digits fringe' in ")) == (2, True)
+    assert "was made with other settings; ask for the same, or name another place for the new one" in other.stderr
 
 
 @pytest.mark.thorough

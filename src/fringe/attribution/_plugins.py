@@ -32,7 +32,7 @@ from fringe.attribution._diagnostics import gradient_attribution, sum_attributio
 from fringe.errors import InputError, install_hint, is_installed
 from fringe.linalg import batch_view, grid_cells
 from fringe.paths import Problem
-from fringe.settings import Doc, PositiveInt
+from fringe.settings import Doc, PositiveInt, Setting
 
 #: ``explain(part)``: maps (B, *S) of a part of the images that fits one pass.
 Explain = Callable[[Problem], Tensor]
@@ -52,6 +52,11 @@ class PluginMethod(Attributor):
     @property
     def planned_passes(self) -> float:
         return 2.0
+
+    @classmethod
+    def search_space(cls) -> dict[str, Setting]:
+        """Return no setting: ``algorithm`` is the method itself, and the choices of others suit one algorithm alone."""
+        return {}
 
     @abstractmethod
     def _explainer(self, problem: Problem) -> Explain:

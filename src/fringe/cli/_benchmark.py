@@ -140,8 +140,8 @@ def verify(
     with exit_on_error("bench"):
         write_files(out, {})
         card = _measure(target, given, quiet=as_json)
-        failed = card.failures(read_list(allow))
         _show(card, out, ["verify", target], given, as_json=as_json)
+        failed = card.failures(read_list(allow))
         for clause in failed:
             warn(clause)
     raise typer.Exit(Exit.CHECK_FAILED if failed else Exit.DONE)
@@ -196,15 +196,17 @@ def _measure(target: str, given: Mapping[str, Any], *, quiet: bool) -> "Card":
 
 
 def _show(card: "Card", out: Path, words: list[str], given: Mapping[str, Any], *, as_json: bool) -> None:
-    """Write a card with the command that made it, and show it."""
+    """Show a card, then write it with the command that made it: what was measured is not lost where it cannot be
+    written."""
     from fringe.bench.cards import describe_card, write_card
 
     for key, value in given.items():
         flag = f"--{key.replace('_', '-')}"
         words += [] if value is False else [flag] if value is True else [flag, str(value)]
-    files = write_card(card, out, shlex.join(["fringe", *words]))
     if as_json:
         typer.echo(to_json(plain(dataclasses.asdict(card))), nl=False)
-        return
-    show(describe_card(card))
-    say(f"\ncard: {files[0]}, {files[1].name}, {files[2].name}")
+    else:
+        show(describe_card(card))
+    files = write_card(card, out, shlex.join(["fringe", *words]))
+    if not as_json:
+        say(f"\ncard: {files[0]}, {files[1].name}, {files[2].name}")

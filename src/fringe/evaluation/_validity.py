@@ -138,8 +138,8 @@ class MetricValidity:
         levels: Mean score of maps of which a share of 0, .2, .4, .6, .8 and 1 of the pixels changed places.
         validity: Mean over images of the Spearman correlation of how little is changed with how good the score is: 1 if
             the metric orders the degraded maps of every image, 0 if it does not see them.
-        power: Mean over images of the difference between the shares 0 and .4, over its standard deviation; at most
-            1000.
+        power: Mean over images of the difference between the shares 0 and .4, itself a mean over the methods, over its
+            standard deviation; at most 1000.
         gap: Likewise of the difference between the best method and the best map that knows nothing of the model,
             which ``diffusion`` does not count among: it runs the network.
         best: That method.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fringe._files import StoreFull, disk_error
 from fringe._names import method_title
-from fringe._records import changes, describe_changes
+from fringe._records import changes, describe_changes, digest
 from fringe._tables import Cell, Row, Table
 from fringe._text import plain
 from fringe.attribution import Attribution, attribute, preset_label, setting_title, tone_of
@@ -143,19 +143,20 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             held = POINTS * (1 + (self.spec.top if self._many else 1)) + 2 if self.spec.figures else 2
             images, numbers = self.spec.batch_size, MAX_BATCH_NUMBERS * 14 // max(14, held)
         written = time.monotonic()
-        try:
-            for batch in iter_batches(map(self._stored_or_prepared, self.refs), images, numbers):
-                for result in self._explain(batch, progress):
-                    yield self._add(result)
-                if time.monotonic() - written > SUMMARY_INTERVAL:
-                    self._write_summary(complete=False)
-                    written = time.monotonic()
-        except BaseException:
-            self._write_summary(complete=False)
-            raise
-        yield from map(self._add, self.missing)
-        self._write_overviews()
-        self._write_summary(complete=True)
+        with self.folder.claimed(digest(self.setting)):
+            try:
+                for batch in iter_batches(map(self._stored_or_prepared, self.refs), images, numbers):
+                    for result in self._explain(batch, progress):
+                        yield self._add(result)
+                    if time.monotonic() - written > SUMMARY_INTERVAL:
+                        self._write_summary(complete=False)
+                        written = time.monotonic()
+            except BaseException:
+                self._write_summary(complete=False)
+                raise
+            yield from map(self._add, self.missing)
+            self._write_overviews()
+            self._write_summary(complete=True)
 
     def _add(self, result: Explanation | Failure) -> Explanation | Failure:
         """Add a result, and its entry of ``summary.json``."""
@@ -311,18 +312,24 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         target, context = self._targets(logits), None
         if self.spec.figures:
             context = self.context([item.ref.id for item in group], x, logits)
-        result = attribute(
-            self.classifier,
-            x,
-            method=self.method,
-            target=target,
-            seed=self.spec.seed,
-            telemetry=POINTS if self.spec.figures else False,
-            bad_images="mark",
-            progress=progress,
-            space=self.references.space(x),
-            ids=[item.ref.id for item in group],
-        )
+        try:
+            result = attribute(
+                self.classifier,
+                x,
+                method=self.method,
+                target=target,
+                seed=self.spec.seed,
+                telemetry=POINTS if self.spec.figures else False,
+                bad_images="mark",
+                progress=progress,
+                space=self.references.space(x),
+                ids=[item.ref.id for item in group],
+            )
+        except InputError as error:
+            if error.argument != "space.references":  # which may suit the other images
+                raise
+            alone = len(group) == 1
+            return [Failure.of(one.ref, error) if alone else self._explain_group([one], progress)[0] for one in group]
         result = dataclasses.replace(result, values=result.values.cpu(), context=context)
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]

@@ -14,6 +14,7 @@ from fringe._files import (
     PARTIAL,
     RECORD_BYTES,
     VIEWED,
+    disk_error,
     is_abandoned,
     partial_path,
     read_regular,
@@ -28,6 +29,8 @@ from fringe.errors import InputError
 
 SUMMARY, CONTACT, INDEX = "summary.json", "contact.png", "index.html"
 EXPLANATION, MAP, PAGE, ANIMATION = "explanation.json", "attribution.safetensors", "explanation.html", "path.webp"
+#: How the name of the file begins that says which settings a run has; their digest follows.
+CLAIM = "settings-"
 #: Files of one result besides its record.
 FILES = (MAP, PAGE, ANIMATION, "overlay.png", "signed.png", "trajectory.png", "profile.png")
 
@@ -60,7 +63,7 @@ class ResultFolder:
             root.mkdir(parents=True, exist_ok=True)
             for path in root.glob(f"{PARTIAL}*"):
                 with contextlib.suppress(OSError):
-                    if "~" not in path.name or is_abandoned(path):  # without: of an earlier version
+                    if _is_abandoned(path):
                         _remove(path)
         except OSError as error:
             raise InputError(f"cannot use {str(root)!r} ({error.strerror})", argument="out") from error
@@ -88,6 +91,28 @@ class ResultFolder:
     def has_results(self) -> bool:
         """Whether the folder holds any result, also an incomplete one: a run may have ended before its first."""
         return any(path.is_dir() and not _is_partial(path.name) and _is_result(path) for path in self.root.iterdir())
+
+    @contextlib.contextmanager
+    def claimed(self, setting: str) -> Generator[None]:
+        """Show other runs that this one writes results of a ``setting``, the digest of one.
+
+        Raises InputError where a living run shows another one: each would replace the results of the other.
+        """
+        marker = partial_path(self.root / f"{CLAIM}{setting}")
+        try:
+            marker.touch()
+        except OSError as error:
+            raise disk_error(error, self.root) from error
+        try:
+            for path in self.root.glob(f"{PARTIAL}*~{CLAIM}*"):
+                if path.name.rpartition("~")[2] != f"{CLAIM}{setting}" and not _is_abandoned(path):
+                    message = f"another run writes results of other settings into {str(self.root)!r} at this moment"
+                    hint = f"name another folder, or wait until it has ended; if it has, remove {path.name!r}"
+                    raise InputError(message, argument="out", hint=hint)  # which is not known of another machine
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                marker.unlink()
 
     def result_path(self, identity: str) -> Path:
         """The folder of an image: its id, unless that is the name of a file of the run."""
@@ -161,6 +186,15 @@ def _read(path: Path) -> dict[str, Any] | None:
         return record if intact and MAP in files else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether a partial file or folder is that of no living run; one whose name has no process is of an earlier version
+    of this library, and one that is gone was ended."""
+    try:
+        return "~" not in path.name or is_abandoned(path)
+    except FileNotFoundError:
+        return True
 
 
 def _is_partial(name: str) -> bool:

@@ -117,3 +117,15 @@ def test_ranges_can_be_replaced_or_given():
 def test_what_cannot_be_searched(names, overrides, message):
     with pytest.raises(InputError, match=message):
         space_of(FRInGe, names, overrides)
+
+
+@pytest.mark.parametrize("name", ["gradcam", "captum", "zennit"])
+def test_a_method_without_anything_to_search_is_named(name):
+    """Which algorithm of another library it is, is no setting of it: a search would return another method."""
+    with pytest.raises(InputError, match=f"^method: {name} has no setting with a range or choices to search; name an"):
+        space_of(METHODS[name])
+
+
+def test_settings_of_another_library_are_searched_in_ranges_that_are_given():
+    space = space_of(METHODS["captum"], ["window"], {"window": (3, 9)})
+    assert space.record() == {"window": {"low": 3, "high": 9, "log": False, "whole": True}}

@@ -35,9 +35,6 @@ def asked(tuned: Tuned) -> list[dict]:
     return [dict(trial.settings) for trial in tuned.trials]
 
 
-#: The methods that have a setting to search for; class activation maps and some modifiers have none.
-TUNABLE = sorted(
-    name
-    for name, method in METHODS.items()
-    if any(field["low"] is not None or field["choices"] is not None for field in method.describe())
-)
+#: The methods that have a setting to search for: class activation maps, methods of other libraries and some modifiers
+#: have none.
+TUNABLE = sorted(name for name, method in METHODS.items() if method.search_space())

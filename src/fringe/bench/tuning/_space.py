@@ -95,6 +95,9 @@ def space_of(
     or a range is invalid.
     """
     settings, ranges = settings_of(method), dict(overrides or {})
+    if names is None and not method.search_space():
+        message = f"{method.name} has no setting with a range or choices to search"
+        raise InputError(message, argument="method", hint="name another method, or a setting with its range")
     searched = list(method.search_space() if names is None else names)
     for name in (*searched, *ranges):
         check_known(f"{method.name} setting", name, settings)

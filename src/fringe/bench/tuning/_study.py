@@ -249,6 +249,6 @@ def _open(storage: RDBStorage, name: str, identity: dict[str, Any], path: Path) 
         raise InputError(
             f"the study {name!r} in {path} was made with other settings",
             argument="path",
-            hint=f"ask for the same, or name another file for the new one. Differences: {'; '.join(differences)}",
+            hint=f"ask for the same, or name another place for the new one. Differences: {'; '.join(differences)}",
         )
     return study
