@@ -35,6 +35,7 @@ class ImageOptions(Options):
 
     expected: ClassVar[Mapping[str, str]] = {
         "target": "'predicted', or the number or name of a class",
+        "contrast": "the number or name of a class",
         "set": "a list of KEY=VALUE texts",
     }
 
@@ -69,6 +70,9 @@ class ImageOptions(Options):
 class ExplainSpec(ImageOptions):
     """Options of :func:`fringe.explanations.explain_images`: keyword arguments, flags and the record in one."""
 
+    contrast: Annotated[int | str | None, BeforeValidator(_number)] = Field(
+        None, description="Another class, by number or name: explain why the class and not this one."
+    )
     method: Annotated[str, AfterValidator(_canonical_method)] = Field("fringe", description="Attribution method.")
     preset: str | None = Field(None, description="Preset name, or a tuned preset file.")
     variant: str | None = Field(None, description="Ablation variant of fringe.")
