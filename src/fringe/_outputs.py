@@ -46,12 +46,10 @@ def as_logits(output: Any, batch: int, kind: AnyOutput, *, check: bool = True) -
     if kind != "numbers" and tuple(logits.shape) in ((batch, 1), (batch,)):
         is_class = bool((logits.detach() == logits.detach().round()).all())
         raise ModelOutputError(
-            f"its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and the entropy of "
-            "one class is always zero. If the number is the logit z of 'yes' against 'no', wrap it as "
-            "fringe.BinaryClassifier(model), with output='probability' if it ends in a sigmoid: the map of a class "
-            "explains z/2 or -z/2, and with target=1 and contrast=0 all of z. If it is a quantity, as in regression, "
-            "there are no classes: explain the number itself by a method that needs none, as in "
-            "attribute(model, x, method='ig', score=lambda y: y.flatten())"
+            f"its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and no classes. If "
+            "the number is the logit of 'yes' against 'no', wrap the model as fringe.BinaryClassifier(model), with "
+            "output='probability' if it ends in a sigmoid. If it is a quantity, as in regression, explain it by a "
+            "method that needs no classes, as in attribute(model, x, method='ig', score=lambda y: y.flatten())"
             + (". If it is the number of a class (argmax), return the scores before it" if is_class else ""),
             argument="model",
         )
