@@ -134,7 +134,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         """Return what the open run computes; on a CPU also how long that takes at most, by the time of a first pass."""
         passes = sum(each * count for _, each, count in planned_work_of([self.plan]))
         maps, scores = self.plan.n * len(self.plan.candidates(self.plan.models[0])), len(self.plan.metrics)
-        longest = f", about {describe_seconds(passes * self._pass)}" if self.device.type == "cpu" else ""
+        longest = f" and {describe_seconds(passes * self._pass)}" if self.device.type == "cpu" else ""
         what = f"{counted(maps, 'map')} with {counted(scores, 'score')} each"
         return f"{what}: at most {passes:,.0f} passes of the network{longest}, less what is stored"
 
