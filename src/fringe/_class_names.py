@@ -99,8 +99,7 @@ def resolve_class_name(text: str, names: Sequence[str] | None, argument: str = "
         shown = ", ".join(f"{k} ({names[k]})" for k in matches[:_SHOWN]) + (", ..." if len(matches) > _SHOWN else "")
         message = f"got {text!r}, which fits the classes {shown}"
         raise TargetError(message, argument=argument, hint="give the number of one, or its whole name")
-    word = "'predicted', or " if argument == "target" else ""
-    near = did_you_mean(text, names, n=3, cutoff=0.6) or f"expected {word}the number or name of a class"
+    near = did_you_mean(text, names, n=3, cutoff=0.6) or "expected the number or name of a class"
     raise TargetError(f"got {text!r}, which is no class of the model", argument=argument, hint=near)
 
 

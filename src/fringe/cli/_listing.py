@@ -42,7 +42,7 @@ def methods(name: Name = None, as_json: AsJson = False) -> None:
         if name is None:
             rows = [(entry["name"], entry["title"], entry["source"]) for entry in shown]
             forms = [f"written: {form}" for entry in shown if (form := _forms(METHODS[entry["name"]]))]
-            _print_names("methods", ("name", "method", "source"), rows, forms)
+            _print_names("methods", ("name", "method", "source"), rows, *forms)
         for entry in () if name is None else shown:
             kind = METHODS[entry["name"]]
             plain = entry if kind.package is None else {**entry, "presets": {}}
@@ -82,12 +82,8 @@ def metrics(name: Name = None, kind: Kind = None, as_json: AsJson = False) -> No
         for entry in () if name is None else shown:
             usual = entry["inputs"]["paper"]
             others = [f"{preset}: {', '.join(kinds)}" for preset, kinds in entry["inputs"].items() if kinds != usual]
-            notes = {
-                "reads": _scale(entry),
-                "looks at": entry["space"],
-                "inputs": "; ".join([", ".join(usual), *others]),
-            }
-            _print_entry(entry, {**notes, "source": entry["source"]})
+            notes = {"looks at": entry["space"], "inputs": "; ".join([", ".join(usual), *others])}
+            _print_entry(entry, {"reads": _scale(entry), **notes, "source": entry["source"]})
 
 
 def _scale(entry: Mapping[str, Any]) -> str:
@@ -138,9 +134,7 @@ def _described(kind: Any, attributes: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _print_names(
-    command: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
-) -> None:
+def _print_names(command: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *notes: str) -> None:
     if rows:
         show([Table(columns, rows), *notes, f"settings and presets of one: fringe {command} NAME"])
 

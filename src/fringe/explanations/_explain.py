@@ -79,8 +79,7 @@ MAX_BATCH_NUMBERS = 10_000_000
 SUMMARY_INTERVAL = 5.0
 
 _SCORES = ("score", "endpoint_score", "completeness_gap", "completeness_residual")
-_CLASSES = ("prediction", "target", "contrast")
-_ENTRY = ("id", "source", "label", *_CLASSES, "verdict", "advice", *_SCORES, "steps", "seconds")
+_KEPT = ("id", "source", "label", "prediction", "target", "contrast", "verdict", "advice", *_SCORES, "steps", "seconds")
 
 
 def explain_images(
@@ -171,8 +170,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             self._entries.append(result.entry())
         else:
             self.explained.append(result)
-            entry = {name: result.record[name] for name in _ENTRY if name in result.record}
-            self._entries.append({**entry, "folder": result.folder.name})
+            kept = {name: value for name, value in result.record.items() if name in _KEPT}
+            self._entries.append(kept | {"folder": result.folder.name})
         return result
 
     def describe(self) -> Sequence[str | Table]:
@@ -190,9 +189,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if len(entries) > SHOWN_IMAGES:
             parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
         if any("error" not in entry for entry in entries):
-            parts.append(
-                "verdict: of the sum of a map; whether the map marks the right parts of the input is not checked"
-            )
+            parts.append("A verdict is about the sum of a map: whether the map marks the right parts, it does not say.")
         return [*parts, *([f"reused from an earlier run: {reused}"] if reused else [])]
 
     def record(self) -> dict[str, Any]:
@@ -323,13 +320,15 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             alone = len(group) == 1
             return [Failure.of(one.ref, answer) if alone else self._explain_group([one], progress)[0] for one in group]
         x, logits = answer
-        if self.contrast in (first := self._first(logits).tolist()):
+        best = torch.nan_to_num(logits).argmax(1)
+        first = best if isinstance(self.target, str) else torch.full_like(best, self.target)  # the word is "predicted"
+        if self.contrast in first.tolist():
             why = f"class {self.contrast} is the class to explain itself: name another contrast"
-            pairs = list(zip(group, first, strict=True))
-            rest = [item for item, k in pairs if k != self.contrast]
-            found = iter(self._explain_group(rest, progress) if rest else [])
-            return [Failure.of(item.ref, why) if k == self.contrast else next(found) for item, k in pairs]
-        target, context = self._targets(logits), None
+            return [
+                Failure.of(one.ref, why) if k == self.contrast else self._explain_group([one], progress)[0]
+                for one, k in zip(group, first.tolist(), strict=True)
+            ]
+        target, context = self._targets(logits, first[:, None]), None
         if self.spec.figures:
             context = self.context([item.ref.id for item in group], x, logits)
         result = attribute(
@@ -349,24 +348,18 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]
 
-    def _targets(self, logits: Tensor) -> Target:
-        """The class to explain; of several classes, that class of each image and the most probable others (B, K)."""
-        count, first = self._classes(logits.shape[1]), self._first(logits)[:, None]
+    def _targets(self, logits: Tensor, first: Tensor) -> Target:
+        """The class to explain; of several, the ``first`` (B, 1) and the most probable others of each image (B, K)."""
+        count = self._classes(logits.shape[1])
         taken = first if self.contrast is None else torch.cat((first, torch.full_like(first, self.contrast)), 1)
         if count == 1 or not 0 <= int(taken.min()) <= int(taken.max()) < logits.shape[1]:
             return self.target
         others = torch.nan_to_num(logits).scatter(1, taken, -torch.inf).topk(count - 1, 1).indices
         return torch.cat((first, others), 1)
 
-    def _first(self, logits: Tensor) -> Tensor:
-        """The class (B,) to explain of each image."""
-        best = torch.nan_to_num(logits).argmax(1)
-        return best if isinstance(self.target, str) else torch.full_like(best, self.target)  # the word is "predicted"
-
     def _classes(self, known: int, top: int | None = None) -> int:
         """How many of the model's classes the page shows: several only where their maps come from one path."""
-        most = known - (self.contrast is not None)
-        return min(top or self.spec.top, most) if self.spec.figures and self._many else 1
+        return min(top or self.spec.top, known - (self.contrast is not None)) if self.spec.figures and self._many else 1
 
     @property
     def _many(self) -> bool:

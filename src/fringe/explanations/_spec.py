@@ -35,7 +35,6 @@ class ImageOptions(Options):
 
     expected: ClassVar[Mapping[str, str]] = {
         "target": "'predicted', or the number or name of a class",
-        "contrast": "the number or name of a class",
         "set": "a list of KEY=VALUE texts",
     }
 
@@ -47,9 +46,7 @@ class ImageOptions(Options):
     target: Annotated[int | str, BeforeValidator(_number)] = Field(
         "predicted", description="Class to explain: 'predicted', its number or its name."
     )
-    score: Literal["logit", "log_probability", "probability"] = Field(
-        "logit", description="What of the class is explained."
-    )
+    score: Literal["logit", "log_probability", "probability"] = Field("logit", description="What is explained.")
     references: str | None = Field(
         None, description="Images for methods that average over data (at most 64 are taken)."
     )
@@ -62,9 +59,7 @@ class ImageOptions(Options):
     batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     seed: int = Field(0, description="Seed of all randomness.")
-    exif: Literal["transpose", "ignore"] = Field(
-        "transpose", description="Turn a photograph as its EXIF data say, or not."
-    )
+    exif: Literal["transpose", "ignore"] = Field("transpose", description="Turn photos by EXIF data, or not.")
 
     def record(self) -> dict[str, Any]:
         """The options as JSON data; ``trust_code`` is left out, since only a person may set it."""

@@ -27,8 +27,7 @@ _DECIMALS = 5
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of an input: the most probable class, the explained one, where that is another, and the class
-    that the explained one is compared with."""
+    """What a model says of an input: the best class, the explained one if that is another, and its contrast."""
 
     name: str
     probability: float
