@@ -206,4 +206,4 @@ def _show(card: "Card", out: Path, words: list[str], given: Mapping[str, Any], *
         typer.echo(to_json(plain(dataclasses.asdict(card))), nl=False)
         return
     show(describe_card(card))
-    say(f"\ncard: {files[0]}, {files[1].name}, {files[2].name}")
+    say(f"\ncard: {', '.join(map(str, files[:3]))}")
