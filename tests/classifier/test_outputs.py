@@ -245,3 +245,11 @@ def test_pictures_of_a_score_say_no_probability():
     texts = [text.get_text() for text in result.plot().findobj(Text)]
     assert "score" in texts
     assert not any("nan" in text for text in texts)
+
+
+@pytest.mark.parametrize("call", [attribute, explain, lambda network, x: Classifier(network).logits(x)])
+def test_a_warning_names_the_line_that_called_the_library(call):
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3), torch.nn.Sigmoid())
+    with pytest.warns(UserWarning, match="training mode|like sigmoids") as seen:
+        call(network, torch.rand(9, 3, 2, 2))
+    assert {warning.filename for warning in seen} == {__file__}

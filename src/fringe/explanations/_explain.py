@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import time
-import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from fringe._text import plain
 from fringe.attribution import Attribution, attribute, preset_label, setting_title, tone_of
 from fringe.classifier import Target
 from fringe.data import ImageRef
-from fringe.errors import InputError, is_installed
+from fringe.errors import InputError, is_installed, warn_caller
 from fringe.explanations._base import (
     Explanation,
     Failure,
@@ -250,7 +249,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         left = [name for name in stored if name not in current]
         if left:
             names = ", ".join([*left[:5], *(["..."] if len(left) > 5 else [])])
-            warnings.warn(f"{len(left)} results of other settings stay in {str(self._out)!r}: {names}", stacklevel=3)
+            warn_caller(f"{len(left)} results of other settings stay in {str(self._out)!r}: {names}")
 
     def _stored_or_prepared(self, ref: ImageRef) -> Prepared | Failure:
         stored = self.folder.read(ref.id)
