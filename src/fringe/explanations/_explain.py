@@ -78,7 +78,7 @@ MAX_BATCH_NUMBERS = 10_000_000
 SUMMARY_INTERVAL = 5.0
 
 _SCORES = ("score", "endpoint_score", "completeness_gap", "completeness_residual")
-_KEPT = ("id", "source", "label", "prediction", "target", "contrast", "verdict", "advice", *_SCORES, "steps", "seconds")
+_KEYS = ("id", "source", "label", "prediction", "target", "contrast", "verdict", "advice", *_SCORES, "steps", "seconds")
 
 
 def explain_images(
@@ -169,8 +169,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             self._entries.append(result.entry())
         else:
             self.explained.append(result)
-            kept = {name: value for name, value in result.record.items() if name in _KEPT}
-            self._entries.append(kept | {"folder": result.folder.name})
+            facts = {name: value for name, value in result.record.items() if name in _KEYS}
+            self._entries.append(facts | {"folder": result.folder.name})
         return result
 
     def describe(self) -> Sequence[str | Table]:
