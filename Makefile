@@ -27,7 +27,7 @@ $(STAMP): $(PHOTO)
 demo: $(PHOTO)
 	$(BIN)/fringe explain embedded:photos --overwrite --out out/demo
 	@echo "Open $(CURDIR)/out/demo/index.html in a browser, and choose a photograph: the network saw an espresso, and a tiger cat."
-	@echo "Yellow places carry the most evidence for the answer. \"Signed\" shows what speaks for it in red, and against it in blue."
+	@echo "Yellow places carry the most evidence for or against the answer. \"Signed\" shows what speaks for it in red, and against it in blue."
 	@echo "Move the slider: the image changes until the network is nearly undecided, and the map adds up what each change did."
 
 test: $(STAMP)

@@ -46,7 +46,7 @@ def test_a_class_is_known_by_its_name(text, number):
         ("CRANE", r"fits the classes 5 \(crane\), 6 \(Crane\)"),
         ("gold", r"fits the classes 1 \(goldfish, Carassius auratus\), 7 \(golden-retriever\)"),
         ("tiger kat", r"got 'tiger kat', which is no class of the model; did you mean 'tiger cat'\?"),
-        ("ench", r"no class of the model; expected 'predicted', or the number or name of a class"),
+        ("ench", r"no class of the model; expected the number or name of a class"),
         ("", r"got '', which is no class of the model"),
         (", ", r"no class of the model"),
     ],

@@ -239,6 +239,12 @@ def test_a_class_is_suggested_by_what_resembles_its_name():
     assert canonical_name("zzz:large", {"toy": Toy}) == "zzz:large"
 
 
+def test_a_plus_is_part_of_a_name():
+    """Grad-CAM++ is another method than Grad-CAM."""
+    with pytest.raises(InputError, match=r"method: got 'gradcam\+\+'; did you mean 'gradcam'"):
+        _look_up("gradcam++", METHODS)
+
+
 @pytest.mark.parametrize("registry", [METHODS, METRICS], ids=["methods", "metrics"])
 def test_no_spelling_means_two_methods_or_metrics(registry):
     """Names, classes and titles, without case and separators, are those of one class each."""

@@ -101,7 +101,7 @@ def resolve_class_name(text: str, names: Sequence[str] | None, argument: str = "
         message = f"got {text!r}, which fits the classes {shown}"
         more = "" if text in names else ", or its whole name"  # several classes have this name
         raise TargetError(message, argument=argument, hint=f"give the number of one{more}")
-    near = did_you_mean(text, names, n=3, cutoff=0.6) or "expected 'predicted', or the number or name of a class"
+    near = did_you_mean(text, names, n=3, cutoff=0.6) or "expected the number or name of a class"
     raise TargetError(f"got {text!r}, which is no class of the model", argument=argument, hint=near)
 
 

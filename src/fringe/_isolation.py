@@ -2,13 +2,14 @@
 
 import contextlib
 import sys
-import warnings
 from collections.abc import Generator
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fringe.errors import warn_caller
 
 Mode = Literal["eval", "keep"]
 
@@ -79,10 +80,9 @@ def _freeze(module: nn.Module, mode: Mode, stack: contextlib.ExitStack) -> None:
             for child in flags:
                 child.training = False
         else:
-            warnings.warn(
+            warn_caller(
                 "the model is in training mode; it is explained in evaluation mode and given back as it was "
-                "(Classifier(model, mode='keep') explains it as it is)",
-                stacklevel=2,
+                "(Classifier(model, mode='keep') explains it as it is)"
             )
 
 

@@ -1,7 +1,6 @@
 """The first-order expansion of a network: its value, and products with its Jacobian."""
 
 import contextlib
-import warnings
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from fringe._isolation import detached
 from fringe._linear_layers import BackwardLayouts, LinearLayers
 from fringe._network import Network
 from fringe._progress import log
-from fringe.errors import InputError, NotDifferentiableError, first_line, is_machine_error
+from fringe.errors import InputError, NotDifferentiableError, first_line, is_machine_error, warn_caller
 
 #: Advice for a model whose gradients are right and whose Jacobian-vector products are missing or wrong.
 WITHOUT_JVP = (
@@ -132,10 +131,9 @@ class Linearisation:
         self._double_backward = False
         self._network.jvp_mode = "forward"
         log.info("Jacobian-vector products use forward-mode differentiation: %s", reason)
-        warnings.warn(
+        warn_caller(
             f"the model has no second derivatives ({reason}); Jacobian-vector products use "
-            "forward-mode differentiation, at one more forward pass each",
-            stacklevel=4,
+            "forward-mode differentiation, at one more forward pass each"
         )
 
     def _forward_mode(self, tangent: Tensor) -> Tensor:

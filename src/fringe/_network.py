@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import threading
-import warnings
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar, cast
@@ -29,7 +28,7 @@ from fringe._linear_layers import (
 )
 from fringe._outputs import AnyOutput, ScoreFunction, as_logits, as_score, refuse_independent_labels
 from fringe._progress import log
-from fringe.errors import InputError, ModelOutputError, first_line, is_machine_error, is_out_of_memory
+from fringe.errors import InputError, ModelOutputError, first_line, is_machine_error, is_out_of_memory, warn_caller
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
 
@@ -134,7 +133,7 @@ class BatchSize:
         network that takes one image at a time gets one."""
         size = self.on(device)
         if isinstance(error, _OneAtATime) and size > 1:
-            warnings.warn(f"{error}: its passes have one image each from now on", stacklevel=2)
+            warn_caller(f"{error}: its passes have one image each from now on")
             self._size = 1
             return
         if size == 1 or not is_out_of_memory(error):

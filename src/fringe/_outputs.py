@@ -1,6 +1,5 @@
 """Read what a model returns as logits (B, C); models with one logit, and segmentation models, as classifiers."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fringe.errors import InputError, ModelError, ModelOutputError
+from fringe.errors import InputError, ModelError, ModelOutputError, warn_caller
 
 OutputKind = Literal["auto", "logits", "probabilities"]
 #: The same, or numbers that are no distribution over classes: a column of them is explained as it is.
@@ -46,12 +45,10 @@ def as_logits(output: Any, batch: int, kind: AnyOutput, *, check: bool = True) -
     if kind != "numbers" and tuple(logits.shape) in ((batch, 1), (batch,)):
         is_class = bool((logits.detach() == logits.detach().round()).all())
         raise ModelOutputError(
-            f"its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and the entropy of "
-            "one class is always zero. If the number is the logit z of 'yes' against 'no', wrap it as "
-            "fringe.BinaryClassifier(model), with output='probability' if it ends in a sigmoid: the map of a class "
-            "explains z/2 or -z/2, and with target=1 and contrast=0 all of z. If it is a quantity, as in regression, "
-            "there are no classes: explain the number itself by a method that needs none, as in "
-            "attribute(model, x, method='ig', score=lambda y: y.flatten())"
+            f"its output has shape {tuple(logits.shape)}, one number for each of {batch} images, and no classes. If "
+            "the number is the logit of 'yes' against 'no', wrap the model as fringe.BinaryClassifier(model), with "
+            "output='probability' if it ends in a sigmoid. If it is a quantity, as in regression, explain it by a "
+            "method that needs no classes, as in attribute(model, x, method='ig', score=lambda y: y.flatten())"
             + (". If it is the number of a class (argmax), return the scores before it" if is_class else ""),
             argument="model",
         )
@@ -89,12 +86,11 @@ def as_logits(output: Any, batch: int, kind: AnyOutput, *, check: bool = True) -
         )
     # so many differ that logits of an untrained network hardly ever do
     if bool(((rows > 0) & (rows <= 1)).all()) and (100 * rows).round().unique().numel() >= 8:
-        warnings.warn(
+        warn_caller(
             "all outputs of the model lie between 0 and 1 and their rows do not sum to one, like sigmoids of "
             "independent labels. A softmax over these means nothing: explain one label k by "
             "fringe.BinaryClassifier(lambda x: model(x)[:, k], output='probability'). If they really are logits, say "
-            "so by fringe.Classifier(model, output='logits'), in options model_output='logits'",
-            stacklevel=2,
+            "so by fringe.Classifier(model, output='logits'), in options model_output='logits'"
         )
     return logits
 

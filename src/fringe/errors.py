@@ -4,11 +4,13 @@ import contextlib
 import difflib
 import importlib.metadata
 import importlib.util
+import inspect
 import json
 import math
 import reprlib
 import sysconfig
 import traceback
+import warnings
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
@@ -88,6 +90,14 @@ def check_known(argument: str, name: str, known: Iterable[str]) -> None:
     if name not in names:
         hint = known_hint(name, names, f"known: {', '.join(names) or 'none'}")
         raise InputError(f"got {name!r}", argument=argument, hint=hint)
+
+
+def warn_caller(message: str) -> None:
+    """Warn at the line that called this library, and not at one of ours or of PyTorch."""
+    inner = ("fringe", "torch", "contextlib")
+    frames = enumerate(traceback.walk_stack(inspect.currentframe()), 1)
+    outside = (n for n, (frame, _) in frames if frame.f_globals.get("__name__", "").partition(".")[0] not in inner)
+    warnings.warn(message, stacklevel=next(outside, 2))
 
 
 def wrong_value(argument: str, value: object, expected: str) -> InputError:

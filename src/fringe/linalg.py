@@ -38,7 +38,6 @@ Systems", algorithm 9.1. Five choices differ from a textbook:
 """
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -48,7 +47,7 @@ import torch
 from torch import Tensor
 
 from fringe._float64 import in_float64
-from fringe.errors import InputError, require_choice
+from fringe.errors import InputError, require_choice, warn_caller
 
 Boundary = Literal["neumann", "dirichlet", "periodic", "reflect"]
 
@@ -246,7 +245,7 @@ class LaplacianBasis:
                     hint += "the blur of a larger one is singular to rounding, whatever its taps"
                 raise InputError(fault, hint=hint)
             least = f"its smallest response is {float(symbol.min()):.3f}, which amplifies rounding"
-            warnings.warn(f"{fault}: {least}", stacklevel=2)
+            warn_caller(f"{fault}: {least}")
         return symbol
 
     def operator(self, symbol: Tensor, like: Tensor) -> SpectralOperator:

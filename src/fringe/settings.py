@@ -424,7 +424,7 @@ def _spellings(registry: Mapping[str, type[Settings]]) -> dict[str, str]:
 
 
 def _letters(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", unicodedata.normalize("NFKC", text).lower())
+    return re.sub(r"[^a-z0-9+]", "", unicodedata.normalize("NFKC", text).lower())
 
 
 def _list(names: Iterable[str]) -> str:

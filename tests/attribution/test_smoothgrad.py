@@ -55,6 +55,12 @@ def test_it_equals_captum_s_noise_tunnel(inner, square):
 # -- laws ---------------------------------------------------------------------------------------------------------
 
 
+def test_one_sample_with_hardly_any_noise_is_captum_s_saliency():
+    model, x = SoftplusMLP(), images(2)
+    theirs = Saliency(model).attribute(x, target=1, abs=False)
+    torch.testing.assert_close(explain(model, x, samples=1, sigma=1e-12).values, theirs, rtol=1e-9, atol=1e-11)
+
+
 def test_noise_is_keyed_by_the_image_and_the_number_of_the_copy():
     model, x, count = ReluCNN(), images(2), 5
     for ids in (None, ["cat", "dog"]):

@@ -107,6 +107,21 @@ def test_a_class_is_chosen_by_its_number():
         PREVIEW[0].plot(target=77)
 
 
+def test_without_inputs_the_signed_map_is_drawn():
+    axes = [result.plot(*kind).axes[0] for result in [BARE[0]] for kind in ((), ("signed",))]
+    assert np.array_equal(*(np.asarray(one.images[0].get_array()) for one in axes))
+
+
+def test_the_sheet_says_what_the_prediction_is_compared_with():
+    result = fringe.explain("embedded:digits", "embedded:digits:0:2", method="ig", target=0, contrast=5)
+    words = [text.get_text() for text in result.plot().findobj(matplotlib.text.Text)]
+    predicted, other = (word for word in words if "%" in word)
+    assert predicted.startswith("0 · ")
+    assert predicted.endswith("%, not 5")
+    assert other.startswith("1 · ")
+    assert other.endswith("%, explained: 0, not 5")
+
+
 def test_pictures_say_what_they_lack():
     for kind in ("overlay", "path", "classes"):
         with pytest.raises(fringe.InputError, match=r"use fringe.explain, or result.with_context"):

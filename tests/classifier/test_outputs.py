@@ -63,8 +63,8 @@ REFUSED = {
     "no class": (normal(3, 0), r"shape \(3, 0\) for 3 images; expected logits \(3, C\)"),
     "one column": (
         normal(3, 1),
-        r"shape \(3, 1\), one number .*entropy of one class is always zero.*logit z of 'yes' .*BinaryClassifier.*"
-        r"z/2 or -z/2, and with target=1 and contrast=0 all of z.*a quantity, as in regression.*score=lambda y: y.flat",
+        r"shape \(3, 1\), one number .*, and no classes.*logit of 'yes' .*BinaryClassifier.*a quantity, as in "
+        r"regression.*score=lambda y: y.flat",
     ),
     "one number an image": (normal(3), r"shape \(3,\), one number .*fringe.BinaryClassifier.*y.flatten\(\)\)$"),
     "argmax as floats": (torch.tensor([2.0, 0.0, 4.0]), r"number of a class \(argmax\), return the scores before it$"),
@@ -245,3 +245,11 @@ def test_pictures_of_a_score_say_no_probability():
     texts = [text.get_text() for text in result.plot().findobj(Text)]
     assert "score" in texts
     assert not any("nan" in text for text in texts)
+
+
+@pytest.mark.parametrize("call", [attribute, explain, lambda network, x: Classifier(network).logits(x)])
+def test_a_warning_names_the_line_that_called_the_library(call):
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3), torch.nn.Sigmoid())
+    with pytest.warns(UserWarning, match="training mode|like sigmoids") as seen:
+        call(network, torch.rand(9, 3, 2, 2))
+    assert {warning.filename for warning in seen} == {__file__}

@@ -235,6 +235,11 @@ def test_a_signal_that_a_callback_swallows_ends_the_run_at_the_next_task(tmp_pat
     assert run("status", tmp_path).exit_code == 75
 
 
+def test_the_printed_table_says_what_its_numbers_are(tmp_path):
+    result = benchmark(tmp_path, *IG, "--metrics", "sparseness", "--n", 2, report=True)
+    assert "\nValues: mean ± half the width of the 95% bootstrap interval" in result.stdout, result.output
+
+
 def test_the_report_command_writes_where_it_is_told(tmp_path):
     assert sparse(tmp_path / "run").exit_code == 0
     place = tmp_path / "elsewhere"

@@ -90,7 +90,7 @@ def test_a_run_writes_what_the_library_computes(tmp_path, small_figures):
 def test_a_comparison_says_first_what_it_computes_and_how_long_that_takes_at_most(tmp_path):
     result = quick(tmp_path, "embedded:digits:0:2", "--methods", "ig", "--set", "ig.steps=10", metrics="sparseness")
     # two images by ig and six controls; twice ten gradients
-    told = re.search(r"hint: (.*) of the network, about [\d.]+ (s|min|h), less what is stored\n", result.stderr)
+    told = re.search(r"hint: (.*) of the network and [\d.]+ (s|min|h), less what is stored\n", result.stderr)
     assert told is not None
     assert told[1] == "14 maps with 1 score each: at most 40 passes"
     again = quick(tmp_path, "embedded:digits:0:2", "--methods", "ig", "--set", "ig.steps=10", "--json")

@@ -66,6 +66,9 @@ def test_presets_of_every_method_are_found_by_name():
 
 def test_the_listing_says_how_modifiers_and_methods_of_other_packages_are_written():
     shown = run("methods").stdout
+    assert "setting" not in shown.splitlines()[0]
+    assert len(shown.splitlines()) < 2 * len(METHODS)
+    assert all(run("methods", name).stdout.startswith(f"{name}: ") for name in ("fringe", "smooth", "captum"))
     assert "written: straight:METHOD\n" in shown
     assert "written: smooth:METHOD, or smooth(NUMBER):METHOD for sigma\n" in shown
     (captum,) = [line for line in shown.splitlines() if "written: captum:occlusion, captum:gradient_shap" in line]
@@ -107,6 +110,15 @@ def test_metrics_say_which_inputs_they_score():
     refused = run("metrics", "--kind", "video")
     assert (refused.exit_code, "known: image, series, volume, tabular" in refused.stderr) == (2, True)
     assert METRICS["random_logit"]().kinds == ("image",)
+
+
+def test_the_listing_of_metrics_has_a_line_for_each():
+    lines = run("metrics").stdout.splitlines()
+    rows = [line.split()[0] for line in lines if "is better" in line]
+    assert rows == list(METRICS)
+    assert lines[-1] == "settings and presets of one: fringe metrics NAME"
+    assert "sparseness" in run("metrics", "--kind", "tabular").stdout
+    assert "mass_inside" not in run("metrics", "--kind", "tabular").stdout
 
 
 def test_an_unknown_name_is_told_its_neighbour():

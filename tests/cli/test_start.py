@@ -72,7 +72,7 @@ def test_a_reader_that_is_gone_is_no_error_of_a_model():
 
 def test_letters_that_the_code_page_lacks_are_printed():
     """Python encodes what goes to a pipe in the code page of Windows; the Japanese one has no ö, as in Hedström."""
-    command = [sys.executable, "-c", "from fringe.cli import main; main()", "metrics"]
+    command = [sys.executable, "-c", "from fringe.cli import main; main()", "metrics", "mprt"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONIOENCODING": "cp932"}
     done = subprocess.run(command, capture_output=True, env=environment)
     assert (done.returncode, "Hedström et al. 2023" in done.stdout.decode("utf-8")) == (0, True), done.stderr

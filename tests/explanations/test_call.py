@@ -223,9 +223,10 @@ def test_methods_by_name_preset_class_and_instance():
         (nn.GRU(3, 4, batch_first=True), torch.zeros(2, 3, 9), "got 4D instead; for a batch of series (B, C, T) give"),
         (nn.Conv1d(3, 4, 5), torch.zeros(2, 3, 9), "[1, 2, 3, 9]; for a batch of series (B, C, T) give kind='series'"),
         (nn.Conv2d(1, 4, 3), np.zeros((8, 8)), "got 3 channels instead; for grey images give channels=1 in the prep"),
+        (nn.Linear(5, 3), torch.zeros(8, 5), "; for rows of a table (B, F) give kind='tabular'"),
         (nn.Conv3d(1, 4, 3), torch.zeros(2, 1, 8, 8, 8), "; for volumes (B, C, D, H, W) give kind='volume'"),
     ],
-    ids=["gru", "series", "grey", "volume"],
+    ids=["gru", "series", "grey", "table", "volume"],
 )
 def test_inputs_of_another_kind_are_told_what_to_do(model, inputs, message):
     with pytest.raises(InputError) as caught:

@@ -5,7 +5,6 @@ import logging
 import re
 import secrets
 import shutil
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -24,7 +23,7 @@ from fringe.app._spec import AppSpec
 from fringe.attribution import METHODS, Attribution, Context, get_method
 from fringe.classifier import Classifier
 from fringe.data import PHOTOS, SOURCE, find_inputs, open_image
-from fringe.errors import FringeError, ImageError, InputError, is_machine_error
+from fringe.errors import FringeError, ImageError, InputError, is_machine_error, warn_caller
 from fringe.evaluation import Comparison, compare, tidy
 from fringe.explanations import explain
 from fringe.metrics import ROAD, Insertion, Metric, SignedInsertion
@@ -270,13 +269,13 @@ def _samples(inputs: Sequence[str]) -> tuple[Sample, ...]:
     result: list[Sample] = []
     refs = list(find_inputs(inputs)) if inputs else []
     if len(refs) > MAX_SAMPLES:
-        warnings.warn(f"of {len(refs)} samples the first {MAX_SAMPLES} are offered", stacklevel=2)
+        warn_caller(f"of {len(refs)} samples the first {MAX_SAMPLES} are offered")
     for ref in refs[:MAX_SAMPLES]:
         file = io.BytesIO()
         try:
             ref.open().image.save(file, format="PNG")
         except ValueError as error:
-            warnings.warn(f"sample left out: {error}", stacklevel=2)
+            warn_caller(f"sample left out: {error}")
             continue
         # the digit, or the file name without its class number
         title = f"digit {ref.label}" if isinstance(ref.origin, int) else re.sub(r"^[0-9]{1,5}_", "", ref.id)

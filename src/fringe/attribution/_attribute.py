@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, cast, get_args
@@ -35,7 +34,7 @@ from fringe.attribution._sampling import RISE, ExpectedGradients, SmoothGrad
 from fringe.attribution._shaped_paths import AGI, IG2, GeoIGKNN, GeoIGSVI
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, ScoreFunction, Target
-from fringe.errors import InputError, require, unfit_inputs
+from fringe.errors import InputError, require, unfit_inputs, warn_caller
 from fringe.geometry import log_probabilities
 from fringe.paths import Problem, verify
 
@@ -411,7 +410,7 @@ def _mark_steps(result: Attribution, problem: Problem) -> Attribution:
         "(such as a lookup or rounding), whose gradient is zero. Explain embeddings or one-hot columns in its place, "
         "pass it beside the numbers in a dictionary of inputs, or use method='captum:kernel_shap'"
     )
-    warnings.warn(why, stacklevel=4)
+    warn_caller(why)
     graver = SEVERITY[SEVERITY.index("stalled") :]
     rows = [list(zip(result.verdict, result.advice, strict=True)), *map(list, result.class_verdicts)]
     first, *classes = [tuple(s if s[0] in graver else cast(Status, ("stalled", why)) for s in row) for row in rows]

@@ -483,23 +483,23 @@ def sheet(
     maps: Tensor,
     verdicts: Sequence[str],
     tones: Sequence[str],
-    explained: Sequence[str],
+    explained: Sequence[tuple[str, str]],
     title: str,
     ax: Any,
 ) -> "Figure":
     """One figure of several images: each with the strength and the signs of its map (B, *S). ``explained`` names the
-    class where it is not the predicted one."""
+    class where it is not the predicted one, and the class that it is compared with."""
     from fringe.plots import Prediction, SheetItem, class_title, contact_sheet
 
     items: list[SheetItem] = []
-    for i, (values, label) in enumerate(zip(maps, explained, strict=True)):
+    for i, (values, classes) in enumerate(zip(maps, explained, strict=True)):
         _, name, probability = context.top(i, 1)[0]
         items.append(
             SheetItem(
                 image=context.picture(context.inputs[i]),
                 values=values.numpy(),
                 name=context.ids[i],
-                prediction=Prediction(class_title(name), probability, class_title(label)),
+                prediction=Prediction(class_title(name), probability, *map(class_title, classes)),
                 verdict=verdicts[i],
                 tone=tones[i],
             )

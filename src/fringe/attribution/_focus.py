@@ -7,7 +7,6 @@ the floor rises until the path has done its work.
 """
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from fringe.attribution._base import Attribution, ProgressStage
 from fringe.attribution._cam import activations_and_gradients, cam_weights, find_cam_layer, upsample
-from fringe.errors import InputError
+from fringe.errors import InputError, warn_caller
 from fringe.paths import Problem
 from fringe.settings import Doc, Fraction, tuples_of
 
@@ -187,11 +186,11 @@ class FocusedPaths:
         if without:
             why = "the weights are zero" if not isinstance(self.focus, str) else "the class activation map is zero"
             why = "the model has no layer with activations in space" if no_layer else why
-            warnings.warn(f"the paths of images {without} are not focused: {why}", stacklevel=8)
+            warn_caller(f"the paths of images {without} are not focused: {why}")
         if long := [i for i, ratio in zip(images, ratios, strict=True) if ratio > DOUBTFUL_ABOVE]:
             what = f"more than {DOUBTFUL_ABOVE:g} times as long in the focused coordinates as in the input"
             why = "the region may not be what the network reads"
-            warnings.warn(f"the paths of images {long} are {what}: {why}", stacklevel=8)
+            warn_caller(f"the paths of images {long} are {what}: {why}")
         return dataclasses.replace(
             result,
             advice=tuple(f"{why}; {note}" for why, note in zip(result.advice, notes, strict=True)),

@@ -224,13 +224,13 @@ class Views:
 
         Args:
             kind: ``overlay`` (the default for images) the strength of the evidence over the image, ``signed`` the map
-                with its signs, ``path`` the inputs along the path and the map so far, ``profile`` the lengths of its
-                steps, ``classes`` the maps of all explained classes. Of several images, ``overlay`` and ``signed`` draw
-                one sheet with both, and the others need one: ``result[0].plot("path")``. The default for texts is
-                ``words``, for series ``line``, and for volumes ``slice``, the one with the most evidence. For a row of
-                a table it is ``bars``; ``waterfall`` adds them up from the score at the end of the path to that of the
-                row. For many rows it is ``beeswarm``: a point for each row and feature. Of several tensors it is
-                ``parts``, the map of each.
+                with its signs (the default of :func:`fringe.attribute`), ``path`` the inputs along the path and the map
+                so far, ``profile`` the lengths of its steps, ``classes`` the maps of all classes. Of several images,
+                ``overlay`` and ``signed`` draw one sheet with both, and the others need one:
+                ``result[0].plot("path")``. The default for texts is ``words``, for series ``line``, and for volumes
+                ``slice``, the one with the most evidence. For a row of a table it is ``bars``; ``waterfall`` adds them
+                up from the score at the end of the path to that of the row. For many rows it is ``beeswarm``: a point
+                for each row and feature. Of several tensors it is ``parts``, the map of each.
             target: The class to draw, one of those that are explained; the first of them by default.
             ax: Axes, or a Figure or SubFigure, to draw on; a new figure by default.
 
@@ -244,7 +244,8 @@ class Views:
         joint = is_joint(self.parts) and self.context is None
         drawings = DRAWINGS["parts" if joint else "image" if self.context is None else self.context.kind]
         is_table = self.context is not None and self.context.kind == "tabular"
-        name = kind or ("beeswarm" if is_table and len(self) != 1 else next(iter(drawings)))
+        default = "signed" if self.context is None and not joint else next(iter(drawings))
+        name = kind or ("beeswarm" if is_table and len(self) != 1 else default)
         require_choice("kind", name, tuple(drawings))
         if self.context is None and name not in WITHOUT_CONTEXT:
             message = f"{name!r} needs the inputs, which fringe.attribute does not store"
@@ -270,10 +271,11 @@ class Views:
             verdicts = tuple(self._status(i)[0] for i in range(count))
             more = f", first {count} of {len(self)}" if count < len(self) else ""
             title = f"{self.context.model} · {method_title(preset_label(self.settings))}{more}"
-            maps, explained = values[:count, 0] if many else values[:count], ["" for _ in range(count)]
+            maps, explained = values[:count, 0] if many else values[:count], list[tuple[str, str]]()
             for i in range(count):
-                if self.contrast is not None or self.target[i].flatten()[0] != self.context.top(i, 1)[0][0]:
-                    explained[i] = self.labels(i)[0]
+                label, target = self.context.class_label, int(self.target[i].flatten()[0])
+                other = "" if self.contrast is None else label(int(self.contrast[i].flatten()[0]))
+                explained.append(("" if target == self.context.top(i, 1)[0][0] else label(target), other))
             tones = tuple(map(tone_of, verdicts))
             return sheet(self.context.select(range(count)), maps, verdicts, tones, explained, title, ax)
         subject = Subject(
@@ -450,8 +452,7 @@ class Views:
             shown["words"] = token_html(*self._words_of(row))
         elif self.context is not None or is_joint(self.parts) or self.values.dim() - self.target.dim() in (2, 3):
             one: Any = self.select([row])  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType] - of the attribution
-            bare = self.context is None and not is_joint(self.parts)
-            shown["picture"] = png_of(one.plot("signed" if bare else None), dpi=80)
+            shown["picture"] = png_of(one.plot(), dpi=80)
         return shown
 
     def __rich__(self) -> Any:

@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -38,7 +37,7 @@ from fringe.bench.experiments import (
 )
 from fringe.classifier import PassCounts
 from fringe.data import SOURCE
-from fringe.errors import FringeError, InputError
+from fringe.errors import FringeError, InputError, warn_caller
 from fringe.evaluation import (
     DRAWN_CONTROL,
     LEVEL,
@@ -137,7 +136,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         if self.spec.validity:
             passes += degraded_passes(self.plan.metrics.values()) * len(self.plan.models[0].methods) * self.plan.n
         maps, scores = self.plan.n * len(self.plan.candidates(self.plan.models[0])), len(self.plan.metrics)
-        longest = f", about {describe_seconds(passes * self._pass)}" if self.device.type == "cpu" else ""
+        longest = f" and {describe_seconds(passes * self._pass)}" if self.device.type == "cpu" else ""
         what = f"{counted(maps, 'map')} with {counted(scores, 'score')} each"
         return f"{what}: at most {passes:,.0f} passes of the network{longest}, less what is stored"
 
@@ -158,7 +157,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         if finished.cause is None:
             self._add_images(stored, executor.runner, bar.step)
             for line in mixed(stored.results.versions):
-                warnings.warn(f"results of several versions are mixed: {line}", stacklevel=2)
+                warn_caller(f"results of several versions are mixed: {line}")
         else:
             self._add_scores(stored, [i for i in range(len(stored.digests)) if stored.is_scored(i)], {})
         self._write_summary(complete=finished.cause is None)

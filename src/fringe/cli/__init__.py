@@ -92,7 +92,6 @@ class _LazyGroup(TyperGroup):
 app = typer.Typer(
     name="fringe",
     cls=_LazyGroup,
-    help="Fisher-Rao Integrated Gradients: explain what a neural classifier saw.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -122,7 +121,7 @@ def _root(  # pyright: ignore[reportUnusedFunction] - typer calls it
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Fisher-Rao Integrated Gradients: explain what a neural classifier saw."""
+    """Show which parts of its input made a classifier give its answer (Fisher-Rao Integrated Gradients, FRInGe)."""
 
 
 def main() -> None:

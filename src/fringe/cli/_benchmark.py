@@ -209,4 +209,4 @@ def _show(card: "Card", out: Path, words: list[str], given: Mapping[str, Any], *
         show(describe_card(card))
     files = write_card(card, out, shlex.join(["fringe", *words]))
     if not as_json:
-        say(f"\ncard: {files[0]}, {files[1].name}, {files[2].name}")
+        say(f"\ncard: {', '.join(map(str, files[:3]))}")

@@ -10,7 +10,7 @@ from fringe._text import first_paragraph, to_json
 from fringe.cli._console import exit_on_error, say, show
 from fringe.cli._options import AsJson
 
-Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Only this one.")]
+Name = Annotated[str | None, typer.Argument(metavar="NAME", help="Show this one, with its settings.")]
 
 Kind = Annotated[
     str | None,
@@ -33,12 +33,17 @@ _BETTER = {"higher": "higher is better", "lower": "lower is better", "none": "ne
 
 
 def methods(name: Name = None, as_json: AsJson = False) -> None:
-    """List the methods and their settings."""
+    """List the methods, or show the settings of one."""
     with exit_on_error():
         from fringe.attribution import METHODS, get_method
 
         chosen = METHODS.values() if name is None else (type(get_method(name)),)
-        for entry in _shown("methods", [_described(kind, ("source",)) for kind in chosen], as_json=as_json):
+        shown = _shown("methods", [_described(kind, ("source",)) for kind in chosen], as_json=as_json)
+        if name is None:
+            rows = [(entry["name"], entry["title"], entry["source"]) for entry in shown]
+            forms = [f"written: {form}" for entry in shown if (form := _forms(METHODS[entry["name"]]))]
+            _print_names("methods", ("name", "method", "source"), rows, *forms)
+        for entry in () if name is None else shown:
             kind = METHODS[entry["name"]]
             plain = entry if kind.package is None else {**entry, "presets": {}}
             _print_entry(plain, {"source": entry["source"], "written": _forms(kind)})
@@ -58,7 +63,7 @@ def _forms(kind: Any) -> str:
 
 
 def metrics(name: Name = None, kind: Kind = None, as_json: AsJson = False) -> None:
-    """List the metrics and their settings."""
+    """List the metrics, or show the settings of one."""
     with exit_on_error():
         from fringe.errors import check_known
         from fringe.metrics import KINDS, METRICS, get_metric
@@ -70,12 +75,19 @@ def metrics(name: Name = None, kind: Kind = None, as_json: AsJson = False) -> No
         inputs = {one.name: {preset: one.preset(preset).kinds for preset in one.presets} for one in chosen}
         suited = [one for one in chosen if kind is None or any(kind in kinds for kinds in inputs[one.name].values())]
         entries = [{**_described(one, attributes), "inputs": inputs[one.name]} for one in suited]
-        for entry in _shown("metrics", entries, as_json=as_json):
-            scale = _BETTER[entry["direction"]] + (f", in {entry['unit']}" if entry["unit"] else "")
+        shown = _shown("metrics", entries, as_json=as_json)
+        if name is None:
+            rows = [(e["name"], e["title"], _scale(e), ", ".join(e["inputs"]["paper"])) for e in shown]
+            _print_names("metrics", ("name", "metric", "reads", "inputs"), rows)
+        for entry in () if name is None else shown:
             usual = entry["inputs"]["paper"]
             others = [f"{preset}: {', '.join(kinds)}" for preset, kinds in entry["inputs"].items() if kinds != usual]
-            notes = {"reads": scale, "looks at": entry["space"], "inputs": "; ".join([", ".join(usual), *others])}
-            _print_entry(entry, {**notes, "source": entry["source"]})
+            notes = {"looks at": entry["space"], "inputs": "; ".join([", ".join(usual), *others])}
+            _print_entry(entry, {"reads": _scale(entry), **notes, "source": entry["source"]})
+
+
+def _scale(entry: Mapping[str, Any]) -> str:
+    return _BETTER[entry["direction"]] + (f", in {entry['unit']}" if entry["unit"] else "")
 
 
 def presets(as_json: AsJson = False) -> None:
@@ -120,6 +132,11 @@ def _described(kind: Any, attributes: Sequence[str]) -> dict[str, Any]:
         "presets": {name: dict(settings) for name, settings in kind.presets.items()},
         "settings": kind.describe(),
     }
+
+
+def _print_names(command: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *notes: str) -> None:
+    if rows:
+        show([Table(columns, rows), *notes, f"settings and presets of one: fringe {command} NAME"])
 
 
 def _print_entry(entry: Mapping[str, Any], notes: Mapping[str, str]) -> None:

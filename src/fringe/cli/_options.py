@@ -32,7 +32,7 @@ _METAVARS = {
     **dict.fromkeys(("methods", "metrics", "scene", "scenes"), "NAMES"),
     **dict.fromkeys(("out", "data", "references"), "DIR"),
     **dict.fromkeys(("timeout", "probe"), "SECONDS"),
-    **{"set": "[LABEL.]KEY=VALUE", "limits": "METRIC=N", "model": "SPEC", "plan": "NAME", "reference": "METHOD"},
+    **{"set": "KEY=VALUE", "limits": "METRIC=N", "model": "SPEC", "plan": "NAME", "reference": "METHOD"},
     **{"search": "KEY[=LOW,HIGH]", "validity": "FILE"},
 }
 #: Flags with another name than their field.

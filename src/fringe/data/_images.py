@@ -23,7 +23,7 @@ from safetensors.numpy import load
 
 from fringe._files import IMAGE_BYTES, UnfitFile, open_regular
 from fringe._urls import RemoteFile
-from fringe.errors import ImageError, first_line
+from fringe.errors import ImageError, first_line, warn_caller
 
 #: Accepted formats; the content decides, not the file's suffix. AVIF and JPEG 2000 are not among them: for a file of
 #: 2 KB whose header says 16 x 16 pixels, or of 200 bytes, their decoders take more than 1 GiB.
@@ -229,7 +229,7 @@ def _from_values(
     if 0 < high < white / 16:  # such as 12 bits in a file of 16
         levels = f"values up to {high:g} of {white:g} become {np.unique(result).size} grey levels"
         hint = "scale them, or pass a tensor, which is taken as it is"
-        warnings.warn(f"{name}mode {mode}: {levels}; {hint}", stacklevel=2)
+        warn_caller(f"{name}mode {mode}: {levels}; {hint}")
     return Image.fromarray(result)
 
 

@@ -6,7 +6,6 @@ import itertools
 import os
 import re
 import stat
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from fringe._files import IMAGE_BYTES, VIEWED, open_regular, sha256_of
 from fringe._text import counted
 from fringe._urls import SCHEMES, RemoteFile, list_remote, url_of
 from fringe.data._images import SOURCE, Exif, Sample, digit_image, load_digits, open_image, to_channels
-from fringe.errors import ImageError, InputError, did_you_mean
+from fringe.errors import ImageError, InputError, did_you_mean, warn_caller
 
 #: A folder's files with other suffixes are left out, with a warning; a file that is named directly is always tried.
 SUFFIXES = (
@@ -261,7 +260,7 @@ def _mention_others(folder: str, images: Sequence[object], left_out: Sequence[st
         raise ImageError(f"folder {folder!r} holds no images ({', '.join(SUFFIXES)}){more}")
     if left_out:
         hint = f"images are files with the suffixes {', '.join(SUFFIXES)}; convert other formats"
-        warnings.warn(f"folder {folder!r}: {others}; {hint}", stacklevel=2)
+        warn_caller(f"folder {folder!r}: {others}; {hint}")
 
 
 def _file_ref(path: Path | RemoteFile) -> ImageRef:

@@ -3,7 +3,6 @@
 import importlib
 import os
 import platform
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ from fringe.attribution import (
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, file_sha256, find_inputs
-from fringe.errors import FringeError, InputError, is_transient, model_error
+from fringe.errors import FringeError, InputError, is_transient, model_error, warn_caller
 from fringe.explanations._folder import MAP, SUMMARY, ResultFolder
 from fringe.explanations._spec import ExplainSpec, ImageOptions
 from fringe.inputs import choose_references, default_model, prepare
@@ -102,14 +101,14 @@ class References:
         if spec.references is not None and not refs:
             raise InputError(missing[0].reason, argument="references")
         for failure in missing:
-            warnings.warn(f"references left out: {failure.reason}", stacklevel=2)
+            warn_caller(f"references left out: {failure.reason}")
         chosen = choose_references(refs, spec.seed)  # those of a benchmark
         for picture in chosen:
             try:
                 x = prepare(picture.ref, recipe, spec.exif)
             except (ImageError, ModelError, OSError) as error:
                 if spec.references is not None:
-                    warnings.warn(f"reference left out: {error}", stacklevel=2)
+                    warn_caller(f"reference left out: {error}")
                 continue
             self.ids.append(picture.ref.id)
             self.digests.append(picture.digest)
@@ -142,7 +141,7 @@ def file_digest(origin: Path | RemoteFile | int) -> str | None:
         return file_sha256(origin)
     except OSError as error:
         if isinstance(origin, Path) and origin.is_file():
-            warnings.warn(f"the SHA-256 of {str(origin)!r} is not recorded ({error.strerror})", stacklevel=2)
+            warn_caller(f"the SHA-256 of {str(origin)!r} is not recorded ({error.strerror})")
         return None
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import time
-import warnings
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from fringe._class_names import resolve_class_name
 from fringe._files import StoreFull, disk_error
 from fringe._names import method_title
 from fringe._records import changes, describe_changes, digest
@@ -24,7 +24,7 @@ from fringe._text import plain
 from fringe.attribution import Attribution, attribute, preset_label, setting_title, tone_of
 from fringe.classifier import Target
 from fringe.data import ImageRef
-from fringe.errors import InputError, is_installed
+from fringe.errors import InputError, is_installed, warn_caller
 from fringe.explanations._base import (
     Explanation,
     Failure,
@@ -59,6 +59,11 @@ def _class(entry: Mapping[str, Any]) -> str:
     return entry["name"] or f"class {entry['class']}"
 
 
+def _explained(entry: Mapping[str, Any]) -> str:
+    """The explained class of an image, and the one that it is compared with."""
+    return _class(entry["target"]) + (f", not {_class(entry['contrast'])}" if "contrast" in entry else "")
+
+
 #: Version of the files of a run. 2: the settings, the options and checksums are recorded.
 FORMAT = 2
 #: Images of a batch: what is computed together is lost together when the process is killed.
@@ -73,7 +78,7 @@ MAX_BATCH_NUMBERS = 10_000_000
 SUMMARY_INTERVAL = 5.0
 
 _SCORES = ("score", "endpoint_score", "completeness_gap", "completeness_residual")
-_ENTRY = ("id", "source", "label", "prediction", "target", "verdict", "advice", *_SCORES, "steps", "seconds")
+_KEYS = ("id", "source", "label", "prediction", "target", "contrast", "verdict", "advice", *_SCORES, "steps", "seconds")
 
 
 def explain_images(
@@ -165,27 +170,26 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             self._entries.append(result.entry())
         else:
             self.explained.append(result)
-            self._entries.append({**{name: result.record[name] for name in _ENTRY}, "folder": result.folder.name})
+            facts = {name: value for name, value in result.record.items() if name in _KEYS}
+            self._entries.append(facts | {"folder": result.folder.name})
         return result
 
     def describe(self) -> Sequence[str | Table]:
         """Return a table with one row per image, for people."""
         entries, reused = self.document["inputs"], self.document["counts"]["reused"]
-        others = any("error" not in e and e["target"]["class"] != e["prediction"]["class"] for e in entries)
+        others = any("error" not in e and _explained(e) != _class(e["prediction"]) for e in entries)
         chance = "p(prediction)" if others else "p"  # whatever is explained
         rows = [_image_row(entry) for entry in entries[:SHOWN_IMAGES]]
         names = ("id", "prediction", "verdict", chance, "residual", "steps", "seconds")
         if others:
-            explained = ["" if "error" in entry else _class(entry["target"]) for entry in entries]
+            explained = ["" if "error" in entry else _explained(entry) for entry in entries]
             rows = [[*row[:2], name, *row[2:]] for row, name in zip(rows, explained, strict=False)]
             names = (*names[:2], "explained", *names[2:])
         parts: list[str | Table] = [Table(names, rows)]
         if len(entries) > SHOWN_IMAGES:
             parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
         if any("error" not in entry for entry in entries):
-            parts.append(
-                "verdict: of the sum of a map; whether the map marks the right parts of the input is not checked"
-            )
+            parts.append("A verdict is about the sum of a map: whether the map marks the right parts, it does not say.")
         return [*parts, *([f"reused from an earlier run: {reused}"] if reused else [])]
 
     def record(self) -> dict[str, Any]:
@@ -195,6 +199,12 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         return {**super().record(), **settings}
 
     # Results of an earlier run
+
+    @functools.cached_property
+    def contrast(self) -> int | None:
+        """The number of the class that the explained one is compared with."""
+        given = self.spec.contrast
+        return resolve_class_name(given, self.loaded.class_names, "contrast") if isinstance(given, str) else given
 
     @functools.cached_property
     def setting(self) -> dict[str, Any]:
@@ -214,6 +224,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "method": plain(self.method.record()),
             "references": self.references.digests if self.method.uses_references else None,
             "target": self.target,
+            **({} if self.contrast is None else {"contrast": self.contrast}),
             "score": spec.score,
             "seed": spec.seed,
             "dtype": "float32",
@@ -239,7 +250,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         left = [name for name in stored if name not in current]
         if left:
             names = ", ".join([*left[:5], *(["..."] if len(left) > 5 else [])])
-            warnings.warn(f"{len(left)} results of other settings stay in {str(self._out)!r}: {names}", stacklevel=3)
+            warn_caller(f"{len(left)} results of other settings stay in {str(self._out)!r}: {names}")
 
     def _stored_or_prepared(self, ref: ImageRef) -> Prepared | Failure:
         stored = self.folder.read(ref.id)
@@ -309,7 +320,15 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             alone = len(group) == 1
             return [Failure.of(one.ref, answer) if alone else self._explain_group([one], progress)[0] for one in group]
         x, logits = answer
-        target, context = self._targets(logits), None
+        best = torch.nan_to_num(logits).argmax(1)
+        first = best if isinstance(self.target, str) else torch.full_like(best, self.target)  # the word is "predicted"
+        if self.contrast in first.tolist():
+            why = f"class {self.contrast} is the class to explain itself: name another contrast"
+            return [
+                Failure.of(one.ref, why) if k == self.contrast else self._explain_group([one], progress)[0]
+                for one, k in zip(group, first.tolist(), strict=True)
+            ]
+        target, context = self._targets(logits, first[:, None]), None
         if self.spec.figures:
             context = self.context([item.ref.id for item in group], x, logits)
         try:
@@ -318,6 +337,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 x,
                 method=self.method,
                 target=target,
+                contrast=self.contrast,
                 seed=self.spec.seed,
                 telemetry=POINTS if self.spec.figures else False,
                 bad_images="mark",
@@ -334,20 +354,18 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]
 
-    def _targets(self, logits: Tensor) -> Target:
-        """The class to explain; of several classes, that class of each image and the most probable others (B, K)."""
+    def _targets(self, logits: Tensor, first: Tensor) -> Target:
+        """The class to explain; of several, the ``first`` (B, 1) and the most probable others of each image (B, K)."""
         count = self._classes(logits.shape[1])
-        chosen = None if isinstance(self.target, str) else self.target  # the only word is "predicted"
-        if count == 1 or (chosen is not None and not 0 <= chosen < logits.shape[1]):
+        taken = first if self.contrast is None else torch.cat((first, torch.full_like(first, self.contrast)), 1)
+        if count == 1 or not 0 <= int(taken.min()) <= int(taken.max()) < logits.shape[1]:
             return self.target
-        logits = torch.nan_to_num(logits)
-        first = logits.argmax(1) if chosen is None else torch.full((len(logits),), chosen)
-        others = logits.scatter(1, first[:, None], -torch.inf).topk(count - 1, 1).indices
-        return torch.cat((first[:, None], others), 1)
+        others = torch.nan_to_num(logits).scatter(1, taken, -torch.inf).topk(count - 1, 1).indices
+        return torch.cat((first, others), 1)
 
     def _classes(self, known: int, top: int | None = None) -> int:
         """How many of the model's classes the page shows: several only where their maps come from one path."""
-        return min(top or self.spec.top, known) if self.spec.figures and self._many else 1
+        return min(top or self.spec.top, known - (self.contrast is not None)) if self.spec.figures and self._many else 1
 
     @property
     def _many(self) -> bool:
@@ -365,6 +383,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         steps, images = result.diagnostics.get("steps"), len(result.target)
         record = {
             **self.image_entry(item.ref, logits, result.target[row]),
+            **({} if self.contrast is None else {"contrast": self.class_entry(self.contrast)}),
             "verdict": result.verdict[row],
             "advice": result.advice[row],
             **{name: plain(getattr(result, name)[row]) for name in _SCORES},

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from fringe._files import (
 )
 from fringe._records import digest
 from fringe._text import to_json
-from fringe.errors import InputError
+from fringe.errors import InputError, warn_caller
 
 SUMMARY, CONTACT, INDEX = "summary.json", "contact.png", "index.html"
 EXPLANATION, MAP, PAGE, ANIMATION = "explanation.json", "attribution.safetensors", "explanation.html", "path.webp"
@@ -59,7 +58,7 @@ class ResultFolder:
                 hint = "name another folder, or pass overwrite=True to write into this one"
                 raise InputError(message, argument="out", hint=hint)
             if foreign and self._is_damaged():
-                warnings.warn(f"{str(root / SUMMARY)!r} is damaged and is written again", stacklevel=3)
+                warn_caller(f"{str(root / SUMMARY)!r} is damaged and is written again")
             root.mkdir(parents=True, exist_ok=True)
             for path in root.glob(f"{PARTIAL}*"):
                 with contextlib.suppress(OSError):

@@ -24,7 +24,7 @@ _UNITS = {"logit": "logit", "log_probability": "nats", "probability": "probabili
 def draw_pictures(folder: Path, result: Attribution, record: Mapping[str, Any]) -> None:
     """Write all pictures of the attribution, with context, of one image, which ``record`` describes."""
     result.plot("overlay").savefig(folder / "overlay.png")
-    context, name = result.context, class_label(record["target"])
+    context, name = result.context, class_title(result.labels(0)[0])
     assert context is not None
     unit = "" if record["completeness_gap"] is None else _UNITS[record["score_kind"]]  # no unit for a bare gradient
     title = heading(name, "evidence for and against", preset_label(result.settings))
@@ -52,7 +52,8 @@ def _prediction_of(record: Mapping[str, Any]) -> Prediction:
     """The most probable class of a recorded image, and the explained one if that is another."""
     best, target = record["prediction"], record["target"]
     explained = "" if best["class"] == target["class"] else class_label(target)
-    return Prediction(class_label(best), best["probability"], explained)
+    contrast = class_label(record["contrast"]) if "contrast" in record else ""
+    return Prediction(class_label(best), best["probability"], explained, contrast)
 
 
 def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recipe: Preprocessing) -> SheetItem:

@@ -46,9 +46,9 @@ class ImageOptions(Options):
     target: Annotated[int | str, BeforeValidator(_number)] = Field(
         "predicted", description="Class to explain: 'predicted', its number or its name."
     )
-    score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
+    score: Literal["logit", "log_probability", "probability"] = Field("logit", description="What is explained.")
     references: str | None = Field(
-        None, description="Images for methods that average over data (at most 64 are drawn)."
+        None, description="Images for methods that average over data (at most 64 are taken)."
     )
     preprocessing: str | None = Field(
         None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5. Default: the model's own."
@@ -59,7 +59,7 @@ class ImageOptions(Options):
     batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     seed: int = Field(0, description="Seed of all randomness.")
-    exif: Literal["transpose", "ignore"] = Field("transpose", description="Apply the EXIF orientation.")
+    exif: Literal["transpose", "ignore"] = Field("transpose", description="Turn photos by EXIF data, or not.")
 
     def record(self) -> dict[str, Any]:
         """The options as JSON data; ``trust_code`` is left out, since only a person may set it."""
@@ -69,10 +69,13 @@ class ImageOptions(Options):
 class ExplainSpec(ImageOptions):
     """Options of :func:`fringe.explanations.explain_images`: keyword arguments, flags and the record in one."""
 
+    contrast: Annotated[int | str | None, BeforeValidator(_number)] = Field(
+        None, description="Another class, by number or name: explain why the class and not this one."
+    )
     method: Annotated[str, AfterValidator(_canonical_method)] = Field("fringe", description="Attribution method.")
-    preset: str | None = Field(None, description="Preset name, or a tuned preset file.")
-    variant: str | None = Field(None, description="Ablation variant of fringe.")
-    set: tuple[str, ...] = Field((), description="Setting of the method, KEY=VALUE; may be repeated.")
+    preset: str | None = Field(None, description="Settings by name, see 'fringe methods METHOD', or a tuned file.")
+    variant: str | None = Field(None, description="FRInGe without a part of it, see 'fringe presets'.")
+    set: tuple[str, ...] = Field((), description="Setting of the method; may be repeated.")
     figures: bool = Field(True, description="Draw pictures and write pages.")
     top: PositiveInt = Field(5, description="Number of classes on the page, the most probable ones.")
 

@@ -277,7 +277,7 @@ def _batch(x: Tensor) -> Tensor:
         raise InputError(
             f"got a tensor of shape {tuple(x.shape)}, expected (C, H, W) or (B, C, H, W)",
             argument="inputs",
-            hint="for volumes (B, C, D, H, W) give kind='volume'; fringe.attribute takes inputs of any shape"
+            hint="for rows of a table (B, F) give kind='tabular'; for volumes (B, C, D, H, W) give kind='volume'"
             if x.is_floating_point()
             else integers_hint(x),
         )

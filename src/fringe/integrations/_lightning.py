@@ -1,13 +1,12 @@
 """A callback of Lightning that explains some images while a network is trained."""
 
-import warnings
 from typing import Any
 
 from lightning.pytorch import Callback  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from fringe.attribution import Attributor
-from fringe.errors import InputError, first_line, require_integer
+from fringe.errors import InputError, first_line, require_integer, warn_caller
 from fringe.explanations import explain
 from fringe.integrations._trackers import log_explanations
 
@@ -69,5 +68,5 @@ class ExplainCallback(Callback):  # pyright: ignore[reportUntypedBaseClass]
         except Exception as error:
             if not self._has_run:
                 raise
-            warnings.warn(f"no explanation at step {trainer.global_step}: {first_line(error)}", stacklevel=2)
+            warn_caller(f"no explanation at step {trainer.global_step}: {first_line(error)}")
         self._has_run = True

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import warnings
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,14 @@ from torch.overrides import TorchFunctionMode
 
 from fringe._rng import KeyedGenerator
 from fringe.classifier import WITHOUT_JVP, Linearisation
-from fringe.errors import FringeError, ModelOutputError, NotDifferentiableError, first_line, is_machine_error
+from fringe.errors import (
+    FringeError,
+    ModelOutputError,
+    NotDifferentiableError,
+    first_line,
+    is_machine_error,
+    warn_caller,
+)
 from fringe.paths._problem import Problem
 
 #: Maximum number of images probed for a non-zero finite gradient.
@@ -117,10 +123,9 @@ def _check_rows(problem: Problem, first: Tensor) -> bool:
         if not bool(change > scale):
             continue
         if batch == 1 or bool((logits - _evaluate(problem, rows, problem.forward)).abs().max() > scale):
-            warnings.warn(
+            warn_caller(
                 f"the same image gave logits that differ by {change.item():.3g}: the model is random, and maps will "
-                "not be reproducible",
-                stacklevel=5,
+                "not be reproducible"
             )
             return True
         raise ModelOutputError(
@@ -296,10 +301,9 @@ def _check_jvp(problem: Problem, point: Linearisation, u: Tensor, gradient: Tens
         if required:
             raise
         problem.model.jvp_mode = "none"
-        warnings.warn(
+        warn_caller(
             "the model's Jacobian-vector products are missing or wrong; the map does not need them: the length of the "
-            "first step is estimated",
-            stacklevel=5,
+            "first step is estimated"
         )
 
 

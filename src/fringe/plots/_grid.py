@@ -27,15 +27,17 @@ _DECIMALS = 5
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of an input: the most probable class, and the explained one, where that is another."""
+    """What a model says of an input: the best class, the explained one if that is another, and its contrast."""
 
     name: str
     probability: float
     explained: str = ""
+    contrast: str = ""
 
     def text(self, letters: int = 400) -> str:
         """Return it in words, with at most so many letters of each name: a probability is never cut."""
         said = f", explained: {styles.sanitise(self.explained, letters)}" if self.explained else ""
+        said += f", not {styles.sanitise(self.contrast, letters)}" if self.contrast else ""
         chance = "" if math.isnan(self.probability) else f" · {percent(self.probability)}"
         return f"{styles.sanitise(self.name, letters)}{chance}{said}"
 

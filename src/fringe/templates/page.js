@@ -100,8 +100,8 @@
     let text = `“${page.predictions[where].label}” has ${percent(p)}`;
     if (best !== where && shown.probabilities[best] !== null) text += `, “${page.predictions[best].label}” ${percent(shown.probabilities[best])}`;
     if (page.path) {
-      const score = page.path.scores[state.k];
-      text = `Step ${shown.step} of ${page.path.steps}: ${text}. Its score went from ${number(score[0])} to ${number(score[shown.step])}`;
+      const score = page.path.scores[state.k], alone = best === where && chosen.label === page.predictions[where].label;
+      text = `Step ${shown.step} of ${page.path.steps}: ${text}. ${alone ? "Its score" : `The score of “${chosen.label}”`} went from ${number(score[0])} to ${number(score[shown.step])}`;
       $("slider").setAttribute("aria-valuetext", `step ${shown.step} of ${page.path.steps}, ${chosen.label} ${percent(p)}`);
       $("entropy").textContent = `${number(shown.entropy)} of ${number(page.path.largest_entropy)} nats`;
     }

@@ -94,7 +94,7 @@ def test_no_image_is_picked_twice_and_the_order_of_the_methods_does_not_matter()
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ({"mas_insertion": SCORES["mas_insertion"]}, "scores: mas_deletion is missing; images are chosen by both MAS"),
+        ({"mas_insertion": SCORES["mas_insertion"]}, "mas_deletion was not computed, and images are chosen by both"),
         ({m: {"fringe": np.zeros(3)} for m in SCORES}, "scores: only fringe has mas_insertion"),
     ],
 )

@@ -5,7 +5,6 @@ import errno
 import os
 import re
 import time
-import warnings
 from collections.abc import Collection, Generator, Hashable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from fringe._files import (
 )
 from fringe._process import fate_of, process_name
 from fringe._urls import open_store
-from fringe.errors import FringeError, InputError, TransientError
+from fringe.errors import FringeError, InputError, TransientError, warn_caller
 
 _ABSENT = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 #: Seconds after which a file half written belongs to no living process, wherever that ran.
@@ -258,4 +257,4 @@ def _link(partial: Path, path: Path) -> None:
 
 def warn(message: str) -> None:
     """Warn whoever called into the store."""
-    warnings.warn(message, stacklevel=4)
+    warn_caller(message)

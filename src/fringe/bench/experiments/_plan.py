@@ -6,7 +6,6 @@ import hashlib
 import importlib.util
 import inspect
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -33,7 +32,7 @@ from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, ImageRef, find_inputs
-from fringe.errors import InputError, install_hint
+from fringe.errors import InputError, install_hint, warn_caller
 from fringe.evaluation import CONTROLS, Candidate, planned_work, with_controls
 from fringe.inputs import default_model
 from fringe.metrics import METRICS, Metric, get_metric
@@ -422,7 +421,7 @@ def _plan_model(spec: ExperimentSpec, label: str, source: ModelSource) -> PlanMo
         is_known = architecture in preset_names()
         if not is_known:
             text = f"{label}: the paper has no setting for {architecture}; fringe:paper is used"
-            warnings.warn(text, stacklevel=3)
+            warn_caller(text)
         methods[name] = get_method(plain).around(FRInGe.preset(architecture if is_known else "paper"))
     return PlanModel(label, source, methods)
 

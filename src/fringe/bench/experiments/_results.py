@@ -1,6 +1,5 @@
 """Results: the scores that a plan requires, read from tasks into arrays, and from arrays into tables."""
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ from fringe.bench.experiments._records import (
 )
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import ScoreArrays, manifests
-from fringe.errors import InputError
+from fringe.errors import InputError, warn_caller
 from fringe.evaluation import estimate
 
 if TYPE_CHECKING:
@@ -420,7 +419,7 @@ class Results:
 
         for model in dict.fromkeys(model for model, _, _ in self.cells):
             for text in self.manifest.failed_gates(model):
-                warnings.warn(f"{model}: gate failed, its scores are not to be read ({text})", stacklevel=2)
+                warn_caller(f"{model}: gate failed, its scores are not to be read ({text})")
         rows: list[dict[str, Any]] = []
         for (model, method, metric), cell in self.cells.items():
             clusters = self.clusters(model, metric)

@@ -76,7 +76,7 @@ class RunOptions(Options):
     save_maps: bool = Field(False, description="Store every map: a metric added later needs no new ones.")
     amend: bool = Field(False, description="Let other settings replace those of the folder.")
     retry: bool = Field(False, description="Compute failed scores again.")
-    renew: bool = Field(False, description="Recall the results of a model whose logits changed.")
+    renew: bool = Field(False, description="Compute the results of a model again, if its logits changed.")
 
     def resolve(self) -> Self:
         """Return the options with an executor in place of its name, and a device in place of "auto". Raises InputError

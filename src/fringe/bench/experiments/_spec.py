@@ -213,7 +213,7 @@ class ExperimentSpec(Options):
     score: Literal["logit", "log_probability", "probability"] = Field("logit", description="Explained score.")
     exif: Literal["transpose", "ignore"] = Field("ignore", description="Apply or ignore the EXIF orientation.")
     references: str | None = Field(
-        None, description="Images for methods that average over data (at most 64 are drawn). Default: the data itself."
+        None, description="Images for methods that average over data (at most 64 are taken). Default: the data itself."
     )
     controls: StrictBool = Field(True, description="Also score maps that do not depend on the model.")
     preprocessing: str | None = Field(

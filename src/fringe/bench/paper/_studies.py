@@ -1,6 +1,5 @@
 """The studies of the paper: an experiment, or its plan, turned into the plan of each study."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from fringe.bench.experiments import (
 )
 from fringe.bench.paper._tables import METRICS, MODELS
 from fringe.bench.tuning import OBJECTIVE, SearchSpace, one_at_a_time, paper_space, space_of
-from fringe.errors import InputError, check_known, require_choice, wrong_value
+from fringe.errors import InputError, check_known, require_choice, warn_caller, wrong_value
 from fringe.metrics import Metric, get_metric
 from fringe.settings import settings_of
 
@@ -155,7 +154,7 @@ def _complete(study: str, spec: ExperimentSpec) -> StudySpec:
 def _without(given: StudySpec, unused: Sequence[str], reason: str) -> StudySpec:
     names = [name for name in unused if name in given.model_fields_set and (name != "controls" or given.controls)]
     if names:
-        warnings.warn(f"{', '.join(names)}: not used; {reason}", stacklevel=4)
+        warn_caller(f"{', '.join(names)}: not used; {reason}")
     return given.without(*unused)
 
 
@@ -166,7 +165,7 @@ def _of_first_method(plan: Plan, also: Sequence[str]) -> Plan:
         chosen, *rest = model.methods
         unused = [label for label in rest if label not in also]
         if unused:
-            warnings.warn(f"{', '.join(unused)}: not used; this study is of {chosen}, the first method", stacklevel=3)
+            warn_caller(f"{', '.join(unused)}: not used; this study is of {chosen}, the first method")
         models.append(_only(model, [label for label in model.methods if label not in unused]))
     return replace(plan, models=tuple(models))
 

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from fringe._files import RECORD_BYTES, UnfitFile, read_regular, write_atomic
 from fringe._records import digest
 from fringe.bench.experiments import Plan, PlanModel, Resolved, TaskRunner, resolve
 from fringe.classifier import PassCounts
+from fringe.errors import warn_caller
 from fringe.evaluation import Candidate, estimate, make_maps
 from fringe.metrics import EvaluationContext
 
@@ -224,7 +224,7 @@ def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
     except (UnfitFile, ValueError, TypeError, AttributeError, RecursionError):
         aside = path.with_name(f"{path.name}.{time.time_ns()}.aside")
         message = f"'{path}' is damaged: set aside as '{aside}'; run times are measured again"
-        warnings.warn(message, stacklevel=3)
+        warn_caller(message)
         os.replace(path, aside)
         return {}
     return stored

@@ -243,7 +243,7 @@ def dominance(
     """
     for metric in MAS:
         if metric not in scores:
-            raise InputError(f"scores: {metric} is missing; images are chosen by both MAS metrics")
+            raise InputError(f"{metric} was not computed, and images are chosen by both MAS metrics")
         if len(scores[metric]) < 2:
             raise InputError(f"scores: only {reference} has {metric}; it needs another method")
     gaps, weighted = dict[str, NDArray[np.float64]](), list[NDArray[np.float64]]()
@@ -300,7 +300,7 @@ def choose_examples(results: Results, table: ScoreTable, each: int = EXAMPLES) -
         score, eligible = dominance(scores, table.reference, directions)
     except InputError as error:
         first = ExampleSet("first", "First images of the draw", tuple(digests[:each]))
-        return (first,), f"These images were not chosen by their scores ({error})."
+        return (first,), f"These are the first images, not chosen by their scores ({error})."
     name = method_title(table.reference)
     titles = {
         "strong": f"Strong: {name} furthest ahead",
