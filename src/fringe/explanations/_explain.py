@@ -313,21 +313,25 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             computed |= stored
         return [computed[item.ref.id] if isinstance(item, Prepared) else item for item in batch]
 
+    def _one_by_one(
+        self, group: Sequence[Prepared], why: str | InputError, progress: Progress | None
+    ) -> list[Explanation | Failure]:
+        """Explain each image of a group that failed alone; one that was alone has failed."""
+        if len(group) == 1:
+            return [Failure.of(group[0].ref, why)]
+        return [result for one in group for result in self._explain_group([one], progress)]
+
     def _explain_group(self, group: Sequence[Prepared], progress: Progress | None) -> list[Explanation | Failure]:
         start = time.perf_counter()
         answer = self.logits(group)
         if isinstance(answer, str):
-            alone = len(group) == 1
-            return [Failure.of(one.ref, answer) if alone else self._explain_group([one], progress)[0] for one in group]
+            return self._one_by_one(group, answer, progress)
         x, logits = answer
         best = torch.nan_to_num(logits).argmax(1)
         first = best if isinstance(self.target, str) else torch.full_like(best, self.target)  # the word is "predicted"
         if self.contrast in first.tolist():
             why = f"class {self.contrast} is the class to explain itself: name another contrast"
-            return [
-                Failure.of(one.ref, why) if k == self.contrast else self._explain_group([one], progress)[0]
-                for one, k in zip(group, first.tolist(), strict=True)
-            ]
+            return self._one_by_one(group, why, progress)
         target, context = self._targets(logits, first[:, None]), None
         if self.spec.figures:
             context = self.context([item.ref.id for item in group], x, logits)
@@ -346,10 +350,9 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 ids=[item.ref.id for item in group],
             )
         except InputError as error:
-            if error.argument != "space.references":  # which may suit the other images
+            if error.argument != "space.references":
                 raise
-            alone = len(group) == 1
-            return [Failure.of(one.ref, error) if alone else self._explain_group([one], progress)[0] for one in group]
+            return self._one_by_one(group, error, progress)
         result = dataclasses.replace(result, values=result.values.cpu(), context=context)
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]
