@@ -32,6 +32,8 @@ from fringe.bench.experiments._tasks import crashes
 from fringe.errors import FringeError, InputError
 
 HERE = Path(__file__).parent
+#: With the folders of the tests' own modules.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in (str(HERE), *sys.path) if path)}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a fork server, and signals")
 
 
@@ -241,8 +243,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path):
         "from fringe.bench.experiments import ProcessExecutor, RunOptions, run_plan\n"
         f"run_plan(digits_plan(), Path({str(tmp_path / 'run')!r}), RunOptions(executor=ProcessExecutor(2)))\n"
     )
-    environment = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, env=ENVIRONMENT)
     assert ended.returncode == 1
     assert 'under `if __name__ == "__main__"`' in ended.stderr.splitlines()[-1]
     assert crashes(Store(tmp_path / "run")) == []
@@ -250,7 +251,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path):
 
 @pytest.mark.slow
 def test_spawned_processes_end_with_a_killed_parent(tmp_path):
-    program = subprocess.Popen([sys.executable, HERE / "killed_program.py", tmp_path / "run", "2"], cwd=HERE)
+    program = subprocess.Popen([sys.executable, HERE / "killed_program.py", tmp_path / "run", "2"], env=ENVIRONMENT)
 
     def children():
         found = set()

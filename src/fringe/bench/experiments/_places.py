@@ -24,7 +24,7 @@ from fringe._files import (
 )
 from fringe._process import fate_of, process_name
 from fringe._urls import open_store
-from fringe.errors import FringeError, InputError, TransientError, warn_caller
+from fringe.errors import FringeError, InputError, TransientError
 
 _ABSENT = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
 #: Seconds after which a file half written belongs to no living process, wherever that ran.
@@ -253,8 +253,3 @@ def _link(partial: Path, path: Path) -> None:
             raise
         with path.open("xb") as file:
             file.write(partial.read_bytes())
-
-
-def warn(message: str) -> None:
-    """Warn whoever called into the store."""
-    warn_caller(message)

@@ -31,7 +31,6 @@ from fringe.bench.experiments._executors import (
     run_tasks,
 )
 from fringe.bench.experiments._manifest import Resolved, resolve, with_methods, without_growth
-from fringe.bench.experiments._places import warn
 from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._ray import RayExecutor
 from fringe.bench.experiments._records import StoredTask, record_problem
@@ -47,7 +46,7 @@ from fringe.bench.experiments._tasks import (
     orphaned,
     pending_tasks,
 )
-from fringe.errors import InputError, TransientError
+from fringe.errors import InputError, TransientError, warn_caller
 from fringe.models import resolve_device
 from fringe.settings import Options
 
@@ -335,7 +334,7 @@ def _require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> No
                 raise _other_logits(store, resolved, label, far)
             if settings:
                 under = counted(len(settings), "setting")
-                warn(f"model {label!r}: its results under {under} are recalled, and computed again")
+                warn_caller(f"model {label!r}: its results under {under} are recalled, and computed again")
             store.recall(settings)
             before = {}
         if not first.values.keys() <= before.keys():

@@ -24,7 +24,7 @@ from fringe._files import RECORD_BYTES, read_regular, require_local
 from fringe._process import fate_of, process_name
 from fringe._urls import url_of
 from fringe.bench.experiments._database import FULL, FULL_REMOTE, MAPS_SUFFIX, SUFFIX, Reader, Writer, close
-from fringe.bench.experiments._places import Bucket, Folder, is_database, warn, writer_of
+from fringe.bench.experiments._places import Bucket, Folder, is_database, writer_of
 from fringe.bench.experiments._records import (
     CRASH,
     LOGITS,
@@ -36,7 +36,7 @@ from fringe.bench.experiments._records import (
     record_problem,
 )
 from fringe.bench.experiments._records import PLAN as PLAN
-from fringe.errors import InputError
+from fringe.errors import InputError, warn_caller
 
 #: What to open of a folder of results that is no run, by what made it.
 _SHOWN_BY = {"explain": "index.html", "compare": "compare.png"}
@@ -195,7 +195,9 @@ class Store(AbstractContextManager["Store"]):
         if not create and not has_results:
             raise InputError(f"run: {str(self.root)!r} holds no run of this program ({self._other_content()})")
         if has_results:
-            warn(f"{self.files.at(MARKER)!r} is damaged or gone" + ("" if create else "; the next run writes it again"))
+            warn_caller(
+                f"{self.files.at(MARKER)!r} is damaged or gone" + ("" if create else "; the next run writes it again")
+            )
         if create:
             if MARKER in names:
                 self.files.set_aside(MARKER)
@@ -237,7 +239,7 @@ class Store(AbstractContextManager["Store"]):
             if problem:
                 self._rescue(name)
                 target = self.files.at(self.files.set_aside(name))
-                warn(f"{self.files.at(name)!r} is damaged ({problem}): set aside as {target!r}, and made again")
+                warn_caller(f"{self.files.at(name)!r} is damaged ({problem}): set aside as {target!r}, and made again")
         if not all(name in self.files.names() for name in self._seen):
             self._forget({})
 
@@ -327,9 +329,9 @@ class Store(AbstractContextManager["Store"]):
                         try:
                             yield row, read(reader, row)
                         except Damaged as error:
-                            warn(f"{error}; {then}")
+                            warn_caller(f"{error}; {then}")
             except Damaged as error:
-                warn(f"{self.files.at(name)!r} is damaged ({error}); {then}")
+                warn_caller(f"{self.files.at(name)!r} is damaged ({error}); {then}")
 
     def damaged(self) -> dict[str, str]:
         """What is wrong with damaged files, by path. Details and maps are not read for it."""
