@@ -3,7 +3,7 @@
     python benchmarks/gpu.py --out out/gpu.json                              # at most 9 minutes on a GPU
     python benchmarks/gpu.py --out out/new.json --against docs/gpu.json      # and the ratios to an earlier run
     python benchmarks/gpu.py --out out/gpu.json --resume                     # go on with the rows that are missing
-    python benchmarks/gpu.py --only alone,tails,graphs,limit --budget 300    # these rows alone
+    python benchmarks/gpu.py --only alone,tails,limit,gradients --budget 300 # these rows alone
     python benchmarks/gpu.py --device cpu --quick                            # a tiny network: does the program work
 
 Trained networks and photographs are those of the folder FRINGE_SHARED, where there is one. torchvision's networks have
@@ -73,6 +73,14 @@ from shared_models import SHARED
 RESERVE = 25.0
 """Seconds of the budget for what comes before the first row and after the last: imports, writing."""
 
+FORMS = {
+    "singly": "one VJP after the other",
+    "together": "one batched product",
+    "doubled": "of images that are there twice",
+    "streams": "on two streams",
+}
+"""What a row of gradients compares."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -120,8 +128,10 @@ def plan(bench: Bench) -> list[Row]:
         what = (bench, compared[-1], name, dtype)  # the smallest: a CPU computes it, too
         rows.append(Row(key("device", compared[-1], name, str(dtype)[6:]), 0.95, partial(device, *what), few))
     rows += [Row(key(part.__name__, first), 0.9, partial(part, bench, first), few) for part in (guided, curves)]
-    for batch in sorted(bench.batches)[:3]:
-        rows.append(Row(key("gradients", first, batch, "images"), 0.95, partial(gradients, bench, first, batch), few))
+    for network in [name for name in bench.networks if name in (first, *TRAINED)]:
+        for batch in sorted(bench.batches)[:3]:
+            measure = partial(gradients, bench, network, batch)
+            rows.append(Row(key("gradients", network, batch, "images"), 0.95, measure, few))
     return sorted(rows, key=lambda row: row.rank)
 
 
@@ -250,9 +260,12 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
     shares = ("inside the network", "forward", "JVP", "VJP", "GPU busy")
     head = ["row", "seconds", *shares, "kernels", "host waits"]
     lines += [*table(head, rows), *notes, "", "A forward pass and two VJPs, milliseconds an image", ""]
-    pairs = [(k, r) for k, r in records.items() if "together" in r]
-    rows = [[k, *(1e3 * r[name] if name in r else None for name in ("singly", "together", "graph"))] for k, r in pairs]
-    lines += table(["row", "one VJP after the other", "one batched product", "as a CUDA graph"], rows)
+    rows = []
+    for k, r in records.items():
+        for name in [name for name in FORMS if name in r]:
+            known = [1e3 * r[label] if label in r else None for label in (name, f"{name}_graph")]
+            rows.append([k, FORMS[name], *known])
+    lines += table(["row", "form", "plain", "as a CUDA graph"], rows)
     lines += [f"Precision and layout (`{DEFAULT}`, large batch)", ""]
     rows = []
     for k, r in records.items():
@@ -290,7 +303,7 @@ def main(arguments: Sequence[str] | None = None, clock: Callable[[], float] = ti
     parser.add_argument("--networks", nargs="+", choices=[*NETWORKS, "small"], default=None)
     parser.add_argument("--budget", type=float, default=540.0, help="seconds from start to end")
     parser.add_argument("--out", type=Path, help="JSON file for later runs; the page goes beside it as .md")
-    parser.add_argument("--only", help="kinds of rows, with commas: alone, tails, limit, graphs (IG, FRInGe)")
+    parser.add_argument("--only", help="kinds of rows, with commas: alone, tails, limit, gradients, graphs")
     parser.add_argument("--resume", action="store_true", help="keep the rows that are measured in --out")
     parser.add_argument("--against", type=Path, help="JSON file of an earlier run")
     options = parser.parse_args(arguments)

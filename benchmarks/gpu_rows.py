@@ -393,9 +393,10 @@ def curves(bench: Bench, network: str) -> Record:
 
 
 def gradients(bench: Bench, network: str, batch: int) -> Record:
-    """A forward pass and two VJPs, the network's part of a step: one VJP after the other, both as one batched product,
-    and all of it as one CUDA graph."""
-    model, x = bench.network(network), bench.images(network, batch).clone().requires_grad_(True)
+    """A forward pass and two VJPs, the network's part of a step, in four forms, plain and as one CUDA graph: one VJP
+    after the other; both as one batched product; of images that are there twice, by one VJP; and on two streams."""
+    model, images = bench.network(network), bench.images(network, batch)
+    x, twice, cuda = images.clone().requires_grad_(True), torch.cat((images, images)), bench.device.type == "cuda"
     with fringe.Classifier(model).session(x.device):
         cotangents = torch.randn(2, *model(x).shape, generator=torch.Generator().manual_seed(0)).to(x)
 
@@ -409,17 +410,32 @@ def gradients(bench: Bench, network: str, batch: int) -> Record:
         def together() -> Tensor:  # is_grads_batched would run convolutions once a cotangent all the same
             return torch.func.vmap(partial(product, model(x)))(cotangents)
 
-        record: Record = {"difference": float((together() - singly()).norm() / singly().norm())}
+        def doubled() -> Tensor:
+            y = twice.clone().requires_grad_(True)
+            return torch.autograd.grad(model(y), y, cotangents.flatten(0, 1))[0].view(2, *x.shape)
 
-        def seconds(run: Callable[[], Tensor]) -> float:
-            return statistics.median(bench.seconds(run) for _ in range(5)) / batch
+        def streams() -> Tensor:  # backward passes run on the stream of their forward pass, so each has its own
+            here = torch.cuda.current_stream()
+            aside.wait_stream(here)
+            with torch.cuda.stream(aside):
+                second = product(model(x), cotangents[1])
+            first = product(model(x), cotangents[0])
+            here.wait_stream(aside)
+            return torch.stack((first, second))
 
-        record |= {"singly": seconds(singly), "together": seconds(together)}
-        if bench.device.type == "cuda":
-            try:
-                record["graph"] = seconds(captured(together))
-            except RuntimeError as error:  # some operations cannot be captured; the other two figures stay
-                record["note"] = f"no CUDA graph: {str(error).splitlines()[0]}"
+        forms = {"singly": singly, "together": together, "doubled": doubled}
+        if cuda:
+            aside, forms["streams"] = torch.cuda.Stream(), streams
+        right, record = singly(), Record()
+        record["difference"] = max(float((run() - right).norm() / right.norm()) for run in forms.values())
+        for name, run in forms.items():
+            try:  # some operations cannot be captured; the other figures stay
+                record[name] = statistics.median(bench.seconds(run) for _ in range(5)) / batch
+                if cuda:
+                    graph = captured(run)
+                    record[f"{name}_graph"] = statistics.median(bench.seconds(graph) for _ in range(5)) / batch
+            except RuntimeError as error:
+                record["note"] = f"no CUDA graph of {name}: {str(error).splitlines()[0]}"
     return record
 
 
