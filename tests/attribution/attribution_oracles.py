@@ -204,11 +204,12 @@ def published_energy(model, beta):
 
 
 def most_probable_path(energy, straight, iterations, learning_rate):
-    """The best of Adam's iterates of the interior points, the rate falling linearly; its loss and the first one."""
+    """The best of Adam's iterates of the interior points, the rate falling linearly, and the last of them counts, too;
+    its loss and the first one."""
     deviation = torch.zeros_like(straight[1:-1], requires_grad=True)
     optimiser = torch.optim.Adam([deviation], lr=learning_rate)
     losses, paths = [], []
-    for i in range(iterations):
+    for i in range(iterations + 1):
         optimiser.param_groups[0]["lr"] = learning_rate * (1 - i / iterations)
         path = torch.cat((straight[:1], straight[1:-1] + deviation, straight[-1:]))
         loss = energy(path, straight) + 0.5 * deviation.square().sum()

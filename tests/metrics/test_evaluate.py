@@ -158,6 +158,15 @@ AS_ROWS = {
 """Metrics of which a series is scored as an image of one row: a blur that counts zeros beyond the edge does not."""
 
 
+def test_whole_numbers_are_scored_as_the_same_real_ones():
+    """An absolute value does not exist for true, and of -128 not in 8 bits."""
+    context, names = context_of(TanhMLP(), normal(2, 2, 8, 8)), ["insertion", "sparseness", "cpd"]
+    whole = torch.arange(-128, 128).view(2, 2, 8, 8).to(torch.int8)
+    for maps in (whole, whole > 0):
+        found, expected = evaluate(context, maps, names), evaluate(context, maps.double(), names)
+        assert all(torch.equal(found[name].values, expected[name].values) for name in names)
+
+
 def test_a_series_is_scored_as_an_image_of_one_row():
     x, maps = normal(3, 2, 30), normal(3, 2, 30, seed=2)
     steps = {name: replace(one, steps=12) if hasattr(one, "steps") else one for name, one in AS_ROWS.items()}

@@ -74,11 +74,12 @@ def test_the_end_point_is_the_methods_own():
     assert ends.flags["no_identity"].all()
 
 
-def test_the_end_of_one_path_is_not_that_of_a_map_of_several():
-    """AGI adds up a path of the probability to each other class, and records the first."""
-    scored = score("agi", TwoHalves(power=3))
+@pytest.mark.parametrize("method", ["agi", "idg"])
+def test_the_end_of_a_path_is_none_of_a_map_that_does_not_add_up_to_its_change(method):
+    """AGI adds up a path of the probability to each other class, and records the first; IDG weighs its gradients."""
+    scored = score(method, TwoHalves(power=3))
     assert scored.flags["no_identity"].tolist() == [True] * 4
-    torch.testing.assert_close(scored.values, score(Ended("agi"), TwoHalves(power=3)).values)
+    torch.testing.assert_close(scored.values, score(Ended(method), TwoHalves(power=3)).values)
 
 
 class Ended:

@@ -119,6 +119,7 @@ def evaluated_maps(context: EvaluationContext, maps: Maps | Tensor, explain: Exp
     residual = getattr(maps, "completeness_residual", None)  # that of an Attribution
     if residual is not None:
         diagnostics.setdefault("completeness_residual", cast(Tensor, residual))
+    values = values if values.is_floating_point() else values.double()  # |-128| is no 8-bit integer, |true| nothing
     return EvaluatedMaps(context, values.detach().to(context.problem.inputs.device), diagnostics, explain)
 
 

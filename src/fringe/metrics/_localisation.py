@@ -198,9 +198,10 @@ class RegionCompleteness(Metric):
     where A_j is the sum of the map over a region, and ``rest`` are the pixels that no term reads; the sum of |A| adds
     up |A_j| over the regions and the rest. 0 is exact, 1 the worst. With two regions and positive sums this is the
     difference between the shares of the first. The baseline is the end point of the method's own path, so the map is
-    computed again. Methods without a recorded path, with several paths, or of another score (AGI), are compared with
-    the zero baseline and flagged ``no_identity``: it is not known what their sums should be. Networks that are no such
-    sum have no score and are flagged ``no_regions``. The same holds for explained probabilities.
+    computed again. Methods without a recorded path, with several paths, of another score (AGI), or whose maps add up to
+    no change of the score (IDG), are compared with the zero baseline and flagged ``no_identity``: it is not known what
+    their sums should be. Networks that are no such sum have no score and are flagged ``no_regions``. The same holds for
+    explained probabilities.
     """
 
     name = "region_completeness"
@@ -262,6 +263,8 @@ def _end_points(maps: EvaluatedMaps) -> tuple[Tensor, Tensor]:
     scores = maps.context.problem.score(maps.context.problem.logits)
     for image, path in enumerate(paths):
         if path is None or not len(path.snapshots) or "score" not in path.points:
+            continue
+        if made.completeness_gap[image].isnan():  # IDG: its sum is no change along its path
             continue
         score = float(scores[image])
         change = float(made.score[image] - made.endpoint_score[image])

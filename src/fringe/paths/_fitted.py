@@ -263,12 +263,12 @@ class PathOptimizer:
         adam, best = Adam(deviation), deviation.clone()
         least = torch.full(initial.shape[:1], torch.inf, dtype=torch.float64, device=initial.device)
         first, norm = least, torch.zeros_like(least)
-        for iteration in range(self.iterations):
+        for iteration in range(self.iterations + 1):  # the last of them measures where the others led: its rate is 0
             current = self._at(initial, deviation, rows)
             loss = current.energy + 0.5 * _squares(deviation)
             first = loss if iteration == 0 else first
             better = loss < least
-            least, norm = torch.where(better, loss, least), norm + current.model_gradient_norm / self.iterations
+            least, norm = torch.where(better, loss, least), norm + current.model_gradient_norm / (self.iterations + 1)
             best[better] = deviation[better]
             deviation = deviation - adam.step(current.gradient[:, 1:-1] + deviation, self._rate(iteration))
             progress(len(initial))
