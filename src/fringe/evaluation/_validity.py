@@ -138,10 +138,10 @@ class MetricValidity:
         levels: Mean score of maps of which a share of 0, .2, .4, .6, .8 and 1 of the pixels changed places.
         validity: Mean over images of the Spearman correlation of how little is changed with how good the score is: 1 if
             the metric orders the degraded maps of every image, 0 if it does not see them.
-        power: Mean over images of the difference between the shares 0 and .4, itself a mean over the methods, over its
-            standard deviation; at most 1000.
+        power: Mean over images of the difference between the shares 0 and .4, over its standard deviation, at most
+            1000; the median over the methods.
         gap: Likewise of the difference between the best method and the best map that knows nothing of the model,
-            which ``diffusion`` does not count among: it runs the network.
+            which ``diffusion`` does not count among: it runs the network. This one has no median.
         best: That method.
         control: That map.
     """
@@ -339,7 +339,9 @@ def _judge(
     orders = np.full(known.shape, np.nan)
     orders[known] = _order(sign * stacked.transpose(0, 2, 1)[known])
     per_image, n = _over_methods(orders), int(known.any(0).sum())
-    power = _effect(_over_methods(sign * (stacked[:, 0] - stacked[:, _POWER])))
+    # a mean over methods before this would have less noise, and so more power, the more methods there are
+    effects = finite_of(np.array([_effect(row) for row in sign * (stacked[:, 0] - stacked[:, _POWER])]))
+    power = float(np.median(effects)) if effects.size else math.nan
     best = _best(label, metric, table, methods)
     control = _best(label, metric, table, controls)
     gap = math.nan if best is None or control is None else _effect(sign * (table[label, best] - table[label, control]))
