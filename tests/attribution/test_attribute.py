@@ -239,6 +239,20 @@ def test_several_tensors_for_a_network_of_one_hear_of_further_arguments():
     assert "a dictionary by name; what is not explained goes to forward_args or forward_kw" in caught.value.__notes__[0]
 
 
+def test_a_model_of_one_dictionary_hears_of_the_function_that_takes_it():
+    def network(x):
+        return NETWORK(x["a"]) * x["b"]
+
+    inputs = {"a": X, "b": torch.rand(2, 1)}
+    with pytest.raises(TypeError) as caught:
+        fringe.attribute(network, inputs, method="ig")
+    assert "write lambda **x: model(x) in place of model" in caught.value.__notes__[0]
+    gauss = fringe.IntegratedGradients(rule="gausslegendre", steps=2)
+    found = fringe.attribute(lambda **x: network(x), inputs, method=gauss)
+    change = network(inputs)[torch.arange(2), found.target]  # of a quadratic function: two points give the integral
+    torch.testing.assert_close(found.values.sum(1), change)
+
+
 @pytest.mark.parametrize("method", ["expected_gradients", "geoig_knn", "ig2", "captum:gradient_shap"])
 def test_references_that_are_missing_or_do_not_fit_are_named(method):
     with pytest.raises(fringe.InputError, match=r"attribute\(\.\.\., space=InputSpace\(references=\.\.\.\)\)"):
