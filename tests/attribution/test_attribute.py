@@ -85,6 +85,9 @@ def test_inputs_at_the_door():
         fringe.attribute(torch.nn.Linear(4, 3), torch.randn(1, 4, dtype=torch.float64))
     with pytest.raises(fringe.InputError, match="expected a name or a configured method"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), method=3)
+    for several in ("ig:paper,fringe", ["ig", "fringe"]):
+        with pytest.raises(fringe.InputError, match=r"expected one method; several methods .* by fringe\.compare"):
+            fringe.attribute(model, torch.randn(1, 1, 2, 2), method=several)
     with pytest.raises(fringe.InputError, match=r"images \[1\] hold NaN"):
         fringe.attribute(model, torch.tensor([[1.0, 2.0], [torch.nan, 1.0]]), method="ig")
     with pytest.raises(fringe.InputError, match="bad_images: got 'skip'"):

@@ -94,6 +94,17 @@ def test_a_broken_image_does_not_stop_the_good_ones(tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["7_good", "summary.json"]
 
 
+def test_two_methods_are_refused_with_the_command_that_takes_them(tmp_path):
+    for methods in (("--method", "ig,gradcam"), ("--method", "ig", "--method", "gradcam")):
+        result = explain("embedded:digits:3", *DIGITS, *methods, "--out", tmp_path / "out")
+        assert result.exit_code == 2
+        assert (
+            "--method: got 'ig,gradcam', expected one method; several methods are compared by 'fringe compare"
+            in result.stderr
+        )
+    assert not (tmp_path / "out").exists()
+
+
 def test_nothing_done_is_exit_code_1(tmp_path):
     (tmp_path / "empty.png").touch()
     for source in ("empty.png", "absent.png"):
