@@ -45,6 +45,7 @@ def test_a_method_that_keeps_all_checks_exits_with_zero(code, tmp_path):
     assert "Completeness: the method claims no sum" in result.stdout
     page = (tmp_path / "card.html").read_text()
     assert "Card of saliency" in page
+    assert "0 of 22 fail" in page
     assert "--trust-code" in page
     assert {path.name for path in tmp_path.iterdir()} == {"card.html", "card.md", "card.json", "figures"}
 
