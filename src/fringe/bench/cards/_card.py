@@ -263,7 +263,7 @@ def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
         f"the method is better is shaded; p is adjusted for all {len(pairs)} comparisons. "
         "Scenes: mass inside the truth."
     )
-    figure = plot_forest(panels, reference=card.label, title=f"{card.label} against maps that know nothing")
+    figure = plot_forest(panels, reference=card.label, title=f"{card.label} against its controls")
     return Image("controls", caption, png_of(figure))
 
 
