@@ -179,7 +179,8 @@ class ForwardArguments:
             if self.parts:
                 error.add_note(
                     "tensors of a tuple of inputs are passed by position, those of a dictionary by name; what is not "
-                    "explained goes to forward_args or forward_kwargs"
+                    "explained goes to forward_args or forward_kwargs; for a model of one dictionary write "
+                    "lambda **x: model(x) in place of model"
                 )
             raise
 

@@ -85,6 +85,9 @@ def test_inputs_at_the_door():
         fringe.attribute(torch.nn.Linear(4, 3), torch.randn(1, 4, dtype=torch.float64))
     with pytest.raises(fringe.InputError, match="expected a name or a configured method"):
         fringe.attribute(model, torch.randn(1, 1, 2, 2), method=3)
+    for several in ("ig:paper,fringe", ["ig", "fringe"]):
+        with pytest.raises(fringe.InputError, match=r"expected one method; several methods .* by fringe\.compare"):
+            fringe.attribute(model, torch.randn(1, 1, 2, 2), method=several)
     with pytest.raises(fringe.InputError, match=r"images \[1\] hold NaN"):
         fringe.attribute(model, torch.tensor([[1.0, 2.0], [torch.nan, 1.0]]), method="ig")
     with pytest.raises(fringe.InputError, match="bad_images: got 'skip'"):
@@ -237,6 +240,20 @@ def test_several_tensors_for_a_network_of_one_hear_of_further_arguments():
     with pytest.raises(TypeError) as caught:
         fringe.attribute(NETWORK, (X, X), method="ig")
     assert "a dictionary by name; what is not explained goes to forward_args or forward_kw" in caught.value.__notes__[0]
+
+
+def test_a_model_of_one_dictionary_hears_of_the_function_that_takes_it():
+    def network(x):
+        return NETWORK(x["a"]) * x["b"]
+
+    inputs = {"a": X, "b": torch.rand(2, 1)}
+    with pytest.raises(TypeError) as caught:
+        fringe.attribute(network, inputs, method="ig")
+    assert "write lambda **x: model(x) in place of model" in caught.value.__notes__[0]
+    gauss = fringe.IntegratedGradients(rule="gausslegendre", steps=2)
+    found = fringe.attribute(lambda **x: network(x), inputs, method=gauss)
+    change = network(inputs)[torch.arange(2), found.target]  # of a quadratic function: two points give the integral
+    torch.testing.assert_close(found.values.sum(1), change)
 
 
 @pytest.mark.parametrize("method", ["expected_gradients", "geoig_knn", "ig2", "captum:gradient_shap"])

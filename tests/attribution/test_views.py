@@ -70,7 +70,7 @@ def test_an_index_a_slice_and_a_loop_give_the_rows():
 def test_a_notebook_shows_the_picture_and_the_verdict_and_no_markup_of_strangers():
     context = dataclasses.replace(PREVIEW.context, ids=("<script>alert(1)</script>", "b&b", "c"))
     html = dataclasses.replace(PREVIEW, context=context)._repr_html_()
-    assert html.count("data:image/png;base64,") == 3
+    assert html.count("data:image/png;base64,") == html.count('style="width:200px') == 3
     assert "&lt;script&gt;" in html
     assert "<script" not in html
     assert "Read with care" in html or "Not checked" in html or "Do not rely" in html
@@ -339,7 +339,7 @@ def test_several_tensors_are_drawn_one_below_the_other():
     assert all(f"{name}: {total}" in text for name, total in zip(given, sums, strict=True))
     drawn = result[1].plot(target=0).findobj(matplotlib.image.AxesImage)[0]
     np.testing.assert_allclose(np.asarray(drawn.get_array()), result.maps["image"][1, 0, 0].numpy())
-    assert result._repr_html_().count("data:image/png;base64,") == 2
+    assert result._repr_html_().count('style="width:480px') == 2  # its words are read
     unnamed = fringe.attribute(model, tuple(given.values()), method="ig", target=0)
     assert "tensor 2: " in words_of(unnamed[0].plot())
     with pytest.raises(fringe.InputError, match="kind: got 'overlay', expected one of parts"):

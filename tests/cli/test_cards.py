@@ -36,6 +36,11 @@ def code(tmp_path_factory):
     return path
 
 
+def test_a_file_without_its_function_hears_how_one_is_named(code, tmp_path):
+    result = run("verify", str(code), "--trust-code", "--out", tmp_path)
+    assert (result.exit_code, "names no function; name one, as in " in result.stderr) == (2, True), result.output
+
+
 def test_a_method_that_keeps_all_checks_exits_with_zero(code, tmp_path):
     result = run("verify", f"{code}:saliency", "--trust-code", *SHORT, "--out", tmp_path)
     assert result.exit_code == 0, result.output
@@ -45,6 +50,7 @@ def test_a_method_that_keeps_all_checks_exits_with_zero(code, tmp_path):
     assert "Completeness: the method claims no sum" in result.stdout
     page = (tmp_path / "card.html").read_text()
     assert "Card of saliency" in page
+    assert "0 of 22 fail" in page
     assert "--trust-code" in page
     assert {path.name for path in tmp_path.iterdir()} == {"card.html", "card.md", "card.json", "figures"}
 

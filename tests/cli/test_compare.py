@@ -1,6 +1,8 @@
 """``fringe compare`` from the outside: exit codes, files, and numbers equal to the library's."""
 
+import base64
 import csv
+import html
 import io
 import json
 import os
@@ -53,7 +55,7 @@ def test_a_run_writes_what_the_library_computes(tmp_path, small_figures):
     document = json.loads(result.stdout)
     assert document == read(out)
     beside = {"claims", "fringe-run.json", *(file.name for file in out.glob("*.db"))}
-    assert {file.name for file in out.iterdir()} - beside == {"compare.png", "scores.csv", "summary.json"}
+    assert {file.name for file in out.iterdir()} - beside == {"compare.png", "index.html", "scores.csv", "summary.json"}
     with Image.open(out / "compare.png") as drawn:
         assert min(drawn.size) > 400
 
@@ -85,6 +87,20 @@ def test_a_run_writes_what_the_library_computes(tmp_path, small_figures):
     assert document["counts"] == {"inputs": 3, "compared": 3, "failed": 0}
     assert document["references"] == {"source": "inputs", "images": [f"digits-000{i}" for i in (5, 3, 4)]}  # as drawn
     assert (document["complete"], document["seed"], document["model"]["digest"]) == (True, 4, loaded.digest)
+
+
+def test_the_page_is_one_file_with_the_picture_and_the_table_of_the_terminal(tmp_path):
+    (tmp_path / "broken.jpg").write_text("no picture")
+    result = quick(tmp_path / "out", "embedded:digits:3:5", tmp_path / "broken.jpg", *DIGITS, *QUICK)
+    page = (tmp_path / "out/index.html").read_text(encoding="utf-8")
+    assert base64.b64encode((tmp_path / "out/compare.png").read_bytes()).decode() in page
+    assert "default-src 'none'; img-src data:" in page
+    assert "<script" not in page
+    text = html.unescape(page)
+    assert all(part in text for part in ("broken.jpg': not an image", "method ig", "steps=10", "versions", "torch="))
+    rows = [re.sub("<[^>]*>", " ", row).split() for row in re.findall("<tr>(.*?)</tr>", text, re.DOTALL)]
+    shown = {tuple(line.replace("(control)", "control").split()) for line in result.stdout.splitlines()}
+    assert {row[0] for row in rows if tuple(row) in shown} >= {"method", "fringe", "ig", *CONTROLS, "diffusion"}
 
 
 def test_a_comparison_says_first_what_it_computes_and_how_long_that_takes_at_most(tmp_path):

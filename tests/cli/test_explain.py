@@ -94,6 +94,17 @@ def test_a_broken_image_does_not_stop_the_good_ones(tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["7_good", "summary.json"]
 
 
+def test_two_methods_are_refused_with_the_command_that_takes_them(tmp_path):
+    for methods in (("--method", "ig,gradcam"), ("--method", "ig", "--method", "gradcam")):
+        result = explain("embedded:digits:3", *DIGITS, *methods, "--out", tmp_path / "out")
+        assert result.exit_code == 2
+        assert (
+            "--method: got 'ig,gradcam', expected one method; several methods are compared by 'fringe compare"
+            in result.stderr
+        )
+    assert not (tmp_path / "out").exists()
+
+
 def test_nothing_done_is_exit_code_1(tmp_path):
     (tmp_path / "empty.png").touch()
     for source in ("empty.png", "absent.png"):
@@ -101,7 +112,7 @@ def test_nothing_done_is_exit_code_1(tmp_path):
         assert result.exit_code == 1
         assert result.stderr.startswith("error: ")
         assert source in result.stderr
-        assert "verdict: of the sum" not in result.stdout  # there is no map
+        assert "A verdict is about" not in result.stdout  # there is no map
 
 
 REFUSES = """
@@ -162,6 +173,8 @@ def test_a_model_that_cannot_decide_gets_an_empty_map_with_its_pictures(tmp_path
     assert result.exit_code == 0
     (entry,) = read(tmp_path / "out" / "summary.json")["inputs"]
     assert (entry["verdict"], entry["steps"], entry["completeness_gap"]) == ("at_reference", 0, 0.0)
+    assert "\nat_reference: There is nothing to explain" in result.stdout
+    assert "\nok: " not in quick(tmp_path / "ok", "embedded:digits:3", *DIGITS).stdout
     assert {file.name for file in (tmp_path / "out" / "a").iterdir()} == FILES - {"profile.png"}
     assert not load_file(tmp_path / "out" / "a" / "attribution.safetensors")["values"].any()
 

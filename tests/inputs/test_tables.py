@@ -39,7 +39,7 @@ def test_a_data_frame_and_a_scaler_bring_names_and_units():
     figure.canvas.draw()
     shown = {label.get_text() for label in figure.axes[0].get_yticklabels()}
     assert shown == {f"{name} = {value:.4g}".replace("-", "−") for name, value in zip(NAMES, RAW[0], strict=True)}
-    assert result._repr_html_().count("<img") == 3
+    assert result._repr_html_().count('style="width:480px') == 3
 
 
 def test_arrays_tensors_and_one_row():

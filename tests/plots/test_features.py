@@ -73,7 +73,7 @@ def test_a_value_that_is_not_finite_is_the_weakest():
 def test_an_infinite_value_is_said_and_the_others_are_drawn():
     figure = feature_bars(["a", "b", "c"], [np.inf, -2.0, 1.0])
     assert names(figure) == ["b", "c", "a"]
-    assert "the attribution is zero or not finite" in written(figure)
+    assert "some values are not finite" in written(figure)
     low, high = figure.axes[0].get_xlim()
     assert -4 < low < -2
     assert 1 < high < 3
@@ -87,6 +87,8 @@ def test_a_waterfall_leads_from_one_score_to_the_other():
     ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in drawn]
     assert ends == [(4.5, 2.5), (3.5, 4.5), (3.0, 3.5)]  # each begins where the one below it ends
     assert "From the score 3 at the end of the path (below) to 2.5 of this input (above)" in caption(figure)
+    beyond = feature_waterfall(["a", "b"], [2.0, -1.0], (1.0, 2.0))
+    assert beyond.axes[0].get_xlim()[0] < 0.0  # the end of the second bar, where the first begins
 
 
 def test_a_waterfall_shows_what_the_map_misses():

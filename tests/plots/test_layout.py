@@ -210,8 +210,8 @@ WITHOUT_CONTENT = {
     "cell that diverged": (lambda: one_cell(ZERO + 1, "diverged"), "diverged"),
     "variant, zero": (lambda: plot_variants([without(0.0)]), "zero"),
     "variant, nan": (lambda: plot_variants([without(np.nan)]), "not finite"),
-    "bars": (lambda: feature_bars(["a"], [0.0]), "zero or not finite"),
-    "line": (lambda: series_line([1.0, 2.0], [0.0, 0.0]), "zero or not finite"),
+    "bars": (lambda: feature_bars(["a"], [0.0]), "the map is zero everywhere"),
+    "line": (lambda: series_line([1.0, 2.0], [0.0, 0.0]), "the map is zero everywhere"),
 }
 
 

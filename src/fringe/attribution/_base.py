@@ -525,7 +525,12 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     if isinstance(method, str) and Reference.parse(method).name.endswith(".py"):
         hint = "for a benchmark see 'How do I score my own method?' in docs/questions.md"
         message = f"got {method!r}, but only fringe compare and fringe verify read a function of a file"
+        if method.endswith(".py"):
+            message, hint = f"{method!r} names no function", f"name one, as in {method}:saliency"
         raise InputError(message, argument="method", hint=hint)
+    if isinstance(method, (list, tuple)) or (isinstance(method, str) and "," in method):
+        hint = "several methods are compared by 'fringe compare --methods A,B', in Python by fringe.compare"
+        raise InputError(f"got {method!r}, expected one method", argument="method", hint=hint)
     hint = "fringe.bench.cards.read_target makes a method of a function" if callable(method) else ""
     return configured(method, Attributor, METHODS, "FRInGe()", hint)
 

@@ -499,7 +499,8 @@ def fringe_advice(verdict: Verdict, path: FisherRaoTracking, rule: Rule, one: _P
     if not one.planned:
         return "the prediction already is the reference distribution: there is nothing to explain"
     if verdict == "at_reference":
-        return f"the model is undecided, {one.start_kl:.2g} nats from the reference: lower arrival_kl to explain it"
+        limit = f"lower arrival_kl (now {path.arrival_kl:g}) to explain it"
+        return f"the model is undecided, {one.start_kl:.2g} nats from the reference: {limit}"
     if verdict == "coarse":
         missed = describe_coarse(residual)
         if path.steps is not None and path.steps <= PREVIEW_STEPS and rule == "trapezoid":

@@ -216,7 +216,8 @@ class Views:
         from fringe._html import render
 
         rows = [self._row(i) for i in range(min(len(self), MOST_ROWS))]
-        more, width = len(self) - len(rows), 300 if len(self) == 1 else 200
+        is_chart = is_joint(self.parts) or (self.context is not None and self.context.kind in ("tabular", "series"))
+        more, width = len(self) - len(rows), 480 if is_chart else 300 if len(self) == 1 else 200  # charts have words
         return render("attribution", facts=self._summary(), rows=rows, more=more, width=width)
 
     def plot(self, kind: PlotKind | None = None, *, target: int | None = None, ax: Any = None) -> "Figure":

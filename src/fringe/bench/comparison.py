@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fringe._html import html_page
 from fringe._progress import Progress, Report
 from fringe._tables import Cell, Row, Table
-from fringe._text import counted, plain, to_csv, to_json
+from fringe._text import counted, first_paragraph, plain, to_csv, to_json
 from fringe.attribution import setting_title
 from fringe.bench.experiments import (
     MISSING,
@@ -58,7 +59,7 @@ from fringe.evaluation import (
 from fringe.explanations import CompareSpec, Failure, ImageRun, Prepared
 from fringe.metrics import EvaluationContext, Metric, Scores
 
-FIGURE, SCORES = "compare.png", "scores.csv"
+FIGURE, SCORES, INDEX = "compare.png", "scores.csv", "index.html"
 VALIDITY, AGREEMENT = "validity.json", "agreement.png"
 COLUMNS = ("method", "control", "metric", "image", "score", "flags")
 #: Images, and numbers of input, of one task.
@@ -88,6 +89,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         self.failures += self.missing
         self._scores, self._costs, self._images = list[dict[str, Any]](), list[dict[str, Any]](), list[dict[str, Any]]()
         self._refused = list[dict[str, Any]]()
+        self._pictures: dict[str, bytes] = {}
 
     @property
     def errors(self) -> list[tuple[str, str]]:
@@ -163,6 +165,8 @@ class ImageComparison(ImageRun[CompareSpec]):
         self._write_summary(complete=finished.cause is None)
         if finished.cause is not None:
             raise finished.cause
+        if self.done:
+            self.folder.attempt(INDEX, self._page())
 
     def _add_images(self, stored: "_Stored", runner: TaskRunner, report: Report) -> None:
         """Add the scores of the images that the model takes, draw the first of them, and judge the metrics."""
@@ -213,14 +217,46 @@ class ImageComparison(ImageRun[CompareSpec]):
         ]
 
     def _draw(self, rows: Sequence[Any]) -> None:
-        from fringe.plots import captions, comparison_grid, png_of
+        from fringe.plots import captions, comparison_grid
 
         methods, pool = list(self.plan.models[0].methods), None if self.spec.pool == "auto" else self.spec.pool
         first = f"first {len(rows)} of {self.done} images" if self.done > len(rows) else counted(self.done, "image")
         title = f"{self.loaded.label} · {first} · {counted(len(methods), 'method')}"
         caption = captions(metric_labels(self.plan.metrics))
         figure = comparison_grid(rows, methods, title=title, caption=caption, pool=pool)
-        self.folder.attempt(FIGURE, png_of(figure))
+        self._add_picture(FIGURE, figure)
+
+    def _add_picture(self, name: str, figure: Any) -> None:
+        from fringe.plots import png_of
+
+        self._pictures[name] = png_of(figure)
+        self.folder.attempt(name, self._pictures[name])
+
+    def _page(self) -> str:
+        """What people read, as one file: the pictures, the table of scores, and what the numbers depend on."""
+        document, (table, legend, *more) = self.document, self.describe()
+        assert isinstance(table, Table)
+        notes = [*table.notes, *str(legend).splitlines()]
+        for label, metric in self.plan.metrics.items():
+            better = f" ({metric.direction} is better)" * (metric.direction != "none")
+            notes.append(f"{label.replace('_', ' ')}{better}: {first_paragraph(type(metric).__doc__)}")
+        notes += [f"not compared: {failure.reason}" for failure in self.failures]
+        methods = [one for one in document["methods"] if not one["control"]]
+        explained = self.class_entry(self.target)["name"] if isinstance(self.target, int) else "the predicted one"
+        facts = {"network": self.loaded.label, "methods": " · ".join(one["title"] for one in methods)}
+        facts |= {"images": str(self.done), "class": explained or str(self.target)}
+        recipes = [("versions", document["versions"]), ("preprocessing", document["preprocessing"])]
+        recipes += [(f"method {one['label']}", one["settings"]) for one in methods]
+        rows = [(what, ", ".join(f"{name}={value}" for name, value in one.items())) for what, one in recipes]
+        rows += [("weights", document["model"]["digest"]), ("seed", str(document["seed"]))]
+        return html_page(
+            "compared",
+            title="Methods compared",
+            facts=facts,
+            pictures=self._pictures,
+            tables=[replace(table, title="Scores", notes=notes), *more],
+            settings=Table(("what", "value"), rows, "Settings and versions"),
+        )
 
     def _judge(self, degraded: Sequence[Mapping[str, Any]]) -> None:
         """Write what is known of the metrics, with a figure of how alike they are."""
@@ -228,9 +264,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         document = {"model": self.loaded.label, "images": self.done, **plain(self.validity.record())}
         self.folder.attempt(VALIDITY, to_json(document))
         if self.validity.agreement is not None:
-            from fringe.plots import png_of
-
-            self.folder.attempt(AGREEMENT, png_of(self.validity.agreement.plot(self.loaded.label)))
+            self._add_picture(AGREEMENT, self.validity.agreement.plot(self.loaded.label))
 
     def _write_summary(self, *, complete: bool) -> None:
         metrics, words = self.plan.metrics, ("title", "direction", "unit", "space")

@@ -59,7 +59,7 @@ def compare(
 ) -> None:
     """Explain the same images with several methods, and score them.
 
-    Writes a picture, a table of means, and every score.
+    Writes a page with the picture and the table of means, and every score.
 
     An interrupted run is resumed by the same command.
 

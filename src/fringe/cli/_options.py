@@ -97,7 +97,9 @@ def _flag(name: str, field: Any, note: str | None) -> inspect.Parameter:
     else:
         metavar = _METAVARS.get(name) or _metavar(hint)
         # a type of several values takes a flag that may be repeated
-        is_many = any(get_origin(option) in (tuple, list, dict, Mapping) for option in (hint, *get_args(hint)))
+        is_many = name == "method" or any(
+            get_origin(option) in (tuple, list, dict, Mapping) for option in (hint, *get_args(hint))
+        )
         kind = list[str] if is_many else hint if hint in (int, float, Path) else str
         kind = kind if field.is_required() else kind | None
         option = Annotated[kind, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
@@ -116,7 +118,8 @@ def _metavar(hint: Any) -> str:
 
 
 def _value(name: str, value: Any) -> Any:
-    """A given value: names with commas are one text, other repeated flags a tuple."""
+    """A given value: names with commas are one text, other repeated flags a tuple. A method that is given twice is not
+    silently the last one: it is refused as two names."""
     if isinstance(value, list):
-        return ",".join(value) if name in ("methods", "metrics", "scene") else tuple(value)
+        return ",".join(value) if name in ("method", "methods", "metrics", "scene") else tuple(value)
     return value

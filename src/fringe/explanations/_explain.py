@@ -21,7 +21,7 @@ from fringe._names import method_title
 from fringe._records import changes, describe_changes, digest
 from fringe._tables import Cell, Row, Table
 from fringe._text import plain
-from fringe.attribution import Attribution, attribute, preset_label, setting_title, tone_of
+from fringe.attribution import SENTENCES, Attribution, attribute, preset_label, setting_title, tone_of
 from fringe.classifier import Target
 from fringe.data import ImageRef
 from fringe.errors import InputError, is_installed, warn_caller
@@ -190,6 +190,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             parts.append(f"… and {len(entries) - SHOWN_IMAGES} more, in summary.json")
         if any("error" not in entry for entry in entries):
             parts.append("A verdict is about the sum of a map: whether the map marks the right parts, it does not say.")
+        seen = dict.fromkeys(entry["verdict"] for entry in entries if "error" not in entry)
+        parts += [f"{one}: {SENTENCES[one][1]}" for one in seen if one != "ok" and one in SENTENCES]
         return [*parts, *([f"reused from an earlier run: {reused}"] if reused else [])]
 
     def record(self) -> dict[str, Any]:

@@ -105,6 +105,7 @@ def feature_waterfall(
         note,
     ]
     axes = styles.open_axes(_WIDTH, _BAR * len(rows) + 0.35, title=title, caption=caption, ax=ax)
+    axes.use_sticky_edges = False  # else a bar that begins furthest left seems cut off
     _draw_bars(axes, rows, [float(v) for v in stops[1:]])
     axes.vlines(
         stops[1:-1], np.arange(len(rows) - 1) - 0.36, np.arange(len(rows) - 1) + 1.36, styles.MUTED, linewidth=0.7
@@ -260,8 +261,10 @@ def series_line(
 
 def _annotate_empty(axes: Axes, strength: NDArray[np.float64]) -> None:
     """Write on a chart why it is blank, if it is."""
-    if not np.isfinite(strength).all() or not strength.any():
-        styles.annotate(axes, "the attribution is zero or not finite")
+    if not np.isfinite(strength).all():
+        styles.annotate(axes, "some values are not finite")
+    elif not strength.any():
+        styles.annotate(axes, "the map is zero everywhere")
 
 
 def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -145,10 +145,10 @@ def card_report(card: Card, command: str = "") -> Report:
     sections = [_scores(part, [line for line in lines if line.measurement.part == part]) for part in parts]
     if figure is not None:
         sections.append(Section("The method minus each control", images=(figure,)))
-    failed = len(card.failed_checks())
+    failed, tried = len(card.failed_checks()), sum(check.state != "does not apply" for check in card.checks)
     setting = setting_title(card.settings) if card.settings else card.label
     header = {"method": card.label, "setting": setting, "source": card.source or "not stated", "made": card.made}
-    header |= {"checks": f"{failed} of {len(card.checks)} fail"} if card.checks else {}
+    header |= {"checks": f"{failed} of {tried} fail"} if card.checks else {}
     settings = ", ".join(f"{name}={value}" for name, value in card.settings.items() if name != "method")
     reading = (
         "Numbers are means, or medians where the column says so, with the 95% bootstrap interval over examples (those "
@@ -263,7 +263,7 @@ def _forest(card: Card, lines: Sequence[Line]) -> Image | None:
         f"the method is better is shaded; p is adjusted for all {len(pairs)} comparisons. "
         "Scenes: mass inside the truth."
     )
-    figure = plot_forest(panels, reference=card.label, title=f"{card.label} against maps that know nothing")
+    figure = plot_forest(panels, reference=card.label, title=f"{card.label} against its controls")
     return Image("controls", caption, png_of(figure))
 
 
