@@ -144,7 +144,7 @@ def test_tune_goes_on_and_its_preset_keeps_its_images_from_benchmarks(tmp_path):
     first = run(*arguments, "--trials", 1)
     assert first.exit_code == 0, first.output
     assert first.stdout.startswith("trial 0: ")
-    assert "best of 1 trials" in first.stdout
+    assert "best of 1 trial: " in first.stdout
     second = run(*arguments, "--trials", 2, "--json")
     known = json.loads(second.stdout)
     assert known["trials"] == 2
