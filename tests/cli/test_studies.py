@@ -1,10 +1,12 @@
 """The commands of the paper's studies from the outside, on digits with tiny settings: plans, files and numbers."""
 
 import csv
+import errno
 import html
 import json
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -136,6 +138,15 @@ def test_runtime_writes_the_account_that_it_shows(tmp_path):
     assert f"timings: {path}" in result.stdout
     again = json.loads(run(*arguments, "--json", "--set", "metrics=insertion").stdout)
     assert [row["vjp"] for row in again["timings"]] == [row["vjp"] for row in rows]
+
+
+def test_run_times_are_shown_where_the_disk_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr("fringe.bench.paper._timing.write_atomic", Mock(side_effect=OSError(errno.ENOSPC, "no space")))
+    arguments = ("--out", tmp_path, *TINY, "--methods", "fringe,ig", "--set", "ig.steps=3")
+    result = run("reproduce", "runtime", *arguments)
+    assert (result.exit_code, "no space" in result.stderr) == (75, True)
+    assert result.stdout.count(" s per image of 2, ") == 4
+    assert "timings: " not in result.stdout
 
 
 @pytest.mark.thorough
