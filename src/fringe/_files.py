@@ -149,9 +149,10 @@ def partial_path(path: Path) -> Path:
     return path.with_name(f"{PARTIAL}{process_name()}~{threading.get_ident():x}~{path.name}")
 
 
-def is_abandoned(path: Path) -> bool:
-    """Whether a partial file or folder belongs to no living process; where that is not known, after a day."""
-    fate = fate_of(path.name.removeprefix(PARTIAL).partition("~")[0])
+def is_abandoned(path: Path, process: str | None = None) -> bool:
+    """Whether a partial file or folder belongs to no living process, that of its name or another one; where that is not
+    known, after a day."""
+    fate = fate_of(process if process is not None else path.name.removeprefix(PARTIAL).partition("~")[0])
     return fate == "gone" or (fate == "unknown" and time.time() - path.lstat().st_mtime > ABANDONED)
 
 

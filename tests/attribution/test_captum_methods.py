@@ -134,6 +134,15 @@ def test_gradient_shap_of_an_affine_score_is_exact_for_one_reference(net):
     space = fringe.InputSpace(references=reference)
     result = explained(lambda x: x.flatten(1) @ weight.T, CaptumMethod("gradient_shap", samples=3), space=space)
     torch.testing.assert_close(result.values, (X - reference) * weight[TARGET].view(3, 2, 8, 8))
+    torch.set_default_dtype(torch.float64)  # in which captum draws: a network in float32 gets float32 all the same
+    try:
+        space = fringe.InputSpace(references=reference.float())
+        model = nn.Sequential(nn.Flatten(), nn.Linear(128, 3, bias=False).float()).eval()
+        model[1].weight.data = weight.float()
+        again = fringe.attribute(model, X.float(), target=TARGET, method="captum:gradient_shap", space=space)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(again.values, result.values.float())
     with pytest.raises(InputError, match="captum:gradient_shap averages over images of the data; pass some"):
         explained(net, "captum:gradient_shap")
 

@@ -137,12 +137,26 @@ def test_a_corrupt_image_does_not_stop_the_others(tmp_path):
     assert "0 maps made now" in again.stdout
 
 
+def test_a_function_of_a_file_is_a_method(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def double(model, inputs, target):\n    return 2 * inputs\n")
+    (tmp_path / "plan.toml").write_text("methods = 'mine.py:double'\n")
+    few = ("--metrics", "sparseness", "--n", 1, "--no-controls")
+    methods = ("--methods", "blur_ig,own=mine.py:double", "--trust-code", *few)
+    result = benchmark("out", *methods)
+    assert result.exit_code == 0, result.output
+    assert read_results(Store("out", create=False)).methods("digits") == ("blur_ig", "own")
+    assert "0 maps made now" in benchmark("out", *methods).stdout
+    refused = benchmark("other", "--config", "plan.toml", "--trust-code", *few)
+    assert "only fringe benchmark, compare and verify read a function of a file; see 'How do I" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--data", "EMPTY", *DIGITS), "holds no images"),
         (("--n", "361"), "n: got 361, but there are 360 different images"),
-        (("--methods", "mine.py:f"), "only fringe compare and fringe verify read a function of a file"),
+        (("--methods", "mine.py:f"), "--methods: 'mine.py:f' runs the Python code in mine.py; pass --trust-code only"),
         (("--timeout", "9"), "add --workers 1, or more"),
         (("--batch-size", "0"), "--batch-size: got '0'"),
         (("--reference", "fringe"), "--reference: got 'fringe'; the methods: ig"),

@@ -35,6 +35,14 @@ def test_help_loads_nothing_heavy(before):
     assert done.stdout.strip() == "[]", done.stderr
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows sends no signal to one process")
+def test_an_interrupt_while_python_ends_prints_no_traceback():
+    strike = "import atexit, os, sys; atexit.register(lambda: os.kill(os.getpid(), 2)); "
+    command = [sys.executable, "-c", f"{strike}from fringe.cli import main; main()", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)})
+    assert (done.returncode, done.stdout, done.stderr) == (-2, f"fringe {fringe.__version__}\n", "")
+
+
 LIGHT = """
 import sys
 from typer.testing import CliRunner

@@ -1,10 +1,12 @@
 """The commands of the paper's studies from the outside, on digits with tiny settings: plans, files and numbers."""
 
 import csv
+import errno
 import html
 import json
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -138,13 +140,22 @@ def test_runtime_writes_the_account_that_it_shows(tmp_path):
     assert [row["vjp"] for row in again["timings"]] == [row["vjp"] for row in rows]
 
 
+def test_run_times_are_shown_where_the_disk_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr("fringe.bench.paper._timing.write_atomic", Mock(side_effect=OSError(errno.ENOSPC, "no space")))
+    arguments = ("--out", tmp_path, *TINY, "--methods", "fringe,ig", "--set", "ig.steps=3")
+    result = run("reproduce", "runtime", *arguments)
+    assert (result.exit_code, "no space" in result.stderr) == (75, True)
+    assert result.stdout.count(" s per image of 2, ") == 4
+    assert "timings: " not in result.stdout
+
+
 @pytest.mark.thorough
 def test_tune_goes_on_and_its_preset_keeps_its_images_from_benchmarks(tmp_path):
     arguments = ("tune", "--out", tmp_path / "tune", *TINY, *METRICS, "--search", "tau=1e-3,5e-3", "--set", "seed=3")
     first = run(*arguments, "--trials", 1)
     assert first.exit_code == 0, first.output
     assert first.stdout.startswith("trial 0: ")
-    assert "best of 1 trials" in first.stdout
+    assert "best of 1 trial: " in first.stdout
     second = run(*arguments, "--trials", 2, "--json")
     known = json.loads(second.stdout)
     assert known["trials"] == 2

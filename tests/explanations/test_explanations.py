@@ -227,6 +227,24 @@ def test_more_inputs_reuse_the_earlier_results_in_any_order(tmp_path):
     assert [entry["id"] for entry in entries] == ["digits-0004", "digits-0001", "digits-0000"]
 
 
+@pytest.mark.filterwarnings("ignore:. results of other settings stay")
+def test_the_overviews_list_what_earlier_runs_left_in_the_folder(tmp_path, small_figures):
+    explain(tmp_path, ["embedded:digits:1"], figures=True)
+    explain(tmp_path, ["embedded:digits:2"])  # without a page
+    explain(tmp_path, ["embedded:digits:3"], seed=1, overwrite=True, figures=True)  # of other settings
+    explain(tmp_path, ["embedded:digits:0"], overwrite=True, figures=True)
+    summary, names = read(tmp_path / "summary.json"), ["digits-0001", "digits-0002"]
+    assert [entry["id"] for entry in summary["inputs"]] == ["digits-0000"]
+    assert [(entry["id"], entry["folder"]) for entry in summary["earlier"]] == list(zip(names, names, strict=True))
+    index = (tmp_path / "index.html").read_text()
+    assert [f"digits-000{k}/explanation.html" in index for k in range(4)] == [True, True, False, False]
+    explain(tmp_path, ["embedded:digits:2"], figures=True)
+    index = (tmp_path / "index.html").read_text()
+    assert [f"digits-000{k}/explanation.html" in index for k in range(4)] == [True, True, True, False]
+    with pytest.warns(UserWarning, match="settings stay in .*: digits-0002, digits-0000, digits-0001"):
+        explain(tmp_path, ["embedded:digits:3"], seed=2, overwrite=True)
+
+
 def test_results_of_other_settings_that_stay_are_named(tmp_path):
     explain(tmp_path)
     with pytest.warns(UserWarning, match="2 results of other settings stay in .*: digits-0001, digits-0002"):

@@ -523,8 +523,8 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     if isinstance(method, type) and issubclass(method, Attributor):  # pyright: ignore[reportUnnecessaryIsInstance]
         return method()
     if isinstance(method, str) and Reference.parse(method).name.endswith(".py"):
-        hint = "for a benchmark see 'How do I score my own method?' in docs/questions.md"
-        message = f"got {method!r}, but only fringe compare and fringe verify read a function of a file"
+        hint = "see 'How do I score my own method?' in docs/questions.md"
+        message = f"got {method!r}, but only fringe benchmark, compare and verify read a function of a file"
         if method.endswith(".py"):
             message, hint = f"{method!r} names no function", f"name one, as in {method}:saliency"
         raise InputError(message, argument="method", hint=hint)

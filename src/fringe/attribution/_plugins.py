@@ -125,6 +125,7 @@ def score_function(problem: Problem) -> Callable[[Tensor, Tensor], Tensor]:
     """
 
     def score(x: Tensor, rows: Tensor) -> Tensor:
+        x = x.to(problem.inputs)  # a package may have mixed in numbers of another default dtype
         if x.requires_grad and torch.is_grad_enabled():
             return _ScoreWithGradient.apply(x, rows, problem)  # pyright: ignore[reportReturnType]
         return problem.score(problem.forward(x, rows), rows)

@@ -4,6 +4,7 @@ Nothing here loads torch or matplotlib: the flags of a command, and what it need
 """
 
 import io
+import signal
 import sys
 from collections.abc import Callable, Collection
 from typing import Annotated, Any
@@ -127,7 +128,10 @@ def _root(  # pyright: ignore[reportUnusedFunction] - typer calls it
 def main() -> None:
     """Run the command line with the arguments of this process."""
     _print_every_letter()
-    app(prog_name="fringe")
+    try:
+        app(prog_name="fringe")
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python takes a while to end, and would print a traceback
 
 
 def _print_every_letter() -> None:

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fringe._names import read_list, split_label
 from fringe._process import Interrupted, check_interrupt
 from fringe._text import to_json
 from fringe.cli._console import Exit, Progress, error_text, exit_on_error, print_error, require_consent, say, show, warn
-from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, with_options
-from fringe.errors import FringeError, InputError
+from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, with_file_methods, with_options
+from fringe.errors import FringeError
 
 Given = dict[str, Any]
 if TYPE_CHECKING:
@@ -71,30 +70,13 @@ def compare(
         from fringe.bench.experiments import planned_work_of
         from fringe.explanations import CompareSpec
 
-        run = ImageComparison(inputs, out, CompareSpec(**_with_file_methods(given)), overwrite=overwrite)
+        run = ImageComparison(inputs, out, CompareSpec(**with_file_methods(given)), overwrite=overwrite)
         _open(run, planned_work_of([run.plan]), yes=yes, quiet=as_json)
         if not as_json:
             warn(f"hint: {run.expectation()}")
         with _interruptible(run), Progress("maps", None, quiet=as_json) as bars:
             run.compute(bars)
         _finish(run, as_json=as_json)
-
-
-def _with_file_methods(given: Given) -> Given:
-    """The options with the functions of ``file.py:NAME`` in place of these words, as ``fringe verify`` reads them."""
-    if ".py:" not in given.get("methods", ""):
-        return given
-    from fringe.bench.cards import read_target
-
-    methods = list[Any]()
-    for text in read_list(given["methods"]):
-        label, name = split_label(text, "[^=]+")
-        try:
-            method = read_target(name, trust_code=given.get("trust_code", False)) if ".py:" in name else name
-        except InputError as error:
-            raise InputError(error.message, argument="methods", hint=error.hint) from error
-        methods.append((label, method) if label else method)
-    return {**given, "methods": methods}
 
 
 def _open(run: "Run", work: Sequence[tuple[str, float, float]], *, yes: bool, quiet: bool) -> None:

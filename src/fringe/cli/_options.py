@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from fringe._names import split_source
+from fringe._names import read_list, split_label, split_source
 from fringe.cli._console import exit_on_error
+from fringe.errors import InputError
 
 Command = Callable[..., None]
 #: Parameters that several commands share and that are no field of a model.
@@ -123,3 +124,20 @@ def _value(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return ",".join(value) if name in ("method", "methods", "metrics", "scene") else tuple(value)
     return value
+
+
+def with_file_methods(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the functions of ``file.py:NAME`` in place of these words, as ``fringe verify`` reads them."""
+    if ".py:" not in given.get("methods", ""):
+        return dict(given)
+    from fringe.bench.cards import read_target
+
+    methods = list[Any]()
+    for text in read_list(given["methods"]):
+        label, name = split_label(text, "[^=]+")
+        try:
+            method = read_target(name, trust_code=given.get("trust_code", False)) if ".py:" in name else name
+        except InputError as error:
+            raise InputError(error.message, argument="methods", hint=error.hint) from error
+        methods.append((label, method) if label else method)
+    return {**given, "methods": methods}

@@ -118,12 +118,13 @@ def _time(study: "PaperStudy", flags: "RunFlags") -> Exit:
     except Interrupted as error:
         print_error(f"{error}; run times are measured in one go: nothing is stored")
         return Exit.INTERRUPTED
-    write_timings(path, timing_records(timings))
     lost = plan.n - min(timing.n for timing in timings)
     if lost:
         warn(f"{lost} of {plan.n} images cannot be explained, and are left out")
     flags.print_json({"timings": timing_records(timings)})
-    flags.print_text("\n".join([*describe_timings(timings), f"timings: {path}"]))
+    flags.print_text("\n".join(describe_timings(timings)))
+    write_timings(path, timing_records(timings))  # last: a full disk must not take what took hours
+    flags.print_text(f"timings: {path}")
     return Exit.DONE
 
 

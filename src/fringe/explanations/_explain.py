@@ -55,6 +55,11 @@ def _image_row(entry: Mapping[str, Any]) -> Row:
     ]
 
 
+def _entry(result: Explanation) -> dict[str, Any]:
+    """A result as an entry of ``summary.json``."""
+    return {key: result.record[key] for key in _KEYS if key in result.record} | {"folder": result.folder.name}
+
+
 def _class(entry: Mapping[str, Any]) -> str:
     return entry["name"] or f"class {entry['class']}"
 
@@ -136,7 +141,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         self.method = configured_method(spec)
         super().__init__(inputs, out, spec, overwrite=overwrite)
         self.explained: list[Explanation] = []
-        self._entries: list[dict[str, Any]] = []
+        self._entries, self._earlier = list[dict[str, Any]](), list[Explanation]()
         self._model_checked = self._resumes = False
 
     def results(self, progress: Progress | None = None) -> Generator[Explanation | Failure]:
@@ -160,6 +165,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 self._write_summary(complete=False)
                 raise
             yield from map(self._add, self.missing)
+            self._find_earlier()  # again: another run of these settings may have written some meanwhile
             self._write_overviews()
             self._write_summary(complete=True)
 
@@ -170,8 +176,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             self._entries.append(result.entry())
         else:
             self.explained.append(result)
-            facts = {name: value for name, value in result.record.items() if name in _KEYS}
-            self._entries.append(facts | {"folder": result.folder.name})
+            self._entries.append(_entry(result))
         return result
 
     def describe(self) -> Sequence[str | Table]:
@@ -236,6 +241,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         """Compare with the results in the folder; with ``overwrite``, name those that will not be replaced."""
         if self.spec.preset is not None and self.spec.preset.endswith(".json"):
             configured_method(self.spec, self.loaded.architecture)
+        self._find_earlier()
         summary = self.folder.summary()
         self._resumes = summary is not None and not summary.get("complete", False)
         earlier = {} if summary is None else summary.get("setting", {})
@@ -248,11 +254,19 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             hint = "name another folder, or pass overwrite=True to replace them"
             raise InputError(message, argument="out", hint=hint)
         current = {ref.id for ref in self.refs}
-        stored = [entry["id"] for entry in summary.get("inputs", ()) if "error" not in entry]
+        entries = [*summary.get("inputs", ()), *summary.get("earlier", ())]
+        stored = [entry["id"] for entry in entries if "error" not in entry]
         left = [name for name in stored if name not in current]
         if left:
             names = ", ".join([*left[:5], *(["..."] if len(left) > 5 else [])])
             warn_caller(f"{len(left)} results of other settings stay in {str(self._out)!r}: {names}")
+
+    def _find_earlier(self) -> None:
+        """Find the results of these settings in the folder that are of other inputs: the overviews list them, too."""
+        own = {self.folder.result_path(ref.id) for ref in self.refs}
+        records = self.folder.records(without=own).items()
+        same = ((path, known) for path, known in records if not changes(known.get("setting", {}), self.setting))
+        self._earlier = [Explanation(path, known, reused=True) for path, known in same]
 
     def _stored_or_prepared(self, ref: ImageRef) -> Prepared | Failure:
         stored = self.folder.read(ref.id)
@@ -444,21 +458,23 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 "contact_sheet": CONTACT if drawn and CONTACT not in self.folder.unwritten else None,
                 "index": INDEX if drawn and INDEX not in self.folder.unwritten else None,
                 "inputs": self._entries,
+                "earlier": [_entry(result) for result in self._earlier],
             }
         )
 
     def _write_overviews(self) -> None:
-        """Write the contact sheet and the index of all results."""
+        """Write the contact sheet and the index of all results of these settings, those of this run first."""
         if not self.explained or not self.spec.figures:
             return
         from fringe.explanations._pictures import SHEET, contact_cell, index_entry
         from fringe.page import render_index
         from fringe.plots import contact_sheet, png_of
 
-        explained, recipe = self.explained, self.loaded.preprocessing
+        earlier = [result for result in self._earlier if PAGE in result.record["files"]]  # else there is no link
+        explained, recipe = [*self.explained, *earlier], self.loaded.preprocessing
         title = f"{self.loaded.label} · {method_title(preset_label(self.method.record()))}"
         cells = [contact_cell(result.load(), result.record, recipe) for result in explained[:SHEET]]
         more = f", first {SHEET} of {len(explained)}" if len(explained) > SHEET else ""
         self.folder.attempt(CONTACT, png_of(contact_sheet(cells, title=f"{title}{more}")))
-        entries = [index_entry(result, recipe) for result in (*explained, *self.failures)]
+        entries = [index_entry(result, recipe) for result in (*self.explained, *self.failures, *earlier)]
         self.folder.attempt(INDEX, render_index(title, entries))

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import json
 import shutil
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,8 @@ class ResultFolder:
         """The summary of an earlier run of the same command, if there is one that can be read; what a damaged one said
         of the settings, if all folders beside it are results and one is intact."""
         if self._is_damaged():
-            folders = [path for path in self.root.iterdir() if path.is_dir() and not _is_partial(path.name)]
-            records = [record for path in folders if (record := _read(path)) is not None]
-            return {**records[0], "inputs": records} if records and all(map(_is_result, folders)) else None
+            records = list(self.records().values())
+            return {**records[0], "inputs": records} if records and all(map(_is_result, self._folders())) else None
         document = self._document() or {}
         return document if "fringe" in document and document.get("command") == self._command else None
 
@@ -89,7 +88,15 @@ class ResultFolder:
 
     def has_results(self) -> bool:
         """Whether the folder holds any result, also an incomplete one: a run may have ended before its first."""
-        return any(path.is_dir() and not _is_partial(path.name) and _is_result(path) for path in self.root.iterdir())
+        return any(map(_is_result, self._folders()))
+
+    def _folders(self) -> list[Path]:
+        return sorted(path for path in self.root.iterdir() if path.is_dir() and not _is_partial(path.name))
+
+    def records(self, without: Collection[Path] = ()) -> dict[Path, dict[str, Any]]:
+        """The records of the intact results, by their folders in ascending order, ``without`` some of these."""
+        found = ((path, _read(path)) for path in self._folders() if path not in without)
+        return {path: record for path, record in found if record is not None}
 
     @contextlib.contextmanager
     def claimed(self, setting: str) -> Generator[None]:

@@ -78,9 +78,9 @@ def _strength(values: Array) -> float:
     return float(np.quantile(size, 0.995)) or float(size.max())
 
 
-def thumbnail(image: Array, values: Array, side: int = 240) -> str:
-    """The strength of a map (C, H, W) over an image (H, W, 1 or 3), ``side`` pixels long, as WebP in base64."""
-    shown = _resized(Image.fromarray(np.rint(blend(image, values) * 255).astype(np.uint8)), side)
+def thumbnail(image: Array, values: Array) -> str:
+    """The strength of a map (C, H, W) over an image (H, W, 1 or 3), 240 pixels long, as WebP in base64."""
+    shown = _resized(Image.fromarray(np.rint(blend(image, values) * 255).astype(np.uint8)), 240)
     out = io.BytesIO()
     shown.save(out, "WEBP", quality=75, method=4)
     return base64.b64encode(out.getvalue()).decode("ascii")

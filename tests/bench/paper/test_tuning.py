@@ -32,8 +32,8 @@ from fringe.bench.experiments import _run as engine
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.paper import _tuning
 from fringe.bench.paper._studies import OBJECTIVE, tuning_plan
-from fringe.bench.paper._tuning import TRIAL, tune_preset
-from fringe.bench.tuning import objective, space_of
+from fringe.bench.paper._tuning import TRIAL, TunedPreset, tune_preset
+from fringe.bench.tuning import Trial, Tuned, objective, space_of
 from fringe.errors import TransientError
 from fringe.inputs import _sampling as experiment_images
 from fringe.inputs import sample_images
@@ -151,6 +151,13 @@ def test_an_image_without_a_score_fails_the_trial_with_its_reason(tmp_path):
     message = r"none of 2 trials succeeded .*1 of 2 images have no score \('.*b.png': cannot be decoded"
     with pytest.raises(FringeError, match=message):
         tune_preset(plan(data=[str(folder)]), tmp_path / "run", RunOptions(), *steps(2))
+
+
+def test_the_text_says_how_many_trials_failed():
+    trials = [Trial(k, {}, value, {}, problem) for k, value, problem in ((0, 0.5, ""), (1, float("nan"), "no score"))]
+    for known, text in ((trials, "best of 2 trials, of which 1 failed: 0.5000 ("), (trials[:1], "best of 1 trial: ")):
+        found = TunedPreset("net", Tuned(FRInGe(), 0.5, tuple(known), 0, 0), "preset.json")
+        assert found.describe().startswith(text)
 
 
 def test_images_that_go_away_amid_a_search_fail_no_trial(tmp_path):

@@ -183,7 +183,7 @@ def test_only_units_of_this_plan_count_as_set_aside(tmp_path):
     store.write_record("crash", "one", {**unit, "setting": about.settings["net"]["fringe"]})
     store.write_record("crash", "two", {**unit, "setting": {"another": "setting"}})
     found = quarantined(store, runs.results(about, {}))
-    assert found == [f"set aside: net, fringe, 2 images: {unit['reason']}"]
+    assert found == [f"set aside: fringe on net, 2 images: {unit['reason']}"]
 
 
 def test_a_grid_shows_each_image_with_its_own_scores_and_says_why_a_map_is_not_there():

@@ -17,18 +17,17 @@ from fringe._files import (
     VIEWED,
     UnfitFile,
     disk_error,
+    is_abandoned,
     read_regular,
     sync_folder,
     when_free,
     write_atomic,
 )
-from fringe._process import fate_of, process_name
+from fringe._process import process_name
 from fringe._urls import open_store
 from fringe.errors import FringeError, InputError, TransientError
 
 _ABSENT = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
-#: Seconds after which a file half written belongs to no living process, wherever that ran.
-ABANDONED = 24 * 3600.0
 
 
 class Folder:
@@ -125,9 +124,7 @@ class Folder:
         for folder in (self.root, self.root / "claims"):
             for path in (*folder.glob(f"{PARTIAL}*"), *folder.glob(".*.db*")):
                 with contextlib.suppress(OSError):  # where nothing can be removed, a write will say so
-                    partial = path.name.removeprefix(PARTIAL).partition("~")[0]
-                    fate = fate_of(partial if path.name.startswith(PARTIAL) else writer_of(path.name[1:]))
-                    if fate == "gone" or (fate == "unknown" and time.time() - path.stat().st_mtime > ABANDONED):
+                    if is_abandoned(path, None if path.name.startswith(PARTIAL) else writer_of(path.name[1:])):
                         path.unlink(missing_ok=True)
 
     @contextlib.contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fringe._files import require_local
+from fringe._text import counted
 from fringe.attribution import Attributor, check_preset, write_preset
 from fringe.bench.experiments import (
     TRIAL,
@@ -48,7 +49,9 @@ class TunedPreset:
     def describe(self) -> str:
         """Describe the result for people."""
         start = "no score" if self.start is None else f"{self.start:.4f}"
-        text = f"best of {len(self.tuned.trials)} trials: {self.tuned.value:.4f}"
+        trials, failed = self.tuned.trials, sum(bool(trial.problem) for trial in self.tuned.trials)
+        fate = f", of which {failed} failed" if failed else ""
+        text = f"best of {counted(len(trials), 'trial')}{fate}: {self.tuned.value:.4f}"
         return f"{text} (the setting it began with: {start})\npreset: {self.path}; use it with preset='{self.path}'"
 
 
