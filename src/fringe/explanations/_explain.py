@@ -263,8 +263,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
 
     def _find_earlier(self) -> None:
         """Find the results of these settings in the folder that are of other inputs: the overviews list them, too."""
-        own = {self.folder.result_path(ref.id) for ref in self.refs}
-        records = self.folder.records(without=own).items()
+        current = {self.folder.result_path(ref.id) for ref in self.refs}
+        records = self.folder.records(without=current).items()
         same = ((path, known) for path, known in records if not changes(known.get("setting", {}), self.setting))
         self._earlier = [Explanation(path, known, reused=True) for path, known in same]
 

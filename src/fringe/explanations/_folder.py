@@ -95,8 +95,8 @@ class ResultFolder:
 
     def records(self, without: Collection[Path] = ()) -> dict[Path, dict[str, Any]]:
         """The records of the intact results, by their folders in ascending order, ``without`` some of these."""
-        found = ((path, _read(path)) for path in self._folders() if path not in without)
-        return {path: record for path, record in found if record is not None}
+        pairs = ((path, _read(path)) for path in self._folders() if path not in without)
+        return {path: record for path, record in pairs if record is not None}
 
     @contextlib.contextmanager
     def claimed(self, setting: str) -> Generator[None]:

@@ -418,8 +418,8 @@ def verdicts(results: Results, model: str) -> dict[str, dict[str, int]]:
 def quarantined(store: Store, results: Results) -> list[str]:
     """Return a line per task of this plan that ended its process again and again, and is not retried."""
     known = results.manifest.settings
-    found = [one for one in crashes(store) if one["setting"] == known.get(one["model"], {}).get(one["method"])]
-    return describe_failures((), found, len(found))
+    aside = [one for one in crashes(store) if one["setting"] == known.get(one["model"], {}).get(one["method"])]
+    return describe_failures((), aside, len(aside))
 
 
 def failure_chapter(results: Results, tables: Sequence[ScoreTable], store: Store) -> Section:
