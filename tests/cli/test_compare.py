@@ -89,6 +89,12 @@ def test_a_run_writes_what_the_library_computes(tmp_path, small_figures):
     assert (document["complete"], document["seed"], document["model"]["digest"]) == (True, 4, loaded.digest)
 
 
+def test_the_score_of_one_image_has_no_interval(tmp_path):
+    result = quick(tmp_path, "embedded:digits:0:1", "--methods", "ig", "--set", "ig.steps=4", metrics="sparseness")
+    assert "the score of the image; n: images with a score" in " ".join(result.stdout.split())
+    assert "interval" not in result.stdout
+
+
 def test_the_page_is_one_file_with_the_picture_and_the_table_of_the_terminal(tmp_path):
     (tmp_path / "broken.jpg").write_text("no picture")
     result = quick(tmp_path / "out", "embedded:digits:3:5", tmp_path / "broken.jpg", *DIGITS, *QUICK)

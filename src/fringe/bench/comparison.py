@@ -413,7 +413,9 @@ def describe_comparison(document: Mapping[str, Any], metrics: Mapping[str, Metri
         flags.update(entry["flags"])
     medians = sorted({e["metric"].replace("_", " ") for e in document["table"] if e["summary"] == "median"})
     summary = f"mean (median for {', '.join(medians)})" if medians else "mean"
-    legend = f"{summary} [95% bootstrap interval over images]; n: images with a score; passes and seconds: of one"
+    many = any(entry["n"] > 1 for entry in document["table"])
+    shown = f"{summary} [95% bootstrap interval over images]" if many else "the score of the image"
+    legend = f"{shown}; n: images with a score; passes and seconds: of one"
     counts = f"\nflagged scores: {', '.join(f'{name} {count}' for name, count in flags.items())}" if flags else ""
     parts = [table, f"{legend} image's map{counts}"]
     return parts + ([validity_table(document["validity"]["metrics"])] if "validity" in document else [])
