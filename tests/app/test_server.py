@@ -211,15 +211,18 @@ def test_a_name_that_no_file_can_have_is_not_found(server):
     assert ask(server, "GET", "/static/" + "a" * 300)[0] == 404
 
 
-def test_uploads_have_a_limit_in_total(server, monkeypatch):
-    files, stored = _server._stored()
+def test_uploads_have_a_limit_in_total(server, monkeypatch, tmp_path):
+    """Files of a folder of the test: into that of the server, jobs of other tests may still write."""
+    monkeypatch.setattr(_server, "served", lambda: tmp_path)
+    (tmp_path / "stored").write_bytes(bytes(1000))
     with monkeypatch.context() as patch:
-        patch.setattr(_server, "MAX_STORED", stored + 5000)
+        patch.setattr(_server, "MAX_STORED", 6000)
         assert upload(server, "a.png", bytes(3000))[0] == 200
-        assert upload(server, "b.png", bytes(3001))[0] == 507
+        (tmp_path / "a.png").write_bytes(bytes(3000))
+        assert upload(server, "b.png", bytes(2001))[0] == 507
         assert server.guard._incoming == 0
     with monkeypatch.context() as patch:
-        patch.setattr(_server, "MAX_FILES", files + 1)
+        patch.setattr(_server, "MAX_FILES", 2)
         assert upload(server, "c.png", bytes(10))[0] == 507
     assert upload(server, "c.png", bytes(10))[0] == 200
 
