@@ -476,11 +476,10 @@ def test_a_digit_stands_above_or_below_a_square():
 
 
 @pytest.mark.thorough
-def test_only_digits_make_the_gates_of_blockdigits_hold(monkeypatch, tmp_path):
+def test_only_digits_make_the_gate_of_blockdigits_hold(monkeypatch, tmp_path):
     scene = BlockDigits(epochs=10, rate=5e-3)
-    gates = scene.gates(scene.network(0, None, []), None, [])
-    assert [gate.holds for gate in gates] == [True, True], gates
-    assert math.isclose(gates[1].value, 0.1, abs_tol=0.03)  # chance
+    (gate,) = scene.gates(scene.network(0, None, []), None, [])
+    assert gate.holds, gate
     stacked = _blockdigits.stacked
     with monkeypatch.context() as patch:
         patch.setattr(_blockdigits, "stacked", lambda digits, above: stacked(torch.zeros_like(digits), above))
