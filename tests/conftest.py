@@ -51,6 +51,12 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(skip)
 
 
+def pytest_collection_finish(session):
+    """Say so where pytest-xdist cannot make groups: version 3.8 cannot with pytest 9.2, and nothing tells."""
+    if getattr(session.config.option, "loadgroup", False):
+        assert all("@" in item.nodeid for item in session.items if item.get_closest_marker("xdist_group"))
+
+
 @pytest.fixture(scope="session")
 def shared():
     """The folder of real models and images; a test that asks for it is skipped where it is absent."""
