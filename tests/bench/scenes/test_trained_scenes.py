@@ -1,6 +1,5 @@
 """What trained scenes show and know: inputs and truths against literal constructions, and gates with their mutants."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
