@@ -103,6 +103,7 @@ def test_the_page_is_one_file_with_the_picture_and_the_table_of_the_terminal(tmp
     assert "default-src 'none'; img-src data:" in page
     assert "<script" not in page
     text = html.unescape(page)
+    assert str(tmp_path) not in text  # folders are not for those who it is sent to
     assert all(part in text for part in ("broken.jpg': not an image", "method ig", "steps=10", "versions", "torch="))
     rows = [re.sub("<[^>]*>", " ", row).split() for row in re.findall("<tr>(.*?)</tr>", text, re.DOTALL)]
     shown = {tuple(line.replace("(control)", "control").split()) for line in result.stdout.splitlines()}

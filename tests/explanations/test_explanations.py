@@ -9,6 +9,7 @@ import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -241,7 +242,12 @@ def test_the_overviews_list_what_earlier_runs_left_in_the_folder(tmp_path, small
     explain(tmp_path, ["embedded:digits:2"], figures=True)
     index = (tmp_path / "index.html").read_text()
     assert [f"digits-000{k}/explanation.html" in index for k in range(4)] == [True, True, True, False]
-    with pytest.warns(UserWarning, match="settings stay in .*: digits-0002, digits-0000, digits-0001"):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_explain.ExplanationRun, "_explain", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            explain(tmp_path, ["embedded:digits:4"])
+    assert [entry["id"] for entry in read(tmp_path / "summary.json")["earlier"]] == ["digits-0000", *names]
+    with pytest.warns(UserWarning, match="settings stay in .*: digits-0000, digits-0001, digits-0002"):
         explain(tmp_path, ["embedded:digits:3"], seed=2, overwrite=True)
 
 

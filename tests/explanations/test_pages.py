@@ -107,7 +107,9 @@ def test_the_index_links_every_page_and_names_what_failed(tmp_path):
     assert targets == [result.folder / "explanation.html" for result in done]
     assert all(path.is_file() for path in targets)
     assert "<b>&" not in index
-    assert results[3].reason in html.unescape(index)
+    assert results[3].reason_to_share.startswith("'broken.png': not an image")
+    assert results[3].reason_to_share in html.unescape(index)
+    assert str(tmp_path) not in index
     assert str(tmp_path) not in (results[0].folder / "explanation.html").read_text(encoding="utf-8")
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["index"] == "index.html"
 

@@ -240,7 +240,7 @@ class ImageComparison(ImageRun[CompareSpec]):
         for label, metric in self.plan.metrics.items():
             better = f" ({metric.direction} is better)" * (metric.direction != "none")
             notes.append(f"{label.replace('_', ' ')}{better}: {first_paragraph(type(metric).__doc__)}")
-        notes += [f"not compared: {failure.reason}" for failure in self.failures]
+        notes += [f"not compared: {failure.reason_to_share}" for failure in self.failures]
         methods = [one for one in document["methods"] if not one["control"]]
         explained = self.class_entry(self.target)["name"] if isinstance(self.target, int) else "the predicted one"
         facts = {"network": self.loaded.label, "methods": " · ".join(one["title"] for one in methods)}

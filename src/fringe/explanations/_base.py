@@ -62,6 +62,12 @@ class Failure:
     def of(ref: ImageRef, reason: object) -> "Failure":
         return Failure(ref.id, ref.source, ref.label, str(reason))
 
+    @property
+    def reason_to_share(self) -> str:
+        """The reason for a page, whose readers need not know the folders of an absolute path."""
+        source = Path(self.source)
+        return self.reason.replace(self.source, source.name) if source.is_absolute() else self.reason
+
     def entry(self) -> dict[str, Any]:
         """The failure as an entry of ``summary.json``."""
         return {"id": self.id, "source": self.source, "label": self.label, "error": self.reason}

@@ -162,10 +162,11 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                         self._write_summary(complete=False)
                         written = time.monotonic()
             except BaseException:
+                self._find_earlier()
                 self._write_summary(complete=False)
                 raise
             yield from map(self._add, self.missing)
-            self._find_earlier()  # again: another run of these settings may have written some meanwhile
+            self._find_earlier()  # at the end: another run of these settings may have written some meanwhile
             self._write_overviews()
             self._write_summary(complete=True)
 
@@ -241,7 +242,6 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         """Compare with the results in the folder; with ``overwrite``, name those that will not be replaced."""
         if self.spec.preset is not None and self.spec.preset.endswith(".json"):
             configured_method(self.spec, self.loaded.architecture)
-        self._find_earlier()
         summary = self.folder.summary()
         self._resumes = summary is not None and not summary.get("complete", False)
         earlier = {} if summary is None else summary.get("setting", {})

@@ -97,7 +97,7 @@ def _name(source: str) -> str:
 def index_entry(result: Explanation | Failure, recipe: Preprocessing) -> IndexEntry:
     """A result in the page that links those of all; an input that failed is listed with the reason."""
     if isinstance(result, Failure):
-        return IndexEntry(result.id or result.source, "", "", result.reason, "failed")
+        return IndexEntry(result.id or result.source, "", "", result.reason_to_share, "failed")
     record, tensors = result.record, result.load()
     picture = thumbnail(_to_image(tensors["input"], recipe), tensors["values"].cpu().numpy())
     return IndexEntry(record["id"], result.folder.name, picture, _prediction_of(record).text(), record["verdict"])

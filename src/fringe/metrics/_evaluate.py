@@ -119,7 +119,8 @@ def evaluated_maps(context: EvaluationContext, maps: Maps | Tensor, explain: Exp
     residual = getattr(maps, "completeness_residual", None)  # that of an Attribution
     if residual is not None:
         diagnostics.setdefault("completeness_residual", cast(Tensor, residual))
-    values = values if values.is_floating_point() else values.double()  # |-128| is no 8-bit integer, |true| nothing
+    if not values.is_floating_point():  # |-128| is no 8-bit integer, and |true| is not defined
+        values = values.to(context.problem.inputs.dtype)
     return EvaluatedMaps(context, values.detach().to(context.problem.inputs.device), diagnostics, explain)
 
 
