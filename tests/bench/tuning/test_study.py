@@ -2,11 +2,13 @@
 
 import contextlib
 import errno
+import itertools
 import multiprocessing
 import sqlite3
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import optuna
@@ -15,7 +17,7 @@ from tuning_toys import BASE, SPACE, asked, score, search
 
 from fringe import FringeError, InputError
 from fringe._files import StoreFull
-from fringe.bench.tuning import Study
+from fringe.bench.tuning import Study, _study
 from fringe.bench.tuning._study import OUTCOME, SLOT, SharedStudy
 from fringe.errors import TransientError
 
@@ -71,12 +73,31 @@ def worker(path: Path, trials: int, hang_at: int = 0):
 
 
 @contextlib.contextmanager
-def taken(path: Path, trials: int, grace_period: int = 1):
-    """A trial that another process took, and the study of that process; it gives no sign of life."""
+def taken(path: Path, trials: int):
+    """A trial that another process took, and the study of that process; its last sign of life is an hour old."""
     search(path, trials - 1)
-    where = Study(path, "study", 5, study_of(path).user_attrs["identity"], grace_period)
+    where = Study(path, "study", 5, study_of(path).user_attrs["identity"], grace_period=6)  # it beats every second
     with contextlib.closing(SharedStudy(where, SPACE, SPACE.clip(BASE), trials)) as other:
-        yield other, other.ask()
+        theirs = other.ask()
+        silence(path)
+        yield other, theirs
+
+
+def signs_of_life(path: Path, sql: str = "SELECT heartbeat > datetime('now', '-50 minutes') FROM trial_heartbeats"):
+    """What a statement says of the signs of life of all trials that ever ran: for each, whether it is a recent one."""
+    with contextlib.closing(sqlite3.connect(path, timeout=60)) as database, database:
+        return [row[0] for row in database.execute(sql).fetchall()]
+
+
+def run_ahead(monkeypatch) -> None:
+    """Let the clock of searches run, so that they wait to the end of their patience in no time."""
+    clock = SimpleNamespace(monotonic=itertools.count(step=10).__next__, sleep=lambda _: None)
+    monkeypatch.setattr(_study, "time", clock)
+
+
+def silence(path: Path) -> None:
+    """Make every sign of life an hour old, as if nobody had been heard of since."""
+    signs_of_life(path, "UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')")
 
 
 def test_the_sampler_has_the_base_as_its_first_point(tmp_path):
@@ -98,6 +119,7 @@ def test_a_trial_is_not_lost_however_often_its_process_is_killed(tmp_path):
         with worker(path, 3, hang_at=1) as pipe:
             pipe.send("go")
             assert pipe.recv() == alone[2][2].settings["tau"]
+        silence(path)
     assert tuned_of(path, 3) == alone
     assert states(path).count("FAIL") == 2
 
@@ -122,7 +144,6 @@ def test_a_trial_whose_process_ended_is_repeated_every_time(tmp_path):
     for _ in range(2):
         with taken(path, 2) as (_, theirs):
             settings = theirs.params
-        time.sleep(1.5)  # longer than the grace period
     tuned = search(path, 3)
     assert [trial.problem for trial in tuned.trials] == [""] * 3
     assert tuned.trials[1].settings == settings
@@ -132,7 +153,7 @@ def test_a_trial_whose_process_ended_is_repeated_every_time(tmp_path):
 def test_a_process_that_was_only_silent_records_nothing(tmp_path):
     path = tmp_path / "j"
     with taken(path, 2) as (other, theirs):
-        tuned = search(path, 2)  # waits for a sign of life
+        tuned = search(path, 2)
         assert tuned.running == 0
         other.tell(theirs, 0.99, {"scores": {}})
         other.release(theirs)
@@ -140,13 +161,32 @@ def test_a_process_that_was_only_silent_records_nothing(tmp_path):
     assert states(path) == ["COMPLETE", "FAIL", "COMPLETE"]
 
 
-def test_a_slow_trial_of_a_living_process_is_its_own(tmp_path):
+def test_a_slow_trial_of_a_living_process_is_its_own(tmp_path, monkeypatch):
     path = tmp_path / "j"
+    run_ahead(monkeypatch)
     with taken(path, 2) as (other, theirs):
         with other.alive(theirs):
+            for _ in range(1200):  # on a busy machine, for two minutes
+                if any(signs_of_life(path)):
+                    break
+                time.sleep(0.1)
             assert search(path, 2).running == 1
         other.tell(theirs, 0.99, {"scores": {}})
     assert search(path, 2).value == 0.99
+
+
+def test_a_search_waits_until_another_process_counts_as_ended(tmp_path, monkeypatch):
+    path, waited = tmp_path / "j", []
+
+    def wait(seconds):
+        waited.append(seconds)
+        silence(path)
+
+    with taken(path, 2) as (other, theirs):
+        other._beat(theirs.number)
+        monkeypatch.setattr(_study, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait))
+        assert search(path, 2).running == 0
+    assert waited == [1.0]
 
 
 @pytest.mark.parametrize("when", ["asked", "told"])
@@ -168,8 +208,9 @@ def test_a_process_killed_while_it_writes_costs_nothing(tmp_path, monkeypatch, w
         (when == "told"),
         (when == "told"),
     )
-    time.sleep(1.5 if when == "told" else 0)
-    found = search(path, 3, grace_period=60 if when == "asked" else 1)  # a trial without a slot waits for nothing
+    if when == "told":  # a trial without a slot waits for nothing
+        silence(path)
+    found = search(path, 3)
     assert found.trials == search(tmp_path / "alone", 3).trials
     assert sorted(states(path)) == ["COMPLETE"] * 3 + ["FAIL"]
 
@@ -205,7 +246,9 @@ def test_trouble_of_the_system_fails_no_trial(tmp_path, trouble):
     assert [trial.problem for trial in search(path, 3).trials] == [""] * 3
 
 
-def test_a_search_with_nothing_finished_says_that_others_are_at_work(tmp_path):
+def test_a_search_with_nothing_finished_says_that_others_are_at_work(tmp_path, monkeypatch):
+    run_ahead(monkeypatch)
+
     def meanwhile(method):
         with pytest.raises(FringeError, match=r"none of 0 trials succeeded \(1 still running\)$"):
             search(tmp_path / "j", 1)
@@ -310,6 +353,7 @@ def test_a_file_on_the_disk_that_failed_does_not_hide_why(tmp_path, monkeypatch)
 
         with pytest.raises(StoreFull, match="for a unit"):
             search(path, 3, full)
+    silence(path)
     assert [trial.problem for trial in search(path, 3).trials] == [""] * 3
 
 
