@@ -169,6 +169,8 @@ def _connect(
 
     def press(request: gr.Request) -> list[Any]:
         service.jobs.stop(str(request.session_hash))
+    # an error is about what was chosen before
+    gr.on([field.change for field in inputs], None, None, status, js="() => ''")
         return ["", *_NOTHING[:-1], gr.Button(interactive=True)]
 
     def end(request: gr.Request) -> list[Any]:
