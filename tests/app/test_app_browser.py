@@ -226,6 +226,24 @@ def test_stop_in_the_middle_and_the_next_one_runs(visit, server, slow_model):
     assert visited.problems == []
 
 
+def test_a_comparison_waits_for_the_explanation_in_the_other_tab_and_each_has_its_stop(visit, server, slow_model):
+    visited = open_app(visit, server)
+    begin_slow(visited)
+    running(visited).wait_for()
+    visited.page.get_by_role("tab", name="Compare").click()
+    choose(visited, "First method", "FRInGe: Fisher-Rao Integrated Gradients, preview")
+    press(visited, "Compare")
+    visited.page.locator(".fringe-status:visible").filter(has_text="queue: 1/1").wait_for()
+    visited.page.get_by_role("tab", name="Explain").click()
+    running(visited).wait_for()
+    press(visited, "Stop")
+    expect(visited.page.get_by_text("Stopped. Nothing is computed any more.")).to_be_visible()
+    visited.page.get_by_role("tab", name="Compare").click()
+    visited.page.get_by_role("table").wait_for()
+    expect(visited.page.locator("button:visible", has_text="Stop")).to_be_disabled()
+    assert visited.problems == []
+
+
 def test_a_second_press_begins_again_with_what_is_chosen_now(visit, server, slow_model):
     visited = open_app(visit, server)
     stop = visited.page.get_by_role("button", name="Stop").first

@@ -82,17 +82,18 @@ def build_app(service: Service) -> gr.Blocks:
     """Build the page of a service."""
 
     def forget(request: gr.Request) -> None:
-        service.forget(str(request.session_hash))
+        for label in ("Explain", "Compare"):  # each has a computation of its own
+            service.forget(f"{request.session_hash} {label}")
 
     def explain(
         image: str | None, model: str, method: str, request: gr.Request, progress: gr.Progress = _PROGRESS
     ) -> list[Any]:
-        return _answer(service.explain, request, progress, image, model, method)
+        return _answer(service.explain, f"{request.session_hash} Explain", progress, image, model, method)
 
     def compare(
         image: str | None, model: str, one: str, two: str, request: gr.Request, progress: gr.Progress = _PROGRESS
     ) -> list[Any]:
-        return _answer(service.compare, request, progress, image, model, one, two)
+        return _answer(service.compare, f"{request.session_hash} Compare", progress, image, model, one, two)
 
     with gr.Blocks(title="fringe", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as blocks:
         gr.HTML(TITLE)
@@ -144,7 +145,7 @@ def _method(service: Service, label: str, index: int) -> gr.Dropdown:
 def _answer(compute: Callable[..., Result], request: gr.Request, progress: gr.Progress, *values: Any) -> list[Any]:
     """Compute, and return the outputs of a tab: status, result, three files, and the stop button."""
     try:
-        result = compute(str(request.session_hash), progress, *values)
+        result = compute(owner, progress, *values)
     except StoppedError as stopped:
         said = fragment("app", "status", str(stopped))
         return [said, *_NOTHING] if stopped.is_late else [gr.skip()] * 6  # the button has said so
@@ -166,15 +167,15 @@ def _connect(
     with gr.Row():
         downloads = [gr.DownloadButton(f"Download {file}", visible=False, size="sm", min_width=90) for file in files]
     outputs = [status, result, *downloads, stop]
-
-    def press(request: gr.Request) -> list[Any]:
-        service.jobs.stop(str(request.session_hash))
     # an error is about what was chosen before
     gr.on([field.change for field in inputs], None, None, status, js="() => ''")
         return ["", *_NOTHING[:-1], gr.Button(interactive=True)]
 
+
+    def press(request: gr.Request) -> list[Any]:
+        service.jobs.stop(f"{request.session_hash} {label}")
     def end(request: gr.Request) -> list[Any]:
-        service.jobs.stop(str(request.session_hash))
+        service.jobs.stop(f"{request.session_hash} {label}")
         return [fragment("app", "status", STOPPED), gr.Button(interactive=False)]
 
     pressed = run.click(press, None, outputs, **_AT_ONCE)
