@@ -86,6 +86,8 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse other hosts and origins, other paths, long bodies, files and URLs that are no upload; else answer."""
+        from starlette.requests import ClientDisconnect
+
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         headers = {bytes(name): bytes(value).decode("latin-1") for name, value in scope["headers"]}
@@ -110,8 +112,13 @@ class Guard:
         headers_left = [h for h in scope["headers"] if not h[0].startswith((b"x-forwarded-", b"x-gradio-server"))]
         try:
             return await self.app({**scope, "headers": headers_left}, receive, send_with_headers)
+        except ClientDisconnect:
+            pass  # an upload was cut off, which is no error
         finally:
             self._incoming -= uploaded
+            if uploaded and not self._incoming:  # gradio leaves what it had written of others
+                for part in filter(Path.is_file, served().iterdir()):
+                    part.unlink(missing_ok=True)
 
     def _check_address(self, scope: Scope, headers: dict[bytes, str]) -> None:
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
