@@ -224,7 +224,8 @@ def test_uploads_have_a_limit_in_total(server, monkeypatch, tmp_path):
         patch.setattr(_server, "MAX_STORED", 6000)
         assert upload(server, "a.png", bytes(3000))[0] == 200
         (tmp_path / "hash" / "a.png").write_bytes(bytes(3000))
-        assert upload(server, "b.png", bytes(2001))[0] == 507
+        status, _, text = upload(server, "b.png", bytes(2001))
+        assert (status, text) == (507, b"The app has no space for another image. Try again later.")
         assert server.guard._incoming == 0
     with monkeypatch.context() as patch:
         patch.setattr(_server, "MAX_FILES", 2)
@@ -276,19 +277,25 @@ def test_an_upload_says_its_length_and_one_request_is_not_many_files(server, mon
     assert upload(server, "a.png", bytes(2**16 + 10))[0] == 413
 
 
-def test_samples_outlive_the_removal_of_old_files(server):
+def test_old_uploads_are_removed_and_the_page_says_so_but_samples_stay(server):
     """Gradio removes what it served an hour ago."""
     from gradio.route_utils import delete_files_created_by_app
 
     functions = json.loads(ask(server, "GET", "/config")[2])["dependencies"]
     pick = next(f["id"] for f in functions if f["api_name"] == "pick")
-    for _ in range(2):
-        body = json.dumps({"data": [], "event_data": {"index": 0}, "fn_index": pick, "session_hash": "s"})
-        text = ask(server, "POST", "/gradio_api/run/predict", body, Content_Type="application/json")[2].decode()
-        path = re.search(r'"path": ?"([^"]*digits-0000.png)"', text)
-        assert path, text
-        assert ask(server, "GET", f"/gradio_api/file={path[1]}")[0] == 200
-        delete_files_created_by_app(server.blocks, None)
+    body = json.dumps({"data": [], "event_data": {"index": 0}, "fn_index": pick, "session_hash": "s"})
+    text = ask(server, "POST", "/gradio_api/run/predict", body, Content_Type="application/json")[2].decode()
+    path = re.search(r'"path": ?"([^"]*digits-0000.png)"', text)
+    assert path, text
+    image = uploaded(server)
+    delete_files_created_by_app(server.blocks, None)
+    assert ask(server, "GET", f"/gradio_api/file={path[1]}")[0] == 200
+    document = {"data": [image, "digits", "ig"], "fn_index": number_of(server, 3), "session_hash": "s"}
+    status, _, body = ask(
+        server, "POST", "/gradio_api/queue/join", json.dumps(document), Content_Type="application/json"
+    )
+    assert status == 400
+    assert json.loads(body) == {"detail": "The app has this image no longer. Choose it again."}
 
 
 def test_no_computation_passes_by_the_queue(server):

@@ -132,6 +132,8 @@ def _choices(service: Service) -> tuple[gr.Image, gr.Dropdown]:
             return str(service.sample_file(int(index)))
 
         samples.click(pick, None, image, **_AT_ONCE)
+        # gradio removes other files after an hour
+        image.keep_in_cache.update(str(service.sample_file(index)) for index in range(len(service.samples)))
     names = list(service.models)
     model = gr.Dropdown(names, value=names[0], label="Model", elem_id="model", filterable=False)
     return image, model
@@ -142,7 +144,7 @@ def _method(service: Service, label: str, index: int) -> gr.Dropdown:
     return gr.Dropdown(choices, value=choices[index][1], label=label, filterable=False, min_width=260)
 
 
-def _answer(compute: Callable[..., Result], request: gr.Request, progress: gr.Progress, *values: Any) -> list[Any]:
+def _answer(compute: Callable[..., Result], owner: str, progress: gr.Progress, *values: Any) -> list[Any]:
     """Compute, and return the outputs of a tab: status, result, three files, and the stop button."""
     try:
         result = compute(owner, progress, *values)
@@ -169,11 +171,11 @@ def _connect(
     outputs = [status, result, *downloads, stop]
     # an error is about what was chosen before
     gr.on([field.change for field in inputs], None, None, status, js="() => ''")
-        return ["", *_NOTHING[:-1], gr.Button(interactive=True)]
-
 
     def press(request: gr.Request) -> list[Any]:
         service.jobs.stop(f"{request.session_hash} {label}")
+        return ["", *_NOTHING[:-1], gr.Button(interactive=True)]
+
     def end(request: gr.Request) -> list[Any]:
         service.jobs.stop(f"{request.session_hash} {label}")
         return [fragment("app", "status", STOPPED), gr.Button(interactive=False)]
