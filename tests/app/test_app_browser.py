@@ -142,6 +142,8 @@ def test_compare_two_methods_with_blind_maps_beside_them(visit, server):
     choose(visited, "First method", "Integrated Gradients")
     press(visited, "Compare")
     expect(visited.page.get_by_role("alert")).to_contain_text("Both methods are the same; choose two different ones.")
+    choose(visited, "First method", "SmoothGrad")
+    expect(visited.page.get_by_role("alert")).to_have_count(0)
     assert visited.problems == []
 
 
@@ -175,6 +177,7 @@ def test_errors_are_sentences(visit, server, tmp_path):
     expect(alert).to_contain_text("This file: not an image of the formats")
     assert str(tmp_path) not in visited.page.content()
     pick_sample(visited, 1)
+    expect(alert).to_have_count(0)  # it was not about this image
     press(visited, "Explain")
     explanation(visited)
     expect(alert).to_have_count(0)
@@ -212,12 +215,32 @@ def test_stop_in_the_middle_and_the_next_one_runs(visit, server, slow_model):
     expect(stop).to_be_disabled()
     begin_slow(visited)
     running(visited, r"about .* left - \d").wait_for()
+    pick_sample(visited, 7)  # the next image may be chosen meanwhile
+    running(visited, r"about .* left - \d").wait_for()
     stop.click()
     expect(visited.page.get_by_text("Stopped. Nothing is computed any more.")).to_be_visible()
     expect(stop).to_be_disabled()
     choose(visited, "Method", "Integrated Gradients")
     press(visited, "Explain")
     explanation(visited)
+    assert visited.problems == []
+
+
+def test_a_comparison_waits_for_the_explanation_in_the_other_tab_and_each_has_its_stop(visit, server, slow_model):
+    visited = open_app(visit, server)
+    begin_slow(visited)
+    running(visited).wait_for()
+    visited.page.get_by_role("tab", name="Compare").click()
+    choose(visited, "First method", "FRInGe: Fisher-Rao Integrated Gradients, preview")
+    press(visited, "Compare")
+    visited.page.locator(".fringe-status:visible").filter(has_text="queue: 1/1").wait_for()
+    visited.page.get_by_role("tab", name="Explain").click()
+    running(visited).wait_for()
+    press(visited, "Stop")
+    expect(visited.page.get_by_text("Stopped. Nothing is computed any more.")).to_be_visible()
+    visited.page.get_by_role("tab", name="Compare").click()
+    visited.page.get_by_role("table").wait_for()
+    expect(visited.page.locator("button:visible", has_text="Stop")).to_be_disabled()
     assert visited.problems == []
 
 

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import queue
 import re
 import secrets
 import signal
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -132,9 +134,11 @@ def test_a_made_up_request_cannot_name_a_file_of_the_machine_or_a_url(server, tm
     (tmp_path / "private.png").write_bytes(server.service.samples[0].png)
     good = uploaded(server)
     folder = server.service.sample_file(0).parents[2]  # of all that is served
-    (folder / "result.png").write_bytes(b"of another person")
+    result = folder / "another" / "result.png"
+    result.parent.mkdir(exist_ok=True)
+    result.write_bytes(b"of another person")
     urls = ("http://8.8.8.8/x.png", "https://example.org/x.png", "HTTP://8.8.8.8", "ftp://example.org/x")
-    files = (str(tmp_path / "private.png"), "/etc/passwd", good["path"] + "/../x.png", str(folder / "result.png"))
+    files = (str(tmp_path / "private.png"), "/etc/passwd", good["path"] + "/../x.png", str(result))
     for path in (*urls, *files, "", None, 3, ["http://8.8.8.8/x.png"]):
         bad = {"path": path, "meta": {"_type": "gradio.FileData"}}
         data = [bad, "digits", "ig"] if place == "image" else [good, bad, "ig"]
@@ -146,7 +150,7 @@ def test_a_made_up_request_cannot_name_a_file_of_the_machine_or_a_url(server, tm
         else:
             status = call(server, data)
         assert status == 400, path
-    (folder / "result.png").unlink()
+    result.unlink()
     assert not [file for file in folder.rglob("*") if file.name in ("private.png", "passwd")]
 
 
@@ -214,17 +218,55 @@ def test_a_name_that_no_file_can_have_is_not_found(server):
 def test_uploads_have_a_limit_in_total(server, monkeypatch, tmp_path):
     """Files of a folder of the test: into that of the server, jobs of other tests may still write."""
     monkeypatch.setattr(_server, "served", lambda: tmp_path)
-    (tmp_path / "stored").write_bytes(bytes(1000))
+    (tmp_path / "hash").mkdir()
+    (tmp_path / "hash" / "stored").write_bytes(bytes(1000))
     with monkeypatch.context() as patch:
         patch.setattr(_server, "MAX_STORED", 6000)
         assert upload(server, "a.png", bytes(3000))[0] == 200
-        (tmp_path / "a.png").write_bytes(bytes(3000))
-        assert upload(server, "b.png", bytes(2001))[0] == 507
+        (tmp_path / "hash" / "a.png").write_bytes(bytes(3000))
+        status, _, text = upload(server, "b.png", bytes(2001))
+        assert (status, text) == (507, b"The app has no space for another image. Try again later.")
         assert server.guard._incoming == 0
     with monkeypatch.context() as patch:
         patch.setattr(_server, "MAX_FILES", 2)
         assert upload(server, "c.png", bytes(10))[0] == 507
     assert upload(server, "c.png", bytes(10))[0] == 200
+
+
+def parts():
+    """Files that gradio still writes; those of an upload that has ended lie in folders."""
+    return [path for path in _server.served().iterdir() if path.is_file()]
+
+
+def test_an_upload_that_is_cut_off_is_no_error_and_leaves_no_file(server, monkeypatch):
+    answer, ended = _server.Guard.__call__, queue.Queue()
+
+    async def note(guard, scope, *others):
+        error = None
+        try:
+            await answer(guard, scope, *others)
+        except Exception as raised:
+            error = raised
+        if scope["path"] == "/gradio_api/upload":
+            ended.put(error)
+
+    monkeypatch.setattr(_server.Guard, "__call__", note)
+    head = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+    address = urlsplit(server.url)
+    lines = ("POST /gradio_api/upload HTTP/1.1", f"Host: {address.netloc}", "Content-Length: 9999999")
+    request = "\r\n".join((*lines, "Content-Type: multipart/form-data; boundary=b", "", "")).encode()
+    with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+        connection.sendall(request + head + bytes(100_000))
+        while not parts():
+            time.sleep(0.01)
+    assert ended.get(timeout=60) is None
+    assert parts() == []
+    status, _, files = ask(
+        server, "POST", "/gradio_api/upload", head + bytes(10), Content_Type="multipart/form-data; boundary=b"
+    )
+    assert (status, files) == (200, b"[]")  # it has no end
+    assert ended.get(timeout=60) is None
+    assert parts() == []
 
 
 def test_an_upload_says_its_length_and_one_request_is_not_many_files(server, monkeypatch):
@@ -235,19 +277,25 @@ def test_an_upload_says_its_length_and_one_request_is_not_many_files(server, mon
     assert upload(server, "a.png", bytes(2**16 + 10))[0] == 413
 
 
-def test_samples_outlive_the_removal_of_old_files(server):
+def test_old_uploads_are_removed_and_the_page_says_so_but_samples_stay(server):
     """Gradio removes what it served an hour ago."""
     from gradio.route_utils import delete_files_created_by_app
 
     functions = json.loads(ask(server, "GET", "/config")[2])["dependencies"]
     pick = next(f["id"] for f in functions if f["api_name"] == "pick")
-    for _ in range(2):
-        body = json.dumps({"data": [], "event_data": {"index": 0}, "fn_index": pick, "session_hash": "s"})
-        text = ask(server, "POST", "/gradio_api/run/predict", body, Content_Type="application/json")[2].decode()
-        path = re.search(r'"path": ?"([^"]*digits-0000.png)"', text)
-        assert path, text
-        assert ask(server, "GET", f"/gradio_api/file={path[1]}")[0] == 200
-        delete_files_created_by_app(server.blocks, None)
+    body = json.dumps({"data": [], "event_data": {"index": 0}, "fn_index": pick, "session_hash": "s"})
+    text = ask(server, "POST", "/gradio_api/run/predict", body, Content_Type="application/json")[2].decode()
+    path = re.search(r'"path": ?"([^"]*digits-0000.png)"', text)
+    assert path, text
+    image = uploaded(server)
+    delete_files_created_by_app(server.blocks, None)
+    assert ask(server, "GET", f"/gradio_api/file={path[1]}")[0] == 200
+    document = {"data": [image, "digits", "ig"], "fn_index": number_of(server, 3), "session_hash": "s"}
+    status, _, body = ask(
+        server, "POST", "/gradio_api/queue/join", json.dumps(document), Content_Type="application/json"
+    )
+    assert status == 400
+    assert json.loads(body) == {"detail": "The app has this image no longer. Choose it again."}
 
 
 def test_no_computation_passes_by_the_queue(server):

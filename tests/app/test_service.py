@@ -162,6 +162,7 @@ def test_a_score_that_is_not_better_than_every_control_is_marked(compared):
             assert marked[-1] == (not sign * score > best)
     assert sorted(set(marked)) == [False, True]
     assert "‡: not shown to be better than every control" in compared.html
+    assert "better than all of theirs: there, the better of the two methods is bold." in compared.html
 
 
 def test_a_method_that_fails_in_a_comparison_is_said_without_words_for_programmers(digit, monkeypatch, caplog):

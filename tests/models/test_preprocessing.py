@@ -137,7 +137,7 @@ def test_wrong_inputs_say_what_came():
     for shape in ((1, 4, 4), (4, 4)):
         with pytest.raises(ModelError, match=re.escape(f"expected (..., 3, H, W), got {shape}")):
             IMAGENET.normalise(torch.zeros(shape))
-    with pytest.raises(ModelError, match=r"resizing 1x30000 gives 256x7680000 pixels; crop the image first"):
+    with pytest.raises(ModelError, match=r"resizing 30000x1 gives 7680000x256 pixels; crop the image first"):
         IMAGENET.pixels(Image.new("RGB", (30000, 1)))
 
 

@@ -82,17 +82,18 @@ def build_app(service: Service) -> gr.Blocks:
     """Build the page of a service."""
 
     def forget(request: gr.Request) -> None:
-        service.forget(str(request.session_hash))
+        for label in ("Explain", "Compare"):  # each has a computation of its own
+            service.forget(f"{request.session_hash} {label}")
 
     def explain(
         image: str | None, model: str, method: str, request: gr.Request, progress: gr.Progress = _PROGRESS
     ) -> list[Any]:
-        return _answer(service.explain, request, progress, image, model, method)
+        return _answer(service.explain, f"{request.session_hash} Explain", progress, image, model, method)
 
     def compare(
         image: str | None, model: str, one: str, two: str, request: gr.Request, progress: gr.Progress = _PROGRESS
     ) -> list[Any]:
-        return _answer(service.compare, request, progress, image, model, one, two)
+        return _answer(service.compare, f"{request.session_hash} Compare", progress, image, model, one, two)
 
     with gr.Blocks(title="fringe", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as blocks:
         gr.HTML(TITLE)
@@ -131,6 +132,8 @@ def _choices(service: Service) -> tuple[gr.Image, gr.Dropdown]:
             return str(service.sample_file(int(index)))
 
         samples.click(pick, None, image, **_AT_ONCE)
+        # gradio removes other files after an hour
+        image.keep_in_cache.update(str(service.sample_file(index)) for index in range(len(service.samples)))
     names = list(service.models)
     model = gr.Dropdown(names, value=names[0], label="Model", elem_id="model", filterable=False)
     return image, model
@@ -141,10 +144,10 @@ def _method(service: Service, label: str, index: int) -> gr.Dropdown:
     return gr.Dropdown(choices, value=choices[index][1], label=label, filterable=False, min_width=260)
 
 
-def _answer(compute: Callable[..., Result], request: gr.Request, progress: gr.Progress, *values: Any) -> list[Any]:
+def _answer(compute: Callable[..., Result], owner: str, progress: gr.Progress, *values: Any) -> list[Any]:
     """Compute, and return the outputs of a tab: status, result, three files, and the stop button."""
     try:
-        result = compute(str(request.session_hash), progress, *values)
+        result = compute(owner, progress, *values)
     except StoppedError as stopped:
         said = fragment("app", "status", str(stopped))
         return [said, *_NOTHING] if stopped.is_late else [gr.skip()] * 6  # the button has said so
@@ -166,13 +169,15 @@ def _connect(
     with gr.Row():
         downloads = [gr.DownloadButton(f"Download {file}", visible=False, size="sm", min_width=90) for file in files]
     outputs = [status, result, *downloads, stop]
+    # an error is about what was chosen before
+    gr.on([field.change for field in inputs], None, None, status, js="() => ''")
 
     def press(request: gr.Request) -> list[Any]:
-        service.jobs.stop(str(request.session_hash))
+        service.jobs.stop(f"{request.session_hash} {label}")
         return ["", *_NOTHING[:-1], gr.Button(interactive=True)]
 
     def end(request: gr.Request) -> list[Any]:
-        service.jobs.stop(str(request.session_hash))
+        service.jobs.stop(f"{request.session_hash} {label}")
         return [fragment("app", "status", STOPPED), gr.Button(interactive=False)]
 
     pressed = run.click(press, None, outputs, **_AT_ONCE)

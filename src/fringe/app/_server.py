@@ -54,10 +54,10 @@ _HOST = re.compile(r"([\w.-]+|\[[\da-f:.]+\])(:\d{1,4}|:[1-5]\d{4})?", re.ASCII 
 
 
 class Refused(Exception):
-    """Ends a request with a ``status``."""
+    """Ends a request with a ``status``, and with a text that the page shows."""
 
-    def __init__(self, status: int):
-        self.status = status
+    def __init__(self, status: int, text: str = ""):
+        self.status, self.text = status, text
 
 
 class Guard:
@@ -86,6 +86,8 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse other hosts and origins, other paths, long bodies, files and URLs that are no upload; else answer."""
+        from starlette.requests import ClientDisconnect
+
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         headers = {bytes(name): bytes(value).decode("latin-1") for name, value in scope["headers"]}
@@ -98,7 +100,7 @@ class Guard:
                 receive = await self._read(receive, scope["method"] == "POST" and scope["path"] != "/gradio_api/reset")
         except Refused as refused:
             await send({"type": "http.response.start", "status": refused.status, "headers": []})
-            return await send({"type": "http.response.body", "body": b""})
+            return await send({"type": "http.response.body", "body": refused.text.encode()})
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -110,8 +112,13 @@ class Guard:
         headers_left = [h for h in scope["headers"] if not h[0].startswith((b"x-forwarded-", b"x-gradio-server"))]
         try:
             return await self.app({**scope, "headers": headers_left}, receive, send_with_headers)
+        except ClientDisconnect:
+            pass  # an upload was cut off, which is no error
         finally:
             self._incoming -= uploaded
+            if uploaded and not self._incoming:  # gradio leaves what it had written of others
+                for part in filter(Path.is_file, served().iterdir()):
+                    part.unlink(missing_ok=True)
 
     def _check_address(self, scope: Scope, headers: dict[bytes, str]) -> None:
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
@@ -138,7 +145,7 @@ class Guard:
         files, stored = await asyncio.to_thread(_stored)
         if files >= MAX_FILES or stored + self._incoming > MAX_STORED:
             self._incoming -= size
-            raise Refused(507)
+            raise Refused(507, "The app has no space for another image. Try again later.")
         return size
 
     async def _read(self, receive: Receive, is_call: bool) -> Receive:
@@ -164,7 +171,7 @@ class Guard:
 
         def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:  # a name may stand twice
             if not all(isinstance(value, str) and self.is_known(value) for name, value in pairs if name == "path"):
-                raise Refused(400)
+                raise Refused(400, '{"detail": "The app has this image no longer. Choose it again."}')
             return dict(pairs)
 
         try:

@@ -101,7 +101,7 @@ class Service:
         self.samples = _samples(offered_images if spec.samples is None else spec.samples)
 
     def sample_file(self, index: int) -> Path:
-        """Return the file of a sample; write it again if the server has removed it as an old file."""
+        """Return the file of a sample; write it if it is not there."""
         sample = self.samples[index]
         file = self._folder / "samples" / f"{sample.name}.png"
         if not file.exists():

@@ -249,7 +249,7 @@ def _resized(height: int, width: int, target: tuple[int, ...]) -> tuple[int, int
     else:
         new = (int(target[0] * height / width), target[0])
     if new[0] * new[1] > MAX_RESIZED_PIXELS:
-        raise ModelError(f"resizing {height}x{width} gives {new[0]}x{new[1]} pixels", hint="crop the image first")
+        raise ModelError(f"resizing {width}x{height} gives {new[1]}x{new[0]} pixels", hint="crop the image first")
     return new
 
 
