@@ -92,7 +92,7 @@ class Classifier(Network):
             raise InputError("got a pipeline of transformers, expected a module", argument="model", hint=hint)
         if not callable(model):
             hint = "load it with fringe.explain(...), or load_model(...).module" if isinstance(model, str) else None
-            hint = "pass its .module" if hasattr(model, "module") else hint
+            hint = "pass its .module" if hasattr(model, "module") else hint or "load weights into a module, pass that"
             raise InputError(f"expected a module or callable, got {type(model).__name__}", argument="model", hint=hint)
         kind: Score = "logit" if callable(score) else score
         outputs = ("auto", "logits", "probabilities", "numbers")

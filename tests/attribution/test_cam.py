@@ -280,6 +280,7 @@ def test_a_named_layer_must_exist_run_and_lie_in_space():
     net.unused = nn.Conv2d(2, 2, 1).double().eval()
     for name, message in (
         ("second.9", "the model has no module 'second.9'; did you mean 'second."),
+        ("zzz", r"the model has no module 'zzz'; its named_modules\(\) lists the names"),
         ("head", r"the layer 'head' gives activations of shape \(3, 3\), expected activations in space"),
         ("unused", "the layer 'unused' does not run"),
     ):

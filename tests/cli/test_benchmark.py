@@ -250,8 +250,9 @@ def test_a_signal_that_a_callback_swallows_ends_the_run_at_the_next_task(tmp_pat
 
 
 def test_the_printed_table_says_what_its_numbers_are(tmp_path):
-    result = benchmark(tmp_path, *IG, "--metrics", "sparseness", "--n", 2, report=True)
+    result = benchmark(tmp_path, *TWO, report=True)
     assert "\nValues: mean ± half the width of the 95% bootstrap interval" in result.stdout, result.output
+    assert "\n*, **, ***: differs from" in result.stdout  # the table has these marks
 
 
 def test_the_report_command_writes_where_it_is_told(tmp_path):

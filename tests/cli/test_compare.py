@@ -125,7 +125,8 @@ def test_a_comparison_says_first_what_it_computes_and_how_long_that_takes_at_mos
 
 
 def test_the_table_says_where_better_is_and_how_many_images_there_are(tmp_path):
-    result = quick(tmp_path, "embedded:digits:0:2", "--methods", "ig", metrics="sparseness,deletion:fast")
+    steps = ("--methods", "ig", "--set", "ig.steps=600")
+    result = quick(tmp_path, "embedded:digits:0:2", *steps, metrics="sparseness,deletion:fast")
     assert result.exit_code == 0
     assert "sparseness ↑" in result.stdout
     assert "deletion:fast ↓" in result.stdout
@@ -136,7 +137,7 @@ def test_the_table_says_where_better_is_and_how_many_images_there_are(tmp_path):
     printed = [list(map(float, found)) for found in re.findall(r"([\d.]+) \[([\d.]+), ([\d.]+)\]", line)]
     for name, found in zip(("sparseness", "deletion:fast"), printed, strict=True):
         assert found == pytest.approx([entries[name][key] for key in ("mean", "low", "high")], abs=5e-4)
-    assert line.split()[-4:-1] == ["2", "1", "101"]  # images with a score, flagged scores, passes an image
+    assert line.split()[-4:-1] == ["2", "1", "1201"]  # images with a score, flagged scores, passes an image
     assert "flagged scores: " in result.stdout
     assert " zero_map " in result.stdout
 

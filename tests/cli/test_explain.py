@@ -186,7 +186,7 @@ def test_sizes_are_grouped_and_the_order_is_kept(tmp_path):
     assert result.exit_code == 3
     entries = read(tmp_path / "out" / "summary.json")["inputs"]
     assert [entry["id"] for entry in entries] == list(sizes)
-    assert "cannot take an input of shape (1, 4, 4)" in entries[3]["error"]
+    assert entries[3]["error"].startswith("preprocessing: the model cannot take an input of shape (1, 4, 4): ")
     for name in "abce":
         width, height = sizes[name]
         tensors = load_file(tmp_path / "out" / name / "attribution.safetensors")

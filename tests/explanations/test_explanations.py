@@ -91,6 +91,7 @@ def test_a_single_name_is_an_input_and_not_its_letters(tmp_path):
     assert [ref.source for ref in find_inputs("embedded:digits:1")] == ["embedded:digits:1"]
     results = list(explain_images("embedded:digits:1", tmp_path / "text", ExplainSpec(**IG)))
     assert [result.record["id"] for result in results] == ["digits-0001"]
+    assert repr(results) == f"[Explanation(folder={results[0].folder!r}, reused=False)]"  # without a page of numbers
     path = tmp_path / "digit.png"
     next(find_inputs("embedded:digits:1")).open().image.save(path)
     named = ExplainSpec(**IG, model="embedded:digits")

@@ -47,8 +47,8 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
         return None
     if name != "auto":
         if name not in modules:
-            near = did_you_mean(name, modules)
-            raise InputError(f"the model has no module {name!r}", argument="layer", hint=near or None)
+            hint = did_you_mean(name, modules) or "its named_modules() lists the names, and 'auto' chooses one"
+            raise InputError(f"the model has no module {name!r}", argument="layer", hint=hint)
         return modules[name]
     ran: list[tuple[nn.Module, Tensor]] = []
 

@@ -426,6 +426,6 @@ def _costs(method: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> R
     counts = sorted({entry["n"] for entry in entries if entry["n"]}) or [0]
     flagged, passes = sum(entry["flagged"] for entry in entries), sum(method["passes"].values())
     images = max(method["images"], 1)
-    cost = (Cell(passes / images, 0), Cell(method["seconds"] / images, 2)) if passes else ("", "")
+    cost = (Cell(round(passes / images), 0), Cell(method["seconds"] / images, 2)) if passes else ("", "")
     n = counts[0] if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
     return (n, flagged or "", *cost)

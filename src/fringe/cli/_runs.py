@@ -140,7 +140,7 @@ def report_plan(options: RunFlags, resolved: Resolved, *, reference: str | None 
     same |= {"plan": resolved.plan.name, "reference": reference, "allow_partial": True}
     written = write_report(store, resolve=lambda: resolved, **same, **more)
     if not options.as_json and not resolved.manifest.scenes:  # whose scores are pooled over networks
-        marks = ("Values", NOT_BETTER, "not tested")  # the report explains the rest
+        marks = ("Values", "*", NOT_BETTER, "not tested")  # the report explains the rest
         notes = ([note for note in table.notes if note.startswith(marks)] for table in written.tables)
         show(replace(table, notes=some) for table, some in zip(written.tables, notes, strict=True))
     options.print_text(f"report: {written.page}")

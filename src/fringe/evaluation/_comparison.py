@@ -146,7 +146,7 @@ class Comparison:
         """The summary of each metric for each method; the passes are of one image."""
         entries = summarise(tidy(self), self.metrics, self.seed)
         passes = {
-            row.label: [Cell((row.passes.forward + row.passes.jvp + row.passes.vjp) / len(self), 0)]
+            row.label: [Cell(round((row.passes.forward + row.passes.jvp + row.passes.vjp) / len(self)), 0)]
             for row in self.rows
         }
         table = score_table(entries, self.metrics, passes, ["passes"])

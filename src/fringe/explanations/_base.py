@@ -4,7 +4,7 @@ import importlib
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -84,7 +84,7 @@ class Explanation:
     """
 
     folder: Path
-    record: Mapping[str, Any]
+    record: Mapping[str, Any] = field(repr=False)
     reused: bool
 
     def load(self) -> dict[str, Tensor]:
@@ -346,7 +346,7 @@ class ImageRun(Generic[Spec]):
         except Exception as error:  # an image that the model cannot take, whatever it raises, must not stop the others
             if isinstance(error, FringeError) or is_transient(error):
                 raise
-            return f"the model cannot take an input of shape {tuple(x.shape[1:])}: {model_error(error)}"
+            return f"preprocessing: the model cannot take an input of shape {tuple(x.shape[1:])}: {model_error(error)}"
         names = self.loaded.class_names
         if names is not None and len(names) != logits.shape[1]:
             source = "the model's own list" if self.class_names is None else repr(str(self.spec.classes))

@@ -147,7 +147,7 @@ def refuse_unsafe(path: str) -> None:
         raise ModelError(
             f"{path!r}: {suffix} files are not read, because most of them can run code while loading",
             hint="convert the state_dict with safetensors.torch.save_file and name it after '@', as in "
-            "torchvision:resnet18@weights.safetensors",
+            "torchvision:resnet18@weights.safetensors or net.py:make@weights.safetensors",
         )
 
 
