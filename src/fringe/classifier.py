@@ -91,8 +91,9 @@ class Classifier(Network):
             hint = "give it to fringe.explain, with pictures or texts; or pass its .model, with tensors"
             raise InputError("got a pipeline of transformers, expected a module", argument="model", hint=hint)
         if not callable(model):
-            hint = "load it with fringe.explain(...), or load_model(...).module" if isinstance(model, str) else None
-            hint = "pass its .module" if hasattr(model, "module") else hint or "load weights into a module, pass that"
+            hint = "give a module with its weights loaded, and then the inputs"
+            hint = "load it with fringe.explain(...), or load_model(...).module" if isinstance(model, str) else hint
+            hint = "pass its .module" if hasattr(model, "module") else hint
             raise InputError(f"expected a module or callable, got {type(model).__name__}", argument="model", hint=hint)
         kind: Score = "logit" if callable(score) else score
         outputs = ("auto", "logits", "probabilities", "numbers")

@@ -138,12 +138,14 @@ def test_a_model_that_is_named_or_loaded_is_told_how_it_is_passed():
 
     class_hint = r"the class Identity; pass an instance, such as Identity\(\)"
     named = (("embedded:digits", "fringe.explain"), (load_model("embedded:digits"), r"pass its \.module"))
-    weights = (torch.nn.Linear(2, 2).state_dict(), "load weights into a module, pass that")
+    weights = (torch.nn.Linear(2, 2).state_dict(), "give a module with its weights loaded, and then the inputs")
     for model, hint in (*named, (torch.nn.Identity, class_hint), weights):
         with pytest.raises(fringe.InputError, match=f"model: expected a module or callable, got .*{hint}"):
             fringe.attribute(model, torch.zeros(1, 1, 32, 32))
     with pytest.raises(fringe.InputError, match=f"model: got OrderedDict, .*; {weights[1]}"):
         fringe.explain(weights[0], torch.zeros(1, 1, 32, 32))
+    with pytest.raises(fringe.InputError, match="inputs: got a module; give the model first"):
+        fringe.explain("photo.jpg", torch.nn.Linear(2, 2))
 
 
 def conv_net(*last):

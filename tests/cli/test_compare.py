@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -16,9 +17,11 @@ from command_line import picture, run
 from fringe import FRInGe, InputError, InputSpace, IntegratedGradients, SmoothGrad
 from fringe.attribution import IG2
 from fringe.bench import comparison
+from fringe.bench.comparison import ImageComparison
 from fringe.bench.experiments import Store
 from fringe.data import find_inputs
 from fringe.evaluation import CONTROLS, compare, estimate, validate_metrics
+from fringe.explanations import CompareSpec
 from fringe.metrics import Sparseness
 from fringe.models import load_model
 
@@ -122,6 +125,22 @@ def test_a_comparison_says_first_what_it_computes_and_how_long_that_takes_at_mos
     judged = quick(tmp_path / "b", "embedded:digits:0:2", "--methods", "ig", *steps, "--validity", metrics="deletion")
     # twice ten gradients, and the curve of the map and of five that are made worse, of four steps each
     assert f"hint: 2 maps with 1 score each: at most {2 * (20 + 6 * 4)} passes" in judged.stderr
+
+
+def test_the_time_is_not_that_of_a_first_pass(tmp_path, monkeypatch):
+    """It holds what the network does once, and is several times that of the next ones."""
+    clock, seconds, real = [0.0], iter((100.0, 1.0)), ImageComparison.logits
+
+    def logits(self, items):
+        clock[0] += next(seconds)
+        return real(self, items)
+
+    monkeypatch.setattr(ImageComparison, "logits", logits)
+    monkeypatch.setattr(comparison, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    spec = CompareSpec(methods="ig", metrics="sparseness", set=("ig.steps=10",), controls=False, device="cpu")
+    comparing = ImageComparison(["embedded:digits:0:2"], tmp_path, spec)
+    comparing.open()
+    assert "at most 40 passes of the network and 40 s" in comparing.expectation()
 
 
 def test_the_table_says_where_better_is_and_how_many_images_there_are(tmp_path):
@@ -291,7 +310,7 @@ def test_an_interrupted_run_keeps_what_it_finished_and_goes_on(tmp_path, monkeyp
     out = tmp_path / "out"
     result = quick(out, *arguments, metrics="insertion,infidelity")
     assert result.exit_code == 130, result.output
-    assert f"2 of 4 inputs are done, in {out}; run the same command again to go on" in result.stderr
+    assert f"2 of 4 inputs are complete, in {out}; run the same command again to go on" in result.stderr
     assert not read(out)["complete"]
     assert {r["image"] for r in lines(out)} == {"digits-0000", "digits-0001"}
     assert quick(out, *arguments, metrics="insertion,infidelity").exit_code == 0

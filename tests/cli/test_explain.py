@@ -337,7 +337,7 @@ def test_an_interrupted_run_keeps_what_it_finished(tmp_path, monkeypatch, step, 
     with monkeypatch.context() as patch:
         patch.setattr(ExplanationRun, step, interrupted)
         result = quick(tmp_path, "embedded:digits:0:4", "--batch-size", size)
-    assert (result.exit_code, "2 of 4 inputs are done" in result.stderr) == (130, True), result.stderr
+    assert (result.exit_code, "2 of 4 inputs are complete" in result.stderr) == (130, True), result.stderr
     assert "run the same command again to go on" in result.stderr
     summary = read(tmp_path / "summary.json")
     assert not summary["complete"]
@@ -363,7 +363,7 @@ def swallowed(*_):
 def test_an_interrupt_that_a_callback_swallows_ends_the_run_at_the_next_image(tmp_path, monkeypatch):
     monkeypatch.setattr(Progress, "step", swallowed)
     result = quick(tmp_path / "out", "embedded:digits:0:3", "--batch-size", "1")
-    assert (result.exit_code, "1 of 3 inputs are done" in result.stderr) == (130, True), result.stderr
+    assert (result.exit_code, "1 of 3 inputs are complete" in result.stderr) == (130, True), result.stderr
 
 
 NET = """

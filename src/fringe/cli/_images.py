@@ -99,8 +99,8 @@ def _interruptible(run: "Run") -> Generator[None]:
     try:
         yield
     except (KeyboardInterrupt, Interrupted):
-        done = f"{run.done} of {len(run.refs)} inputs are done, in {run.folder.root}"
-        warn(f"interrupted: {done}; run the same command again to go on, as what is finished is kept")
+        done = f"{run.done} of {len(run.refs)} inputs are complete, in {run.folder.root}"
+        warn(f"interrupted: {done}; run the same command again to go on: what is computed is kept")
         raise typer.Exit(Exit.INTERRUPTED) from None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from torch import Tensor
+from torch.nn import Module
 
 from fringe._arguments import ForwardArguments
 from fringe._class_names import ClassNames, resolve_class_name
@@ -79,6 +80,8 @@ def explain(
     Raises:
         FringeError: If the model, an input or an argument cannot be used; the message says what to do.
     """
+    if isinstance(inputs, Module):
+        raise InputError("got a module", argument="inputs", hint="give the model first: explain(model, 'photo.jpg')")
     model, preprocessing = of_pipeline(model, preprocessing)
     if is_tokenizer(preprocessing):
         options, preprocessing = {"tokenizer": preprocessing, **options}, None

@@ -142,7 +142,7 @@ def open_model(request: Request) -> OpenModel:
         return OpenModel(network, model.label, recipe or model.preprocessing, names or model.class_names, device)
     if not (callable(model) or isinstance(model, Classifier)):
         message = f"got {type(model).__name__}, expected a text such as 'torchvision:resnet50', a module or a callable"
-        raise InputError(message, argument="model", hint="load weights into a module, pass that")
+        raise InputError(message, argument="model", hint="give a module with its weights loaded, and then the inputs")
     given: Callable[..., Any] | Classifier = model
     inner: Any = given.model if isinstance(given, Classifier) else given
     label = type(inner).__name__ if isinstance(inner, nn.Module) else getattr(inner, "__name__", type(inner).__name__)
