@@ -199,7 +199,6 @@ def test_optuna_is_quiet_and_as_loud_as_before_afterwards(tmp_path, caplog):
         ({"trials": 0}, "trials: got 0"),
         ({"seed": -1}, "seed: got -1"),
         ({"name": ""}, "name: got ''"),
-        ({"grace_period": 0}, "grace_period: got 0"),
         ({"space": space_of(METHODS["ig"])}, "space: got 'ig', expected a space of 'fringe'"),
     ],
 )

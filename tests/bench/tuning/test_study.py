@@ -76,7 +76,7 @@ def worker(path: Path, trials: int, hang_at: int = 0):
 def taken(path: Path, trials: int):
     """A trial that another process took, and the study of that process; its last sign of life is an hour old."""
     search(path, trials - 1)
-    where = Study(path, "study", 5, study_of(path).user_attrs["identity"], grace_period=6)  # it beats every second
+    where = Study(path, "study", 5, study_of(path).user_attrs["identity"])
     with contextlib.closing(SharedStudy(where, SPACE, SPACE.clip(BASE), trials)) as other:
         theirs = other.ask()
         silence(path)
@@ -163,13 +163,15 @@ def test_a_process_that_was_only_silent_records_nothing(tmp_path):
 
 def test_a_slow_trial_of_a_living_process_is_its_own(tmp_path, monkeypatch):
     path = tmp_path / "j"
-    run_ahead(monkeypatch)
+    monkeypatch.setattr(_study, "GRACE_PERIOD", 6)  # so it beats every second
     with taken(path, 2) as (other, theirs):
         with other.alive(theirs):
             for _ in range(1200):  # on a busy machine, for two minutes
                 if any(signs_of_life(path)):
                     break
                 time.sleep(0.1)
+            monkeypatch.undo()
+            run_ahead(monkeypatch)
             assert search(path, 2).running == 1
         other.tell(theirs, 0.99, {"scores": {}})
     assert search(path, 2).value == 0.99

@@ -25,7 +25,7 @@ def value_of(method):
 
 
 def search(path: Path, trials: int, score=score, **more) -> Tuned:
-    given = {name: more.pop(name) for name in ("name", "seed", "identity", "grace_period") if name in more}
+    given = {name: more.pop(name) for name in ("name", "seed", "identity") if name in more}
     study = Study(path, **({"name": "study", "seed": 5} | given))
     return tune(more.pop("base", BASE), more.pop("space", SPACE), score, study, trials=trials, **more)
 

@@ -27,21 +27,17 @@ class Study:
         seed: Seed of the proposals.
         identity: JSON data that the scores depend on, such as the digests of weights and images. A stored study with
             another identity, base, space, seed or objective is refused.
-        grace_period: Seconds without a sign of life after which the process of a trial counts as ended, and the trial
-            is repeated.
     """
 
     path: Path
     name: str
     seed: int
     identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    grace_period: int = 60
 
     def __post_init__(self) -> None:
         require_local("path", self.path)
         require(bool(self.name), "name", self.name, "a name for the study")
         require_integer("seed", self.seed, least=0)
-        require_integer("grace_period", self.grace_period)
 
 
 @dataclass(frozen=True)

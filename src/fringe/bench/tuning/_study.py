@@ -41,6 +41,8 @@ _DAMAGE = {
     sqlite3.SQLITE_CONSTRAINT,
     sqlite3.SQLITE_MISMATCH,
 }
+#: Seconds without a sign of life after which the process of a trial counts as ended.
+GRACE_PERIOD = 60
 #: Seconds that a process waits for another one that writes.
 _PATIENCE = 60.0
 
@@ -64,8 +66,8 @@ class SharedStudy:
             self._storage = RDBStorage(
                 database.replace("{", "{{").replace("}", "}}"),
                 engine_kwargs={"connect_args": {"timeout": _PATIENCE}},
-                heartbeat_interval=max(1, study.grace_period // 6),
-                grace_period=study.grace_period,
+                heartbeat_interval=GRACE_PERIOD // 6,
+                grace_period=GRACE_PERIOD,
             )
             self._study = _open(self._storage, study.name, json.loads(json.dumps(dict(study.identity))), study.path)
 
@@ -79,12 +81,12 @@ class SharedStudy:
 
         Where all that is left runs elsewhere, wait as long as it takes to notice that a process has ended.
         """
-        deadline = time.monotonic() + self._settings.grace_period + 2
+        deadline = time.monotonic() + GRACE_PERIOD + 2
         while (trial := self._ask()) is None:
             running = any(t.state == TrialState.RUNNING for t in self.trials().values())
             if not running or time.monotonic() > deadline:
                 break
-            time.sleep(min(1.0, self._settings.grace_period / 4))
+            time.sleep(1.0)
         return trial
 
     def _ask(self) -> optuna.Trial | None:
