@@ -351,18 +351,23 @@ def sweep_rows(folder: Path) -> list[Row]:
 
 
 def write_tables(out: Path, only: list[str]) -> None:
-    """Replace the tables whose runs are stored."""
+    """Replace the tables whose runs are stored and complete."""
     for name in only:
         if (out / name).is_dir():
-            write(name, _tables_of(name, out / name))
+            if (rows := _tables_of(name, out / name)) is None:
+                print(f"{name}: left as it is, because its run is not complete")
+                continue
+            write(name, rows)
             print(f"{name}: written")
 
 
-def _tables_of(name: str, folder: Path) -> list[Row]:
+def _tables_of(name: str, folder: Path) -> list[Row] | None:
     command = COMMANDS.get(name)
     if command is not None and command.shows != "scores":
         return {"validity": validity_rows, "sweep": sweep_rows}[command.shows](folder)
     results = read_results(Store(folder, create=False))
+    if results.missing():
+        return None
     if command is not None:
         return table(results, results.models[0], command.base, {**METHODS, "fringe": command.fringe})
     base, names, controls = TABLES[name].base, TABLES[name].names, TABLES[name].controls

@@ -1,12 +1,15 @@
 """The program that makes the tables of docs/results."""
 
 import importlib.util
+import os
+import signal
 from pathlib import Path
 
 import pytest
+from small_plans import digits_plan
 from typer.main import get_command
 
-from fringe.bench.experiments import ExperimentSpec
+from fringe.bench.experiments import Callbacks, ExperimentSpec, RunOptions, run_plan
 from fringe.cli import app
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +28,15 @@ def results():
 def test_networks_for_small_images_get_them(path, results):
     images = results.images_of(ExperimentSpec.from_file(path))
     assert images == ("cifar10" if path.stem.endswith("cifar_resnet20") else "imagenet")
+
+
+def test_the_table_of_a_run_that_was_interrupted_stays(results, monkeypatch, tmp_path, capsys):
+    name, plan = "focus_designed", digits_plan(n=2)
+    monkeypatch.setattr(results, "TABLES_FOLDER", tmp_path)
+    run_plan(plan, tmp_path / name, RunOptions(), Callbacks(ended=lambda report: os.kill(os.getpid(), signal.SIGINT)))
+    results.write_tables(tmp_path, [name])
+    assert capsys.readouterr().out == f"{name}: left as it is, because its run is not complete\n"
+    assert list(tmp_path.glob("*.csv")) == []
 
 
 def test_every_table_is_made_by_an_experiment_or_a_command(results):
