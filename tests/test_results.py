@@ -2,9 +2,11 @@
 
 import importlib.util
 import os
+import re
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_plans import digits_plan
 from typer.main import get_command
@@ -14,6 +16,12 @@ from fringe.cli import app
 
 ROOT = Path(__file__).parents[1]
 NAMED = [path for path in sorted((ROOT / "experiments").glob("*.toml")) if "net" in path.stem.partition("_")[2]]
+
+
+#: A difference with its interval, as in "+.067 [.004, .136]".
+DIFFERENCE = re.compile(r"([+−]?\d*\.\d+) \[([+−]?\d*\.\d+),\s+([+−]?\d*\.\d+)\]")
+#: How many differences of a page are in no table: between two rows of which none is the first, or of a run without one.
+IN_NO_TABLE = {"docs/results/focus.md": 2, "docs/conjugate-gradients.md": 3}
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +63,21 @@ def test_commands_of_tables_have_flags_that_exist(results, monkeypatch, tmp_path
         results.run(name, tmp_path, tmp_path / "out", "cpu")
         command, built, words = group.resolve_command(group.make_context("fringe", called[-1][3:]), called[-1][3:])
         assert built.make_context(command, words).params["out"] == tmp_path / "out" / name
+
+
+def differences(path):
+    """Differences with their intervals (N, 3), and how far rounding may move them (N, 1)."""
+    found = [[one.replace("−", "-") for one in texts] for texts in DIFFERENCE.findall(path.read_text(encoding="utf-8"))]
+    digits = [len(texts[0].partition(".")[2]) for texts in found]
+    return np.array(found, float).reshape(-1, 3), 0.5 * 10.0 ** -np.array(digits)[:, None] + 1e-9
+
+
+def test_a_difference_in_a_sentence_is_that_of_a_table(results):
+    """In either direction: what one row gains the other one loses."""
+    rows = np.concatenate([differences(path)[0] for path in results.TABLES_FOLDER.glob("*.csv")])
+    rows = np.concatenate([rows, -rows[:, [0, 2, 1]]])
+    for page in (*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"):
+        said, rounding = differences(page)
+        near = (abs(said[:, None] - rows) <= rounding[:, None]).all(-1).any(-1)
+        name = page.relative_to(ROOT).as_posix()
+        assert (~near).sum() == IN_NO_TABLE.get(name, 0), (name, said[~near].tolist())
