@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from fringe.bench.experiments import ExperimentSpec, Results, Store, read_results, run_experiment
+from fringe.bench.experiments import ExperimentSpec, Results, Store, manifests, read_results, run_experiment
 from fringe.evaluation import CONTROLS, Difference, control_tests, paired
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -217,14 +217,15 @@ def _part(results: Results, models: list[str], half: int | None) -> tuple[np.nda
     return np.array([half is None or order[cluster] % 2 == half for cluster in clusters]), clusters
 
 
+#: The runs of the table of controls and of the figure.
+DEFAULT_RUNS = "default_cifar_resnet20", "default_mobilenet_v1_025"
 #: Candidates for γ_prior.
 PRIOR_RUNS = "truth_prior", "truth_imagenet", "prior_choose_cifar_resnet20", "prior_judge_cifar_resnet20"
 PRIORS = {"prior_3e3": "3e-3", "prior_1e3": "1e-3", "fringe": "3e-4", "prior_1e4": "1e-4", "no_prior": "0"}
 
 
-def prior_table(out: Path) -> list[Row]:
+def prior_table(results: list[Results]) -> list[Row]:
     """Return the table that γ_prior is chosen by: relative changes to 3e-3 on either half of everything."""
-    results = [read_results(Store(out / name, create=False)) for name in PRIOR_RUNS]
     scenes, runs = results[:2], results[2:]
     rows: list[Row] = []
     for half, run in enumerate(runs):
@@ -354,20 +355,26 @@ def write_tables(out: Path, only: list[str]) -> None:
     """Replace the tables whose runs are stored and complete."""
     for name in only:
         if (out / name).is_dir():
-            if (rows := _tables_of(name, out / name)) is None:
-                print(f"{name}: left as it is, because its run is not complete")
-                continue
-            write(name, rows)
-            print(f"{name}: written")
+            rows = _tables_of(name, out)
+            if rows:
+                write(name, rows)
+            print(f"{name}: {'written' if rows else 'left as it is, because its run is not complete'}")
 
 
-def _tables_of(name: str, folder: Path) -> list[Row] | None:
+def complete(out: Path, names: Sequence[str]) -> list[Results]:
+    """Return the results of runs; none unless all of them are stored and complete."""
+    stores = [Store(out / name, create=False) for name in names if (out / name).is_dir()]
+    results = [read_results(store) for store in stores if manifests(store)]
+    return [] if len(results) < len(names) or any(one.missing() for one in results) else results
+
+
+def _tables_of(name: str, out: Path) -> list[Row]:
     command = COMMANDS.get(name)
     if command is not None and command.shows != "scores":
-        return {"validity": validity_rows, "sweep": sweep_rows}[command.shows](folder)
-    results = read_results(Store(folder, create=False))
-    if results.missing():
-        return None
+        return {"validity": validity_rows, "sweep": sweep_rows}[command.shows](out / name)
+    if not (runs := complete(out, [name])):
+        return []
+    (results,) = runs
     if command is not None:
         return table(results, results.models[0], command.base, {**METHODS, "fringe": command.fringe})
     base, names, controls = TABLES[name].base, TABLES[name].names, TABLES[name].controls
@@ -449,13 +456,11 @@ def main() -> None:
         print(f"{name} ...", flush=True)
         run(name, arguments.shared, arguments.out, arguments.device)
     write_tables(arguments.out, only)
-    if set(only) & set(PRIOR_RUNS) and all((arguments.out / name).is_dir() for name in PRIOR_RUNS):
-        write("prior", prior_table(arguments.out))
-    runs = [arguments.out / name for name in ("default_cifar_resnet20", "default_mobilenet_v1_025")]
-    if set(only) & {run.name for run in runs} and all(run.is_dir() for run in runs):
-        stored = [read_results(Store(run, create=False)) for run in runs]
-        write("controls", control_table(stored, DEFAULTS))
-        figure(stored).savefig(IMAGES / "price.png", dpi=130)
+    if set(only) & set(PRIOR_RUNS) and (runs := complete(arguments.out, PRIOR_RUNS)):
+        write("prior", prior_table(runs))
+    if set(only) & set(DEFAULT_RUNS) and (runs := complete(arguments.out, DEFAULT_RUNS)):
+        write("controls", control_table(runs, DEFAULTS))
+        figure(runs).savefig(IMAGES / "price.png", dpi=130)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,11 @@ import pytest
 from small_plans import digits_plan
 from typer.main import get_command
 
-from fringe.bench.experiments import Callbacks, ExperimentSpec, RunOptions, run_plan
+from fringe.bench.experiments import Callbacks, ExperimentSpec, RunOptions, Store, run_plan
 from fringe.cli import app
 
 ROOT = Path(__file__).parents[1]
 NAMED = [path for path in sorted((ROOT / "experiments").glob("*.toml")) if "net" in path.stem.partition("_")[2]]
-
-
 #: A difference with its interval, as in "+.067 [.004, .136]".
 DIFFERENCE = re.compile(r"([+−]?\d*\.\d+) \[([+−]?\d*\.\d+),\s+([+−]?\d*\.\d+)\]")
 #: How many differences of a page are in no table: between two rows of which none is the first, or of a run without one.
@@ -45,6 +43,11 @@ def test_the_table_of_a_run_that_was_interrupted_stays(results, monkeypatch, tmp
     results.write_tables(tmp_path, [name])
     assert capsys.readouterr().out == f"{name}: left as it is, because its run is not complete\n"
     assert list(tmp_path.glob("*.csv")) == []
+    Store(tmp_path / "begun", create=True).close()  # which was stopped before its plan was stored
+    assert results.complete(tmp_path, ["begun"]) == results.complete(tmp_path, ["absent"]) == []
+    run_plan(plan, tmp_path / name, RunOptions())
+    assert len(results.complete(tmp_path, [name])) == 1
+    assert results.complete(tmp_path, [name, "begun"]) == []
 
 
 def test_every_table_is_made_by_an_experiment_or_a_command(results):

@@ -134,7 +134,9 @@ def test_a_comparison_has_control_maps_and_says_which_look_at_the_model(digit, c
     said = "Zero, random, uniform and edge do not look at the model"
     own = "power and centre_prior are a method's own map"
     assert f"{said}; diffusion follows a path that ignores it; {own}" in result.html
-    assert f"{said}; {own}, made sharper or moved to the centre. A score" in compared.html
+    assert (
+        f"{said}; {own}, made sharper or moved to the centre, and count for that method alone. A score" in compared.html
+    )
     assert '<th scope="row">Integrated Gradients</th>' in compared.html  # as the list of methods calls it
 
 
@@ -162,7 +164,7 @@ def test_a_score_that_is_not_better_than_every_control_is_marked(compared):
             assert marked[-1] == (not sign * score > best)
     assert sorted(set(marked)) == [False, True]
     assert "‡: not shown to be better than every control" in compared.html
-    assert "better than all of theirs: there, the better of the two methods is bold." in compared.html
+    assert "better than those of all its controls: there, the better of the two methods is bold." in compared.html
 
 
 def test_a_method_that_fails_in_a_comparison_is_said_without_words_for_programmers(digit, monkeypatch, caplog):

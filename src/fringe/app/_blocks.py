@@ -82,18 +82,18 @@ def build_app(service: Service) -> gr.Blocks:
     """Build the page of a service."""
 
     def forget(request: gr.Request) -> None:
-        for label in ("Explain", "Compare"):  # each has a computation of its own
-            service.forget(f"{request.session_hash} {label}")
+        for label in ("Explain", "Compare"):
+            service.forget(_owner(request, label))
 
     def explain(
         image: str | None, model: str, method: str, request: gr.Request, progress: gr.Progress = _PROGRESS
     ) -> list[Any]:
-        return _answer(service.explain, f"{request.session_hash} Explain", progress, image, model, method)
+        return _answer(service.explain, _owner(request, "Explain"), progress, image, model, method)
 
     def compare(
         image: str | None, model: str, one: str, two: str, request: gr.Request, progress: gr.Progress = _PROGRESS
     ) -> list[Any]:
-        return _answer(service.compare, f"{request.session_hash} Compare", progress, image, model, one, two)
+        return _answer(service.compare, _owner(request, "Compare"), progress, image, model, one, two)
 
     with gr.Blocks(title="fringe", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as blocks:
         gr.HTML(TITLE)
@@ -144,6 +144,11 @@ def _method(service: Service, label: str, index: int) -> gr.Dropdown:
     return gr.Dropdown(choices, value=choices[index][1], label=label, filterable=False, min_width=260)
 
 
+def _owner(request: gr.Request, label: str) -> str:
+    """The owner of a computation: each tab of a page has one of its own."""
+    return f"{request.session_hash} {label}"
+
+
 def _answer(compute: Callable[..., Result], owner: str, progress: gr.Progress, *values: Any) -> list[Any]:
     """Compute, and return the outputs of a tab: status, result, three files, and the stop button."""
     try:
@@ -173,11 +178,11 @@ def _connect(
     gr.on([field.change for field in inputs], None, None, status, js="() => ''")
 
     def press(request: gr.Request) -> list[Any]:
-        service.jobs.stop(f"{request.session_hash} {label}")
+        service.jobs.stop(_owner(request, label))
         return ["", *_NOTHING[:-1], gr.Button(interactive=True)]
 
     def end(request: gr.Request) -> list[Any]:
-        service.jobs.stop(f"{request.session_hash} {label}")
+        service.jobs.stop(_owner(request, label))
         return [fragment("app", "status", STOPPED), gr.Button(interactive=False)]
 
     pressed = run.click(press, None, outputs, **_AT_ONCE)

@@ -54,7 +54,7 @@ _HOST = re.compile(r"([\w.-]+|\[[\da-f:.]+\])(:\d{1,4}|:[1-5]\d{4})?", re.ASCII 
 
 
 class Refused(Exception):
-    """Ends a request with a ``status``, and with a text that the page shows."""
+    """Ends a request with a ``status``, and with a text that the page shows: JSON where it asks for a computation."""
 
     def __init__(self, status: int, text: str = ""):
         self.status, self.text = status, text

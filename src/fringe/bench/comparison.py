@@ -114,13 +114,13 @@ class ImageComparison(ImageRun[CompareSpec]):
                 hint = "name a folder of them, or compare several images"
                 raise InputError(message, argument="references", hint=hint)
         first = next((item for item in map(self.prepare, self.refs) if isinstance(item, Prepared)), None)
-        given = [] if first is None else [first]
-        answer = self.logits(given) if given else ""  # this pass takes several times as long as the next ones
-        began = time.perf_counter()
-        answer = answer if isinstance(answer, str) else self.logits(given)
-        self._pass = time.perf_counter() - began
-        if not isinstance(answer, str):
+        answer = "" if first is None else self.logits([first])
+        self._pass = 0.0
+        if first is not None and not isinstance(answer, str):
             self.classifier.resolve_target(self.target, answer[1])
+            began = time.perf_counter()
+            self.logits([first])  # the first pass took several times as long as others do
+            self._pass = time.perf_counter() - began
         numbers = 1 if first is None else first.x.numel()
         names = ("seed", "score", "exif", "preprocessing", "trust_code", "model_output")
         experiment = ExperimentSpec(

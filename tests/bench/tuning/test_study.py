@@ -83,10 +83,10 @@ def taken(path: Path, trials: int):
         yield other, theirs
 
 
-def signs_of_life(path: Path, sql: str = "SELECT heartbeat > datetime('now', '-50 minutes') FROM trial_heartbeats"):
-    """What a statement says of the signs of life of all trials that ever ran: for each, whether it is a recent one."""
+def execute(path: Path, sql: str):
+    """The rows that a statement finds in the file of a search."""
     with contextlib.closing(sqlite3.connect(path, timeout=60)) as database, database:
-        return [row[0] for row in database.execute(sql).fetchall()]
+        return database.execute(sql).fetchall()
 
 
 def run_ahead(monkeypatch) -> None:
@@ -97,7 +97,7 @@ def run_ahead(monkeypatch) -> None:
 
 def silence(path: Path) -> None:
     """Make every sign of life an hour old, as if nobody had been heard of since."""
-    signs_of_life(path, "UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')")
+    execute(path, "UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')")
 
 
 def test_the_sampler_has_the_base_as_its_first_point(tmp_path):
@@ -167,7 +167,7 @@ def test_a_slow_trial_of_a_living_process_is_its_own(tmp_path, monkeypatch):
     with taken(path, 2) as (other, theirs):
         with other.alive(theirs):
             for _ in range(1200):  # on a busy machine, for two minutes
-                if any(signs_of_life(path)):
+                if execute(path, "SELECT * FROM trial_heartbeats WHERE heartbeat > datetime('now', '-50 minutes')"):
                     break
                 time.sleep(0.1)
             monkeypatch.undo()
