@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fringe._float64 import in_float64
+from fringe._numbers.float64 import in_float64
 
 
 @in_float64

@@ -46,7 +46,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from fringe._float64 import in_float64
+from fringe._numbers.float64 import in_float64
 from fringe.errors import InputError, require_choice, warn_caller
 
 Boundary = Literal["neumann", "dirichlet", "periodic", "reflect"]

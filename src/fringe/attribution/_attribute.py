@@ -10,9 +10,9 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe._arguments import explained_inputs, hint_unknown, is_joint
-from fringe._progress import shown
-from fringe._rng import KeyedGenerator
+from fringe._network.arguments import explained_inputs, hint_unknown, is_joint
+from fringe._strings.progress import shown
+from fringe._numbers.rng import KeyedGenerator
 from fringe.attribution._base import METHODS as METHODS
 from fringe.attribution._base import (
     SEVERITY,

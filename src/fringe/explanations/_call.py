@@ -11,8 +11,8 @@ from typing import Any, cast
 from torch import Tensor
 from torch.nn import Module
 
-from fringe._arguments import ForwardArguments
-from fringe._class_names import ClassNames, resolve_class_name
+from fringe._network.arguments import ForwardArguments
+from fringe._strings.class_names import ClassNames, resolve_class_name
 from fringe.attribution import Attribution, Attributor, InputKind, Progress, attribute
 from fringe.classifier import Classifier, Target
 from fringe.errors import InputError, check_known, require_order, unfit_inputs
