@@ -13,7 +13,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 import fringe
-from fringe._class_names import class_names, resolve_class_name
+from fringe._strings.class_names import class_names, resolve_class_name
 from fringe._files.disk import MAPS_BYTES, read_regular
 from fringe._strings.names import read_pair
 from fringe._strings.tables import Table
