@@ -102,7 +102,7 @@ class PaperFRInGe(Attributor):
             return self.walk(problem, x, rows)
 
         maps, _, logits, steps = problem.model.batch_size.map(walk, problem.inputs, problem.every_row)
-        hint = "smaller steps help on some networks (lower tau or delta_euc)"
+        hint = f"use tau={self.tau / 4:.2g}: smaller steps help on some networks"
         log_p, log_q = log_probabilities(logits), torch.full_like(logits, -math.log(logits.shape[1])).double()
         measured = {"steps": steps, "endpoint_kl": kl(log_p, log_q), "endpoint_entropy": entropy(log_p)}
         return replace(sum_attribution(self, maps, problem, problem.score(logits), hint), diagnostics=measured)
