@@ -26,7 +26,7 @@ from annotated_types import Ge, Gt, Le, Lt, Predicate
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from fringe._strings.names import Reference
-from fringe.errors import FringeError, InputError, did_you_mean, nearest, wrong_value
+from fringe.errors import FringeError, InputError, did_you_mean, wrong_value
 
 
 class Options(BaseModel):
@@ -65,13 +65,8 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str], kind: str) -> Non
     known = list(known)
     for name in map(str, names):
         if name not in known:
-            raise InputError(f"unknown {kind} {name!r}{nearest_known(name, known)} The {kind}s: {', '.join(known)}")
-
-
-def nearest_known(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """The end of a sentence about an unknown name: the nearest one that is known, if one is near."""
-    near = did_you_mean(name, known, cutoff=cutoff)
-    return f"; {near}" if near else "."
+            hint = did_you_mean(name, known, f"the {kind}s: {', '.join(known)}")
+            raise InputError(f"unknown {kind} {name!r}", hint=hint)
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
@@ -223,8 +218,8 @@ class Settings(ABC):
             if name not in known and all(parameter.kind is not parameter.VAR_KEYWORD for parameter in known.values()):
                 known = settings_of(cls)
                 counts = name[:2] == "n_" and name[2:] in known  # as Captum writes n_steps
-                near = f"; did you mean {name[2:]!r}?" if counts else nearest_known(name, known)
-                raise TypeError(f"{cls.__name__} has no setting {name!r}{near} Its settings: {_list(known)}")
+                hint = did_you_mean(name[2:] if counts else name, known, f"its settings: {_list(known)}")
+                raise TypeError(f"{cls.__name__} has no setting {name!r}; {hint}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -246,8 +241,8 @@ class Settings(ABC):
             InputError: If there is no such preset.
         """
         if name not in cls.presets:
-            hint = nearest_known(name, cls.presets)
-            raise InputError(f"{cls.name} has no {name!r}{hint} Known: {_list(cls.presets)}", argument="preset")
+            hint = did_you_mean(name, cls.presets, f"known: {_list(cls.presets)}")
+            raise InputError(f"{cls.name} has no {name!r}", argument="preset", hint=hint)
         return cls(**cls.presets[name])
 
     def record(self) -> dict[str, Any]:
@@ -321,8 +316,8 @@ class Settings(ABC):
         known = settings_of(cls)
         for name in names:
             if name not in known:
-                near = nearest_known(name, known)
-                raise InputError(f"{cls.name} has no setting {name!r}{near} Its settings: {_list(known)}")
+                hint = did_you_mean(name, known, f"its settings: {_list(known)}")
+                raise InputError(f"{cls.name} has no setting {name!r}", hint=hint)
 
 
 Configured = TypeVar("Configured", bound=Settings)
@@ -371,10 +366,9 @@ def _look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     key = next(iter(registry.values())).record_key
     others = [(known, kind) for known, kind in registry.items() if getattr(kind, "form", "").endswith(":NAME")]
     spellings = {_letters(name): f"{known}:{name}" for known, kind in others for name in kind.presets} | spellings
-    near = nearest(_letters(name), spellings, cutoff=0.55)  # lime is no rise
-    hint = f"; did you mean {spellings[near[0]]!r}?" if near else "."
     known = _list(getattr(kind, "form", "") or known for known, kind in registry.items())
-    raise InputError(f"got {name!r}{hint} Known {key}s: {known}", argument=key)
+    hint = did_you_mean(_letters(name), spellings, f"known {key}s: {known}", cutoff=0.55)  # lime is no rise
+    raise InputError(f"got {name!r}", argument=key, hint=hint)
 
 
 def configured(given: S | str, base: type[S], registry: Mapping[str, type[S]], example: str, hint: str = "") -> S:
