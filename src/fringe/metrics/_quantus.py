@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fringe._strings.progress import log
 from fringe._numbers.rng import global_seed
+from fringe._strings.progress import log
 from fringe._strings.tables import Direction
-from fringe.errors import InputError, install_hint, is_installed, did_you_mean
+from fringe.errors import InputError, did_you_mean, install_hint, is_installed
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 from fringe.paths import Problem
 from fringe.settings import Doc, Positive, PositiveInt

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fringe._files.disk import require_local
 from fringe.attribution import Attributor, FRInGe
-from fringe.errors import InputError, require_choice, install_hint, require, require_integer
+from fringe.errors import InputError, install_hint, require, require_choice, require_integer
 from fringe.settings import Setting, settings_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 from fringe.attribution import Attributor, FRInGe
 from fringe.bench.tuning._search import OBJECTIVE, Array, objective, objective_of_means, score_matrix
 from fringe.bench.tuning._space import SMOOTHING
-from fringe.errors import InputError, require_choice, require
+from fringe.errors import InputError, require, require_choice
 
 #: Label of the base, which all sweeps contain.
 CENTRE = "centre"
