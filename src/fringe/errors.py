@@ -65,25 +65,32 @@ class TransientError(FringeError):
 
 
 def did_you_mean(
-    name: str, known: Iterable[str] | Mapping[str, str], text: str = "", *, n: int = 1, cutoff: float = 0.5
+    name: str,
+    known: Iterable[str],
+    text: str = "",
+    *,
+    shown: Mapping[str, str] | None = None,
+    n: int = 1,
+    cutoff: float = 0.5,
 ) -> str | None:
     """Return the hint of an error about an unknown name: ``"did you mean 'a' or 'b'? Known: a, b, c"``.
 
     Args:
         name: What was typed.
-        known: The names that there are; of a mapping the values are shown, whose keys are compared.
+        known: The names that there are.
         text: A clause that lists them, such as ``"known: a, b, c"``; alone if no name is similar.
+        shown: What to write in place of a known name.
         n: Most names that are suggested.
         cutoff: Least similarity of a suggested name, from 0 to 1.
 
     Returns:
         The hint; None if no name is similar and there is no text.
     """
-    shown = known if isinstance(known, Mapping) else {one: one for one in known}
-    near = " or ".join(repr(shown[one]) for one in difflib.get_close_matches(name, list(shown), n=n, cutoff=cutoff))
+    near = difflib.get_close_matches(name, list(known), n=n, cutoff=cutoff)
     if not near:
         return text or None
-    return f"did you mean {near}? {text[:1].upper()}{text[1:]}".rstrip()
+    names = " or ".join(repr((shown or {}).get(one, one)) for one in near)
+    return f"did you mean {names}? {text[:1].upper()}{text[1:]}".rstrip()
 
 
 def warn_caller(message: str) -> None:

@@ -367,7 +367,9 @@ def _look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     others = [(known, kind) for known, kind in registry.items() if getattr(kind, "form", "").endswith(":NAME")]
     spellings = {_letters(name): f"{known}:{name}" for known, kind in others for name in kind.presets} | spellings
     known = _list(getattr(kind, "form", "") or known for known, kind in registry.items())
-    hint = did_you_mean(_letters(name), spellings, f"known {key}s: {known}", cutoff=0.55)  # lime is no rise
+    hint = did_you_mean(
+        _letters(name), spellings, f"known {key}s: {known}", shown=spellings, cutoff=0.55
+    )  # lime is no rise
     raise InputError(f"got {name!r}", argument=key, hint=hint)
 
 

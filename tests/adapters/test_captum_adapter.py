@@ -410,7 +410,7 @@ def test_what_cannot_be_meant_is_refused():
         ours(smooth()).attribute(x, target=CLASSES)
     with pytest.raises(InputError, match="the method 'fringe' has no setting 'baseline'"):
         CaptumAttributor(smooth()).attribute(x, baselines=0.0, target=1)
-    with pytest.raises(InputError, match="known methods"):
+    with pytest.raises(InputError, match="Known methods"):
         CaptumAttributor(smooth(), "integrated")
 
 

@@ -60,7 +60,7 @@ class _SettingsCommand(TyperCommand):
         if any(parameter.name == name and parameter.param_type_name == "argument" for parameter in self.params):
             return f". {name.upper()} is typed without it, as in fringe {self.name} {name.upper()}."
         known = [option.lstrip("-") for parameter in self.params for option in parameter.opts if option[0] == "-"]
-        near = did_you_mean(flag.lstrip("-"), {one: f"--{one}" for one in known}, cutoff=0.6)
+        near = did_you_mean(flag.lstrip("-"), known, shown={one: f"--{one}" for one in known}, cutoff=0.6)
         return f"; {near}" if near else ""
 
 

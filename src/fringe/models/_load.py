@@ -198,7 +198,7 @@ def _unknown(spec: str) -> ModelError:
         known = {EFFICIENTNET: EFFICIENTNET}
         with contextlib.suppress(ModelError):  # torchvision is not installed
             known |= {name: f"torchvision:{name}" for name in torchvision_names()}
-        hint = did_you_mean(spec, known, forms, cutoff=0.8)
+        hint = did_you_mean(spec, known, forms, shown=known, cutoff=0.8)
     return ModelError(message, argument="model", hint=hint)
 
 
