@@ -18,6 +18,7 @@ from fringe.attribution._integrate import integrate
 from fringe.attribution._quadrature import Quadrature, Rule, SegmentTerms
 from fringe.errors import InputError, require, require_choice
 from fringe.geometry import kl
+from fringe.linalg import Structure
 from fringe.paths import (
     ENOUGH,
     FisherRaoPath,
@@ -25,7 +26,6 @@ from fringe.paths import (
     JVPUse,
     Problem,
     Solve,
-    Structure,
     TrustRegion,
     Until,
 )
