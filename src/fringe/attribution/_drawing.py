@@ -42,6 +42,7 @@ class Context:
         std: Standard deviation of each channel: ``inputs * std + mean`` are pixels in [0, 1].
         class_names: Names (C) of the classes, if they are known.
         features: Names of the features of each input: columns of a table, or words; () if there are none.
+        boxes: The explained boxes (B, 4) of a detector: left, top, right and bottom in pixels of the inputs.
 
     Raises:
         InputError: If the numbers of inputs, names and probabilities differ.
@@ -56,6 +57,7 @@ class Context:
     std: tuple[float, ...] = ()
     class_names: tuple[str, ...] | None = None
     features: tuple[tuple[str, ...], ...] = ()
+    boxes: Tensor | None = None
 
     def __post_init__(self) -> None:
         sizes = {"probabilities": len(self.probabilities), "ids": len(self.ids)}
@@ -155,6 +157,7 @@ class Context:
             probabilities=self.probabilities[index],
             ids=tuple(self.ids[i] for i in rows),
             features=tuple(self.features[i] for i in rows) if self.features else (),
+            boxes=None if self.boxes is None else self.boxes[index],
         )
 
     @staticmethod
@@ -171,6 +174,7 @@ class Context:
             name: torch.cat([getattr(part, name) for part in parts]) for name in ("inputs", "probabilities")
         }
         joined |= {name: tuple(v for part in parts for v in getattr(part, name)) for name in ("ids", "features")}
+        joined["boxes"] = None if parts[0].boxes is None else torch.cat([part.boxes for part in parts])
         return dataclasses.replace(parts[0], **joined)
 
 
@@ -188,6 +192,7 @@ class Trajectory:
         snapshots: These points (M, *S).
         cumulative: The attribution between the input and these points: (M, *S), of K classes (M, K, *S).
         probabilities: What the model predicts at these points (M, C).
+        boxes: What becomes of an explained box of a detector at these points (M, 4).
     """
 
     points: Mapping[str, Tensor]
@@ -196,6 +201,7 @@ class Trajectory:
     snapshots: Tensor
     cumulative: Tensor
     probabilities: Tensor | None = None
+    boxes: Tensor | None = None
 
     def of_class(self, k: int) -> "Trajectory | None":
         """Select one of K classes.
@@ -226,7 +232,7 @@ class Trajectory:
         require_integer("count", count, 2)
         last = len(self.snapshot_steps) - 1
         rows = sorted({round(last * m / (count - 1)) for m in range(count)}) if last >= count else range(last + 1)
-        names = ("snapshot_steps", "snapshots", "cumulative", "probabilities")
+        names = ("snapshot_steps", "snapshots", "cumulative", "probabilities", "boxes")
         columns = {name: getattr(self, name) for name in names}
         some = {name: None if column is None else column[list(rows)] for name, column in columns.items()}
         return dataclasses.replace(self, **some)
@@ -311,7 +317,8 @@ def _overlay(subject: Subject, ax: Any) -> "Figure":
     from fringe.plots import overlay
 
     image, title = subject.known().picture(subject.known().inputs[0]), subject.heading("where the evidence lies")
-    return overlay(image, subject.map, title=title, label=subject.label, region=subject.region, ax=ax)
+    box = None if subject.known().boxes is None else subject.known().boxes[0].tolist()
+    return overlay(image, subject.map, title=title, label=subject.label, region=subject.region, box=box, ax=ax)
 
 
 def _signed(subject: Subject, ax: Any) -> "Figure":
@@ -322,8 +329,9 @@ def _signed(subject: Subject, ax: Any) -> "Figure":
         hint = "use fringe.explain with the kind of these inputs"
         raise InputError(f"maps of shape {shape} are no images", argument="kind", hint=hint)
     image = None if subject.context is None else subject.context.picture(subject.context.inputs[0])
-    title = subject.heading("evidence for and against")
-    return signed_map(subject.map, title=title, image=image, label=subject.label, region=subject.region, ax=ax)
+    title, boxes = subject.heading("evidence for and against"), subject.context and subject.context.boxes
+    box = None if boxes is None else boxes[0].tolist()
+    return signed_map(subject.map, title=title, image=image, label=subject.label, region=subject.region, box=box, ax=ax)
 
 
 def _path(subject: Subject, ax: Any) -> "Figure":
@@ -502,6 +510,7 @@ def sheet(
                 prediction=Prediction(class_title(name), probability, *map(class_title, classes)),
                 verdict=verdicts[i],
                 tone=tones[i],
+                box=None if context.boxes is None else context.boxes[i].tolist(),
             )
         )
     return contact_sheet(items, title=title, ax=ax)

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from fringe._arguments import ForwardArguments
 from fringe._class_names import resolve_class_name
 from fringe._files import StoreFull, disk_error
 from fringe._names import method_title
@@ -22,8 +23,9 @@ from fringe._records import changes, describe_changes, digest
 from fringe._tables import Cell, Row, Table
 from fringe._text import plain
 from fringe.attribution import SENTENCES, Attribution, attribute, preset_label, setting_title, tone_of
-from fringe.classifier import Target
+from fringe.classifier import Classifier, Target
 from fringe.data import ImageRef
+from fringe.detection import Detector, read_boxes
 from fringe.errors import InputError, is_installed, warn_caller
 from fringe.explanations._base import (
     Explanation,
@@ -36,6 +38,7 @@ from fringe.explanations._base import (
     file_digest,
     iter_batches,
 )
+from fringe.explanations._call import followed
 from fringe.explanations._folder import CONTACT, INDEX, MAP, PAGE
 from fringe.explanations._spec import POINTS, ExplainSpec
 from fringe.models import Answers
@@ -143,6 +146,39 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         self.explained: list[Explanation] = []
         self._entries, self._earlier = list[dict[str, Any]](), list[Explanation]()
         self._model_checked = self._resumes = False
+        self._boxes = dict[str, tuple[Tensor, Tensor, int]]()  # by the id of a result: place, box and label
+
+    def _find_boxes(self) -> None:
+        """Make a row of each box of each image."""
+        if self.spec.boxes is None:
+            return
+        inner = self.loaded.module
+        self.detector = detector = inner if isinstance(inner, Detector) else Detector(inner)
+        self.loaded = dataclasses.replace(
+            self.loaded, module=detector, class_names=detector.names(self.loaded.class_names)
+        )
+        self.classifier = Classifier(detector, score=self.spec.score, batch_size=self.spec.batch_size)
+        refs, asked = list[ImageRef](), read_boxes(self.spec.boxes)
+        for ref in self.refs:
+            item = self.prepare(ref)
+            try:
+                found = None if isinstance(item, Failure) else detector.find(item.x[None].to(self.device), asked)
+            except InputError as error:
+                self.missing.append(Failure.of(ref, error))
+                continue
+            many = (
+                [ref]
+                if found is None
+                else [dataclasses.replace(ref, id=f"{ref.id}-{k + 1}") for k in range(len(found.labels))]
+            )
+            refs += many
+            if found is not None:
+                rows = zip(found.places, found.boxes.cpu(), found.labels.tolist(), strict=True)
+                self._boxes |= dict(zip((one.id for one in many), rows, strict=True))
+        self.refs = refs
+
+    def arguments(self, group: Sequence[Prepared]) -> Mapping[str, Any]:
+        return {"place": torch.stack([self._boxes[item.ref.id][0] for item in group])} if self._boxes else {}
 
     def results(self, progress: Progress | None = None) -> Generator[Explanation | Failure]:
         """Compute and write what is missing, in the order of the inputs; yield every result."""
@@ -234,12 +270,14 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "target": self.target,
             **({} if self.contrast is None else {"contrast": self.contrast}),
             "score": spec.score,
+            **({} if spec.boxes is None else {"boxes": spec.boxes}),
             "seed": spec.seed,
             "dtype": "float32",
         }
 
     def _check(self) -> None:
         """Compare with the results in the folder; with ``overwrite``, name those that will not be replaced."""
+        self._find_boxes()
         if self.spec.preset is not None and self.spec.preset.endswith(".json"):
             configured_method(self.spec, self.loaded.architecture)
         summary = self.folder.summary()
@@ -301,7 +339,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if self._model_checked:
             return
         top, same_device = result.record["top"], result.record["device"] == str(self.device)
-        now = self.classifier.logits(x[None].to(self.device))[0].cpu().double().softmax(-1)
+        arguments = ForwardArguments.of(1, None, self.arguments([Prepared(ref, None, x)]))
+        now = self.classifier.logits(x[None].to(self.device), arguments)[0].cpu().double().softmax(-1)
         # beside a 1 the tolerance is that of a probability, however small the largest one is
         answers = ([entry["probability"] for entry in top], now[[entry["class"] for entry in top]].tolist())
         before, after = ({ref.source: torch.tensor([*answer, 1.0], dtype=torch.float64)} for answer in answers)
@@ -344,6 +383,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             return self._one_by_one(group, answer, progress)
         x, logits = answer
         best = torch.nan_to_num(logits).argmax(1)
+        if self._boxes:  # "no object" may be more probable
+            best = torch.tensor([self._boxes[item.ref.id][2] for item in group])
         first = best if isinstance(self.target, str) else torch.full_like(best, self.target)  # the word is "predicted"
         if self.contrast in first.tolist():
             why = f"class {self.contrast} is the class to explain itself: name another contrast"
@@ -351,6 +392,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         target, context = self._targets(logits, first[:, None]), None
         if self.spec.figures:
             context = self.context([item.ref.id for item in group], x, logits)
+            boxes = [self._boxes[item.ref.id][1] for item in group] if self._boxes else None
+            context = dataclasses.replace(context, boxes=None if boxes is None else torch.stack(boxes))
         try:
             result = attribute(
                 self.classifier,
@@ -364,11 +407,13 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 progress=progress,
                 space=self.references.space(x),
                 ids=[item.ref.id for item in group],
+                forward_kwargs=self.arguments(group),
             )
         except InputError as error:
             if error.argument != "space.references":
                 raise
             return self._one_by_one(group, error, progress)
+        result = followed(result, self.detector, self.arguments(group)["place"]) if self._boxes else result
         result = dataclasses.replace(result, values=result.values.cpu(), context=context)
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]

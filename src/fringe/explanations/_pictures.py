@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from numpy.typing import NDArray
 from torch import Tensor
@@ -12,7 +13,7 @@ from fringe.attribution import Attribution, preset_label, tone_of
 from fringe.explanations._base import Explanation, Failure
 from fringe.explanations._folder import ANIMATION, PAGE
 from fringe.models import Preprocessing
-from fringe.page import Document, IndexEntry, animation, page_document, render_page, thumbnail
+from fringe.page import Document, IndexEntry, animation, page_document, render_page, rows_of_image, thumbnail
 from fringe.plots import Prediction, SheetItem, class_title, heading, signed_map
 
 #: Images of the contact sheet.
@@ -84,7 +85,10 @@ def write_pages(folder: Path, result: Attribution, row: int, record: Mapping[str
     model = record["model"]
     details = {"source": _name(record["source"]), "model": _name(model["spec"]), "weights": model["digest"]}
     details |= {**{name: record[name] for name in _FACTS}, "images of the batch": record["cost"]["images"]}
-    document = page_document(result, row, details={name: fact for name, fact in details.items() if fact is not None})
+    context, shown = result.context, {name: fact for name, fact in details.items() if fact is not None}
+    same = rows_of_image(context, row) if context is not None and context.boxes is not None else [row]
+    links = {k: f"../{quote(context.ids[k])}/{PAGE}" for k in same if context is not None and k != row}
+    document = page_document(result, row, details=shown, links=links)
     (folder / PAGE).write_text(render_page(document), encoding="utf-8", newline="")
     (folder / ANIMATION).write_bytes(animation(Document.of(document)))
 

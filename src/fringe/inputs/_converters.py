@@ -17,6 +17,7 @@ from fringe.attribution import Context, InputKind
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import EMBEDDED, PHOTOS, SOURCE, find_inputs, is_picture, to_images
+from fringe.detection import Boxes, Detector, places_of
 from fringe.errors import InputError, install_hint, require_order
 from fringe.models import (
     EFFICIENTNET,
@@ -58,7 +59,8 @@ class ModelInputs:
 
     ``keys`` (B) are those of the inputs' random numbers; None: hashes of their contents. ``mean`` and ``std`` are those
     of the channels of pictures, ``features`` the names of the features of each input, and ``arguments`` further ones of
-    :func:`fringe.attribute`, such as ``forward_kwargs``.
+    :func:`fringe.attribute`, such as ``forward_kwargs``. ``boxes`` (B, 4) are those of a detector, and ``predicted`` (B)
+    what it says of them, which may be less probable than "no object".
     """
 
     model: Callable[..., Any] | Classifier
@@ -72,6 +74,8 @@ class ModelInputs:
     std: tuple[float, ...] = ()
     features: tuple[tuple[str, ...], ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    boxes: Tensor | None = None
+    predicted: tuple[int, ...] | None = None
 
     def named(self, count: int) -> tuple[str, ...] | None:
         """Return the names of ``count`` classes, if known; raise InputError if their number differs."""
@@ -96,6 +100,7 @@ class ModelInputs:
             std=self.std,
             class_names=self.named(logits.shape[1]),
             features=self.features,
+            boxes=self.boxes,
         )
 
 
@@ -213,7 +218,7 @@ def image_inputs(request: Request) -> ModelInputs:
     if recipe is not None and recipe.channels == x.shape[1]:
         low, high = recipe.bounds()
         space = InputSpace(low.to(x), high.to(x))
-    return ModelInputs(
+    ready = ModelInputs(
         model=model.model,
         label=model.label,
         class_names=model.class_names,
@@ -223,6 +228,36 @@ def image_inputs(request: Request) -> ModelInputs:
         space=space,
         mean=mean,
         std=std,
+    )
+    boxes, is_detector = request.options.get("boxes"), isinstance(model.model, Detector)
+    if boxes is None and not is_detector and places_of(model.model) is None:
+        return ready
+    return _of_boxes(ready, "predicted" if boxes is None else boxes)
+
+
+def _of_boxes(ready: ModelInputs, boxes: Boxes) -> ModelInputs:
+    """A row for each of the boxes of each image. Raises InputError for a model that is no detector, and for given boxes
+    with several images."""
+    if isinstance(ready.model, Classifier):
+        hint = "give the model itself, or a fringe.Detector"
+        raise InputError("a Classifier has no boxes", argument="boxes", hint=hint)
+    if len(ready.inputs) > 1 and not isinstance(boxes, (int, str)):
+        raise InputError(f"got boxes for {len(ready.inputs)} images", argument="boxes", hint="give one image at a time")
+    detector = ready.model if isinstance(ready.model, Detector) else Detector(ready.model)
+    found = [detector.find(x[None], boxes) for x in ready.inputs]
+    rows = [i for i, one in enumerate(found) for _ in one.labels]
+    numbers = [k + 1 for one in found for k in range(len(one.labels))]
+    return dataclasses.replace(
+        ready,
+        model=detector,
+        label=ready.label if ready.label != Detector.__name__ else type(detector.model).__name__,
+        class_names=detector.names(ready.class_names),
+        inputs=ready.inputs[rows],
+        ids=tuple(f"{ready.ids[i]}#{k}" for i, k in zip(rows, numbers, strict=True)),
+        keys=None if ready.keys is None else tuple(f"{ready.keys[i]}#{k}" for i, k in zip(rows, numbers, strict=True)),
+        arguments={"forward_kwargs": {"place": torch.cat([one.places for one in found])}},
+        boxes=torch.cat([one.boxes for one in found]).cpu(),
+        predicted=tuple(int(label) for one in found for label in one.labels),
     )
 
 

@@ -113,15 +113,18 @@ def _parts_of(code: ModuleType, source: str, attribute: str, weights: str, optio
 
 
 def stated_preprocessing(module: nn.Module) -> Preprocessing | None:
-    """Return the preprocessing that a network states in its attribute ``preprocessing``, as an object or as text."""
-    return _recipe(getattr(module, "preprocessing", None))
+    """Return the preprocessing that a network states in its attribute ``preprocessing``, as an object or as text;
+    detectors of torchvision take pixels in [0, 1] of any size."""
+    takes_pixels = type(module).__module__.startswith("torchvision.models.detection")
+    return _recipe(getattr(module, "preprocessing", "unit" if takes_pixels else None))
 
 
 def stated_names(module: nn.Module) -> tuple[str, ...] | None:
     """Return the names of the classes that a network states in its attribute ``class_names``, or a classifier of the
     transformers library in ``config.id2label``."""
     table: Any = getattr(getattr(module, "config", None), "id2label", None)
-    is_classifier = any("Classification" in kind.__name__ for kind in type(module).__mro__)
+    kinds = [kind.__name__ for kind in type(module).__mro__]
+    is_classifier = any("Classification" in kind or "ForObjectDetection" in kind for kind in kinds)
     return _names(getattr(module, "class_names", None)) or (class_names(table or None) if is_classifier else None)
 
 

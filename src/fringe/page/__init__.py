@@ -8,6 +8,15 @@ The page is made from a document, JSON data of the schema ``fringe/explanation/1
 """
 
 from fringe.page._document import Document, decode_maps, page_document
-from fringe.page._render import IndexEntry, animation, render_index, render_page, thumbnail, write_animation, write_page
+from fringe.page._render import (
+    IndexEntry,
+    animation,
+    render_index,
+    render_page,
+    rows_of_image,
+    thumbnail,
+    write_animation,
+    write_page,
+)
 
 __all__ = ["Document", "decode_maps", "page_document", "render_page", "write_animation", "write_page"]

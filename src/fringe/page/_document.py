@@ -7,7 +7,7 @@ import io
 import math
 import platform
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -43,6 +43,18 @@ class Label(_Part):
     label: str
 
 
+#: Left, top, right and bottom in pixels of the input.
+Sides = tuple[float, float, float, float]
+
+
+class Box(Label):
+    """An explained box of the image; ``link`` is its page, empty for the box of this page."""
+
+    probability: Number
+    sides: Sides
+    link: str = ""
+
+
 class ExplainedClass(Label):
     """An explained class: its score at both ends of the path, and the verdict on its map."""
 
@@ -64,6 +76,7 @@ class Snapshot(_Part):
     change: Base64 | None
     entropy: Number
     probabilities: list[Number]
+    box: Sides | None = None
 
 
 class Path(_Part):
@@ -97,6 +110,7 @@ class Document(_Part):
         width: Width of the model's input in pixels.
         height: Its height.
         region: Outline of the focus as the data of an SVG path, in pixels; empty for an unfocused path.
+        boxes: The explained boxes of a detector, the one of this page first.
         gain: What the change since the input is multiplied by in the pictures of the change.
         classes: The explained classes; the first is the one that the explanation is of.
         predictions: Classes whose probability each snapshot has.
@@ -117,6 +131,7 @@ class Document(_Part):
     width: int = Field(ge=1)
     height: int = Field(ge=1)
     region: Annotated[str, StringConstraints(pattern=r"^[MLZ0-9. ]*$")] = ""
+    boxes: list[Box] = []
     gain: float = 1.0
     classes: list[ExplainedClass] = Field(min_length=1)
     predictions: list[Label]
@@ -242,7 +257,13 @@ IMAGE_BUDGET = 800_000
 PREDICTIONS = 5
 
 
-def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def page_document(
+    result: Attribution,
+    row: int = 0,
+    *,
+    details: Mapping[str, Any] | None = None,
+    links: Mapping[int, str] | None = None,
+) -> dict[str, Any]:
     """Collect what the page of an input shows.
 
     The first explained class is the one that the page is of; the others can be chosen in it.
@@ -252,6 +273,7 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
             recorded and leads to the maps of all classes.
         row: Number of the input.
         details: Further facts, which the page lists.
+        links: Pages of other boxes of the same image, by their row.
 
     Returns:
         JSON data of the schema ``fringe/explanation/1``: see :class:`Document`.
@@ -298,6 +320,9 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
         method=method_label(result.settings),
         title=setting_title(result.settings),
         region=_outline(single.focus_weights(0)),
+        boxes=[]
+        if context.boxes is None
+        else [_box(result, k, link) for k, link in {row: "", **(links or {})}.items()],
         width=inputs.shape[-1],
         height=inputs.shape[-2],
         gain=gain,
@@ -312,6 +337,13 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
         details=plain(details or {}),
     )  # pyright: ignore[reportCallIssue] - the schema has a default
     return document.json_data()
+
+
+def _box(result: Attribution, row: int, link: str) -> Box:
+    context, index = cast(Context, result.context), int(result.target[row].flatten()[0])
+    sides = cast(Sides, tuple(cast(Tensor, context.boxes)[row].tolist()))
+    label, chance = class_title(printable(context.class_label(index))), _number(context.probabilities[row, index])
+    return Box(index=index, label=label, probability=chance, sides=sides, link=link)
 
 
 def _explained(one: Attribution, start: Tensor) -> ExplainedClass:
@@ -356,6 +388,7 @@ def _snapshots(
             change=changes[m],
             entropy=_number(entropy[step]),
             probabilities=[None if probabilities is None else _number(probabilities[m, k]) for k in shown],
+            box=None if path is None or path.boxes is None else cast(Sides, tuple(path.boxes[m].tolist())),
         )
         for m, step in enumerate(steps)
     ]

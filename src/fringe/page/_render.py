@@ -19,7 +19,7 @@ from fringe._files import write_atomic
 from fringe._html import html_page
 from fringe._tables import Cell, Table
 from fringe._text import number, percent, printable, printable_json
-from fringe.attribution import Attribution, Tone, tone_of
+from fringe.attribution import Attribution, Context, Tone, tone_of
 from fringe.page._document import SMALL, Array, Document, decode_maps, page_document
 from fringe.plots import blend
 
@@ -239,7 +239,8 @@ def _tables(page: Document) -> Iterator[Table]:
 
 
 def write_page(result: Attribution, path: str | Path, row: int = 0) -> Path:
-    """Write the page of an explanation: one HTML file that works without a network.
+    """Write the page of an explanation: one HTML file that works without a network. Of a detector, the pages of the
+    other boxes of the image are written beside it, and each leads to all.
 
     Args:
         result: An attribution of images with context, as :func:`fringe.explain` returns it.
@@ -254,8 +255,17 @@ def write_page(result: Attribution, path: str | Path, row: int = 0) -> Path:
         OSError: If the file cannot be written.
     """
     target = Path(path)
-    write_atomic(target, render_page(page_document(result, row)).encode())
+    rows = [row] if result.context is None or result.context.boxes is None else rows_of_image(result.context, row)
+    files = {k: target if k == row else target.with_stem(f"{target.stem}-{rows.index(k) + 1}") for k in rows}
+    for k, file in files.items():
+        links = {other: quote(named.name) for other, named in files.items() if other != k}
+        write_atomic(file, render_page(page_document(result, k, links=links)).encode())
     return target
+
+
+def rows_of_image(context: Context, row: int) -> list[int]:
+    """The rows of the boxes of an image, the most certain first."""
+    return [k for k, x in enumerate(context.inputs) if bool((x == context.inputs[row]).all())]
 
 
 def render_index(title: str, entries: Sequence[IndexEntry]) -> str:

@@ -149,6 +149,11 @@
     drawBars();
     describe();
     if (chart) chart(page.snapshots[state.point]);
+    const box = page.snapshots[state.point].box;
+    if (box) document.querySelectorAll(".moved").forEach((rect) => {
+      const [x, y, right, bottom] = box;
+      for (const [name, value] of Object.entries({ x, y, width: Math.max(right - x, 0), height: Math.max(bottom - y, 0) })) rect.setAttribute(name, value);
+    });
   };
   const go = (point) => {
     state.point = Math.max(0, Math.min(points - 1, point));

@@ -1,0 +1,374 @@
+"""Object detectors: the boxes that they predict, and one of them as a classifier.
+
+A detector predicts classes at many places at once: anchors, cells of a grid, queries or proposals. Most find nothing,
+and several find the same object, of which all but one are removed (non-maximum suppression). What is explained are the
+class logits of one place, before that step: the place is chosen once, at the input, and does not change along a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fringe._isolation import isolated
+from fringe._outputs import _describe  # pyright: ignore[reportPrivateUsage]
+from fringe.errors import InputError, ModelOutputError, warn_caller
+
+#: Boxes (B, N, 4), left, top, right and bottom in pixels of the input, and class logits (B, N, K) of N places; and,
+#: for some detectors, a factor (B, N) of all probabilities of a place by which it ranks them, which is not explained.
+Predictions = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
+#: What is explained: so many boxes, those with a probability of at least one half, or those that match given ones.
+Boxes = int | Literal["predicted"] | Sequence[Sequence[float]] | Tensor
+#: The probability of a predicted box, and how many of them are explained; the overlap of two boxes of one object.
+LEAST, MOST, SAME = 0.5, 10, 0.5
+#: The overlap of a given box with the prediction that is explained for it, below which there is none.
+NEAR = 0.1
+#: The name of the class of a place that has found nothing.
+NOTHING = "no object"
+
+
+class Places(Protocol):
+    """How the predictions of one kind of detector are read. ``background`` is the column of "no object" of logits whose
+    softmax is the prediction; None if the labels are independent, with a sigmoid each."""
+
+    background: int | None
+
+    def find(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return all places (N, ...) of an input (1, C, H, W), with their boxes (N, 4), logits (N, K) and factors (N)."""
+        ...
+
+    def at(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the boxes (B, 4) and logits (B, K) of one place for each input (B, C, H, W)."""
+        ...
+
+
+@dataclass
+class Dense:
+    """Predictions of a fixed number of places: a place is its number."""
+
+    model: Callable[..., Any]
+    read: Callable[[Any, Tensor], Predictions]
+    background: int | None = None
+
+    def all(self, x: Tensor) -> Predictions:
+        return self.read(self.model, x)
+
+    def find(self, x: Tensor) -> tuple[Tensor, ...]:
+        parts = [part[0] for part in self.all(x)]
+        return torch.arange(len(parts[0]), device=x.device), *parts
+
+    def at(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        boxes, logits = self.all(x)[:2]
+        rows = torch.arange(len(x), device=x.device)
+        return boxes[rows, places], logits[rows, places]
+
+
+class FasterRCNN:
+    """Two stages: a place is a proposal (4,) of the first one, in pixels; the second one alone is explained there."""
+
+    background = 0
+
+    def __init__(self, model: Any):
+        self.model = model
+
+    def find(self, x: Tensor) -> tuple[Tensor, ...]:
+        images, _ = self.model.transform(list(x))
+        proposals = self.model.rpn(images, self.model.backbone(images.tensors))[0][0]
+        places = proposals / _scale(images, x)
+        return places, *self.at(x.expand(len(places), *x.shape[1:]), places, shared=True)
+
+    def at(self, x: Tensor, places: Tensor, shared: bool = False) -> tuple[Tensor, Tensor]:
+        heads, (images, _) = self.model.roi_heads, self.model.transform(list(x[:1] if shared else x))
+        features = self.model.backbone(images.tensors)
+        features = {"0": features} if isinstance(features, Tensor) else features
+        scaled = places * _scale(images, x)
+        rows = [scaled] if shared else list(scaled[:, None])
+        logits, codes = heads.box_predictor(heads.box_head(heads.box_roi_pool(features, rows, images.image_sizes)))
+        boxes = heads.box_coder.decode(codes, [scaled])  # one for each class
+        best = logits[:, 1:].argmax(1) + 1
+        return boxes[torch.arange(len(x), device=x.device), best] / _scale(images, x), logits
+
+
+class MTCNN:
+    """The cascade of facenet-pytorch: a place is a window (4,) of the last network, which sees nothing else."""
+
+    background = 0
+
+    def __init__(self, model: Any):
+        self.model = model
+
+    def find(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Detections of the whole cascade; their windows are squares around them, as the last network is given."""
+        found, _ = self.model.detect((128 * x + 127.5).round().clamp(0, 255).movedim(1, -1))
+        boxes = torch.as_tensor([] if found[0] is None else found[0].astype(float)).to(x).view(-1, 4)
+        centre, side = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).amax(1, keepdim=True)
+        places = torch.cat([centre - side / 2, centre + side / 2], 1)
+        return places, *self.at(x.expand(len(places), *x.shape[1:]), places)
+
+    def at(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        size = x.new_tensor([x.shape[-1], x.shape[-2]])
+        lines = (torch.arange(48, device=x.device) + 0.5) / 48
+        spot = torch.stack(torch.meshgrid(lines, lines, indexing="xy"), -1)  # (48, 48, 2): x and y
+        spot = places[:, None, None, :2] + spot * (places[:, 2:] - places[:, :2])[:, None, None]
+        crop = F.grid_sample(x, 2 * spot / size - 1, align_corners=False, padding_mode="border")
+        codes, _, chances = self.model.onet(crop)
+        wide = (places[:, 2:] - places[:, :2]).repeat(1, 2)
+        return places + codes * wide, chances.clamp_min(torch.finfo(x.dtype).tiny).log()
+
+
+def _torchvision(model: Any, x: Tensor) -> Predictions:
+    """SSD, SSDlite, RetinaNet and FCOS of torchvision, which resize and normalise by themselves."""
+    images, _ = model.transform(list(x))
+    features = model.backbone(images.tensors)
+    features = [features] if isinstance(features, Tensor) else list(features.values())
+    heads, anchors = model.head(features), torch.stack(model.anchor_generator(images, features))
+    codes, coder = heads["bbox_regression"], model.box_coder
+    if hasattr(coder, "decode_single"):
+        boxes = coder.decode_single(codes.flatten(0, 1), anchors.flatten(0, 1)).view_as(codes)
+    else:  # FCOS
+        boxes = coder.decode(codes, anchors)
+    boxes, logits = boxes / _scale(images, x), heads["cls_logits"]
+    return (boxes, logits, heads["bbox_ctrness"].sigmoid()[..., 0]) if "bbox_ctrness" in heads else (boxes, logits)
+
+
+def _transformers(model: Any, x: Tensor) -> Predictions:
+    """DETR and its relatives in the transformers library: centre, width and height in shares of the image."""
+    output = model(pixel_values=x)
+    return _corners(output.pred_boxes) * x.new_tensor([x.shape[-1], x.shape[-2]]).repeat(2), output.logits
+
+
+def _yolo(model: Any, x: Tensor) -> Predictions:
+    """Centre, width, height in pixels and probabilities: (B, N, 4 + C), or (B, 4 + C, N) as of YOLOv8 and later."""
+    output = model(x)
+    values = output[0] if isinstance(output, (tuple, list)) else output
+    if not isinstance(values, Tensor) or values.dim() != 3 or min(values.shape[1:]) < 5:
+        message = f"its output is {_describe(values)}, expected boxes and classes (B, N, 4 + C) or (B, 4 + C, N)"
+        raise ModelOutputError(message, argument="model", hint="give fringe.Detector(model, read=function)")
+    values = values.movedim(1, 2) if values.shape[1] < values.shape[2] else values
+    return _corners(values[..., :4]), torch.logit(values[..., 4:], torch.finfo(values.dtype).eps)
+
+
+def _corners(boxes: Tensor) -> Tensor:
+    return torch.cat([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], -1)
+
+
+def _clipped(boxes: Tensor, x: Tensor) -> Tensor:
+    """The parts of boxes (..., 4) within the image."""
+    return boxes.clamp_min(0).minimum(boxes.new_tensor([x.shape[-1], x.shape[-2]]).repeat(2))
+
+
+def _scale(images: Any, x: Tensor) -> Tensor:
+    """How much larger torchvision has made the images, along x, y, x and y."""
+    height, width = images.image_sizes[0]
+    return x.new_tensor([width / x.shape[-1], height / x.shape[-2]]).repeat(2)
+
+
+def places_of(model: Any) -> Places | None:
+    """Return how the predictions of a known kind of detector are read; None for any other model."""
+    has = lambda *names: all(hasattr(model, name) for name in names)  # noqa: E731
+    if has("pnet", "rnet", "onet"):
+        return MTCNN(model)
+    if has("transform", "backbone", "rpn", "roi_heads"):
+        return FasterRCNN(model)
+    if has("transform", "backbone", "head", "anchor_generator", "box_coder"):
+        return Dense(model, _torchvision, 0 if type(model).__name__ == "SSD" else None)
+    if any("ForObjectDetection" in kind.__name__ for kind in type(model).__mro__):
+        # as their losses: a softmax with one column more than there are labels, or a sigmoid for each label
+        labels, last = model.config.num_labels, _last_linear(model)
+        return Dense(model, _transformers, labels if last == labels + 1 else None)
+    return None
+
+
+def _last_linear(model: nn.Module) -> int:
+    """How many numbers the class head of a detector of transformers has."""
+    heads = [m for n, m in model.named_modules() if "class_embed" in n or "class_labels_classifier" in n]
+    return next(
+        m.out_features for m in reversed(heads) for m in reversed(list(m.modules())) if hasattr(m, "out_features")
+    )
+
+
+def overlap(one: Tensor, other: Tensor) -> Tensor:
+    """Intersection over union of boxes (..., 4), which broadcast."""
+    corner = torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(one[..., :2], other[..., :2])
+    shared = corner.clamp_min(0).prod(-1)
+    area, area_of_other = ((b[..., 2:] - b[..., :2]).clamp_min(0).prod(-1) for b in (one, other))
+    return shared / (area + area_of_other - shared).clamp_min(torch.finfo(shared.dtype).tiny)
+
+
+def read_boxes(text: str) -> Boxes:
+    """Read boxes as they are typed: ``predicted``, ``3``, or ``X0,Y0,X1,Y1;X0,...``. Raises InputError for another text."""
+    if text == "predicted":
+        return "predicted"
+    try:
+        boxes = [[float(side) for side in box.split(",")] for box in text.split(";")]
+        return int(text) if text.isdecimal() else torch.tensor(boxes).reshape(-1, 4)
+    except (ValueError, RuntimeError) as error:
+        message = f"got {text!r}, expected 'predicted', a number or X0,Y0,X1,Y1"
+        raise InputError(message, argument="boxes") from error
+
+
+@dataclass(frozen=True)
+class Found:
+    """The explained boxes of an image: their places (n, ...), the predicted boxes (n, 4), the best class (n,) and its
+    probability, and the overlap with the box that was asked for."""
+
+    places: Tensor
+    boxes: Tensor
+    labels: Tensor
+    scores: Tensor
+    overlaps: Tensor
+
+
+class Detector(nn.Module):
+    """An object detector as a classifier of one place for each input: its logits (B, K) with a class "no object".
+
+    Detectors of torchvision and of the transformers library, and MTCNN of facenet-pytorch, are known. Labels that are
+    independent, with a sigmoid each, get a class "no object" of the logit 0: softmax then gives what the sigmoids say
+    if at most one label is true, and the logit of a label is what it was.
+
+    Args:
+        model: The detector.
+        read: How its output is read: ``"yolo"``, or a function of the output that returns boxes (B, N, 4), left, top,
+            right and bottom in pixels of the input, and class logits (B, N, K). N is the same for all inputs.
+        background: The column of "no object" of logits that ``read`` returns; None for independent labels.
+
+    Raises:
+        InputError: If the kind of detector is not known.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        read: Literal["yolo"] | Callable[[Any], Predictions] | None = None,
+        background: int | None = None,
+    ):
+        super().__init__()
+        self.model = model
+        self.training = getattr(model, "training", False)
+        places = places_of(model) if read is None else Dense(model, _yolo, None)
+        if callable(read):
+            places = Dense(model, lambda net, x: read(net(x)), background)
+        if places is None:
+            message = f"{type(model).__name__} is no detector of a known kind"
+            raise InputError(
+                message, argument="model", hint="say how its output is read, as in Detector(model, read=f)"
+            )
+        self.places = places
+
+    def forward(self, x: Tensor, *, place: Tensor) -> Tensor:
+        """Compute the class logits (B, K) of a place for each input.
+
+        Args:
+            x: Inputs (B, C, H, W).
+            place: Places (B, ...) as of :meth:`find`.
+
+        Returns:
+            Logits with a class "no object".
+        """
+        return self._with_nothing(self.places.at(x, place)[1])
+
+    def names(self, labels: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Return the names of the labels with that of the class "no object"."""
+        if labels is None or NOTHING in labels:
+            return labels
+        column = self.places.background
+        at = len(labels) if column is None else column % (len(labels) + 1)
+        return (*labels[:at], NOTHING, *labels[at:])
+
+    def _with_nothing(self, logits: Tensor) -> Tensor:
+        return logits if self.places.background is not None else F.pad(logits, (0, 1))
+
+    def _chances(self, logits: Tensor) -> Tensor:
+        """The probabilities by which the detector itself ranks, zero for "no object"."""
+        column = self.places.background
+        if column is None:
+            return logits.sigmoid()
+        return logits.softmax(-1).index_fill(-1, torch.tensor(column % logits.shape[-1], device=logits.device), 0)
+
+    def find(self, x: Tensor, boxes: Boxes = "predicted") -> Found:
+        """Choose places of an image.
+
+        Args:
+            x: The input (1, C, H, W).
+            boxes: A number, for so many distinct predictions; ``"predicted"``, for those with a probability of one half
+                or more; or boxes (n, 4), of which each takes the prediction with the largest product of overlap
+                (intersection over union) and probability.
+
+        Returns:
+            The places, and what is predicted there.
+
+        Raises:
+            InputError: If nothing is predicted, or nothing overlaps with a given box.
+        """
+        wanted = None if isinstance(boxes, (int, str)) else torch.as_tensor(boxes, dtype=x.dtype, device=x.device)
+        if (wanted is None and boxes != "predicted" and (isinstance(boxes, str) or int(boxes) < 1)) or (  # pyright: ignore
+            wanted is not None and (wanted.shape[-1] != 4 or wanted.dim() > 2)
+        ):
+            hint = "give a number, 'predicted', or boxes (n, 4): left, top, right, bottom"
+            raise InputError(f"got {boxes!r}", argument="boxes", hint=hint)
+        with isolated(self, x.device, "eval"), torch.no_grad():
+            places, predicted, logits, *factor = self.places.find(x)
+            predicted = _clipped(predicted, x)
+        scores, labels = self._chances(logits).max(-1) if len(places) else (logits.new_empty(0), logits.new_empty(0))
+        scores = (scores * factor[0]).sqrt() if factor else scores
+        rows, overlaps = list[int](), list[float]()
+        if isinstance(boxes, (int, str)):
+            count, least = (boxes, 0.0) if isinstance(boxes, int) else (MOST, LEAST)
+            for i in scores.argsort(descending=True).tolist():
+                distinct = not rows or float(overlap(predicted[i], predicted[rows]).max()) <= SAME
+                if len(rows) == count or scores[i] < least:
+                    break
+                rows += [i] if distinct else []
+            overlaps = [1.0] * len(rows)
+            if not rows:
+                best = f"the most certain one has {float(scores.max()):.2f}" if len(scores) else "there is none at all"
+                message = f"no predicted box has a probability of {LEAST} or more; {best}"
+                raise InputError(message, argument="boxes", hint="boxes=1 explains the most certain one")
+        else:
+            for asked in wanted.reshape(-1, 4) if wanted is not None else ():
+                shared = overlap(predicted, asked)
+                i = int((shared * scores).argmax()) if len(shared) else -1
+                if i < 0 or shared[i] < NEAR:
+                    message = (
+                        f"no prediction overlaps with {[round(v, 1) for v in asked.tolist()]} by {NEAR:.0%} or more"
+                    )
+                    hint = "boxes are left, top, right, bottom in pixels of the input as the model takes it"
+                    raise InputError(message, argument="boxes", hint=hint)
+                if shared[i] < SAME:
+                    warn_caller(f"the prediction that matches {asked.tolist()} best overlaps by {float(shared[i]):.0%}")
+                rows.append(i)
+                overlaps.append(float(shared[i]))
+        each = (value[rows].detach() for value in (places, predicted, labels.long(), scores))
+        return Found(*each, torch.tensor(overlaps))
+
+    def follow(self, snapshots: Tensor, place: Tensor, target: int) -> tuple[Tensor, Tensor]:
+        """Say what becomes of a box along a path.
+
+        Args:
+            snapshots: Points (M, C, H, W) of the path, the input first.
+            place: The place (...) of the box.
+            target: The explained class.
+
+        Returns:
+            The box (M, 4) of the place at these points; and the largest probability (M,) of the class among all places
+            whose boxes overlap with that at the input by half or more: whether the detector still sees it there. NaN
+            if the places are not fixed.
+        """
+        with isolated(self, snapshots.device, "eval"), torch.no_grad():
+            dense = self.places if isinstance(self.places, Dense) else None
+            seen, moved = list[Tensor](), list[Tensor]()
+            for x in snapshots.split(1):
+                moved.append(_clipped(self.places.at(x, place[None])[0], x))
+                if dense is not None:
+                    boxes, logits = dense.all(x)[:2]
+                    chances = self._chances(logits[0])[overlap(_clipped(boxes[0], x), moved[0]) >= SAME]
+                    seen += (
+                        [chances[:, target].amax(0, keepdim=True)] if target < chances.shape[1] and len(chances) else []
+                    )
+        whole = len(seen) == len(snapshots)
+        return torch.cat(moved), torch.cat(seen) if whole else torch.full((len(snapshots),), torch.nan)
