@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from fringe._cuda_graphs import MOST
+from fringe._network.cuda_graphs import MOST
 from fringe.errors import is_device_error
 from fringe.models import ModelError
 from gpu_bench import (

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 import fringe
-from fringe import _isolation
-from fringe._cuda_graphs import PLAIN_VISITS
-from fringe._linear_layers import LinearLayers
+from fringe._network import isolation as _isolation
+from fringe._network.cuda_graphs import PLAIN_VISITS
+from fringe._network.linear_layers import LinearLayers
 from fringe.attribution import GuidedIG, _quadrature
 from fringe.classifier import Linearisation
 from gpu_bench import (
@@ -309,7 +309,7 @@ def precision(bench: Bench, network: str, name: str) -> Record:
             stack.enter_context(enter())
         if "bfloat16" in name:
             model = BFloat16(model, bench.device).eval()
-            stack.enter_context(mock.patch("fringe._linearisation.LinearLayers", model.linear_layers))
+            stack.enter_context(mock.patch("fringe._network.linearisation.LinearLayers", model.linear_layers))
             attribute = importlib.import_module("fringe.attribution._attribute")
             stack.enter_context(mock.patch.object(attribute, "verify", unverified))
         classifier, method = fringe.Classifier(model, batch_size=len(x), tf32="TF32" in name), fringe.FRInGe()

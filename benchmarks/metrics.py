@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import fringe
 import shared_models
-from fringe._filters import blur, gaussian_kernel
+from fringe._numbers.filters import blur, gaussian_kernel
 from fringe.metrics import METRICS, EvaluationContext, Insertion, evaluate
 from fringe.paths import Problem
 

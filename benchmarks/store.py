@@ -39,7 +39,7 @@ STEPS = ("resume", "status", "report")
 
 
 def manifest(images: int) -> Any:
-    from fringe._records import digest
+    from fringe._files.records import digest
     from fringe.bench.experiments import Manifest
 
     model = {

@@ -153,7 +153,7 @@ def test_what_makes_maps_does_not_know_what_stores_them():
 def test_the_check_sees_a_wrong_arrow():
     assert violations("fringe.linalg.cg", {"fringe.geometry.simplex"}) == ["fringe.geometry.simplex"]
     assert violations("fringe.geometry.pullback", {"fringe.classifier"}) == ["fringe.classifier"]
-    assert violations("fringe._rng", {"fringe.linalg"}) == ["fringe.linalg"]
+    assert violations("fringe._numbers.rng", {"fringe.linalg"}) == ["fringe.linalg"]
     assert violations("fringe.attribution._fringe", {"fringe.paths", "fringe.linalg.cg"}) == []
 
 

@@ -8,7 +8,7 @@ import torch
 
 import fringe
 from fringe import InputError, InputSpace
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.baselines import BASELINES, gaussian_blur, make_baseline, parse_baseline
 
 NOISE = KeyedGenerator(3)

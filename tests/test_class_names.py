@@ -2,7 +2,7 @@
 
 import pytest
 
-from fringe._class_names import class_names, resolve_class_name
+from fringe._strings.class_names import class_names, resolve_class_name
 from fringe.errors import InputError, TargetError
 
 NAMES = (

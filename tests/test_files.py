@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from fringe import InputError
-from fringe._files import when_free, write_atomic
+from fringe._files.disk import when_free, write_atomic
 from fringe.errors import check_known, did_you_mean
 
 
@@ -65,7 +65,7 @@ def in_use(winerror=None):
 @pytest.mark.parametrize("winerror", [5, 32])
 def test_windows_is_asked_again_to_replace_a_file_that_is_being_read(tmp_path, monkeypatch, winerror):
     tries, pauses, replace = [in_use(winerror), in_use(winerror)], [], os.replace
-    monkeypatch.setattr("fringe._files.time", SimpleNamespace(sleep=pauses.append))  # other threads sleep, too
+    monkeypatch.setattr("fringe._files.disk.time", SimpleNamespace(sleep=pauses.append))  # other threads sleep, too
 
     def busy(*names):
         if tries:
@@ -85,7 +85,7 @@ def test_windows_is_asked_again_to_replace_a_file_that_is_being_read(tmp_path, m
 )
 def test_only_a_file_in_use_is_waited_for_and_for_a_second_at_most(monkeypatch, error, tries):
     pauses, calls = [], []
-    monkeypatch.setattr("fringe._files.time", SimpleNamespace(sleep=pauses.append))  # other threads sleep, too
+    monkeypatch.setattr("fringe._files.disk.time", SimpleNamespace(sleep=pauses.append))  # other threads sleep, too
 
     def fails():
         calls.append(1)

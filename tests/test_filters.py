@@ -6,7 +6,7 @@ import torch
 from scipy import ndimage
 
 from fringe import InputError
-from fringe._filters import blur, box_kernel, gaussian_blur, gaussian_kernel, round_up_to_odd
+from fringe._numbers.filters import blur, box_kernel, gaussian_blur, gaussian_kernel, round_up_to_odd
 
 SCIPY = {"zeros": "constant", "reflect": "mirror", "replicate": "nearest", "mirror": "reflect"}
 """SciPy's names: its "reflect" repeats the edge, which is our "mirror"; ours and PyTorch's "reflect" does not."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fringe._names import (
+from fringe._strings.names import (
     LABEL,
     Reference,
     read_list,

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from fringe._text import (
+from fringe._strings.formats import (
     decimals_for,
     escape_latex,
     escape_markdown,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fringe import _process
-from fringe._process import fate_of, process_name
+from fringe._files import process as _process
+from fringe._files.process import fate_of, process_name
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="the system does not say when a process started")

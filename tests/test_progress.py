@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import fringe
-from fringe._network import BatchSize
-from fringe._progress import Progress, shown
+from fringe._network.passes import BatchSize
+from fringe._strings.progress import Progress, shown
 
 X = torch.rand(2, 1, 4, 4)
 
@@ -58,7 +58,7 @@ def test_a_bar_is_closed_when_the_work_fails(capfd):
 
 
 def test_without_a_terminal_there_is_a_line_now_and_then(capfd, monkeypatch):
-    monkeypatch.setattr("fringe._progress.LOG_EVERY", 1e-9)
+    monkeypatch.setattr("fringe._strings.progress.LOG_EVERY", 1e-9)
     for quiet in (False, True):
         with Progress("images", 3, quiet=quiet) as bars:
             bars.step(2, 40, "FRInGe")
@@ -69,7 +69,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capfd, monkeypatch):
     assert re.fullmatch(r"images: +0%\|.*\| 0/3 \[.*, FRInGe: 2 of 40\]", first)
     assert re.fullmatch(r"images: +33%\|.*\| 1/3 \[.*it/s\]", second)
     assert not re.search("[\r\x1b]", written.err)
-    monkeypatch.setattr("fringe._progress.LOG_EVERY", 30.0)
+    monkeypatch.setattr("fringe._strings.progress.LOG_EVERY", 30.0)
     with Progress("images", 3, quiet=False) as bars:
         bars.advance()
     assert capfd.readouterr() == ("", "")
@@ -118,6 +118,6 @@ def test_the_log_says_what_happens_by_itself(caplog):
 
 
 def test_without_a_handler_the_log_is_silent():
-    code = "import fringe._progress as p; p.log.warning('seen')"
+    code = "import fringe._strings.progress as p; p.log.warning('seen')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")

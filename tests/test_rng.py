@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fringe
-from fringe._rng import KeyedGenerator, content_hash, global_seed
+from fringe._numbers.rng import KeyedGenerator, content_hash, global_seed
 
 LIKE = torch.zeros(3, 4, dtype=torch.float64)
 

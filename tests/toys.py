@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fringe import Classifier
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.metrics import EvaluationContext
 from fringe.paths import Problem
 from fringe.testing._checks import (  # noqa: F401 - what other tests import from here
@@ -107,7 +107,7 @@ def context_of(model: nn.Module, x: Tensor, target: object = "predicted", **opti
 
 def results_of_scores(scores, seed=0):
     """Results with these scores by (model, method, metric), as read from a store in memory."""
-    from fringe._records import digest
+    from fringe._files.records import digest
     from fringe.bench.experiments import Manifest
     from fringe.metrics import METRICS
     from score_records import ScoreRecord, results_from

@@ -9,8 +9,8 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-from fringe._arguments import explained_inputs
-from fringe._network import BatchSize
+from fringe._network.arguments import explained_inputs
+from fringe._network.passes import BatchSize
 from fringe.attribution import Attributor, attribute, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score

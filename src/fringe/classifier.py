@@ -12,19 +12,19 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from fringe._arguments import NO_ARGUMENTS, hint_unknown
-from fringe._arguments import ForwardArguments as ForwardArguments
-from fringe._arguments import Shared as Shared
-from fringe._cuda_graphs import CUDAGraphs
-from fringe._isolation import Mode
-from fringe._linearisation import WITHOUT_JVP as WITHOUT_JVP
-from fringe._linearisation import Linearisation as Linearisation
-from fringe._network import Network
-from fringe._network import PassCounts as PassCounts
-from fringe._outputs import AnyOutput
-from fringe._outputs import BinaryClassifier as BinaryClassifier
-from fringe._outputs import Region as Region
-from fringe._outputs import ScoreFunction as ScoreFunction
+from fringe._network.arguments import NO_ARGUMENTS, hint_unknown
+from fringe._network.arguments import ForwardArguments as ForwardArguments
+from fringe._network.arguments import Shared as Shared
+from fringe._network.cuda_graphs import CUDAGraphs
+from fringe._network.isolation import Mode
+from fringe._network.linearisation import WITHOUT_JVP as WITHOUT_JVP
+from fringe._network.linearisation import Linearisation as Linearisation
+from fringe._network.passes import Network
+from fringe._network.passes import PassCounts as PassCounts
+from fringe._network.outputs import AnyOutput
+from fringe._network.outputs import BinaryClassifier as BinaryClassifier
+from fringe._network.outputs import Region as Region
+from fringe._network.outputs import ScoreFunction as ScoreFunction
 from fringe.errors import InputError, TargetError, require_choice
 
 Score = Literal["logit", "log_probability", "probability"]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fringe._isolation import isolated
-from fringe._outputs import _describe  # pyright: ignore[reportPrivateUsage]
+from fringe._network.isolation import isolated
+from fringe._network.outputs import _describe  # pyright: ignore[reportPrivateUsage]
 from fringe.errors import InputError, ModelOutputError, warn_caller
 
 #: Boxes (B, N, 4), left, top, right and bottom in pixels of the input, and class logits (B, N, K) of N places; and,

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fringe._float64 import in_float64
+from fringe._numbers.float64 import in_float64
 
 
 @in_float64
@@ -90,20 +90,6 @@ def to_tangent(vector: Tensor, base_point: Tensor) -> Tensor:
     return vector - base_point * (vector * base_point).sum(-1, keepdim=True)
 
 
-def log(point: Tensor, base_point: Tensor) -> Tensor:
-    """Return the tangent vector (..., C) at ``base_point`` whose ``exp`` is ``point``; its norm is their angle."""
-    chord = to_tangent(point - base_point, base_point)
-    length = chord.norm(dim=-1, keepdim=True)
-    safe = torch.where(length > 0, length, 1.0)
-    return chord * (angle(base_point, point)[..., None] / safe)
-
-
-def exp(tangent_vec: Tensor, base_point: Tensor) -> Tensor:
-    """Return the end of the great circle from ``base_point`` along ``tangent_vec`` (..., C), as long as the latter."""
-    length = tangent_vec.norm(dim=-1, keepdim=True)
-    return torch.cos(length) * base_point + torch.sinc(length / torch.pi) * tangent_vec
-
-
 def entropy(log_p: Tensor) -> Tensor:
     """Return the Shannon entropy in nats: (..., C) -> (...). ``log_p`` may hold -inf."""
     return torch.special.entr(torch.exp(log_p)).sum(-1)
@@ -113,11 +99,6 @@ def kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Return ``KL(p || q)`` in nats, never negative: (..., C) -> (...); inf where q is zero and p is not."""
     p = torch.exp(log_p)
     return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1).clamp_min(0.0)
-
-
-def fisher_product(p: Tensor, u: Tensor) -> Tensor:
-    """Return ``S(p) u = (diag p - p p^T) u`` as ``p * (u - <p, u>)``: (..., C), O(C), no C x C matrix."""
-    return p * (u - (p * u).sum(-1, keepdim=True))
 
 
 def fisher_norm_squared(p: Tensor, u: Tensor) -> Tensor:
@@ -130,21 +111,6 @@ def fisher_norm_squared(p: Tensor, u: Tensor) -> Tensor:
     return (p * (deviation - (p * deviation).sum(-1, keepdim=True)).square()).sum(-1)
 
 
-def spherical_loss(log_p: Tensor, waypoint: Tensor) -> Tensor:
-    """Return ``1 - <sqrt p, s>`` as half the squared chord, accurate near equal points: (..., C) -> (...)."""
-    return 0.5 * (sqrt_chart(log_p) - waypoint).square().sum(-1)
-
-
-def spherical_loss_gradient(log_p: Tensor, waypoint: Tensor) -> Tensor:
-    """Return the gradient of :func:`spherical_loss` in the logits, without a division by sqrt p: (..., C) -> (..., C).
-
-    ``-1/2 (sqrt p * s - p <sqrt p, s>)``, written as ``-1/2 sqrt p * to_tangent(s - sqrt p, sqrt p)``: the chord makes
-    it exactly zero at the waypoint, where ``s`` itself would leave rounding.
-    """
-    s = sqrt_chart(log_p)
-    return -0.5 * s * to_tangent(waypoint - s, s)
-
-
 class Jacobian(Protocol):
     """Products with the Jacobians J (C x n) of B items."""
 
@@ -155,27 +121,6 @@ class Jacobian(Protocol):
     def vjp(self, cotangent: Tensor) -> Tensor:
         """``J^T u``: (B, C) -> (B, *S)."""
         ...
-
-
-@dataclass(frozen=True)
-class ExplicitJacobian:
-    """Jacobians as ``matrix`` (B, C, n), for inputs of ``shape`` (*S): products need no pass through the network."""
-
-    matrix: Tensor
-    shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, jacobian: Jacobian, like: Tensor, classes: int) -> "ExplicitJacobian":
-        """Compute it by C VJPs, of the unit cotangents, at points ``like`` (B, *S)."""
-        unit = torch.eye(classes, dtype=like.dtype, device=like.device)
-        rows = [jacobian.vjp(e.expand(len(like), -1)).flatten(1) for e in unit]
-        return cls(torch.stack(rows, 1), tuple(like.shape[1:]))
-
-    def jvp(self, tangent: Tensor) -> Tensor:
-        return torch.bmm(self.matrix, tangent.flatten(1)[:, :, None].to(self.matrix))[:, :, 0]
-
-    def vjp(self, cotangent: Tensor) -> Tensor:
-        return torch.bmm(cotangent[:, None, :].to(self.matrix), self.matrix)[:, 0].unflatten(1, self.shape)
 
 
 @dataclass(frozen=True)
@@ -235,22 +180,3 @@ class ScaledJacobian:
 
     def vjp(self, cotangent: Tensor) -> Tensor:
         return self.scale * self.jacobian.vjp(cotangent)
-
-
-@dataclass(frozen=True)
-class PullbackFisher:
-    """``G v = J^T S(p) J v`` (FRInGe, eq. pullback metric): symmetric, PSD, of rank at most C - 1.
-
-    A product costs one JVP and one VJP.
-
-    Attributes:
-        jacobian: J at B points.
-        probabilities: Predictions p (B, C) at these points.
-    """
-
-    jacobian: Jacobian
-    probabilities: Tensor
-
-    def matvec(self, v: Tensor) -> Tensor:
-        u = self.jacobian.jvp(v)
-        return self.jacobian.vjp(fisher_product(self.probabilities, u.to(self.probabilities.dtype)).to(u.dtype))

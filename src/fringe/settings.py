@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast
 from annotated_types import Ge, Gt, Le, Lt, Predicate
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from fringe._names import Reference
+from fringe._strings.names import Reference
 from fringe.errors import FringeError, InputError, did_you_mean, nearest, wrong_value
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fringe._outputs import refuse_independent_labels
+from fringe._network.outputs import refuse_independent_labels
 from fringe.errors import InputError, ModelError
 from fringe.linalg import add_rows
 

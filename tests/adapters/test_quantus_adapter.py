@@ -12,7 +12,7 @@ from torch import nn
 
 import fringe
 from fringe import InputError, IntegratedGradients
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.errors import is_installed
 from fringe.metrics import MPRT, EfficientMPRT, EvaluationContext, evaluate
 from fringe.metrics._imputation import impute

@@ -9,7 +9,7 @@ from torch import nn
 
 import fringe
 from fringe import METHODS
-from fringe._arguments import Part
+from fringe._network.arguments import Part
 from fringe.metrics import METRICS
 
 TEXTS, TOKENS, WIDTH, CLASSES = 12, 7, 4, 3

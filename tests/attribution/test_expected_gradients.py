@@ -6,7 +6,7 @@ from attribution_toys import SoftplusMLP, images, score_and_gradient
 
 import fringe
 from fringe import ExpectedGradients, InputSpace
-from fringe._rng import KeyedGenerator, content_hash
+from fringe._numbers.rng import KeyedGenerator, content_hash
 
 REFERENCES = images(4, seed=20)
 

@@ -22,7 +22,7 @@ from attribution_oracles import (
 from attribution_toys import Quadratic, SoftplusMLP, images
 
 import fringe
-from fringe._rng import KeyedGenerator, content_hash
+from fringe._numbers.rng import KeyedGenerator, content_hash
 from fringe.paths._fitted import _Fit
 
 BENT = fringe.GeoIGSVI(steps=12, iterations=15, beta=1.0, learning_rate=3e-2)

@@ -107,7 +107,7 @@ def test_residual_and_verdict_follow_the_gap():
 
 @pytest.mark.parametrize("text", ["zero", "black", "white", "mean", "blur:0.2", "noise", "uniform"])
 def test_a_named_baseline_is_the_one_it_names(text):
-    from fringe._rng import KeyedGenerator, content_hash
+    from fringe._numbers.rng import KeyedGenerator, content_hash
     from fringe.baselines import make_baseline
 
     model, x = SoftplusMLP(), images(3)

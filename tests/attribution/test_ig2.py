@@ -21,7 +21,7 @@ from torch import nn
 
 import fringe
 from fringe import InputSpace
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.attribution import IG2
 from fringe.attribution._integrate import Stats
 from fringe.paths import CounterfactualPath, last_linear_layer

@@ -8,7 +8,7 @@ from scipy.ndimage import gaussian_filter
 
 import fringe
 from fringe import InputError, Smooth, Straight
-from fringe._names import method_title
+from fringe._strings.names import method_title
 from fringe.attribution import get_method, method_label, method_of_record
 from fringe.bench.experiments import ExperimentSpec, build_plan
 from fringe.data import digits_samples

@@ -6,7 +6,7 @@ import torch
 from skimage.transform import resize
 
 import fringe
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 
 
 class Half(torch.nn.Module):

@@ -10,7 +10,7 @@ from captum.attr import NoiseTunnel, Saliency
 
 import fringe
 from fringe import SmoothGrad
-from fringe._rng import KeyedGenerator, content_hash
+from fringe._numbers.rng import KeyedGenerator, content_hash
 from fringe.attribution._base import ProgressCounter
 from fringe.attribution._sampling import smoothed
 from fringe.paths import Problem

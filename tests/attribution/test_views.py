@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 
 import fringe
-from fringe._text import number
+from fringe._strings.formats import number
 from fringe.attribution import SENTENCES, Context, tone_of
 from fringe.page import page_document, render_page
 

@@ -15,9 +15,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fringe
-from fringe import _cuda_graphs
-from fringe._cuda_graphs import MOST, MOST_BYTES, PLAIN_VISITS, CUDAGraphs, Recording, _refilled, leaves
-from fringe._network import BatchSize
+from fringe._network import cuda_graphs as _cuda_graphs
+from fringe._network.cuda_graphs import MOST, MOST_BYTES, PLAIN_VISITS, CUDAGraphs, Recording, _refilled, leaves
+from fringe._network.passes import BatchSize
 from fringe.attribution import FRInGeBinary
 from fringe.classifier import Classifier, PassCounts
 from fringe.paths import Problem

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fringe
 from fringe import Classifier
-from fringe._linear_layers import Fold
+from fringe._network.linear_layers import Fold
 
 
 class Residual(nn.Module):

@@ -12,7 +12,8 @@ from classifier_toys import CLASSES, Recurrent, network, normal
 from torch import nn
 
 import fringe
-from fringe import Classifier, _isolation
+from fringe import Classifier
+from fringe._network import isolation as _isolation
 from fringe.paths import Problem, verify
 
 TARGET = torch.tensor([0, 3])

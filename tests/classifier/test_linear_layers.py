@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from fringe import Classifier
-from fringe._linear_layers import BackwardLayouts, GradientLayouts, LinearLayers, keep_gradient_layouts
+from fringe._network.linear_layers import BackwardLayouts, GradientLayouts, LinearLayers, keep_gradient_layouts
 
 CONVOLUTIONS = {
     "plain": ((2, 4, 9, 8), (6, 4, 3, 3), {}),

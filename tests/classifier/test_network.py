@@ -12,8 +12,9 @@ from classifier_toys import CLASSES, network, normal
 from torch import nn
 
 import fringe
-from fringe import Classifier, InputError, _network, attribute
-from fringe._network import BatchSize
+from fringe import Classifier, InputError, attribute
+from fringe._network import passes as _network
+from fringe._network.passes import BatchSize
 from fringe.captum import CaptumAttributor
 from fringe.quantus import explain_func
 

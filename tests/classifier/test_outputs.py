@@ -12,7 +12,7 @@ from torch import nn
 
 import fringe
 from fringe import BinaryClassifier, Classifier, InputError, ModelOutputError, TargetError, attribute, explain
-from fringe._outputs import as_logits
+from fringe._network.outputs import as_logits
 from fringe.errors import ModelError
 
 LOGITS = normal(3, 5)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from command_line import run
-from fringe import _files
+from fringe._files import disk as _files
 from fringe.bench.experiments import ExperimentSpec, run_experiment
 
 pytestmark = pytest.mark.usefixtures("small_figures")

@@ -14,7 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from command_line import picture, run
-from fringe._files import StoreFull
+from fringe._files.disk import StoreFull
 from fringe.bench.experiments import Store
 
 pytestmark = pytest.mark.usefixtures("small_figures")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import fringe
 from command_line import SOFTMAX, picture, run
-from fringe._progress import Progress
+from fringe._strings.progress import Progress
 from fringe.data import find_inputs
 from fringe.explanations import ExplanationRun
 from fringe.models import load_model

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from command_line import picture, run
-from fringe._files import disk_error
+from fringe._files.disk import disk_error
 from fringe.attribution import write_preset
 from fringe.bench.experiments import RunOptions, Store, read_results, run_plan
 from fringe.bench.experiments._database import Writer

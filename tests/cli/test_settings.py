@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from fringe import FRInGe, InputError
-from fringe._class_names import class_names
+from fringe._strings.class_names import class_names
 from fringe.classifier import SCORES
 from fringe.cli._listing import EXAMPLES
 from fringe.explanations import ExplainSpec

@@ -4,7 +4,7 @@ import pytest
 import torch
 from second_device import ELSEWHERE, second_device
 
-from fringe._float64 import float64_on, has_float64
+from fringe._numbers.float64 import float64_on, has_float64
 
 CPU = torch.device("cpu")
 

@@ -14,7 +14,7 @@ from golden_runs import as_json, benchmarked
 from test_golden_outputs import changed, differences, shortened
 
 from fringe import IntegratedGradients
-from fringe._text import plain
+from fringe._strings.formats import plain
 from fringe.bench.cards import card_of_run, verify
 
 NUMBERS = Path(__file__).parent / "golden_cards.json"

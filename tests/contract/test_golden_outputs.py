@@ -20,7 +20,7 @@ from golden_runs import COMMON, CONTEST, METRICS, as_json, benchmarked, run, tem
 from safetensors.torch import load_file
 
 import fringe
-from fringe._records import digest
+from fringe._files.records import digest
 from fringe.bench.experiments import Store
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"

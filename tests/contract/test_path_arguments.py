@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import fringe
-from fringe._class_names import class_names
+from fringe._strings.class_names import class_names
 from fringe.app import AppSpec, write_space
 from fringe.attribution import read_preset, write_preset
 from fringe.bench.cards import card_of_run, write_card

@@ -13,7 +13,7 @@ from torch import nn
 
 import fringe
 from fringe import METRICS, Classifier, FRInGe, InputSpace
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, Plan, PlanModel
 from fringe.bench.experiments._records import STATUSES

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fringe
 from fringe import FRInGe, InputError, InputSpace, IntegratedGradients, NotDifferentiableError
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.bench.experiments import ExperimentSpec, run_experiment
 from fringe.errors import TransientError
 from fringe.evaluation import CONTROLS, compare, summarise, tidy

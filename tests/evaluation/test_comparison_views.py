@@ -10,7 +10,7 @@ import torch
 from markupsafe import escape
 
 import fringe
-from fringe._text import with_interval
+from fringe._strings.formats import with_interval
 from fringe.evaluation import NOT_BETTER_MEANS, grid_row, summarise, tidy
 from fringe.evaluation._comparison import USUAL_METRICS
 from fringe.evaluation._statistics import BELOW, least_images, too_few

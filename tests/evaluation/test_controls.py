@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fringe
-from fringe._rng import KeyedGenerator, content_hash
+from fringe._numbers.rng import KeyedGenerator, content_hash
 from fringe.classifier import Classifier
 from fringe.evaluation import (
     CONTROLS,

@@ -12,7 +12,7 @@ import scipy.stats
 import torch
 
 from fringe import InputError, IntegratedGradients, SmoothGrad
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.evaluation import LEAST, SHARES, compare, degraded_scores, judge_metrics, tidy, validate_metrics
 from fringe.evaluation._validity import _effect, _order, _verdict, degrade
 from fringe.metrics import Deletion, EvaluatedMaps, Insertion, MaxSensitivity, Metric, Scores

@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 import fringe
 from command_line import picture
 from fringe import InputError, TargetError
-from fringe._files import partial_path
-from fringe._process import process_name
+from fringe._files.disk import partial_path
+from fringe._files.process import process_name
 from fringe.data import find_inputs
 from fringe.explanations import ExplainSpec, Explanation, Failure, _explain, explain_images
 from fringe.explanations._folder import MAP, ResultFolder

@@ -116,7 +116,7 @@ def test_the_index_links_every_page_and_names_what_failed(tmp_path):
 
 def test_a_result_without_a_page_is_completed(tmp_path):
     """Of an earlier version: its folder is intact, but lists no page. It is computed again, and its map stays equal."""
-    from fringe._records import digest
+    from fringe._files.records import digest
 
     explain(tmp_path, TWO, **IG)
     folder = tmp_path / "digits-0003"

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fringe import Classifier, InputError
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.metrics import EvaluationContext, PerformanceInformationCurve, evaluate
 from fringe.metrics._imputation import _as_bytes, _image_information, information_curve, interpolate

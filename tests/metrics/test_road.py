@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fringe import Classifier, InputError
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.baselines import InputSpace
 from fringe.metrics import ROAD, EvaluationContext, _imputation, evaluate
 from fringe.metrics._imputation import impute

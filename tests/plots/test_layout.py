@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from plots_toys import assert_legible, caption, words, written
 
 from fringe import METHODS
-from fringe._names import method_title
+from fringe._strings.names import method_title
 from fringe.plots import (
     Annotation,
     Contrast,

@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 from gradio.themes import Default
 
-from fringe._html import fragment
+from fringe._strings.html import fragment
 from fringe.app._jobs import STOPPED, StoppedError, reason
 from fringe.app._service import Result, Service
 

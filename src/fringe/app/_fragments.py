@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fringe._html import fragment, policy_hash
-from fringe._tables import Table
+from fringe._strings.html import fragment, policy_hash
+from fringe._strings.tables import Table
 from fringe.evaluation import Comparison, MethodResult, is_rival, score_table, summarise, tidy
 from fringe.metrics import best_of
 from fringe.plots import overlay, png_of

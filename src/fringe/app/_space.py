@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import fringe
-from fringe._files import write_files
+from fringe._files.disk import write_files
 from fringe.app._spec import AppSpec
 from fringe.errors import DISTRIBUTION
 

@@ -10,9 +10,9 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe._arguments import explained_inputs, hint_unknown, is_joint
-from fringe._progress import shown
-from fringe._rng import KeyedGenerator
+from fringe._network.arguments import explained_inputs, hint_unknown, is_joint
+from fringe._strings.progress import shown
+from fringe._numbers.rng import KeyedGenerator
 from fringe.attribution._base import METHODS as METHODS
 from fringe.attribution._base import (
     SEVERITY,
@@ -29,7 +29,9 @@ from fringe.attribution._diagnostics import Status
 from fringe.attribution._fringe import FRInGe, FRInGeBinary
 from fringe.attribution._ig import GGIG, BlurIG, GuidedIG, IntegratedDecisionGradients, IntegratedGradients, SpectralIG
 from fringe.attribution._modifiers import CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight
+from fringe.attribution._paper import PaperFRInGe
 from fringe.attribution._plugins import AttnLRP, CaptumMethod, ZennitMethod
+from fringe.attribution._released import ReleasedFRInGe
 from fringe.attribution._sampling import RISE, ExpectedGradients, SmoothGrad
 from fringe.attribution._shaped_paths import AGI, IG2, GeoIGKNN, GeoIGSVI
 from fringe.baselines import InputSpace
@@ -44,7 +46,7 @@ METHODS.update(
         *(AGI, BlurIG, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GradCAM, GuidedIG, HiResCAM),
         *(IG2, IntegratedDecisionGradients, IntegratedGradients, LayerCAM, RISE, SmoothGrad, SpectralIG),
         *(CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight),
-        *(AttnLRP, CaptumMethod, ZennitMethod),
+        *(PaperFRInGe, ReleasedFRInGe, AttnLRP, CaptumMethod, ZennitMethod),
     )
 )
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe._arguments import Part, split
-from fringe._text import number
+from fringe._network.arguments import Part, split
+from fringe._strings.formats import number
 from fringe.errors import InputError, require_integer
 
 if TYPE_CHECKING:

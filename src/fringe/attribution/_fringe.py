@@ -1,20 +1,16 @@
 """FRInGe and FRInGe-B: Fisher-Rao Integrated Gradients (arXiv 2605.06404), with the paper's settings and the verdict on
 their maps."""
 
-import csv
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from itertools import starmap
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor
 
-from fringe._text import counted
+from fringe._strings.formats import counted
 from fringe.attribution._base import Attribution, Attributor, Verdict
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
 from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, FocusLayer, length_ratio, read_focus
@@ -22,82 +18,20 @@ from fringe.attribution._integrate import integrate
 from fringe.attribution._quadrature import Quadrature, Rule, SegmentTerms
 from fringe.errors import InputError, require, require_choice
 from fringe.geometry import kl
-from fringe.linalg import Boundary, CGStatus
 from fringe.paths import (
     ENOUGH,
     FisherRaoPath,
     FisherRaoTracking,
-    JacobianForm,
     JVPUse,
-    PreconditionerName,
     Problem,
     Solve,
     Structure,
     TrustRegion,
     Until,
-    Waypoint,
 )
-from fringe.settings import Doc, NotNegative, Positive, PositiveFraction, PositiveInt, PositiveOddInt, Search, tuples_of
+from fringe.settings import Doc, NotNegative, Positive, PositiveFraction, PositiveInt, Search, tuples_of
 
-_UNSMOOTHED = {"gamma_step": 0.0, "gamma_prior": 0.0}
-#: What the authors' release computes, where it differs from the paper's text. Source: github.com/GabMartino/FRInGe.
-_RELEASED = {
-    **{"boundary": "reflect", "blur_sigma": 2.0, "blur_size": 5, "cg_atol": 1e-5, "step_margin": 1.1, "clamp": True},
-    "reorthogonalise": False,
-}
-_FIELDS = ("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior", "cg_iterations")
-
-
-@cache
-def table() -> dict[tuple[str, str], dict[str, str]]:
-    """The table's rows by (model, variant); a dash of the paper is an empty string."""
-    text = resources.files("fringe.attribution").joinpath("presets.csv").read_text(encoding="utf-8")
-    return {(row["model"], row["variant"]): row for row in csv.DictReader(text.splitlines())}
-
-
-def preset_names() -> tuple[str, ...]:
-    """The networks that the paper tuned."""
-    return tuple(dict.fromkeys(model for model, _ in table()))
-
-
-def paper_settings(model: str, variant: str) -> dict[str, Any]:
-    """Fields of ``FRInGe`` for a row of the table.
-
-    Where the table has a dash: no smoothing is gamma = 0, no Euclidean cap is None. The Euclidean variant names only
-    eta_max; its number of steps is that of the network's full setting, and no other bound applies.
-    """
-    row = table()[model, variant]
-    settings: dict[str, Any] = {"solve": "natural", "delta_euc": None, "preconditioner": "blur", "until": "budget"}
-    settings |= {"quadrature": "trapezoid", "temperature": 1.0} | {
-        name: float(row[name]) for name in _FIELDS if row[name]
-    }
-    if "cg_iterations" in settings:
-        settings["cg_iterations"] = int(settings["cg_iterations"])
-    if variant != "fringe":
-        settings |= _UNSMOOTHED
-    if variant == "euclidean":
-        settings |= {"tau": float(table()[model, "fringe"]["tau"]), "solve": "gradient", "kl_bound": False}
-    return settings
-
-
-Variant = Literal[
-    "fringe",
-    "fisher_rao_unregularized",
-    "euclidean",
-    "gamma_step_only",
-    "gamma_prior_only",
-    "non_geometric",
-    "diffusion",
-]
-_VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
-    "fringe": {},
-    "fisher_rao_unregularized": _UNSMOOTHED,
-    "euclidean": {"solve": "gradient", "kl_bound": False, "delta_euc": None, **_UNSMOOTHED},
-    "gamma_step_only": {"gamma_prior": 0.0},
-    "gamma_prior_only": {"gamma_step": 0.0},
-    "non_geometric": {"solve": "gradient", "gamma_step": 0.0},
-    "diffusion": {"solve": "diffusion", "gamma_prior": 1e3},
-}
+Variant = Literal["fringe", "diffusion"]
 
 #: ``delta_euc="auto"`` is this times sqrt(n): the most by which a step changes an entry, in root mean square, whatever
 #: the size of the input. For images of 224 x 224 x 3 it is 3.9, between the paper's 3.3 and 5.0 for ResNet-50, -101 and
@@ -143,14 +77,8 @@ class FRInGe(Attributor):
     many_targets = True
     needs_classes = True
     presets: ClassVar = {
-        # the cap of the table is in input units of 224 x 224 x 3; "auto" is near it there and scales with the input
-        "paper": {**paper_settings("resnet50", "fringe"), "delta_euc": "auto"},
-        "full_metric": {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget", "temperature": 1.0},
         "preview": {"steps": PREVIEW_STEPS, "kl_bound": False, "delta_euc": "long", "quadrature": "trapezoid"},
         "focused": {"focus": "cam"},
-        **{name: paper_settings(name, "fringe") for name in preset_names()},
-        "released": {**paper_settings("resnet50", "fringe"), **_RELEASED, "delta_euc": "auto"},
-        **{f"released_{name}": paper_settings(name, "fringe") | _RELEASED for name in preset_names()},
     }
     binary: ClassVar[bool] = False
 
@@ -168,13 +96,8 @@ class FRInGe(Attributor):
     damping: Annotated[Positive, Search(1e-12, 1e-1, log=True), Doc("Tikhonov damping (lambda)")] = 1e-2
     gamma_step: Annotated[NotNegative, Search(1e-4, 1e-2, log=True), Doc("smooths the direction (gamma_step)")] = 1e-2
     gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths the image (gamma_prior)")] = 3e-4
-    cg_iterations: Annotated[PositiveInt, Search(3, 40), Doc("largest number of CG iterations per step (K)")] = 20
-    cg_rtol: Annotated[Positive, Doc("relative residual at which CG stops")] = 1e-3
-    cg_atol: Annotated[
-        Positive | None, Doc("residual at which textbook CG stops, which takes any preconditioner; none: our CG")
-    ] = None
     solve: Annotated[
-        Solve, Doc("metric of the direction: geodesic (closed form), natural (CG), diffusion or gradient (none)")
+        Solve, Doc("metric of the direction: geodesic (closed form), or diffusion (none, and no gradient: a control)")
     ] = "geodesic"
     fisher_rank: Annotated[
         PositiveInt | Literal["auto"],
@@ -185,11 +108,6 @@ class FRInGe(Attributor):
         Doc("images: learn a step's Fisher norm with this exponent, without JVPs; none, other inputs: a JVP a step"),
     ] = 1.0
     kl_bound: Annotated[bool, Doc("limit a step's KL to tau (tables, series: logits to one nat); tau sets T")] = True
-    preconditioner: Annotated[PreconditionerName, Doc("for CG: blur (the paper's), 1/lambda, or exact")] = "spectral"
-    warm_start: Annotated[bool, Doc("start CG from the direction of the last step")] = True
-    reorthogonalise: Annotated[bool, Doc("keep CG residuals orthogonal; False is textbook CG")] = True
-    jacobian: Annotated[JacobianForm, Doc("C VJPs per step, or 2 products per iteration; auto: the cheaper")] = "auto"
-    waypoint: Annotated[Waypoint, Doc("aim at s_{k+1} (the paper's text) or s_k (its algorithm)")] = "next"
     structure: Annotated[
         Structure | Literal["auto"],
         Doc(
@@ -197,13 +115,9 @@ class FRInGe(Attributor):
             "F), sequence for (B, C, L), image for more axes: of a volume (B, C, D, H, W) each slice is smoothed alone"
         ),
     ] = "auto"
-    boundary: Annotated[Boundary, Doc("boundary of the Laplacian and the blur")] = "neumann"
-    clamp: Annotated[bool, Doc("clamp probabilities at 1e-8 (waypoints) and 1e-10, as the authors' release")] = False
-    blur_sigma: Annotated[Positive, Doc("standard deviation of the blur preconditioner", unit="pixels")] = 1.0
-    blur_size: Annotated[PositiveOddInt, Doc("taps of the blur preconditioner (odd)", unit="pixels")] = 7
     quadrature: Annotated[
         Rule,
-        Doc("adaptive: more points where the sum is off; trapezoid (the paper's); corrected: minus its errors"),
+        Doc("adaptive: more points where the sum is off; trapezoid"),
     ] = "adaptive"
     quadrature_rtol: Annotated[Positive, Doc("completeness residual that the adaptive rule aims at")] = 2e-2
     quadrature_depth: Annotated[
@@ -211,7 +125,6 @@ class FRInGe(Attributor):
         Doc("adaptive: how often a segment may be halved; auto: 3 for images, else 8"),
     ] = "auto"
     steps: Annotated[PositiveInt | None, Doc("number of steps T; none: it follows from the distance")] = None
-    step_margin: Annotated[Positive, Doc("T is this times the distance over a step's, rounded up")] = 1.0
     until: Annotated[
         Literal["auto", Until],
         Doc(
@@ -241,52 +154,21 @@ class FRInGe(Attributor):
         if self.reference is not None:
             object.__setattr__(self, "reference", _distribution(self.reference))
         super().__post_init__()
-        if self.boundary == "reflect" and self.solve == "geodesic":
-            hint = "use boundary='neumann', or solve='natural' as in the preset 'released'"
-            raise InputError("'reflect' is not symmetric, which the closed form needs", argument="boundary", hint=hint)
         require(self._most_steps < 2**63, "tau", self.tau, "at least 1e-37: a path would have more than 2**63 steps")
 
     @property
     def _most_steps(self) -> float:
-        return self.step_margin * math.pi / math.sqrt(2 * self.tau)  # no two distributions are farther apart than pi
+        return math.pi / math.sqrt(2 * self.tau)  # no two distributions are farther apart than pi
 
     @classmethod
     def preset(cls, name: str, /, variant: Variant = "fringe") -> Self:
-        """Return settings by name.
-
-        Args:
-            name: ``paper`` (the paper's algorithm for any network: its numbers for ResNet-50, with a cap that scales
-                with the input), ``full_metric`` (the full metric with our damping), ``preview`` (four long steps, 14
-                passes), ``focused`` (with ``focus="cam"``), or one of the paper's six networks.
-            variant: Parts of the method that are removed, see :meth:`variant`. For a network of the paper, the variants
-                of its hyper-parameter table have their own numbers.
-
-        Returns:
-            The configured method.
-
-        Raises:
-            InputError: If there is no such preset or variant.
-        """
-        if variant != "fringe" and (name, variant) in table():
-            return cls(**paper_settings(name, variant))
+        """Return settings by name, with parts of the method removed, see :meth:`variant`."""
         return super().preset(name).variant(variant)
 
     def variant(self, variant: Variant) -> Self:
-        """Remove parts of the method, as in the paper's ablations.
-
-        Args:
-            variant: ``fringe`` nothing; ``fisher_rao_unregularized`` no smoothing; ``euclidean`` v = g with constant
-                step eta_max; ``gamma_step_only``; ``gamma_prior_only``; ``non_geometric`` v = g + gamma_prior L'L x;
-                ``diffusion`` the image is smoothed.
-
-        Returns:
-            These settings without the parts.
-
-        Raises:
-            InputError: If there is no such variant.
-        """
-        require_choice("variant", variant, tuple(_VARIANTS))
-        return dataclasses.replace(self, **_VARIANTS[variant])
+        """Return these settings, or the control that smooths the image and does not look at the network."""
+        require_choice("variant", variant, get_args(Variant))
+        return dataclasses.replace(self, solve="diffusion", gamma_prior=1e3) if variant == "diffusion" else self
 
     def path(self, entries: int) -> FisherRaoTracking:
         """Return the path that these settings describe.
@@ -320,14 +202,14 @@ class FRInGe(Attributor):
     def planned_passes(self) -> float:
         path = self.path(1)
         steps = path.limit(self.steps or self._most_steps)
-        products = {"natural": 1 + 2 * self.cg_iterations, "geodesic": path.fisher_rank}.get(self.solve, 1)
+        products = path.fisher_rank if self.solve == "geodesic" else 1
         # and a forward pass, the score's gradient, the length of the step
         return steps * (3 + products) + self._focused.planned_passes
 
     def jvp_use(self, problem: Problem) -> JVPUse:
         path = self.fitted(problem).path(1)
-        if path.explicit(problem.logits.shape[1]) or (self.solve != "natural" and not path.needs_jvp):
-            return "none"  # the whole Jacobian is computed, or no Fisher norm is
+        if not path.needs_jvp:
+            return "none"
         return "optional" if path.estimates_norm else "required"
 
     def fitted(self, problem: Problem) -> Self:
@@ -360,17 +242,11 @@ class FRInGe(Attributor):
         stats = result.stats
         diagnostics = {
             **path_diagnostics(result, start.geodesic.log_p, start.geodesic.log_q),
-            "cg_iterations_mean": stats.mean("cg_iterations"),
-            "cg_residual_mean": stats.mean("cg_residual"),
-            "cg_residual_max": stats.largest("cg_residual"),
-            "cg_breakdown": (stats.largest("cg_status") > int(CGStatus.ITERATION_LIMIT)).to(torch.float64),
         }
         if start.geodesic.temperature is not None:
             diagnostics["temperature"] = start.geodesic.temperature
         if scale is not None:
             diagnostics["focus_length_ratio"] = length_ratio(stats.total("focused_step"), diagnostics["path_length"])
-        if result.uncorrected_gap is not None:
-            diagnostics["uncorrected_residual"] = result.rule_residual.view_as(result.gap)
         facts = zip(
             *(result.finite, result.steps, terms.planned, start.limit.tolist()),
             kl(start.geodesic.log_p, start.geodesic.log_q).tolist(),
@@ -401,7 +277,7 @@ class FRInGeBinary(FRInGe):
     presets: ClassVar = {
         name: {
             **dict(zip(("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior"), numbers, strict=True)),
-            **{"until": "budget", "quadrature": "trapezoid", "temperature": 1.0, "step_margin": 1.1},
+            **{"until": "budget", "quadrature": "trapezoid", "temperature": 1.0},
         }
         for name, numbers in {
             "resnet18": (5.4966e-4, 21.7146, 6.3606, 2.8118e-4, 1.6784e-3, 2.8884e-5),
@@ -409,7 +285,7 @@ class FRInGeBinary(FRInGe):
             "resnet101": (4.9684e-4, 4.2134, 3.0314, 1.2112e-12, 6.0822e-12, 1.3959e-6),
             "resnet152": (3.9408e-4, 4.9128, 3.0571, 2.4264e-9, 6.2317e-9, 1.2413e-7),
             "inception_v3": (1.4053e-3, 1.8920, 3.1400, 2.5141e-10, 2.3257e-12, 1.3089e-7),
-            "vgg19": tuple(float(table()["vgg19", "fringe"][name]) for name in _FIELDS[:6]),
+            "vgg19": (3.0449e-4, 2.75362, 0.6969, 3.0302e-11, 5.132e-3, 9.6205e-4),
         }.items()
     }
 

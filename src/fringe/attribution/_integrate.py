@@ -121,7 +121,6 @@ class PathIntegral:
         finite: Whether the map, and the logits and gradients along its paths, are finite, per image.
         stats: What was measured along the paths.
         trajectories: Records of the paths, if they were requested.
-        uncorrected_gap: The gap (B,) of the rule itself, if it corrects the maps.
     """
 
     values: Tensor
@@ -132,7 +131,6 @@ class PathIntegral:
     finite: list[bool]
     stats: Stats
     trajectories: tuple[Trajectory, ...] | None = None
-    uncorrected_gap: Tensor | None = None
 
     @property
     def residual(self) -> Tensor:
@@ -141,9 +139,8 @@ class PathIntegral:
 
     @property
     def rule_residual(self) -> Tensor:
-        """The residual (B, K) of the rule itself, K = 1 for one class: verdicts depend on it."""
-        gap = self.gap if self.uncorrected_gap is None else self.uncorrected_gap
-        return relative_gap(gap, self.score - self.endpoint_score).view(len(gap), -1)
+        """The residual (B, K), K = 1 for one class: verdicts depend on it."""
+        return self.residual.view(len(self.gap), -1)
 
 
 class Sums:
@@ -153,7 +150,6 @@ class Sums:
         values: Maps (B, *S) so far, without the scale.
         score: Score (R,) at the input.
         endpoint_score: Score (R,) at the other end.
-        error: Errors (R,) that were removed from the terms; None: none were.
         taken: Steps taken on each path; None: as many as were measured.
         finite: Whether logits and gradients were finite along each path.
         counter: Counts the planned steps that are done.
@@ -166,7 +162,6 @@ class Sums:
         self.values = torch.zeros(shape, dtype=torch.float64, device=score.device)
         self.score = score.clone() if images is None else score[images]
         self.endpoint_score = self.score.clone()
-        self.error: Tensor | None = None
         count = torch.zeros(len(self.planned), dtype=torch.float64, device=score.device)
         self.stats = Stats(terms.measures, count, terms.begins)
         self.taken: list[int] | None = None
@@ -245,7 +240,7 @@ class Sums:
             steps[image], finite[image] = max(steps[image], taken), finite[image] and is_finite
         gap = completeness_gap(values, change)
         trajectories = None if self.record is None else self.record.trajectories()
-        return PathIntegral(maps, score, endpoint, gap, steps, finite, stats, trajectories, self.error)
+        return PathIntegral(maps, score, endpoint, gap, steps, finite, stats, trajectories)
 
 
 def integrate(terms: IntegralTerms) -> PathIntegral:

@@ -23,7 +23,7 @@ from fringe.linalg import add_rows, batch_view
 from fringe.paths import Path, Point, Problem, Rows, Segment, State
 
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
-Rule = Literal["trapezoid", "adaptive", "corrected"]
+Rule = Literal["trapezoid", "adaptive"]
 EndRule = Literal["left", "right"]
 
 #: Share of the change of the score between an input and the uniform prediction that the adaptive rule takes for covered
@@ -65,15 +65,12 @@ def quadrature_nodes(rule: NodeRule, count: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Quadrature:
-    r"""A rule that integrates gradients along the segments of a sequential path.
+    """A rule that integrates gradients along the segments of a sequential path.
 
-    ``"adaptive"`` (ours) is the trapezoid rule with some segments halved: :class:`Adaptive`. ``"corrected"`` (ours)
-    is the trapezoid rule, minus the error e of each segment in proportion to the size of its entries, ``a - e
-    |a| / sum |a|``. The map then sums to the change of the score. Every entry changes by the same share, ``|e| / sum
-    |a|``, and no sign changes if this share is below one. It costs no pass.
+    ``"adaptive"`` (ours) is the trapezoid rule with some segments halved: :class:`Adaptive`.
 
     Attributes:
-        rule: ``"trapezoid"``, the paper's; ``"adaptive"``; ``"corrected"``; ``"left"`` takes the gradient at the
+        rule: ``"trapezoid"``, the paper's; ``"adaptive"``; ``"left"`` takes the gradient at the
             baseline's end of a segment, ``"right"`` at the input's.
         rtol: Tolerance of the adaptive rule.
         max_depth: How often a segment may be halved.
@@ -102,7 +99,7 @@ class Quadrature:
         if self.rule == "trapezoid":
             return total, None
         error = segment_error(total, a, b)
-        return (corrected(total, error) if self.rule == "corrected" else total), error
+        return total, error
 
 
 @dataclass(frozen=True)
@@ -275,14 +272,6 @@ def trapezoid(start: Point, stop: Point) -> Tensor:
     return 0.5 * (start.gradient + stop.gradient) * (stop.x - start.x)
 
 
-def corrected(values: Tensor, error: Tensor) -> Tensor:
-    """``values`` (L, *S) without their ``error`` (L,), shared in proportion to their size."""
-    size = values.abs()
-    total = size.double().flatten(1).sum(-1)
-    share = torch.where(total > 0, error / torch.where(total > 0, total, 1.0), 0.0)
-    return values - batch_view(share.to(values.dtype), values) * size
-
-
 def segment_error(values: Tensor, start: Point, stop: Point) -> Tensor:
     """What ``values`` of segments miss (L,): known, since the score is known at both ends."""
     return completeness_gap(values, stop.score.double() - start.score.double())
@@ -333,8 +322,6 @@ class _Driver:
         self.terms, self.sums, self.problem, self.path, self.rule = terms, sums, problem, terms.path, rule
         self.classes: Sequence[int | None] = (None,) if problem.target.dim() == 1 else range(problem.target.shape[1])
         self.adaptive = Adaptive(rule, problem, start) if rule.rule == "adaptive" else None
-        if rule.rule == "corrected":
-            sums.error = torch.zeros_like(sums.score, dtype=torch.float64)
         ready = _some(start, [steps > 0 for steps in terms.planned])
         self.queues: dict[str, Any] = {"begin": ready, "step": None, "close": None, "halve": None}
         self.choice: tuple[Choice, list[tuple[int, int]]] | None = None
@@ -418,7 +405,7 @@ class _Driver:
         segment = self.path.segment(state, here)
         flags = torch.stack([here.finite, here.goes_on, here.last_next], 1)
         errors = chosen = bounds = None
-        if segment is not None and self.rule.rule in ("adaptive", "corrected"):
+        if segment is not None and self.rule.rule == "adaptive":
             columns = [self.rule.integrate(segment, k)[1] for k in self.classes]
             errors = torch.stack([column for column in columns if column is not None], 1)
             if self.adaptive is not None and known is not None:
@@ -447,8 +434,6 @@ class _Driver:
             pairs = [(i, k) for i in range(len(state)) for k, column in enumerate(chosen) if column[i]]
             self.adaptive.add(choice, errors, some=bool(pairs))
             self.choice = (choice, pairs) if pairs else None
-        elif sums.error is not None and errors is not None:
-            add_rows(sums.error, s.path, errors.view_as(s.stop.score))
         self._add_ends(s)
         sums.see(s.path, s.step, s.start.x, s.stats, {"score": s.start.score}, counts)
         for k in self.classes:  # one after the other: K maps in double precision are large

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fringe._filters import require_images
-from fringe._rng import KeyedGenerator
+from fringe._numbers.filters import require_images
+from fringe._numbers.rng import KeyedGenerator
 from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter, reference_images
 from fringe.attribution._diagnostics import build_attribution, completeness_status, gradient_attribution
 from fringe.attribution._integrate import SampleTerms, add_weighted, integrate, iter_batches

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import fringe
-from fringe._arguments import Part, is_joint, split
-from fringe._names import Reference, method_title
-from fringe._tables import FrameLibrary, make_frame
-from fringe._text import percent, plain
+from fringe._network.arguments import Part, is_joint, split
+from fringe._strings.names import Reference, method_title
+from fringe._strings.tables import FrameLibrary, make_frame
+from fringe._strings.formats import percent, plain
 from fringe.attribution._drawing import (
     AXES,
     DRAWINGS,
@@ -213,7 +213,7 @@ class Views:
         return "\n".join(["Attribution", *(f"  {line}" for line in lines)])
 
     def _repr_html_(self) -> str:
-        from fringe._html import render
+        from fringe._strings.html import render
 
         rows = [self._row(i) for i in range(min(len(self), MOST_ROWS))]
         is_chart = is_joint(self.parts) or (self.context is not None and self.context.kind in ("tabular", "series"))

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fringe._files import write_files
+from fringe._files.disk import write_files
 from fringe.bench.experiments import Store, read_results
 from fringe.bench.report import write_report
 from fringe.errors import install_hint

@@ -11,10 +11,10 @@ from typing import Any
 
 import typer
 
-from fringe._process import Interrupted, check_interrupt, interruptible
-from fringe._progress import Progress as Progress
-from fringe._tables import Table
-from fringe._text import printable
+from fringe._files.process import Interrupted, check_interrupt, interruptible
+from fringe._strings.progress import Progress as Progress
+from fringe._strings.tables import Table
+from fringe._strings.formats import printable
 from fringe.errors import (
     FringeError,
     InputError,

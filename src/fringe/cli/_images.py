@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fringe._process import Interrupted, check_interrupt
-from fringe._text import to_json
+from fringe._files.process import Interrupted, check_interrupt
+from fringe._strings.formats import to_json
 from fringe.cli._console import Exit, Progress, error_text, exit_on_error, print_error, require_consent, say, show, warn
 from fringe.cli._options import AsJson, Inputs, Out, Overwrite, Yes, with_file_methods, with_options
 from fringe.errors import FringeError

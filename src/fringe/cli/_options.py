@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from fringe._names import read_list, split_label, split_source
+from fringe._strings.names import read_list, split_label, split_source
 from fringe.cli._console import exit_on_error
 from fringe.errors import InputError
 

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from fringe._files import require_inside
-from fringe._names import read_pair
-from fringe._outputs import OutputKind
-from fringe._text import to_json
+from fringe._files.disk import require_inside
+from fringe._strings.names import read_pair
+from fringe._network.outputs import OutputKind
+from fringe._strings.formats import to_json
 from fringe.bench.experiments import (
     Callbacks,
     ExperimentSpec,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fringe._files import require_local
-from fringe._process import Interrupted, interruptible
+from fringe._files.disk import require_local
+from fringe._files.process import Interrupted, interruptible
 from fringe.cli._benchmark import FLAGS
 from fringe.cli._console import Exit, Progress, print_error, require_consent, resumable, typed, warn
 from fringe.cli._options import with_options

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from safetensors.numpy import load
 
-from fringe._files import IMAGE_BYTES, UnfitFile, open_regular
-from fringe._urls import RemoteFile
+from fringe._files.disk import IMAGE_BYTES, UnfitFile, open_regular
+from fringe._files.urls import RemoteFile
 from fringe.errors import ImageError, first_line, warn_caller
 
 #: Accepted formats; the content decides, not the file's suffix. AVIF and JPEG 2000 are not among them: for a file of

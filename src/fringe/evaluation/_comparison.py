@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from fringe._arguments import explained_inputs, hint_unknown
-from fringe._class_names import ClassNames
-from fringe._names import unique
-from fringe._progress import shown
-from fringe._rng import KeyedGenerator
-from fringe._tables import Cell, FrameLibrary, Table, make_frame
-from fringe._text import counted, decimals_for
+from fringe._network.arguments import explained_inputs, hint_unknown
+from fringe._strings.class_names import ClassNames
+from fringe._strings.names import unique
+from fringe._strings.progress import shown
+from fringe._numbers.rng import KeyedGenerator
+from fringe._strings.tables import Cell, FrameLibrary, Table, make_frame
+from fringe._strings.formats import counted, decimals_for
 from fringe.attribution import Context
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Target
@@ -82,7 +82,7 @@ class Comparison:
         return "\n".join([f"Comparison of {self._count()}", *(f"  {line}" for line in lines)])
 
     def _repr_html_(self) -> str:
-        from fringe._html import render
+        from fringe._strings.html import render
         from fringe.plots import png_of
 
         picture = None if isinstance(self._drawable(), str) else png_of(self.plot(), dpi=90)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fringe._names import unique
+from fringe._strings.names import unique
 from fringe.attribution import (
     METHODS,
     Attribution,

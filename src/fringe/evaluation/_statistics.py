@@ -10,7 +10,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe._text import counted
+from fringe._strings.formats import counted
 from fringe.errors import require, require_choice
 from fringe.metrics import Aggregate, Direction
 

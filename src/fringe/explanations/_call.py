@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from fringe._arguments import ForwardArguments
-from fringe._class_names import ClassNames, resolve_class_name
+from fringe._network.arguments import ForwardArguments
+from fringe._strings.class_names import ClassNames, resolve_class_name
 from fringe.attribution import Attribution, Attributor, InputKind, Progress, Trajectory, attribute
 from fringe.classifier import Classifier, Target
 from fringe.detection import Detector, overlap

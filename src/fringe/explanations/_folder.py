@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fringe._files import (
+from fringe._files.disk import (
     MAPS_BYTES,
     PARTIAL,
     RECORD_BYTES,
@@ -22,8 +22,8 @@ from fringe._files import (
     when_free,
     write_atomic,
 )
-from fringe._records import digest
-from fringe._text import to_json
+from fringe._files.records import digest
+from fringe._strings.formats import to_json
 from fringe.errors import InputError, warn_caller
 
 SUMMARY, CONTACT, INDEX = "summary.json", "contact.png", "index.html"

@@ -1,6 +1,6 @@
 """Metrics of attribution maps: how well a map predicts what the model does."""
 
-from fringe._tables import ARROW, Direction, best_of
+from fringe._strings.tables import ARROW, Direction, best_of
 from fringe.metrics._base import (
     KINDS,
     Aggregate,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 from torch import Tensor
 
-from fringe._tables import Direction
+from fringe._strings.tables import Direction
 from fringe.errors import InputError
 from fringe.paths import Problem
 from fringe.settings import Settings

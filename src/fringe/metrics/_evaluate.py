@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fringe._names import Reference, unique
+from fringe._strings.names import Reference, unique
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
 from fringe.metrics._curves import (

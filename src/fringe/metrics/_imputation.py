@@ -2,7 +2,7 @@
 
 import io
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fringe.errors import require
-from fringe.linalg import CGStatus, batch_view, conjugate_gradient
+from fringe.linalg import batch_view, inner_product
 from fringe.metrics import _perturbation as perturb
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, Scores, space_only
 from fringe.settings import Doc, Fraction, NotNegative, Positive, checked_by
@@ -130,11 +130,25 @@ def impute(x: Tensor, missing: Tensor, tolerance: float) -> tuple[Tensor, Tensor
     right = m * _neighbour_sum(known)
     system = _Neighbourhood(m, weight)
     # A residual bounds the error only up to the conditioning of the system, which grows with the area of a hole.
-    solution = conjugate_gradient(
-        system, right, rtol=0.1 * tolerance, max_iterations=MOST_ITERATIONS, reorthogonalise=False
-    )
-    filled = torch.where(missing, solution.x + mean, wide)
-    return filled.to(x), solution.status == int(CGStatus.CONVERGED)
+    centred, solved = _conjugate_gradients(system.matvec, right, 0.1 * tolerance)
+    return torch.where(missing, centred + mean, wide).to(x), solved
+
+
+def _conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, rtol: float) -> tuple[Tensor, Tensor]:
+    """Solve a positive definite system of each image, and return whether its residual is below ``rtol`` (L,)."""
+    x, r, d, rr = torch.zeros_like(b), b, b, inner_product(b, b)
+    goal = rtol**2 * rr
+    for _ in range(MOST_ITERATIONS):
+        active = rr > goal
+        if not bool(active.any()):
+            break
+        ad = product(d)
+        curvature = inner_product(d, ad)
+        alpha = batch_view(torch.where(active & (curvature > 0), rr / curvature, 0.0).to(b.dtype), b)
+        x, r, before = x + alpha * d, r - alpha * ad, rr
+        rr = torch.where(active, inner_product(r, r), rr)
+        d = r + batch_view(torch.where(active, rr / before, 0.0).to(b.dtype), b) * d
+    return x, rr <= goal
 
 
 def _neighbour_sum(values: Tensor) -> Tensor:

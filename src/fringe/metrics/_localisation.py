@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 import torch
 from torch import Tensor
 
-from fringe._filters import gaussian_blur
+from fringe._numbers.filters import gaussian_blur
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores, images_only
 from fringe.settings import Doc, NotNegative, Search

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fringe._filters import Padding, blur, box_kernel, gaussian_kernel, round_up_to_odd
+from fringe._numbers.filters import Padding, blur, box_kernel, gaussian_kernel, round_up_to_odd
 from fringe.baselines import make_baseline
 from fringe.linalg import batch_view
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Metric, space_only

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fringe._progress import log
-from fringe._rng import global_seed
-from fringe._tables import Direction
+from fringe._strings.progress import log
+from fringe._numbers.rng import global_seed
+from fringe._strings.tables import Direction
 from fringe.errors import InputError, install_hint, is_installed, known_hint
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 from fringe.paths import Problem

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.classifier import Classifier
 from fringe.errors import InputError
 from fringe.linalg import batch_view

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor, nn
 
-from fringe._outputs import refuse_independent_labels
+from fringe._network.outputs import refuse_independent_labels
 from fringe.errors import InputError, ModelError, did_you_mean, first_line, is_installed
 from fringe.models._base import (
     LoadedParts,

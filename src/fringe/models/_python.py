@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from fringe._class_names import class_names
+from fringe._strings.class_names import class_names
 from fringe.errors import ModelError, did_you_mean, line_of
 from fringe.models._base import LoadedParts, LoadOptions, load_into, split_weights
 from fringe.models._preprocessing import Preprocessing

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from torch import Tensor
 
 import fringe
-from fringe._text import plain, printable
+from fringe._strings.formats import plain, printable
 from fringe.attribution import SENTENCES, Attribution, Context, Tone, Trajectory, method_label, setting_title
 from fringe.errors import InputError
 from fringe.plots import class_title, region_outline

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fringe.errors import InputError
 from fringe.geometry import (
-    ExplicitJacobian,
     Jacobian,
     ScaledJacobian,
     SoftenedJacobian,
@@ -47,8 +46,6 @@ from fringe.paths._problem import Problem
 
 #: The paper's epsilon. ``|v|_G^2`` is near tau/8 > 1e-5 while tracking, so this has no effect except at v = 0.
 EPSILON = 1e-12
-#: Smallest probability at the input from which clamped waypoints start, as in the authors' release.
-LEAST_START = 1e-8
 #: Relative errors of a step's linearisation above which the bound on the logits shrinks, and below which it grows.
 TOO_CURVED, LINEAR_ENOUGH = 0.5, 0.25
 #: The smallest bound on the logits, as a share of ``delta_logit``.
@@ -149,7 +146,6 @@ def spread(values: Tensor) -> Tensor:
 #: Fisher-Rao distance (radians) to the reference that counts as none: float32 logits resolve no less.
 AT_REFERENCE_BELOW = 1e-6
 
-Waypoint = Literal["next", "current"]
 Until = Literal["budget", "half", "arrival"]
 
 #: until="half" goes on until this share of the KL divergence to the reference is gone; the verdict ``ok`` needs the
@@ -173,7 +169,6 @@ class FisherRaoTracking(NaturalStep):
     Attributes:
         trust: The bounds on the length of a step.
         tau: KL budget of a step in nats: the number of steps is ``T = ceil(d_FR / sqrt(2 tau))``.
-        waypoint: ``"next"`` aims at s_{k+1}, ``"current"`` at s_k as the printed algorithm does.
         steps: Number of steps, instead of T.
         until: ``"budget"`` stops after T steps. The others continue towards the last waypoint: ``"half"`` until half of
             KL(p || reference) at the input is gone, or no more of it goes, for 5 T steps at most; ``"arrival"`` stops,
@@ -184,19 +179,16 @@ class FisherRaoTracking(NaturalStep):
         feedback: For solve="geodesic": estimate the Fisher norm of a direction instead of computing it by a JVP at
             every step. The estimate is ``rho (m^T v)^2``. At the first step rho is computed (1 for a model without
             JVPs). After each step it is multiplied by ``clip(d_FR^2 / (rho (m^T v)^2 eta^2), 1/4, 4) ** feedback``:
-            the squared distance made over the squared distance expected. Not used with ``waypoint="current"``: there
-            the first step has no part along the geodesic.
+            the squared distance made over the squared distance expected.
         temperature: Divide the logits by this number for directions, step lengths and waypoints (the reference too).
             ``"auto"``: for each image the lowest number from 1 on at which the prediction at the input has half of the
             largest entropy. Why: where one class has almost all probability, the metric is zero to rounding and gives
             no direction. The goal of ``until`` is measured without the temperature.
-        step_margin: What the number of steps T is multiplied by before it is rounded up.
         binary: Two classes, the target and the others together (FRInGe-B), take the place of all C.
     """
 
     trust: TrustRegion
     tau: float
-    waypoint: Waypoint = "next"
     steps: int | None = None
     until: Until = "budget"
     arrival_kl: float = 0.05
@@ -204,7 +196,6 @@ class FisherRaoTracking(NaturalStep):
     reference: tuple[float, ...] | tuple[tuple[float, ...], ...] | None = None
     feedback: float | None = None
     temperature: float | Literal["auto"] = 1.0
-    step_margin: float = 1.0
     binary: bool = False
 
     @property
@@ -222,7 +213,7 @@ class FisherRaoTracking(NaturalStep):
         """Whether Fisher norms come from ``feedback``, so that no step depends on a JVP."""
         bounds = self.trust.tau is not None and self.trust.delta_logit is None  # the latter asks for the JVP anyway
         feedback = self.feedback is not None and not self.binary
-        return feedback and bounds and self.solve == "geodesic" and self.waypoint == "next"
+        return feedback and bounds and self.solve == "geodesic"
 
     def log_reference(self, problem: Problem) -> Tensor:
         """Log-probabilities (B, C) of the reference of each image."""
@@ -241,7 +232,7 @@ class FisherRaoTracking(NaturalStep):
     def schedule(self, distance: Tensor) -> Tensor:
         """Steps T (B,) of images whose predictions are ``distance`` (B,) radians from the reference; 0 where they are
         at it."""
-        steps = torch.ceil(self.step_margin * distance / math.sqrt(2.0 * self.tau))
+        steps = torch.ceil(distance / math.sqrt(2.0 * self.tau))
         if self.steps is not None:
             steps = torch.full_like(distance, self.steps)
         return torch.where(distance <= AT_REFERENCE_BELOW, 0.0, steps)
@@ -260,9 +251,8 @@ class Past(Rows):
         log_p: Predictions (L, C) there.
         soft: The same at the temperature.
         waypoint: Where predictions should be now (L, C).
-        stats: What was measured of the step (L, 6), or (L, 7) in coordinates y.
+        stats: What was measured of the step (L, 3), or (L, 4) in coordinates y.
         y: The coordinates (L, *S) of the points that the step led to; None: they are x.
-        direction: Where CG starts (L, *S).
         rho: The ratio of Fisher norms (L,) that ``feedback`` learns.
         expected: The squared distance (L,) that the step is to make.
         radius: The bound on the logits (L,).
@@ -278,7 +268,6 @@ class Past(Rows):
     waypoint: Tensor
     stats: Tensor
     y: Tensor | None
-    direction: Tensor | None
     rho: Tensor | None
     expected: Tensor | None
     radius: Tensor | None
@@ -318,7 +307,7 @@ class FisherRaoPath(Path):
 
     @property
     def measures(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the scale
-        step = ("cg_iterations", "cg_residual", "cg_status", "euclidean_step", "step_size", "active_bound")
+        step = ("euclidean_step", "step_size", "active_bound")
         return (*step, *(() if self.scale is None else ("focused_step",)), "fisher_rao_step", *AT_POINTS)
 
     @property
@@ -327,8 +316,6 @@ class FisherRaoPath(Path):
 
     @cached_property
     def recorded_as(self) -> object:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on the settings
-        if self.settings.solve == "natural" or self.settings.jacobian == "explicit":
-            return None  # conjugate gradients wait for the device; a graph of C products is large
         return replace(self.settings, reference=None), self.has_jvp
 
     def init(self, problem: Problem) -> State:
@@ -338,8 +325,6 @@ class FisherRaoPath(Path):
         if settings.binary:
             logits, log_q = (target_rest_logits(z, problem.target) for z in (logits, log_q))
         log_p = log_probabilities(logits)
-        if settings.clamp:
-            log_p = log_p.clamp_min(math.log(LEAST_START)).log_softmax(-1)
         if settings.temperature == "auto":
             temperature = softening_temperature(logits, AUTO_ENTROPY)
         elif settings.temperature != 1.0:
@@ -364,11 +349,9 @@ class FisherRaoPath(Path):
         settings, past, image = self.settings, state.past, state.image
         x = problem.inputs[image] if state.x is None else state.x
         estimated = settings.estimates_norm and past is not None
-        explicit = not (closing or estimated) and settings.explicit(problem.logits.shape[1])
-        tangents = settings.solve == "natural" or (settings.needs_jvp and self.has_jvp and not estimated)
-        jacobian: Any = problem.linearise(x, image, tangents=tangents and not (closing or explicit))
+        tangents = settings.needs_jvp and self.has_jvp and not (estimated or closing)
+        jacobian: Any = problem.linearise(x, image, tangents=tangents)
         logits = jacobian.value
-        jacobian = ExplicitJacobian.of(jacobian, x, logits.shape[1]) if explicit else jacobian
         point = Point(x, problem.score(logits, image), problem.score_gradient(jacobian, logits, image))
         finite = all_finite(point.gradient, logits)
         if settings.binary:
@@ -412,13 +395,11 @@ class FisherRaoPath(Path):
         settings, past, x, continues = self.settings, state.past, here.point.x, here.goes_on
         log_p = torch.where(continues[:, None], here.soft, uniform_log_probs(here.soft))
         ahead = state.geodesic.at((state.step + 1) / state.total)
-        s = ahead if settings.waypoint == "next" else here.waypoint  # the text's s_{k+1}, or the algorithm's s_k
-        s = torch.where(continues[:, None], s, sqrt_chart(log_p))
+        s = torch.where(continues[:, None], ahead, sqrt_chart(log_p))
         y = x if past is None or past.y is None else past.y
 
         # 7-9: L_k = 1 - <sqrt p_k, s>, g_k its gradient, (G + lambda I + gamma_step L'L) v = g_k + gamma_prior L'L x
-        start = None if past is None else past.direction
-        solved = self.solver.direction(more, log_p, s, torch.where(batch_view(continues, y), y, 0.0), start)
+        solved = self.solver.direction(more, log_p, s, torch.where(batch_view(continues, y), y, 0.0))
         v = solved.v
 
         # 10: n_k^2 = v^T G v
@@ -434,7 +415,7 @@ class FisherRaoPath(Path):
         level, gained = self._gain(state, here.soft)
         eta, bound = settings.trust.step(n2, norm, None if u is None else spread(u), radius)
         size = batch_view(eta.to(x.dtype), x)
-        stats = [solved.cg, torch.stack([eta * norm, eta, bound.to(eta.dtype)], 1)]
+        stats = [torch.stack([eta * norm, eta, bound.to(eta.dtype)], 1)]
         if state.scale is not None:
             stats.append((eta * inner_product(v, v).sqrt())[:, None])
         left = Past(
@@ -444,7 +425,6 @@ class FisherRaoPath(Path):
             waypoint=ahead,
             stats=torch.cat(stats, 1),
             y=None if state.scale is None else y - size * v,
-            direction=v if settings.warm_start and settings.solve == "natural" else None,
             rho=rho,
             expected=None if rho is None else n2 * eta.square(),
             radius=None if u is None else radius,

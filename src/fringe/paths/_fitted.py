@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe._linear_layers import LinearLayers
+from fringe._network.linear_layers import LinearLayers
 from fringe.classifier import Score
 from fringe.errors import InputError, NotDifferentiableError, first_line, install_hint, is_machine_error
 from fringe.linalg import add_rows, batch_view

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fringe._filters import LARGEST_SIGMA, require_images
+from fringe._numbers.filters import LARGEST_SIGMA, require_images
 from fringe.errors import require
 from fringe.linalg import LaplacianBasis, batch_view
 

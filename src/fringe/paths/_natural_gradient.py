@@ -4,8 +4,6 @@ r"""The direction of a step of a path, by the damped, smoothed natural gradient 
 
 (FRInGe, eq. final linear system; appendix "Regularized Linear System".) ``solve`` chooses what stands for the metric G:
 
-``"natural"``
-    G itself, by conjugate gradients: the paper's algorithm, 2 network passes per iteration.
 ``"geodesic"``
     G restricted to the direction in which the prediction shall move (ours), in closed form, without a network pass
     beyond the gradient. With s = sqrt p, the waypoint s', the tangent t = s' - s - s <s, s' - s> and t^ = t / |t|:
@@ -17,48 +15,24 @@ r"""The direction of a step of a path, by the damped, smoothed natural gradient 
     spanning the most probable classes first; at r = C - 1, W W^T = G. Derivation: docs/solver.md.
 ``"diffusion"``
     no G and no g: v = R^{-1} gamma_prior L^T L x, a path that smooths the image independently of the model (a control).
-``"gradient"``
-    v = g + gamma_prior L^T L x, the paper's Euclidean and non-geometric ablations.
-
 In coordinates y with dx = s dy the same holds with J diag(s) for J and y for x: where s is small, x is dear to move.
 """
 
-import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fringe.errors import InputError
-from fringe.geometry import (
-    Jacobian,
-    PullbackFisher,
-    spherical_loss_gradient,
-    sqrt_chart,
-    to_tangent,
-)
-from fringe.linalg import (
-    Boundary,
-    LaplacianBasis,
-    SpectralOperator,
-    SumOperator,
-    batch_view,
-    conjugate_gradient,
-    inner_product,
-    textbook_conjugate_gradient,
-)
+from fringe.geometry import Jacobian, sqrt_chart, to_tangent
+from fringe.linalg import LaplacianBasis, SpectralOperator, batch_view, inner_product
 
-Solve = Literal["geodesic", "natural", "diffusion", "gradient"]
+Solve = Literal["geodesic", "diffusion"]
 Structure = Literal["image", "sequence", "none"]
-PreconditionerName = Literal["blur", "scale", "spectral"]
-JacobianForm = Literal["auto", "products", "explicit"]
 
 #: Number of trailing axes of an input that are space.
 SPATIAL_AXES: dict[Structure, int] = {"image": 2, "sequence": 1, "none": 0}
-#: Smallest probability of a step that is clamped as the authors' release does.
-LEAST_PROBABILITY = 1e-10
 #: Share of |m|^2 that is the unit of ``relative`` damping.
 RELATIVE_UNIT = 1e-2
 
@@ -69,12 +43,10 @@ class Direction:
 
     Attributes:
         v: The directions (B, *S).
-        cg: Iterations, relative residual and status of conjugate gradients (B, 3); zeros without them.
         geodesic_norm_squared: ``(m^T v)^2`` (B,), its part along the geodesic, of solve="geodesic".
     """
 
     v: Tensor
-    cg: Tensor
     geodesic_norm_squared: Tensor | None = None
 
 
@@ -85,34 +57,15 @@ class NaturalStep:
     Attributes:
         relative: For solve="geodesic": measure R and gamma_prior in hundredths of |m|^2, the metric along the geodesic.
             A saturated softmax, whose metric is almost zero, is then damped no more than another.
-        jacobian: ``"explicit"`` computes J at each point, at C VJPs; ``"products"`` asks the network for each product,
-            at a JVP and a VJP per iteration; ``"auto"`` takes the cheaper.
     """
 
     solve: Solve
     damping: float
     gamma_step: float
     gamma_prior: float
-    cg_iterations: int
-    cg_rtol: float
-    preconditioner: PreconditionerName
-    warm_start: bool
-    reorthogonalise: bool
     structure: Structure
-    boundary: Boundary
-    blur_sigma: float
-    blur_size: int
     fisher_rank: int = 1
     relative: bool = False
-    jacobian: JacobianForm = "auto"
-    cg_atol: float | None = None
-    clamp: bool = False
-
-    def explicit(self, classes: int) -> bool:
-        """Whether the full J of a model with this many classes is computed."""
-        if self.jacobian != "auto":
-            return self.jacobian == "explicit"
-        return self.solve == "natural" and classes <= self.cg_iterations
 
     def solver(self, like: Tensor) -> "StepSolver":
         """Build the solver for inputs shaped like ``like`` (*S), on its device."""
@@ -123,33 +76,22 @@ class NaturalStep:
                 argument="structure",
                 hint="choose structure='none' for tabular data",
             )
-        grid = LaplacianBasis(shape[len(shape) - axes :], self.boundary)
+        grid = LaplacianBasis(shape[len(shape) - axes :])
         biharmonic = grid.biharmonic()
-        symbol = self.damping + self.gamma_step * biharmonic
-        preconditioner = torch.tensor(1.0 / self.damping, dtype=torch.float64).expand(grid.sizes)
-        if self.preconditioner == "spectral":
-            preconditioner = 1.0 / symbol
-        elif self.preconditioner == "blur" and self.gamma_step > 0:  # the paper's; with smoothing off, plain scaling
-            blur = grid.gaussian_blur(self.blur_sigma, self.blur_size, definite=self.cg_atol is None)
-            preconditioner = blur / self.damping
-        first, symbols = grid.operator(biharmonic, like), (symbol, preconditioner, 1.0 / symbol)
-        # one basis for all: of n samples in a row it is n x n numbers
-        return StepSolver(self, first, *(replace(first, symbol=s.to(first.symbol)) for s in symbols))
+        first, symbol = grid.operator(biharmonic, like), 1.0 / (self.damping + self.gamma_step * biharmonic)
+        # one basis for both: of n samples in a row it is n x n numbers
+        return StepSolver(self, first, replace(first, symbol=symbol.to(first.symbol)))
 
 
 @dataclass(frozen=True)
 class StepSolver:
-    """A :class:`NaturalStep` with its operators for one input shape: L^T L, R, the preconditioner, and R^-1."""
+    """A :class:`NaturalStep` with its operators for one input shape: L^T L and R^-1."""
 
     settings: NaturalStep
     biharmonic: SpectralOperator
-    regulariser: SpectralOperator
-    preconditioner: SpectralOperator
     inverse: SpectralOperator
 
-    def direction(
-        self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor, previous: Tensor | None
-    ) -> Direction:
+    def direction(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> Direction:
         """Solve for the direction at ``x``.
 
         A row whose ``waypoint`` is its own prediction and whose ``x`` is zero has the direction zero.
@@ -159,44 +101,15 @@ class StepSolver:
             log_p: Log-probabilities (B, C) at ``x``.
             waypoint: Where predictions shall move, in the square-root chart (B, C).
             x: Points (B, *S).
-            previous: Warm start (B, *S) of conjugate gradients.
         """
-        settings, none = self.settings, torch.zeros_like(log_p[:, :1]).expand(-1, 3)
-        match settings.solve:
-            case "geodesic":
-                v, part = self._geodesic(jacobian, log_p, waypoint, x)
-                return Direction(v, none, part)
-            case "diffusion":
-                return Direction(self.inverse.from_modes(self._prior_modes(x)), none)
-            case "gradient":
-                return Direction(self._loss_gradient(jacobian, log_p, waypoint, x), none)
-            case "natural":
-                p = log_p.exp().clamp_min(LEAST_PROBABILITY if settings.clamp else 0.0)
-                solve = partial(conjugate_gradient, reorthogonalise=settings.reorthogonalise)
-                if settings.cg_atol is not None:
-                    solve = partial(textbook_conjugate_gradient, atol=settings.cg_atol)
-                solution = solve(
-                    SumOperator((PullbackFisher(jacobian, p), self.regulariser)),
-                    self._loss_gradient(jacobian, log_p, waypoint, x),
-                    preconditioner=self.preconditioner,
-                    x0=previous,
-                    rtol=settings.cg_rtol,
-                    max_iterations=settings.cg_iterations,
-                )
-                cg = (solution.iterations, solution.relative_residual, solution.status)
-                return Direction(solution.x, torch.stack([column.to(log_p.dtype) for column in cg], 1))
+        if self.settings.solve == "diffusion":
+            return Direction(self.inverse.from_modes(self._prior_modes(x)))
+        return Direction(*self._geodesic(jacobian, log_p, waypoint, x))
 
     def _prior_modes(self, x: Tensor) -> Tensor:
         """R^-1 times the prior, in modes: back in pixels, the rounding of its constant mode, which is zero, would be
         divided by the damping."""
         return self.settings.gamma_prior * self.biharmonic.symbol * self.inverse.symbol * self.inverse.to_modes(x)
-
-    def _loss_gradient(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> Tensor:
-        """The system's right-hand side b. A clamped probability has no gradient."""
-        if self.settings.clamp:
-            waypoint = torch.where(log_p >= math.log(LEAST_PROBABILITY), waypoint, 0.0)
-        b = jacobian.vjp(spherical_loss_gradient(log_p, waypoint).to(x.dtype))
-        return b + self.settings.gamma_prior * self.biharmonic.matvec(x) if self.settings.gamma_prior > 0 else b
 
     def _geodesic(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """v of the metric W W^T, by the Woodbury identity, and (m^T v)^2.

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fringe._arguments import NO_ARGUMENTS, ForwardArguments, is_joint
-from fringe._cuda_graphs import CUDAGraphs
-from fringe._float64 import in_float64
-from fringe._rng import KeyedGenerator, content_hash
+from fringe._network.arguments import NO_ARGUMENTS, ForwardArguments, is_joint
+from fringe._network.cuda_graphs import CUDAGraphs
+from fringe._numbers.float64 import in_float64
+from fringe._numbers.rng import KeyedGenerator, content_hash
 from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
 from fringe.errors import InputError, TargetError, is_machine_error, require
@@ -184,7 +184,7 @@ class Problem:
             function: Takes a problem, images (L,) of it, and the arguments; yields results part after part.
             name: Equal for functions that do the same.
             rows: Images (L,).
-            *arguments: Trees of tensors with L rows, see :data:`fringe._cuda_graphs.Parts`.
+            *arguments: Trees of tensors with L rows, see :data:`fringe._network.cuda_graphs.Parts`.
 
         Returns:
             What it yields.

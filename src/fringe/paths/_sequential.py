@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fringe._outputs import as_logits
+from fringe._network.outputs import as_logits
 from fringe.geometry import log_probabilities
 from fringe.linalg import batch_view
 from fringe.paths._base import (

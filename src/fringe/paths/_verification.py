@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.classifier import WITHOUT_JVP, Linearisation
 from fringe.errors import (
     FringeError,

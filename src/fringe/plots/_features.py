@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike, NDArray
 
-from fringe._text import number
+from fringe._strings.formats import number
 from fringe.plots import _style as styles
 from fringe.plots._maps import DIVERGING
 
@@ -321,7 +321,7 @@ def token_map(
 def token_html(words: Sequence[str], values: ArrayLike) -> str:
     """Return a text as one ``<span>`` with each word, escaped, on the colour of its evidence (W,); the value is in the
     word's title. Raises ValueError if the numbers of words and values differ."""
-    from fringe._html import render
+    from fringe._strings.html import render
 
     strength, numbers = _checked(words, values), np.asarray(values, dtype=np.float64)
     coloured = [

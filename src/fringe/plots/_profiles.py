@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from fringe._names import method_title
+from fringe._strings.names import method_title
 from fringe.plots import _style as styles
 
 Array = NDArray[np.floating]

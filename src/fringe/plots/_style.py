@@ -19,7 +19,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 
-from fringe._names import method_title
+from fringe._strings.names import method_title
 
 INK, MUTED, RULE = "#1f2328", "#5f6773", "#c9ced6"
 # Okabe and Ito's palette, which differ for any colour vision.

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fringe._float64 import has_float64
-from fringe._rng import KeyedGenerator, global_seed
+from fringe._numbers.float64 import has_float64
+from fringe._numbers.rng import KeyedGenerator, global_seed
 from fringe.baselines import InputSpace
 from fringe.errors import FringeError, InputError
 from fringe.settings import Settings, settings_of

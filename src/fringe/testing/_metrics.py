@@ -10,8 +10,8 @@ from typing import ClassVar, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe._float64 import has_float64
-from fringe._rng import KeyedGenerator, content_hash
+from fringe._numbers.float64 import has_float64
+from fringe._numbers.rng import KeyedGenerator, content_hash
 from fringe.attribution import IntegratedGradients, attribute
 from fringe.classifier import Classifier
 from fringe.errors import check_known

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fringe._records import digest
+from fringe._files.records import digest
 from fringe.bench.experiments._executors import Job
 from fringe.bench.experiments._manifest import Manifest, Resolved
 from fringe.bench.experiments._runner import TaskResult

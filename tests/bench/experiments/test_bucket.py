@@ -9,7 +9,7 @@ import pytest
 from small_plans import small
 from synthetic_units import expected, manifest, stored_task, table
 
-from fringe._urls import url_of
+from fringe._files.urls import url_of
 from fringe.bench.experiments import RunOptions, pending_tasks, read_results, read_status, run_plan
 from fringe.bench.experiments._places import Bucket
 from fringe.bench.experiments._store import Store
@@ -210,7 +210,7 @@ def test_what_is_no_image_of_a_bucket_is_an_error(photos, tmp_path, monkeypatch,
 def test_an_image_that_changes_in_a_bucket_is_left_to_the_next_run(photos, server, tmp_path, monkeypatch):
     import boto3
 
-    from fringe import _urls
+    from fringe._files import urls as _urls
 
     url, _ = photos
     client, refs = boto3.client("s3", endpoint_url=server), list(find_inputs([url]))

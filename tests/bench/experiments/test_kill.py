@@ -20,7 +20,7 @@ from small_plans import IG, digits_plan, done_units, models, small
 from synthetic_units import SyntheticJob, expected, keys_of, leftovers, manifest, note, noted, table
 
 from fringe import IntegratedGradients
-from fringe._files import StoreFull
+from fringe._files.disk import StoreFull
 from fringe.bench.experiments import Callbacks, RunLog, RunOptions, Store, _run, run_plan
 from fringe.bench.experiments._executors import ProcessExecutor, SerialExecutor, run_tasks
 from fringe.bench.experiments._manifest import Resolved

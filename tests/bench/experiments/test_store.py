@@ -225,7 +225,7 @@ def test_what_a_dead_process_left_is_swept_and_what_a_living_one_writes_is_not(t
 
 
 def _name_of_the_dead():
-    from fringe import _process
+    from fringe._files import process as _process
 
     here, there = os.pipe()
     child = fork(lambda: os.write(there, _process.process_name().encode()))

@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fringe._records import digest
+from fringe._files.records import digest
 from fringe.bench.experiments._manifest import Manifest
 from fringe.bench.experiments._records import StoredTask
 from fringe.bench.experiments._tasks import ScoreArrays, orphaned, pending_tasks

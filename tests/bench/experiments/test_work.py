@@ -9,7 +9,7 @@ from PIL import Image
 from small_plans import IG, models, net_file, picture, small
 
 from fringe import ExpectedGradients, SmoothGrad
-from fringe._records import digest
+from fringe._files.records import digest
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, PlanModel
 from fringe.bench.experiments._records import StoredTask

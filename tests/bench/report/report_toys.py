@@ -1,6 +1,6 @@
 """Runs made of numbers that the tests know: a manifest and rows, without a model or an image."""
 
-from fringe._records import digest
+from fringe._files.records import digest
 from fringe.bench.experiments import Manifest, Store
 from score_records import EMPTY, ScoreRecord, results_from, task_of
 

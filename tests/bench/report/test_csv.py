@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import report_toys as runs
 
-from fringe._text import cell as written
+from fringe._strings.formats import cell as written
 from fringe.bench.report import build_table
 from fringe.bench.report._write import scores_csv, summary_csv
 

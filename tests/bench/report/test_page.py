@@ -10,7 +10,7 @@ import pytest
 import report_toys as runs
 from matplotlib.image import imread
 
-from fringe._tables import Cell, Table
+from fringe._strings.tables import Cell, Table
 from fringe.bench.experiments import Store
 from fringe.bench.report import Image, Report, Section, build_table, versions_chapter
 from fringe.bench.report._build import build_report

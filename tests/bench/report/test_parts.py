@@ -8,7 +8,7 @@ import pytest
 import report_toys as runs
 from matplotlib.text import Text
 
-from fringe._tables import Table
+from fringe._strings.tables import Table
 from fringe.bench.report import build_table, write_report
 from fringe.bench.report._build import curves, describe_status, forest, quarantined, stacked, verdicts
 from fringe.bench.report._maps import ExampleSet, GridData, choose_examples, plot_examples

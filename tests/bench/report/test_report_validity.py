@@ -110,7 +110,7 @@ def test_what_a_comparison_writes_is_read(tmp_path):
     ]
     validity = judge_metrics(rows, worse, {"insertion": Insertion(), "deletion": Deletion()})
     assert [one.verdict for one in validity.metrics] == ["passes", "does not pass"]
-    from fringe._text import plain, to_json
+    from fringe._strings.formats import plain, to_json
 
     path = tmp_path / "validity.json"
     path.write_text(to_json({"model": "other", "images": 2, **plain(validity.record())}))

@@ -12,7 +12,7 @@ from scene_toys import Dense, SmallNet
 from torch import nn
 
 import fringe
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.bench.experiments import ExperimentSpec, run_experiment
 from fringe.bench.scenes import Gate, _blockdigits, _watermark, _xai_tris, get_scene
 from fringe.bench.scenes._blockdigits import BlockDigits

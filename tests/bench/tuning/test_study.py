@@ -16,7 +16,7 @@ import pytest
 from tuning_toys import BASE, SPACE, asked, score, search
 
 from fringe import FringeError, InputError
-from fringe._files import StoreFull
+from fringe._files.disk import StoreFull
 from fringe.bench.tuning import Study, _study
 from fringe.bench.tuning._study import OUTCOME, SLOT, SharedStudy
 from fringe.errors import TransientError

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from fringe._files import RECORD_BYTES, disk_error, sync_folder
-from fringe._records import digest
+from fringe._files.disk import RECORD_BYTES, disk_error, sync_folder
+from fringe._files.records import digest
 from fringe.bench.experiments._records import (
     STATUSES,
     Damaged,

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import torch
 
-from fringe._progress import Report, shown
+from fringe._strings.progress import Report, shown
 from fringe.bench.experiments._database import Writer, encoded
 from fringe.bench.experiments._executors import Executor, ProcessExecutor
 from fringe.bench.experiments._manifest import Resolved, resolve

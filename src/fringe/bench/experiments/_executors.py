@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Protocol, cast
 
-from fringe._process import check_interrupt
-from fringe._progress import log
+from fringe._files.process import check_interrupt
+from fringe._strings.progress import log
 from fringe.bench.experiments._manifest import Resolved
 from fringe.bench.experiments._records import OK, StoredMap
 from fringe.bench.experiments._runner import TaskResult, TaskRunner

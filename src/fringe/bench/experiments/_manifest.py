@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import fringe
-from fringe._records import digest
+from fringe._files.records import digest
 from fringe.bench.experiments._plan import Plan, PlanModel, refuse_lookalikes, written_code
 from fringe.bench.scenes import Example, Scene
 from fringe.classifier import Classifier

@@ -9,7 +9,7 @@ from collections.abc import Collection, Generator, Hashable
 from pathlib import Path
 from typing import Any
 
-from fringe._files import (
+from fringe._files.disk import (
     MAPS_BYTES,
     PARTIAL,
     RECORD_BYTES,
@@ -23,8 +23,8 @@ from fringe._files import (
     when_free,
     write_atomic,
 )
-from fringe._process import process_name
-from fringe._urls import open_store
+from fringe._files.process import process_name
+from fringe._files.urls import open_store
 from fringe.errors import FringeError, InputError, TransientError
 
 _ABSENT = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)

@@ -22,9 +22,9 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from fringe._files import RECORD_BYTES
-from fringe._records import digest
-from fringe._text import escape_surrogates
+from fringe._files.disk import RECORD_BYTES
+from fringe._files.records import digest
+from fringe._strings.formats import escape_surrogates
 from fringe.bench.experiments._spec import PLAN_NAME
 from fringe.metrics import Scores
 

@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fringe._files import RECORD_BYTES, read_regular, require_local
-from fringe._process import fate_of, process_name
-from fringe._urls import url_of
+from fringe._files.disk import RECORD_BYTES, read_regular, require_local
+from fringe._files.process import fate_of, process_name
+from fringe._files.urls import url_of
 from fringe.bench.experiments._database import FULL, FULL_REMOTE, MAPS_SUFFIX, SUFFIX, Reader, Writer, close
 from fringe.bench.experiments._places import Bucket, Folder, is_database, writer_of
 from fringe.bench.experiments._records import (

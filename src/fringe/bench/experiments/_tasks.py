@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fringe._records import changes, digest
-from fringe._text import counted
+from fringe._files.records import changes, digest
+from fringe._strings.formats import counted
 from fringe.bench.experiments._manifest import Manifest
 from fringe.bench.experiments._records import MAP, MISSING, OK, StoredTask
 from fringe.bench.experiments._store import CRASH, PLAN, Store

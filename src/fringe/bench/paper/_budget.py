@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fringe._names import method_title
-from fringe._tables import ARROW, Cell, Direction, Row, Table
+from fringe._strings.names import method_title
+from fringe._strings.tables import ARROW, Cell, Direction, Row, Table
 from fringe.attribution import Attributor
 from fringe.bench.experiments import Plan, PlanModel, Results, resolve
 from fringe.bench.paper._studies import IG, PaperStudy

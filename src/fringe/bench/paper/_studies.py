@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from fringe._names import read_list, read_pair, unique
-from fringe._progress import shown
+from fringe._strings.names import read_list, read_pair, unique
+from fringe._strings.progress import shown
 from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
 from fringe.bench.experiments import (
     ExperimentSpec,

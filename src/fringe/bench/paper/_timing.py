@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import torch
 
-from fringe._files import RECORD_BYTES, UnfitFile, read_regular, write_atomic
-from fringe._records import digest
+from fringe._files.disk import RECORD_BYTES, UnfitFile, read_regular, write_atomic
+from fringe._files.records import digest
 from fringe.bench.experiments import Plan, PlanModel, Resolved, TaskRunner, resolve
 from fringe.classifier import PassCounts
 from fringe.errors import warn_caller

@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from fringe._files import require_local
-from fringe._filters import gaussian_blur
-from fringe._text import to_csv
+from fringe._files.disk import require_local
+from fringe._numbers.filters import gaussian_blur
+from fringe._strings.formats import to_csv
 from fringe.attribution import Attributor
 from fringe.bench.experiments import Plan, Resolved, Results, Store, TaskRunner, read_results, resolve
 from fringe.bench.paper._studies import CAPPED, UNCAPPED, PaperStudy, base_method

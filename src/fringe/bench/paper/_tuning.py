@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fringe._files import require_local
-from fringe._text import counted
+from fringe._files.disk import require_local
+from fringe._strings.formats import counted
 from fringe.attribution import Attributor, check_preset, write_preset
 from fringe.bench.experiments import (
     TRIAL,

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fringe import _html
-from fringe._tables import Table
-from fringe._text import escape_markdown, one_line
+from fringe._strings import html as _html
+from fringe._strings.tables import Table
+from fringe._strings.formats import escape_markdown, one_line
 
 #: Pixels of a browser's inch.
 INCH = 96

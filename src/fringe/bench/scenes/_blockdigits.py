@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.bench.scenes._base import Example, Gate
 from fringe.bench.scenes._training import TrainedScene, Training, input_of, inputs_of, predicted, share
 from fringe.data import ImageRef, digits_samples, find_inputs

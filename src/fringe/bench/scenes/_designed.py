@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fringe._rng import KeyedGenerator
+from fringe._numbers.rng import KeyedGenerator
 from fringe.bench.scenes._base import Example, Scene
 from fringe.data import ImageRef
 from fringe.errors import require

@@ -12,8 +12,8 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from fringe._outputs import OutputKind, as_logits
-from fringe._rng import KeyedGenerator
+from fringe._network.outputs import OutputKind, as_logits
+from fringe._numbers.rng import KeyedGenerator
 from fringe.bench.scenes._base import Example, Gate, Scene
 from fringe.data import ImageRef, find_inputs
 from fringe.errors import FringeError, InputError, is_transient

@@ -19,9 +19,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fringe._files import sha256_of, write_atomic
-from fringe._progress import log
-from fringe._records import digest
+from fringe._files.disk import sha256_of, write_atomic
+from fringe._strings.progress import log
+from fringe._files.records import digest
 from fringe.bench.scenes._base import Example, Scene
 from fringe.classifier import Classifier
 from fringe.data import ImageRef, find_inputs

@@ -9,8 +9,8 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from fringe._outputs import OutputKind, as_logits
-from fringe._rng import KeyedGenerator, content_hash
+from fringe._network.outputs import OutputKind, as_logits
+from fringe._numbers.rng import KeyedGenerator, content_hash
 from fringe.bench.scenes._base import Example, Gate
 from fringe.bench.scenes._training import (
     TrainedScene,

@@ -10,8 +10,8 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fringe._filters import gaussian_kernel
-from fringe._rng import KeyedGenerator, content_hash
+from fringe._numbers.filters import gaussian_kernel
+from fringe._numbers.rng import KeyedGenerator, content_hash
 from fringe.bench.scenes._base import Example, Gate
 from fringe.bench.scenes._training import TrainedScene, Training, input_of, inputs_of, predicted, repeated, share, split
 from fringe.data import ImageRef, find_inputs

@@ -10,8 +10,8 @@ import torch
 from annotated_types import Ge, MultipleOf
 from torch import Tensor, nn
 
-from fringe._filters import gaussian_kernel
-from fringe._rng import KeyedGenerator
+from fringe._numbers.filters import gaussian_kernel
+from fringe._numbers.rng import KeyedGenerator
 from fringe.bench.scenes._base import Example, Gate
 from fringe.bench.scenes._training import TrainedScene, Training, predicted, share
 from fringe.data import ImageRef

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fringe._files import require_local
+from fringe._files.disk import require_local
 from fringe.attribution import Attributor, FRInGe
 from fringe.errors import InputError, check_known, install_hint, require, require_integer
 from fringe.settings import Setting, settings_of

@@ -25,8 +25,8 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from fringe._files import MAPS_BYTES, open_regular
-from fringe._records import changes
+from fringe._files.disk import MAPS_BYTES, open_regular
+from fringe._files.records import changes
 from fringe.bench.tuning._space import SearchSpace, Study
 from fringe.errors import FringeError, InputError, TransientError, first_line, require_integer
 

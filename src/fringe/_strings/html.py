@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from fringe._text import number, percent, printable
+from fringe._strings.formats import number, percent, printable
 
 
 def html_page(name: str, *, script: str = "", **content: Any) -> str:

@@ -14,10 +14,10 @@ from torch.nn.modules.module import _has_any_global_hook as has_global_hooks  # 
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from fringe._arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
-from fringe._float64 import float64_on
-from fringe._isolation import Mode, detached, isolated, set_tf32
-from fringe._linear_layers import (
+from fringe._network.arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
+from fringe._numbers.float64 import float64_on
+from fringe._network.isolation import Mode, detached, isolated, set_tf32
+from fringe._network.linear_layers import (
     BackwardLayouts,
     FindFolds,
     Fold,
@@ -26,8 +26,8 @@ from fringe._linear_layers import (
     NotFoldable,
     keep_gradient_layouts,
 )
-from fringe._outputs import AnyOutput, ScoreFunction, as_logits, as_score, refuse_independent_labels
-from fringe._progress import log
+from fringe._network.outputs import AnyOutput, ScoreFunction, as_logits, as_score, refuse_independent_labels
+from fringe._strings.progress import log
 from fringe.errors import InputError, ModelOutputError, first_line, is_machine_error, is_out_of_memory, warn_caller
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])

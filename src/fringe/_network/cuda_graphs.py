@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fringe._network import Network, PassCounts
-from fringe._progress import log
+from fringe._network.passes import Network, PassCounts
+from fringe._strings.progress import log
 from fringe.errors import first_line, is_out_of_memory
 
 #: Most rows of a function that is recorded, and most bytes of an argument: more keep a GPU busy. Rows are filled up to

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-from fringe._isolation import detached
+from fringe._network.isolation import detached
 from fringe.errors import InputError, did_you_mean, require_order
 
 P = ParamSpec("P")

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
-from fringe._text import printable
+from fringe._strings.formats import printable
 
 #: Called with the steps done and planned, and perhaps with what is in work.
 Report = Callable[..., None]

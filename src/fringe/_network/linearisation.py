@@ -5,11 +5,11 @@ import contextlib
 import torch
 from torch import Tensor
 
-from fringe._arguments import ForwardArguments
-from fringe._isolation import detached
-from fringe._linear_layers import BackwardLayouts, LinearLayers
-from fringe._network import Network
-from fringe._progress import log
+from fringe._network.arguments import ForwardArguments
+from fringe._network.isolation import detached
+from fringe._network.linear_layers import BackwardLayouts, LinearLayers
+from fringe._network.passes import Network
+from fringe._strings.progress import log
 from fringe.errors import InputError, NotDifferentiableError, first_line, is_machine_error, warn_caller
 
 #: Advice for a model whose gradients are right and whose Jacobian-vector products are missing or wrong.

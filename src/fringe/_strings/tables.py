@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fringe._text import escape_latex, escape_markdown, percent, printable, with_interval, with_spread
+from fringe._strings.formats import escape_latex, escape_markdown, percent, printable, with_interval, with_spread
 from fringe.errors import InputError, install_hint, require_choice
 
 #: Letters in a line where no terminal says how many it shows.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
 from typing import Any
 
-from fringe._files import IMAGE_BYTES, UnfitFile
+from fringe._files.disk import IMAGE_BYTES, UnfitFile
 from fringe.errors import InputError, install_hint
 
 #: The scheme of a URL, and the package and the extra that reads it.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fringe._process import fate_of, process_name
+from fringe._files.process import fate_of, process_name
 from fringe.errors import FringeError, InputError, TransientError
 
 #: The largest image file: 512 MiB, more than 50 million pixels of 16-bit RGBA without compression.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from fringe._files import SETTINGS_BYTES, read_regular
+from fringe._files.disk import SETTINGS_BYTES, read_regular
 from fringe.errors import InputError, TargetError, did_you_mean, require_order
 
 #: A file, or names in their order, or names by class.

@@ -1,0 +1,1 @@
+"""Files, object stores, records and the processes that write them."""

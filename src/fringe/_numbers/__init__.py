@@ -1,0 +1,1 @@
+"""Random draws, double precision everywhere, and blurs."""

@@ -1,0 +1,1 @@
+"""What people read and type: numbers, names, tables, HTML and progress."""
