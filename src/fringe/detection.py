@@ -7,7 +7,9 @@ class logits of one place, before that step: the place is chosen once, at the in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import importlib
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -28,18 +30,24 @@ Boxes = int | Literal["predicted"] | Sequence[Sequence[float]] | Tensor
 LEAST, MOST, SAME = 0.5, 10, 0.5
 #: The overlap of a given box with the prediction that is explained for it, below which there is none.
 NEAR = 0.1
+_EXPECTED = "give a number from 1 on, 'predicted', or boxes (n, 4): left, top, right, bottom"
 #: The name of the class of a place that has found nothing.
 NOTHING = "no object"
+#: What lists of labels call it.
+_BACKGROUND = ("background", "n/a", "no-object", "none")
 
 
 class Places(Protocol):
-    """How the predictions of one kind of detector are read. ``background`` is the column of "no object" of logits whose
-    softmax is the prediction; None if the labels are independent, with a sigmoid each."""
+    """How the predictions of a detector are read, for one whose places are no fixed list: windows or proposals.
+
+    ``background`` is the column of "no object" of logits whose softmax is the prediction; None if the labels are
+    independent, with a sigmoid each.
+    """
 
     background: int | None
 
     def find(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return all places (N, ...) of an input (1, C, H, W), with their boxes (N, 4), logits (N, K) and factors (N)."""
+        """Return the places (N, ...) of an input (1, C, H, W): with boxes (N, 4), logits (N, K) and factors (N)."""
         ...
 
     def at(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,7 +86,8 @@ class FasterRCNN:
 
     def find(self, x: Tensor) -> tuple[Tensor, ...]:
         images, _ = self.model.transform(list(x))
-        proposals = self.model.rpn(images, self.model.backbone(images.tensors))[0][0]
+        with _suppression():
+            proposals = self.model.rpn(images, self.model.backbone(images.tensors))[0][0]
         places = proposals / _scale(images, x)
         return places, *self.at(x.expand(len(places), *x.shape[1:]), places, shared=True)
 
@@ -94,31 +103,25 @@ class FasterRCNN:
         return boxes[torch.arange(len(x), device=x.device), best] / _scale(images, x), logits
 
 
-class MTCNN:
-    """The cascade of facenet-pytorch: a place is a window (4,) of the last network, which sees nothing else."""
+@contextlib.contextmanager
+def _suppression() -> Generator[None]:
+    """Non-maximum suppression in Python, for a torchvision whose compiled operators do not load."""
+    boxes, extension = (importlib.import_module(f"torchvision.{name}") for name in ("ops.boxes", "extension"))
+    compiled = boxes.nms
+    boxes.nms = compiled if extension._has_ops() else _distinct
+    try:
+        yield
+    finally:
+        boxes.nms = compiled
 
-    background = 0
 
-    def __init__(self, model: Any):
-        self.model = model
-
-    def find(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Detections of the whole cascade; their windows are squares around them, as the last network is given."""
-        found, _ = self.model.detect((128 * x + 127.5).round().clamp(0, 255).movedim(1, -1))
-        boxes = torch.as_tensor([] if found[0] is None else found[0].astype(float)).to(x).view(-1, 4)
-        centre, side = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]).amax(1, keepdim=True)
-        places = torch.cat([centre - side / 2, centre + side / 2], 1)
-        return places, *self.at(x.expand(len(places), *x.shape[1:]), places)
-
-    def at(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        size = x.new_tensor([x.shape[-1], x.shape[-2]])
-        lines = (torch.arange(48, device=x.device) + 0.5) / 48
-        spot = torch.stack(torch.meshgrid(lines, lines, indexing="xy"), -1)  # (48, 48, 2): x and y
-        spot = places[:, None, None, :2] + spot * (places[:, 2:] - places[:, :2])[:, None, None]
-        crop = F.grid_sample(x, 2 * spot / size - 1, align_corners=False, padding_mode="border")
-        codes, _, chances = self.model.onet(crop)
-        wide = (places[:, 2:] - places[:, :2]).repeat(1, 2)
-        return places + codes * wide, chances.clamp_min(torch.finfo(x.dtype).tiny).log()
+def _distinct(boxes: Tensor, scores: Tensor, limit: float) -> Tensor:
+    """Numbers of boxes, the largest score first, of which no two overlap by more than ``limit``."""
+    left, kept = scores.argsort(descending=True, stable=True), list[Tensor]()
+    while len(left):
+        kept.append(left[0])
+        left = left[1:][overlap(boxes[left[1:]], boxes[left[0]]) <= limit]
+    return torch.stack(kept) if kept else left
 
 
 def _torchvision(model: Any, x: Tensor) -> Predictions:
@@ -171,13 +174,18 @@ def _scale(images: Any, x: Tensor) -> Tensor:
 def places_of(model: Any) -> Places | None:
     """Return how the predictions of a known kind of detector are read; None for any other model."""
     has = lambda *names: all(hasattr(model, name) for name in names)  # noqa: E731
-    if has("pnet", "rnet", "onet"):
-        return MTCNN(model)
     if has("transform", "backbone", "rpn", "roi_heads"):
         return FasterRCNN(model)
     if has("transform", "backbone", "head", "anchor_generator", "box_coder"):
         return Dense(model, _torchvision, 0 if type(model).__name__ == "SSD" else None)
+    if type(model).__module__.startswith("ultralytics."):
+        return Dense(model, _yolo, None)
     if any("ForObjectDetection" in kind.__name__ for kind in type(model).__mro__):
+        config = model.config  # the second is RT-DETR's and its relatives'
+        if getattr(config, "two_stage", False) or hasattr(config, "encoder_hidden_dim"):
+            message = f"{type(model).__name__} chooses its queries anew for each input"
+            hint = "a query is then another object at each point of a path; explain a detector with fixed queries"
+            raise InputError(message, argument="model", hint=hint)
         # as their losses: a softmax with one column more than there are labels, or a sigmoid for each label
         labels, last = model.config.num_labels, _last_linear(model)
         return Dense(model, _transformers, labels if last == labels + 1 else None)
@@ -201,7 +209,7 @@ def overlap(one: Tensor, other: Tensor) -> Tensor:
 
 
 def read_boxes(text: str) -> Boxes:
-    """Read boxes as they are typed: ``predicted``, ``3``, or ``X0,Y0,X1,Y1;X0,...``. Raises InputError for another text."""
+    """Read boxes as they are typed: ``predicted``, ``3``, or ``X0,Y0,X1,Y1;X0,...``."""
     if text == "predicted":
         return "predicted"
     try:
@@ -214,14 +222,63 @@ def read_boxes(text: str) -> Boxes:
 
 @dataclass(frozen=True)
 class Found:
-    """The explained boxes of an image: their places (n, ...), the predicted boxes (n, 4), the best class (n,) and its
-    probability, and the overlap with the box that was asked for."""
+    """The explained boxes of an image: their places (n, ...), the predicted boxes (n, 4), the best label (n,) and its
+    probability (n,)."""
 
     places: Tensor
     boxes: Tensor
     labels: Tensor
     scores: Tensor
-    overlaps: Tensor
+
+
+def as_boxes(boxes: Any) -> Tensor:
+    """Read boxes (n, 4), or one of them, from anything that reads as an array. Raises InputError."""
+    try:
+        read = torch.as_tensor(boxes, dtype=torch.float32).cpu().reshape(-1, 4)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"got {boxes!r}", argument="boxes", hint=_EXPECTED) from error
+    if not len(read) or bool((~(read[:, 2:] > read[:, :2])).any() | ~read.isfinite().all()):
+        raise InputError(f"got {read.tolist()}, with a box that has no area", argument="boxes", hint=_EXPECTED)
+    return read
+
+
+def _count(boxes: int | str) -> tuple[int, float]:
+    """How many predictions are explained, and the least probability of each."""
+    if boxes == "predicted":
+        return MOST, LEAST
+    if isinstance(boxes, (bool, str)) or boxes < 1:
+        raise InputError(f"got {boxes!r}", argument="boxes", hint=_EXPECTED)
+    return boxes, 0.0
+
+
+def _matching(asked: Tensor, predicted: Tensor, scores: Tensor) -> int:
+    """The prediction with the largest product of overlap and probability."""
+    shared, words = overlap(predicted, asked), [round(side, 1) for side in asked.tolist()]
+    row = int((shared * scores).argmax())
+    if not shared[row] >= NEAR:
+        hint = "boxes are left, top, right and bottom in pixels; boxes=3 takes the three most certain predictions"
+        raise InputError(f"no prediction overlaps with {words} by {NEAR:.0%} or more", argument="boxes", hint=hint)
+    if shared[row] < SAME:
+        warn_caller(
+            f"the prediction that matches the box {words} best overlaps with it by {float(shared[row]):.0%} only"
+        )
+    return row
+
+
+def _most_certain(predicted: Tensor, scores: Tensor, count: int, least: float) -> list[int]:
+    """Distinct predictions, the most certain first."""
+    rows = list[int]()
+    for row in scores.argsort(descending=True, stable=True).tolist():
+        if len(rows) == count or scores[row] < least:
+            break
+        if not rows or float(overlap(predicted[row], predicted[rows]).max()) <= SAME:
+            rows.append(row)
+    if not rows:
+        message = (
+            f"no predicted box has a probability of {LEAST} or more; the most certain one has {float(scores.max()):.2f}"
+        )
+        raise InputError(message, argument="boxes", hint="boxes=1 explains the most certain one")
+    return rows
 
 
 class Detector(nn.Module):
@@ -233,31 +290,33 @@ class Detector(nn.Module):
 
     Args:
         model: The detector.
-        read: How its output is read: ``"yolo"``, or a function of the output that returns boxes (B, N, 4), left, top,
-            right and bottom in pixels of the input, and class logits (B, N, K). N is the same for all inputs.
+        read: How its output is read: ``"yolo"`` for (B, N, 4 + C) or (B, 4 + C, N) of centres, widths, heights and
+            probabilities; or a function of the output that returns boxes (B, N, 4), left, top, right and bottom in
+            pixels of the input, and class logits (B, N, K), with the same N for all inputs; or an object with the
+            methods of :class:`Places`. None: the model is of a known kind.
         background: The column of "no object" of logits that ``read`` returns; None for independent labels.
 
     Raises:
-        InputError: If the kind of detector is not known.
+        InputError: If the kind of detector is not known, or its places change with the input.
     """
 
     def __init__(
         self,
         model: Callable[..., Any],
-        read: Literal["yolo"] | Callable[[Any], Predictions] | None = None,
+        read: Literal["yolo"] | Callable[[Any], Predictions] | Places | None = None,
         background: int | None = None,
     ):
         super().__init__()
         self.model = model
         self.training = getattr(model, "training", False)
-        places = places_of(model) if read is None else Dense(model, _yolo, None)
-        if callable(read):
-            places = Dense(model, lambda net, x: read(net(x)), background)
-        if places is None:
-            message = f"{type(model).__name__} is no detector of a known kind"
-            raise InputError(
-                message, argument="model", hint="say how its output is read, as in Detector(model, read=f)"
-            )
+        if read is None or isinstance(read, str):
+            places = places_of(model) if read is None else Dense(model, _yolo, None)
+        else:
+            places = Dense(model, lambda net, x: read(net(x)), background) if callable(read) else read
+        if places is None or (isinstance(read, str) and read != "yolo"):
+            what = f"{type(model).__name__} is no detector of a known kind" if read is None else f"got {read!r}"
+            hint = "say how its output is read, as in Detector(model, read=f): f(output) -> boxes (B, N, 4), logits"
+            raise InputError(what, argument="model" if read is None else "read", hint=hint)
         self.places = places
 
     def forward(self, x: Tensor, *, place: Tensor) -> Tensor:
@@ -273,12 +332,20 @@ class Detector(nn.Module):
         return self._with_nothing(self.places.at(x, place)[1])
 
     def names(self, labels: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Return the names of the labels with that of the class "no object"."""
+        """Return the names of the classes, with that of the class "no object".
+
+        Args:
+            labels: Names of the labels, with or without a first or last one for the background; None: not known.
+
+        Returns:
+            A name for each column of the logits, or None.
+        """
         if labels is None or NOTHING in labels:
             return labels
         column = self.places.background
         at = len(labels) if column is None else column % (len(labels) + 1)
-        return (*labels[:at], NOTHING, *labels[at:])
+        after = at + (column is not None and at < len(labels) and labels[at].strip("_").lower() in _BACKGROUND)
+        return (*labels[:at], NOTHING, *labels[after:])
 
     def _with_nothing(self, logits: Tensor) -> Tensor:
         return logits if self.places.background is not None else F.pad(logits, (0, 1))
@@ -305,46 +372,21 @@ class Detector(nn.Module):
         Raises:
             InputError: If nothing is predicted, or nothing overlaps with a given box.
         """
-        wanted = None if isinstance(boxes, (int, str)) else torch.as_tensor(boxes, dtype=x.dtype, device=x.device)
-        if (wanted is None and boxes != "predicted" and (isinstance(boxes, str) or int(boxes) < 1)) or (  # pyright: ignore
-            wanted is not None and (wanted.shape[-1] != 4 or wanted.dim() > 2)
-        ):
-            hint = "give a number, 'predicted', or boxes (n, 4): left, top, right, bottom"
-            raise InputError(f"got {boxes!r}", argument="boxes", hint=hint)
+        count = _count(boxes) if isinstance(boxes, (int, str)) else None
+        asked = [] if isinstance(boxes, (int, str)) else as_boxes(boxes).to(x)
         with isolated(self, x.device, "eval"), torch.no_grad():
             places, predicted, logits, *factor = self.places.find(x)
             predicted = _clipped(predicted, x)
-        scores, labels = self._chances(logits).max(-1) if len(places) else (logits.new_empty(0), logits.new_empty(0))
+        if not len(places):
+            raise InputError("the detector predicts no box at all", argument="boxes", hint="give another image")
+        scores, labels = self._chances(logits).max(-1)
         scores = (scores * factor[0]).sqrt() if factor else scores
-        rows, overlaps = list[int](), list[float]()
-        if isinstance(boxes, (int, str)):
-            count, least = (boxes, 0.0) if isinstance(boxes, int) else (MOST, LEAST)
-            for i in scores.argsort(descending=True).tolist():
-                distinct = not rows or float(overlap(predicted[i], predicted[rows]).max()) <= SAME
-                if len(rows) == count or scores[i] < least:
-                    break
-                rows += [i] if distinct else []
-            overlaps = [1.0] * len(rows)
-            if not rows:
-                best = f"the most certain one has {float(scores.max()):.2f}" if len(scores) else "there is none at all"
-                message = f"no predicted box has a probability of {LEAST} or more; {best}"
-                raise InputError(message, argument="boxes", hint="boxes=1 explains the most certain one")
-        else:
-            for asked in wanted.reshape(-1, 4) if wanted is not None else ():
-                shared = overlap(predicted, asked)
-                i = int((shared * scores).argmax()) if len(shared) else -1
-                if i < 0 or shared[i] < NEAR:
-                    message = (
-                        f"no prediction overlaps with {[round(v, 1) for v in asked.tolist()]} by {NEAR:.0%} or more"
-                    )
-                    hint = "boxes are left, top, right, bottom in pixels of the input as the model takes it"
-                    raise InputError(message, argument="boxes", hint=hint)
-                if shared[i] < SAME:
-                    warn_caller(f"the prediction that matches {asked.tolist()} best overlaps by {float(shared[i]):.0%}")
-                rows.append(i)
-                overlaps.append(float(shared[i]))
-        each = (value[rows].detach() for value in (places, predicted, labels.long(), scores))
-        return Found(*each, torch.tensor(overlaps))
+        rows = (
+            [_matching(one, predicted, scores) for one in asked]
+            if count is None
+            else _most_certain(predicted, scores, *count)
+        )
+        return Found(*(value[rows].detach() for value in (places, predicted, labels, scores)))
 
     def follow(self, snapshots: Tensor, place: Tensor, target: int) -> tuple[Tensor, Tensor]:
         """Say what becomes of a box along a path.
@@ -359,16 +401,16 @@ class Detector(nn.Module):
             whose boxes overlap with that at the input by half or more: whether the detector still sees it there. NaN
             if the places are not fixed.
         """
+        dense = self.places if isinstance(self.places, Dense) else None
+        moved, seen = list[Tensor](), list[Tensor]()
         with isolated(self, snapshots.device, "eval"), torch.no_grad():
-            dense = self.places if isinstance(self.places, Dense) else None
-            seen, moved = list[Tensor](), list[Tensor]()
             for x in snapshots.split(1):
-                moved.append(_clipped(self.places.at(x, place[None])[0], x))
-                if dense is not None:
-                    boxes, logits = dense.all(x)[:2]
-                    chances = self._chances(logits[0])[overlap(_clipped(boxes[0], x), moved[0]) >= SAME]
-                    seen += (
-                        [chances[:, target].amax(0, keepdim=True)] if target < chances.shape[1] and len(chances) else []
-                    )
-        whole = len(seen) == len(snapshots)
-        return torch.cat(moved), torch.cat(seen) if whole else torch.full((len(snapshots),), torch.nan)
+                if dense is None:
+                    moved.append(_clipped(self.places.at(x, place[None])[0], x))
+                    continue
+                boxes, logits = dense.all(x)[:2]
+                boxes, chances = _clipped(boxes[0], x), self._chances(logits[0])
+                moved.append(boxes[place][None])
+                if target < chances.shape[1]:  # else "no object", which no place sees
+                    seen.append(torch.where(overlap(boxes, moved[0]) >= SAME, chances[:, target], 0.0).amax()[None])
+        return torch.cat(moved), torch.cat(seen) if seen else torch.full((len(snapshots),), torch.nan)

@@ -72,9 +72,11 @@ def explain(
         progress: True for a progress bar, or a function that is called with the steps done and planned.
         **options: Further arguments of :func:`fringe.attribute`: ``contrast``, ``score``, ``batch_size``, ``baseline``,
             ``space``, ``ids``, ``bad_images``, ``lengths`` of padded series, and ``telemetry`` (default: 11 points,
-            because pictures need the path). Detectors take ``boxes``: a number of predicted ones, ``"predicted"`` (the
-            default), or boxes (n, 4) in pixels of the input, and explain each in a row of its own. Texts also take ``tokenizer`` and ``special`` (see
-            :class:`fringe.text.TextClassifier`), tables, series and volumes ``features``, the names of columns or
+            because pictures need the path). Detectors take ``boxes``: ``"predicted"`` (the default), all that are
+            predicted with a probability of one half or more; a number, of the most certain ones; or boxes (n, 4): left,
+            top, right and bottom in pixels of the photograph. Each is explained in a row of its own. Texts also take
+            ``tokenizer`` and ``special`` (see :class:`fringe.text.TextClassifier`), tables, series and volumes
+            ``features``, the names of columns or
             channels.
 
     Returns:
@@ -119,19 +121,20 @@ def explain(
 
 def followed(result: Attribution, detector: Detector, places: Tensor) -> Attribution:
     """The result with what becomes of each box along its path, and at its end: ``box_overlap``, of the box with that at
-    the input, and ``box_seen``, the largest probability of the class that the detector has there at any place."""
-    paths, ends = list[Trajectory | None](), list[list[float]]()
+    the input, and ``box_seen``, the largest probability of the class that any place has for the box at the input."""
+    paths, ends, forward = list[Trajectory | None](), list[list[float]](), 0
     for place, path, target in zip(places, result.trajectory or (), result.target, strict=False):
         if path is not None:
             boxes, seen = detector.follow(path.snapshots.to(result.values), place, int(target.flatten()[0]))
-            path = replace(path, boxes=boxes.cpu())
+            path, forward = replace(path, boxes=boxes.cpu()), forward + len(boxes)
             ends.append([float(overlap(boxes[-1], boxes[0])), float(seen[-1])])
         paths.append(path)
     if len(ends) < len(result):
         return result
     kept, seen = torch.tensor(ends, dtype=torch.float64, device=result.values.device).T
+    passes = replace(result.passes, forward=result.passes.forward + forward)
     diagnostics = {**result.diagnostics, "box_overlap": kept, "box_seen": seen}
-    return replace(result, trajectory=tuple(paths), diagnostics=diagnostics)
+    return replace(result, trajectory=tuple(paths), diagnostics=diagnostics, passes=passes)
 
 
 def _kind(model: Any, inputs: Any, options: dict[str, Any]) -> InputKind:

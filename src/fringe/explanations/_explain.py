@@ -9,7 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import torch
 from safetensors.torch import save
@@ -22,11 +23,20 @@ from fringe._strings.class_names import resolve_class_name
 from fringe._strings.formats import plain
 from fringe._strings.names import method_title
 from fringe._strings.tables import Cell, Row, Table
-from fringe.attribution import SENTENCES, Attribution, attribute, preset_label, setting_title, tone_of
+from fringe.attribution import (
+    SENTENCES,
+    Attribution,
+    attribute,
+    preset_label,
+    setting_title,
+    to_input,
+    to_photograph,
+    tone_of,
+)
 from fringe.classifier import Classifier, Target
 from fringe.data import ImageRef
-from fringe.detection import Detector, read_boxes
-from fringe.errors import InputError, is_installed, warn_caller
+from fringe.detection import Boxes, Detector, places_of, read_boxes
+from fringe.errors import ImageError, InputError, ModelError, is_installed, warn_caller
 from fringe.explanations._base import (
     Explanation,
     Failure,
@@ -42,6 +52,9 @@ from fringe.explanations._call import followed
 from fringe.explanations._folder import CONTACT, INDEX, MAP, PAGE
 from fringe.explanations._spec import POINTS, ExplainSpec
 from fringe.models import Answers
+
+if TYPE_CHECKING:
+    from fringe.page import Box
 
 #: Rows of the table of explained images; the rest is in the summary.
 SHOWN_IMAGES = 40
@@ -128,6 +141,20 @@ def explain_images(
     return run.results(progress)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A box of a detector: the id of its photograph, its place, its sides in pixels of the photograph and of the input,
+    its label with the probability, and which part of the photograph the input shows."""
+
+    photograph: str
+    place: Tensor
+    box: Tensor
+    on_input: Tensor
+    label: int
+    score: float
+    part: Tensor
+
+
 class ExplanationRun(ImageRun[ExplainSpec]):
     """One run of :func:`explain_images`, step by step: :meth:`open`, then :meth:`results`.
 
@@ -146,39 +173,45 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         self.explained: list[Explanation] = []
         self._entries, self._earlier = list[dict[str, Any]](), list[Explanation]()
         self._model_checked = self._resumes = False
-        self._boxes = dict[str, tuple[Tensor, Tensor, int]]()  # by the id of a result: place, box and label
+        self._boxes = dict[str, _Row]()  # by the id of a result
 
     def _find_boxes(self) -> None:
-        """Make a row of each box of each image."""
-        if self.spec.boxes is None:
-            return
+        """Make a row of each box of each image, if the model is a detector."""
         inner = self.loaded.module
+        if self.spec.boxes is None and not isinstance(inner, Detector) and places_of(inner) is None:
+            return
         self.detector = detector = inner if isinstance(inner, Detector) else Detector(inner)
-        self.loaded = dataclasses.replace(
-            self.loaded, module=detector, class_names=detector.names(self.loaded.class_names)
-        )
+        names = detector.names(self.loaded.class_names)
+        self.loaded = dataclasses.replace(self.loaded, module=detector, class_names=names)
         self.classifier = Classifier(detector, score=self.spec.score, batch_size=self.spec.batch_size)
-        refs, asked = list[ImageRef](), read_boxes(self.spec.boxes)
+        asked, refs = read_boxes(self.spec.boxes or "predicted"), list[ImageRef]()
         for ref in self.refs:
-            item = self.prepare(ref)
             try:
-                found = None if isinstance(item, Failure) else detector.find(item.x[None].to(self.device), asked)
+                boxes = self._boxes_of(ref, asked)
             except InputError as error:
                 self.missing.append(Failure.of(ref, error))
                 continue
-            many = (
-                [ref]
-                if found is None
-                else [dataclasses.replace(ref, id=f"{ref.id}-{k + 1}") for k in range(len(found.labels))]
-            )
-            refs += many
-            if found is not None:
-                rows = zip(found.places, found.boxes.cpu(), found.labels.tolist(), strict=True)
-                self._boxes |= dict(zip((one.id for one in many), rows, strict=True))
+            except (ImageError, ModelError):  # said where the image is explained
+                boxes = []
+            rows = {f"{ref.id}-{k}": one for k, one in enumerate(boxes, 1)}
+            self._boxes |= rows
+            refs += [dataclasses.replace(ref, id=name) for name in rows] or [ref]
         self.refs = refs
 
+    def _boxes_of(self, ref: ImageRef, asked: Boxes) -> list[_Row]:
+        recipe = self.loaded.preprocessing
+        image = ref.open(channels=recipe.channels, exif=self.spec.exif).image
+        x, part = recipe.normalise(recipe.pixels(image)), torch.tensor(recipe.shown_part(*image.size))
+        if isinstance(asked, Tensor):
+            asked = to_input(asked, part, x.shape[1:])
+        found = self.detector.find(x[None].to(self.device), asked)
+        boxes = to_photograph(found.boxes.cpu(), part, x.shape[1:])
+        labels, scores = found.labels.tolist(), found.scores.tolist()
+        each = zip(found.places, boxes, found.boxes.cpu(), labels, scores, strict=True)
+        return [_Row(ref.id, *one, part=part) for one in each]
+
     def arguments(self, group: Sequence[Prepared]) -> Mapping[str, Any]:
-        return {"place": torch.stack([self._boxes[item.ref.id][0] for item in group])} if self._boxes else {}
+        return {"place": torch.stack([self._boxes[item.ref.id].place for item in group])} if self._boxes else {}
 
     def results(self, progress: Progress | None = None) -> Generator[Explanation | Failure]:
         """Compute and write what is missing, in the order of the inputs; yield every result."""
@@ -270,7 +303,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "target": self.target,
             **({} if self.contrast is None else {"contrast": self.contrast}),
             "score": spec.score,
-            **({} if spec.boxes is None else {"boxes": spec.boxes}),
+            **({"boxes": spec.boxes or "predicted"} if self._boxes else {}),
             "seed": spec.seed,
             "dtype": "float32",
         }
@@ -384,7 +417,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         x, logits = answer
         best = torch.nan_to_num(logits).argmax(1)
         if self._boxes:  # "no object" may be more probable
-            best = torch.tensor([self._boxes[item.ref.id][2] for item in group])
+            best = torch.tensor([self._boxes[item.ref.id].label for item in group])
         first = best if isinstance(self.target, str) else torch.full_like(best, self.target)  # the word is "predicted"
         if self.contrast in first.tolist():
             why = f"class {self.contrast} is the class to explain itself: name another contrast"
@@ -392,8 +425,10 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         target, context = self._targets(logits, first[:, None]), None
         if self.spec.figures:
             context = self.context([item.ref.id for item in group], x, logits)
-            boxes = [self._boxes[item.ref.id][1] for item in group] if self._boxes else None
-            context = dataclasses.replace(context, boxes=None if boxes is None else torch.stack(boxes))
+            if self._boxes:
+                rows = [self._boxes[item.ref.id] for item in group]
+                boxes, parts = (torch.stack([getattr(one, name) for one in rows]) for name in ("box", "part"))
+                context = dataclasses.replace(context, boxes=boxes, parts=parts)
         try:
             result = attribute(
                 self.classifier,
@@ -444,10 +479,11 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         result = several if several.target.dim() == 1 else several.of_class(0)
         if result.verdict[row] in ("nan_input", "nan_logits"):
             return Failure.of(item.ref, result.advice[row])
-        steps, images = result.diagnostics.get("steps"), len(result.target)
+        steps, images, box = result.diagnostics.get("steps"), len(result.target), self._boxes.get(item.ref.id)
         record = {
             **self.image_entry(item.ref, logits, result.target[row]),
             **({} if self.contrast is None else {"contrast": self.class_entry(self.contrast)}),
+            **({} if box is None else {"box": plain(box.box), "box_on_input": plain(box.on_input)}),
             "verdict": result.verdict[row],
             "advice": result.advice[row],
             **{name: plain(getattr(result, name)[row]) for name in _SCORES},
@@ -470,7 +506,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 from fringe.explanations._pictures import draw_pictures, write_pages
 
                 draw_pictures(folder, result.select([row]), record)
-                write_pages(folder, several, row, record)
+                write_pages(folder, several, row, record, self._links(item.ref.id))
 
         try:
             stored = self.folder.write(item.ref.id, record, fill)
@@ -483,6 +519,26 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             return Failure.of(item.ref, f"cannot write {error.filename!r} ({error.strerror})")
         self.done += 1  # here, not where the batch is given to the caller: an interrupt may come before
         return Explanation(self.folder.result_path(item.ref.id), stored, reused=False)
+
+    def _links(self, name: str) -> list[Box]:
+        """The boxes of a photograph, with their pages."""
+        if name not in self._boxes:
+            return []
+        from fringe.explanations._pictures import class_label
+        from fringe.page import Box
+
+        same = {k: one for k, one in self._boxes.items() if one.photograph == self._boxes[name].photograph}
+        return [
+            Box(
+                index=one.label,
+                label=class_label(self.class_entry(one.label)),
+                probability=one.score,
+                sides=tuple(one.on_input.tolist()),
+                link=f"../{quote(k)}/{PAGE}",
+                here=k == name,
+            )
+            for k, one in same.items()
+        ]
 
     # The files of the run
 

@@ -22,6 +22,7 @@ from fringe._strings.class_names import class_names
 from fringe.errors import ModelError, did_you_mean, line_of
 from fringe.models._base import LoadedParts, LoadOptions, load_into, split_weights
 from fringe.models._preprocessing import Preprocessing
+from fringe.models._torchvision import detector_preprocessing
 
 Stated = TypeVar("Stated")
 
@@ -113,10 +114,9 @@ def _parts_of(code: ModuleType, source: str, attribute: str, weights: str, optio
 
 
 def stated_preprocessing(module: nn.Module) -> Preprocessing | None:
-    """Return the preprocessing that a network states in its attribute ``preprocessing``, as an object or as text;
-    detectors of torchvision take pixels in [0, 1] of any size."""
-    takes_pixels = type(module).__module__.startswith("torchvision.models.detection")
-    return _recipe(getattr(module, "preprocessing", "unit" if takes_pixels else None))
+    """Return the preprocessing that a network states in its attribute ``preprocessing``, as an object or as text, or a
+    detector of torchvision in its ``transform``."""
+    return _recipe(getattr(module, "preprocessing", None)) or detector_preprocessing(module)
 
 
 def stated_names(module: nn.Module) -> tuple[str, ...] | None:
