@@ -205,7 +205,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if isinstance(asked, Tensor):
             asked = to_input(asked, part, x.shape[1:])
         found = self.detector.find(x[None].to(self.device), asked)
-        boxes = to_photograph(found.boxes.cpu(), part, x.shape[1:])
+        boxes = to_photograph(found.boxes.cpu().float(), part, x.shape[1:])
         labels, scores = found.labels.tolist(), found.scores.tolist()
         each = zip(found.places, boxes, found.boxes.cpu(), labels, scores, strict=True)
         return [_Row(ref.id, *one, part=part) for one in each]

@@ -262,7 +262,7 @@ def _of_boxes(ready: ModelInputs, boxes: Boxes, parts: Tensor) -> ModelInputs:
         ids=tuple(f"{ready.ids[i]}#{k}" for i, k in zip(rows, numbers, strict=True)),
         keys=None if ready.keys is None else tuple(f"{ready.keys[i]}#{k}" for i, k in zip(rows, numbers, strict=True)),
         arguments={"forward_kwargs": {"place": torch.cat([one.places for one in found])}},
-        boxes=torch.cat([to_photograph(one.boxes.cpu(), parts[i], size) for i, one in enumerate(found)]),
+        boxes=torch.cat([to_photograph(one.boxes.cpu().float(), parts[i], size) for i, one in enumerate(found)]),
         parts=parts[rows],
         predicted=tuple(int(label) for one in found for label in one.labels),
     )
