@@ -44,7 +44,8 @@ class Places(Protocol):
     independent, with a sigmoid each.
     """
 
-    background: int | None
+    @property
+    def background(self) -> int | None: ...
 
     def find(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the places (N, ...) of an input (1, C, H, W): with boxes (N, 4), logits (N, K) and factors (N)."""
@@ -106,7 +107,8 @@ class FasterRCNN:
 @contextlib.contextmanager
 def _suppression() -> Generator[None]:
     """Non-maximum suppression in Python, for a torchvision whose compiled operators do not load."""
-    boxes, extension = (importlib.import_module(f"torchvision.{name}") for name in ("ops.boxes", "extension"))
+    boxes: Any = importlib.import_module("torchvision.ops.boxes")
+    extension: Any = importlib.import_module("torchvision.extension")
     compiled = boxes.nms
     boxes.nms = compiled if extension._has_ops() else _distinct
     try:
@@ -173,7 +175,10 @@ def _scale(images: Any, x: Tensor) -> Tensor:
 
 def places_of(model: Any) -> Places | None:
     """Return how the predictions of a known kind of detector are read; None for any other model."""
-    has = lambda *names: all(hasattr(model, name) for name in names)  # noqa: E731
+
+    def has(*names: str) -> bool:
+        return all(hasattr(model, name) for name in names)
+
     if has("transform", "backbone", "rpn", "roi_heads"):
         return FasterRCNN(model)
     if has("transform", "backbone", "head", "anchor_generator", "box_coder"):
@@ -195,9 +200,8 @@ def places_of(model: Any) -> Places | None:
 def _last_linear(model: nn.Module) -> int:
     """How many numbers the class head of a detector of transformers has."""
     heads = [m for n, m in model.named_modules() if "class_embed" in n or "class_labels_classifier" in n]
-    return next(
-        m.out_features for m in reversed(heads) for m in reversed(list(m.modules())) if hasattr(m, "out_features")
-    )
+    layers: list[Any] = [m for head in reversed(heads) for m in reversed(list(head.modules()))]
+    return next(int(layer.out_features) for layer in layers if isinstance(layer, nn.Linear))
 
 
 def overlap(one: Tensor, other: Tensor) -> Tensor:

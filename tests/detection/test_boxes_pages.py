@@ -112,7 +112,7 @@ def test_boxes_of_a_run_are_those_of_a_call(run):
 def test_a_photograph_without_such_a_box_is_a_failure_with_its_reason(run):
     results = run(boxes="500,500,510,510")
     assert [type(one).__name__ for one in results] == ["Failure", "Failure"]
-    assert all("no prediction overlaps with" in one.error for one in results)
+    assert all("no prediction overlaps with" in one.reason for one in results)
 
 
 @pytest.mark.thorough

@@ -30,7 +30,7 @@ def draw_pictures(folder: Path, result: Attribution, record: Mapping[str, Any]) 
     title = heading(name, "evidence for and against", preset_label(result.settings))
     image, values = context.picture(context.inputs[0]), result.values[0].numpy()
     region = result.focus_weights(0)
-    drawn = {"image": image, "label": name, "region": region, "box": context.box_on_input(0)}
+    drawn: dict[str, Any] = {"image": image, "label": name, "region": region, "box": context.box_on_input(0)}
     signed_map(values, title=title, unit=unit, **drawn).savefig(folder / "signed.png")
     path = None if result.trajectory is None else result.trajectory[0]
     if path is not None:

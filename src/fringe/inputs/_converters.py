@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from fringe._network.arguments import integers_hint
@@ -309,7 +308,7 @@ def _tensors(item: Any, model: OpenModel) -> list[_Image]:
     raise InputError(f"got {type(item).__name__}, expected {_EXPECTED}", argument="inputs", hint=hint)
 
 
-def _prepared(recipe: Preprocessing, image: Image.Image, name: str | None = None) -> _Image:
+def _prepared(recipe: Preprocessing, image: Any, name: str | None = None) -> _Image:
     return _Image(recipe.normalise(recipe.pixels(image)), recipe.shown_part(*image.size), name)
 
 
