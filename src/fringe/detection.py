@@ -8,7 +8,7 @@ class logits of one place, before that step: the place is chosen once, at the in
 from __future__ import annotations
 
 import contextlib
-import importlib
+import sys
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -34,7 +34,7 @@ _EXPECTED = "give a number from 1 on, 'predicted', or boxes (n, 4): left, top, r
 #: The name of the class of a place that has found nothing.
 NOTHING = "no object"
 #: What lists of labels call it.
-_BACKGROUND = ("background", "n/a", "no-object", "none")
+_BACKGROUND = ("background", "n/a", "none")
 
 
 class Places(Protocol):
@@ -87,8 +87,7 @@ class FasterRCNN:
 
     def find(self, x: Tensor) -> tuple[Tensor, ...]:
         images, _ = self.model.transform(list(x))
-        with _suppression():
-            proposals = self.model.rpn(images, self.model.backbone(images.tensors))[0][0]
+        proposals = self.model.rpn(images, self.model.backbone(images.tensors))[0][0]
         places = proposals / _scale(images, x)
         return places, *self.at(x.expand(len(places), *x.shape[1:]), places, shared=True)
 
@@ -107,10 +106,11 @@ class FasterRCNN:
 @contextlib.contextmanager
 def _suppression() -> Generator[None]:
     """Non-maximum suppression in Python, for a torchvision whose compiled operators do not load."""
-    boxes: Any = importlib.import_module("torchvision.ops.boxes")
-    extension: Any = importlib.import_module("torchvision.extension")
-    compiled = boxes.nms
-    boxes.nms = compiled if extension._has_ops() else _distinct
+    boxes: Any = sys.modules.get("torchvision.ops.boxes")
+    if boxes is None or sys.modules["torchvision.extension"]._has_ops():  # pyright: ignore[reportPrivateUsage]
+        yield
+        return
+    compiled, boxes.nms = boxes.nms, _distinct
     try:
         yield
     finally:
@@ -227,12 +227,13 @@ def read_boxes(text: str) -> Boxes:
 @dataclass(frozen=True)
 class Found:
     """The explained boxes of an image: their places (n, ...), the predicted boxes (n, 4), the best label (n,) and its
-    probability (n,)."""
+    probability (n,); and how many ``classes`` there are, "no object" among them."""
 
     places: Tensor
     boxes: Tensor
     labels: Tensor
     scores: Tensor
+    classes: int
 
 
 def as_boxes(boxes: Any) -> Tensor:
@@ -335,21 +336,22 @@ class Detector(nn.Module):
         """
         return self._with_nothing(self.places.at(x, place)[1])
 
-    def names(self, labels: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def names(self, labels: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:
         """Return the names of the classes, with that of the class "no object".
 
         Args:
-            labels: Names of the labels, with or without a first or last one for the background; None: not known.
+            labels: Names of the labels, with or without one for the background; None: not known.
+            count: How many classes there are, "no object" among them.
 
         Returns:
             A name for each column of the logits, or None.
         """
-        if labels is None or NOTHING in labels:
+        if labels is None or NOTHING in labels or len(labels) not in (count - 1, count):
             return labels
-        column = self.places.background
-        at = len(labels) if column is None else column % (len(labels) + 1)
-        after = at + (column is not None and at < len(labels) and labels[at].strip("_").lower() in _BACKGROUND)
-        return (*labels[:at], NOTHING, *labels[after:])
+        at = (count - 1 if self.places.background is None else self.places.background) % count
+        if len(labels) == count and labels[at].strip("_").lower() not in _BACKGROUND:
+            return labels
+        return (*labels[:at], NOTHING, *labels[at + (len(labels) == count) :])
 
     def _with_nothing(self, logits: Tensor) -> Tensor:
         return logits if self.places.background is not None else F.pad(logits, (0, 1))
@@ -378,7 +380,7 @@ class Detector(nn.Module):
         """
         count = _count(boxes) if isinstance(boxes, (int, str)) else None
         asked = [] if isinstance(boxes, (int, str)) else as_boxes(boxes).to(x)
-        with isolated(self, x.device, "eval"), torch.no_grad():
+        with isolated(self, x.device, "eval"), torch.no_grad(), _suppression():
             places, predicted, logits, *factor = self.places.find(x)
             predicted = _clipped(predicted, x)
         if not len(places):
@@ -390,7 +392,8 @@ class Detector(nn.Module):
             if count is None
             else _most_certain(predicted, scores, *count)
         )
-        return Found(*(value[rows].detach() for value in (places, predicted, labels, scores)))
+        each = (value[rows].detach() for value in (places, predicted, labels, scores))
+        return Found(*each, classes=self._with_nothing(logits).shape[-1])
 
     def follow(self, snapshots: Tensor, place: Tensor, target: int) -> tuple[Tensor, Tensor]:
         """Say what becomes of a box along a path.

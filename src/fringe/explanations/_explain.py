@@ -181,8 +181,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if self.spec.boxes is None and not isinstance(inner, Detector) and places_of(inner) is None:
             return
         self.detector = detector = inner if isinstance(inner, Detector) else Detector(inner)
-        names = detector.names(self.loaded.class_names)
-        self.loaded = dataclasses.replace(self.loaded, module=detector, class_names=names)
+        self.loaded = dataclasses.replace(self.loaded, module=detector)
         self.classifier = Classifier(detector, score=self.spec.score, batch_size=self.spec.batch_size)
         asked, refs = read_boxes(self.spec.boxes or "predicted"), list[ImageRef]()
         for ref in self.refs:
@@ -205,6 +204,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if isinstance(asked, Tensor):
             asked = to_input(asked, part, x.shape[1:])
         found = self.detector.find(x[None].to(self.device), asked)
+        names = self.detector.names(self.loaded.class_names, found.classes)
+        self.loaded = dataclasses.replace(self.loaded, class_names=names)
         boxes = to_photograph(found.boxes.cpu().float(), part, x.shape[1:])
         labels, scores = found.labels.tolist(), found.scores.tolist()
         each = zip(found.places, boxes, found.boxes.cpu(), labels, scores, strict=True)

@@ -256,7 +256,7 @@ def _of_boxes(ready: ModelInputs, boxes: Boxes, parts: Tensor) -> ModelInputs:
         ready,
         model=detector,
         label=ready.label if ready.label != Detector.__name__ else type(detector.model).__name__,
-        class_names=detector.names(ready.class_names),
+        class_names=detector.names(ready.class_names, found[0].classes),
         inputs=ready.inputs[rows],
         ids=tuple(f"{ready.ids[i]}#{k}" for i, k in zip(rows, numbers, strict=True)),
         keys=None if ready.keys is None else tuple(f"{ready.keys[i]}#{k}" for i, k in zip(rows, numbers, strict=True)),
