@@ -15,7 +15,8 @@ OutputKind = Literal["auto", "logits", "probabilities"]
 AnyOutput = OutputKind | Literal["numbers"]
 _DENSE = (
     "For logits (B, C, H, W) of a segmentation network, wrap it as fringe.Region(model, mask), which explains the "
-    "classes in a region; for another number of each input, pass a function as score="
+    "classes in a region; the boxes of a detector are those of fringe.Detector(model, read=...); for another number of "
+    "each input, pass a function as score="
 )
 #: Names of parts of an output, and of layers at the end of a network, that hold no scores of classes.
 _FEATURES = re.compile("embed|feature|hidden|latent|pool|representation|state", re.IGNORECASE)
