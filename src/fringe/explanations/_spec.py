@@ -74,7 +74,7 @@ class ExplainSpec(ImageOptions):
     )
     method: Annotated[str, AfterValidator(_canonical_method)] = Field("fringe", description="Attribution method.")
     preset: str | None = Field(None, description="Settings by name, see 'fringe methods METHOD', or a tuned file.")
-    variant: str | None = Field(None, description="FRInGe without a part of it, see 'fringe presets'.")
+    variant: str | None = Field(None, description="Paper's method without a part of it, see 'fringe presets'.")
     set: tuple[str, ...] = Field((), description="Setting of the method; may be repeated.")
     boxes: str | None = Field(
         None, description="Boxes of a detector: 'predicted', how many, or X0,Y0,X1,Y1[;X0,...] in pixels of its input."
