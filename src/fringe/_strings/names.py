@@ -154,6 +154,8 @@ def hint_unknown(function: Callable[P, R]) -> Callable[P, R]:
 METHOD_TITLES = {
     "fringe": "FRInGe",
     "fringe_b": "FRInGe-B",
+    "paper": "FRInGe, paper's text",
+    "released": "FRInGe, released code",
     "ig": "Integrated Gradients",
     "blur_ig": "Blur IG",
     "guided_ig": "Guided IG",
