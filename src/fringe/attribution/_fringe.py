@@ -15,9 +15,11 @@ from fringe.attribution._base import Attribution, Attributor, Verdict
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
 from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, FocusLayer, length_ratio, read_focus
 from fringe.attribution._integrate import integrate
+from fringe.attribution._paper import new_spelling
 from fringe.attribution._quadrature import Quadrature, Rule, SegmentTerms
 from fringe.errors import InputError, require, require_choice
 from fringe.geometry import kl, softening_temperature
+from fringe.linalg import Structure
 from fringe.paths import (
     AUTO_ENTROPY,
     ENOUGH,
@@ -27,7 +29,6 @@ from fringe.paths import (
     JVPUse,
     Problem,
     Solve,
-    Structure,
     TrustRegion,
     Until,
 )
@@ -165,6 +166,8 @@ class FRInGe(Attributor):
     @classmethod
     def preset(cls, name: str, /, variant: Variant = "fringe") -> Self:
         """Return settings by name, with parts of the method removed, see :meth:`variant`."""
+        if name not in cls.presets and (place := new_spelling(name)):
+            raise InputError(f"{name!r} is a method of its own", argument="preset", hint=f"write {place!r}")
         return super().preset(name).variant(variant)
 
     def variant(self, variant: Variant) -> Self:
@@ -378,9 +381,8 @@ def fringe_verdict(one: _PathOfImage, residual: float) -> Verdict:
 def fringe_advice(verdict: Verdict, path: FisherRaoTracking, rule: Quadrature, one: _PathOfImage, r: float) -> str:
     """Say why a map with the residual ``r`` has a ``verdict``, and which setting to change, to which value."""
     if verdict == "diverged":
-        cap = path.trust.delta_euc
-        shorter = "delta_euc='auto'" if cap is None else f"delta_euc={cap / 4:.2g} (now {cap:.2g})"
-        return f"the logits or their gradient were not finite after step {one.steps}: use {shorter}, or check the model"
+        shorter = _shorter(path.trust.delta_euc)
+        return f"the logits or their gradient were not finite after step {one.steps}: {shorter}, or check the model"
     goal = "the uniform prediction" if path.reference is None else "the reference"
     if verdict == "at_reference":
         return f"the prediction already is {goal}: there is nothing to explain"
