@@ -15,8 +15,8 @@ import numpy as np
 from PIL import Image
 
 from fringe._files.disk import write_atomic
-from fringe._strings.names import split_label
 from fringe._strings.formats import to_csv
+from fringe._strings.names import split_label
 from fringe.app._fragments import comparison_html, page_frame
 from fringe.app._jobs import Job, Jobs, Show, StoppedError
 from fringe.app._spec import AppSpec
@@ -178,7 +178,7 @@ class Service:
 
         Error messages do not contain the path of the file."""
         try:
-            image = open_image(file or "", max_pixels=self.spec.max_pixels)
+            image = open_image(file or "", max_pixels=self.spec.max_pixels, check=self.jobs.check)
         except ImageError as error:  # its hint is for those who can raise the limit
             message = error.message.replace(repr(str(file)) + ": ", "this file: ")
             raise InputError(message, hint="choose another image") from error
