@@ -28,14 +28,13 @@ LAYERS = [
     {"models", "data", "text"},
     {"paths"},
     {"baselines"},
-    {"classifier", "geometry"},
+    {"classifier", "detection", "geometry"},
     {"linalg", "settings", "plots"},
 ]
 HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution", "evaluation", "experiments"},  # all but plots name a type
     "typer": {"cli"},
     "rich": {None, "attribution", "cli", "plots"},
-    "tqdm": {None},
     "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "paper", "report", "settings"},
     "PIL": {"app", "integrations", "models", "data", "cli", "page", "metrics"},  # metrics measure compressed sizes
     "torchvision": {"models"},

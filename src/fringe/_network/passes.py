@@ -22,6 +22,7 @@ from fringe._network.linear_layers import (
     Fold,
     FoldedLayers,
     GradientLayouts,
+    LinearLayers,
     NotFoldable,
     keep_gradient_layouts,
 )
@@ -201,6 +202,7 @@ class Network:
         self.module = self.model if isinstance(self.model, nn.Module) else None
         self.output: AnyOutput = output
         self.score_function: ScoreFunction | None = None  # takes the place of classes
+        self.choose_output: Callable[[Any], Any] | None = None  # of what the model returns, the logits
         self.mode: Mode = mode
         self.batch_size = BatchSize(batch_size)
         self.passes = PassCounts()
@@ -311,11 +313,42 @@ class Network:
         with self.rounding(), layouts:
             yield
 
-    def evaluate(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
-        """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session."""
+    def logits(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
+        """Compute logits without a graph, in chunks of the batch size.
+
+        Args:
+            x: Inputs (B, *S).
+            arguments: Further arguments of the model.
+
+        Returns:
+            Logits (B, C).
+        """
+        x = self._validate_inputs(x)
+        measured = [self.batch_size.begin(x)]
+
+        def forward(part: Tensor, rows: Tensor) -> Tensor:
+            first = measured.pop() if measured else False
+            plain = self.find_folds(part[:1], arguments.select(rows[:1]))
+            with torch.no_grad():
+                logits = self.evaluate(part, arguments.select(rows), measured=first)
+                if plain is not None and not self.keep_folds(logits[:1], plain):
+                    logits = self.evaluate(part, arguments.select(rows), measured=first)
+                return logits
+
+        with self.session(x.device):
+            return self.batch_size.map(forward, x, torch.arange(len(x), device=x.device))
+
+    def evaluate(
+        self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS, *, tangents: bool = False, measured: bool = False
+    ) -> Tensor:
+        """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session.
+
+        With ``tangents`` the backward pass will be differentiated, with ``measured`` the pass bounds later ones.
+        """
         self.passes.forward += x.shape[0]
         try:
-            output = self._computed(x, arguments)
+            with self.batch_size.measured(len(x)) if measured else contextlib.nullcontext():
+                output = self._computed(x, arguments, tangents)
         except (RuntimeError, AssertionError) as error:  # the latter of an exported program
             if self._takes_one(x, arguments, error):
                 message = f"the model takes one image at a time, not {len(x)} ({first_line(error)})"
@@ -328,7 +361,7 @@ class Network:
         if self.score_function is not None:
             return self._laid_out(as_score(self.score_function, output, x.shape[0]))
         try:
-            logits = as_logits(output, x.shape[0], self.output, check=not self._checked)
+            logits = self._logits_of(output, x.shape[0], check=not self._checked)
         except ModelOutputError as error:
             if arguments.by_row and len(x) == 1 and error.hint is None:  # one row of a tensor that all images share?
                 error.hint = arguments.hint
@@ -336,14 +369,19 @@ class Network:
         self._checked = True
         return self._laid_out(logits)
 
-    def _computed(self, x: Tensor, arguments: ForwardArguments) -> Any:
+    def _logits_of(self, output: Any, batch: int, *, check: bool) -> Tensor:
+        chosen = output if self.choose_output is None else self.choose_output(output)
+        return as_logits(chosen, batch, self.output, check=check)
+
+    def _computed(self, x: Tensor, arguments: ForwardArguments, tangents: bool) -> Any:
         """What the model returns, with folds but for hooks, which see the network as it was written."""
-        layers = FoldedLayers(self.folds) if self.folds and not self.has_hooks() else contextlib.nullcontext()
+        folded = FoldedLayers(self.folds) if self.folds and not self.has_hooks() else contextlib.nullcontext()
+        linear = LinearLayers() if tangents and self.linear_layers else contextlib.nullcontext()
         layouts: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         if x.device.type == "cpu" and torch.is_grad_enabled():
             layouts = disable_saved_tensors_hooks(_SAVED_BY_HOOKS) if self.readable_graph else GradientLayouts()
         try:
-            with self.rounding(), layouts, layers:
+            with linear, self.rounding(), layouts, folded:
                 return self._run(x, arguments)
         except NotFoldable:
             self.folds = {}
@@ -351,7 +389,7 @@ class Network:
             if not self.readable_graph or _SAVED_BY_HOOKS not in str(error):
                 raise
             self.readable_graph = False
-        return self._computed(x, arguments)
+        return self._computed(x, arguments, tangents)
 
     def _laid_out(self, logits: Tensor) -> Tensor:
         if self.readable_graph and logits.device.type == "cpu":
@@ -404,7 +442,7 @@ class Network:
         with torch.no_grad(), contextlib.suppress(Exception):  # whatever a model raises
             output = self._run(x[:1], arguments)
             if self.score_function is None:
-                as_logits(output, 1, self.output, check=False)
+                self._logits_of(output, 1, check=False)
             try:
                 self._run(x, arguments)
             except Exception:

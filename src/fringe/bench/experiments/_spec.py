@@ -190,7 +190,7 @@ class ExperimentSpec(Options):
     )
     methods: Annotated[Mapping[str, Any], PlainValidator(_configurable)] = Field(
         QUICK_METHODS,
-        description="NAME, NAME:PRESET, LABEL=NAME or file.py:NAME, with commas; fringe:auto is the paper's setting.",
+        description="NAME, NAME:PRESET, LABEL=NAME or file.py:NAME, with commas; paper:auto is the paper's setting.",
     )
     metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_configurable)] = Field(
         None, description="NAME or NAME:PRESET, with commas. Default: the first eleven of 'fringe metrics'."
@@ -258,7 +258,8 @@ class ExperimentSpec(Options):
         except InputError as error:
             text, argument = f"{error.message} (in {str(config)!r})", error.argument or "config"
             unknown = not content.keys() <= cls.model_fields.keys()
-            raise InputError(text, argument=argument, hint=error.hint or (_TYPED_HINT if unknown else None)) from error
+            hint = f"{error.hint}; {_TYPED_HINT}" if unknown else error.hint
+            raise InputError(text, argument=argument, hint=hint) from error
 
     def over(self, other: "ExperimentSpec") -> Self:
         """Combine two specifications.
