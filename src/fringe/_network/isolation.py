@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,8 +15,9 @@ Mode = Literal["eval", "keep"]
 
 
 @contextlib.contextmanager
-def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Generator[None]:
-    """Set evaluation mode, no parameter gradients, gradients of inputs, full precision and plain attention.
+def isolated(modules: Sequence[nn.Module], device: torch.device, mode: Mode) -> Generator[None]:
+    """Set evaluation mode of the modules and of all in them, no parameter gradients, gradients of inputs, full
+    precision and plain attention.
 
     Restored on exit, also after an exception: the training flag of every submodule, ``requires_grad`` of every
     parameter, every buffer, the torch generators of the CPU and of ``device``, gradient mode, inference mode, autocast,
@@ -41,9 +42,9 @@ def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Gene
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         _use_full_precision(stack)
         _use_one_order(device, stack)
-        _use_native_recurrence(module, device, stack)
-        if module is not None:
-            _freeze(module, mode, stack)
+        every = list({id(child): child for module in modules for child in module.modules()}.values())
+        _use_native_recurrence(every, device, stack)
+        _freeze(modules, every, mode, stack)
         yield
 
 
@@ -59,31 +60,36 @@ def _set(stack: contextlib.ExitStack, owner: Any, name: str, value: object) -> N
     setattr(owner, name, value)
 
 
-def _freeze(module: nn.Module, mode: Mode, stack: contextlib.ExitStack) -> None:
-    """Switch the gradients of parameters off, and training mode; what the module writes into its buffers, such as
+def _freeze(modules: Sequence[nn.Module], every: Sequence[nn.Module], mode: Mode, stack: contextlib.ExitStack) -> None:
+    """Switch the gradients of parameters off, and training mode; what the modules write into their buffers, such as
     running statistics, goes into copies."""
-    for parameter in [p for p in module.parameters() if p.requires_grad]:
+    for parameter in [p for module in modules for p in module.parameters() if p.requires_grad]:
         _set(stack, parameter, "requires_grad", False)
-    modules, copies = list(module.modules()), dict[Tensor, Tensor]()
-    for child in modules:
+    copies = dict[Tensor, Tensor]()
+    for child in every:
         for name, buffer in list(child.named_buffers(recurse=False)):
             _set(stack, child, name, copies.setdefault(buffer, buffer.clone()))
     if mode == "keep":
         return
-    flags = {child: child.training for child in modules if hasattr(child, "training")}  # a frozen script has none
+    flags = {child: child.training for child in every if hasattr(child, "training")}  # a frozen script has none
     for child, flag in flags.items():
         stack.callback(setattr, child, "training", flag)
-    if any(flags.values()):
+    warned = False
+    for module in modules:
+        if not any(flags.get(child, False) for child in module.modules()):
+            continue
         try:
             module.eval()
         except NotImplementedError:  # of an exported program, whose mode is fixed
-            for child in flags:
+            for child in flags.keys() & set(module.modules()):
                 child.training = False
         else:
-            warn_caller(
-                "the model is in training mode; it is explained in evaluation mode and given back as it was "
-                "(Classifier(model, mode='keep') explains it as it is)"
-            )
+            warned = True
+    if warned:
+        warn_caller(
+            "the model is in training mode; it is explained in evaluation mode and given back as it was "
+            "(Classifier(model, mode='keep') explains it as it is)"
+        )
 
 
 def _use_full_precision(stack: contextlib.ExitStack) -> None:
@@ -121,7 +127,7 @@ def _use_one_order(device: torch.device, stack: contextlib.ExitStack) -> None:
         _set(stack, torch.backends.cudnn, "deterministic", True)
 
 
-def _use_native_recurrence(module: nn.Module | None, device: torch.device, stack: contextlib.ExitStack) -> None:
+def _use_native_recurrence(modules: Sequence[nn.Module], device: torch.device, stack: contextlib.ExitStack) -> None:
     """No cuDNN for a network with recurrent layers: its own have no gradients in evaluation mode."""
-    if device.type == "cuda" and module is not None and any(isinstance(m, nn.RNNBase) for m in module.modules()):
+    if device.type == "cuda" and any(isinstance(m, nn.RNNBase) for m in modules):
         _set(stack, torch.backends.cudnn, "enabled", False)

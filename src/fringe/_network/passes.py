@@ -27,6 +27,7 @@ from fringe._network.linear_layers import (
     keep_gradient_layouts,
 )
 from fringe._network.outputs import AnyOutput, ScoreFunction, as_logits, as_score, refuse_independent_labels
+from fringe._network.reached import reached_modules, refusing_training
 from fringe._numbers.float64 import float64_on
 from fringe._strings.progress import log
 from fringe.errors import InputError, ModelOutputError, first_line, is_machine_error, is_out_of_memory, warn_caller
@@ -263,7 +264,8 @@ class Network:
         self._depth += 1
         self._checked = False
         try:
-            with float64_on(device), isolated(self.module, device, self.mode):
+            reached = reached_modules(self.model, self.score_function, self.choose_output)
+            with float64_on(device), isolated(reached, device, self.mode):
                 yield
         finally:
             self._depth, self.verified_point = self._depth - 1, None
@@ -380,8 +382,10 @@ class Network:
         layouts: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         if x.device.type == "cpu" and torch.is_grad_enabled():
             layouts = disable_saved_tensors_hooks(_SAVED_BY_HOOKS) if self.readable_graph else GradientLayouts()
+        is_function = self.module is None and not self._checked and self.mode == "eval"
+        hidden = refusing_training(self.model) if is_function else contextlib.nullcontext()
         try:
-            with linear, self.rounding(), layouts, folded:
+            with linear, self.rounding(), layouts, folded, hidden:
                 return self._run(x, arguments)
         except NotFoldable:
             self.folds = {}
