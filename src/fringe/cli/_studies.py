@@ -8,6 +8,7 @@ import typer
 
 from fringe._files.disk import require_local
 from fringe._files.process import Interrupted, interruptible
+from fringe._strings.formats import counted
 from fringe.cli._benchmark import FLAGS
 from fringe.cli._console import Exit, Progress, print_error, require_consent, resumable, typed, warn
 from fringe.cli._options import with_options
@@ -203,7 +204,7 @@ def _estimate(study: "PaperStudy", flags: "RunFlags") -> Exit:
         return Exit.DONE
     costs, shown = list[MethodCost](), ""
     for part in estimate_reproduction(study.base, flags.out, studies=study.spec.studies, **same):
-        heading = [f"{part.study}: {part.images} images"] if part.study != shown else []
+        heading = [f"{part.study}: {counted(part.images, 'image')}"] if part.study != shown else []
         costs, shown = [*costs, *part.costs], part.study
         flags.print_text("\n".join([*heading, *(f"  {line}" for line in part.lines())]))
     hours = sum(cost.seconds for cost in costs) / 3600
