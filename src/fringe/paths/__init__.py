@@ -15,7 +15,7 @@ from fringe.paths._base import (
     State,
     fisher_rao_step,
 )
-from fringe.paths._fisher_rao import ENOUGH, Bound, FisherRaoPath, FisherRaoTracking, TrustRegion, Until
+from fringe.paths._fisher_rao import AUTO_ENTROPY, ENOUGH, Bound, FisherRaoPath, FisherRaoTracking, TrustRegion, Until
 from fringe.paths._fitted import (
     AuthorsEnergy,
     AuthorsSVI,
