@@ -54,6 +54,7 @@ class Modifier(Attributor):
 
     uses_references = _of_inner("uses_references")
     package = _of_inner("package")
+    uses_gradients = _of_inner("uses_gradients")
 
     of: Annotated[Attributor, Doc("the method that is modified, by its name")] = dataclasses.field(
         default_factory=IntegratedGradients
@@ -135,6 +136,7 @@ class Straight(Modifier):
 
     name = "straight"
     form = "straight:METHOD"
+    uses_gradients = True
     title = "Straight line to a method's end point"
     source = "a control of this library"
 
@@ -349,6 +351,7 @@ class Located(Reweighted):
 
     name = "located"
     form = "located:METHOD"
+    uses_gradients = True
     title = "Map times class activation map"
     hides = "what the last layer does not see"
 

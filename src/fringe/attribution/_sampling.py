@@ -165,6 +165,7 @@ class RISE(Attributor):
     """
 
     name = "rise"
+    uses_gradients = False
     title = "Randomised input sampling (RISE)"
     source = "Petsiuk, Das and Saenko 2018"
     is_complete = False
