@@ -19,7 +19,7 @@ LAYERS = [
     {"cli"},
     {"app"},
     {"captum", "quantus", "integrations"},
-    {"paper", "cards", "comparison", "hub"},
+    {"tune", "cards", "comparison", "hub"},
     {"report", "explanations"},
     {"experiments", "page"},
     {"tuning", "testing", "evaluation"},
@@ -36,7 +36,7 @@ HEAVY = {  # package: the only rooms that may import it
     "typer": {"cli"},
     "rich": {None, "attribution", "cli", "plots"},
     "tqdm": {None},
-    "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "paper", "report", "settings"},
+    "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "report", "settings", "tune"},
     "PIL": {"app", "integrations", "models", "data", "cli", "page", "metrics"},  # metrics measure compressed sizes
     "torchvision": {"models"},
     "timm": {"models"},

@@ -97,9 +97,9 @@ def budget_page(model: str, entries: Sequence[Entry], results: Results, price: s
     """The table of a network as Markdown: rows of IG have scores, the others differences to IG at the same budget."""
     text = (
         f"The unit of a price is that of a map by {IG} in its first setting ({price}), on {CHOOSING} images that are "
-        f"not scored. A setting stands at a budget, ig_x5 at five units, if its price is within a factor of {NEAR:g} of "
-        f"it. The rows of {IG} have scores, the others differences to {IG} at the same budget, or the nearest one, on the "
-        "same images with 95 % intervals; a star: zero is outside."
+        f"not scored. A setting stands at a budget, ig_x5 at five units, if its price is within a factor of {NEAR:g} "
+        f"of it. The rows of {IG} have scores, the others differences to {IG} at the same budget, or the nearest one, "
+        "on the same images with 95 % intervals; a star: zero is outside."
     )
     lost = sorted(set(METHODS) - {entry.family for entry in entries})
     lines = [f"# Quality at equal price: {model}", "", text, ""]

@@ -118,6 +118,7 @@ def times(spec: ExperimentSpec, label: str, options: argparse.Namespace) -> list
     )
     if known := timing.stored(path, key):
         return known
+    x = stacked(model, refs, options.device)
     model.module.to(x.device)
     common = {"seed": spec.seed, "space": _space(model, x)}
     found = timing.measure(model, x, timed, "sequential", **common)
