@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import fringe
 import shared_models
+from fringe.attribution import PaperFRInGe
 from fringe.models import load_model
 
 Record = dict[str, Any]
@@ -39,8 +40,8 @@ METHODS: dict[str, tuple[float, Callable[[str], fringe.Attributor]]] = {
     DEFAULT: (0, lambda network: fringe.FRInGe()),
     GRAPHS: (0.5, lambda network: fringe.FRInGe()),
     TF32: (1, lambda network: fringe.FRInGe()),
-    PAPER: (0, lambda network: fringe.FRInGe.preset(network if network in PAPER_SECONDS else "resnet18")),
-    PAPER_TF32: (0.2, lambda network: fringe.FRInGe.preset(network if network in PAPER_SECONDS else "resnet18")),
+    PAPER: (0, lambda network: PaperFRInGe.preset(network if network in PAPER_SECONDS else "resnet18")),
+    PAPER_TF32: (0.2, lambda network: PaperFRInGe.preset(network if network in PAPER_SECONDS else "resnet18")),
     JVP: (1, lambda network: fringe.FRInGe(feedback=None)),
     TRAPEZOID: (1, lambda network: fringe.FRInGe(quadrature="trapezoid")),
     PREVIEW: (1, lambda network: fringe.FRInGe.preset("preview")),

@@ -28,7 +28,7 @@ PLAIN = dataclasses.replace(ADAPTIVE, quadrature="trapezoid")
 BUDGET = dataclasses.replace(PLAIN, until="budget")
 PATHS = {"FRInGe": BUDGET, "diffusion": dataclasses.replace(BUDGET, solve="diffusion", gamma_prior=3e-3)}
 TAUS = 2e-2, 3e-3, 5e-4
-RULES = {"trapezoid": PLAIN, "corrected": dataclasses.replace(PLAIN, quadrature="corrected")}
+RULES = {"trapezoid": PLAIN}
 HALVES = "adaptive, 2%, trapezoid rule on both halves"
 RULES |= {HALVES: ADAPTIVE}
 RULES |= {f"adaptive, {tol:.0%}": dataclasses.replace(ADAPTIVE, quadrature_rtol=tol) for tol in (0.01, 0.02, 0.03)}

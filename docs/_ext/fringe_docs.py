@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import sys
 import weakref
 from collections.abc import Iterator
 from itertools import groupby
@@ -364,9 +365,9 @@ def _read(app: Any, docname: str, source: list[str]) -> None:
     if docname in ROOT_PAGES:
         source[0] = (ROOT / ROOT_PAGES[docname]).read_text(encoding="utf-8").replace("](docs/", "](")
     if docname == "paper":
-        from fringe.bench.paper import READINGS
-
-        source[0] = source[0].replace("<!-- readings -->", "\n".join(f"- {reading.text}" for reading in READINGS))
+        sys.path.insert(0, str(ROOT / "experiments" / "paper"))
+        readings = importlib.import_module("paper_tables").READINGS
+        source[0] = source[0].replace("<!-- readings -->", "\n".join(f"- {text}" for text in readings))
     for name, file in ROOT_PAGES.items():
         source[0] = re.sub(rf"\]\((?:\.\./)*{re.escape(file)}", f"](/{name}.md", source[0])
 

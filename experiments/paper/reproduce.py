@@ -108,7 +108,7 @@ def paths(spec: ExperimentSpec, label: str, study: str, options: argparse.Namesp
 
 def times(spec: ExperimentSpec, label: str, options: argparse.Namespace) -> list[timing.Timing]:
     """Run times of the paper's method, of ours and of IG; those of an earlier call are read."""
-    path = options.out / label / "runtime.json"
+    path = options.out / f"runtime-{label}.json"
     methods, _, _ = studies.of_network(spec, label)
     timed = {"fringe": studies.base_method(methods), "ig": methods["ig"], studies.DEFAULT: FRInGe()}
     model, refs = _load(spec, label), images(spec)[: min(spec.n, TIMED)]
@@ -146,7 +146,7 @@ def at_equal_prices(options: argparse.Namespace) -> list[Path]:
         if not choosing:
             message = f"got {len(refs)} images, and prices are measured on others than the {spec.n} that are scored"
             raise InputError(message, argument="n", hint=f"take --n {len(refs) - budget.CHOOSING}")
-        path, model = options.out / label / "prices.json", _load(spec, label)
+        path, model = options.out / f"prices-{label}.json", _load(spec, label)
         every = {entry.name: entry.method for entry in budget.settings(configured)}
         key = timing.key_of(every, [ref.source for ref in choosing], options.batch_size)
         if not (prices := timing.stored(path, key)):
