@@ -278,9 +278,9 @@ class PaperFRInGe(PathAttributor):
 
     @property
     def planned_passes(self) -> float:
-        # no two distributions are farther apart than pi; a pass, the gradients of score and loss, the length
+        # no two distributions are farther apart than pi; a pass, the gradients of score and loss, the length, CG
         steps = self.step_margin * math.pi / math.sqrt(2 * self.tau)
-        return steps * (4 + (2 * self.cg_iterations + 1 if self.direction == "natural" else 0))
+        return steps * (4 + (2 * self.cg_iterations + 2 if self.direction == "natural" else 0))
 
     def terms(self, problem: Problem) -> IntegralTerms:
         if problem.inputs.dim() < 4 or problem.token_length is not None:
