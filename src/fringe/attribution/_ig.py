@@ -114,8 +114,8 @@ class BlurIG(PathAttributor):
         return NodeTerms(line, problem)
 
     @property
-    def hint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
-        return "use more steps" if self.mode == "chord" else "use more steps, or mode='chord'"
+    def hint(self) -> str:
+        return super().hint if self.mode == "chord" else "use mode='chord'"
 
     def _sigmas(self, side: int) -> Tensor:
         """Blurs (S + 1,) in pixels, from 0 to the strongest, for images whose shorter side is ``side`` pixels."""
@@ -143,7 +143,6 @@ class GuidedIG(PathAttributor):
     name = "guided_ig"
     title = "Guided Integrated Gradients"
     source = "Kapishnikov et al. 2021"
-    hint = "use more steps, or rule='trapezoid'"
     presets: ClassVar = {
         "paper": {},
         "released": {"steps": 100},
@@ -182,7 +181,6 @@ class SpectralIG(PathAttributor):
     name = "spectral_ig"
     title = "Spectral Integrated Gradients"
     source = "Kim et al. 2026"
-    hint = "use more steps, or rule='trapezoid'"
     presets: ClassVar = {"official": {"steps": 199}, "quick": {"steps": 50}}
 
     steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("intervals of the path (N)")] = 200

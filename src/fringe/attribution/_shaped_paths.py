@@ -16,7 +16,7 @@ from fringe.attribution._base import (
     explain_by_size,
     reference_images,
 )
-from fringe.attribution._diagnostics import gradient_attribution, path_attribution, path_diagnostics
+from fringe.attribution._diagnostics import finer, gradient_attribution, path_attribution, path_diagnostics
 from fringe.attribution._integrate import NodeTerms, integrate
 from fringe.attribution._quadrature import Quadrature, Reduce, SegmentTerms, quadrature_nodes
 from fringe.classifier import Score
@@ -118,13 +118,18 @@ class AGI(Attributor):
         path = AdversarialPath(images, toward, self.steps, self.epsilon, official, closed)
         result = integrate(SegmentTerms(path, Quadrature(self.rule), problem, self.reduce))
         if self.mode == "path":
-            return path_attribution(
-                self, result, problem, "lower epsilon, or use rule='trapezoid' or 'adaptive'", _AGI_STALLED
-            )
+            return path_attribution(self, result, problem, _shorter(self.rule, "epsilon", self.epsilon), _AGI_STALLED)
         plain = gradient_attribution(
             self, result.values, problem, path_diagnostics(result, log_probabilities(problem.logits)), _NOT_A_PATH
         )
         return dataclasses.replace(plain, trajectory=result.trajectories)
+
+
+def _shorter(rule: ClosingRule, name: str, length: float | str) -> str:
+    """Advise the rule that follows the error, or else a fourth of the ``length`` of a step."""
+    if rule != "adaptive":
+        return "use rule='adaptive'"
+    return f"lower {name}" if isinstance(length, str) else f"use {name}={length / 4:.2g}"
 
 
 _AGI_STALLED = (
@@ -191,7 +196,7 @@ class IG2(Attributor):
         images, references = zip(*pairs, strict=True)
         path = CounterfactualPath(images, references, layer, self.steps, self.eta, self.rule != "right")
         result = integrate(SegmentTerms(path, Quadrature(self.rule), problem, "mean"))
-        return path_attribution(self, result, problem, "lower eta, or use rule='trapezoid' or 'adaptive'", _IG2_STALLED)
+        return path_attribution(self, result, problem, _shorter(self.rule, "eta", self.eta), _IG2_STALLED)
 
     def _draw(self, problem: Problem) -> list[list[int]]:
         """The numbers of each image's references."""
@@ -267,7 +272,7 @@ class GeoIGKNN(Attributor):
             part = quiet.select(group)
             line = Polyline(points, torch.tensor([routes[i] for i in group], device=points.device))
             result = integrate(NodeTerms(PiecewiseNodes(line, *self._rule()), part))
-            plain = path_attribution(self, result, part, "use a higher order")
+            plain = path_attribution(self, result, part, finer(self, "order"))
             pieces, ends = line.lengths(), points[line.route[:, 0]] - points[line.route[:, -1]]
             measured = {
                 "path_length": pieces.sum(1),
@@ -398,7 +403,7 @@ class GeoIGSVI(Attributor):
         points = torch.where(batch_view(moves, straight), relaxed.points, straight)
         line = Polyline.from_vertices(resample_by_arc_length(points) if self.resample else points)
         result = integrate(NodeTerms(Vertices(line), problem))
-        plain = path_attribution(self, result, problem, "use more steps")
+        plain = path_attribution(self, result, problem, finer(self))
         diagnostics = {**plain.diagnostics, **_fit_diagnostics(problem, baseline, line.lengths(), relaxed)}
         return dataclasses.replace(plain, diagnostics=diagnostics)
 

@@ -36,7 +36,7 @@ from fringe.bench.tuning import (
     space_of,
     tune,
 )
-from fringe.errors import FringeError, InputError, TransientError, check_known, warn_caller, wrong_value
+from fringe.errors import FringeError, InputError, TransientError, require_choice, warn_caller, wrong_value
 from fringe.inputs import content_of
 from fringe.metrics import get_metric
 from fringe.settings import settings_of
@@ -108,7 +108,7 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
     given = unique((read_pair(text, "search", form, alone=True) for text in texts), "search")
     ranges: dict[str, tuple[float, float]] = {}
     for key, bounds in given.items():
-        check_known("search", key, settings_of(kind))
+        require_choice("search", key, settings_of(kind))
         if bounds:
             try:
                 low, high = map(float, bounds.split(","))
