@@ -26,7 +26,7 @@ from fringe.attribution._base import (
 from fringe.attribution._base import get_method as get_method
 from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
 from fringe.attribution._diagnostics import Status
-from fringe.attribution._fringe import FRInGe, FRInGeBinary
+from fringe.attribution._fringe import Diffusion, FRInGe, FRInGeBinary
 from fringe.attribution._ig import GGIG, BlurIG, GuidedIG, IntegratedDecisionGradients, IntegratedGradients, SpectralIG
 from fringe.attribution._modifiers import CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight
 from fringe.attribution._paper import PaperFRInGe
@@ -43,7 +43,20 @@ from fringe.paths import Problem, verify
 METHODS.update(
     (kind.name, kind)
     for kind in (
-        *(AGI, BlurIG, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GradCAM, GuidedIG, HiResCAM),
+        *(
+            AGI,
+            BlurIG,
+            Diffusion,
+            ExpectedGradients,
+            FRInGe,
+            FRInGeBinary,
+            GeoIGKNN,
+            GeoIGSVI,
+            GGIG,
+            GradCAM,
+            GuidedIG,
+            HiResCAM,
+        ),
         *(IG2, IntegratedDecisionGradients, IntegratedGradients, LayerCAM, RISE, SmoothGrad, SpectralIG),
         *(CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight),
         *(PaperFRInGe, ReleasedFRInGe, AttnLRP, CaptumMethod, ZennitMethod),

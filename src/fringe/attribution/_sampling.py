@@ -13,8 +13,7 @@ from fringe._numbers.filters import require_images
 from fringe._numbers.rng import KeyedGenerator
 from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter, reference_images
 from fringe.attribution._diagnostics import build_attribution, completeness_status, gradient_attribution
-from fringe.attribution._integrate import SampleTerms, add_weighted, integrate, iter_batches
-from fringe.attribution._quadrature import quadrature_nodes
+from fringe.attribution._integrate import add_weighted, integrate, iter_batches, quadrature_nodes
 from fringe.classifier import Score
 from fringe.errors import require
 from fringe.geometry import entropy, log_probabilities
@@ -98,7 +97,7 @@ class SmoothGrad(Attributor):
 
         def integrated(x: Tensor, rows: Tensor) -> Tensor:
             line = StraightLine(x, baseline[rows], *nodes)
-            return integrate(SampleTerms(line, quiet.select(rows))).values
+            return integrate(line, quiet.select(rows)).values
 
         return integrated
 
@@ -258,7 +257,7 @@ class ExpectedGradients(Attributor):
         pairs = ReferencePairs(problem.inputs, references, *self._draw(problem.keys, len(references), problem.rng))
         mean_score, mean_entropy = _ends(problem, pairs)
         end = mean_score.to(problem.logits.dtype)
-        result = integrate(SampleTerms(pairs, dataclasses.replace(problem, record_path=False), endpoint_score=end))
+        result = integrate(pairs, dataclasses.replace(problem, record_path=False), endpoint_score=end)
         diagnostics = {
             "steps": torch.tensor(result.steps, device=mean_score.device),
             "entropy": entropy(log_probabilities(problem.logits)),

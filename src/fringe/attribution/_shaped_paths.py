@@ -17,10 +17,9 @@ from fringe.attribution._base import (
     reference_images,
 )
 from fringe.attribution._diagnostics import gradient_attribution, path_attribution, path_diagnostics
-from fringe.attribution._integrate import NodeTerms, integrate
-from fringe.attribution._quadrature import Quadrature, Reduce, SegmentTerms, quadrature_nodes
+from fringe.attribution._integrate import Reduce, integrate, integrate_steps, quadrature_nodes
 from fringe.classifier import Score
-from fringe.errors import InputError, require
+from fringe.errors import InputError
 from fringe.geometry import log_probabilities
 from fringe.linalg import batch_view
 from fringe.paths import (
@@ -49,7 +48,6 @@ from fringe.paths import (
 from fringe.settings import Doc, NotNegative, Positive, PositiveInt, Search
 
 AGIMode = Literal["path", "official"]
-ClosingRule = Literal["right", "trapezoid", "adaptive"]
 
 
 @dataclass(frozen=True)
@@ -90,12 +88,6 @@ class AGI(Attributor):
     mode: Annotated[AGIMode, Doc("a path, or restart from the input at every step")] = "path"
     score: Annotated[Score, Doc("explained score, of the target and of the others")] = "probability"
     reduce: Annotated[Reduce, Doc("how classes are combined")] = "sum"
-    rule: Annotated[ClosingRule, Doc("quadrature: the authors', or a more exact one")] = "right"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        expected = "'right' in mode 'official', which is no path"
-        require(self.rule == "right" or self.mode != "official", "rule", self.rule, expected)
 
     def _towards(self, target: int, count: int) -> list[int]:
         """The classes that an image of class ``target`` is moved towards, of ``count`` classes."""
@@ -113,14 +105,11 @@ class AGI(Attributor):
     def attribute(self, problem: Problem) -> Attribution:
         problem, count = dataclasses.replace(problem, score_kind=self.score), problem.logits.shape[1]
         pairs = [(i, c) for i, t in enumerate(problem.target.tolist()) for c in self._towards(t, count)]
-        official, closed = self.mode == "official", self.rule != "right"
         images, toward = zip(*pairs, strict=True)
-        path = AdversarialPath(images, toward, self.steps, self.epsilon, official, closed)
-        result = integrate(SegmentTerms(path, Quadrature(self.rule), problem, self.reduce))
+        path = AdversarialPath(images, toward, self.steps, self.epsilon, self.mode == "official")
+        result = integrate_steps(path, problem, "right", self.reduce)
         if self.mode == "path":
-            return path_attribution(
-                self, result, problem, "lower epsilon, or use rule='trapezoid' or 'adaptive'", _AGI_STALLED
-            )
+            return path_attribution(self, result, problem, "lower epsilon", _AGI_STALLED)
         plain = gradient_attribution(
             self, result.values, problem, path_diagnostics(result, log_probabilities(problem.logits)), _NOT_A_PATH
         )
@@ -176,7 +165,6 @@ class IG2(Attributor):
         Doc("length of a step; auto: the authors'", unit="input units"),
     ] = "auto"
     representation: Annotated[Representation, Doc("compared features: the last linear layer's input")] = "auto"
-    rule: Annotated[ClosingRule, Doc("quadrature: the authors', or a more exact one")] = "right"
 
     @property
     def planned_passes(self) -> float:
@@ -189,9 +177,9 @@ class IG2(Attributor):
             message = "got 'penultimate', but the model is no module with an nn.Linear that takes one row per image"
             raise InputError(message, argument="representation", hint="use 'logits'")
         images, references = zip(*pairs, strict=True)
-        path = CounterfactualPath(images, references, layer, self.steps, self.eta, self.rule != "right")
-        result = integrate(SegmentTerms(path, Quadrature(self.rule), problem, "mean"))
-        return path_attribution(self, result, problem, "lower eta, or use rule='trapezoid' or 'adaptive'", _IG2_STALLED)
+        path = CounterfactualPath(images, references, layer, self.steps, self.eta)
+        result = integrate_steps(path, problem, "right", "mean")
+        return path_attribution(self, result, problem, "lower eta", _IG2_STALLED)
 
     def _draw(self, problem: Problem) -> list[list[int]]:
         """The numbers of each image's references."""
@@ -266,7 +254,7 @@ class GeoIGKNN(Attributor):
         def along(group: list[int]) -> Attribution:
             part = quiet.select(group)
             line = Polyline(points, torch.tensor([routes[i] for i in group], device=points.device))
-            result = integrate(NodeTerms(PiecewiseNodes(line, *self._rule()), part))
+            result = integrate(PiecewiseNodes(line, *self._rule()), part)
             plain = path_attribution(self, result, part, "use a higher order")
             pieces, ends = line.lengths(), points[line.route[:, 0]] - points[line.route[:, -1]]
             measured = {
@@ -397,7 +385,7 @@ class GeoIGSVI(Attributor):
         moves = (problem.inputs != baseline).flatten(1).any(1)  # an image that is its own baseline has no path
         points = torch.where(batch_view(moves, straight), relaxed.points, straight)
         line = Polyline.from_vertices(resample_by_arc_length(points) if self.resample else points)
-        result = integrate(NodeTerms(Vertices(line), problem))
+        result = integrate(Vertices(line), problem)
         plain = path_attribution(self, result, problem, "use more steps")
         diagnostics = {**plain.diagnostics, **_fit_diagnostics(problem, baseline, line.lengths(), relaxed)}
         return dataclasses.replace(plain, diagnostics=diagnostics)

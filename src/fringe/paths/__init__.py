@@ -6,16 +6,14 @@
 from fringe.paths._base import (
     AT_POINTS,
     Geodesic,
-    Here,
     Orientation,
-    Path,
     Point,
     Rows,
-    Segment,
-    State,
+    all_finite,
     fisher_rao_step,
+    softened,
+    uniform_log_probs,
 )
-from fringe.paths._fisher_rao import ENOUGH, Bound, FisherRaoPath, FisherRaoTracking, TrustRegion, Until
 from fringe.paths._fitted import (
     AuthorsEnergy,
     AuthorsSVI,
@@ -47,23 +45,29 @@ from fringe.paths._lines import (
     authors_spacing,
     resample_by_arc_length,
 )
-from fringe.paths._natural_gradient import NaturalStep, Solve, Structure
-from fringe.paths._problem import Problem, Progress
-from fringe.paths._sequential import AdversarialPath, CounterfactualPath, GuidedPath, last_linear_layer
+from fringe.paths._problem import Problem, Progress, Structure
+from fringe.paths._sequential import (
+    AdversarialPath,
+    CounterfactualPath,
+    Evaluation,
+    GuidedPath,
+    SequentialPath,
+    Steps,
+    last_linear_layer,
+)
 from fringe.paths._verification import JVPUse, verify
 
 __all__ = [
+    "Evaluation",
     "Geodesic",
-    "Here",
     "Node",
     "Nodes",
-    "Path",
     "PiecewiseNodes",
     "Point",
     "Polyline",
     "Problem",
-    "Segment",
-    "State",
+    "SequentialPath",
+    "Steps",
     "StraightLine",
     "Vertices",
 ]

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +17,9 @@ from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
 from fringe.errors import InputError, TargetError, is_machine_error, require
 from fringe.geometry import Jacobian, log_probabilities
-from fringe.paths._natural_gradient import Structure
+
+#: Which axes of an input are space: the last two, the last one, or none.
+Structure = Literal["image", "sequence", "none"]
 
 #: Called with (steps done, steps planned), summed over the images of the call.
 Progress = Callable[[int, int], None]
@@ -360,6 +362,14 @@ class Problem:
             rows=tuple(chosen if self.rows is None else (self.rows[i] for i in chosen)),
             total=len(self.inputs) if self.total is None else self.total,
         )
+
+    def of_each_class(self) -> "Problem":
+        """Return the problem with a row for each of K classes of an image, for points of one class; itself of one."""
+        if self.target.dim() == 1:
+            return self
+        arguments = self.forward_args.select(self.every_row.repeat_interleave(self.target.shape[1]))
+        contrast = None if self.contrast is None else self.contrast.flatten()
+        return replace(self, target=self.target.flatten(), contrast=contrast, forward_args=arguments)
 
     @property
     def length_axis(self) -> int:
