@@ -1,7 +1,7 @@
 r"""FRInGe's path and the integral along it: Algorithm 1 of arXiv 2605.06404 with another metric, on any kind of input.
 
-From x_0 = x, step k descends the spherical loss :math:`L_k(x) = 1 - \langle \sqrt{p(x)}, s_{k+1} \rangle`, with s_k on the
-geodesic from the prediction at the input to the reference q. With :math:`R = \lambda I + \gamma_{step} L^\top L`:
+From x_0 = x, step k descends the spherical loss :math:`L_k(x) = 1 - \langle \sqrt{p(x)}, s_{k+1} \rangle`, with s_k on
+the geodesic from the prediction at the input to the reference q. With :math:`R = \lambda I + \gamma_{step} L^\top L`:
 
 .. math:: (W W^\top + R)\, v_k = \nabla L_k + \gamma_{prior} L^\top L x_k, \qquad x_{k+1} = x_k - \eta_k v_k
 
@@ -237,8 +237,9 @@ class FisherRaoPath:
 
     @property
     def jvp_use(self) -> Literal["none", "optional", "required"]:
-        """``"required"``: the length of each step takes J v; ``"optional"``: that of the first one, from which the others
-        learn; ``"none"``: of two classes the metric has rank one, so that its closed form is exact."""
+        """``"required"``: the length of each step takes J v; ``"optional"``: that of the first one, and the others
+        learn
+        from it; ``"none"``: of two classes the metric has rank one, so that its closed form is exact."""
         if self.smooths or not self.is_image:
             return "required"
         return "none" if self.binary else "optional"
@@ -349,9 +350,9 @@ class FisherRaoPath:
     def direction(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
         r"""Lines 7-9: the direction v (L, *S) at ``x`` towards ``waypoint`` (L, C), and (m^T v)^2 (L,).
 
-        With :math:`s = \sqrt p`, the tangent t = s' - s <s, s'> to the waypoint s' and b_p the prior's part, the columns of
-        W are :math:`J^\top (s \circ q)` for orthonormal q, the first of them t / |t|: then :math:`\nabla L = -|t| m / 2`,
-        and by the identity of Woodbury
+        With :math:`s = \sqrt p`, the tangent t = s' - s <s, s'> to the waypoint s' and b_p the prior's part, the
+        columns of W are :math:`J^\top (s \circ q)` for orthonormal q, the first of them t / |t|: then :math:`\nabla L =
+        -|t| m / 2`, and by the identity of Woodbury
 
         .. math:: v = R^{-1} b_p - R^{-1} W (I + W^\top R^{-1} W)^{-1} (|t| e_1 / 2 + W^\top R^{-1} b_p)
 
@@ -403,8 +404,8 @@ class FisherRaoPath:
         waypoint = state.geodesic.at((state.step + 1) / state.total)
         v, along = self.direction(here.jacobian, soft, waypoint, y)
 
-        # 10: n_k^2 = v^T G v by a JVP, or learnt: rho (m^T v)^2. (v^T (b - R v) would cost no JVP, but where R dominates
-        # it is a difference of large numbers.)
+        # 10: n_k^2 = v^T G v by a JVP, or learnt: rho (m^T v)^2. (v^T (b - R v) would cost no JVP, but where R
+        # dominates it is a difference of large numbers.)
         rho = expected = None
         if self.takes_jvp(state):
             u = here.jacobian.jvp(v).to(soft.dtype)
@@ -463,9 +464,9 @@ class FisherRaoPath:
     def radius(self, state: State, soft: Tensor) -> Tensor:
         """Return the bound (L,) in nats on how far the next step moves two logits apart, to first order.
 
-        For steps within d nats, KL(p(x + dx) || p(x)) is at most 2 (1 + (d - 1) e^d) / d^2 times its quadratic estimate (2
-        times at d = 1). For a saturated prediction the estimate is near zero, so without this bound a step may be far
-        too long. It adapts to how linear the network was along the last step: the error is the range of ``actual -
+        For steps within d nats, KL(p(x + dx) || p(x)) is at most 2 (1 + (d - 1) e^d) / d^2 times its quadratic estimate
+        (2 times at d = 1). For a saturated prediction the estimate is near zero, so without this bound a step may be
+        far too long. It adapts to how linear the network was along the last step: the error is the range of ``actual -
         planned`` change over that of ``planned``; a constant that is added to all logits does not count. Above 1/2 the
         bound becomes half of the planned change; below 1/4 it doubles. It stays between a tenth of a nat and one: at a
         kink, of a ReLU for example, the error is as large for the shortest step.
@@ -495,12 +496,12 @@ class FisherRaoPath:
     # -- the integral: line 13, and more points where the sum is off --------------------------------------------------
 
     def segment(self, state: State, here: Here) -> tuple[Segment, Tensor]:
-        """Return the segments that end here, which of them are to be halved, and the errors (L, K) of the sums with them.
+        """Return the segments that end here, and the errors (L, K) of the sums with them.
 
         The error of a piece is known, since the score is known at both ends. It is tolerated while the errors so far,
-        taken together, are within ``rtol`` times the change of the score so far; and that of a piece, within ``rtol`` times
-        its own share. A halving is taken to leave a quarter of the error, so that no path waits for the halves, and
-        what is halved does not depend on the batch.
+        taken together, are within ``rtol`` times the change of the score so far; and that of a piece, within ``rtol``
+        times its own share. A halving is taken to leave a quarter of the error, so that no path waits for the halves,
+        and what is halved does not depend on the batch.
         """
         stop, stats = state.point, state.stats
         assert stop is not None
@@ -512,7 +513,8 @@ class FisherRaoPath:
         # one that leads to a point that is not finite has no length
         finite = here.finite
         ends = (here.point.x, stop.x), (here.point.score, stop.score)
-        start = Point(*(torch.where(batch_view(finite, a), a, b) for a, b in ends), here.point.gradient)
+        x, score = (torch.where(batch_view(finite, a), a, b) for a, b in ends)
+        start = Point(x, score, here.point.gradient)
         pieces = zip(start.of_classes(), stop.of_classes(), strict=True)
         error = torch.stack([piece_error(trapezoid(a, b), a, b) for a, b in pieces], 1)
         error = torch.where(finite[:, None], error, 0.0)
@@ -526,8 +528,8 @@ class FisherRaoPath:
         return Segment(start, stop, stats, chosen, torch.stack([before, limit, allowed], 2)), before + error
 
     def parts(self, problem: Problem, image: Tensor, state: State, *, closing: bool) -> Iterator[Any]:
-        """Yield what a step of L paths of ``image`` (L,) finds, of which the host reads the flags (L, 3 + K): finite, goes
-        on, to its last point, and the halvings; then, unless it is ``closing``, the state after the step."""
+        """Yield what a step of L paths of ``image`` (L,) finds, with flags (L, 3 + K) for the host: finite, goes on, to
+        its last point, and which classes are halved; then, unless it is ``closing``, the state after the step."""
         state = replace(state, image=image)
         here = self.look(problem, state, closing=closing)
         goes_on, level, gained = self.onward(state, here)

@@ -259,8 +259,8 @@ class FRInGeBinary(FRInGe):
 class Diffusion(FRInGe):
     """A control of FRInGe: smooth the image in steps of the same length, whatever the network would follow.
 
-    The direction is ``R^-1 gamma_prior L^T L x``, of a diffusion with the prior alone; only the lengths of the steps and
-    the end of the path ask the network. The gradients along this path are integrated as FRInGe's are.
+    The direction is ``R^-1 gamma_prior L^T L x``, of a diffusion with the prior alone; only the lengths of the steps
+    and the end of the path ask the network. The gradients along this path are integrated as FRInGe's are.
     """
 
     name = "diffusion"

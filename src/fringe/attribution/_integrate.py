@@ -1,9 +1,9 @@
-"""Path integrals of gradients: the sums of all, and the two loops of methods other than FRInGe.
+r"""Path integrals of gradients: the sums of all, and the two loops of methods other than FRInGe.
 
 .. math:: A = \int \nabla F^t(\gamma) \odot d\gamma
 
-:func:`integrate` is the loop over points that are known beforehand, such as those of a line; :func:`integrate_steps` that
-of paths whose next point depends on the gradient at the last one. That of FRInGe is in ``_walk.py``.
+:func:`integrate` is the loop over points that are known beforehand, such as those of a line; :func:`integrate_steps`
+that of paths whose next point depends on the gradient at the last one. That of FRInGe is in ``_walk.py``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -314,7 +314,7 @@ def finite_maps(values: Tensor) -> list[bool]:
     return torch.stack(values.flatten(1).aminmax(dim=1)).isfinite().all(0).tolist()  # a copy of the maps is too much
 
 
-# -- points that are known beforehand ------------------------------------------------------------------------------------
+# -- points that are known beforehand ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -352,8 +352,8 @@ def integrate(
 ) -> PathIntegral:
     """Add up ``g(x_j) * displacement_j`` over points that are known beforehand, of all images side by side.
 
-    One forward pass and one VJP for each point. The nodes of a path are also measured for the path diagnostics, and cost
-    a forward pass for each image more, at its end point. Memory does not grow with the number of points.
+    One forward pass and one VJP for each point. The nodes of a path are also measured for the path diagnostics, and
+    cost a forward pass for each image more, at its end point. Memory does not grow with the number of points.
 
     Args:
         samples: The points: :class:`fringe.paths.Nodes` for those of one path.
@@ -472,8 +472,9 @@ class Queues:
         return "begin" if begin and step < self.most else "step" if step else None
 
     def take(self, kind: str, compute: Callable[[Any], Any]) -> tuple[Any, Any]:
-        """Take a batch, and return it with what ``compute`` makes of it: of half the rows where memory does not suffice.
-        Nothing is lost then, as ``compute`` changes nothing."""
+        """Take a batch, and return it with what ``compute`` makes of it: of half the rows where memory runs out.
+        Nothing
+        is lost then, as ``compute`` changes nothing."""
         while True:
             waiting = self.rows[kind]
             batch = waiting if len(waiting) <= self.most else waiting[: self.most]
@@ -487,8 +488,8 @@ class Queues:
 
 
 def some_rows(rows: Any, chosen: list[bool]) -> Any:
-    """Return these rows in memory of their own: what waits must not keep alive the batch that it was computed in. None: no
-    row."""
+    """Return these rows, None if there are none: in memory of their own, as what waits must not keep alive the batch in
+    which it was computed."""
     if all(chosen) or not any(chosen):
         return rows if any(chosen) else None
     index = [i for i, one in enumerate(chosen) if one]
