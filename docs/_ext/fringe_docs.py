@@ -69,7 +69,7 @@ PACKAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fringe.paths": (
         "fringe.paths",
         "Paths through input space, for authors of methods.",
-        ("FisherRaoTracking", "NaturalStep", "TrustRegion", "Bound", "verify"),
+        ("verify",),
     ),
     "fringe.geometry": ("fringe.geometry", "The probability simplex with its Fisher-Rao metric.", ()),
     "fringe.linalg": ("fringe.linalg", "Operators known by their products, and conjugate gradients.", ()),

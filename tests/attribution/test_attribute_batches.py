@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 from attribution_toys import Smooth, inputs
+from fringe.attribution._quadrature import _some
 
 import fringe
 import fringe.paths
-from fringe.attribution._quadrature import _some
 from fringe.paths import FisherRaoPath, Problem
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2, cg_iterations=10)

@@ -6,10 +6,10 @@ import pytest
 import torch
 from attribution_oracles import DenseFRInGe, assert_dense, laplacian_matrix, relative
 from attribution_toys import Smooth, inputs
+from fringe.paths._natural_gradient import StepSolver
 
 import fringe
 from fringe.geometry import fisher_norm_squared, geodesic, log_probabilities, sqrt_chart
-from fringe.paths._natural_gradient import StepSolver
 
 EXACT = fringe.FRInGe(solve="natural", tau=8e-3, delta_euc=0.7, damping=1e-3, cg_iterations=200, cg_rtol=1e-13)
 GEODESIC = dataclasses.replace(EXACT, solve="geodesic")

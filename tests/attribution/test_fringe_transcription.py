@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 import transcription
+from fringe.paths._natural_gradient import StepSolver
 
 import fringe
 from fringe.paths import Problem, verify
-from fringe.paths._natural_gradient import StepSolver
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

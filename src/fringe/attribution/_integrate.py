@@ -8,7 +8,6 @@ that of paths whose next point depends on the gradient at the last one. That of 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
@@ -441,21 +440,17 @@ class Queues:
 
     Args:
         problem: The images and the model.
-        begin: The paths.
+        begin: The paths; None: there are none.
     """
 
     def __init__(self, problem: Problem, begin: Rows | None):
-        self.size, self.device = problem.model.batch_size, problem.inputs.device
-        self.rows: dict[str, Any] = {"begin": begin}
+        self._size, self._device = problem.model.batch_size, problem.inputs.device
+        self.rows: dict[str, Any] = {"begin": begin, "step": None, "close": None}
 
     @property
     def most(self) -> int:
         """Rows of a batch."""
-        return self.size.on(self.device)
-
-    def count(self, kind: str) -> int:
-        """Return how many rows wait."""
-        return 0 if self.rows.get(kind) is None else len(self.rows[kind])
+        return self._size.on(self._device)
 
     def wait(self, kind: str, rows: Any) -> None:
         """Let rows wait; None: none."""
@@ -463,28 +458,28 @@ class Queues:
         if rows is not None:
             self.rows[kind] = rows if before is None else type(rows).concat([before, rows])
 
-    def next(self) -> str | None:
-        """Return which paths are next; None: all are at their ends. Last points wait for a full batch, or until nothing
-        else is left."""
-        begin, step, close = map(self.count, ("begin", "step", "close"))
-        if close and (close >= self.most or not begin + step):
-            return "close"
-        return "begin" if begin and step < self.most else "step" if step else None
+    def next(self) -> tuple[str, Any] | None:
+        """Return the kind of the paths that are next, and a batch of them; None: all are at their ends. Last points
+        wait for a full batch, or until nothing else is left."""
+        most = self.most
+        begin, step, close = (len(self.rows[kind] or ()) for kind in ("begin", "step", "close"))
+        kind = "begin" if begin and step < most else "step" if step else None
+        if close and (close >= most or kind is None):
+            kind = "close"
+        return None if kind is None else (kind, self.batch(kind))
 
-    def take(self, kind: str, compute: Callable[[Any], Any]) -> tuple[Any, Any]:
-        """Take a batch, and return it with what ``compute`` makes of it: of half the rows where memory runs out.
-        Nothing
-        is lost then, as ``compute`` changes nothing."""
-        while True:
-            waiting = self.rows[kind]
-            batch = waiting if len(waiting) <= self.most else waiting[: self.most]
-            try:
-                result = compute(batch)
-            except (RuntimeError, MemoryError) as error:
-                self.size.halve(self.device, error)
-                continue
-            self.rows[kind] = some_rows(waiting, [i >= len(batch) for i in range(len(waiting))])
-            return batch, result
+    def batch(self, kind: str) -> Any:
+        """Return the first rows of a kind, as many as a batch has."""
+        rows, most = self.rows[kind], self.most
+        return rows if len(rows) <= most else rows[:most]
+
+    def done(self, kind: str, count: int) -> None:
+        """Forget the first rows of a kind."""
+        self.rows[kind] = some_rows(self.rows[kind], [i >= count for i in range(len(self.rows[kind]))])
+
+    def halve(self, error: Exception) -> None:
+        """Let batches have half as many rows from now on, if memory ran out; any other ``error`` is raised."""
+        self._size.halve(self._device, error)
 
 
 def some_rows(rows: Any, chosen: list[bool]) -> Any:
@@ -540,14 +535,19 @@ def integrate_steps(
             after = replace(batch, step=batch.step + 1, x=moved, point=replace(point, x=origin), log_p=log_p)
         return point, log_p, finite, goes_on, after
 
-    while (kind := queues.next()) is not None:
-        batch, (point, log_p, finite, goes_on, after) = queues.take(kind, partial(look, closing=kind == "close"))
+    while (found := queues.next()) is not None:
+        kind, batch = found
+        try:
+            point, log_p, finite, goes_on, after = look(batch, closing=kind == "close")
+        except (RuntimeError, MemoryError) as error:
+            queues.halve(error)
+            continue
+        queues.done(kind, len(batch))
         going, row = goes_on.tolist(), batch.path
         if after is not None:
             last = [step >= path.steps for step in after.step.tolist()]
             for queue, is_last in (("step", False), ("close", True)):
                 queues.wait(queue, some_rows(after, [g and end is is_last for g, end in zip(going, last, strict=True)]))
-        del after  # or the next batch would be computed beside this one
         for number, is_finite in zip(row.tolist(), finite.tolist(), strict=True):
             sums.finite[number] &= is_finite
         if batch.point is None or batch.log_p is None:

@@ -110,41 +110,48 @@ class Walk:
         self.queues = Queues(problem, some_rows(self.start, [steps > 0 for steps in self.planned]))
 
     def run(self) -> PathIntegral:
-        """Return the integral of each image."""
-        while (kind := self.queues.next()) is not None:
-            self.step(kind)
-        while self.queues.count("halve"):
+        """Return the integral of each image: what is left to halve comes last."""
+        while (found := self.queues.next()) is not None:
+            kind, state = found
+            try:
+                result = self.look(state, closing=kind == "close")
+            except (RuntimeError, MemoryError) as error:
+                self.queues.halve(error)
+                continue
+            self.queues.done(kind, len(state))
+            self.add(state, *result)
+            del found, state, result  # or the next batch would be computed beside this one
+        while self.queues.rows.get("halve") is not None:
             self.halve()
         return self.sums.result()
 
-    def step(self, kind: str) -> None:
-        """Take a step of a batch of paths."""
-        state, (read, segment, after) = self.queues.take(kind, partial(self.computed, closing=kind == "close"))
+    def add(self, state: State, read: list[list[bool]], segment: Segment | None, after: State | None) -> None:
+        """Add what a step found to the sums, and let its paths wait for the next one."""
         finite, goes_on, last_next, *chosen = read
         for queue, is_last in (("step", False), ("close", True)) if after is not None else ():
             rows = [go and end is is_last for go, end in zip(goes_on, last_next, strict=True)]
             self.queues.wait(queue, some_rows(after, rows))
-        del after  # or the next batch would be computed beside this one
         if not all(finite):
             for image, is_finite in zip(state.image.tolist(), finite, strict=True):
                 self.sums.finite[image] &= is_finite
         if segment is None:
             return
-        self.add(state, segment, None if all(finite) else torch.tensor(finite, device=state.step.device))
+        self.add_segment(state, segment, None if all(finite) else torch.tensor(finite, device=state.step.device))
         pairs = [(i, k) for i in range(len(state)) for k, column in enumerate(chosen) if column[i]]
         # halves of halves are several times as large: of many classes, more than all maps
-        few = self.queues.most if self.classes <= self.queues.most else max(1, self.queues.most // 4)
+        most = self.queues.most
+        few = most if self.classes <= most else max(1, most // 4)
         while pairs:
-            room = max(few - self.queues.count("halve"), 1)
+            room = max(few - len(self.queues.rows.get("halve") or ()), 1)
             self.queues.wait("halve", self.halving(state, segment, pairs[:room]))
             pairs = pairs[room:]
-            if self.queues.count("halve") >= few:
+            if len(self.queues.rows["halve"]) >= few:
                 self.halve()
         if self.sums.counter.progress is not None:
             self.report(state, segment, goes_on)
 
-    def computed(self, state: State, *, closing: bool) -> tuple[list[list[bool]], Segment | None, State | None]:
-        """Compute a step and change nothing: the flags, each as a list (L,), the segments, and the states after it."""
+    def look(self, state: State, *, closing: bool) -> tuple[list[list[bool]], Segment | None, State | None]:
+        """Compute a step and change nothing: each flag as a list (L,), the segments, and where the paths are then."""
         if state.x is None:
             state = replace(state, x=self.problem.inputs[state.image])
         name = (closing, replace(self.path, reference=None))
@@ -154,7 +161,7 @@ class Walk:
         after = replace(next(parts), image=state.image) if any(read[1]) else None
         return read, segment, after
 
-    def add(self, state: State, segment: Segment, counts: Tensor | None) -> None:
+    def add_segment(self, state: State, segment: Segment, counts: Tensor | None) -> None:
         """Add segments to the sums; ``counts`` (L,) tells which there are, None: all."""
         sums, start, stop = self.sums, segment.start, segment.stop
         every = torch.ones_like(state.step, dtype=torch.bool) if counts is None else counts
@@ -183,8 +190,14 @@ class Walk:
         return Halving(row, state.step[rows], of(s.start), of(s.stop), s.bounds[rows, k])
 
     def halve(self) -> None:
-        """Halve a batch of segments."""
-        batch, change = self.queues.take("halve", partial(halved, self.each, self.path.halvings))
+        """Halve a batch of segments, and add what their sums change by."""
+        batch: Halving = self.queues.batch("halve")
+        try:
+            change = halved(self.each, self.path.halvings, batch)
+        except (RuntimeError, MemoryError) as error:
+            self.queues.halve(error)
+            return
+        self.queues.done("halve", len(batch))
         k = None if self.each is self.problem else batch.row % self.classes
         self.sums.add(batch.row // self.classes, batch.step, change, k)
 
@@ -199,4 +212,4 @@ class Walk:
             row, share = int(image), k / self.planned[int(image)]
             share = max(1.0 - 0.5**share, 1.0 - rest) if open_ended else share
             self.shares[row] = max(min(share, 0.99), self.shares[row]) if goes else 1.0
-        self.sums.counter.reach(int(sum(s * steps for s, steps in zip(self.shares, self.planned, strict=True))))
+        self.sums.counter.reach(int(sum(share * steps for share, steps in zip(self.shares, self.planned, strict=True))))
