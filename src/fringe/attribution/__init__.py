@@ -22,9 +22,10 @@ from fringe.attribution._integrate import integrate, integrate_steps, quadrature
 from fringe.attribution._modifiers import CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight
 from fringe.attribution._modifiers import Incomplete as Incomplete
 from fringe.attribution._modifiers import Reweighted as Reweighted
-from fringe.attribution._paper import PaperFRInGe, paper_settings, preset_names, table
+from fringe.attribution._paper import PaperFRInGe, Variant, paper_settings, preset_names, table
 from fringe.attribution._plugins import AttnLRP, CaptumMethod, ZennitMethod
 from fringe.attribution._preset_files import PRESET_FORMAT, PresetMetadata, check_preset, read_preset, write_preset
+from fringe.attribution._released import ReleasedFRInGe
 from fringe.attribution._sampling import RISE, ExpectedGradients, SmoothGrad
 from fringe.attribution._shaped_paths import AGI, IG2, GeoIGKNN, GeoIGSVI
 from fringe.attribution._views import (

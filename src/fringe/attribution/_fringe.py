@@ -15,6 +15,7 @@ from fringe.attribution._base import Attribution, Attributor, Verdict
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
 from fringe.attribution._fisher_rao import ARRIVED_BELOW, ENOUGH, FisherRaoPath, Until
 from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, length_ratio, read_focus
+from fringe.attribution._paper import new_spelling
 from fringe.attribution._walk import Walk
 from fringe.errors import InputError, require
 from fringe.geometry import kl
@@ -128,9 +129,9 @@ class FRInGe(Attributor):
 
     @classmethod
     def preset(cls, name: str, /) -> Self:
-        if name == Diffusion.name and name not in cls.presets:
-            message, hint = f"{name!r} is a method of its own", f"write {name!r} in place of 'fringe:{name}'"
-            raise InputError(message, argument="preset", hint=hint)
+        place = Diffusion.name if name == Diffusion.name else new_spelling(name)
+        if name not in cls.presets and place:
+            raise InputError(f"{name!r} is a method of its own", argument="preset", hint=f"write {place!r}")
         return super().preset(name)
 
     def path(self, entries: int) -> FisherRaoPath:

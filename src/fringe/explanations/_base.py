@@ -22,7 +22,7 @@ from fringe._strings.tables import Table
 from fringe.attribution import (
     Attributor,
     Context,
-    FRInGe,
+    PaperFRInGe,
     get_method,
     innermost_reference,
     read_preset,
@@ -170,10 +170,10 @@ def configured_method(spec: ExplainSpec, architecture: str | None = None) -> Att
     elif spec.preset is not None:
         chosen = type(chosen).preset(spec.preset)
     if spec.variant is not None:
-        if not isinstance(chosen, FRInGe):
-            raise InputError(f"belongs to the method fringe, not to {spec.method!r}", argument="variant")
+        if not isinstance(chosen, PaperFRInGe):
+            raise InputError(f"belongs to the methods paper and released, not to {spec.method!r}", argument="variant")
         variant = cast(Any, spec.variant)
-        chosen = FRInGe.preset(preset, variant) if preset else chosen.variant(variant)
+        chosen = type(chosen).preset(preset, variant) if preset else chosen.variant(variant)
     require_package(chosen)
     return with_settings(method.around(chosen) if method.innermost is not method else chosen, texts)
 
