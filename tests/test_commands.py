@@ -58,7 +58,7 @@ SHORT = {
 #: Scenes of trained networks, a thousand photographs (tests/cli/test_studies.py has the studies), a real preset.
 TRAINED = ("--config experiments/truth.toml", "fringe reproduce ", "--preset out/")
 #: Settings that shorten the path of FRInGe and the curves of scores.
-QUICK = {"explain": ["--set", "steps=2", "--set", "quadrature=trapezoid"]}
+QUICK = {"explain": ["--set", "steps=2", "--set", "halvings=0"]}
 NETWORK = """
 import torch
 

@@ -9,8 +9,8 @@ import torch
 from attribution_toys import Smooth, inputs
 
 import fringe
+from fringe.attribution import Diffusion, FRInGeBinary, _fisher_rao
 from fringe.attribution._fringe import _PathOfImage, fringe_advice, fringe_verdict
-from fringe.paths import TrustRegion
 
 
 @pytest.mark.parametrize(
@@ -52,26 +52,29 @@ def test_a_preview_takes_at_most_twenty_passes_an_image():
 
 
 @pytest.mark.parametrize(
-    ("settings", "each"),
+    ("method", "structure", "each"),
     [
-        ({}, 4),
-        ({"fisher_rank": 3}, 6),
+        (fringe.FRInGe, "image", 3),
+        (Diffusion, "image", 3),
+        (FRInGeBinary, "image", 3),
+        (fringe.FRInGe, "sequence", 7),  # of five classes: four columns of the metric, and the length of the step
     ],
 )
-def test_planned_passes_are_those_of_its_steps(settings, each):
-    """Where every step measures its length and a solve uses all its iterations: what five more steps cost."""
-    every = {"feedback": None, "quadrature": "trapezoid", **settings}
+def test_planned_passes_are_those_of_its_steps(method, structure, each, monkeypatch):
+    """What five more steps cost."""
+    monkeypatch.setitem(_fisher_rao.RANK, "sequence", 4)
+    every, kind = {"halvings": 0, "structure": structure}, method
     spent = {}
     for steps in (4, 9):
-        method = fringe.FRInGe(steps=steps, **every)
+        method = kind(steps=steps, **every)
         passes = fringe.attribute(Smooth(), inputs(1), method=method, telemetry=False).passes
         spent[steps] = passes.forward + passes.jvp + passes.vjp
         assert method.planned_passes == each * steps
     assert spent[9] - spent[4] == 5 * each
-    assert fringe.FRInGe(until="arrival", max_steps=70, **every).planned_passes == 70 * each
+    assert kind(until="arrival", max_steps=70, **every).planned_passes == 70 * each
     farthest = 2 * math.acos(0.0) / math.sqrt(2 * 5e-3)  # the distance between two corners of the simplex
-    assert fringe.FRInGe(tau=5e-3, **every).planned_passes == pytest.approx(5 * farthest * each)
-    assert fringe.FRInGe(tau=5e-3, until="budget", **every).planned_passes == pytest.approx(farthest * each)
+    assert kind(tau=5e-3, until="half", **every).planned_passes == pytest.approx(5 * farthest * each)
+    assert kind(tau=5e-3, until="budget", **every).planned_passes == pytest.approx(farthest * each)
 
 
 def test_a_budget_of_more_steps_than_can_be_counted_is_refused():
@@ -81,20 +84,20 @@ def test_a_budget_of_more_steps_than_can_be_counted_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("structure", "cap", "rank", "logit", "until"),
-    [("image", 1.0, 1, None, "half"), ("sequence", 10.0, 16, 1.0, "arrival"), ("none", 10.0, 16, 1.0, "arrival")],
+    ("structure", "cap", "rank", "halvings", "until"),
+    [("image", 1.0, 1, 3, "half"), ("sequence", 10.0, 16, 8, "arrival"), ("none", 10.0, 16, 8, "arrival")],
 )
-def test_automatic_settings_follow_the_structure(structure, cap, rank, logit, until):
+def test_automatic_settings_follow_the_structure(structure, cap, rank, halvings, until):
     """The cap 0.01 sqrt(n) of images and 0.1 sqrt(n) of others, or twice that; what is given goes before."""
 
     def path(**settings):
         return fringe.FRInGe(structure=structure, **settings).path(10_000)
 
-    assert path().trust == TrustRegion(4.0, 4e-2, cap, logit)
-    assert path(kl_bound=False, delta_euc="long").trust == TrustRegion(4.0, None, 2 * cap, logit)
-    assert path(delta_euc=0.7).trust.delta_euc == 0.7
-    assert path(delta_euc=None).trust.delta_euc is None
-    assert (path().fisher_rank, path(fisher_rank=3).fisher_rank) == (rank, 3)
+    assert (path().eta_max, path().tau, path().cap, path().rank) == (4.0, 4e-2, cap, rank)
+    assert path(delta_euc="long").cap == 2 * cap
+    assert path(delta_euc=0.7).cap == 0.7
+    assert path(delta_euc=None).cap is None
+    assert (path().halvings, path(halvings=0).halvings) == (halvings, 0)
     assert (path().until, path(steps=9).until) == (until, "budget")
     assert {path(until=given, steps=9).until for given in ("half", "arrival")} == {"half", "arrival"}
 
@@ -127,11 +130,11 @@ PLAIN = {"temperature": 1.0}
         (ARRIVAL, {"end": 1.9, "share": 0.0, "steps": 1000}, "stalled", r": raise max_steps, delta_euc or .* damping$"),
         # a twentieth of the change of the score
         ({}, {"residual": 0.05}, "ok", r"sum within 5\.0% of the change of the score;"),
-        ({}, {"residual": 0.051}, "coarse", r" by 5\.1%: raise quadrature_depth;"),
+        ({}, {"residual": 0.051}, "coarse", r" by 5\.1%: raise halvings;"),
         ({}, {"residual": math.nan}, "coarse", ""),
-        ({"quadrature": "trapezoid"}, {"residual": 0.051}, "coarse", r": use quadrature='adaptive';"),
+        ({"halvings": 0}, {"residual": 0.051}, "coarse", r": use halvings='auto';"),
         (
-            {"quadrature": "trapezoid", "steps": 4},
+            {"halvings": 0, "steps": 4},
             {"residual": 0.3},
             "coarse",
             r" by 30\.0%: 4 long steps give a first look; for values that add up use method='fringe'$",
@@ -149,11 +152,10 @@ PLAIN = {"temperature": 1.0}
             {},
             {"start": 0.05, "end": 0.026},
             "at_reference",
-            r"undecided, 0\.05 nats .*: lower arrival_kl \(now 0\.05\)",
+            r"undecided, 0\.05 nats .*: there is next to nothing to explain",
         ),
         ({}, {"start": 0.05, "end": 0.024}, "ok", r" \(arrived\)$"),
         ({}, {"start": 0.051, "end": 0.026}, "ok", r" \(arrived\)$"),
-        ({"arrival_kl": 0.1}, {"start": 0.08, "end": 0.06}, "at_reference", ""),
         ({}, {"end": 0.04, "steps": 0}, "at_reference", ""),
         ({}, {"planned": 0, "steps": 0}, "at_reference", r" already is the reference"),
         ({}, {"finite": False, "residual": 1.0}, "diverged", r" not finite after step 30:"),
@@ -168,7 +170,7 @@ def test_verdicts_by_number(settings, path, verdict, advice):
     walked = _PathOfImage(*steps, one["start"], one["end"], 2.0, 2.0 - 2.0 * one["share"])
     found = fringe_verdict(where, walked, one["residual"])
     assert found == verdict
-    assert re.search(advice, fringe_advice(found, where, method.quadrature, walked, one["residual"]))
+    assert re.search(advice, fringe_advice(found, where, walked, one["residual"]))
 
 
 def test_classes_that_a_mask_rules_out_are_left_out_by_a_reference():

@@ -8,10 +8,10 @@ import saliency.core
 import torch
 from attribution_toys import CLASSES, Quadratic, ReluCNN, SoftplusMLP, images, score_and_gradient
 from captum.attr import IntegratedGradients as CaptumIntegratedGradients
-from fringe.attribution._quadrature import NodeRule, quadrature_nodes
 
 import fringe
 from fringe import IntegratedGradients
+from fringe.attribution._integrate import NodeRule, quadrature_nodes
 from fringe.geometry import dist, geodesic, log_probabilities, sqrt_chart
 
 RULES = get_args(NodeRule)

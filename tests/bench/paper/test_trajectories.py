@@ -29,7 +29,7 @@ METHODS = {
     "ig": IntegratedGradients(steps=6),
     "noisy": IntegratedGradients(steps=4, baseline="noise"),
     "smoothgrad": get_method("smoothgrad"),
-    "onward": FRInGe(tau=3e-2, steps=7, until="arrival", arrival_kl=1e-9, max_steps=9),
+    "onward": FRInGe(tau=3e-2, steps=7, until="arrival", max_steps=9),
 }
 
 
