@@ -50,7 +50,7 @@ CASES = {
     "fringe reference": ("fringe", {**FAST, "reference": GIVEN}, {}),
     "fringe reference each": ("fringe", {**FAST, "reference": (GIVEN, GIVEN[::-1], (0.1,) * 10)}, {}),
     "fringe targets": ("fringe", FAST, {"target": [3, 0, 7], "score": "log_probability"}),
-    "fringe diffusion": ("diffusion", FAST, {}),
+    "diffusion": ("diffusion", BUDGET, {}),
     "paper": ("paper", {"tau": 1e-2}, {"telemetry": True, "batch_size": 2}),
     "paper products": ("paper", {"tau": 1e-2, "cg_iterations": 6}, {"target": [3, 0, 7], "score": "log_probability"}),
     "released": ("released", {"tau": 1e-2, "cg_iterations": 2}, {}),
