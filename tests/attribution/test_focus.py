@@ -12,7 +12,7 @@ from torch import nn
 
 import fringe
 from fringe.attribution import Diffusion, _fisher_rao, _focus, get_method
-from fringe.attribution._cam import activations_and_gradients, cam_weights, find_cam_layer, upsample
+from fringe.attribution._cam import cam_maps, find_cam_layer, upsample
 from fringe.attribution._focus import FocusedPaths
 from fringe.data import digits_samples
 from fringe.geometry import ScaledJacobian
@@ -242,7 +242,7 @@ def test_the_class_activation_map_is_that_of_the_layer():
     problem = problem_of(model, x)
     with problem.model.session(x.device):
         layer = find_cam_layer(problem)
-        expected = upsample(cam_weights(*activations_and_gradients(problem, layer)).relu(), (32, 32))[:, 0]
+        expected = upsample(cam_maps(problem, layer)[0].relu(), (32, 32))[:, 0]
         assert torch.equal(FocusedPaths("cam", 0.2, "auto").weights(problem), expected)
         name = next(name for name, module in model.named_modules() if module is layer)
         assert torch.equal(FocusedPaths("cam", 0.2, name).weights(problem), expected)
@@ -257,7 +257,7 @@ def test_contrast_is_the_class_less_the_largest_of_the_four_most_probable_others
         layer = find_cam_layer(problem)
 
         def cam(classes):
-            return cam_weights(*activations_and_gradients(problem_of(model, x, classes), layer)).relu()[:, 0]
+            return cam_maps(problem_of(model, x, classes), layer)[0].relu()[:, 0]
 
         others = torch.stack([cam(order[:, k]) for k in (0, 2, 3, 4)]).amax(0)
         expected = upsample((cam(target) - others).relu()[:, None], (32, 32))[:, 0]

@@ -16,6 +16,8 @@ from fringe.attribution._base import (
 )
 from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_attribution
+from fringe.attribution._drawing import to_input as to_input
+from fringe.attribution._drawing import to_photograph as to_photograph
 from fringe.attribution._fringe import Diffusion, FRInGe, FRInGeBinary
 from fringe.attribution._ig import GGIG, BlurIG, GuidedIG, IntegratedDecisionGradients, IntegratedGradients, SpectralIG
 from fringe.attribution._integrate import integrate, integrate_steps, quadrature_nodes

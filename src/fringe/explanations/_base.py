@@ -15,6 +15,7 @@ from torch import Tensor
 import fringe
 from fringe._files.disk import MAPS_BYTES, read_regular
 from fringe._files.urls import RemoteFile
+from fringe._network.arguments import ForwardArguments
 from fringe._strings.class_names import class_names, resolve_class_name
 from fringe._strings.formats import to_json
 from fringe._strings.names import read_pair
@@ -342,7 +343,7 @@ class ImageRun(Generic[Spec]):
         """
         x = torch.stack([item.x for item in group]).to(self.device)
         try:
-            logits = self.classifier.logits(x).cpu()
+            logits = self.classifier.logits(x, ForwardArguments.of(len(x), None, self.arguments(group))).cpu()
         except Exception as error:  # an image that the model cannot take, whatever it raises, must not stop the others
             if isinstance(error, FringeError) or is_transient(error):
                 raise
@@ -353,6 +354,10 @@ class ImageRun(Generic[Spec]):
             message = f"{source} has {len(names)} names for a model of {logits.shape[1]} classes"
             raise InputError(message, argument="classes", hint="name every class, in a file with one name per line")
         return x, logits
+
+    def arguments(self, group: Sequence[Prepared]) -> Mapping[str, Any]:
+        """Further arguments of the model for the images of a group, by name."""
+        return {}
 
     def top_classes(self, logits: Tensor, count: int = 5) -> list[dict[str, Any]]:
         """The most probable classes of logits (C,), as JSON data."""
