@@ -148,7 +148,7 @@ def more_of(made, **options):
         ({"halvings": 0}, 1),
         ({"until": "arrival", "max_steps": 9, "halvings": 0}, 1),
     ],
-    ids=["default", "trapezoid", "measured", "arrival"],
+    ids=["default", "trapezoid", "arrival"],
 )
 def test_a_step_reads_little_back_and_sends_none(changes, back):
     """The default reads whether a segment is to be halved (here none is) with where a path stands."""
