@@ -35,7 +35,6 @@ HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution", "evaluation", "experiments"},  # all but plots name a type
     "typer": {"cli"},
     "rich": {None, "attribution", "cli", "plots"},
-    "tqdm": {None},
     "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "paper", "report", "settings"},
     "PIL": {"app", "integrations", "models", "data", "cli", "page", "metrics"},  # metrics measure compressed sizes
     "torchvision": {"models"},

@@ -34,14 +34,13 @@ from fringe.geometry import (
     target_rest_logits,
     to_tangent,
 )
-from fringe.linalg import LaplacianBasis, SpectralOperator, batch_view, inner_product
+from fringe.linalg import SPATIAL_AXES, LaplacianBasis, SpectralOperator, Structure, batch_view, inner_product
 from fringe.paths import (
     AT_POINTS,
     Geodesic,
     Point,
     Problem,
     Rows,
-    Structure,
     all_finite,
     fisher_rao_step,
     softened,
@@ -78,8 +77,6 @@ TOO_CURVED, LINEAR_ENOUGH = 0.5, 0.25
 #: Share of the change of the score between an input and the uniform prediction that counts as covered from the first
 #: step on. Else a score that hardly moves at first would be summed to within nothing.
 LEAST_CHANGE = 0.1
-#: Number of trailing axes of an input that are space.
-SPATIAL_AXES: dict[Structure, int] = {"image": 2, "sequence": 1, "none": 0}
 
 
 class Bound(IntEnum):

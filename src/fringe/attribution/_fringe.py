@@ -19,7 +19,8 @@ from fringe.attribution._paper import new_spelling
 from fringe.attribution._walk import Walk
 from fringe.errors import InputError, require
 from fringe.geometry import kl
-from fringe.paths import JVPUse, Problem, Structure
+from fringe.linalg import Structure
+from fringe.paths import JVPUse, Problem
 from fringe.settings import Doc, NotNegative, NotNegativeInt, Positive, PositiveInt, Search, tuples_of
 
 #: ``delta_euc="auto"`` is this times sqrt(n): the most by which a step changes an entry, in root mean square, whatever

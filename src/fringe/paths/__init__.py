@@ -45,7 +45,7 @@ from fringe.paths._lines import (
     authors_spacing,
     resample_by_arc_length,
 )
-from fringe.paths._problem import Problem, Progress, Structure
+from fringe.paths._problem import Problem, Progress
 from fringe.paths._sequential import (
     AdversarialPath,
     CounterfactualPath,

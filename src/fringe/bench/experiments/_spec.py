@@ -258,7 +258,8 @@ class ExperimentSpec(Options):
         except InputError as error:
             text, argument = f"{error.message} (in {str(config)!r})", error.argument or "config"
             unknown = not content.keys() <= cls.model_fields.keys()
-            raise InputError(text, argument=argument, hint=error.hint or (_TYPED_HINT if unknown else None)) from error
+            hint = f"{error.hint}; {_TYPED_HINT}" if unknown else error.hint
+            raise InputError(text, argument=argument, hint=hint) from error
 
     def over(self, other: "ExperimentSpec") -> Self:
         """Combine two specifications.
