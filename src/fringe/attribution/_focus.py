@@ -100,8 +100,6 @@ class FocusedPaths:
         Images without a region, and those for which no floor is enough, are explained without a focus. Diagnostics:
         ``focus_floor``, 1 for no focus; ``focus_found``, 1 where there is a region and else 0; ``focus_length_ratio``.
         """
-        if self.focus == "none":
-            return walk(problem, None)
         weights, layers, count = *self.regions(problem), len(problem.inputs)
         has_region = [False] * count if weights is None else (weights > 0).flatten(1).any(1).tolist()
         stage = ProgressStage(problem.progress)

@@ -195,6 +195,8 @@ class FRInGe(Attributor):
     def attribute(self, problem: Problem) -> Attribution:
         if (fitted := self.fitted(problem)) != self:
             return fitted.attribute(problem)
+        if self.focus == "none":
+            return self._walk(problem, None)
         # the control's work is to smooth the image, and not to come near the reference
         enough = ("short", "stalled") if self.smooths else ()
         return self._focused.explain(problem, self._walk, ("ok", "at_reference", *enough))

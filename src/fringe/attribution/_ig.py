@@ -70,6 +70,8 @@ class IntegratedGradients(PathAttributor):
         return 2 * self.steps + self._focused.planned_passes
 
     def attribute(self, problem: Problem) -> Attribution:
+        if self.focus == "none":
+            return super().attribute(problem)
         return self._focused.explain(problem, self._walk, ("ok",))
 
     def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
