@@ -158,7 +158,7 @@ def test_of_several_classes_the_weight_is_the_largest_of_theirs():
     found = fringe.attribute(model, x, method=method, target=target)
     classifier = fringe.Classifier(model)
     with classifier.session(x.device):
-        each = [FocusedPaths("cam", 0.2, "auto").weights(problem_of(model, x, target[:, k])) for k in range(3)]
+        each = [FocusedPaths("cam", 0.2).weights(problem_of(model, x, target[:, k])) for k in range(3)]
     weights = torch.stack(each).amax(0)
     given = fringe.attribute(model, x, method=fringe.FRInGe(focus=weights), target=target)
     torch.testing.assert_close(found.values, given.values, rtol=1e-9, atol=1e-12)
@@ -243,9 +243,7 @@ def test_the_class_activation_map_is_that_of_the_layer():
     with problem.model.session(x.device):
         layer = find_cam_layer(problem)
         expected = upsample(cam_maps(problem, layer)[0].relu(), (32, 32))[:, 0]
-        assert torch.equal(FocusedPaths("cam", 0.2, "auto").weights(problem), expected)
-        name = next(name for name, module in model.named_modules() if module is layer)
-        assert torch.equal(FocusedPaths("cam", 0.2, name).weights(problem), expected)
+        assert torch.equal(FocusedPaths("cam", 0.2).weights(problem), expected)
 
 
 def test_contrast_is_the_class_less_the_largest_of_the_four_most_probable_others():
@@ -261,12 +259,10 @@ def test_contrast_is_the_class_less_the_largest_of_the_four_most_probable_others
 
         others = torch.stack([cam(order[:, k]) for k in (0, 2, 3, 4)]).amax(0)
         expected = upsample((cam(target) - others).relu()[:, None], (32, 32))[:, 0]
-        torch.testing.assert_close(
-            FocusedPaths("contrast", 0.2, "auto").weights(problem), expected, rtol=1e-9, atol=1e-12
-        )
+        torch.testing.assert_close(FocusedPaths("contrast", 0.2).weights(problem), expected, rtol=1e-9, atol=1e-12)
     several = problem_of(model, x, order[:, :2])
     with several.model.session(x.device):
-        both = FocusedPaths("contrast", 0.2, "auto").weights(several)
+        both = FocusedPaths("contrast", 0.2).weights(several)
     assert (both >= expected - 1e-9).all()
 
 
