@@ -98,12 +98,9 @@ class Classifier(Network):
             raise InputError(f"expected a module or callable, got {type(model).__name__}", argument="model", hint=hint)
         kind: Score = "logit" if callable(score) else score
         form: AnyOutput = "auto" if callable(output) else output
-        for name, value, known in (
-            ("score", kind, SCORES),
-            ("output", form, ("auto", "logits", "probabilities", "numbers")),
-            ("mode", mode, get_args(Mode)),
-        ):
-            require_choice(name, value, known)
+        require_choice("score", kind, SCORES)
+        require_choice("output", form, ("auto", "logits", "probabilities", "numbers"))
+        require_choice("mode", mode, get_args(Mode))
         if output == "numbers" and score != "logit":
             message = f"got {score!r} with output='numbers', whose columns are the scores"
             raise InputError(message, argument="score", hint="leave one of them out")

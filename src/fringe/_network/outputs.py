@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fringe.errors import InputError, ModelError, ModelOutputError, warn_caller
+from fringe.errors import InputError, ModelError, ModelOutputError, require_choice, warn_caller
 
 OutputKind = Literal["auto", "logits", "probabilities"]
 #: The same, or numbers that are no distribution over classes: a column of them is explained as it is.
@@ -206,8 +206,7 @@ class BinaryClassifier(nn.Module):
 
     def __init__(self, model: Callable[..., Tensor], output: Literal["logit", "probability"] = "logit"):
         super().__init__()
-        if output not in ("logit", "probability"):
-            raise InputError(f"got {output!r}, expected 'logit' or 'probability'", argument="output")
+        require_choice("output", output, ("logit", "probability"))
         self.model, self.output = model, output
         self.training = getattr(model, "training", False)  # a function has none, nor has a frozen script
 

@@ -29,7 +29,15 @@ from fringe._network.linear_layers import (
 from fringe._network.outputs import AnyOutput, ScoreFunction, as_logits, as_score, refuse_independent_labels
 from fringe._numbers.float64 import float64_on
 from fringe._strings.progress import log
-from fringe.errors import InputError, ModelOutputError, first_line, is_machine_error, is_out_of_memory, warn_caller
+from fringe.errors import (
+    InputError,
+    ModelOutputError,
+    first_line,
+    is_machine_error,
+    is_out_of_memory,
+    require,
+    warn_caller,
+)
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
 
@@ -62,37 +70,17 @@ class PassCounts:
     vjp: int = 0
 
     def since(self, before: "PassCounts") -> "PassCounts":
-        """Return the passes made since an earlier count.
-
-        Args:
-            before: The earlier count.
-
-        Returns:
-            The difference.
-        """
+        """Return the passes made since an earlier count."""
         return PassCounts(self.forward - before.forward, self.jvp - before.jvp, self.vjp - before.vjp)
 
     def set(self, to: "PassCounts") -> None:
-        """Set the numbers in place: copies of a network share their count.
-
-        Args:
-            to: The numbers.
-        """
+        """Set the numbers in place: copies of a network share their count."""
         vars(self).update(vars(to))
 
     def add(self, passes: "PassCounts", count: int, size: int) -> None:
-        """Add the passes of the first ``count`` of ``size`` images.
-
-        Args:
-            passes: Passes that were made with all of them.
-            count: How many of them count.
-            size: How many there were.
-        """
-        self.set(
-            PassCounts(
-                *(a + b * count // size for a, b in zip(vars(self).values(), vars(passes).values(), strict=True))
-            )
-        )
+        """Add the passes of the first ``count`` of ``size`` images, of those that were made with all of them."""
+        both = zip(vars(self).values(), vars(passes).values(), strict=True)
+        self.set(PassCounts(*(a + b * count // size for a, b in both)))
 
 
 class _OneAtATime(RuntimeError):
@@ -103,9 +91,8 @@ class BatchSize:
     """A bound on the images of one pass; halved when memory runs out, and the smaller bound holds for later calls."""
 
     def __init__(self, size: int | Literal["auto"] = "auto"):
-        is_integer = isinstance(size, int) and not isinstance(size, bool)  # a caller may pass 2.5, True or None
-        if size != "auto" and (not is_integer or size < 1):
-            raise InputError(f"got {size!r}, expected 'auto' or a positive integer", argument="batch_size")
+        is_size = size == "auto" or (type(size) is int and size >= 1)  # a caller may pass 2.5, True or None
+        require(is_size, "batch_size", size, "'auto' or a positive integer")
         self.requested: int | Literal["auto"] = size
         self._size = None if size == "auto" else size
         self._shape: torch.Size | None = None  # of inputs whose pass was measured
@@ -224,14 +211,8 @@ class Network:
         self._checked = False
 
     def with_model(self, model: nn.Module) -> Self:
-        """Ask another network in the same way: the same score, batch size and mode, with a count of its own.
-
-        Args:
-            model: A network with outputs of the same kind.
-
-        Returns:
-            The interface to it.
-        """
+        """Return the interface to another network with outputs of the same kind, in the same way: the same score, batch
+        size and mode, with a count of its own."""
         other = copy.copy(self)
         other.model = other.module = model
         other.passes, other._depth, other._checked = PassCounts(), 0, False

@@ -47,14 +47,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> "Reference":
-        """Read a reference.
-
-        Args:
-            text: Any text.
-
-        Returns:
-            Its parts; printed, they are this text again.
-        """
+        """Read a reference: any text, which its parts are again when they are printed."""
         head, colon, rest = text.partition(":")
         numbered = _NUMBERED.fullmatch(head)
         name, number = (head, None) if numbered is None else numbered.groups()
@@ -70,12 +63,7 @@ class Reference:
 
 
 def split_label(text: str, label: str = LABEL) -> tuple[str, str]:
-    """Return label and name of ``LABEL=NAME``; the label is empty if there is none.
-
-    Args:
-        text: What was typed.
-        label: Regular expression of a label.
-    """
+    """Return label and name of ``LABEL=NAME``; no label that fits the regular expression is an empty one."""
     match = re.fullmatch(rf"\s*(?=\S)({label})=(.+)", text, re.DOTALL)
     return (match[1].strip(), match[2].strip()) if match else ("", text.strip())
 

@@ -53,9 +53,10 @@ Until = Literal["budget", "half", "arrival"]
 EPSILON = 1e-12
 #: Fisher-Rao distance (radians) to the reference that counts as none: float32 logits resolve no less.
 AT_REFERENCE_BELOW = 1e-6
-#: KL (nats) to the reference that counts as arrived.
+#: Most nats to the reference at the end of until="arrival".
 ARRIVED_BELOW = 0.05
-#: Share of the KL to the reference that is gone at the end of until="half"; the verdict ``ok`` needs the same share.
+#: Share of the KL to the reference that is gone at the end of until="half" and "arrival"; the verdict ``ok`` needs the
+#: same share.
 ENOUGH = 0.5
 #: Most steps of until="half", in units of T. docs/results has the measurements.
 HALF_LIMIT = 5
@@ -264,7 +265,7 @@ class FisherRaoPath:
             temperature = torch.full_like(logits[:, 0], self.temperature, dtype=torch.float64)
         geodesic = Geodesic.between(log_p, log_q, temperature)
         total = self.schedule(geodesic.length)
-        divergence = kl(log_p, geodesic.log_q)
+        goal = (1.0 - ENOUGH) * kl(log_p, geodesic.log_q)
         uniform = problem.logits.mean(1, keepdim=True).expand_as(problem.logits)
         first, centre = (problem.score(z).view(len(rows), -1) for z in (problem.logits, uniform))
         least = LEAST_CHANGE * (first - centre).double().abs()
@@ -273,7 +274,7 @@ class FisherRaoPath:
             step=torch.zeros_like(rows),
             total=total,
             limit=torch.full_like(total, self.max_steps) if self.until == "arrival" else total * self.limit(1.0),
-            goal=(1.0 - ENOUGH) * divergence if self.until == "half" else torch.full_like(divergence, ARRIVED_BELOW),
+            goal=goal.clamp_max(ARRIVED_BELOW) if self.until == "arrival" else goal,
             geodesic=geodesic,
             first=first,
             least=least,

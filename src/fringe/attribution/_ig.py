@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter
-from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_attribution, path_diagnostics
+from fringe.attribution._diagnostics import (
+    PathAttributor,
+    finer,
+    gradient_attribution,
+    path_attribution,
+    path_diagnostics,
+)
 from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, length_ratio, read_focus
 from fringe.attribution._integrate import (
     NodeRule,
@@ -119,8 +125,8 @@ class BlurIG(PathAttributor):
         return BlurLine(problem.inputs, self._sigmas(min(problem.inputs.shape[-2:])), self.mode)
 
     @property
-    def hint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
-        return "use more steps" if self.mode == "chord" else "use more steps, or mode='chord'"
+    def hint(self) -> str:
+        return super().hint if self.mode == "chord" else "use mode='chord'"
 
     def _sigmas(self, side: int) -> Tensor:
         """Blurs (S + 1,) in pixels, from 0 to the strongest, for images whose shorter side is ``side`` pixels."""
@@ -169,7 +175,7 @@ class GuidedIG(Attributor):
         based = dataclasses.replace(problem, baseline=problem.resolve_baseline(self.baseline))
         path = GuidedPath(self.steps, self.fraction, self.max_dist)
         result = integrate_steps(path, based, self.rule)
-        return path_attribution(self, result, problem, "use more steps, or rule='trapezoid'")
+        return path_attribution(self, result, problem, "use rule='trapezoid'" if self.rule == "left" else finer(self))
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,6 @@ class SpectralIG(PathAttributor):
     name = "spectral_ig"
     title = "Spectral Integrated Gradients"
     source = "Kim et al. 2026"
-    hint = "use more steps, or rule='trapezoid'"
     presets: ClassVar = {"official": {"steps": 199}, "quick": {"steps": 50}}
 
     steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("intervals of the path (N)")] = 200

@@ -285,7 +285,7 @@ class PaperFRInGe(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         unmoved = "the prediction already is the uniform distribution: there is nothing to explain"
-        hint = "smaller steps help on some networks (lower tau or delta_euc)"
+        hint = f"use tau={self.tau / 4:.2g}: smaller steps help on some networks"
         if problem.inputs.dim() < 4 or problem.token_length is not None:
             message = f"{self.label} smooths images (B, C, H, W), got inputs of shape {tuple(problem.inputs.shape)}"
             raise InputError(message, argument="method", hint="use method='fringe'")

@@ -12,7 +12,7 @@ from torch.nn import functional
 from fringe._numbers.filters import require_images
 from fringe._numbers.rng import KeyedGenerator
 from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter, reference_images
-from fringe.attribution._diagnostics import build_attribution, completeness_status, gradient_attribution
+from fringe.attribution._diagnostics import build_attribution, completeness_status, finer, gradient_attribution
 from fringe.attribution._integrate import add_weighted, integrate, iter_batches, quadrature_nodes
 from fringe.classifier import Score
 from fringe.errors import require
@@ -264,7 +264,7 @@ class ExpectedGradients(Attributor):
             "endpoint_entropy": mean_entropy,
             "path_length": pairs.lengths(),
         }
-        hint = "draw more samples" + ("" if self.fractions == "stratified" else ", or stratify their fractions")
+        hint = finer(self, "samples") if self.fractions == "stratified" else "use fractions='stratified'"
         statuses = [[completeness_status(result, image, hint)] for image in range(len(result.steps))]
         return build_attribution(self, result, problem, diagnostics, statuses)
 

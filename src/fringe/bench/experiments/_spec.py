@@ -207,7 +207,7 @@ class ExperimentSpec(Options):
     )
     n: StrictInt = Field(100, ge=1, description="Number of images, sampled by the seed.")
     sample: StrictBool = Field(True, description="Draw the images; if not, take the first ones in their order.")
-    seed: StrictInt = Field(0, description="Samples the images and keys all randomness.")
+    seed: StrictInt = Field(0, ge=0, lt=2**53, description="Samples the images and keys all randomness.")
     target: Annotated[str | int, PlainValidator(_target)] = Field(
         "predicted", description="Class to explain: 'predicted' (top-1), 'label', or a class number."
     )
