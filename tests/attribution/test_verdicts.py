@@ -123,9 +123,15 @@ def certain():
     [
         *((digits, each) for each in ({"eta_max": 0.05}, {"eta_max": 0.005}, {"damping": 10.0}, {"delta_euc": 0.01})),
         *((digits, each) for each in ({"until": "budget"}, {"steps": 3}, {"until": "arrival", "max_steps": 3})),
-        *((digits, each) for each in ({"gamma_prior": 0.3}, {"delta_euc": None, "kl_bound": False, "eta_max": 1e3})),
-        (bent, {"delta_euc": None, "tau": 0.3, "quadrature": "trapezoid"}),
-        (bent, {"delta_euc": None, "tau": 0.3, "quadrature_depth": 1, "quadrature_rtol": 0.05}),
+        *(
+            (digits, each)
+            for each in (
+                {"gamma_prior": 0.3},
+                {"delta_euc": None, "tau": 1e6, "steps": 12, "until": "half", "eta_max": 1e3},
+            )
+        ),
+        (bent, {"delta_euc": None, "tau": 0.3, "halvings": 0}),
+        (bent, {"delta_euc": None, "tau": 0.3, "halvings": 1, "quadrature_rtol": 0.05}),
         (certain, {"temperature": 1.0, "max_steps": 30}),
         (certain, {"until": "half", "delta_euc": 0.01}),
     ],

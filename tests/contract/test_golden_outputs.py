@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 import fringe
 from fringe._files.records import digest
+from fringe.attribution import PaperFRInGe
 from fringe.bench.experiments import Store
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
@@ -336,7 +337,7 @@ def records():
         found |= {f"{name}:{preset}": kind.preset(preset).record() for preset in kind.presets}
     for network in listed_networks():
         model, variant = network.split()
-        found[f"fringe:{network}"] = fringe.FRInGe.preset(model, variant).record()
+        found[f"paper:{network}"] = PaperFRInGe.preset(model, variant).record()
     for label, (name, settings) in AS_GIVEN.items():
         found[label] = {**fringe.METHODS, **fringe.METRICS}[name](**settings).record()
     return {"near": {}, "exact": in_order(found)}
