@@ -21,9 +21,9 @@ from torch import Tensor
 import fringe
 from fringe._files.disk import MAPS_BYTES, UnfitFile, read_regular, require_local, write_atomic
 from fringe._network.arguments import Part, is_joint
-from fringe._strings.names import Reference
-from fringe.attribution._views import KINDS, Context, Trajectory, Views, method_label
+from fringe._strings.names import KINDS, Reference
 from fringe.attribution._views import SEVERITY as SEVERITY
+from fringe.attribution._views import Context, Trajectory, Views, method_label
 from fringe.attribution._views import Verdict as Verdict
 from fringe.baselines import parse_baseline
 from fringe.classifier import PassCounts
@@ -361,7 +361,9 @@ class Attributor(Settings):
 
     Attributes:
         name: Name in the registry; final classes set it.
-        title: Name in listings.
+        title: Name in listings and in figures.
+        titles: Names in figures of what this method's name may be followed by, as ``occlusion`` in
+            ``captum:occlusion``.
         source: Publication.
         presets: Settings by name: ``paper`` for comparisons with the FRInGe paper, which states no number of a method
             but its own, so that each class says where its numbers are from; ``official`` what the authors' code
@@ -380,6 +382,7 @@ class Attributor(Settings):
 
     record_key: ClassVar[str] = "method"
     title: ClassVar[str] = ""
+    titles: ClassVar[Mapping[str, str]] = {}
     source: ClassVar[str] = ""
     uses_references: ClassVar[bool] = False
     many_targets: ClassVar[bool] = False
@@ -502,7 +505,7 @@ def reference_images(problem: Problem, purpose: str) -> Tensor:
 # -- the methods by name ----------------------------------------------------------------------------------------------
 
 
-#: The registered methods: name to class. ``_attribute.py`` fills it.
+#: The registered methods: name to class. ``_registry.py`` fills it.
 METHODS: dict[str, type[Attributor]] = KINDS
 
 

@@ -98,7 +98,7 @@ class BlurIG(PathAttributor):
     """
 
     name = "blur_ig"
-    title = "Blur Integrated Gradients"
+    title = "Blur IG"
     source = "Xu, Venugopalan and Sundararajan 2020"
     presets: ClassVar = {"official": {"mode": "derivative"}, "released": {"sigma_max": 10 / 224}}
 
@@ -141,7 +141,7 @@ class GuidedIG(PathAttributor):
     """
 
     name = "guided_ig"
-    title = "Guided Integrated Gradients"
+    title = "Guided IG"
     source = "Kapishnikov et al. 2021"
     hint = "use more steps, or rule='trapezoid'"
     presets: ClassVar = {
@@ -180,7 +180,7 @@ class SpectralIG(PathAttributor):
     """
 
     name = "spectral_ig"
-    title = "Spectral Integrated Gradients"
+    title = "Spectral IG"
     source = "Kim et al. 2026"
     hint = "use more steps, or rule='trapezoid'"
     presets: ClassVar = {"official": {"steps": 199}, "quick": {"steps": 50}}
@@ -361,7 +361,7 @@ class GGIG(Attributor):
     """
 
     name = "ggig"
-    title = "Geometrically guided Integrated Gradients"
+    title = "Geometrically guided IG"
     source = "Rahman, Lewis and Plis 2022"
     is_complete = False
     has_path = False

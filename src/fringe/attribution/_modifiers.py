@@ -135,7 +135,7 @@ class Straight(Modifier):
 
     name = "straight"
     form = "straight:METHOD"
-    title = "Straight line to a method's end point"
+    title = "Straight line"
     source = "a control of this library"
 
     of: Annotated[Attributor, Doc("the method whose path ends there, by its name")] = dataclasses.field(
@@ -214,7 +214,7 @@ class Smooth(Modifier):
 
     name = "smooth"
     form = "smooth(SIGMA):METHOD"
-    title = "Smoothed maps of a method"
+    title = "Smoothed"
     source = "a control of this library"
     number = "sigma"
     is_complete = _of_inner("is_complete")
@@ -346,7 +346,7 @@ class Located(Reweighted):
 
     name = "located"
     form = "located:METHOD"
-    title = "Map times class activation map"
+    title = "Map × activation map"
     hides = "what the last layer does not see"
 
     layer: Annotated[str, Doc("dotted name of a module of the network; auto: the last one in space")] = "auto"
@@ -380,7 +380,7 @@ class OtherCAM(Located):
 
     name = "other_cam"
     form = "other_cam:METHOD"
-    title = "Map times another image's activation map"
+    title = "Another image's region"
     hides = "what another image's region leaves out"
 
     def _region(self, problem: Problem) -> Tensor:
@@ -407,7 +407,7 @@ class CentrePrior(Reweighted):
 
     name = "centre_prior"
     form = "centre_prior:METHOD"
-    title = "Map times a centre prior"
+    title = "Centre prior"
     hides = "what is not at the centre"
 
     width: Annotated[Positive, Doc("standard deviation, as a share of the side")] = 0.25
@@ -438,7 +438,7 @@ class Power(Reweighted):
 
     name = "power"
     form = "power(P):METHOD"
-    title = "Power of a map"
+    title = "Power"
     number = "exponent"
 
     exponent: Annotated[Positive, Search(0.5, 3.0, log=True), Doc("power of each entry")] = 1.5
@@ -460,7 +460,7 @@ class Competing(Incomplete):
 
     name = "competing"
     form = "competing:METHOD"
-    title = "Map less those of the other classes"
+    title = "Map − other classes"
     source = "after class competition (VAR, 2025)"
     hides = "what speaks as much for another class"
     needs_classes = True

@@ -165,7 +165,7 @@ class RISE(Attributor):
     """
 
     name = "rise"
-    title = "Randomised input sampling (RISE)"
+    title = "RISE"
     source = "Petsiuk, Das and Saenko 2018"
     is_complete = False
     has_path = False

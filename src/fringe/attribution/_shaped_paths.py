@@ -74,7 +74,7 @@ class AGI(Attributor):
     """
 
     name = "agi"
-    title = "Adversarial Gradient Integration"
+    title = "Adversarial Gradients (AGI)"
     source = "Pan, Li and Zhu 2021"
     many_paths = True
     needs_classes = True
@@ -157,7 +157,7 @@ class IG2(Attributor):
     """
 
     name = "ig2"
-    title = "Integrated Gradient on Iterative Gradient path"
+    title = "IG²"
     source = "Zhuo and Ge 2024"
     uses_references = True
     many_paths = True
@@ -239,7 +239,7 @@ class GeoIGKNN(Attributor):
     """
 
     name = "geoig_knn"
-    title = "Geodesic Integrated Gradients on a nearest-neighbour graph"
+    title = "Geodesic IG (neighbours)"
     source = "Salek and Enguehard 2025"
     presets: ClassVar = {"paper": {}}
     uses_references = True
@@ -341,7 +341,7 @@ class GeoIGSVI(Attributor):
     """
 
     name = "geoig_svi"
-    title = "Geodesic Integrated Gradients along a path that is fitted to an energy"
+    title = "Geodesic IG (fitted path)"
     source = "Salek and Enguehard 2025"
     presets: ClassVar = {
         "paper": {"mode": "official", "iterations": 500, "learning_rate": 1e-2},
