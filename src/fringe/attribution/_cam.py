@@ -183,7 +183,6 @@ class _ActivationMap(PluginMethod):
     """
 
     layer: Annotated[str, Doc("dotted name of a module of the network; auto: the last one in space")] = "auto"
-    relu: Annotated[bool, Doc("whether evidence against the class is left out")] = True
 
     @abstractmethod
     def _weights(self, activations: Tensor, gradients: Tensor) -> Tensor:
@@ -198,8 +197,7 @@ class _ActivationMap(PluginMethod):
 
         def explain(part: Problem) -> Tensor:
             activations, gradients = activations_and_gradients(part, layer)
-            weights = self._weights(activations, gradients)
-            weights = weights.relu() if self.relu else weights
+            weights = self._weights(activations, gradients).relu()
             maps = functional.interpolate(weights, tuple(shape[1:]), mode=_MODES[len(shape) - 1])
             return maps.expand(-1, *shape) / shape[0]
 
@@ -248,8 +246,7 @@ class HiResCAM(_ActivationMap):
 
     .. math:: A = relu( \\sum_c G_c A_c )
 
-    It shows only places that the rest of the network reads. Without the ReLU (``relu=False``) and with a linear rest,
-    its cells sum to the score without the bias. Costs as much as Grad-CAM.
+    It shows only places that the rest of the network reads. Costs as much as Grad-CAM.
     """
 
     name = "hirescam"

@@ -30,7 +30,6 @@ from fringe.attribution._diagnostics import PathAttributor, gradient_attribution
 from fringe.attribution._fringe import FRInGe
 from fringe.attribution._ig import IntegratedGradients
 from fringe.attribution._integrate import NodeTerms, completeness_gap, relative_gap
-from fringe.attribution._quadrature import NodeRule
 from fringe.baselines import gaussian_blur
 from fringe.errors import InputError
 from fringe.paths import JVPUse, Problem
@@ -142,11 +141,6 @@ class Straight(Modifier):
         default_factory=FRInGe
     )
     steps: Annotated[PositiveInt, Search(10, 500, log=True), Doc("gradients along the line")] = 50
-    rule: Annotated[NodeRule, Doc("quadrature")] = "midpoint"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._line()  # refuses steps that are too few for the rule
 
     @property
     def planned_passes(self) -> float | None:
@@ -170,11 +164,8 @@ class Straight(Modifier):
         ends, inner, done = self._ends(problem)
         stage = problem.progress and ProgressStage(problem.progress, done)  # goes on after the steps of the path
         line = dataclasses.replace(problem, baseline=ends, progress=stage)
-        result = dataclasses.replace(self._line().attribute(line), settings=self.record())
+        result = dataclasses.replace(IntegratedGradients(self.steps).attribute(line), settings=self.record())
         return result if inner is None else _with_verdicts(result, inner, self.of.label)
-
-    def _line(self) -> IntegratedGradients:
-        return IntegratedGradients(steps=self.steps, rule=self.rule)
 
     def _ends(self, problem: Problem) -> tuple[Tensor, Attribution | None, int]:
         """Where the paths end (B, *S); the method's result and its steps, if it had to run."""
@@ -399,18 +390,16 @@ class OtherCAM(Located):
 class CentrePrior(Reweighted):
     """Multiply the map by a Gaussian at the centre of the image: a control without a model.
 
-    .. math:: A' = A \\exp( -\\tfrac{1}{2} \\sum_i ((u_i - c_i) / (\\sigma s_i))^2 )
+    .. math:: A' = A \\exp( -8 \\sum_i ((u_i - c_i) / s_i)^2 )
 
-    with position ``u``, centre ``c`` and side ``s`` of each axis in space. Objects of photographs lie at the centre:
-    what such a map gains needs no explanation of the model.
+    with position ``u``, centre ``c`` and side ``s`` of each axis in space: its standard deviation is a quarter of it.
+    Objects of photographs lie at the centre: what such a map gains needs no explanation of the model.
     """
 
     name = "centre_prior"
     form = "centre_prior:METHOD"
     title = "Centre prior"
     hides = "what is not at the centre"
-
-    width: Annotated[Positive, Doc("standard deviation, as a share of the side")] = 0.25
 
     def fits(self, problem: Problem) -> bool:
         return problem.structure != "none"
@@ -421,7 +410,7 @@ class CentrePrior(Reweighted):
             raise InputError(f"got shape {shape}, expected axes in space, which have a centre", argument="inputs")
         weights = torch.ones((), dtype=maps.dtype, device=maps.device)
         for side in problem.inputs.shape[2:]:
-            away = (torch.arange(side, dtype=maps.dtype, device=maps.device) - (side - 1) / 2) / (self.width * side)
+            away = (torch.arange(side, dtype=maps.dtype, device=maps.device) - (side - 1) / 2) / (side / 4)
             weights = weights[..., None] * (-away.square() / 2).exp()
         return maps * weights, {}, None
 
