@@ -121,8 +121,7 @@ class Attribution(Views):
         context: The inputs as a person reads them; :func:`fringe.explain` adds it.
         class_verdicts: Verdict and advice of each of K classes (B, K); empty for one class per image.
         contrast: Classes (B,) whose score is subtracted from that of the target, if the call named any.
-        region: Weights (B, 1, H, W) of the focus, of images: 1 where the path moves freely, 0 for an unfocused path; of
-            ``located:METHOD`` what the map was multiplied by.
+        region: Weights (B, 1, H, W) of the focus, of images: 1 where the path moves freely, 0 for an unfocused path.
         parts: Names and shapes of the explained tensors, if the inputs were a tuple or a dictionary; ``maps`` has the
             map of each.
     """
@@ -534,7 +533,7 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     if isinstance(method, (list, tuple)) or (isinstance(method, str) and "," in method):
         hint = "several methods are compared by 'fringe compare --methods A,B', in Python by fringe.compare"
         raise InputError(f"got {method!r}, expected one method", argument="method", hint=hint)
-    hint = "fringe.bench.cards.read_target makes a method of a function" if callable(method) else ""
+    hint = "fringe.bench.experiments.read_target makes a method of a function" if callable(method) else ""
     return configured(method, Attributor, METHODS, "FRInGe()", hint)
 
 

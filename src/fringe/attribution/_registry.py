@@ -4,7 +4,7 @@ from fringe.attribution._base import METHODS
 from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
 from fringe.attribution._fringe import FRInGe, FRInGeBinary
 from fringe.attribution._ig import GGIG, BlurIG, GuidedIG, IntegratedDecisionGradients, IntegratedGradients, SpectralIG
-from fringe.attribution._modifiers import CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight
+from fringe.attribution._modifiers import CentrePrior, Power, Smooth, Straight
 from fringe.attribution._paper import PaperFRInGe
 from fringe.attribution._plugins import AttnLRP, CaptumMethod, ZennitMethod
 from fringe.attribution._released import ReleasedFRInGe
@@ -16,7 +16,7 @@ METHODS.update(
     for kind in (
         *(AGI, BlurIG, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GradCAM, GuidedIG, HiResCAM),
         *(IG2, IntegratedDecisionGradients, IntegratedGradients, LayerCAM, RISE, SmoothGrad, SpectralIG),
-        *(CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight),
+        *(CentrePrior, Power, Smooth, Straight),
         *(PaperFRInGe, ReleasedFRInGe, AttnLRP, CaptumMethod, ZennitMethod),
     )
 )
