@@ -28,7 +28,7 @@ def document(folder):
 
 
 def small(data=("embedded:digits",), **changes):
-    methods = {"ig": IntegratedGradients(steps=2), "fringe": FRInGe(steps=2, cg_iterations=2)}
+    methods = {"ig": IntegratedGradients(steps=2), "fringe": FRInGe(steps=2)}
     models = (PlanModel("digits", ModelSource("embedded:digits"), methods),)
     plan = Plan("benchmark", tuple(data), models, {"sparseness": Sparseness()}, n=2, controls=False)
     return replace(plan, **changes)

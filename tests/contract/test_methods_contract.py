@@ -18,6 +18,8 @@ from toys import ToyProblems, cheap, smooth_cnn
 FIRST_ROW = {
     "fringe": fringe.FRInGe(tau=0.1),
     "fringe_b": METHODS["fringe_b"](tau=0.1),
+    "paper": METHODS["paper"](tau=0.1),
+    "released": METHODS["released"](tau=0.1, cg_iterations=2),
     "straight": fringe.Straight(fringe.FRInGe(tau=0.1), steps=6),
 }
 # Further rows, for each mode that computes something else.
@@ -29,6 +31,7 @@ MORE_ROWS = {
     "ig": [fringe.IntegratedGradients(steps=8, focus="cam")],
     "smooth": [fringe.Smooth(fringe.SmoothGrad(samples=3))],
     "straight": [fringe.Straight(fringe.GuidedIG(steps=5), steps=6)],
+    "paper": [METHODS["paper"](tau=0.1, cg_iterations=2)],
     "power": [fringe.Power(fringe.SmoothGrad(samples=3))],
     "captum": [
         fringe.CaptumMethod(name, **({"samples": 8} if name in ("gradient_shap", "kernel_shap") else {}))

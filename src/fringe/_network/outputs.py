@@ -14,7 +14,8 @@ OutputKind = Literal["auto", "logits", "probabilities"]
 AnyOutput = OutputKind | Literal["numbers"]
 _DENSE = (
     "For logits (B, C, H, W) of a segmentation network, wrap it as fringe.Region(model, mask), which explains the "
-    "classes in a region; for another number of each input, pass a function as score="
+    "classes in a region; the boxes of a detector are those of fringe.Detector(model, read=...); for another number of "
+    "each input, pass a function as score="
 )
 #: A score of the caller's own: of what the model returns for B inputs, one number (B,) for each.
 ScoreFunction = Callable[[Any], Tensor]

@@ -11,6 +11,7 @@ from PIL import Image
 from small_plans import digits_plan
 
 from fringe import FRInGe, FringeError, IntegratedGradients
+from fringe.attribution import PaperFRInGe
 from fringe.bench.experiments import (
     MethodCost,
     ModelSource,
@@ -60,7 +61,7 @@ def spent(plan, method):
     return passes.forward, passes.jvp, passes.vjp
 
 
-METHODS = {"fringe": FRInGe(steps=3, cg_iterations=3), "ig": IntegratedGradients(steps=5)}
+METHODS = {"fringe": FRInGe(steps=3), "ig": IntegratedGradients(steps=5)}
 
 
 def test_maps_that_are_finished_cost_what_they_cost():
@@ -79,9 +80,9 @@ def test_maps_that_are_finished_cost_what_they_cost():
 @pytest.mark.parametrize(
     "method",
     [
-        FRInGe(steps=24, cg_iterations=6),
+        FRInGe(steps=24),
         FRInGe(tau=5e-3),
-        FRInGe(tau=5e-3).variant("euclidean"),
+        PaperFRInGe(tau=5e-3).variant("euclidean"),
         IntegratedGradients(steps=400),
     ],
     ids=["fringe", "fringe of a budget", "euclidean", "ig"],
