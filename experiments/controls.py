@@ -20,7 +20,7 @@ from fringe.settings import Doc
 
 def region_of(problem: Problem) -> Tensor:
     """Where the last layer in space sees the class: Grad-CAM over its maximum, (B, 1, H, W) from zero to one."""
-    cam = GradCAM().attribute(problem).values.sum(1, keepdim=True)
+    cam = GradCAM().attribute(replace(problem, progress=None)).values.sum(1, keepdim=True)
     top = cam.flatten(1).amax(1).view(-1, *[1] * (cam.dim() - 1))
     return torch.where(top > 0, cam / top, 0.0)
 
