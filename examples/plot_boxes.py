@@ -2,9 +2,9 @@
 Boxes
 =====
 
-Why does a detector see a face *here*? ``fringe.explain(detector, photo, boxes=1)`` explains a box. The detector is MTCNN
-of facenet-pytorch, whose weights are part of its package: a cascade of three small networks, of which the last one looks
-at a window of 48 x 48 pixels and says whether it holds a face.
+Why does a detector see a face *here*? ``fringe.explain(detector, photo, boxes=1)`` explains a box. The detector is
+MTCNN of facenet-pytorch, whose weights are part of its package: a cascade of three small networks, of which the last
+one looks at a window of 48 x 48 pixels and says whether it holds a face.
 """
 
 import numpy as np
@@ -21,8 +21,9 @@ from facenet_pytorch import MTCNN
 # %%
 # How its boxes are read
 # ----------------------
-# Detectors of torchvision and transformers are known. Here we say it ourselves, with two functions: ``find`` returns all
-# windows of a photograph with their boxes and logits, and ``at`` the box and the logits of one window for each input.
+# Detectors of torchvision and transformers are known. Here we say it ourselves, with two functions: ``find`` returns
+# all windows of a photograph with their boxes and logits, and ``at`` the box and the logits of one window for each
+# input.
 
 
 class Windows:

@@ -17,12 +17,17 @@ from fringe.errors import InputError
 from fringe.paths import Problem
 from fringe.settings import Doc
 
+#: Weights (B, 1, *space) from zero to one, and notes (B) on their layer.
+Region = tuple[Tensor, list[str]]
 
-def region_of(problem: Problem) -> Tensor:
-    """Where the last layer in space sees the class: Grad-CAM over its maximum, (B, 1, H, W) from zero to one."""
-    cam = GradCAM().attribute(replace(problem, progress=None)).values.sum(1, keepdim=True)
+
+def region_of(problem: Problem) -> Region:
+    """Where the last layer in space sees the class: Grad-CAM over its maximum."""
+    result = GradCAM().attribute(replace(problem, progress=None))
+    cam = result.values.sum(1, keepdim=True)
     top = cam.flatten(1).amax(1).view(-1, *[1] * (cam.dim() - 1))
-    return torch.where(top > 0, cam / top, 0.0)
+    notes = [f"the layer is {advice.partition('; the layer is ')[2]}" for advice in result.advice]
+    return torch.where(top > 0, cam / top, 0.0), notes
 
 
 def lost(before: Tensor, after: Tensor) -> Tensor:
@@ -50,12 +55,12 @@ class Located(Reweighted):
     def fits(self, problem: Problem) -> bool:
         return problem.structure != "none"
 
-    def _region(self, problem: Problem) -> Tensor:
+    def _region(self, problem: Problem) -> Region:
         return region_of(problem)
 
-    def _changed(self, maps: Tensor, problem: Problem) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    def _changed(self, maps: Tensor, problem: Problem) -> tuple[Tensor, dict[str, Tensor], Region]:
         region = self._region(problem)
-        values = region * maps
+        values = region[0] * maps
         return values, {"hidden_share": lost(maps.sum(1).abs(), values.sum(1).abs())}, region
 
 
@@ -73,16 +78,16 @@ class OtherCAM(Located):
     title = "Another image's region"
     hides = "what another image's region leaves out"
 
-    def _region(self, problem: Problem) -> Tensor:
-        regions, names = region_of(problem), sorted(set(problem.keys))
+    def _region(self, problem: Problem) -> Region:
+        (regions, notes), names = region_of(problem), sorted(set(problem.keys))
         if len(names) == 1:
-            return regions.flip(*range(2, regions.dim()))
+            return regions.flip(*range(2, regions.dim())), notes
         rows = {name: [row for row, key in enumerate(problem.keys) if key == name] for name in names}  # of its classes
         chosen = list[int]()
         for row, key in enumerate(problem.keys):
             other = rows[names[(names.index(key) + 1) % len(names)]]
             chosen.append(other[rows[key].index(row) % len(other)])
-        return regions[chosen]
+        return regions[chosen], notes
 
 
 @dataclass(frozen=True)

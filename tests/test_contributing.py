@@ -149,9 +149,11 @@ def test_a_model_family_is_a_loader(monkeypatch):
         net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
         return _load.LoadedParts(net, "toy", Preprocessing.parse("resize=8"), None)
 
-    family = _load.Loader("toy:NAME", "for this test", load, is_prefix=True)
-    monkeypatch.setattr(_load, "LOADERS", MappingProxyType({**_load.LOADERS, "toy": family}))
+    family = _load.Loader("toy:NAME", "for this test", "toy:net", load, is_prefix=True)
+    for module in (_load, sys.modules["fringe.models"]):
+        monkeypatch.setattr(module, "LOADERS", MappingProxyType({**_load.LOADERS, "toy": family}))
     assert load_model("toy:anything").architecture == "toy"
+    assert "--model toy:net" in command("models").stdout
     with pytest.raises(fringe.FringeError, match="toy:NAME"):
         load_model("nothing")
 

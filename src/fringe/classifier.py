@@ -5,26 +5,26 @@ and a linearisation that serves many Jacobian products from one forward pass. It
 limits each call to the memory of the device, and leaves the user's module unchanged.
 """
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from fringe._network.arguments import NO_ARGUMENTS, hint_unknown
+from fringe._network.arguments import NO_ARGUMENTS
 from fringe._network.arguments import ForwardArguments as ForwardArguments
 from fringe._network.arguments import Shared as Shared
 from fringe._network.cuda_graphs import CUDAGraphs
 from fringe._network.isolation import Mode
 from fringe._network.linearisation import WITHOUT_JVP as WITHOUT_JVP
 from fringe._network.linearisation import Linearisation as Linearisation
-from fringe._network.outputs import AnyOutput
+from fringe._network.outputs import AnyOutput, refuse_features
 from fringe._network.outputs import BinaryClassifier as BinaryClassifier
 from fringe._network.outputs import Region as Region
 from fringe._network.outputs import ScoreFunction as ScoreFunction
 from fringe._network.passes import Network
 from fringe._network.passes import PassCounts as PassCounts
+from fringe._strings.names import hint_unknown
 from fringe.errors import InputError, TargetError, require_choice
 
 Score = Literal["logit", "log_probability", "probability"]
@@ -46,7 +46,8 @@ class Classifier(Network):
             regression, segmentation or any other output, and methods that need no distribution over classes.
         output: What the model returns: ``"logits"``, ``"probabilities"``, ``"auto"``: logits, and an error if they
             look like probabilities; or ``"numbers"`` (B, C), (B, 1) or (B,) of any meaning: a target is a column of
-            them, which methods that need no distribution over classes explain as it is.
+            them, which methods that need no distribution over classes explain as it is. Or a function of what the model
+            returns, which chooses the logits among several tensors, as in ``output=lambda y: y[1]``.
         mode: ``"eval"`` explains a module in evaluation mode, ``"keep"`` leaves its training flags as they are.
         batch_size: Largest number of images of one pass; ``"auto"`` starts large and halves when memory runs out; on
             a CPU it is at most 16, and fewer of large inputs, by the memory that the first pass takes.
@@ -77,7 +78,7 @@ class Classifier(Network):
         model: Callable[[Tensor], Any],
         *,
         score: Score | ScoreFunction = "logit",
-        output: AnyOutput = "auto",
+        output: AnyOutput | Callable[[Any], Any] = "auto",
         mode: Mode = "eval",
         batch_size: int | Literal["auto"] = "auto",
         tf32: bool = False,
@@ -96,17 +97,17 @@ class Classifier(Network):
             hint = "pass its .module" if hasattr(model, "module") else hint
             raise InputError(f"expected a module or callable, got {type(model).__name__}", argument="model", hint=hint)
         kind: Score = "logit" if callable(score) else score
-        outputs = ("auto", "logits", "probabilities", "numbers")
-        for name, value, known in (
-            ("score", kind, SCORES),
-            ("output", output, outputs),
-            ("mode", mode, get_args(Mode)),
-        ):
-            require_choice(name, value, known)
+        form: AnyOutput = "auto" if callable(output) else output
+        require_choice("score", kind, SCORES)
+        require_choice("output", form, ("auto", "logits", "probabilities", "numbers"))
+        require_choice("mode", mode, get_args(Mode))
         if output == "numbers" and score != "logit":
             message = f"got {score!r} with output='numbers', whose columns are the scores"
             raise InputError(message, argument="score", hint="leave one of them out")
-        super().__init__(model, output, mode, batch_size)
+        super().__init__(model, form, mode, batch_size)
+        if output == "auto" and self.module is not None and not callable(score):
+            refuse_features(self.module)
+        self.choose_output = output if callable(output) else None
         self.score_kind: Score = kind
         self.score_function = score if callable(score) else None
         self.tf32 = tf32
@@ -149,32 +150,6 @@ class Classifier(Network):
     def has_classes(self) -> bool:
         """Whether the logits are those of a distribution over classes, and not numbers of another meaning."""
         return self.score_function is None and self.output != "numbers"
-
-    def logits(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
-        """Compute logits without a graph, in chunks of the batch size.
-
-        Args:
-            x: Inputs (B, *S).
-            arguments: Further arguments of the model.
-
-        Returns:
-            Logits (B, C).
-        """
-        x = self._validate_inputs(x)
-
-        measures = [self.batch_size.begin(x)]
-
-        def forward(part: Tensor, rows: Tensor) -> Tensor:
-            first = measures.pop() if measures else False
-            plain = self.find_folds(part[:1], arguments.select(rows[:1]))
-            with torch.no_grad(), self.batch_size.measured(len(part)) if first else contextlib.nullcontext():
-                logits = self.evaluate(part, arguments.select(rows))
-                if plain is not None and not self.keep_folds(logits[:1], plain):
-                    logits = self.evaluate(part, arguments.select(rows))
-                return logits
-
-        with self.session(x.device):
-            return self.batch_size.map(forward, x, torch.arange(len(x), device=x.device))
 
     def score(
         self, logits: Tensor, target: Tensor, contrast: Tensor | None = None, kind: Score | None = None

@@ -2,14 +2,12 @@
 
 import dataclasses
 import math
-import re
 
 import pytest
 import torch
 from attribution_toys import Smooth, inputs
 
 import fringe
-from fringe.attribution._fringe import _PathOfImage, fringe_advice, fringe_verdict
 from fringe.paths import TrustRegion
 
 
@@ -97,78 +95,6 @@ def test_automatic_settings_follow_the_structure(structure, cap, rank, logit, un
     assert (path().fisher_rank, path(fisher_rank=3).fisher_rank) == (rank, 3)
     assert (path().until, path(steps=9).until) == (until, "budget")
     assert {path(until=given, steps=9).until for given in ("half", "arrival")} == {"half", "arrival"}
-
-
-ARRIVAL, BUDGET, OWN = {"until": "arrival"}, {"until": "budget"}, {"reference": (0.25, 0.75)}
-PLAIN = {"temperature": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("settings", "path", "verdict", "advice"),
-    [
-        # half of the divergence; what remains is more than half a nat, and then not
-        ({}, {"end": 1.001}, "short", r" lost only 49% of .* uniform .*: use until='arrival', raise delta_euc"),
-        ({}, {"end": 1.001, "steps": 29}, "short", r" lost only 49% .*: the path gains nothing more: raise delta_euc"),
-        ({}, {"end": 0.999, "steps": 29}, "ok", r" lost 50% of .* \(ok needs 50%\)$"),
-        ({}, {"end": 0.999}, "ok", r" lost 50% of .* \(ok needs 50%\)$"),
-        (BUDGET, {"end": 0.999}, "ok", r" lost 50% of .* \(ok needs 50%\); to go further, use until='arrival'$"),
-        (BUDGET, {"end": 0.501}, "ok", r" lost 74% of .*; to go further,"),
-        (BUDGET, {"end": 0.5}, "ok", r" lost 75% of .* \(ok needs 50%\)$"),
-        ({}, {"end": 2.2}, "short", r" lost only 0% of"),
-        (OWN, {"end": 1.001}, "short", r" lost only 49% of its divergence from the reference"),
-        # a twentieth of the distance
-        ({}, {"end": 1.9, "share": 0.049}, "stalled", r" only 4\.9% of .* to the uniform .*, or lower damping$"),
-        (PLAIN, {"end": 1.9, "share": 0.049}, "stalled", r", or lower damping, or, .*, raise temperature$"),
-        ({}, {"end": 1.9, "share": 0.051}, "short", r" lost only 5% of"),
-        (OWN, {"end": 1.9, "share": 0.049}, "stalled", r" of the Fisher-Rao distance to the reference \(under 5%\)"),
-        ({"steps": 10}, {"end": 1.9, "share": 0.0}, "stalled", r": raise steps, delta_euc or .* lower damping$"),
-        (ARRIVAL, {"end": 1.9, "share": 0.0}, "stalled", r": raise delta_euc or .*, or lower damping$"),
-        ({**ARRIVAL, **PLAIN}, {"end": 1.9, "share": 0.0}, "stalled", r": raise delta_euc or .*, raise temperature$"),
-        (ARRIVAL, {"end": 1.9, "share": 0.0, "steps": 1000}, "stalled", r": raise max_steps, delta_euc or .* damping$"),
-        # a twentieth of the change of the score
-        ({}, {"residual": 0.05}, "ok", r"sum within 5\.0% of the change of the score;"),
-        ({}, {"residual": 0.051}, "coarse", r" by 5\.1%: raise quadrature_depth;"),
-        ({}, {"residual": math.nan}, "coarse", ""),
-        ({"quadrature": "trapezoid"}, {"residual": 0.051}, "coarse", r": use quadrature='adaptive';"),
-        (
-            {"quadrature": "trapezoid", "steps": 4},
-            {"residual": 0.3},
-            "coarse",
-            r" by 30\.0%: 4 long steps give a first look; for values that add up use method='fringe'$",
-        ),
-        ({}, {"residual": 0.051, "end": 1.5}, "coarse", ""),
-        # arrival, at a twentieth of a nat; the last step, and before it
-        (ARRIVAL, {"end": 0.05}, "ok", r" lost 97% of .* \(arrived\)$"),
-        (ARRIVAL, {"end": 0.6}, "ok", r" lost 70% of .* \(ok needs 50%\)$"),
-        (ARRIVAL, {"end": 0.6, "steps": 1000}, "ok", r"; to go further, raise max_steps$"),
-        (ARRIVAL, {"start": 0.08, "end": 0.051}, "short", r": the path gains nothing more: raise"),
-        (ARRIVAL, {"start": 0.08, "end": 0.051, "steps": 1000}, "short", r": raise max_steps, raise delta_euc"),
-        (ARRIVAL, {"start": 0.08, "end": 0.05, "share": 0.01}, "ok", r" lost 37% of .* \(arrived\)$"),
-        # nothing to explain: it began there, and hardly anything changed
-        (
-            {},
-            {"start": 0.05, "end": 0.026},
-            "at_reference",
-            r"undecided, 0\.05 nats .*: lower arrival_kl \(now 0\.05\)",
-        ),
-        ({}, {"start": 0.05, "end": 0.024}, "ok", r" \(arrived\)$"),
-        ({}, {"start": 0.051, "end": 0.026}, "ok", r" \(arrived\)$"),
-        ({"arrival_kl": 0.1}, {"start": 0.08, "end": 0.06}, "at_reference", ""),
-        ({}, {"end": 0.04, "steps": 0}, "at_reference", ""),
-        ({}, {"planned": 0, "steps": 0}, "at_reference", r" already is the reference"),
-        ({}, {"finite": False, "residual": 1.0}, "diverged", r" not finite after step 30:"),
-    ],
-)
-def test_verdicts_by_number(settings, path, verdict, advice):
-    """30 = 5 T steps from 2 nats to 0.2, over half of the distance, with a residual of 1 %, and what differs."""
-    one = {"start": 2.0, "end": 0.2, "share": 0.5, "residual": 0.01, "steps": 30, "planned": 6, "finite": True} | path
-    method = fringe.FRInGe(**settings)
-    where, limit = method.path(128), method.path(128).limit(6)
-    steps = one["finite"], one["steps"], one["planned"], limit
-    walked = _PathOfImage(*steps, one["start"], one["end"], 2.0, 2.0 - 2.0 * one["share"])
-    found = fringe_verdict(where, walked, one["residual"])
-    assert found == verdict
-    assert re.search(advice, fringe_advice(found, where, method.quadrature, walked, one["residual"]))
 
 
 def test_classes_that_a_mask_rules_out_are_left_out_by_a_reference():

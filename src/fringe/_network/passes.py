@@ -22,13 +22,22 @@ from fringe._network.linear_layers import (
     Fold,
     FoldedLayers,
     GradientLayouts,
+    LinearLayers,
     NotFoldable,
     keep_gradient_layouts,
 )
 from fringe._network.outputs import AnyOutput, ScoreFunction, as_logits, as_score, refuse_independent_labels
 from fringe._numbers.float64 import float64_on
 from fringe._strings.progress import log
-from fringe.errors import InputError, ModelOutputError, first_line, is_machine_error, is_out_of_memory, warn_caller
+from fringe.errors import (
+    InputError,
+    ModelOutputError,
+    first_line,
+    is_machine_error,
+    is_out_of_memory,
+    require,
+    warn_caller,
+)
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
 
@@ -61,37 +70,17 @@ class PassCounts:
     vjp: int = 0
 
     def since(self, before: "PassCounts") -> "PassCounts":
-        """Return the passes made since an earlier count.
-
-        Args:
-            before: The earlier count.
-
-        Returns:
-            The difference.
-        """
+        """Return the passes made since an earlier count."""
         return PassCounts(self.forward - before.forward, self.jvp - before.jvp, self.vjp - before.vjp)
 
     def set(self, to: "PassCounts") -> None:
-        """Set the numbers in place: copies of a network share their count.
-
-        Args:
-            to: The numbers.
-        """
+        """Set the numbers in place: copies of a network share their count."""
         vars(self).update(vars(to))
 
     def add(self, passes: "PassCounts", count: int, size: int) -> None:
-        """Add the passes of the first ``count`` of ``size`` images.
-
-        Args:
-            passes: Passes that were made with all of them.
-            count: How many of them count.
-            size: How many there were.
-        """
-        self.set(
-            PassCounts(
-                *(a + b * count // size for a, b in zip(vars(self).values(), vars(passes).values(), strict=True))
-            )
-        )
+        """Add the passes of the first ``count`` of ``size`` images, of those that were made with all of them."""
+        both = zip(vars(self).values(), vars(passes).values(), strict=True)
+        self.set(PassCounts(*(a + b * count // size for a, b in both)))
 
 
 class _OneAtATime(RuntimeError):
@@ -102,9 +91,8 @@ class BatchSize:
     """A bound on the images of one pass; halved when memory runs out, and the smaller bound holds for later calls."""
 
     def __init__(self, size: int | Literal["auto"] = "auto"):
-        is_integer = isinstance(size, int) and not isinstance(size, bool)  # a caller may pass 2.5, True or None
-        if size != "auto" and (not is_integer or size < 1):
-            raise InputError(f"got {size!r}, expected 'auto' or a positive integer", argument="batch_size")
+        is_size = size == "auto" or (type(size) is int and size >= 1)  # a caller may pass 2.5, True or None
+        require(is_size, "batch_size", size, "'auto' or a positive integer")
         self.requested: int | Literal["auto"] = size
         self._size = None if size == "auto" else size
         self._shape: torch.Size | None = None  # of inputs whose pass was measured
@@ -201,6 +189,7 @@ class Network:
         self.module = self.model if isinstance(self.model, nn.Module) else None
         self.output: AnyOutput = output
         self.score_function: ScoreFunction | None = None  # takes the place of classes
+        self.choose_output: Callable[[Any], Any] | None = None  # of what the model returns, the logits
         self.mode: Mode = mode
         self.batch_size = BatchSize(batch_size)
         self.passes = PassCounts()
@@ -222,14 +211,8 @@ class Network:
         self._checked = False
 
     def with_model(self, model: nn.Module) -> Self:
-        """Ask another network in the same way: the same score, batch size and mode, with a count of its own.
-
-        Args:
-            model: A network with outputs of the same kind.
-
-        Returns:
-            The interface to it.
-        """
+        """Return the interface to another network with outputs of the same kind, in the same way: the same score, batch
+        size and mode, with a count of its own."""
         other = copy.copy(self)
         other.model = other.module = model
         other.passes, other._depth, other._checked = PassCounts(), 0, False
@@ -311,11 +294,42 @@ class Network:
         with self.rounding(), layouts:
             yield
 
-    def evaluate(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
-        """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session."""
+    def logits(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
+        """Compute logits without a graph, in chunks of the batch size.
+
+        Args:
+            x: Inputs (B, *S).
+            arguments: Further arguments of the model.
+
+        Returns:
+            Logits (B, C).
+        """
+        x = self._validate_inputs(x)
+        measured = [self.batch_size.begin(x)]
+
+        def forward(part: Tensor, rows: Tensor) -> Tensor:
+            first = measured.pop() if measured else False
+            plain = self.find_folds(part[:1], arguments.select(rows[:1]))
+            with torch.no_grad():
+                logits = self.evaluate(part, arguments.select(rows), measured=first)
+                if plain is not None and not self.keep_folds(logits[:1], plain):
+                    logits = self.evaluate(part, arguments.select(rows), measured=first)
+                return logits
+
+        with self.session(x.device):
+            return self.batch_size.map(forward, x, torch.arange(len(x), device=x.device))
+
+    def evaluate(
+        self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS, *, tangents: bool = False, measured: bool = False
+    ) -> Tensor:
+        """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session.
+
+        With ``tangents`` the backward pass will be differentiated, with ``measured`` the pass bounds later ones.
+        """
         self.passes.forward += x.shape[0]
         try:
-            output = self._computed(x, arguments)
+            with self.batch_size.measured(len(x)) if measured else contextlib.nullcontext():
+                output = self._computed(x, arguments, tangents)
         except (RuntimeError, AssertionError) as error:  # the latter of an exported program
             if self._takes_one(x, arguments, error):
                 message = f"the model takes one image at a time, not {len(x)} ({first_line(error)})"
@@ -328,7 +342,7 @@ class Network:
         if self.score_function is not None:
             return self._laid_out(as_score(self.score_function, output, x.shape[0]))
         try:
-            logits = as_logits(output, x.shape[0], self.output, check=not self._checked)
+            logits = self._logits_of(output, x.shape[0], check=not self._checked)
         except ModelOutputError as error:
             if arguments.by_row and len(x) == 1 and error.hint is None:  # one row of a tensor that all images share?
                 error.hint = arguments.hint
@@ -336,14 +350,19 @@ class Network:
         self._checked = True
         return self._laid_out(logits)
 
-    def _computed(self, x: Tensor, arguments: ForwardArguments) -> Any:
+    def _logits_of(self, output: Any, batch: int, *, check: bool) -> Tensor:
+        chosen = output if self.choose_output is None else self.choose_output(output)
+        return as_logits(chosen, batch, self.output, check=check)
+
+    def _computed(self, x: Tensor, arguments: ForwardArguments, tangents: bool) -> Any:
         """What the model returns, with folds but for hooks, which see the network as it was written."""
-        layers = FoldedLayers(self.folds) if self.folds and not self.has_hooks() else contextlib.nullcontext()
+        folded = FoldedLayers(self.folds) if self.folds and not self.has_hooks() else contextlib.nullcontext()
+        linear = LinearLayers() if tangents and self.linear_layers else contextlib.nullcontext()
         layouts: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         if x.device.type == "cpu" and torch.is_grad_enabled():
             layouts = disable_saved_tensors_hooks(_SAVED_BY_HOOKS) if self.readable_graph else GradientLayouts()
         try:
-            with self.rounding(), layouts, layers:
+            with linear, self.rounding(), layouts, folded:
                 return self._run(x, arguments)
         except NotFoldable:
             self.folds = {}
@@ -351,7 +370,7 @@ class Network:
             if not self.readable_graph or _SAVED_BY_HOOKS not in str(error):
                 raise
             self.readable_graph = False
-        return self._computed(x, arguments)
+        return self._computed(x, arguments, tangents)
 
     def _laid_out(self, logits: Tensor) -> Tensor:
         if self.readable_graph and logits.device.type == "cpu":
@@ -404,7 +423,7 @@ class Network:
         with torch.no_grad(), contextlib.suppress(Exception):  # whatever a model raises
             output = self._run(x[:1], arguments)
             if self.score_function is None:
-                as_logits(output, 1, self.output, check=False)
+                self._logits_of(output, 1, check=False)
             try:
                 self._run(x, arguments)
             except Exception:

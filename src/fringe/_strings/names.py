@@ -11,14 +11,18 @@
 ===========================  =============================================  =====================
 """
 
+import functools
+import inspect
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from fringe.errors import InputError, wrong_value
+from fringe.errors import InputError, did_you_mean, wrong_value
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 #: A label that may be a part of a file's name. A model's spec with an equals sign has a colon or a slash before it.
@@ -43,14 +47,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> "Reference":
-        """Read a reference.
-
-        Args:
-            text: Any text.
-
-        Returns:
-            Its parts; printed, they are this text again.
-        """
+        """Read a reference: any text, which its parts are again when they are printed."""
         head, colon, rest = text.partition(":")
         numbered = _NUMBERED.fullmatch(head)
         name, number = (head, None) if numbered is None else numbered.groups()
@@ -66,12 +63,7 @@ class Reference:
 
 
 def split_label(text: str, label: str = LABEL) -> tuple[str, str]:
-    """Return label and name of ``LABEL=NAME``; the label is empty if there is none.
-
-    Args:
-        text: What was typed.
-        label: Regular expression of a label.
-    """
+    """Return label and name of ``LABEL=NAME``; no label that fits the regular expression is an empty one."""
     match = re.fullmatch(rf"\s*(?=\S)({label})=(.+)", text, re.DOTALL)
     return (match[1].strip(), match[2].strip()) if match else ("", text.strip())
 
@@ -119,6 +111,31 @@ def unique(pairs: Iterable[tuple[str, T]], argument: str, hint: str | None = Non
     if twice:
         raise InputError(f"{', '.join(twice)} given twice", argument=argument, hint=hint)
     return dict(pairs)
+
+
+_SETTING = "settings are given to the method, as in method=IntegratedGradients(steps=50)"
+#: What arguments of Captum are called here, where a similar name would not tell.
+_CAPTUM = {
+    **dict.fromkeys(("n_steps", "steps", "n_samples", "samples"), _SETTING),
+    "internal_batch_size": "did you mean 'batch_size'?",
+    "additional_forward_args": "did you mean 'forward_args'?",
+    "return_convergence_delta": "the result has it as completeness_gap",
+}
+
+
+def hint_unknown(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function: the TypeError for an argument that it does not have says what to write instead."""
+    known = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                hint = _CAPTUM.get(name) or did_you_mean(name, known) or _SETTING
+                raise TypeError(f"{function.__qualname__.removesuffix('.__init__')}() has no argument {name!r}; {hint}")
+        return function(*args, **kwargs)
+
+    return call
 
 
 #: The registered methods: name to class. ``METHODS`` of ``fringe.attribution`` is this dictionary.

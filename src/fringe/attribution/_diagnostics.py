@@ -4,7 +4,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,13 +39,12 @@ _ZERO_MAP: Status = (
 
 
 class PathAttributor(Attributor):
-    """A method that is a path integral: it describes the path, and the rest is shared.
+    """A method that is a path integral: it describes the path, and the rest is shared."""
 
-    Attributes:
-        hint: What makes the integral more accurate, for the advice on inaccurate maps.
-    """
-
-    hint: ClassVar[str] = "use more steps"
+    @property
+    def hint(self) -> str:
+        """The setting, with its value, that makes the integral more accurate: for the advice on inaccurate maps."""
+        return "use rule='trapezoid'" if getattr(self, "rule", None) == "left" else finer(self)
 
     @property
     def planned_passes(self) -> float | None:
@@ -95,6 +94,12 @@ def completeness_status(result: PathIntegral, image: int, hint: str) -> Status:
     if not residual <= COARSE_ABOVE:
         return "coarse", f"{describe_coarse(residual)}: {hint}"
     return "ok", f"sum within {residual:.1%} of the change of the score"
+
+
+def finer(method: Attributor, name: str = "steps") -> str:
+    """Advise four times as many steps, or as much of the setting ``name``."""
+    now = getattr(method, name, None)
+    return f"use {name}={4 * now}" if isinstance(now, int) else "use more steps"
 
 
 def describe_coarse(residual: float) -> str:

@@ -18,15 +18,17 @@ from fringe.attribution._integrate import integrate
 from fringe.attribution._paper import new_spelling
 from fringe.attribution._quadrature import Quadrature, Rule, SegmentTerms
 from fringe.errors import InputError, require, require_choice
-from fringe.geometry import kl
+from fringe.geometry import kl, softening_temperature
+from fringe.linalg import Structure
 from fringe.paths import (
+    AUTO_ENTROPY,
     ENOUGH,
+    Bound,
     FisherRaoPath,
     FisherRaoTracking,
     JVPUse,
     Problem,
     Solve,
-    Structure,
     TrustRegion,
     Until,
 )
@@ -255,10 +257,12 @@ class FRInGe(Attributor):
             kl(start.geodesic.log_p, start.geodesic.log_q).tolist(),
             *(diagnostics[name].tolist() for name in ("endpoint_kl", "distance", "endpoint_distance")),
             (problem.logits.amax(1, keepdim=True) - problem.logits > EXCLUDED_BELOW).sum(1).tolist(),
+            stats.last("active_bound").tolist(),
+            softening_temperature(start.geodesic.log_p, AUTO_ENTROPY).tolist(),
             strict=True,
         )
         statuses: list[list[Status]] = [
-            [(word := fringe_verdict(path, one, r), fringe_advice(word, path, self.quadrature, one, r)) for r in row]
+            [(word := fringe_verdict(one, r), fringe_advice(word, path, rule, one, r)) for r in row]
             for one, row in zip(starmap(_PathOfImage, facts), result.rule_residual.tolist(), strict=True)
         ]
         return build_attribution(self, result, problem, diagnostics, statuses)
@@ -321,6 +325,12 @@ STALLED_BELOW = 0.05
 #: Nats below the largest logit from which no path brings a class back, as where a mask adds -1e9.
 EXCLUDED_BELOW = 1000.0
 
+#: The advice raises a bound to at most this times its value.
+MOST_RAISED = 50.0
+
+#: ``gamma_prior`` above which the prior may hold the path back: ten times the default.
+STRONG_PRIOR = 3e-3
+
 #: Nats to the reference at the end point above which the advice says how to continue, unless half was enough.
 FAR_ABOVE = 0.5
 
@@ -328,8 +338,8 @@ FAR_ABOVE = 0.5
 @dataclass(frozen=True)
 class _PathOfImage:
     """The path of an image: whether its logits and gradients were finite; the steps that it took, that were planned,
-    and that it may take; how far the prediction is from the reference at both ends, in nats and radians; and the number
-    of classes that the network rules out."""
+    and that it may take; how far the prediction is from the reference at both ends, in nats and radians; the number of
+    classes that the network rules out; what bounded the last step; and the temperature that is ``"auto"``."""
 
     finite: bool
     steps: int
@@ -340,6 +350,8 @@ class _PathOfImage:
     start_distance: float
     end_distance: float
     excluded: int = 0
+    bound: float = Bound.KL
+    softening: float = 1.0
 
     @property
     def lost(self) -> float:
@@ -352,68 +364,81 @@ class _PathOfImage:
         return 1.0 - self.end_distance / self.start_distance
 
 
-def fringe_verdict(path: FisherRaoTracking, one: _PathOfImage, residual: float) -> Verdict:
+def fringe_verdict(one: _PathOfImage, residual: float) -> Verdict:
     """Return the verdict on a map with this ``residual``."""
-    arrived = one.end_kl <= path.arrival_kl
     if not one.planned:
         return "at_reference"
     if not one.finite:
         return "diverged"
-    if arrived and (one.steps == 0 or (one.start_kl <= path.arrival_kl and one.lost < ENOUGH)):
-        return "at_reference"
-    if not arrived and one.covered < STALLED_BELOW:
+    if one.covered < STALLED_BELOW:
         return "stalled"
     if not residual <= COARSE_ABOVE:
         return "coarse"
     # after coarse, which is the graver: a short map is right about the part of the way that was covered
-    return "short" if one.lost < ENOUGH and not arrived else "ok"
+    return "short" if one.lost < ENOUGH else "ok"
 
 
-def fringe_advice(verdict: Verdict, path: FisherRaoTracking, rule: Rule, one: _PathOfImage, residual: float) -> str:
-    """Say why a map has a ``verdict``, and what to do about it."""
+def fringe_advice(verdict: Verdict, path: FisherRaoTracking, rule: Quadrature, one: _PathOfImage, r: float) -> str:
+    """Say why a map with the residual ``r`` has a ``verdict``, and which setting to change, to which value."""
     if verdict == "diverged":
-        return (
-            f"the logits or their gradient were not finite after step {one.steps}: lower delta_euc or check the model"
-        )
-    if not one.planned:
-        return "the prediction already is the reference distribution: there is nothing to explain"
+        shorter = _shorter(path.trust.delta_euc)
+        return f"the logits or their gradient were not finite after step {one.steps}: {shorter}, or check the model"
+    goal = "the uniform prediction" if path.reference is None else "the reference"
     if verdict == "at_reference":
-        limit = f"lower arrival_kl (now {path.arrival_kl:g}) to explain it"
-        return f"the model is undecided, {one.start_kl:.2g} nats from the reference: {limit}"
+        return f"the prediction already is {goal}: there is nothing to explain"
     if verdict == "coarse":
-        missed = describe_coarse(residual)
-        if path.steps is not None and path.steps <= PREVIEW_STEPS and rule == "trapezoid":
+        missed = describe_coarse(r)
+        if path.steps is not None and path.steps <= PREVIEW_STEPS and rule.rule == "trapezoid":
             look = f"{counted(path.steps, 'long step')} give a first look"
             return f"{missed}: {look}; for values that add up use method='fringe'"
-        more = "raise quadrature_depth" if rule == "adaptive" else "use quadrature='adaptive'"
-        return f"{missed}: {more}; on some networks smaller steps help (lower tau or delta_euc)"
-    until, arrived = path.until, one.end_kl <= path.arrival_kl
-    goal = "the uniform prediction" if path.reference is None else "the reference"
-    rests = until != "budget" and not arrived and one.steps < one.limit
-    reachable = ""
+        deeper = f"quadrature_depth={rule.max_depth + 5} (now {rule.max_depth})"
+        return f"{missed}: use " + (deeper if rule.rule == "adaptive" else "quadrature='adaptive'")
+    further = _further(path, one, verdict == "stalled")
+    if verdict == "stalled":
+        return (
+            f"the prediction moved only {one.covered:.1%} of the Fisher-Rao distance to {goal} (under "
+            f"{STALLED_BELOW:.0%}): {further}"
+        )
+    add_up = f"sum within {r:.1%} of the change of the score"
+    lost = f"{max(100 * one.lost // 1, 0):.0f}% of its divergence from {goal}"
+    if verdict == "short":
+        return (
+            f"{add_up}, but the prediction lost only {lost} (ok needs {ENOUGH:.0%}): {further}; or read the map as an "
+            "explanation of that part"
+        )
+    onward = one.end_kl > FAR_ABOVE and path.until == "budget"
+    return f"{add_up}; the prediction lost {lost} (ok needs {ENOUGH:.0%})" + (
+        "; to go further, use until='arrival'" if onward else ""
+    )
+
+
+def _further(path: FisherRaoTracking, one: _PathOfImage, stalled: bool) -> str:
+    """The setting that takes a path further, with its value."""
     if one.excluded and path.reference is None:
-        reachable = (
+        return (
             f"give reference=, nearly zero for the {one.excluded} classes whose logits are more than "
             f"{EXCLUDED_BELOW:.0f} below the largest, and equal for the others"
         )
-    if verdict == "stalled":
-        bound = "max_steps, " if until == "arrival" and not rests else "steps, " if path.steps else ""
-        longer = "" if bound or path.temperature != 1.0 else ", or, for a saturated prediction, raise temperature"
-        do = f"raise {bound}delta_euc or eta_max, or lower damping{longer}"
-        return (
-            f"the prediction moved only {one.covered:.1%} of the Fisher-Rao distance to {goal} (under "
-            f"{STALLED_BELOW:.0%}): {reachable or do}"
-        )
-    add_up = f"sum within {residual:.1%} of the change of the score"
-    lost = f"{max(100 * one.lost // 1, 0):.0f}% of its divergence from {goal}"
-    onward = "" if rests else "raise max_steps" if until == "arrival" else "use until='arrival'"
-    if verdict == "short":
-        do = f"{onward}, raise" if onward else "the path gains nothing more: raise"
-        do = reachable or f"{do} delta_euc or eta_max, or lower gamma_prior"
-        return (
-            f"{add_up}, but the prediction lost only {lost} (ok needs {ENOUGH:.0%}): {do}; or read the map as an "
-            "explanation of that part"
-        )
-    needed = "arrived" if arrived else f"ok needs {ENOUGH:.0%}"
-    further = f"; to go further, {onward}" if one.end_kl > FAR_ABOVE and onward and until != "half" else ""
-    return f"{add_up}; the prediction lost {lost} ({needed}){further}"
+    if stalled and path.temperature == 1.0 and one.softening > 1.0:
+        return f"the prediction is nearly certain: use temperature={one.softening:.2g}"
+    if one.covered < 0 and path.trust.tau is None:
+        return "the steps are too long: use kl_bound=True"
+    ended, cap = one.steps >= one.limit, path.trust.delta_euc
+    if path.until == "arrival" and not ended:
+        return f"the gradient is zero where it ended: {_shorter(cap)}"
+    # what would take a straight path all the way: the other bounds shorten steps that are too long
+    factor = min(max(1.0 / max(one.covered if stalled else one.lost, 1.0 / MOST_RAISED), 2.0), MOST_RAISED)
+    if one.limit >= one.planned:  # else its steps were too few, whatever their length
+        if path.solve != "diffusion" and path.gamma_prior > STRONG_PRIOR and one.bound != Bound.ETA_MAX:
+            return f"use gamma_prior={STRONG_PRIOR / 10:g} (now {path.gamma_prior:g})"
+        if one.bound == Bound.ETA_MAX:
+            return f"use eta_max={factor * path.trust.eta_max:.2g} (now {path.trust.eta_max:g})"
+        if one.bound == Bound.EUCLIDEAN and cap is not None and (stalled or not ended):
+            return f"use delta_euc={factor * cap:.2g} (now {cap:.2g})"
+    if path.until == "arrival":
+        return f"use max_steps={round(factor) * path.max_steps}"
+    return f"use until='{'half' if path.until == 'budget' else 'arrival'}'"
+
+
+def _shorter(cap: float | None) -> str:
+    return "use delta_euc='auto'" if cap is None else f"use delta_euc={cap / 4:.2g} (now {cap:.2g})"

@@ -110,8 +110,8 @@ class BlurIG(PathAttributor):
         return NodeTerms(line, problem)
 
     @property
-    def hint(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
-        return "use more steps" if self.mode == "chord" else "use more steps, or mode='chord'"
+    def hint(self) -> str:
+        return super().hint if self.mode == "chord" else "use mode='chord'"
 
     def _sigmas(self, side: int) -> Tensor:
         """Blurs (S + 1,) in pixels, from 0 to the strongest, for images whose shorter side is ``side`` pixels."""
@@ -134,7 +134,6 @@ class GuidedIG(PathAttributor):
     name = "guided_ig"
     title = "Guided IG"
     source = "Kapishnikov et al. 2021"
-    hint = "use more steps"
     presets: ClassVar = {
         "paper": {},
         "released": {"steps": 100},
@@ -168,7 +167,6 @@ class SpectralIG(PathAttributor):
     name = "spectral_ig"
     title = "Spectral IG"
     source = "Kim et al. 2026"
-    hint = "use more steps"
     presets: ClassVar = {"official": {"steps": 199}, "quick": {"steps": 50}}
 
     steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("intervals of the path (N)")] = 200

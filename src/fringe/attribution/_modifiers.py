@@ -247,6 +247,12 @@ class Smooth(Modifier):
 # -- maps without completeness ----------------------------------------------------------------------------------------
 
 
+#: Weights (B, 1, *space) from zero to one, and notes (B) on their layer.
+Region = tuple[Tensor, list[str]]
+#: The new maps (B, *S), numbers (B,) about them, and the region that they are multiplied by.
+Changed = tuple[Tensor, Mapping[str, Tensor], Region | None]
+
+
 @dataclass(frozen=True)
 class Incomplete(Modifier):
     """A map made of the maps of another method, whose sum is then no change of the score.
@@ -282,17 +288,14 @@ class Incomplete(Modifier):
         problem: Problem,
         values: Tensor,
         numbers: Mapping[str, Tensor],
-        region: Tensor | None = None,
+        region: Region | None = None,
     ) -> Attribution:
         hides = f"; it hides {self.hides}" if self.hides else ""
         why = f"not complete: the sum of a map of {self.label} is no change of the score{hides}"
         made = gradient_attribution(self, values, problem, {**inner.diagnostics, **numbers}, why)
-        shown = inner.region if region is None or values.dim() != 4 else region.to(values.dtype)
-        return dataclasses.replace(_with_verdicts(made, inner, self.of.label), region=shown)
-
-
-#: The new maps (B, *S), numbers (B,) about them, and weights (B, 1, *space) of the region that they are multiplied by.
-Changed = tuple[Tensor, Mapping[str, Tensor], Tensor | None]
+        shown = inner.region if region is None or values.dim() != 4 else region[0].to(values.dtype)
+        result = dataclasses.replace(_with_verdicts(made, inner, self.of.label), region=shown)
+        return result if region is None else result.noted(region[1])
 
 
 class Reweighted(Incomplete):

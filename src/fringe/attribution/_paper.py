@@ -290,7 +290,7 @@ class PaperFRInGe(PathAttributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         unmoved = "the prediction already is the uniform distribution: there is nothing to explain"
-        hint = "smaller steps help on some networks (lower tau or delta_euc)"
+        hint = f"use tau={self.tau / 4:.2g}: smaller steps help on some networks"
         result = path_attribution(self, integrate(self.terms(problem)), problem, hint, unmoved)
         at_input = math.log(problem.logits.shape[1]) - result.diagnostics["entropy"]  # the divergence from uniform
         lost = (1.0 - result.diagnostics["endpoint_kl"] / at_input).tolist()

@@ -12,7 +12,7 @@ from torch.nn import functional
 from fringe._numbers.filters import require_images
 from fringe._numbers.rng import KeyedGenerator
 from fringe.attribution._base import Attribution, Attributor, ProgressCounter, reference_images
-from fringe.attribution._diagnostics import build_attribution, completeness_status, gradient_attribution
+from fringe.attribution._diagnostics import build_attribution, completeness_status, finer, gradient_attribution
 from fringe.attribution._integrate import SampleTerms, add_weighted, integrate, iter_batches
 from fringe.geometry import entropy, log_probabilities
 from fringe.linalg import add_rows, batch_view
@@ -218,7 +218,8 @@ class ExpectedGradients(Attributor):
             "endpoint_entropy": mean_entropy,
             "path_length": pairs.lengths(),
         }
-        statuses = [[completeness_status(result, image, "draw more samples")] for image in range(len(result.steps))]
+        hint = finer(self, "samples")
+        statuses = [[completeness_status(result, image, hint)] for image in range(len(result.steps))]
         return build_attribution(self, result, problem, diagnostics, statuses)
 
     def _draw(self, keys: tuple[str, ...], references: int, noise: KeyedGenerator) -> tuple[Tensor, Tensor]:

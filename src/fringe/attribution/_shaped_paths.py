@@ -16,7 +16,7 @@ from fringe.attribution._base import (
     explain_by_size,
     reference_images,
 )
-from fringe.attribution._diagnostics import gradient_attribution, path_attribution, path_diagnostics
+from fringe.attribution._diagnostics import finer, gradient_attribution, path_attribution, path_diagnostics
 from fringe.attribution._integrate import NodeTerms, integrate
 from fringe.attribution._quadrature import Quadrature, SegmentTerms, quadrature_nodes
 from fringe.errors import InputError
@@ -102,11 +102,16 @@ class AGI(Attributor):
         path = AdversarialPath(images, toward, self.steps, self.epsilon, self.mode == "official")
         result = integrate(SegmentTerms(path, Quadrature("right"), problem, "sum"))
         if self.mode == "path":
-            return path_attribution(self, result, problem, "lower epsilon", _AGI_STALLED)
+            return path_attribution(self, result, problem, _shorter("epsilon", self.epsilon), _AGI_STALLED)
         plain = gradient_attribution(
             self, result.values, problem, path_diagnostics(result, log_probabilities(problem.logits)), _NOT_A_PATH
         )
         return dataclasses.replace(plain, trajectory=result.trajectories)
+
+
+def _shorter(name: str, length: float | str) -> str:
+    """Advise a fourth of the ``length`` of a step."""
+    return f"lower {name}" if isinstance(length, str) else f"use {name}={length / 4:.2g}"
 
 
 _AGI_STALLED = (
@@ -164,7 +169,7 @@ class IG2(Attributor):
         images, references = zip(*pairs, strict=True)
         path = CounterfactualPath(images, references, last_linear_layer(problem), self.steps, self.eta)
         result = integrate(SegmentTerms(path, Quadrature("right"), problem, "mean"))
-        return path_attribution(self, result, problem, "lower eta", _IG2_STALLED)
+        return path_attribution(self, result, problem, _shorter("eta", self.eta), _IG2_STALLED)
 
     def _draw(self, problem: Problem) -> list[list[int]]:
         """The numbers of each image's references."""
@@ -240,7 +245,7 @@ class GeoIGKNN(Attributor):
             part = quiet.select(group)
             line = Polyline(points, torch.tensor([routes[i] for i in group], device=points.device))
             result = integrate(NodeTerms(PiecewiseNodes(line, *self._rule()), part))
-            plain = path_attribution(self, result, part, "use a higher order")
+            plain = path_attribution(self, result, part, finer(self, "order"))
             pieces, ends = line.lengths(), points[line.route[:, 0]] - points[line.route[:, -1]]
             measured = {
                 "path_length": pieces.sum(1),

@@ -16,7 +16,7 @@ from fringe._network.outputs import OutputKind
 from fringe._strings.formats import escape_surrogates
 from fringe._strings.names import Reference, split_label
 from fringe._strings.progress import log
-from fringe.errors import InputError, ModelError, did_you_mean, first_line, is_installed, nearest
+from fringe.errors import InputError, ModelError, did_you_mean, first_line, is_installed
 from fringe.models import _digits
 from fringe.models._base import TENSOR_SUFFIX, LoadedParts, Loader, LoadOptions, refuse_unsafe, state_digest
 from fringe.models._efficientnet import NAME as EFFICIENTNET
@@ -88,22 +88,50 @@ def _load_embedded(options: LoadOptions) -> LoadedParts:
 #: Every family of specs: some are named by their prefix, the others are recognised by their form in ``_family``.
 LOADERS: Mapping[str, Loader] = MappingProxyType(
     {
-        "embedded": Loader("embedded:digits", "the classifier that travels with this package", _load_embedded, True),
-        "torchvision": Loader(
-            "torchvision:NAME[@WEIGHTS]", "weights by name, random[:SEED] or .safetensors", load_torchvision, True
+        "embedded": Loader(
+            "embedded:digits", "the classifier that travels with this package", "embedded:digits", _load_embedded, True
         ),
-        "timm": Loader("timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", load_timm, True),
-        "hf": Loader("hf:NAME[@REVISION]", "a hub repository or a local folder", load_transformers, True),
+        "torchvision": Loader(
+            "torchvision:NAME[@WEIGHTS]",
+            "weights by name, random[:SEED] or .safetensors",
+            "torchvision:resnet18",
+            load_torchvision,
+            is_prefix=True,
+        ),
+        "timm": Loader(
+            "timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", "timm:resnet18.a1_in1k", load_timm, True
+        ),
+        "hf": Loader(
+            "hf:NAME[@REVISION]",
+            "a hub repository or a local folder",
+            "hf:microsoft/resnet-18",
+            load_transformers,
+            is_prefix=True,
+        ),
         EFFICIENTNET: Loader(
-            f"{EFFICIENTNET}[@WEIGHTS]", "for photographs; random[:SEED] or .safetensors", load_efficientnet
+            f"{EFFICIENTNET}[@WEIGHTS]",
+            "for photographs; random[:SEED] or .safetensors",
+            EFFICIENTNET,
+            load_efficientnet,
         ),
         "file": Loader(
             "FILE.py:FUNCTION[@FILE.safetensors]",
             "runs the file; trust_code; PREPROCESSING and CLASSES in it are read",
+            "models.py:my_network --trust-code --preprocessing imagenet",
             load_file_function,
         ),
-        "module": Loader("PACKAGE.MODULE:NAME[@FILE.safetensors]", "imports the module; trust_code", load_attribute),
-        "export": Loader("FILE.pt2", "an exported program; trust_code", load_exported),
+        "module": Loader(
+            "PACKAGE.MODULE:NAME[@FILE.safetensors]",
+            "imports the module; trust_code",
+            "mypackage.networks:small --trust-code --preprocessing resize=32,mean=0.5,std=0.5",
+            load_attribute,
+        ),
+        "export": Loader(
+            "FILE.pt2",
+            "an exported program; trust_code",
+            "network.pt2 --trust-code --preprocessing imagenet",
+            load_exported,
+        ),
     }
 )
 
@@ -189,17 +217,17 @@ def _unknown(spec: str) -> ModelError:
         return ModelError(
             f"model {spec!r} names no function", hint=f"name the file and a function in it, as in {prefix}:make_model"
         )
-    near, forms = None, f"he forms are {', '.join(loader.form for loader in LOADERS.values())}"
+    forms = f"the forms are {', '.join(loader.form for loader in LOADERS.values())}"
     if colon:
         message = f"{spec!r}: {prefix!r} is neither a family nor an installed module"
-        near = did_you_mean(prefix, _prefixes())
+        hint = did_you_mean(prefix, _prefixes(), forms)
     else:
         message = f"{spec!r} has no family"
+        known = {EFFICIENTNET: EFFICIENTNET}
         with contextlib.suppress(ModelError):  # torchvision is not installed
-            photo = "efficientnet_lite0"
-            names = nearest(spec, [photo, *torchvision_names()], cutoff=0.8)
-            near = f"did you mean {names[0] if names[0] == photo else f'torchvision:{names[0]}'}?" if names else None
-    return ModelError(message, argument="model", hint=f"{near} T{forms}" if near else f"t{forms}")
+            known |= {name: f"torchvision:{name}" for name in torchvision_names()}
+        hint = did_you_mean(spec, known, forms, shown=known, cutoff=0.8)
+    return ModelError(message, argument="model", hint=hint)
 
 
 def usable_device(device: str | torch.device) -> torch.device:

@@ -15,7 +15,7 @@ from fringe.paths._base import (
     State,
     fisher_rao_step,
 )
-from fringe.paths._fisher_rao import ENOUGH, Bound, FisherRaoPath, FisherRaoTracking, TrustRegion, Until
+from fringe.paths._fisher_rao import AUTO_ENTROPY, ENOUGH, Bound, FisherRaoPath, FisherRaoTracking, TrustRegion, Until
 from fringe.paths._fitted import (
     AuthorsEnergy,
     AuthorsSVI,
@@ -40,7 +40,7 @@ from fringe.paths._lines import (
     Vertices,
     authors_spacing,
 )
-from fringe.paths._natural_gradient import NaturalStep, Solve, Structure
+from fringe.paths._natural_gradient import NaturalStep, Solve
 from fringe.paths._problem import Problem, Progress
 from fringe.paths._sequential import AdversarialPath, CounterfactualPath, GuidedPath, last_linear_layer
 from fringe.paths._verification import JVPUse, verify

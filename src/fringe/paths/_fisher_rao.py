@@ -172,7 +172,7 @@ class FisherRaoTracking(NaturalStep):
         steps: Number of steps, instead of T.
         until: ``"budget"`` stops after T steps. The others continue towards the last waypoint: ``"half"`` until half of
             KL(p || reference) at the input is gone, or no more of it goes, for 5 T steps at most; ``"arrival"`` stops,
-            perhaps before step T, when it falls below ``arrival_kl``.
+            perhaps before step T, when half of it is gone and no more than ``arrival_kl`` is left.
         arrival_kl: In nats.
         max_steps: Maximum number of steps of ``"arrival"``.
         reference: A distribution (C,), or one for each image (B, C); uniform when None.
@@ -331,15 +331,14 @@ class FisherRaoPath(Path):
             temperature = torch.full_like(logits[:, 0], settings.temperature, dtype=torch.float64)
         geodesic = Geodesic.between(log_p, log_q, temperature)
         total = settings.schedule(geodesic.length)
-        start_kl = kl(log_p, geodesic.log_q)
-        goal = (1.0 - ENOUGH) * start_kl if settings.until == "half" else torch.full_like(start_kl, settings.arrival_kl)
+        goal = (1.0 - ENOUGH) * kl(log_p, geodesic.log_q)
         return State(
             path=rows,
             image=rows,
             step=torch.zeros_like(rows),
             total=total,
             limit=settings.limit(1.0) * (torch.ones_like(total) if self.open_ended else total),
-            goal=goal,
+            goal=goal.clamp_max(settings.arrival_kl) if self.open_ended else goal,
             geodesic=geodesic,
             scale=None if self.scale is None else self.scale.expand_as(problem.inputs),
         )

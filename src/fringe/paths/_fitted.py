@@ -5,7 +5,6 @@ The length of an edge of the graph is Euclidean, or in the metric of the model's
 .. math:: \omega(u, v) = \|u - v\| \sum_j w_j \|\nabla F^t(z_j)\|, \qquad z_j = v + a_j (u - v)
 """
 
-import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe._network.linear_layers import LinearLayers
 from fringe.errors import InputError, NotDifferentiableError, first_line, install_hint, is_machine_error
 from fringe.linalg import add_rows, batch_view
 from fringe.paths._problem import Problem
@@ -60,8 +58,7 @@ class GradientNorm:
     def _evaluate(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         model, passes = self.problem.model, self.problem.model.passes
         x = x.clone().requires_grad_(True)
-        with LinearLayers() if model.linear_layers else contextlib.nullcontext():
-            logits = model.evaluate(x, self.problem.forward_args.select(rows))
+        logits = model.evaluate(x, self.problem.forward_args.select(rows), tangents=True)
         passes.vjp += len(x)
         with model.backward(x.device):
             (gradient,) = torch.autograd.grad(logits.sum(), x, create_graph=True, materialize_grads=True)

@@ -270,7 +270,8 @@ def run_plan(
             if session is None:
                 _require_same_logits(store, resolved, renew=options.renew)
             record = resolved.manifest.record()
-            assert not (problem := record_problem(PLAN, plan.name, record)), f"it could not be read again: {problem}"
+            if problem := record_problem(PLAN, plan.name, record):
+                raise InputError(f"its plan cannot be stored, as it could not be read again ({problem})")
             store.write_record(PLAN, plan.name, record)
         log, cause, quarantined, failed_before, progress = RunLog(), None, (), 0, progress or Callbacks()
         try:
