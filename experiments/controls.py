@@ -49,6 +49,7 @@ class Located(Reweighted):
 
     name = "located"
     form = "located:METHOD"
+    uses_gradients = True
     title = "Map × activation map"
     hides = "what the last layer does not see"
 

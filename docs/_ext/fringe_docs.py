@@ -228,9 +228,9 @@ def _docstring(app: Any, what: str, name: str, value: Any, options: Any, lines: 
     if what == "class" and inspect.isclass(value) and issubclass(value, Options) and value.model_fields:
         lines += ["", ".. list-table:: Fields", "   :header-rows: 1", "   :widths: 22 16 62", ""]
         lines += ["   * - field", "     - default", "     - meaning"]
-        for field, known in value.model_fields.items():
-            default = "required" if known.is_required() else f"``{known.get_default()!r}``"
-            lines += [f"   * - ``{field}``", f"     - {default}", f"     - {_escaped(known.description or '')}"]
+        for field, known in settings_of(value).items():
+            default = "required" if known.default is dataclasses.MISSING else f"``{known.default!r}``"
+            lines += [f"   * - ``{field}``", f"     - {default}", f"     - {_escaped(known.doc.text)}"]
         lines.append("")
     if what == "class" and inspect.isclass(value) and issubclass(value, Settings) and dataclasses.is_dataclass(value):
         settings = settings_of(value)

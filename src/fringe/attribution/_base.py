@@ -392,6 +392,7 @@ class Attributor(Settings):
         number: The setting that a number in brackets after the name sets, as in ``smooth(3):ig``.
         form: How the name is written if it has a second part: ``captum:NAME``.
         package: The package that computes the maps, if it is another library; the extra of this name installs it.
+        uses_gradients: Whether maps need gradients; if not, the model may be any function.
         needs_classes: Whether maps need the logits of all classes, so that no function can be the score.
     """
 
@@ -409,6 +410,7 @@ class Attributor(Settings):
     form: ClassVar[str] = ""
     package: ClassVar[str | None] = None
     needs_classes: ClassVar[bool] = False
+    uses_gradients: ClassVar[bool] = True
 
     @property
     def label(self) -> str:

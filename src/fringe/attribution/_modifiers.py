@@ -51,6 +51,7 @@ class Modifier(Attributor):
 
     uses_references = _of_inner("uses_references")
     package = _of_inner("package")
+    uses_gradients = _of_inner("uses_gradients")
 
     of: Annotated[Attributor, Doc("the method that is modified, by its name")] = dataclasses.field(
         default_factory=IntegratedGradients
@@ -132,6 +133,7 @@ class Straight(Modifier):
 
     name = "straight"
     form = "straight:METHOD"
+    uses_gradients = True
     title = "Straight line"
     source = "a control of this library"
 

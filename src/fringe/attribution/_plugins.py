@@ -243,6 +243,11 @@ class CaptumMethod(PluginMethod):
         return problem.score(problem.forward(problem.resolve_baseline(self.baseline), problem.every_row))
 
     @property
+    def uses_gradients(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
+        """Whether the algorithm needs gradients, and does not only replace parts of the input."""
+        return self.algorithm not in ("occlusion", "kernel_shap")
+
+    @property
     def uses_references(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
         """Whether the algorithm averages over reference images."""
         return self.algorithm == "gradient_shap"

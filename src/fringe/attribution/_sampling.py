@@ -124,6 +124,7 @@ class RISE(Attributor):
     """
 
     name = "rise"
+    uses_gradients = False
     title = "RISE"
     source = "Petsiuk, Das and Saenko 2018"
     is_complete = False

@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fringe._network.outputs import as_logits
 from fringe.geometry import log_probabilities
 from fringe.linalg import batch_view
 from fringe.paths._base import (
@@ -346,7 +345,7 @@ class _FeatureExtractor:
             assert classifier.module is not None
             self._layers[layer] = classifier.module.get_submodule(layer)
         both = copy.copy(classifier)  # shares its session, batch size and counts of passes
-        both.model, both.output = self._run, "logits"
+        both.model, both.output, both.choose_output = self._run, "logits", None
         self._both = replace(problem, model=both)
 
     def of(self, x: Tensor, rows: Tensor) -> Tensor:
@@ -369,7 +368,7 @@ class _FeatureExtractor:
         with _capture_inputs(self._layers) as captured:
             output = model.model(*args, **kwargs)
         x = kwargs[parts[0].name] if parts and parts[0].name is not None else args[0]
-        logits = as_logits(output, len(x), model.output)
+        logits = model.logits_of(output, len(x), check=False)
         return torch.cat([logits, captured[-1][1].flatten(1) if self._layers else logits], 1)
 
     def _split(self, both: Tensor) -> tuple[Tensor, Tensor]:
