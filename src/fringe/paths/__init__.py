@@ -20,18 +20,13 @@ from fringe.paths._fitted import (
     AuthorsEnergy,
     AuthorsSVI,
     GradientNorm,
-    LengthEnergy,
     NeighbourGraph,
     NoiseFn,
     OptimizedPath,
-    PathEnergy,
-    PathOptimizer,
-    PointEnergy,
     euclidean_lengths,
     model_lengths,
 )
 from fringe.paths._lines import (
-    Basis,
     BlurLine,
     Displacements,
     Node,
@@ -41,11 +36,9 @@ from fringe.paths._lines import (
     ReferencePairs,
     SampleSet,
     SpectralLine,
-    SpectralRule,
     StraightLine,
     Vertices,
     authors_spacing,
-    resample_by_arc_length,
 )
 from fringe.paths._natural_gradient import NaturalStep, Solve
 from fringe.paths._problem import Problem, Progress

@@ -16,7 +16,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fringe._network.outputs import as_logits
 from fringe.geometry import log_probabilities
 from fringe.linalg import batch_view
 from fringe.paths._base import (
@@ -61,13 +60,11 @@ class _Left(Rows):
 class _SequentialPath(Path):
     """Paths that take ``steps`` steps, unless they arrive before.
 
-    At the last point only the score is evaluated, unless ``closed`` asks for its gradient: a quadrature rule that reads
-    one end of a segment does not need it, and the segment then carries the gradient of its other end. The score at an
-    input is known.
+    At the last point only the score is evaluated: the rules of these methods read one end of a segment, and the last
+    one carries the gradient of its other end. The score at an input is known.
     """
 
     steps: int
-    closed: bool
 
     def init(self, problem: Problem) -> State:
         return self.paths(problem, problem.every_row)
@@ -102,8 +99,6 @@ class _SequentialPath(Path):
         x = self.begin(problem, image) if state.x is None else state.x
         if not closing:
             at = self.evaluate(problem, state, x)
-        elif self.closed:
-            at = _SequentialPath.evaluate(self, problem, state, x)
         else:
             gradient, known = past.point.gradient, self.begins == "baseline"  # then the path has arrived at the input
             logits = problem.logits[image] if known else problem.forward(x.to(problem.inputs.dtype), image)
@@ -160,8 +155,8 @@ class GuidedPath(_SequentialPath):
 
     Step k moves the entries with the smallest ``|g_i|`` towards x, the lowest ``fraction`` of all entries at a time,
     until :math:`\|z - x\|_1 = (1 - k/N) \|x - x'\|_1`. The progress of an entry from x' to x never leaves
-    ``k/N +- max_dist``: 0 is the straight line, 1 the full box between x' and x. ``closed`` requests the gradient at
-    the end. An image that is its own baseline has no steps.
+    ``k/N +- max_dist``: 0 is the straight line, 1 the full box between x' and x. An image that is its own baseline has
+    no steps.
     """
 
     begins = "baseline"
@@ -169,7 +164,6 @@ class GuidedPath(_SequentialPath):
     steps: int
     fraction: float
     max_dist: float
-    closed: bool = False
 
     def init(self, problem: Problem) -> State:
         state = super().init(problem)
@@ -241,7 +235,7 @@ class AdversarialPath(_SequentialPath):
     no bounds, it is a share of the image's own range, and nothing is clipped. With ``restart_from_input`` every step
     departs from the input itself, though it follows the gradient at the point that the step before led to: the authors'
     code. Its segments all touch the input and carry that gradient at that end, so they are not a path, and do not sum
-    to a change of the score beyond one step. ``closed`` requests the gradient of the explained score at the last point.
+    to a change of the score beyond one step.
     """
 
     images: tuple[int, ...]
@@ -249,7 +243,6 @@ class AdversarialPath(_SequentialPath):
     steps: int
     epsilon: float
     restart_from_input: bool = False
-    closed: bool = False
 
     def init(self, problem: Problem) -> State:
         goals = torch.tensor([self.images, self.target_classes], device=problem.inputs.device)
@@ -286,8 +279,8 @@ class CounterfactualPath(_SequentialPath):
 
     with r the input of ``layer`` (None: the logits). ``eta`` is in input units; ``"auto"`` is ``AUTO_STEP`` sqrt(n)
     times the mean valid range of the entries. Steps are clipped to the valid range where the domain has one. A path
-    whose u is zero, as at the reference itself, has arrived. ``closed`` requests the score's gradient at the end. A
-    path costs a forward pass for its reference, then one and two VJPs per step.
+    whose u is zero, as at the reference itself, has arrived. A path costs a forward pass for its reference, then one
+    and two VJPs per step.
     """
 
     images: tuple[int, ...]
@@ -295,7 +288,6 @@ class CounterfactualPath(_SequentialPath):
     layer: str | None
     steps: int
     eta: float | Literal["auto"]
-    closed: bool = False
 
     def init(self, problem: Problem) -> State:
         images, numbers = torch.tensor([self.images, self.references], device=problem.inputs.device)
@@ -353,7 +345,7 @@ class _FeatureExtractor:
             assert classifier.module is not None
             self._layers[layer] = classifier.module.get_submodule(layer)
         both = copy.copy(classifier)  # shares its session, batch size and counts of passes
-        both.model, both.output = self._run, "logits"
+        both.model, both.output, both.choose_output = self._run, "logits", None
         self._both = replace(problem, model=both)
 
     def of(self, x: Tensor, rows: Tensor) -> Tensor:
@@ -376,7 +368,7 @@ class _FeatureExtractor:
         with _capture_inputs(self._layers) as captured:
             output = model.model(*args, **kwargs)
         x = kwargs[parts[0].name] if parts and parts[0].name is not None else args[0]
-        logits = as_logits(output, len(x), model.output)
+        logits = model.logits_of(output, len(x), check=False)
         return torch.cat([logits, captured[-1][1].flatten(1) if self._layers else logits], 1)
 
     def _split(self, both: Tensor) -> tuple[Tensor, Tensor]:
