@@ -100,7 +100,7 @@ def inner_share(model: nn.Module, x: Tensor, target: Tensor, steps: int, device:
 
     object.__setattr__(walk, "advance", watched)
     with classifier.session(x.device):
-        total, _ = timed(lambda: integrate_steps(walk, problem, "left"), device)
+        total, _ = timed(lambda: integrate_steps(walk, problem), device)
     return spent[0] / total
 
 

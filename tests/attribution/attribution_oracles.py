@@ -164,31 +164,6 @@ def gradients(model, path, scalar):
     return torch.autograd.grad(scalar(model(path)).sum(), path, create_graph=True)[0]
 
 
-def log_probability(target):
-    return lambda logits: logits.log_softmax(1)[:, target]
-
-
-def logit(target):
-    return lambda logits: logits[:, target]
-
-
-def point_energy(model, scalar, beta):
-    def energy(path, straight):
-        steep = gradients(model, path, scalar).flatten(1).norm(dim=1)
-        moved = [(p - s).norm() for p, s in zip(path, straight, strict=True) if not torch.equal(p, s)]
-        return sum(moved) + beta * steep.sum()
-
-    return energy
-
-
-def length_energy(model, scalar, beta):
-    def energy(path, straight):
-        stretch = 1 + beta * gradients(model, path, scalar).flatten(1).norm(dim=1)
-        return sum((stretch[k] + stretch[k + 1]) / 2 * (path[k + 1] - path[k]).norm() for k in range(len(path) - 1))
-
-    return energy
-
-
 def published_energy(model, beta):
     """``|delta| - beta |gradient of the sum of all outputs|``, rows of the last axis; 100 more at either end."""
 
@@ -199,40 +174,6 @@ def published_energy(model, beta):
         return rows.sum() - beta * steep.sum() + 100 * rows[:ends].sum() + 100 * rows[-ends:].sum()
 
     return energy
-
-
-def most_probable_path(energy, straight, iterations, learning_rate):
-    """The best of Adam's iterates of the interior points, the rate falling linearly, and the last of them counts, too;
-    its loss and the first one."""
-    deviation = torch.zeros_like(straight[1:-1], requires_grad=True)
-    optimiser = torch.optim.Adam([deviation], lr=learning_rate)
-    losses, paths = [], []
-    for i in range(iterations + 1):
-        optimiser.param_groups[0]["lr"] = learning_rate * (1 - i / iterations)
-        path = torch.cat((straight[:1], straight[1:-1] + deviation, straight[-1:]))
-        loss = energy(path, straight) + 0.5 * deviation.square().sum()
-        losses.append(float(loss.detach()))
-        paths.append(path.detach())
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return paths[int(np.argmin(losses))], losses[0], min(losses)
-
-
-def variational_path(energy, straight, iterations, learning_rate, noise):
-    """The mean of the Gaussian that maximises the evidence bound, its divergence in closed form."""
-    mean = torch.zeros_like(straight[1:-1], requires_grad=True)
-    log_scale = torch.full_like(mean, np.log(0.1)).requires_grad_(True)
-    optimiser = torch.optim.Adam([mean, log_scale], lr=learning_rate)
-    for i in range(iterations):
-        optimiser.param_groups[0]["lr"] = learning_rate * (1 - i / iterations)
-        guide = dist.Normal(mean, log_scale.exp())
-        path = torch.cat((straight[:1], straight[1:-1] + mean + log_scale.exp() * noise(i, mean), straight[-1:]))
-        loss = energy(path, straight) + dist.kl_divergence(guide, dist.Normal(0.0, 1.0)).sum()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return torch.cat((straight[:1], straight[1:-1] + mean.detach(), straight[-1:])), float(loss.detach())
 
 
 def published_path(energy, straight, iterations, learning_rate, noise, halve_after, stop_after):
@@ -282,5 +223,5 @@ def published_respacing(path):
 def published_map(model, path, target):
     """Gradients times the lengths of the steps, the last length twice."""
     lengths = [(b - a).norm() for a, b in itertools.pairwise(path)]
-    g = gradients(model, path, logit(target))
+    g = gradients(model, path, lambda logits: logits[:, target])
     return sum(g[k] * ([*lengths, lengths[-1]][k]) for k in range(len(path))).detach(), float(sum(lengths))

@@ -235,7 +235,7 @@ def segments(path, problem):
 
     object.__setattr__(path, "advance", spy)
     with problem.model.session(problem.inputs.device):
-        return walked, integrate_steps(path, problem, "right", "sum")
+        return walked, integrate_steps(path, problem, "sum")
 
 
 def score_and_gradient(model, z, target, kind="logit"):

@@ -18,7 +18,7 @@ FAST = fringe.FRInGe(gamma_prior=1e-3, tau=5e-3, delta_euc=1.0, damping=1e-3, te
 
 @pytest.mark.parametrize(
     ("method", "target"),
-    [(FAST, "predicted"), (fringe.FRInGe(), "top2"), (fringe.GuidedIG(steps=4, rule="trapezoid"), "predicted")],
+    [(FAST, "predicted"), (fringe.FRInGe(), "top2"), (fringe.GuidedIG(steps=4), "predicted")],
 )
 def test_the_scores_at_both_ends_are_those_of_the_path_s_own_passes(method, target):
     """The rounding of another pass, here made large, would stay in the gap of every map."""

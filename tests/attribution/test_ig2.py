@@ -60,19 +60,17 @@ def draws(model, x, count, seed=0):
     ("network", "features"),
     [
         (Headed, lambda model: model.features),
-        (Headed, lambda model: model),
         (ReluCNN, lambda model: model),
         (Bare, lambda model: lambda x: x.flatten(1)),
     ],
-    ids=["penultimate", "logits", "no layer", "the image itself"],
+    ids=["penultimate", "no layer", "the image itself"],
 )
 @pytest.mark.parametrize("bounds", [None, (-1.2, 1.4)])
 def test_equals_the_literal_loop(network, features, bounds):
     model, x, steps, eta = network(), images(3, seed=5), 12, 0.25
-    kind = "logits" if features(model) is model and network is Headed else "auto"
     low, high = bounds or (None, None)
     space = only(POOL, low=low, high=high)
-    method = IG2(references=2, steps=steps, eta=eta, representation=kind)
+    method = IG2(references=2, steps=steps, eta=eta)
     found = fringe.attribute(model, x, method=method, space=space, batch_size=4)
     for i, references in enumerate(draws(model, x, 2)):
         target, values, ends = found.target[i].item(), 0.0, []
@@ -173,8 +171,6 @@ def test_the_layer_is_the_last_that_runs():
     for model, expected in ((Headed(), "head"), (Tokens(), "pooled"), (SoftplusMLP(), None), (Headed().forward, None)):
         assert last_linear_layer(problem_of(model, images(1))) == expected
     assert last_linear_layer(problem_of(nn.Sequential(Headed()).eval(), images(1))) == "0.head"
-    with pytest.raises(fringe.InputError, match="representation: got 'penultimate', but the model is no module"):
-        fringe.attribute(SoftplusMLP(), images(1), method=IG2(representation="penultimate"), space=SPACE)
 
 
 def test_a_path_that_is_left_has_no_hook_behind():

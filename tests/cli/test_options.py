@@ -6,6 +6,7 @@ from command_line import run
 from fringe.bench.experiments import ExperimentSpec, Store, manifests
 from fringe.bench.paper import paper_study
 from fringe.explanations import CompareSpec, ExplainSpec
+from fringe.settings import settings_of
 
 SMALL = ("--methods", "ig", "--set", "ig.steps=2", "--no-controls", "--metrics", "sparseness", "--no-report", "--n", 2)
 FILE = """
@@ -32,11 +33,11 @@ def plan(folder):
 def test_every_field_is_a_flag_with_its_help(command, spec, others):
     shown = run(command, "--help").stdout
     words = " ".join(shown.split())
-    for name, field in spec.model_fields.items():
+    for name, field in settings_of(spec).items():
         flag = "--limit" if name == "limits" else f"--{name.replace('_', '-')}"
         assert (f" {flag} " in shown) == (name not in others), flag
         if name not in others:
-            assert " ".join(field.description.split()) in words
+            assert " ".join(field.doc.text.split()) in words
 
 
 def test_the_help_of_tune_shows_its_number_of_images():

@@ -55,7 +55,7 @@ class FRInGe(Attributor):
     """
 
     name = "fringe"
-    title = "FRInGe: Fisher-Rao Integrated Gradients"
+    title = "FRInGe"
     source = "arXiv 2605.06404"
     many_targets = True
     needs_classes = True
@@ -241,7 +241,7 @@ class FRInGeBinary(FRInGe):
     """
 
     name = "fringe_b"
-    title = "FRInGe-B: FRInGe, the target against the rest"
+    title = "FRInGe-B"
     source = "the authors' release, github.com/GabMartino/FRInGe"
     many_targets = False
     binary: ClassVar[bool] = True

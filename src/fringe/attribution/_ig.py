@@ -27,7 +27,7 @@ from fringe.attribution._integrate import (
 from fringe.errors import require
 from fringe.geometry import log_probabilities
 from fringe.linalg import add_rows
-from fringe.paths import Basis, BlurLine, Displacements, GuidedPath, Problem, SpectralLine, SpectralRule, StraightLine
+from fringe.paths import BlurLine, Displacements, GuidedPath, Problem, SpectralLine, StraightLine
 from fringe.settings import Doc, Fraction, Positive, PositiveFraction, PositiveInt, Search
 
 
@@ -91,9 +91,6 @@ class IntegratedGradients(PathAttributor):
         return dataclasses.replace(result, diagnostics=known)
 
 
-Grid = Literal["linear", "sqrt"]
-
-
 @dataclass(frozen=True)
 class BlurIG(PathAttributor):
     """Integrate the gradient along ever stronger Gaussian blurs of the image (Xu et al. 2020).
@@ -104,13 +101,13 @@ class BlurIG(PathAttributor):
     ``sigma_max`` is a share of the image's shorter side: the authors' 50 pixels at 224. The map explains the change of
     the score from the blurred image to the image. ``mode="chord"`` multiplies gradients by chords of the path, as the
     trapezoid rule does; ``"derivative"`` multiplies them by forward differences over 0.01 pixels with the left rule, as
-    the authors' code does. ``grid="sqrt"`` spaces the blurs evenly in variance. Beyond the edge the image is zero. The
+    the authors' code does. Beyond the edge the image is zero. The
     Gaussian ends at ``int(4 sigma + 1/2)`` pixels. Costs S + 1 forward passes and VJPs per image (S in the derivative
     mode) and a forward pass at the end.
     """
 
     name = "blur_ig"
-    title = "Blur Integrated Gradients"
+    title = "Blur IG"
     source = "Xu, Venugopalan and Sundararajan 2020"
     presets: ClassVar = {"official": {"mode": "derivative"}, "released": {"sigma_max": 10 / 224}}
 
@@ -118,7 +115,6 @@ class BlurIG(PathAttributor):
     sigma_max: Annotated[
         Positive, Search(0.05, 0.5, log=True), Doc("the strongest blur's sigma", unit="of the shorter side")
     ] = 50 / 224
-    grid: Annotated[Grid, Doc("blurs evenly spaced in sigma, or in its square")] = "linear"
     mode: Annotated[Displacements, Doc("gradients times chords, or the authors' forward differences")] = "chord"
 
     def nodes(self, problem: Problem) -> BlurLine:
@@ -130,11 +126,7 @@ class BlurIG(PathAttributor):
 
     def _sigmas(self, side: int) -> Tensor:
         """Blurs (S + 1,) in pixels, from 0 to the strongest, for images whose shorter side is ``side`` pixels."""
-        share = torch.linspace(0, 1, self.steps + 1, dtype=torch.float64)
-        return self.sigma_max * side * (share if self.grid == "linear" else share.sqrt())
-
-
-GuidedRule = Literal["left", "trapezoid"]
+        return self.sigma_max * side * torch.linspace(0, 1, self.steps + 1, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -143,16 +135,15 @@ class GuidedIG(Attributor):
 
     The path avoids steep directions as long as possible. After step k of N it has covered k/N of the distance to the
     input in the L1 norm, and the progress of each entry differs from k/N by at most ``max_dist`` (0: the straight line,
-    Integrated Gradients by the left rule; 1: anywhere in the box between baseline and input). The published rule
-    multiplies a step by the gradient at its beginning (``"left"``): N forward passes and VJPs. ``"trapezoid"`` costs
-    one of each more and is exact for quadratic scores.
+    Integrated Gradients by the left rule; 1: anywhere in the box between baseline and input). A step is multiplied by
+    the gradient at its beginning: N forward passes and VJPs.
 
     The preset ``paper``: 200 steps, .25 and .02 are of the library of the method's authors; the code of the FRInGe
     paper takes 100 steps.
     """
 
     name = "guided_ig"
-    title = "Guided Integrated Gradients"
+    title = "Guided IG"
     source = "Kapishnikov et al. 2021"
     presets: ClassVar = {
         "paper": {},
@@ -165,7 +156,6 @@ class GuidedIG(Attributor):
     fraction: Annotated[PositiveFraction, Search(0.02, 0.5, log=True), Doc("share of entries that move at once")] = 0.25
     max_dist: Annotated[Fraction, Search(0.005, 1.0, log=True), Doc("largest gap of an entry's progress to k/N")] = 0.02
     baseline: Baseline = "zero"
-    rule: Annotated[GuidedRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 
     @property
     def planned_passes(self) -> float:
@@ -174,8 +164,7 @@ class GuidedIG(Attributor):
     def attribute(self, problem: Problem) -> Attribution:
         based = dataclasses.replace(problem, baseline=problem.resolve_baseline(self.baseline))
         path = GuidedPath(self.steps, self.fraction, self.max_dist)
-        result = integrate_steps(path, based, self.rule)
-        return path_attribution(self, result, problem, "use rule='trapezoid'" if self.rule == "left" else finer(self))
+        return path_attribution(self, integrate_steps(path, based), problem, finer(self))
 
 
 @dataclass(frozen=True)
@@ -186,28 +175,23 @@ class SpectralIG(PathAttributor):
               m_i(a) = \\operatorname{clip}(\\frac{a - (1 - o)(1 - s_i / s_1)}{o}, 0, 1)
 
     with the singular values s of each channel of x - x'. The path ends at the input itself, so the map sums to the
-    change of the score, up to quadrature. With ``overlap=1`` the path is the straight line. ``basis="dct"`` adds
-    cosines, low frequencies first: for the frequencies (i, j) from 0 to H - 1 and W - 1, :math:`s_i / s_1` is
-    :math:`1 - \\sqrt{(u^2 + v^2) / 2}` with u = i / (H - 1) and v = j / (W - 1). ``"joint_svd"`` takes all channels as
-    one matrix (C H, W). The authors' code counts points and not intervals: its 200 points are ``steps=199``. They
-    explain the probability. Costs N forward passes and VJPs per image (N + 1 by the trapezoid rule), a forward pass at
-    the baseline, and a decomposition per channel.
+    change of the score, up to quadrature. With ``overlap=1`` the path is the straight line. The authors' code counts
+    points and not intervals: its 200 points are ``steps=199``. They explain the probability. Costs N forward passes and
+    VJPs per image, a forward pass at the baseline, and a decomposition per channel.
     """
 
     name = "spectral_ig"
-    title = "Spectral Integrated Gradients"
+    title = "Spectral IG"
     source = "Kim et al. 2026"
     presets: ClassVar = {"official": {"steps": 199}, "quick": {"steps": 50}}
 
     steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("intervals of the path (N)")] = 200
     overlap: Annotated[PositiveFraction, Search(0.1, 1.0), Doc("share of the path along which a part enters (o)")] = 0.4
-    basis: Annotated[Basis, Doc("components: of each channel, of all channels together, or cosines")] = "svd"
     baseline: Baseline = "zero"
-    rule: Annotated[SpectralRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 
     def nodes(self, problem: Problem) -> SpectralLine:
         baseline = problem.resolve_baseline(self.baseline)
-        return SpectralLine(problem.inputs, baseline, self.steps, self.overlap, self.basis, self.rule)
+        return SpectralLine(problem.inputs, baseline, self.steps, self.overlap)
 
 
 Mode = Literal["importance", "official"]
@@ -375,7 +359,7 @@ class GGIG(Attributor):
     """
 
     name = "ggig"
-    title = "Geometrically guided Integrated Gradients"
+    title = "Geometrically guided IG"
     source = "Rahman, Lewis and Plis 2022"
     is_complete = False
     has_path = False

@@ -36,8 +36,6 @@ from fringe.paths import (
 )
 
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
-#: Where the gradient of a step is taken: at the end of a segment towards the baseline, towards the input, or both.
-EndRule = Literal["left", "right", "trapezoid"]
 Reduce = Literal["sum", "mean"]
 
 
@@ -491,18 +489,15 @@ def some_rows(rows: Any, chosen: list[bool]) -> Any:
     return rows[torch.tensor(index, device=rows.step.device)]
 
 
-def integrate_steps(
-    path: SequentialPath, problem: Problem, rule: EndRule, reduce: Reduce | None = None
-) -> PathIntegral:
-    """Walk paths step by step, many side by side, and add up the gradients of the score along them.
+def integrate_steps(path: SequentialPath, problem: Problem, reduce: Reduce | None = None) -> PathIntegral:
+    """Walk paths step by step, many side by side, and add up each step times the gradient where it departs.
 
     A step costs a forward pass and a VJP, or what the path's direction takes. At the last point only the score is
-    evaluated, unless the trapezoid rule asks for its gradient.
+    evaluated.
 
     Args:
         path: The paths.
         problem: The images and the model. The caller holds ``problem.model.session`` open.
-        rule: Which end of a segment has the gradient that counts.
         reduce: For several paths per image: whether their integrals are summed or averaged; None: there is one.
 
     Returns:
@@ -523,7 +518,7 @@ def integrate_steps(
         """The points, predictions there, which of them are finite, which paths go on, and where these are then."""
         x = path.begin(problem, batch.image) if batch.x is None else batch.x
         at = replace(batch, x=x)
-        at = path.close(problem, at, gradient=rule == "trapezoid") if closing else path.evaluate(problem, at)
+        at = path.close(problem, at) if closing else path.evaluate(problem, at)
         finite, log_p = all_finite(at.logits, at.gradient, at.direction), log_probabilities(at.logits)
         goes_on = finite & (batch.step < path.steps)
         goes_on = goes_on if at.done is None else goes_on & ~at.done
@@ -573,9 +568,8 @@ def integrate_steps(
         length = (point.x - before.x).flatten(1).double().norm(dim=1)
         stats = torch.cat([torch.stack([length, fisher_rao_step(*both)], 1), measured], 1)
         sums.see(row, batch.step, far.x, stats, {"score": far.score}, finite)
-        gradients = {"left": far.gradient, "right": near.gradient}
-        g = 0.5 * (far.gradient + near.gradient) if rule == "trapezoid" else gradients[rule]
-        sums.add(row, batch.step, torch.where(batch_view(finite, g), g * (near.x - far.x), 0.0))
+        value = before.gradient * (near.x - far.x)
+        sums.add(row, batch.step, torch.where(batch_view(finite, value), value, 0.0))
         for number, step, goes in zip(row.tolist(), batch.step.tolist(), going, strict=True):
             progress[number] = step if goes else planned[number]
         sums.counter.reach(sum(progress))

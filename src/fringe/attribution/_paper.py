@@ -121,7 +121,7 @@ class PaperFRInGe(Attributor):
     """
 
     name = "paper"
-    title = "FRInGe, paper's text: Algorithm 1"
+    title = "FRInGe, paper's text"
     source = "arXiv 2605.06404"
     needs_classes = True
     presets: ClassVar = {name: paper_settings(name, "fringe") for name in preset_names()}

@@ -18,18 +18,13 @@ from fringe.paths._fitted import (
     AuthorsEnergy,
     AuthorsSVI,
     GradientNorm,
-    LengthEnergy,
     NeighbourGraph,
     NoiseFn,
     OptimizedPath,
-    PathEnergy,
-    PathOptimizer,
-    PointEnergy,
     euclidean_lengths,
     model_lengths,
 )
 from fringe.paths._lines import (
-    Basis,
     BlurLine,
     Displacements,
     Node,
@@ -39,11 +34,9 @@ from fringe.paths._lines import (
     ReferencePairs,
     SampleSet,
     SpectralLine,
-    SpectralRule,
     StraightLine,
     Vertices,
     authors_spacing,
-    resample_by_arc_length,
 )
 from fringe.paths._problem import Problem, Progress
 from fringe.paths._sequential import (

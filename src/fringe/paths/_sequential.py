@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fringe._network.outputs import as_logits
 from fringe.linalg import batch_view
 from fringe.paths._base import Orientation, Point, Rows
 from fringe.paths._problem import Problem
@@ -126,22 +125,19 @@ class SequentialPath(ABC):
         logits, gradient = problem.logits_gradient(at.x.to(problem.inputs.dtype), at.image)
         return Evaluation(logits, gradient, gradient)
 
-    def close(self, problem: Problem, at: Steps, *, gradient: bool) -> Evaluation:
-        """Evaluate the network at the last points.
+    def close(self, problem: Problem, at: Steps) -> Evaluation:
+        """Evaluate the scores at the last points, from where no step departs; that at an input is known.
 
         Args:
             problem: The images and the model.
             at: Where L paths are.
-            gradient: Whether the gradient counts there; else that of the last points stands in for it.
 
         Returns:
-            What was found.
+            What was found, with the gradients of the points before.
         """
         assert at.x is not None
         assert at.point is not None
-        if gradient:
-            return SequentialPath.evaluate(self, problem, at)
-        at_input = self.begins == "baseline"  # where the score is known
+        at_input = self.begins == "baseline"
         logits = problem.logits[at.image] if at_input else problem.forward(at.x.to(problem.inputs.dtype), at.image)
         return Evaluation(logits, at.point.gradient, at.point.gradient)
 
@@ -195,8 +191,8 @@ class GuidedPath(SequentialPath):
 
     Step k moves the entries with the smallest ``|g_i|`` towards x, the lowest ``fraction`` of all entries at a time,
     until :math:`\|z - x\|_1 = (1 - k/N) \|x - x'\|_1`. The progress of an entry from x' to x never leaves
-    ``k/N +- max_dist``: 0 is the straight line, 1 the full box between x' and x.
-    An image that is its own baseline has no steps.
+    ``k/N +- max_dist``: 0 is the straight line, 1 the full box between x' and x. An image that is its own baseline has
+    no steps.
     """
 
     begins = "baseline"
@@ -320,8 +316,8 @@ class CounterfactualPath(SequentialPath):
 
     with r the input of ``layer`` (None: the logits). ``eta`` is in input units; ``"auto"`` is ``AUTO_STEP`` sqrt(n)
     times the mean valid range of the entries. Steps are clipped to the valid range where the domain has one. A path
-    whose u is zero, as at the reference itself, has arrived. A path
-    costs a forward pass for its reference, then one and two VJPs per step.
+    whose u is zero, as at the reference itself, has arrived. A path costs a forward pass for its reference, then one
+    and two VJPs per step.
     """
 
     images: tuple[int, ...]
@@ -387,7 +383,7 @@ class _FeatureExtractor:
             assert classifier.module is not None
             self._layers[layer] = classifier.module.get_submodule(layer)
         both = copy.copy(classifier)  # shares its session, batch size and counts of passes
-        both.model, both.output = self._run, "logits"
+        both.model, both.output, both.choose_output = self._run, "logits", None
         self._both = replace(problem, model=both)
 
     def of(self, x: Tensor, rows: Tensor) -> Tensor:
@@ -410,7 +406,7 @@ class _FeatureExtractor:
         with _capture_inputs(self._layers) as captured:
             output = model.model(*args, **kwargs)
         x = kwargs[parts[0].name] if parts and parts[0].name is not None else args[0]
-        logits = as_logits(output, len(x), model.output)
+        logits = model.logits_of(output, len(x), check=False)
         return torch.cat([logits, captured[-1][1].flatten(1) if self._layers else logits], 1)
 
     def _split(self, both: Tensor) -> tuple[Tensor, Tensor]:
