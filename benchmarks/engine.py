@@ -96,7 +96,7 @@ def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) ->
     from captum.attr import IntegratedGradients
 
     batch, target = len(x), model(x).argmax(1)
-    trapezoid = fringe.FRInGe(quadrature="trapezoid")
+    trapezoid = fringe.FRInGe(halvings=0)
     methods = "fringe", trapezoid
     found, other = (fringe.attribute(model, x, method=method) for method in methods)
     total, fewer = (a.passes.forward + a.passes.jvp + a.passes.vjp for a in (found, other))

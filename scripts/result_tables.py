@@ -39,7 +39,6 @@ METHODS = {
     "agi_official": "agi (official)",
     "agi_path": "agi (path)",
     "svi_official": "geoig_svi (official)",
-    "svi_repaired": "geoig_svi (repaired)",
     "gradcam": "Grad-CAM",
     "published": "paper:resnet50",
 }

@@ -58,7 +58,7 @@ SHORT = {
 #: Scenes of trained networks, a real preset.
 TRAINED = ("--config experiments/truth.toml", "--preset out/")
 #: Settings that shorten the path of FRInGe and the curves of scores.
-QUICK = {"explain": ["--set", "steps=2", "--set", "quadrature=trapezoid"]}
+QUICK = {"explain": ["--set", "steps=2", "--set", "halvings=0"]}
 NETWORK = """
 import torch
 

@@ -16,6 +16,7 @@ from fringe._network.arguments import ForwardArguments as ForwardArguments
 from fringe._network.arguments import Shared as Shared
 from fringe._network.cuda_graphs import CUDAGraphs
 from fringe._network.isolation import Mode
+from fringe._network.linearisation import WITHOUT_GRADIENTS as WITHOUT_GRADIENTS
 from fringe._network.linearisation import WITHOUT_JVP as WITHOUT_JVP
 from fringe._network.linearisation import Linearisation as Linearisation
 from fringe._network.outputs import AnyOutput, refuse_features
@@ -88,7 +89,8 @@ class Classifier(Network):
         if isinstance(model, type):
             message, hint = f"got the class {model.__name__}", f"pass an instance, such as {model.__name__}()"
             raise InputError(f"expected a module or callable, {message}", argument="model", hint=hint)
-        if isinstance(getattr(model, "model", None), torch.nn.Module) and isinstance(getattr(model, "task", None), str):
+        parts = None if isinstance(model, torch.nn.Module) else getattr(model, "model", None)
+        if isinstance(parts, torch.nn.Module) and isinstance(getattr(model, "task", None), str):
             hint = "give it to fringe.explain, with pictures or texts; or pass its .model, with tensors"
             raise InputError("got a pipeline of transformers, expected a module", argument="model", hint=hint)
         if not callable(model):
