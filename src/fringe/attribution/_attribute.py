@@ -1,4 +1,4 @@
-"""The one call: model and images in, attribution out; the table of methods; inputs without their padding."""
+"""The one call: model and images in, attribution out; several classes, and inputs without their padding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from fringe._network.outputs import refuse_captured
 from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.names import hint_unknown
 from fringe._strings.progress import shown
-from fringe.attribution._base import METHODS as METHODS
 from fringe.attribution._base import (
     SEVERITY,
     Attribution,
@@ -26,32 +25,12 @@ from fringe.attribution._base import (
     explain_by_size,
 )
 from fringe.attribution._base import get_method as get_method
-from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
 from fringe.attribution._diagnostics import Status
-from fringe.attribution._fringe import FRInGe, FRInGeBinary
-from fringe.attribution._ig import GGIG, BlurIG, GuidedIG, IntegratedDecisionGradients, IntegratedGradients, SpectralIG
-from fringe.attribution._modifiers import CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight
-from fringe.attribution._paper import PaperFRInGe
-from fringe.attribution._plugins import AttnLRP, CaptumMethod, ZennitMethod
-from fringe.attribution._released import ReleasedFRInGe
-from fringe.attribution._sampling import RISE, ExpectedGradients, SmoothGrad
-from fringe.attribution._shaped_paths import AGI, IG2, GeoIGKNN, GeoIGSVI
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, ScoreFunction, Target
 from fringe.errors import InputError, first_line, require, unfit_inputs, warn_caller
 from fringe.geometry import log_probabilities
 from fringe.paths import Problem, verify
-
-METHODS.update(
-    (kind.name, kind)
-    for kind in (
-        *(AGI, BlurIG, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GradCAM, GuidedIG, HiResCAM),
-        *(IG2, IntegratedDecisionGradients, IntegratedGradients, LayerCAM, RISE, SmoothGrad, SpectralIG),
-        *(CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight),
-        *(PaperFRInGe, ReleasedFRInGe, AttnLRP, CaptumMethod, ZennitMethod),
-    )
-)
-
 
 OnBad = Literal["raise", "mark"]
 

@@ -27,7 +27,6 @@ from fringe.bench.experiments import (
     url_of,
 )
 from fringe.cli._console import Exit, Progress, print_error, require_consent, say, show, warn
-from fringe.cli._options import with_file_methods
 from fringe.evaluation import NOT_BETTER
 from fringe.settings import Doc, Options, PositiveInt
 
@@ -51,8 +50,7 @@ class RunFlags(RunOptions):
 
     def spec(self, given: Mapping[str, Any], kind: type[Spec] = ExperimentSpec) -> Spec:
         """The given options over those of the file. A text of ``--set`` whose key has no dot and is a field of the
-        specification gives that field, and code that ``methods`` name is run."""
-        given = with_file_methods(given)
+        specification gives that field."""
         pairs = [read_pair(text, "set", "LABEL.KEY=VALUE, such as ig.steps=20") for text in given.get("set", ())]
         keys = {key: _plain_value(value) for key, value in pairs if key in kind.model_fields}
         rest = tuple("=".join(pair) for pair in pairs if pair[0] not in keys)
