@@ -26,7 +26,7 @@ NOTES = {
     "n": "default: the study's own",
 }
 #: What run times, which are measured in this process, do not use.
-NOT_TIMED = ("executor", "workers", "timeout", "save_maps", "amend", "retry", "renew")
+NOT_TIMED = ("executor", "workers", "timeout", "save_maps", "amend", "retry")
 
 
 @with_options(STUDY_SPEC, FLAGS, only={STUDY_SPEC: (*TYPED, *TUNING)}, notes={**NOTES, "n": "default: 256"})

@@ -17,8 +17,8 @@ from fringe.bench.experiments import (
     Resolved,
     RunEstimate,
     RunOptions,
+    ScoreArrays,
     Store,
-    StoredTask,
     Task,
     build_plan,
     estimate_tasks,
@@ -371,13 +371,14 @@ def estimate_reproduction(
     ``progress`` shows a bar, and ``options`` are fields of :class:`RunOptions`.
     """
     store, how = Store.existing(out), RunOptions(**options)
-    have = [] if store is None else store.tasks()
+    blocks, before = [] if store is None else store.blocks(), list[Task]()
     for plan in study_plans(base, studies).values():
         resolved = resolve(plan)
-        tasks = pending_tasks(resolved.manifest, have, plan.shard, retry=how.retry)
-        for task in tasks:
-            made = {image: {"status": "ok"} for image in task.images}
-            have.append(StoredTask.of(task.setting, task.metric_keys, made, (), {}))
+        arrays = ScoreArrays(resolved.manifest, blocks)
+        for task in before:
+            arrays.mark(task)
+        tasks = pending_tasks(resolved.manifest, arrays, plan.shard, retry=how.retry)
+        before += tasks
         yield from _by_model(resolved, tasks, how, seconds, progress, store)
     if "runtime" in studies:  # each map is made twice, and not scored
         resolved = resolve(timed_plan(base, ("fringe", "ig", DEFAULT)))
