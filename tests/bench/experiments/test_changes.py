@@ -4,7 +4,6 @@ import re
 import sys
 from collections import Counter
 from dataclasses import replace
-from itertools import product
 
 import pytest
 from forked_runs import end_of, fork
@@ -24,10 +23,10 @@ from fringe.metrics import Insertion, Sparseness
 
 
 def stale(out):
-    """The tasks of a run that no plan asks for."""
+    """The rows of a run that no plan asks for."""
     store = Store(out)
-    tasks = store.tasks()
-    return orphaned(tasks, [ScoreArrays(plan, tasks) for plan in manifests(store).values()])
+    blocks = store.blocks()
+    return orphaned(blocks, [ScoreArrays(plan, blocks) for plan in manifests(store).values()])
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
@@ -37,7 +36,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc
 
 def run_synthetic(base):
     work = job(base, manifest(("fine", "too"), 20))
-    run_tasks(work, work.left(), RunLog(), lambda report: None, SerialExecutor())
+    run_tasks(work, work.store, work.left(), RunLog(), lambda report: None, SerialExecutor())
 
 
 @linux
@@ -179,5 +178,4 @@ def test_a_run_of_the_past_that_failed_keeps_the_plan_partial(tmp_path):
     assert (second.log.failed, second.failed_before, second.partial) == (0, 1, True)
     third = run_plan(plan, tmp_path / "run", RunOptions(retry=True))
     assert (third.log.failed, third.failed_before, third.partial) == (1, 0, True)
-    tasks = Store(tmp_path / "run").tasks()
-    assert len({key for task in tasks for key in product([task.setting], task.metrics, task.images)}) == 2
+    assert len(table(Store(tmp_path / "run"))) == 2

@@ -258,13 +258,13 @@ class _Policy:
         """Take the first task that may be tried now; a report for one that another run has done meanwhile."""
         now = time.monotonic()
         for task in [task for task in self.pending if self.not_before.get(task.key, 0.0) <= now]:
-            state = "claimed" if task.key in self.began else self.store.claim(task.key, again=task.force)
+            state = "claimed" if task.key in self.began else self.store.claim(task.key)
             if state == "locked":
                 self.not_before[task.key] = now + POLL_INTERVAL
                 continue
             self.pending.remove(task)
             if state == "done":
-                return TaskReport(task, "cached")
+                return TaskReport(task, "cached", self.store.failed_since(task.setting, task.images))
             self.began[task.key] = now
             return Order(task, {} if task.force else self.store.load_maps(task.setting, task.images))
         return None

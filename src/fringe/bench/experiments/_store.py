@@ -41,6 +41,7 @@ from fringe._files.urls import url_of
 from fringe.bench.experiments._places import Bucket
 from fringe.bench.experiments._records import (
     LOGITS,
+    OK,
     PLAN,
     Damaged,
     Details,
@@ -67,7 +68,7 @@ _SCHEMA = (
     "CREATE TABLE fact (id INTEGER PRIMARY KEY, content TEXT)",
     "CREATE TABLE result (id INTEGER PRIMARY KEY, shape INTEGER, numbers BLOB, seal BLOB)",
     "CREATE TABLE detail (id INTEGER PRIMARY KEY, content BLOB)",
-    "CREATE TABLE claim (task TEXT PRIMARY KEY, process TEXT, done INTEGER)",
+    "CREATE TABLE claim (task TEXT PRIMARY KEY, owner TEXT, done INTEGER)",
 )
 #: A file may come from a stranger: nothing in it is run, and its memory is not mapped.
 _CAUTION = ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0")
@@ -119,6 +120,7 @@ class Store(AbstractContextManager["Store"]):
         if self._folder is not None:
             self._check_folder(self._folder, beside=beside)
         self._connection: sqlite3.Connection | None = None
+        self._owner, self._planned = f"{process_name()}~{os.urandom(4).hex()}", 0
         self._open()
 
     @property
@@ -246,7 +248,7 @@ class Store(AbstractContextManager["Store"]):
             return
         if self._create:
             with contextlib.suppress(sqlite3.Error):
-                self._db.execute("DELETE FROM claim WHERE process = ?", (process_name(),))
+                self._db.execute("DELETE FROM claim WHERE owner = ? AND NOT done", (self._owner,))
                 self._db.execute("PRAGMA busy_timeout = 0")
                 self._db.execute("PRAGMA journal_mode = DELETE")
         self._disconnect()
@@ -276,9 +278,9 @@ class Store(AbstractContextManager["Store"]):
         begins."""
         assert self._create
         with self._transaction():
-            holders = {name for (name,) in self._db.execute("SELECT DISTINCT process FROM claim")}
-            dead = [(name,) for name in holders if name == process_name() or fate_of(name) != "alive"]
-            self._db.executemany("DELETE FROM claim WHERE process = ?", dead)
+            owners = {owner for (owner,) in self._db.execute("SELECT DISTINCT owner FROM claim")}
+            dead = [(owner,) for owner in owners if not _lives(owner)]
+            self._db.executemany("DELETE FROM claim WHERE owner = ?", dead)
         for path in () if self._folder is None else self._folder.rglob(f"{PARTIAL}*"):
             with contextlib.suppress(OSError):
                 if is_abandoned(path):
@@ -433,7 +435,7 @@ class Store(AbstractContextManager["Store"]):
                 values = (number, shape, numbers, sha256(numbers).digest()[:16])
                 self._db.execute("INSERT INTO result VALUES (?, ?, ?, ?)", values)
                 self._db.execute("INSERT OR REPLACE INTO detail VALUES (?, ?)", (number, details))
-            self._db.execute("UPDATE claim SET done = 1 WHERE task = ?", (task,))
+            self._db.execute("UPDATE claim SET done = ? WHERE task = ?", (newest + len(results), task))
         if self.bucket is not None:
             self.bucket.push_sometimes(self._db)
 
@@ -460,6 +462,7 @@ class Store(AbstractContextManager["Store"]):
     def blocks(self) -> list[Block]:
         """The intact rows, those of one shape together."""
         self._refresh()
+        self._planned = self._last
         return list(self._blocks)
 
     def _refresh(self) -> None:
@@ -530,7 +533,8 @@ class Store(AbstractContextManager["Store"]):
 
     def _marks(self, setting: str) -> dict[int, int]:
         """The fingerprints of the maps of a setting that were stored last, by that of the image."""
-        parts = [block.rows[block.rows["map"] != 0] for block in self.blocks() if block.setting == setting]
+        self._refresh()
+        parts = [block.rows[block.rows["map"] != 0] for block in self._blocks if block.setting == setting]
         known = np.sort(np.concatenate([part[["id", "image", "map"]] for part in parts])) if parts else []
         return {int(row["image"]): int(row["map"]) for row in known}
 
@@ -571,23 +575,36 @@ class Store(AbstractContextManager["Store"]):
 
     # Processes
 
-    def claim(self, task: str, *, again: bool = False) -> Literal["claimed", "locked", "done"]:
-        """Claim a task for this process: not if another one that lives has it, or has done it since this run began,
-        unless it is to be done ``again``."""
+    def claim(self, task: str) -> Literal["claimed", "locked", "done"]:
+        """Claim a task for this run: not if another one that lives has it, or has done it since :meth:`blocks` were
+        read."""
         with self._transaction():
-            row = self._db.execute("SELECT process, done FROM claim WHERE task = ?", (task,)).fetchone()
-            if row and row[0] != process_name() and fate_of(row[0]) == "alive":
-                if not row[1]:
-                    return "locked"
-                if not again:
-                    return "done"
-            self._db.execute("INSERT OR REPLACE INTO claim VALUES (?, ?, 0)", (task, process_name()))
+            row = self._db.execute("SELECT owner, done FROM claim WHERE task = ?", (task,)).fetchone()
+            if row and row[1] > self._planned:
+                return "done"
+            if row and not row[1] and row[0] != self._owner and _lives(row[0]):
+                return "locked"
+            self._db.execute("INSERT OR REPLACE INTO claim VALUES (?, ?, 0)", (task, self._owner))
         return "claimed"
+
+    def failed_since(self, setting: str, images: Iterable[str]) -> int:
+        """How many images failed under a setting since :meth:`blocks` were read."""
+        self._refresh()
+        known, failed = [fingerprint(image) for image in images], set[int]()
+        for rows in (block.rows for block in self._blocks if block.setting == setting):
+            new = rows[(rows["id"] > self._planned) & np.isin(rows["image"], known)]
+            failed |= set(new["image"][(new["status"] > OK).any(1)].tolist())
+        return len(failed)
 
     def release(self, task: str) -> None:
         """Give up the claim of a task of which nothing is stored."""
         with self._transaction():
-            self._db.execute("DELETE FROM claim WHERE task = ?", (task,))
+            self._db.execute("DELETE FROM claim WHERE task = ? AND owner = ?", (task, self._owner))
+
+
+def _lives(owner: str) -> bool:
+    """Whether the process of a claim may still be at work; one of another machine is not."""
+    return fate_of(owner.partition("~")[0]) == "alive"
 
 
 _OTHER_VERSION = "read it with the version that made it, or name another folder"
