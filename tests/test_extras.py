@@ -244,8 +244,8 @@ def test_every_extra_that_a_message_names_exists():
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src" / "fringe").rglob("*.py")]
     literal = {name for text in texts for name in re.findall(r"install_hint\([\"'](\w+)", text)}
-    from fringe._strings.tables import _EXTRAS as libraries
     from fringe._files.urls import SCHEMES
+    from fringe._strings.tables import _EXTRAS as libraries
     from fringe.attribution import METHODS
     from fringe.cli._console import _EXTRAS as commands
 

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
+from fringe._strings.formats import escape_latex, escape_markdown
 from fringe._strings.html import fragment
 from fringe._strings.tables import Cell, Table
-from fringe._strings.formats import escape_latex, escape_markdown
 
 EVIL = r'50%_of & all $x^2$ #1 {a}\b~<script>|`*[c](d) "ü»'
 TABLE = Table(

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fringe._numbers.filters import gaussian_blur as gaussian_blur
-from fringe._strings.names import Reference
 from fringe._numbers.rng import KeyedGenerator
+from fringe._strings.names import Reference
 from fringe.errors import InputError, known_hint
 from fringe.linalg import batch_view
 

@@ -19,12 +19,12 @@ from fringe._network.cuda_graphs import CUDAGraphs
 from fringe._network.isolation import Mode
 from fringe._network.linearisation import WITHOUT_JVP as WITHOUT_JVP
 from fringe._network.linearisation import Linearisation as Linearisation
-from fringe._network.passes import Network
-from fringe._network.passes import PassCounts as PassCounts
 from fringe._network.outputs import AnyOutput
 from fringe._network.outputs import BinaryClassifier as BinaryClassifier
 from fringe._network.outputs import Region as Region
 from fringe._network.outputs import ScoreFunction as ScoreFunction
+from fringe._network.passes import Network
+from fringe._network.passes import PassCounts as PassCounts
 from fringe.errors import InputError, TargetError, require_choice
 
 Score = Literal["logit", "log_probability", "probability"]

@@ -1,9 +1,9 @@
 r"""The smoothing operators of FRInGe, in the eigenbasis of the discrete Laplacian, and small helpers of rows.
 
-``v`` is ``(B, *S)``; an operator acts on each of the B items separately. With the signal mirrored at the edges (the edge
-sample repeated) the second-difference matrix has the orthonormal eigenvectors of the DCT-II: cosines at half samples
-(G. Strang, "The Discrete Cosine Transform", SIAM Review 41, 1999). The Laplacian, the biharmonic :math:`L^\top L` and the
-inverse of :math:`\lambda I + \gamma L^\top L` are then one number per mode, the *symbol*.
+``v`` is ``(B, *S)``; an operator acts on each of the B items separately. With the signal mirrored at the edges (the
+edge sample repeated) the second-difference matrix has the orthonormal eigenvectors of the DCT-II: cosines at half
+samples (G. Strang, "The Discrete Cosine Transform", SIAM Review 41, 1999). The Laplacian, the biharmonic
+:math:`L^\top L` and the inverse of :math:`\lambda I + \gamma L^\top L` are then one number per mode, the *symbol*.
 """
 
 import math
@@ -168,4 +168,3 @@ def inner_product(a: Tensor, b: Tensor) -> Tensor:
     if a.device.type == "cpu":  # item by item: the float64 copies of one item fit in the cache
         return torch.stack([torch.dot(x.double(), y.double()) for x, y in zip(a.flatten(1), b.flatten(1), strict=True)])
     return (a.double() * b.double()).flatten(1).sum(1)
-

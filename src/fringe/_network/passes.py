@@ -15,7 +15,6 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from fringe._network.arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
-from fringe._numbers.float64 import float64_on
 from fringe._network.isolation import Mode, detached, isolated, set_tf32
 from fringe._network.linear_layers import (
     BackwardLayouts,
@@ -27,6 +26,7 @@ from fringe._network.linear_layers import (
     keep_gradient_layouts,
 )
 from fringe._network.outputs import AnyOutput, ScoreFunction, as_logits, as_score, refuse_independent_labels
+from fringe._numbers.float64 import float64_on
 from fringe._strings.progress import log
 from fringe.errors import InputError, ModelOutputError, first_line, is_machine_error, is_out_of_memory, warn_caller
 

@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fringe._strings.class_names import class_names
 from fringe._files.process import Interrupted, interruptible
+from fringe._strings.class_names import class_names
 from fringe.app._service import Service, load_models
 from fringe.app._spec import LOOPBACK, AppSpec
 from fringe.errors import InputError, require

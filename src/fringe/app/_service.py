@@ -15,8 +15,8 @@ import numpy as np
 from PIL import Image
 
 from fringe._files.disk import write_atomic
-from fringe._strings.names import split_label
 from fringe._strings.formats import to_csv
+from fringe._strings.names import split_label
 from fringe.app._fragments import comparison_html, page_frame
 from fringe.app._jobs import Job, Jobs, Show, StoppedError
 from fringe.app._spec import AppSpec

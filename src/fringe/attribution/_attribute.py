@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fringe._network.arguments import explained_inputs, hint_unknown, is_joint
-from fringe._strings.progress import shown
 from fringe._numbers.rng import KeyedGenerator
+from fringe._strings.progress import shown
 from fringe.attribution._base import METHODS as METHODS
 from fringe.attribution._base import (
     SEVERITY,

@@ -19,8 +19,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 import fringe
-from fringe._network.arguments import Part, is_joint
 from fringe._files.disk import MAPS_BYTES, UnfitFile, read_regular, require_local, write_atomic
+from fringe._network.arguments import Part, is_joint
 from fringe._strings.names import Reference
 from fringe.attribution._views import KINDS, Context, Trajectory, Views, method_label
 from fringe.attribution._views import SEVERITY as SEVERITY

@@ -101,7 +101,7 @@ class PaperFRInGe(Attributor):
         def walk(x: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
             return self.walk(problem, x, rows)
 
-        maps, end, logits, steps = problem.model.batch_size.map(walk, problem.inputs, problem.every_row)
+        maps, _, logits, steps = problem.model.batch_size.map(walk, problem.inputs, problem.every_row)
         hint = "smaller steps help on some networks (lower tau or delta_euc)"
         log_p, log_q = log_probabilities(logits), torch.full_like(logits, -math.log(logits.shape[1])).double()
         measured = {"steps": steps, "endpoint_kl": kl(log_p, log_q), "endpoint_entropy": entropy(log_p)}
@@ -162,7 +162,7 @@ class PaperFRInGe(Attributor):
         return self._laplacian(self._laplacian(x))
 
     def _solve(self, here: Jacobian, p: Tensor, b: Tensor, x0: Tensor | None) -> Tensor:
-        """``(G + lambda I + gamma_step L^T L) v = b`` by K preconditioned conjugate gradients from the last direction."""
+        """``(G + lambda I + gamma_step L^T L) v = b`` by K conjugate gradients from the last direction."""
 
         def system(v: Tensor) -> Tensor:
             u = here.jvp(v).double()

@@ -12,9 +12,9 @@ from torch import Tensor
 
 import fringe
 from fringe._network.arguments import Part, is_joint, split
+from fringe._strings.formats import percent, plain
 from fringe._strings.names import Reference, method_title
 from fringe._strings.tables import FrameLibrary, make_frame
-from fringe._strings.formats import percent, plain
 from fringe.attribution._drawing import (
     AXES,
     DRAWINGS,

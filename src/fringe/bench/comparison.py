@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fringe._strings.formats import counted, first_paragraph, plain, to_csv, to_json
 from fringe._strings.html import html_page
 from fringe._strings.progress import Progress, Report
 from fringe._strings.tables import Cell, Row, Table
-from fringe._strings.formats import counted, first_paragraph, plain, to_csv, to_json
 from fringe.attribution import setting_title
 from fringe.bench.experiments import (
     MISSING,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fringe._files.disk import write_files
-from fringe._strings.names import read_list
 from fringe._strings.formats import plain, to_json
+from fringe._strings.names import read_list
 from fringe.cli._console import Exit, exit_on_error, require_consent, resumable, say, show, typed, warn
 from fringe.cli._options import AsJson, RunFolder, with_options
 from fringe.errors import InputError

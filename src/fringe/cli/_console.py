@@ -12,9 +12,9 @@ from typing import Any
 import typer
 
 from fringe._files.process import Interrupted, check_interrupt, interruptible
+from fringe._strings.formats import printable
 from fringe._strings.progress import Progress as Progress
 from fringe._strings.tables import Table
-from fringe._strings.formats import printable
 from fringe.errors import (
     FringeError,
     InputError,

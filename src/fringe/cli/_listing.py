@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fringe._strings.tables import Table
 from fringe._strings.formats import first_paragraph, to_json
+from fringe._strings.tables import Table
 from fringe.cli._console import exit_on_error, say, show
 from fringe.cli._options import AsJson
 

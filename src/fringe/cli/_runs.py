@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fringe._files.disk import require_inside
-from fringe._strings.names import read_pair
 from fringe._network.outputs import OutputKind
 from fringe._strings.formats import to_json
+from fringe._strings.names import read_pair
 from fringe.bench.experiments import (
     Callbacks,
     ExperimentSpec,

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from fringe._files.disk import IMAGE_BYTES, VIEWED, open_regular, sha256_of
-from fringe._strings.formats import counted
 from fringe._files.urls import SCHEMES, RemoteFile, list_remote, url_of
+from fringe._strings.formats import counted
 from fringe.data._images import SOURCE, Exif, Sample, digit_image, load_digits, open_image, to_channels
 from fringe.errors import ImageError, InputError, did_you_mean, warn_caller
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor
 
 from fringe._network.arguments import explained_inputs, hint_unknown
+from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.class_names import ClassNames
+from fringe._strings.formats import counted, decimals_for
 from fringe._strings.names import unique
 from fringe._strings.progress import shown
-from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.tables import Cell, FrameLibrary, Table, make_frame
-from fringe._strings.formats import counted, decimals_for
 from fringe.attribution import Context
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Target

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe._strings.progress import Report
 from fringe._numbers.rng import KeyedGenerator
+from fringe._strings.progress import Report
 from fringe._strings.tables import Cell, Table
 from fringe.errors import InputError
 from fringe.evaluation._comparison import Comparison, tidy

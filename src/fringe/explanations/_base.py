@@ -13,12 +13,12 @@ from safetensors.torch import load
 from torch import Tensor
 
 import fringe
-from fringe._strings.class_names import class_names, resolve_class_name
 from fringe._files.disk import MAPS_BYTES, read_regular
+from fringe._files.urls import RemoteFile
+from fringe._strings.class_names import class_names, resolve_class_name
+from fringe._strings.formats import to_json
 from fringe._strings.names import read_pair
 from fringe._strings.tables import Table
-from fringe._strings.formats import to_json
-from fringe._files.urls import RemoteFile
 from fringe.attribution import (
     Attributor,
     Context,

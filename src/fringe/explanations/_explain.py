@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from fringe._strings.class_names import resolve_class_name
 from fringe._files.disk import StoreFull, disk_error
-from fringe._strings.names import method_title
 from fringe._files.records import changes, describe_changes, digest
-from fringe._strings.tables import Cell, Row, Table
+from fringe._strings.class_names import resolve_class_name
 from fringe._strings.formats import plain
+from fringe._strings.names import method_title
+from fringe._strings.tables import Cell, Row, Table
 from fringe.attribution import SENTENCES, Attribution, attribute, preset_label, setting_title, tone_of
 from fringe.classifier import Target
 from fringe.data import ImageRef

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fringe._network.arguments import integers_hint
-from fringe._strings.class_names import ClassNames, class_names
 from fringe._numbers.float64 import float64_on
+from fringe._strings.class_names import ClassNames, class_names
 from fringe.attribution import Context, InputKind
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier

@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image
 
 from fringe._files.disk import write_files
-from fringe._strings.tables import Table
 from fringe._strings.formats import to_csv
+from fringe._strings.tables import Table
 from fringe.attribution import Attribution
 from fringe.errors import InputError, require_integer
 from fringe.page import page_document, render_page

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fringe._strings.progress import log
 from fringe._numbers.rng import global_seed
+from fringe._strings.progress import log
 from fringe._strings.tables import Direction
 from fringe.errors import InputError, install_hint, is_installed, known_hint
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores

@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from fringe._strings.names import Reference, split_label
 from fringe._network.outputs import OutputKind
-from fringe._strings.progress import log
 from fringe._strings.formats import escape_surrogates
+from fringe._strings.names import Reference, split_label
+from fringe._strings.progress import log
 from fringe.errors import InputError, ModelError, did_you_mean, first_line, is_installed, nearest
 from fringe.models import _digits
 from fringe.models._base import TENSOR_SUFFIX, LoadedParts, Loader, LoadOptions, refuse_unsafe, state_digest

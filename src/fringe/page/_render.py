@@ -16,9 +16,9 @@ from markupsafe import Markup
 from PIL import Image, ImageDraw, ImageFont
 
 from fringe._files.disk import write_atomic
+from fringe._strings.formats import number, percent, printable, printable_json
 from fringe._strings.html import html_page
 from fringe._strings.tables import Cell, Table
-from fringe._strings.formats import number, percent, printable, printable_json
 from fringe.attribution import Attribution, Tone, tone_of
 from fringe.page._document import SMALL, Array, Document, decode_maps, page_document
 from fringe.plots import blend

@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter, SymmetricalLogLocator
 from numpy.typing import NDArray
 
+from fringe._strings.formats import number
 from fringe._strings.names import method_title
 from fringe._strings.tables import ARROW, Direction
-from fringe._strings.formats import number
 from fringe.plots import _style as styles
 
 Curves = NDArray[np.floating]

@@ -13,9 +13,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
+from fringe._strings.formats import number, percent
 from fringe._strings.names import method_title
 from fringe._strings.tables import ARROW, Direction, best_of
-from fringe._strings.formats import number, percent
 from fringe.plots import _maps as maps
 from fringe.plots import _style as styles
 

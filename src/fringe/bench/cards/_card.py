@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from fringe._files.disk import write_files
+from fringe._strings.formats import number, plain, to_json
 from fringe._strings.names import Reference
 from fringe._strings.tables import ARROW, Cell, Row, Style, Table
-from fringe._strings.formats import number, plain, to_json
 from fringe.attribution import setting_title
 from fringe.bench.cards._measure import BLIND, COMPARED, PATH, Card, Measurement, by_text
 from fringe.bench.experiments import versions

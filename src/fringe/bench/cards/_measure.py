@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fringe._strings.names import Reference
 from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.formats import first_paragraph
+from fringe._strings.names import Reference
 from fringe.attribution import METHODS, Attributor, method_of_record, require_package
 from fringe.bench.cards._target import CallableMethod, read_target
 from fringe.bench.experiments import (

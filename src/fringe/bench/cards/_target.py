@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fringe._strings.names import Reference, split_source
 from fringe._numbers.rng import global_seed
+from fringe._strings.names import Reference, split_source
 from fringe.attribution import METHODS, Attribution, Attributor, get_method, gradient_attribution
 from fringe.errors import FringeError, InputError, did_you_mean
 from fringe.models import run_file

@@ -15,9 +15,9 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from fringe._strings.names import split_path, unique
-from fringe._network.outputs import OutputKind
 from fringe._files.urls import url_of
+from fringe._network.outputs import OutputKind
+from fringe._strings.names import split_path, unique
 from fringe.attribution import (
     METHODS,
     Attributor,

@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from fringe._strings.names import Reference
 from fringe._files.process import Interrupted as Interrupted
 from fringe._files.process import interruptible as interruptible
-from fringe._strings.progress import Progress
-from fringe._strings.progress import log as logger
 from fringe._files.records import changes, describe_changes, digest
 from fringe._strings.formats import counted
+from fringe._strings.names import Reference
+from fringe._strings.progress import Progress
+from fringe._strings.progress import log as logger
 from fringe.bench.experiments._executors import (
     Executor,
     Job,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import Field, PlainValidator, StrictBool, StrictInt, ValidationInfo
 
 from fringe._files.disk import SETTINGS_BYTES, read_regular
-from fringe._strings.names import LABEL, read_list, read_pair, split_label, split_path, unique
 from fringe._network.outputs import OutputKind
+from fringe._strings.names import LABEL, read_list, read_pair, split_label, split_path, unique
 from fringe.attribution import METHODS
 from fringe.bench.scenes import SCENES
 from fringe.errors import InputError, wrong_value

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fringe._files.disk import write_files
-from fringe._strings.tables import Cell, Row, Table
 from fringe._strings.formats import number, to_csv
+from fringe._strings.tables import Cell, Row, Table
 from fringe.bench.experiments import Plan, Resolved, Results, Store, manifests, read_results, versions
 from fringe.bench.paper._studies import DEFAULT, SPECS, STUDIES, WITH_DEFAULT, PaperStudy, study_plans, timed_plan
 from fringe.bench.paper._tables import READINGS, SECONDS, PaperValue, paper_tables

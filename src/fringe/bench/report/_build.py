@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 import fringe
 from fringe._files.disk import read_json
+from fringe._strings.formats import counted
 from fringe._strings.names import method_title
 from fringe._strings.tables import Cell, Row, Table
-from fringe._strings.formats import counted
 from fringe.attribution import setting_title
 from fringe.bench.experiments import Manifest, Results, Store, describe_failures, mixed
 from fringe.bench.report._maps import MapSource, choose_examples, load_maps, plot_examples

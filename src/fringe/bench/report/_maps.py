@@ -16,8 +16,8 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from fringe._strings.names import method_title
 from fringe._files.records import changes, describe_changes
+from fringe._strings.names import method_title
 from fringe.attribution import METHODS, Attributor, method_of_record
 from fringe.bench.experiments import (
     LOGITS,

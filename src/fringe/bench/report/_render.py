@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fringe._strings import html as _html
-from fringe._strings.tables import Table
 from fringe._strings.formats import escape_markdown, one_line
+from fringe._strings.tables import Table
 
 #: Pixels of a browser's inch.
 INCH = 96

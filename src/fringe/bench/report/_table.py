@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from fringe._strings.formats import counted, decimals_for
 from fringe._strings.names import Reference
 from fringe._strings.tables import Cell, Row, Table
-from fringe._strings.formats import counted, decimals_for
 from fringe.bench.experiments import Results
 from fringe.bench.report._render import Section
 from fringe.errors import InputError, require

@@ -14,8 +14,8 @@ import polars as pl
 from pydantic import Field, PositiveInt
 
 from fringe._files.disk import require_inside, require_local, write_files
-from fringe._strings.tables import Table
 from fringe._strings.formats import FORMULA, to_csv
+from fringe._strings.tables import Table
 from fringe.bench.experiments import ModelSource, Resolved, Results, Store, read_results
 from fringe.bench.report._build import MetricVerdicts, build_report, read_verdicts
 from fringe.bench.report._maps import MapSource, load_experiment

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fringe._files.disk import sha256_of, write_atomic
-from fringe._strings.progress import log
 from fringe._files.records import digest
+from fringe._strings.progress import log
 from fringe.bench.scenes._base import Example, Scene
 from fringe.classifier import Classifier
 from fringe.data import ImageRef, find_inputs
