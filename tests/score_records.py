@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fringe.bench.experiments import Results, Store
-from fringe.bench.experiments._records import NO_TARGET, STATUSES, Result
+from fringe.bench.experiments._records import NO_TARGET, STATUSES, Result, fingerprint
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,11 @@ def results_from(manifest, records):
 
 def records_of(store, block, known=()):
     """The records of a block; ``known`` are the images of the plan by digest."""
-    from fringe.bench.experiments._records import fingerprint
+    return [record for _, record in numbered(store, block, known)]
 
+
+def numbered(store, block, known=()):
+    """The records of a block, each with the number of its row."""
     known = {fingerprint(digest): (digest, image) for digest, image in dict(known).items()}
     details = dict(store.details(block, block.rows["id"].tolist()))
     for row in block.rows:
@@ -107,7 +110,7 @@ def records_of(store, block, known=()):
                 if key in ("", block.about["metrics"][m]):
                     named[kind].append((label, values.tolist() if kind == "curve" else float(values[0])))
             score, confidence = float(row["score"][m]), float(row["confidence"])
-            yield ScoreRecord(
+            yield int(row["id"]), ScoreRecord(
                 setting=block.setting,
                 metric_key=block.about["metrics"][m],
                 image=image,
@@ -147,12 +150,13 @@ def records_of_cell(cell):
     results = cell._results
     known = {image["digest"]: image for image in results.manifest.images_of(cell.model, cell.metric)}
     key = results.manifest.metrics[cell.metric]["key"]
-    rows, ids = {}, results.arrays.maps["id"][cell.column("map_index")].tolist()
-    for block in results.arrays.blocks:
-        for row in records_of(results._source, block, known):
-            if row.metric_key == key and row.setting == results.manifest.setting_key(cell.model, cell.method):
-                rows.setdefault(row.image, []).append(row)
-    found = []
-    for number, image in zip(ids, known, strict=True):
-        found.append(rows[image][-1] if number and image in rows else None)
-    return tuple(found)
+    ids = results.arrays.maps["id"][cell.column("map_index")].tolist()
+    setting = results.manifest.setting_key(cell.model, cell.method)
+    blocks = [block for block in results.arrays.blocks if block.setting == setting]
+    rows = {
+        number: row
+        for block in blocks
+        for number, row in numbered(results._source, block, known)
+        if row.metric_key == key
+    }
+    return tuple(rows.get(number) for number in ids)

@@ -416,7 +416,7 @@ def test_maps_are_stored_only_where_they_are_shown(tmp_path):
     arguments = ("embedded:digits:0:3", "--methods", "ig", *QUICK[-2:], "--rows", "2")
     assert quick(tmp_path, *arguments).exit_code == 0
     store = Store(tmp_path, create=False)
-    kept = {task.shared["method"]: len(store.images_with_maps(task.setting)) for task in store.tasks()}
+    kept = {one.about["method"]: int((one.rows["map"] != 0).sum()) for one in store.blocks()}
     assert kept == {"ig": 2, **dict.fromkeys((*CONTROLS, "power(1.5):ig", "centre_prior:ig"), 0)}
 
 

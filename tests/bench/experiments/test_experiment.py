@@ -25,9 +25,9 @@ from fringe.bench.experiments import (
     read_results,
     run_experiment,
 )
-from fringe.bench.experiments import Store as RunFolder
+from fringe.bench.experiments import Store
 from fringe.evaluation import estimate
-from score_records import ScoreRecord, records_of_cell, results_from, tasks_of
+from score_records import ScoreRecord, commit, records_of_cell, results_from
 
 SPEC = ExperimentSpec(
     model="embedded:digits", methods={"ig": IG, "sg": SmoothGrad(samples=2)}, metrics=["insertion", "sparseness"], n=4
@@ -46,9 +46,9 @@ def test_memory_a_folder_and_processes_give_one_table(tmp_path, monkeypatch):
         spawn_quickly(monkeypatch)
     memory = run_experiment(SPEC)
     folder = run_experiment(SPEC, tmp_path / "run")
-    other = run_experiment(SPEC, RunFolder(tmp_path / "processes"), executor=ProcessExecutor(1))
+    other = run_experiment(SPEC, Store(tmp_path / "processes"), executor=ProcessExecutor(1))
     assert numbers(memory).equals(numbers(folder))
-    assert numbers(read_results(RunFolder(tmp_path / "run", create=False))).equals(numbers(folder))
+    assert numbers(read_results(Store(tmp_path / "run", create=False))).equals(numbers(folder))
     assert folder.frame["score"].to_list() == pytest.approx(other.frame["score"].to_list(), rel=1e-5)
     assert memory.frame.height == 2 * (2 + 6) * 4
     assert memory.frame["status"].cast(pl.String).unique().to_list() == ["ok"]
@@ -122,19 +122,6 @@ def test_without_polars_nothing_is_computed(monkeypatch):
         run_experiment(ExperimentSpec())
 
 
-class Parts:
-    """Records in tasks of their own, as those of several runs are."""
-
-    def __init__(self, records):
-        self.parts = [task for record in records for task in tasks_of([record])]
-
-    def tasks(self):
-        return self.parts
-
-    def details(self, tasks):
-        return ((task, task.details) for task in tasks)
-
-
 @pytest.mark.parametrize("scored", [["ok"], []])
 def test_tables_say_of_each_score_what_its_best_record_says(scored):
     """Random records, many of one score, of labels that share a setting or a metric, and of no plan: of those of one
@@ -172,7 +159,10 @@ def test_tables_say_of_each_score_what_its_best_record_says(scored):
             **dict.fromkeys(("forward", "jvp", "vjp", "seconds"), float(number)),
         )
         records.append(record)
-    results, of_map = Results(about, Parts(records)), {}
+    store = Store(None)
+    for record in records:
+        commit(store, [record])
+    results, of_map = Results(about, store), {}
     records.reverse()
     records.sort(key=lambda record: record.status != "ok")
     for (model, method, metric), cell in results.cells.items():

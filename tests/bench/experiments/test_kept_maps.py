@@ -28,7 +28,7 @@ from fringe.metrics import (
     Sparseness,
 )
 
-METHODS = {"fringe": FRInGe(tau=0.1, cg_iterations=2), "sg": SmoothGrad(samples=3)}
+METHODS = {"fringe": FRInGe(tau=0.1), "sg": SmoothGrad(samples=3)}
 FIRST = {"sparseness": Sparseness()}
 LATER = {
     "insertion": Insertion(),

@@ -165,14 +165,14 @@ def test_a_report_neither_shows_nor_keeps_maps_of_another_model(tmp_path, plan):
 
     def report(name):
         write_report(Store(out), tmp_path / name, resolve=lambda: resolve(plan))
-        return (tmp_path / name / "report.md").read_text(), len(list(out.glob("*.maps.db")))
+        return (tmp_path / name / "report.md").read_text(), len(list(out.glob("maps/*/*")))
 
     write(tmp_path, CHANGED)
     page, maps = report("changed")
     assert ("Maps are left out: model 'net': what it computes changed since" in page, maps) == (True, 0)
     write(tmp_path, FIRST)
     page, maps = report("same")
-    assert ("Maps are left out" in page, maps) == (False, 1)
+    assert ("Maps are left out" in page, maps) == (False, 3)
 
 
 def test_devices_round_differently_and_one_may_not_run_a_model_at_all():
@@ -250,7 +250,7 @@ def test_a_kept_map_of_another_version_is_a_mix(tmp_path, monkeypatch):
     only = digits_plan(controls=False, metrics={"insertion": Insertion()})
     second = run_as(monkeypatch, "0.0.2", only, tmp_path, amend=True)
     assert sum(report.reused for report in second.log.reports) == 4
-    assert "mixed: fringe: 0.0.1 (2 maps), 0.0.2 (2 maps)" in status(tmp_path)
+    assert "mixed: fringe: 0.0.1 (4 maps), 0.0.2 (4 maps)" in status(tmp_path)
 
 
 def test_who_only_looks_at_a_plan_runs_no_model():

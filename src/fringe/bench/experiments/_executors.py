@@ -42,15 +42,16 @@ class Job:
     batch_size: int | Literal["auto"] = "auto"
     save_maps: bool = False
 
-    def saved(self, task: Task) -> Sequence[str]:
-        """The images of a task whose maps are stored: all, or those by methods that the plan shows."""
-        if self.save_maps or task.save:
-            return task.images
+    def saved(self, task: Task, made: Sequence[str]) -> Sequence[str]:
+        """The images of a task, of those whose maps were ``made``, whose maps are stored: all, or those by methods that
+        the plan shows."""
+        if self.save_maps or task.save or not made:
+            return made
         plan, manifest = self.resolved.plan, self.resolved.manifest
         if not plan.shown or "control" in manifest.settings[task.model][task.method]["method"]:
             return ()
         shown = {image["digest"] for image in manifest.images[: plan.shown]}
-        return [image for image in task.images if image in shown]
+        return [image for image in made if image in shown]
 
     def worker(self) -> TaskRunner:
         return TaskRunner(self.resolved, device=self.device, batch_size=self.batch_size)
@@ -299,8 +300,8 @@ class _Policy:
         if not result.results:
             self.store.release(task.key)
             return TaskReport(task, "left", seconds=seconds, left=result.left)
-        saved = frozenset(self.job.saved(task))
-        if task.metrics or any(one.map is not None and one.image in saved for one in result.results):
+        saved = self.job.saved(task, [one.image for one in result.results if one.map is not None])
+        if task.metrics or saved:
             self.store.commit(result.about, result.results, task=task.key, maps=saved)
         else:
             self.store.release(task.key)
