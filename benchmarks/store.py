@@ -3,8 +3,8 @@
     python benchmarks/store.py                                   # 1333 and 4000 images: a few minutes
     python benchmarks/store.py --images 1333 4000 13333 50000     # 50000 images take some minutes to write
 
-Synthetic scores of 12 methods (4 of them controls) under 11 metrics go through the real store, ``--shard`` images a task; four
-of the metrics have two curves of 65 points, and of one task in a hundred the scores of an image failed. Then each step
+Synthetic scores of 12 methods (4 of them controls) under 11 metrics go through the real store, ``--shard`` images a
+task; four of the metrics have two curves of 65 points, and of one task in a hundred the scores of an image failed. Then each step
 of the library is measured in a process of its own, the imports included: what a resumed run does before its first task
 (``resume``), ``fringe status`` and ``fringe report``. ``CPU`` is the processor time of that process, which does not
 depend on what else the machine does, and ``peak`` its largest resident memory.
@@ -175,7 +175,9 @@ def overhead(root: Path, tasks: int) -> None:
             def ended(_: TaskReport, times: list[float] = times) -> None:
                 times.append(time.perf_counter())
 
-            run_tasks(job, store, missing, RunLog(), ended, make_executor(executor, None if executor == "serial" else 1))
+            run_tasks(
+                job, store, missing, RunLog(), ended, make_executor(executor, None if executor == "serial" else 1)
+            )
             each = 1000 * (times[-1] - times[0]) / (len(times) - 1)
             serial = serial or each
             print(f"| {work} | {executor} | {each:.1f} | {each - serial:+.1f} | {len(times)} tasks |", flush=True)

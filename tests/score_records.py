@@ -110,27 +110,30 @@ def numbered(store, block, known=()):
                 if key in ("", block.about["metrics"][m]):
                     named[kind].append((label, values.tolist() if kind == "curve" else float(values[0])))
             score, confidence = float(row["score"][m]), float(row["confidence"])
-            yield int(row["id"]), ScoreRecord(
-                setting=block.setting,
-                metric_key=block.about["metrics"][m],
-                image=image,
-                model=block.about["model"],
-                method=block.about["method"],
-                metric=block.about["labels"][m],
-                image_id="" if about is None else about["id"],
-                label=None if about is None else about["label"],
-                target=None if row["target"] == NO_TARGET else int(row["target"]),
-                confidence=None if np.isnan(confidence) else confidence,
-                score=None if np.isnan(score) else score,
-                status=STATUSES[row["status"][m]],
-                error=error,
-                verdict=verdict,
-                flags=list(flags),
-                diagnostics=named["diagnostic"],
-                extras=named["extra"],
-                curves=named["curve"],
-                **{name: float(row[name]) for name in ("forward", "jvp", "vjp", "seconds")},
-                batch=int(row["batch"]),
+            yield (
+                int(row["id"]),
+                ScoreRecord(
+                    setting=block.setting,
+                    metric_key=block.about["metrics"][m],
+                    image=image,
+                    model=block.about["model"],
+                    method=block.about["method"],
+                    metric=block.about["labels"][m],
+                    image_id="" if about is None else about["id"],
+                    label=None if about is None else about["label"],
+                    target=None if row["target"] == NO_TARGET else int(row["target"]),
+                    confidence=None if np.isnan(confidence) else confidence,
+                    score=None if np.isnan(score) else score,
+                    status=STATUSES[row["status"][m]],
+                    error=error,
+                    verdict=verdict,
+                    flags=list(flags),
+                    diagnostics=named["diagnostic"],
+                    extras=named["extra"],
+                    curves=named["curve"],
+                    **{name: float(row[name]) for name in ("forward", "jvp", "vjp", "seconds")},
+                    batch=int(row["batch"]),
+                ),
             )
 
 

@@ -137,7 +137,9 @@ def test_amended_plans_say_why_old_units_serve_no_more(tmp_path):
 
     picture(folder / "1_picture.png", 7)
     assert run_plan(plan, out, RunOptions()).log.count("done") == 1
-    assert {known: n for known, n in reasons().items() if known not in now} == {("ig", "1 of its images changed or are not drawn any more"): 1}
+    assert {known: n for known, n in reasons().items() if known not in now} == {
+        ("ig", "1 of its images changed or are not drawn any more"): 1
+    }
 
     plan = replace(plan, metrics={"s": Insertion()})
     run_plan(plan, out, RunOptions(amend=True))

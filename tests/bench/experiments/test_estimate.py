@@ -77,10 +77,9 @@ def test_maps_that_are_finished_cost_what_they_cost():
     [
         FRInGe(steps=24),
         FRInGe(tau=5e-3),
-        FRInGe(tau=5e-3).variant("euclidean"),
         IntegratedGradients(steps=400),
     ],
-    ids=["fringe", "fringe of a budget", "euclidean", "ig"],
+    ids=["fringe", "fringe of a budget", "ig"],
 )
 def test_a_map_that_is_stopped_is_told_to_within_a_small_factor(method):
     plan = study({"m": method}, n=1)
@@ -202,9 +201,7 @@ def test_an_estimate_in_words():
         for i in range(n)
     ]
     costs[-1], costs[-2] = replace(costs[-1], fraction=0.25), replace(costs[-2], fraction=0.5)
-    known = RunEstimate(
-        "p", 5, ("a", "b", "c", "d"), tuple(costs), {"mas": 120.0}, 7200.0, 2_000_000, 1_500_000, 1
-    )
+    known = RunEstimate("p", 5, ("a", "b", "c", "d"), tuple(costs), {"mas": 120.0}, 7200.0, 2_000_000, 1_500_000, 1)
     assert known.describe().splitlines() == [
         "p: 5 images; missing tasks: 16",
         "  a ig: 2 maps, 2,500 passes (1,500 forward, 1,000 vjp), 30 s",

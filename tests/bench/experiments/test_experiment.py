@@ -21,11 +21,11 @@ from fringe.bench.experiments import (
     Manifest,
     ProcessExecutor,
     Results,
+    Store,
     Task,
     read_results,
     run_experiment,
 )
-from fringe.bench.experiments import Store
 from fringe.evaluation import estimate
 from score_records import ScoreRecord, commit, records_of_cell, results_from
 
@@ -220,7 +220,10 @@ def test_a_task_is_forced_where_one_of_its_scores_failed_and_none_counts_instead
         return ScoreRecord(setting, f"key {metric}", image, "m", "a", metric, image, None, 0, 0.5, None, status)
 
     rows = [record("p", "x", "failed"), record("q", "x", "ok"), record("q", "y", "failed"), record("q", "y", "ok")]
-    arrays = Results(about, Parts(rows)).arrays
+    store = Store(None)
+    for row in rows:
+        commit(store, [row])
+    arrays = Results(about, store).arrays
 
     def has_failed(metrics, images):
         return arrays.has_failed(Task("m", "a", setting, metrics, tuple(f"key {one}" for one in metrics), images))

@@ -232,7 +232,7 @@ def many_files(place, left):
     [
         (fill, 150_000),
         pytest.param(fill, 0, marks=pytest.mark.thorough),
-        (many_files, 6),
+        (many_files, 2),
         pytest.param(many_files, 1, marks=pytest.mark.thorough),
     ],
 )

@@ -14,7 +14,18 @@ import pytest
 from forked_runs import end_of, fork, spawn_quickly
 from poison_methods import Poison
 from small_plans import IG, digits_plan, models
-from synthetic_units import SyntheticJob, SyntheticWorker, commit, expected, failed, job, manifest, noted, table, when_noted
+from synthetic_units import (
+    SyntheticJob,
+    SyntheticWorker,
+    commit,
+    expected,
+    failed,
+    job,
+    manifest,
+    noted,
+    table,
+    when_noted,
+)
 
 from fringe.bench.cards import read_target
 from fringe.bench.experiments import RunLog, RunOptions, _executors, run_plan
@@ -173,7 +184,9 @@ def hold(base, keys, until):
 def test_units_that_another_run_has_claimed_are_looked_at_now_and_then(tmp_path, monkeypatch):
     work, scheduled = job(tmp_path, manifest(("fine", "too"), 4)), []
     schedule = ProcessExecutor.schedule
-    monkeypatch.setattr(ProcessExecutor, "schedule", lambda self, order: (scheduled.append(order), schedule(self, order)))
+    monkeypatch.setattr(
+        ProcessExecutor, "schedule", lambda self, order: (scheduled.append(order), schedule(self, order))
+    )
     units = work.left()
     other = fork(hold, tmp_path, [unit.key for unit in units[:3]], tmp_path / "go")
     while not (tmp_path / "holding").exists():

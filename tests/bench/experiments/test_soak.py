@@ -6,7 +6,6 @@ import os
 import pathlib
 import sys
 import tracemalloc
-from dataclasses import replace
 
 import pytest
 from synthetic_units import expected, job, manifest, table

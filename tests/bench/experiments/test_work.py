@@ -276,7 +276,14 @@ def test_scores_of_several_sizes_are_stored_by_image_with_what_each_metric_says_
     refused = Scores(torch.tensor([1.0, nan, nan]), refusals=("", "metric y: no", ""))
     alone = Scores(torch.tensor([-1.0]), curves={"raw": torch.tensor([[4.0, 5.0, 6.0]])})
     scored = [(["c", "a", "d"], [of_two, refused]), (["e"], [alone, alone])]
-    names = {"model": "net", "method": "ig", "setting_key": "s", "setting": {}, "labels": ["x", "y"], "metrics": ["X", "Y"]}
+    names = {
+        "model": "net",
+        "method": "ig",
+        "setting_key": "s",
+        "setting": {},
+        "labels": ["x", "y"],
+        "metrics": ["X", "Y"],
+    }
     shared = {**names, "metric_settings": {}, "versions": {}, "map_versions": []}
     results, store = results_of(("X", "Y"), made, scored), Store(None)
     store.commit(shared, results)

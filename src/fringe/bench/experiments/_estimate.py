@@ -1,9 +1,9 @@
-"""What a run would take: missing tasks, and the passes, bytes and time of one probe of each method; nothing is stored."""
+"""What a run would take: missing tasks, and passes, bytes and time by one probe of each method; nothing is stored."""
 
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast

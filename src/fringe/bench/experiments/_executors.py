@@ -35,7 +35,7 @@ _LOOK = 0.2
 
 @dataclass(frozen=True)
 class Job:
-    """A plan and how it is computed. ``save_maps`` keeps all maps, too; ``device`` and ``batch_size`` shape no number."""
+    """A plan and how it is computed. ``save_maps`` keeps all maps; ``device`` and ``batch_size`` shape no number."""
 
     resolved: Resolved
     device: str = "cpu"

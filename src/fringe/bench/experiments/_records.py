@@ -143,8 +143,8 @@ class Result:
         return {name: known.get(name, 0) for name, _ in _MAP}
 
     def notes(self) -> list[Any]:
-        """The verdict on the map, and the flags and reasons of scores with the places of their metrics, as JSON data: of
-        most images the same."""
+        """The verdict on the map, and the flags and reasons of scores with the places of their metrics, as JSON data:
+        of most images the same."""
         places = dict[tuple[tuple[str, ...], str | None], list[int]]()
         for at, (flags, why) in enumerate(self.words):
             if flags or why is not None:  # an error may name a file
@@ -294,7 +294,9 @@ def _plan_problem(name: str, record: Any) -> str:
     plan = {**known["plan"], **labels, "data": [], "references": None}
     models = {label: {**model, "spec": None} for label, model in known["models"].items()}
     images = [{**image, "source": None} for image in known["images"]]
-    if not is_text(json.dumps({**known, "plan": plan, "models": models, "images": images, "missing": []}, ensure_ascii=False)):
+    if not is_text(
+        json.dumps({**known, "plan": plan, "models": models, "images": images, "missing": []}, ensure_ascii=False)
+    ):
         return "a name holds half of a character"
     parts = known["settings"].keys(), known["models"].keys(), known["plan"]["methods"].keys()
     if known["plan"]["name"] != name or not parts[0] <= parts[1] or not parts[0] <= parts[2]:

@@ -262,7 +262,9 @@ class Results:
         """
         columns = {metric: self.cells[model, method, metric].column("map_index") for metric in names}
         result: dict[str, dict[int, Any]] = {metric: {} for metric in names}
-        positions = {metric: {place: i for i, place in enumerate(of.tolist()) if place} for metric, of in columns.items()}
+        positions = {
+            metric: {place: i for i, place in enumerate(of.tolist()) if place} for metric, of in columns.items()
+        }
         for place, details in self._details(np.concatenate([np.empty(0, np.int32), *columns.values()])):
             for metric, (kind, _, name) in ((metric, name.partition("/")) for metric, name in names.items()):
                 full = f"{kind}/{'' if kind == 'diagnostic' else self.manifest.metrics[metric]['key']}/{name}"

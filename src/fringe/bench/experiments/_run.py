@@ -282,10 +282,12 @@ def run_plan(
 
 
 def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], int]:
-    """The missing tasks, those of maps that are lost among them, and the number of scores that failed before and are not
-    tried again."""
+    """The missing tasks, those of maps that are lost among them, and the number of scores that failed before and are
+    not tried again."""
     results, manifest = Results(resolved.manifest, store), resolved.manifest
-    lost = store.lost_maps({manifest.setting_key(model, one) for model, named in manifest.settings.items() for one in named})
+    lost = store.lost_maps(
+        {manifest.setting_key(model, one) for model, named in manifest.settings.items() for one in named}
+    )
     tasks = pending_tasks(manifest, results.arrays, resolved.plan.shard, retry=retry, lost=lost)
     return tasks, 0 if retry else sum(cell.failed for cell in results.cells.values())
 

@@ -70,6 +70,7 @@ _SCHEMA = (
     "CREATE TABLE detail (id INTEGER PRIMARY KEY, content BLOB)",
     "CREATE TABLE claim (task TEXT PRIMARY KEY, owner TEXT, done INTEGER)",
 )
+_TABLES, _OURS = "SELECT type, sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 9", [("table", sql) for sql in _SCHEMA]
 #: A file may come from a stranger: nothing in it is run, and its memory is not mapped.
 _CAUTION = ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0")
 _LIMITS = {
@@ -78,6 +79,8 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_COLUMN: 20,
     sqlite3.SQLITE_LIMIT_ATTACHED: 0,
 }
+#: The largest number of a row that is there, or that a task had when it was done: none is used twice.
+_NEWEST = "SELECT max(coalesce((SELECT max(id) FROM result), 0), coalesce((SELECT max(abs(done)) FROM claim), 0))"
 #: Rows that are read at once.
 _CHUNK = 2**15
 #: Rows in turn that cannot be read, behind which the rest of a damaged file counts as lost.
@@ -135,7 +138,9 @@ class Store(AbstractContextManager["Store"]):
     def existing(cls, root: Path) -> "Store | None":
         """The run in a folder, to be read; None if there is none."""
         url = url_of(root)
-        there = os.path.lexists(root / FILE) or os.path.lexists(root / OLD_MARKER) if url is None else Bucket(url).names()
+        there = (
+            os.path.lexists(root / FILE) or os.path.lexists(root / OLD_MARKER) if url is None else Bucket(url).names()
+        )
         return cls(root, create=False) if there else None
 
     # The folder and the file
@@ -173,16 +178,16 @@ class Store(AbstractContextManager["Store"]):
                 self._db.setlimit(limit, value)
             for pragma in _CAUTION:
                 self._db.execute(f"PRAGMA {pragma}")
-            tables = self._db.execute("SELECT type, sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 9").fetchall()
+            tables = self._db.execute(_TABLES).fetchall()
             if not tables and self._create:
                 with self._transaction():
                     if not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                         for statement in (*_SCHEMA, f"PRAGMA application_id = {_APPLICATION}"):
                             self._db.execute(statement)
                         self._db.execute(f"PRAGMA user_version = {FORMAT}")
-                tables = self._db.execute("SELECT type, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+                tables = self._db.execute(_TABLES).fetchall()
             marks = [self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
-            if marks != [_APPLICATION, FORMAT] or tables != [("table", sql) for sql in _SCHEMA]:
+            if marks != [_APPLICATION, FORMAT] or tables != _OURS:
                 text = f"{str(self.root / FILE)!r} has format {marks[1]}, or other tables than this program makes"
                 raise InputError(text, argument="out" if self._create else "run", hint=_OTHER_VERSION)
             if self._create and self._folder is not None:
@@ -226,8 +231,10 @@ class Store(AbstractContextManager["Store"]):
             text = f"{str(self.root / FILE)!r} is damaged ({error})"
             raise InputError(text, argument="run", hint="run the same command again: it sets the file aside") from error
         self._disconnect()
-        warn_caller(f"{str(self.root / FILE)!r} is damaged ({error}): set aside as {self._set_aside().name}")
+        aside = self._set_aside()
+        warn_caller(f"{str(self.root / FILE)!r} is damaged ({error}): set aside as {str(aside)!r}; {_AGAIN}")
         self._open()
+        self._salvage(aside)
 
     def _set_aside(self) -> Path:
         assert self._folder is not None
@@ -268,10 +275,13 @@ class Store(AbstractContextManager["Store"]):
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")
                 yield
-        except sqlite3.Error as error:
-            raise _system_error(error, self._folder or self.root) from error
-        except OSError as error:
-            raise disk_error(error, self.root) from error
+        except BaseException as error:
+            self._facts = {}  # those that it began with are not stored
+            if isinstance(error, sqlite3.Error):
+                raise _system_error(error, self._folder or self.root) from error
+            if isinstance(error, OSError):
+                raise disk_error(error, self.root) from error
+            raise
 
     def clean(self) -> None:
         """Remove what dead processes left, and what is damaged: the next run computes it again. A run does so before it
@@ -290,7 +300,9 @@ class Store(AbstractContextManager["Store"]):
         self._lost_rows += self._without_details()
         if self._damage:
             aside = self._set_aside_damaged()
-            warn_caller(f"{str(self.root / FILE)!r} is damaged ({self._damage[0]}): set aside as {str(aside)!r}; {_AGAIN}")
+            warn_caller(
+                f"{str(self.root / FILE)!r} is damaged ({self._damage[0]}): set aside as {str(aside)!r}; {_AGAIN}"
+            )
             self._salvage(aside)
         elif self._lost_rows:
             rows = f"{len(self._lost_rows)} rows"
@@ -331,24 +343,26 @@ class Store(AbstractContextManager["Store"]):
         return known["id"][found != known["details"]].tolist()
 
     def _salvage(self, aside: Path) -> None:
-        """Copy what is intact in a damaged file."""
-        old = sqlite3.connect(aside)
-        for table, columns in (("record", 4), ("fact", 2), ("result", 4), ("detail", 2)):
-            number, missed = 0, 0
+        """Copy what is intact in a damaged file, row by row."""
+        old, found = sqlite3.connect(aside), list[Any]()
+        with contextlib.suppress(sqlite3.DatabaseError):
+            old.execute("PRAGMA trusted_schema = OFF")
+            found = old.execute(_TABLES).fetchall()
+        for table, columns in (("record", 4), ("fact", 2), ("result", 4), ("detail", 2)) if found == _OURS else ():
+            insert = f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * columns)})"
+            at, missed, is_fact = -(2**63), 0, table == "fact"
+            query = f"SELECT rowid, * FROM {table} WHERE rowid {'> ? ORDER BY rowid LIMIT 1' if is_fact else '= ?'}"
+            at = at if is_fact else 1  # the numbers of facts are anything, those of other rows follow each other
             with self._transaction():
                 while missed < _TRIED:
-                    number, row = number + 1, None
+                    row: Any = None
                     with contextlib.suppress(sqlite3.DatabaseError, OverflowError):
-                        if table == "fact":
-                            query = "SELECT * FROM fact WHERE id > ? ORDER BY id LIMIT 1"
-                            row = old.execute(query, (-(2**63) if number == 1 else last,)).fetchone()
-                            last = row[0] if row else 0
-                            missed = missed if row else _TRIED
-                        else:
-                            row = old.execute(f"SELECT * FROM {table} WHERE rowid = ?", (number,)).fetchone()
-                    missed = 0 if row else missed + 1
+                        row = old.execute(query, (at,)).fetchone()
+                    if row is None and is_fact:
+                        break
+                    at, missed = row[0] if is_fact else at + 1, 0 if row else missed + 1
                     if row:
-                        self._db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * columns)})", row)
+                        self._db.execute(insert, row[1:])
         old.close()
         self._forget()
         self._refresh()
@@ -359,10 +373,11 @@ class Store(AbstractContextManager["Store"]):
         self._remove([number for block in blocks for number in block.rows["id"].tolist()])
         self._forget()
 
-    def _remove(self, numbers: Iterable[int]) -> None:
+    def _remove(self, numbers: Sequence[int]) -> None:
         with self._transaction():
             for table in ("result", "detail"):
-                self._db.executemany(f"DELETE FROM {table} WHERE id = ?", ((number,) for number in numbers))
+                self._db.executemany(f"DELETE FROM {table} WHERE id = ?", [(number,) for number in numbers])
+            self._db.execute("UPDATE claim SET done = -abs(done)")  # what was done may be among it
 
     def damaged(self) -> list[str]:
         """What is wrong with the file. Details are not read for it."""
@@ -421,7 +436,7 @@ class Store(AbstractContextManager["Store"]):
         """
         marks = {one.image: self._write_map(about, one) for one in results if one.image in maps}
         with self._transaction():
-            newest = self._db.execute("SELECT max(id) FROM result").fetchone()[0] or 0
+            newest = self._db.execute(_NEWEST).fetchone()[0]
             for number, one in enumerate(results, newest + 1):
                 layout, details = joined(one.details)
                 shape = self._fact({**about, "details": layout})
@@ -488,8 +503,12 @@ class Store(AbstractContextManager["Store"]):
         for shape, (ids, contents) in by_shape.items():
             about = self.fact(shape)
             kind = row_type(len(about["metrics"])) if isinstance(about, dict) else row_type(0)
-            if not isinstance(about, dict) or {len(one) for one in contents} != {kind.itemsize}:
-                self._lost_rows += ids
+            is_sound = [isinstance(about, dict) and len(one) == kind.itemsize for one in contents]
+            if not all(is_sound):
+                self._lost_rows += [number for number, sound in zip(ids, is_sound, strict=True) if not sound]
+                ids = [number for number, sound in zip(ids, is_sound, strict=True) if sound]
+                contents = [one for one, sound in zip(contents, is_sound, strict=True) if sound]
+            if not ids:
                 continue
             rows = np.frombuffer(b"".join(contents), kind)
             is_fine = (rows["id"] == np.array(ids)) & (rows["shape"] == shape)
@@ -582,7 +601,7 @@ class Store(AbstractContextManager["Store"]):
             row = self._db.execute("SELECT owner, done FROM claim WHERE task = ?", (task,)).fetchone()
             if row and row[1] > self._planned:
                 return "done"
-            if row and not row[1] and row[0] != self._owner and _lives(row[0]):
+            if row and row[1] == 0 and row[0] != self._owner and _lives(row[0]):
                 return "locked"
             self._db.execute("INSERT OR REPLACE INTO claim VALUES (?, ?, 0)", (task, self._owner))
         return "claimed"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fringe._files.records import changes, digest
 from fringe._strings.formats import counted
 from fringe.bench.experiments._manifest import Manifest
-from fringe.bench.experiments._records import MISSING, NO_TARGET, OK, STATUSES, fingerprint
+from fringe.bench.experiments._records import MISSING, OK, STATUSES, fingerprint
 from fringe.bench.experiments._store import PLAN, Block, Store
 
 #: What holds for a map whatever the metric, with its row: ``id`` in the store, ``block`` in :class:`ScoreArrays`.
@@ -271,7 +271,8 @@ def orphaned(blocks: Iterable[Block], plans: Sequence[ScoreArrays]) -> list[dict
             names = block.about["model"], block.about["method"]
             found[*names, _reason(block, manifests, missing)] += int((~used).sum())
     return [
-        {"model": model, "method": method, "images": n, "reason": reason} for (model, method, reason), n in found.items()
+        {"model": model, "method": method, "images": n, "reason": reason}
+        for (model, method, reason), n in found.items()
     ]
 
 

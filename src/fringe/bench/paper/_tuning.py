@@ -20,7 +20,7 @@ from fringe.bench.experiments import (
 )
 from fringe.bench.paper._studies import base_method, tuning_plan
 from fringe.bench.tuning import OBJECTIVE, Progress, SearchSpace, Study, Tuned, preset_metadata, tune
-from fringe.errors import FringeError, InputError, TransientError
+from fringe.errors import FringeError, TransientError
 from fringe.inputs import content_of
 
 #: File of the search in the run folder.
