@@ -4,10 +4,10 @@
     python benchmarks/store.py --images 1333 4000 13333 50000     # 50000 images take some minutes to write
 
 Synthetic scores of 12 methods (4 of them controls) under 11 metrics go through the real store, ``--shard`` images a
-task; four of the metrics have two curves of 65 points, and of one task in a hundred the scores of an image failed. Then each step
-of the library is measured in a process of its own, the imports included: what a resumed run does before its first task
-(``resume``), ``fringe status`` and ``fringe report``. ``CPU`` is the processor time of that process, which does not
-depend on what else the machine does, and ``peak`` its largest resident memory.
+task; four of the metrics have two curves of 65 points, and of one task in a hundred the scores of an image failed. Then
+each step of the library is measured in a process of its own, the imports included: what a resumed run does before its
+first task (``resume``), ``fringe status`` and ``fringe report``. ``CPU`` is the processor time of that process, which
+does not depend on what else the machine does, and ``peak`` its largest resident memory.
 
     python benchmarks/store.py --overhead 200                    # what each executor adds to a task
 

@@ -185,7 +185,9 @@ KNOWN = dict.fromkeys(digest(i) for i in range(200))
 def table(store, known=()):
     """Every committed row by its name, the failed ones that were computed again left out, without the time it took."""
     found = {}
-    for row in sorted(records_in(store, {**KNOWN, **images_of(store), **dict(known)}), key=lambda row: row.status == "ok"):
+    for row in sorted(
+        records_in(store, {**KNOWN, **images_of(store), **dict(known)}), key=lambda row: row.status == "ok"
+    ):
         before = found.get(row.key)
         assert before is None or before.status != "ok", "a score was computed twice"
         numbers = [(name, value) for name, value in row.diagnostics if value == value]  # NaN is equal to nothing

@@ -10,8 +10,6 @@ import errno
 import json
 import os
 import sqlite3
-import tempfile
-import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,18 +24,27 @@ from fringe._files.disk import (
     MAPS_BYTES,
     PARTIAL,
     RECORD_BYTES,
-    REFUSED,
-    VIEWED,
     disk_error,
     is_abandoned,
     read_regular,
     require_local,
-    sync_folder,
     write_atomic,
 )
 from fringe._files.process import fate_of, process_name
 from fringe._files.records import digest
 from fringe._files.urls import url_of
+from fringe.bench.experiments._database import (
+    FILE,
+    MAPS,
+    OLD_MARKER,
+    cannot_write,
+    check_folder,
+    open_file,
+    salvage,
+    set_aside,
+    system_error,
+    transaction,
+)
 from fringe.bench.experiments._places import Bucket
 from fringe.bench.experiments._records import (
     LOGITS,
@@ -57,36 +64,14 @@ from fringe.bench.experiments._records import (
     split,
     to_json,
 )
-from fringe.errors import InputError, warn_caller
+from fringe.errors import InputError, TransientError, warn_caller
 
-FILE, MAPS, ASIDE, FORMAT = "run.db", "maps", "aside", 4
-#: What marks a run of fringe 0.1 and 0.2, which this version does not read.
-OLD_MARKER = "fringe-run.json"
-_APPLICATION = 0x46524E47
-_SCHEMA = (
-    "CREATE TABLE record (kind TEXT, name TEXT, content TEXT, seal BLOB, PRIMARY KEY (kind, name))",
-    "CREATE TABLE fact (id INTEGER PRIMARY KEY, content TEXT)",
-    "CREATE TABLE result (id INTEGER PRIMARY KEY, shape INTEGER, numbers BLOB, seal BLOB)",
-    "CREATE TABLE detail (id INTEGER PRIMARY KEY, content BLOB)",
-    "CREATE TABLE claim (task TEXT PRIMARY KEY, owner TEXT, done INTEGER)",
-)
-_TABLES, _OURS = "SELECT type, sql FROM sqlite_master WHERE sql IS NOT NULL LIMIT 9", [("table", sql) for sql in _SCHEMA]
-#: A file may come from a stranger: nothing in it is run, and its memory is not mapped.
-_CAUTION = ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0")
-_LIMITS = {
-    sqlite3.SQLITE_LIMIT_LENGTH: RECORD_BYTES,
-    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10_000,
-    sqlite3.SQLITE_LIMIT_COLUMN: 20,
-    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
-}
 #: The largest number of a row that is there, or that a task had when it was done: none is used twice.
 _NEWEST = "SELECT max(coalesce((SELECT max(id) FROM result), 0), coalesce((SELECT max(abs(done)) FROM claim), 0))"
+#: 256 MiB: the size up to which all pages of a file are checked when a run begins.
+_SMALL = 2**28
 #: Rows that are read at once.
 _CHUNK = 2**15
-#: Rows in turn that cannot be read, behind which the rest of a damaged file counts as lost.
-_TRIED = 10_000
-#: What to open of a folder of results that is no run, by what made it.
-_SHOWN_BY = {"explain": "index.html", "compare": "compare.png"}
 
 
 @dataclass(frozen=True)
@@ -121,7 +106,7 @@ class Store(AbstractContextManager["Store"]):
         self._folder = None if root is None else self.root if self.bucket is None else self.bucket.fetch()
         self._create = create
         if self._folder is not None:
-            self._check_folder(self._folder, beside=beside)
+            check_folder(self._folder, self.root, create=create, beside=beside)
         self._connection: sqlite3.Connection | None = None
         self._owner, self._planned = f"{process_name()}~{os.urandom(4).hex()}", 0
         self._open()
@@ -143,107 +128,35 @@ class Store(AbstractContextManager["Store"]):
         )
         return cls(root, create=False) if there else None
 
-    # The folder and the file
-
-    def _check_folder(self, folder: Path, *, beside: bool) -> None:
-        """Refuse a folder that is none of a run of this format; make one for a new run."""
-        if os.path.lexists(folder / OLD_MARKER):
-            text = f"{str(self.root)!r} holds a run of fringe 0.2 or older, this program reads format {FORMAT}"
-            raise InputError(text, argument="out" if self._create else "run", hint=_OTHER_VERSION)
-        if os.path.lexists(folder / FILE):
-            return
-        if not self._create:
-            raise InputError(f"run: {str(self.root)!r} holds no run of this program ({_other_content(folder)})")
-        if os.path.exists(folder) and not folder.is_dir():
-            raise InputError(f"{str(self.root)!r} is a file, expected a folder", argument="out")
-        try:
-            new = [path for path in (folder, *folder.parents) if not os.path.exists(path)]
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in new:
-                sync_folder(path.parent)
-            names = set(os.listdir(folder)) - VIEWED.union((FILE, MAPS, ASIDE))
-        except OSError as error:
-            raise _cannot_write(error, self.root) from error
-        others = sorted(name for name in names if not name.startswith("."))
-        if others and not beside:
-            message = f"{str(self.root)!r} holds files that are no results of a run ({', '.join(others[:3])})"
-            raise InputError(message, argument="out", hint="name another folder")
+    # The file
 
     def _open(self) -> None:
-        self._damage, self._lost_rows, self._last = list[str](), list[int](), 0
-        self._facts, self._blocks = dict[int, Any](), list[Block]()
+        """Open the file. One that cannot be read at all is set aside, and a new one begins; a reader is told."""
+        self._forget()
         try:
-            self._connection = self._connected()
-            for limit, value in _LIMITS.items():
-                self._db.setlimit(limit, value)
-            for pragma in _CAUTION:
-                self._db.execute(f"PRAGMA {pragma}")
-            tables = self._db.execute(_TABLES).fetchall()
-            if not tables and self._create:
-                with self._transaction():
-                    if not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                        for statement in (*_SCHEMA, f"PRAGMA application_id = {_APPLICATION}"):
-                            self._db.execute(statement)
-                        self._db.execute(f"PRAGMA user_version = {FORMAT}")
-                tables = self._db.execute(_TABLES).fetchall()
-            marks = [self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
-            if marks != [_APPLICATION, FORMAT] or tables != _OURS:
-                text = f"{str(self.root / FILE)!r} has format {marks[1]}, or other tables than this program makes"
-                raise InputError(text, argument="out" if self._create else "run", hint=_OTHER_VERSION)
-            if self._create and self._folder is not None:
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.execute("PRAGMA synchronous = FULL")
+            self._connection = open_file(self._folder, self.root, create=self._create)
+        except sqlite3.OperationalError as error:
+            raise system_error(error, self._folder or self.root) from error
         except sqlite3.DatabaseError as error:
-            self._broken(error)
+            if not self._create or self._folder is None:
+                text, hint = f"{str(self.root / FILE)!r} is damaged ({error})", "the next run sets it aside"
+                raise InputError(text, argument="run", hint=hint) from error
+            self._replace(str(error))
         except OSError as error:
-            raise _cannot_write(error, self.root) from error
+            raise cannot_write(error, self.root) from error
 
-    def _connected(self) -> sqlite3.Connection:
-        """Connect to the file: to be written, or to be read, where a disk without locks and a writer that died must not
-        be in the way."""
-        how: dict[str, Any] = {"isolation_level": None, "check_same_thread": False, "timeout": 60}
-        if self._folder is None:
-            return sqlite3.connect(":memory:", **how)
-        path = self._folder / FILE
-        beside = [Path(f"{path}{end}") for end in ("-wal", "-journal", "-shm")]
-        for one in (path, *beside):
-            if os.path.lexists(one) and not (one.is_file() and not one.is_symlink()):
-                raise InputError(f"{str(one)!r} is no file", argument="out" if self._create else "run")
-        if self._create:
-            return sqlite3.connect(path, **how)
-        uri = path.absolute().as_uri()
-        with contextlib.suppress(sqlite3.OperationalError):
-            db = sqlite3.connect(f"{uri}?mode=ro", uri=True, **how)
-            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            return db
-        if not os.path.lexists(beside[0]):
-            return sqlite3.connect(f"{uri}?immutable=1", uri=True, **how)
-        self._copy = tempfile.TemporaryDirectory()  # of a writer that died, where nothing can be written
-        for one in (path, beside[0]):
-            Path(self._copy.name, one.name).write_bytes(one.read_bytes())
-        return sqlite3.connect(Path(self._copy.name, FILE), **how)
-
-    def _broken(self, error: sqlite3.DatabaseError) -> None:
-        """Set a file aside that cannot be opened at all, and begin a new one; a reader is told."""
-        if isinstance(error, sqlite3.OperationalError):
-            raise _system_error(error, self._folder or self.root) from error
-        if not self._create or self._folder is None:
-            text = f"{str(self.root / FILE)!r} is damaged ({error})"
-            raise InputError(text, argument="run", hint="run the same command again: it sets the file aside") from error
-        self._disconnect()
-        aside = self._set_aside()
-        warn_caller(f"{str(self.root / FILE)!r} is damaged ({error}): set aside as {str(aside)!r}; {_AGAIN}")
-        self._open()
-        self._salvage(aside)
-
-    def _set_aside(self) -> Path:
+    def _replace(self, problem: str) -> None:
+        """Set a damaged file aside, and begin a new one with what is intact in it."""
         assert self._folder is not None
-        aside = self._folder / ASIDE / f"{FILE}.{time.time_ns():x}"
-        aside.parent.mkdir(exist_ok=True)
-        for end in ("-wal", "-shm", "-journal", ""):
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(self._folder / f"{FILE}{end}", f"{aside}{end}")
-        return aside
+        self._disconnect()
+        aside = set_aside(self._folder)
+        warn_caller(f"{str(self.root / FILE)!r} is damaged ({problem}): set aside as {str(aside)!r}; {_AGAIN}")
+        self._open()
+        salvage(aside, self._db, self._folder)
+        self._forget()
+        self._refresh()
+        self._remove([*self._lost_rows, *self._without_details()])
+        self._forget()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -270,52 +183,52 @@ class Store(AbstractContextManager["Store"]):
 
     @contextlib.contextmanager
     def _transaction(self) -> Generator[None]:
-        """All or nothing. Raises StoreFull if there is no room, TransientError for other trouble of the disk."""
         try:
-            with self._db:
-                self._db.execute("BEGIN IMMEDIATE")
+            with transaction(self._db, self._folder or self.root):
                 yield
-        except BaseException as error:
+        except BaseException:
             self._facts = {}  # those that it began with are not stored
-            if isinstance(error, sqlite3.Error):
-                raise _system_error(error, self._folder or self.root) from error
-            if isinstance(error, OSError):
-                raise disk_error(error, self.root) from error
             raise
 
     def clean(self) -> None:
         """Remove what dead processes left, and what is damaged: the next run computes it again. A run does so before it
-        begins."""
+        begins. Raises TransientError for a damaged file to which another run writes."""
         assert self._create
-        with self._transaction():
-            owners = {owner for (owner,) in self._db.execute("SELECT DISTINCT owner FROM claim")}
-            dead = [(owner,) for owner in owners if not _lives(owner)]
-            self._db.executemany("DELETE FROM claim WHERE owner = ?", dead)
+        busy, problem = self._free_claims()
         for path in () if self._folder is None else self._folder.rglob(f"{PARTIAL}*"):
             with contextlib.suppress(OSError):
                 if is_abandoned(path):
                     path.unlink(missing_ok=True)
         self._forget()
+        self._damage += [] if problem is None else [problem]
         self._refresh()
         self._lost_rows += self._without_details()
+        if self._damage and busy:
+            text = f"{str(self.root / FILE)!r} is damaged ({self._damage[0]}), and another run writes to it"
+            raise TransientError(f"{text}; run it again when the other one has ended")
         if self._damage:
-            aside = self._set_aside_damaged()
-            warn_caller(
-                f"{str(self.root / FILE)!r} is damaged ({self._damage[0]}): set aside as {str(aside)!r}; {_AGAIN}"
-            )
-            self._salvage(aside)
+            self._replace(self._damage[0])
         elif self._lost_rows:
             rows = f"{len(self._lost_rows)} rows"
             warn_caller(f"{str(self.root / FILE)!r} is damaged ({rows}, the first is {self._lost_rows[0]}); {_AGAIN}")
             self._remove(self._lost_rows)
         self._forget()
 
-    def _set_aside_damaged(self) -> Path:
-        self._disconnect()
-        aside, damage = self._set_aside(), self._damage
-        self._open()
-        self._damage = damage
-        return aside
+    def _free_claims(self) -> tuple[bool, str | None]:
+        """Remove the claims of processes that are dead: whether those of others are left, and what is wrong with the
+        file. The pages of a small one are checked; of a large one, all rows are read anyway."""
+        try:
+            owners = {owner for (owner,) in self._db.execute("SELECT DISTINCT owner FROM claim WHERE done = 0")}
+            dead = [(owner,) for owner in owners if not _lives(owner)]
+            self._db.executemany("DELETE FROM claim WHERE owner = ? AND done = 0", dead)
+            is_small = self._folder is None or (self._folder / FILE).stat().st_size <= _SMALL
+            if is_small and (problem := self._db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(problem)
+            return any(owner != self._owner and _lives(owner) for owner in owners), None
+        except sqlite3.OperationalError as error:
+            raise system_error(error, self._folder or self.root) from error
+        except sqlite3.DatabaseError as error:
+            return False, str(error)
 
     def _forget(self) -> None:
         """Read everything anew: a row may have been damaged after it was read."""
@@ -341,32 +254,6 @@ class Store(AbstractContextManager["Store"]):
         except sqlite3.DatabaseError as error:
             self._damage.append(f"detail: {error}")
         return known["id"][found != known["details"]].tolist()
-
-    def _salvage(self, aside: Path) -> None:
-        """Copy what is intact in a damaged file, row by row."""
-        old, found = sqlite3.connect(aside), list[Any]()
-        with contextlib.suppress(sqlite3.DatabaseError):
-            old.execute("PRAGMA trusted_schema = OFF")
-            found = old.execute(_TABLES).fetchall()
-        for table, columns in (("record", 4), ("fact", 2), ("result", 4), ("detail", 2)) if found == _OURS else ():
-            insert = f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * columns)})"
-            at, missed, is_fact = -(2**63), 0, table == "fact"
-            query = f"SELECT rowid, * FROM {table} WHERE rowid {'> ? ORDER BY rowid LIMIT 1' if is_fact else '= ?'}"
-            at = at if is_fact else 1  # the numbers of facts are anything, those of other rows follow each other
-            with self._transaction():
-                while missed < _TRIED:
-                    row: Any = None
-                    with contextlib.suppress(sqlite3.DatabaseError, OverflowError):
-                        row = old.execute(query, (at,)).fetchone()
-                    if row is None and is_fact:
-                        break
-                    at, missed = row[0] if is_fact else at + 1, 0 if row else missed + 1
-                    if row:
-                        self._db.execute(insert, row[1:])
-        old.close()
-        self._forget()
-        self._refresh()
-        self._remove([*self._lost_rows, *self._without_details()])
 
     def remove(self, blocks: Iterable[Block]) -> None:
         """Remove rows: what they say is computed again."""
@@ -626,34 +513,4 @@ def _lives(owner: str) -> bool:
     return fate_of(owner.partition("~")[0]) == "alive"
 
 
-_OTHER_VERSION = "read it with the version that made it, or name another folder"
 _AGAIN = "what is lost is computed again"
-
-
-def _other_content(folder: Path) -> str:
-    """What a folder without a run is, as far as that is known."""
-    with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
-        made_by = json.loads(read_regular(folder / "summary.json", RECORD_BYTES)).get("command")
-        if made_by in _SHOWN_BY:
-            return f"it is a folder of {made_by}: open {folder / _SHOWN_BY[made_by]}"
-    return f"{FILE} is missing"
-
-
-def _cannot_write(error: OSError, root: Path) -> Exception:
-    if error.errno in REFUSED:
-        return InputError(f"cannot write in {str(root)!r} ({error.strerror})", argument="out")
-    return disk_error(error, root)
-
-
-def _system_error(error: sqlite3.Error, folder: Path) -> Exception:
-    """Our error for one of SQLite, which says of few causes why it cannot write: what a write of our own meets."""
-    cause = OSError(errno.EIO, str(error))
-    if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
-        cause = OSError(errno.ENOSPC, "no space left")
-    else:
-        try:
-            with tempfile.TemporaryFile(dir=folder) as file:
-                file.write(bytes(2**16))
-        except OSError as met:
-            cause = met
-    return disk_error(cause, folder)

@@ -261,15 +261,17 @@ def orphaned(blocks: Iterable[Block], plans: Sequence[ScoreArrays]) -> list[dict
     """Rows that no plan requires: ``model``, ``method``, how many ``images``, and as ``reason`` the difference to what
     the plans require now."""
     found, manifests = Counter[tuple[str, str, str]](), [one.manifest for one in plans]
-    images = {fingerprint(image["digest"]) for manifest in manifests for image in manifest.images}
+    images = [fingerprint(image["digest"]) for manifest in manifests for image in manifest.images]
     for block in blocks:
         used = np.zeros(len(block.rows), np.bool_)
         for one in plans:
             used |= one.uses(block)
-        if (~used).any():
-            missing = sum(image not in images for image in block.rows["image"][~used].tolist())
-            names = block.about["model"], block.about["method"]
-            found[*names, _reason(block, manifests, missing)] += int((~used).sum())
+        is_known = np.isin(block.rows["image"], images)
+        for missing, rows in ((0, ~used & is_known), (int((~used & ~is_known).sum()), ~used & ~is_known)):
+            if rows.any():
+                found[block.about["model"], block.about["method"], _reason(block, manifests, missing)] += int(
+                    rows.sum()
+                )
     return [
         {"model": model, "method": method, "images": n, "reason": reason}
         for (model, method, reason), n in found.items()
