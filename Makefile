@@ -20,8 +20,8 @@ $(PHOTO): pyproject.toml constraints.txt
 
 $(STAMP): $(PHOTO)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
-	# torchvision asks for a torch of its own number; of aeon, only its data is read
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps aeon torchvision
+	# torchvision and facenet-pytorch ask for torches of their own; of aeon, only its data is read
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps aeon facenet-pytorch torchvision
 	touch $(STAMP)
 
 demo: $(PHOTO)

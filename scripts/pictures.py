@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from browser import FLAGS, browser_path  # noqa: E402 - a helper of the tests
 
 #: Pictures of the gallery that a page shows: name, example, number of its figure, width in pixels.
-FIGURES = (("text", "text", 1, 680),)
+FIGURES = (("text", "text", 1, 680), ("boxes", "boxes", 1, 560))
 #: Views of one page: name, width in pixels, colours.
 VIEWS = (("page-light", 1280, "light"), ("page-dark", 1280, "dark"), ("page-400", 400, "light"))
 

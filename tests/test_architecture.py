@@ -28,7 +28,7 @@ LAYERS = [
     {"models", "data", "text"},
     {"paths"},
     {"baselines"},
-    {"classifier", "geometry"},
+    {"classifier", "detection", "geometry"},
     {"linalg", "settings", "plots"},
 ]
 HEAVY = {  # package: the only rooms that may import it

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fringe.classifier import PassCounts as PassCounts
     from fringe.classifier import Region as Region
     from fringe.classifier import Shared as Shared
+    from fringe.detection import Detector as Detector
     from fringe.evaluation import compare as compare
     from fringe.explanations import explain as explain
     from fringe.explanations import explain_images as explain_images
@@ -45,6 +46,7 @@ _HOMES = {
     **dict.fromkeys(("METRICS", "Metric", "Scores"), "metrics"),
     **dict.fromkeys(("BinaryClassifier", "Classifier", "PassCounts", "Region", "Shared"), "classifier"),
     "InputSpace": "baselines",
+    "Detector": "detection",
     "compare": "evaluation",
     **dict.fromkeys(("ExperimentSpec", "run_experiment"), "bench.experiments"),
     **dict.fromkeys(("explain", "explain_images"), "explanations"),

@@ -19,7 +19,7 @@ from fringe._network.cuda_graphs import CUDAGraphs
 from fringe._network.isolation import Mode
 from fringe._network.linearisation import WITHOUT_JVP as WITHOUT_JVP
 from fringe._network.linearisation import Linearisation as Linearisation
-from fringe._network.outputs import AnyOutput
+from fringe._network.outputs import AnyOutput, refuse_features
 from fringe._network.outputs import BinaryClassifier as BinaryClassifier
 from fringe._network.outputs import Region as Region
 from fringe._network.outputs import ScoreFunction as ScoreFunction
@@ -46,7 +46,8 @@ class Classifier(Network):
             regression, segmentation or any other output, and methods that need no distribution over classes.
         output: What the model returns: ``"logits"``, ``"probabilities"``, ``"auto"``: logits, and an error if they
             look like probabilities; or ``"numbers"`` (B, C), (B, 1) or (B,) of any meaning: a target is a column of
-            them, which methods that need no distribution over classes explain as it is.
+            them, which methods that need no distribution over classes explain as it is. Or a function of what the model
+            returns, which chooses the logits among several tensors, as in ``output=lambda y: y[1]``.
         mode: ``"eval"`` explains a module in evaluation mode, ``"keep"`` leaves its training flags as they are.
         batch_size: Largest number of images of one pass; ``"auto"`` starts large and halves when memory runs out; on
             a CPU it is at most 16, and fewer of large inputs, by the memory that the first pass takes.
@@ -77,7 +78,7 @@ class Classifier(Network):
         model: Callable[[Tensor], Any],
         *,
         score: Score | ScoreFunction = "logit",
-        output: AnyOutput = "auto",
+        output: AnyOutput | Callable[[Any], Any] = "auto",
         mode: Mode = "eval",
         batch_size: int | Literal["auto"] = "auto",
         tf32: bool = False,
@@ -96,17 +97,20 @@ class Classifier(Network):
             hint = "pass its .module" if hasattr(model, "module") else hint
             raise InputError(f"expected a module or callable, got {type(model).__name__}", argument="model", hint=hint)
         kind: Score = "logit" if callable(score) else score
-        outputs = ("auto", "logits", "probabilities", "numbers")
+        form: AnyOutput = "auto" if callable(output) else output
         for name, value, known in (
             ("score", kind, SCORES),
-            ("output", output, outputs),
+            ("output", form, ("auto", "logits", "probabilities", "numbers")),
             ("mode", mode, get_args(Mode)),
         ):
             require_choice(name, value, known)
         if output == "numbers" and score != "logit":
             message = f"got {score!r} with output='numbers', whose columns are the scores"
             raise InputError(message, argument="score", hint="leave one of them out")
-        super().__init__(model, output, mode, batch_size)
+        super().__init__(model, form, mode, batch_size)
+        if output == "auto" and self.module is not None and not callable(score):
+            refuse_features(self.module)
+        self.choose_output = output if callable(output) else None
         self.score_kind: Score = kind
         self.score_function = score if callable(score) else None
         self.tf32 = tf32

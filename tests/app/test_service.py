@@ -87,7 +87,7 @@ def test_methods_that_need_other_images_are_not_offered(digit):
     service, file = digit
     assert list(service.methods)[:3] == ["fringe", "fringe:preview", "fringe:focused"]
     assert {"ig", "guided_ig", "smoothgrad"} <= set(service.methods)
-    for name in ("expected_gradients", "geoig_knn", "ig2", "fringe:paper", "nothing"):
+    for name in ("expected_gradients", "geoig_knn", "ig2", "fringe:nothing", "nothing"):
         with pytest.raises(InputError, match="this method is not in the list"):
             explain(service, file, method=name)
 

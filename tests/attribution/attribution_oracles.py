@@ -69,7 +69,8 @@ class DenseFRInGe:
     def jacobian(self, x: Tensor) -> Tensor:
         return torch.autograd.functional.jacobian(self.logits, x)
 
-    def step(self, x: Tensor, waypoint: Tensor, ratio: float | None = None) -> DenseStep:
+    def step(self, x: Tensor, waypoint: Tensor, ratio: float | None = None, *, exact: bool = False) -> DenseStep:
+        """The step; ``exact`` takes the Fisher metric itself."""
         m, j, p = self.m, self.jacobian(x), self.logits(x).softmax(-1)
         fisher = j.T @ (torch.diag(p) - torch.outer(p, p)) @ j
         root = p.sqrt()
@@ -78,11 +79,11 @@ class DenseFRInGe:
         b = g + m.gamma_prior * self.ltl @ x
         regulariser = m.damping * torch.eye(128, dtype=torch.float64) + m.gamma_step * self.ltl
         columns = (j.T @ (root[:, None] * self.directions(root, waypoint))) if m.solve == "geodesic" else None
-        metric = fisher if columns is None else columns @ columns.T
+        metric = fisher if columns is None or exact else columns @ columns.T
         if m.solve == "diffusion":
             v = torch.linalg.solve(regulariser, m.gamma_prior * self.ltl @ x)
         else:
-            v = b if m.solve == "gradient" else torch.linalg.solve(metric + regulariser, b)
+            v = torch.linalg.solve(metric + regulariser, b)
         norm = (v @ fisher @ v).item()
         along = 0.0 if columns is None else (columns[:, 0] @ v).item() ** 2
         if ratio is not None:
@@ -128,7 +129,7 @@ class DenseFRInGe:
             no_gain = k - gained >= steps / 2 and self.m.solve != "diffusion"
             if until == "half" and k >= steps and (self.divergence(x) <= start / 2 or no_gain):
                 break
-            alpha = min((k + (self.m.waypoint == "next")) / steps, 1.0)
+            alpha = min((k + 1) / steps, 1.0)
             waypoint = (torch.sin((1 - alpha) * theta) * root0 + torch.sin(alpha * theta) * root1) / torch.sin(theta)
             found = self.step(x, waypoint, ratio)
             after = x - found.eta * found.v

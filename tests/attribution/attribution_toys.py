@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fringe
@@ -272,3 +273,21 @@ class LiveBytes(TorchDispatchMode):
                 self._storages = {k: v for k, v in self._storages.items() if not v[0].expired()}
                 self.peak = max(self.peak, sum(size for _, size in self._storages.values()))
         return out
+
+
+class SmallNet(nn.Module):
+    """A smooth network for images (2, 8, 9) and five classes, in float64."""
+
+    def __init__(self, scale=1.0):
+        super().__init__()
+        torch.manual_seed(4)
+        self.conv, self.head = nn.Conv2d(2, 6, 3, padding=1), nn.Linear(6 * 4 * 4, 5)
+        self.scale = scale
+        self.double().eval().requires_grad_(False)
+
+    def forward(self, x):
+        return self.scale * self.head(functional.avg_pool2d(functional.softplus(self.conv(x)), 2).flatten(1))
+
+
+def small_images(n=2):
+    return torch.randn(n, 2, 8, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -11,7 +11,7 @@ import fringe.paths
 from fringe.attribution._quadrature import _some
 from fringe.paths import FisherRaoPath, Problem
 
-METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2, cg_iterations=10)
+METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2)
 
 
 class Limited(torch.nn.Module):

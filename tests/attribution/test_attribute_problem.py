@@ -40,7 +40,7 @@ MASK = (torch.arange(TOKENS) < torch.arange(TEXTS)[:, None] % (TOKENS - 1) + 2).
 SEQUENCES = {
     "agi": fringe.AGI(steps=3, classes=2),
     "expected_gradients": fringe.ExpectedGradients(samples=4),
-    "fringe": fringe.FRInGe(tau=2e-2, cg_iterations=5, structure="none", jacobian="products"),
+    "fringe": fringe.FRInGe(tau=2e-2, structure="none"),
     "fringe_b": METHODS["fringe_b"](tau=2e-2, structure="none"),
     "competing": METHODS["competing"](fringe.IntegratedGradients(steps=4)),
     "geoig_knn": fringe.GeoIGKNN(neighbours=2, order=2),
@@ -53,7 +53,7 @@ SEQUENCES = {
     "power": METHODS["power"](fringe.IntegratedGradients(steps=4)),
     "smoothgrad": fringe.SmoothGrad(samples=3),
     "captum": fringe.CaptumMethod("kernel_shap", samples=30, segments=6, superpixels="grid"),
-    "straight": fringe.Straight(fringe.FRInGe(tau=2e-2, cg_iterations=5, structure="none"), steps=4),
+    "straight": fringe.Straight(fringe.FRInGe(tau=2e-2, structure="none"), steps=4),
 }
 REFERENCES = torch.randn(30, TOKENS, WIDTH, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 SPACE = fringe.InputSpace(-4.0, 4.0, references=3 * REFERENCES)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import fringe
 from fringe import Classifier, GradCAM, HiResCAM, InputError, LayerCAM
-from fringe.attribution._cam import activations_and_gradients, cam_weights, find_cam_layer, upsample
+from fringe.attribution._cam import cam_maps, cam_weights, find_cam_layer, upsample
 from fringe.models import import_torchvision
 from fringe.paths import Problem
 from toys import normal
@@ -22,11 +22,20 @@ def problem_of(model, x=X, **more):
     return Problem.of(Classifier(model, **{k: more.pop(k) for k in ("batch_size",) if k in more}), x, **more)
 
 
+def at_layer(problem, layer):
+    """Activations (B, C, *grid) and gradients (B, K, C, *grid) that are weighed."""
+    parts = []
+    maps, _ = cam_maps(problem, layer, lambda a, g: (parts.append((a, g)), cam_weights(a, g))[1])
+    a, g = (torch.cat(column) for column in zip(*parts, strict=True))
+    torch.testing.assert_close(maps, cam_weights(a, g))
+    return a, g
+
+
 def found(model, x):
     problem = problem_of(model, x)
     with problem.model.session(x.device):
         layer = find_cam_layer(problem)
-        return problem, layer, None if layer is None else activations_and_gradients(problem, layer)
+        return problem, layer, None if layer is None else at_layer(problem, layer)
 
 
 def imported(name):
@@ -80,13 +89,14 @@ def test_passes_are_counted_and_stay_within_the_batch_size():
         before = model.passes.forward, model.passes.vjp
         layer = find_cam_layer(problem)
         assert (model.passes.forward - before[0], model.passes.vjp - before[1]) == (1, 1)
-        a, g = activations_and_gradients(problem, layer)
-        assert (model.passes.forward - before[0], model.passes.vjp - before[1]) == (1 + 3, 1 + 3 * 2)
+        a, g = at_layer(problem, layer)
+        frame = (1, 3)  # of one image: all positions, and half of them along each axis
+        assert (model.passes.forward - before[0] - frame[0], model.passes.vjp - before[1] - frame[1]) == (4, 7)
         before = model.passes.forward, model.passes.vjp
         assert find_cam_layer(problem, "second") is net.second
         assert (model.passes.forward, model.passes.vjp) == before  # a named layer is not looked for
     assert layer is net.second
-    assert sizes == [1, 2, 1]
+    assert sizes == [1, 1, 2, 1]
     assert (a.shape, g.shape) == ((3, 4, 4, 4), (3, 2, 4, 4, 4))
     for k in range(2):
         z, gradient = oracle(net, targets[:, k])
@@ -236,7 +246,7 @@ def test_vision_transformers_of_timm():
     assert a.shape == (2, 16, 4, 4)
 
 
-def test_a_layer_that_runs_twice_is_not_found():
+def test_a_layer_that_runs_once_is_found_before_one_that_runs_twice():
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
@@ -247,7 +257,7 @@ def test_a_layer_that_runs_twice_is_not_found():
 
     model = filled(Twice())
     assert found(model, X)[1] is model.conv
-    named = fringe.attribute(model, X, method=GradCAM(layer="relu"), target=TARGET)  # its last run
+    named = fringe.attribute(model, X, method=GradCAM(layer="relu"), target=TARGET)  # its last run has the evidence
     assert (named.values - fringe.attribute(model, X, method="gradcam", target=TARGET).values).abs().max() > 1e-6
 
 
@@ -263,6 +273,128 @@ def test_a_convolution_of_parts_of_an_image_is_not_found():
 
     model = filled(Parts())
     assert found(model, X)[1] is model.conv
+
+
+# -- layers that see only a part of the evidence, or run several times ------------------------------------------------
+
+
+class Shared(nn.Module):
+    """One backbone for both channels of an image; ``view`` changes what it gets of the second."""
+
+    def __init__(self, view=lambda x: x):
+        super().__init__()
+        layers = (nn.Conv2d(1, 4, 3, padding=1), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(4, 5, 3, padding=1))
+        self.backbone, self.head, self.view = nn.Sequential(*layers), nn.Linear(10, 3), view
+
+    def forward(self, x):
+        one, two = (self.backbone(z).square().mean((2, 3)) for z in (x[:, :1], self.view(x[:, 1:])))
+        return self.head(torch.cat([one, two], 1))
+
+
+def test_all_runs_of_a_layer_count():
+    net, x = filled(Shared()), normal(3, 2, 16, 16, seed=7)
+    one, two = (net.backbone(z).detach().requires_grad_(True) for z in (x[:, :1], x[:, 1:]))
+    logits = net.head(torch.cat([one.square().mean((2, 3)), two.square().mean((2, 3))], 1))
+    g = torch.autograd.grad(logits.gather(1, TARGET[:, None]).sum(), (one, two))
+    each = [
+        (gradient.mean((2, 3), keepdim=True) * z).sum(1, keepdim=True)
+        for gradient, z in zip(g, (one, two), strict=True)
+    ]
+    assert all(cam.norm() > 0.1 * sum(each).norm() for cam in each)
+    for layer in ("auto", "backbone", "backbone.3"):
+        result = fringe.attribute(net, x, method=GradCAM(layer=layer, relu=False), target=TARGET, batch_size=2)
+        expected = functional.interpolate(sum(each), (16, 16), mode="bilinear")
+        torch.testing.assert_close(result.values.sum(1, keepdim=True), expected.detach(), rtol=1e-9, atol=1e-12)
+        name = "backbone" if layer == "auto" else layer
+        assert result.settings["layer"] == name
+        assert all(advice.endswith(f"; the layer is {name}") for advice in result.advice)
+
+
+VIEWS = {
+    "flipped": lambda x: x.flip(-1),
+    "upside down": lambda x: x.flip(-2),
+    "turned": lambda x: x.rot90(1, (2, 3)),
+    "transposed": lambda x: x.mT,
+    "cropped": lambda x: functional.interpolate(x[..., 4:12, 4:12], scale_factor=2),
+    "a corner": lambda x: functional.interpolate(x[..., :9, :9], size=(16, 16), mode="bilinear"),
+}
+
+
+@pytest.mark.parametrize("method", ["gradcam", "located:ig", fringe.IntegratedGradients(focus="cam")])
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_layer_that_sees_another_view_of_the_image_is_refused(view, method):
+    x, message = normal(3, 2, 16, 16, seed=7), "'backbone' sees the image flipped, turned, cropped or enlarged"
+    with pytest.raises(InputError, match=rf"layer: the layer {message} in one of its 2 runs; .* explain one view"):
+        fringe.attribute(filled(Shared(VIEWS[view])), x, method=method)
+    once = nn.Sequential(View(VIEWS[view]), nn.Conv2d(2, 4, 3, padding=1), nn.Flatten(), nn.Linear(4 * 16 * 16, 3))
+    with pytest.raises(InputError, match="layer: the layer '1' sees the image flipped, turned, cropped or enlarged;"):
+        fringe.attribute(filled(once), x, method=method)
+
+
+class View(nn.Module):
+    def __init__(self, view):
+        super().__init__()
+        self.forward = view
+
+
+def test_the_image_as_it_is_is_no_other_view():
+    """Positions that each see the whole image, dead layers, images of one colour, crops below a position."""
+    x = normal(2, 2, 16, 16, seed=7)
+    mixed = (nn.Conv2d(2, 6, 4, 4), nn.Flatten(2), nn.Linear(16, 16), nn.Unflatten(2, (4, 4)))
+    dead = nn.Conv2d(2, 4, 3, padding=1)
+    nets = (
+        nn.Sequential(*mixed, nn.Flatten(), nn.Linear(6 * 16, 3)),
+        nn.Sequential(dead, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 256, 3)),
+        nn.Sequential(View(lambda x: x[..., 1:-1, 1:-1]), nn.Conv2d(2, 4, 2, 2), nn.Flatten(), nn.Linear(4 * 49, 3)),
+        nn.Sequential(View(lambda x: x.roll(2, -1)), nn.Conv2d(2, 4, 4, 4), nn.Flatten(), nn.Linear(4 * 16, 3)),
+    )
+    for net in nets:
+        for image in (x, 0 * x + 3.0):
+            fringe.attribute(filled(net), image, method="hirescam")
+    with torch.no_grad():
+        dead.bias.fill_(-100.0)
+    fringe.attribute(nets[1], x, method=HiResCAM(layer="1"))
+
+
+def test_a_layer_on_several_grids_is_refused():
+    class Pyramid(Shared):
+        def forward(self, x):
+            one, two = (self.backbone(z[:, :1]).mean((2, 3)) for z in (x, x[..., ::2, ::2]))
+            return self.head(torch.cat([one, two], 1))
+
+    message = r"'backbone' gives activations of shape \(2, 5, 8, 8\) and \(2, 5, 4, 4\), expected .* on one grid"
+    with pytest.raises(InputError, match=f"^layer: the layer {message}"):
+        fringe.attribute(filled(Pyramid()), normal(2, 2, 16, 16), method="gradcam")
+
+
+class Streams(nn.Module):
+    """Two linear streams of which the last one has this weight."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.one, self.two, self.weight = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(2, 3, 3, padding=1), weight
+
+    def forward(self, x):
+        return self.one(x).mean((2, 3)) + self.weight * self.two(x).mean((2, 3))
+
+
+@pytest.mark.filterwarnings("error:.*does not pass through", "ignore:.*more than 2.25 times")
+@pytest.mark.parametrize("method", ["gradcam", "located:ig", fringe.IntegratedGradients(focus="cam")])
+def test_the_evidence_past_a_layer_is_measured(method):
+    x, net = normal(2, 2, 8, 8, seed=5), filled(Streams(0.1))
+    g = [
+        torch.autograd.grad(s(z).mean((2, 3))[:, 1].sum(), z)[0]
+        for s, z in ((s, x.clone().requires_grad_(True)) for s in (net.one, net.two))
+    ]
+    share = float(g[0][0].norm() / (g[0][0].norm() + 0.1 * g[1][0].norm()))
+    assert share > 0.8
+    with pytest.warns(UserWarning, match=rf"does not pass through the layer 'two' \({share:.0%} for image 0, ") as seen:
+        result = fringe.attribute(net, x, method=method, target=1)
+    assert {warning.filename for warning in seen} == {__file__}
+    note = f"the layer is two, and {share:.0%} of the gradient of the score in the input does not pass through it"
+    assert all(note in advice for advice in result.advice)
+    weak = fringe.attribute(filled(Streams(10.0)), x, method=method, target=1)
+    assert all("the layer is two" in advice and "does not pass" not in advice for advice in weak.advice)
 
 
 @pytest.mark.parametrize("method", ["gradcam", "layercam", "hirescam", "located:ig"])

@@ -12,9 +12,7 @@ from attribution_toys import Smooth, inputs
 import fringe
 from fringe.paths import Problem
 
-FAST = fringe.FRInGe(
-    solve="natural", gamma_prior=1e-3, tau=5e-3, delta_euc=1.0, damping=1e-3, cg_iterations=10, temperature=1.0
-)
+FAST = fringe.FRInGe(gamma_prior=1e-3, tau=5e-3, delta_euc=1.0, damping=1e-3, temperature=1.0)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +34,7 @@ def test_the_scores_at_both_ends_are_those_of_the_path_s_own_passes(method, targ
 def test_a_constant_that_is_added_to_all_logits_changes_nothing():
     """Also not which segments are bisected: the steps are so long that many are."""
     model, x = Smooth(), inputs(4, seed=2)
-    coarse = fringe.FRInGe(solve="gradient", gamma_prior=0.0, kl_bound=False, delta_euc=None, eta_max=300.0, steps=4)
+    coarse = fringe.FRInGe(gamma_prior=0.0, kl_bound=False, delta_euc=None, eta_max=300.0, damping=1.0, steps=4)
     plain, raised = (fringe.attribute(one, x, method=coarse, target=4) for one in (model, lambda z: model(z) + 50.0))
     torch.testing.assert_close(raised.values, plain.values, rtol=1e-9, atol=1e-12)
     assert raised.passes == plain.passes
@@ -141,23 +139,6 @@ def test_a_path_that_rests_ends():
     torch.testing.assert_close(found.values, lost, rtol=0.02, atol=0)
     assert found.verdict == ("short", "stalled")
     assert not any("max_steps" in advice for advice in found.advice)
-
-
-def test_an_explicit_jacobian_costs_a_vjp_a_class_and_changes_nothing():
-    model, x = Smooth(), inputs(3)
-    products = fringe.attribute(model, x, method=dataclasses.replace(FAST, steps=5, jacobian="products"))
-    explicit = fringe.attribute(model, x, method=dataclasses.replace(FAST, steps=5, jacobian="explicit"))
-    classes = model(x).shape[1]
-    assert explicit.passes.vjp == 3 * (5 * classes + 1) + 1  # the last one checks the derivatives of the first image
-    assert explicit.passes.jvp == 0
-    torch.testing.assert_close(explicit.values, products.values, rtol=1e-9, atol=1e-12)
-
-
-def test_the_jacobian_is_explicit_where_that_costs_less():
-    step = FAST.path(16)
-    assert dataclasses.replace(step, cg_iterations=10).explicit(10)
-    assert not dataclasses.replace(step, cg_iterations=10).explicit(11)
-    assert not dataclasses.replace(step, solve="gradient").explicit(2)
 
 
 def test_sequences_and_tables():

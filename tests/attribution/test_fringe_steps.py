@@ -5,8 +5,7 @@ import math
 
 import pytest
 import torch
-import transcription
-from attribution_oracles import assert_dense, relative
+from attribution_oracles import assert_dense
 from attribution_toys import Linear, Smooth, inputs
 
 import fringe
@@ -14,10 +13,6 @@ from fringe.paths import Bound, TrustRegion
 
 LONG = fringe.FRInGe(tau=5e-2, delta_euc=None, eta_max=1e6, damping=1e-3, gamma_prior=1e-3, temperature=1.0)
 """Steps that only the KL bound limits."""
-
-PRODUCTS = {"preconditioner": "blur", "cg_iterations": 3, "jacobian": "products"}
-NATURAL = fringe.FRInGe(solve="natural", tau=2e-2, delta_euc=1.5, damping=1e-3, temperature=1.0, **PRODUCTS)
-"""The paper's algorithm, with so few iterations that the start of conjugate gradients shows in the result."""
 
 
 def mixed(count: int) -> torch.Tensor:
@@ -83,44 +78,6 @@ def test_a_number_of_steps_overrides_the_distance_s(steps):
     assert not found.values[1].any()
 
 
-# Where to
-
-
-@pytest.mark.parametrize("waypoint", ["next", "current"])
-def test_after_its_last_waypoint_a_path_aims_at_the_reference(waypoint):
-    """T + 4 steps that never arrive, against dense algebra that aims at s_T from step T on."""
-    model, x = Smooth(), inputs(2)
-    method = fringe.FRInGe(solve="gradient", tau=2e-2, eta_max=2.0, delta_euc=0.3, waypoint=waypoint, until="budget")
-    method = dataclasses.replace(method, temperature=1.0)
-    planned = fringe.attribute(model, x, method=method).diagnostics["steps"].tolist()
-    assert planned == [9, 10]
-    method = dataclasses.replace(method, until="arrival", arrival_kl=1e-9, max_steps=13)
-    found = fringe.attribute(model, x, method=method, telemetry=True)
-    assert found.diagnostics["steps"].tolist() == [13, 13]
-    assert_dense(found, model, method, x)
-    for i, trajectory in enumerate(found.trajectory):
-        error, distance = trajectory.points["tracking_error"], trajectory.points["reference_distance"]
-        torch.testing.assert_close(error[planned[i] :], distance[planned[i] :], rtol=1e-9, atol=1e-12)
-        assert (error[1 : planned[i]] < distance[1 : planned[i]]).all()
-
-
-# From what start: conjugate gradients
-
-
-@pytest.mark.parametrize("warm_start", [True, False])
-def test_few_iterations_start_from_the_image_s_own_last_direction(warm_start):
-    """Four images in two slots: some wait, finish and are replaced on the way. Each is the printed algorithm's."""
-    model, x = Smooth(), mixed(4)
-    method = dataclasses.replace(NATURAL, warm_start=warm_start)
-    found = fringe.attribute(model, x, method=method, batch_size=2)
-    assert len(set(found.diagnostics["steps"].tolist())) > 2
-    names = [f.name for f in dataclasses.fields(transcription.Settings) if f.name != "solver"]
-    settings = transcription.Settings(**{name: getattr(method, name) for name in names})
-    for i in range(4):
-        expected, _ = transcription.explain(model, x[i : i + 1], int(found.target[i]), settings)
-        assert relative(found.values[i], expected[0]) < 1e-8
-
-
 # What a step learns from the one before: feedback
 
 
@@ -141,29 +98,6 @@ def test_feedback_is_learnt_from_the_image_s_own_steps():
     found = fringe.attribute(model, x, method=LONG, batch_size=2)
     assert len(set(found.diagnostics["steps"].tolist())) > 2
     assert_dense(found, model, LONG, x)
-
-
-def test_printed_waypoints_leave_nothing_to_learn_from():
-    """The first one is the prediction itself, so no part of the first step lies along the geodesic."""
-    model, x = Smooth(), inputs(2)
-    method = dataclasses.replace(LONG, tau=5e-3, waypoint="current")
-    found = fringe.attribute(model, x, method=method, telemetry=True)
-    for trajectory in found.trajectory:
-        assert trajectory.steps["fisher_rao_step"].max() < 1.5 * math.sqrt(2 * method.tau)
-    assert (found.diagnostics["endpoint_kl"] < 0.2).all()
-
-
-@pytest.mark.parametrize("rank", [1, 3])
-def test_the_first_printed_waypoint_is_no_direction_of_rounding(rank):
-    """A pass without a graph may round otherwise. The first step knows no direction of the prediction all the same."""
-    model, x = Smooth(), inputs(2)
-    method = fringe.FRInGe(waypoint="current", fisher_rank=rank, tau=2e-2, gamma_prior=1e-2)
-
-    def rounded(z):
-        return model(z) + (0.0 if torch.is_grad_enabled() else 1e-13 * torch.arange(5).double())
-
-    found, expected = (fringe.attribute(f, x, method=method) for f in (rounded, model))
-    assert relative(found.values, expected.values) < 1e-9
 
 
 def test_a_gradient_that_is_dead_at_first_does_not_switch_the_kl_bound_off_for_good():

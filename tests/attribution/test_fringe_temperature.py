@@ -12,10 +12,9 @@ import fringe
 QUICK = fringe.FRInGe(tau=2e-2, delta_euc=0.7)
 
 
-@pytest.mark.parametrize("solve", ["geodesic", "natural"])
-def test_a_factor_of_all_logits_is_a_factor_of_the_map(solve):
+def test_a_factor_of_all_logits_is_a_factor_of_the_map():
     """However sure the network is, the points of the path are the same; the prediction says how many there are."""
-    x, method = inputs(3), dataclasses.replace(QUICK, solve=solve, until="budget")
+    x, method = inputs(3), dataclasses.replace(QUICK, until="budget")
     found = [
         fringe.attribute(Smooth(sharpness=sharpness), x, method=method, telemetry=True) for sharpness in (8.0, 1e4)
     ]
@@ -71,9 +70,7 @@ def test_a_reference_is_softened_like_the_prediction():
     """So that the prediction which the path leads to is the reference itself, at any temperature."""
     model, x = Linear(), inputs(2)
     q = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64)
-    method = fringe.FRInGe(
-        solve="natural", tau=1e-3, delta_euc=None, damping=1e-3, gamma_prior=0.0, reference=q, temperature=2.0
-    )
+    method = fringe.FRInGe(tau=1e-3, delta_euc=None, damping=1e-3, gamma_prior=0.0, reference=q, temperature=2.0)
     found = fringe.attribute(model, x, method=method, telemetry=True)
     ends = model(torch.stack([t.snapshots[-1] for t in found.trajectory]))
     assert (ends.softmax(-1) - q).abs().max() < 0.01

@@ -16,7 +16,7 @@ from fringe.explanations import ExplainSpec
 from fringe.explanations._base import configured_method
 from fringe.models import load_model
 
-FAST = fringe.FRInGe(tau=3e-2, cg_iterations=6, temperature=1.0)
+FAST = fringe.FRInGe(tau=3e-2, temperature=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +164,8 @@ class TestNames:
         spec = ExplainSpec(method="smooth(2):fringe", preset="preview", set=("sigma=1", "of.tau=0.01"))
         inner = fringe.FRInGe.preset("preview").with_text({"tau": "0.01"})
         assert configured_method(spec) == Smooth(inner, sigma=1.0)
-        ablated = configured_method(ExplainSpec(method="straight:fringe:resnet18", variant="euclidean"))
-        assert ablated == Straight(fringe.FRInGe.preset("resnet18", "euclidean"))
+        ablated = configured_method(ExplainSpec(method="straight:paper:resnet18", variant="euclidean"))
+        assert ablated == Straight(fringe.attribution.PaperFRInGe.preset("resnet18", "euclidean"))
 
     def test_label_the_methods_of_a_plan(self):
         spec = ExperimentSpec(
@@ -182,8 +182,8 @@ class TestNames:
 
     def test_the_papers_setting_goes_to_the_method_inside(self):
         with pytest.warns(UserWarning, match="the paper has no setting for"):
-            plan = build_plan(ExperimentSpec(methods="straight:fringe:auto,fringe:auto", metrics="insertion"))
-        assert plan.models[0].methods["straight:fringe:auto"] == Straight(plan.models[0].methods["fringe:auto"])
+            plan = build_plan(ExperimentSpec(methods="straight:paper:auto,paper:auto", metrics="insertion"))
+        assert plan.models[0].methods["straight:paper:auto"] == Straight(plan.models[0].methods["paper:auto"])
 
     def test_objects_go_by_their_labels(self, digits):
         model, x, space = digits

@@ -21,7 +21,6 @@ PADDED = nn.functional.pad(X, (0, 5), value=0.5)
 REFERENCES = normal(4, 2, 17, seed=9)
 METHODS = [
     fringe.FRInGe(),
-    fringe.FRInGe.preset("full_metric"),
     fringe.SmoothGrad(samples=3),
     fringe.IntegratedGradients(steps=4, baseline="uniform"),
     fringe.ExpectedGradients(samples=4),

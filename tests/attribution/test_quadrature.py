@@ -12,9 +12,8 @@ from torch import Tensor
 import fringe
 from fringe.attribution import _quadrature
 
-COARSE = fringe.FRInGe(
-    solve="gradient", gamma_prior=0.0, kl_bound=False, delta_euc=None, eta_max=300.0, steps=4, quadrature_depth=8
-)
+STEEP = {"damping": 1.0, "gamma_step": 0.0, "gamma_prior": 0.0, "kl_bound": False, "delta_euc": None, "eta_max": 300.0}
+COARSE = fringe.FRInGe(**STEEP, steps=4, quadrature_depth=8, temperature=1.0)
 """Four steps so long that the trapezoid rule is far off on most of them, and not on all."""
 
 

@@ -9,7 +9,7 @@ from fringe.geometry import dist, entropy, kl, log_probabilities, sqrt_chart
 
 METHODS = {
     "fringe": fringe.FRInGe(tau=2e-2, delta_euc=0.7),  # at a temperature: what is recorded is the model's own
-    "natural": fringe.FRInGe(solve="natural", steps=5, temperature=1.0),
+    "paper": fringe.attribution.PaperFRInGe(tau=0.05),
     "ig": fringe.IntegratedGradients(steps=4),
     "trapezoid": fringe.IntegratedGradients(steps=4, rule="trapezoid"),
     "blur_ig": fringe.BlurIG(steps=4),
@@ -21,7 +21,7 @@ METHODS = {
     "ig2": fringe.IG2(steps=6, references=1),
 }
 FIFTHS, SIXTHS = [k / 5 for k in range(1, 6)], [k / 6 for k in range(1, 7)]
-DUE = {"natural": FIFTHS, "spectral_ig": [*FIFTHS, 1.0], "guided_ig": SIXTHS, "ig2": SIXTHS}
+DUE = {"spectral_ig": [*FIFTHS, 1.0], "guided_ig": SIXTHS, "ig2": SIXTHS}
 """At which share of its geodesic the prediction is due at each point after the input."""
 SPACE = fringe.InputSpace(-3.0, 3.0, references=inputs(5, seed=3))
 

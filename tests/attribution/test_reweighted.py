@@ -35,9 +35,10 @@ def test_a_located_map_is_the_map_times_the_activation_map():
     assert bool((lost > 0.05).all())
     torch.testing.assert_close(result.region, region(), rtol=1e-9, atol=1e-12)  # of which pages draw the outline
     assert plain.region is None
-    # one image more to find the layer, then one pass each
+    # one image more to find the layer and one to check it, with three gradients, then one pass each
     spent = result.passes.forward - plain.passes.forward, result.passes.vjp - plain.passes.vjp
-    assert spent == (4 + 1, 4 + 1)
+    assert spent == (4 + 2, 4 + 1 + 3)
+    assert all("; the layer is " in advice for advice in result.advice)
     named = explained(get_method("located:ig").with_text({"of.steps": "6", "layer": "0"}))
     assert (named.values - result.values).norm() > 1e-3 * result.values.norm()
 

@@ -8,8 +8,8 @@ import torch
 
 import fringe
 from fringe import FRInGe, IntegratedGradients
-from fringe.attribution import get_method, setting_title
-from fringe.attribution._fringe import FRInGeBinary, paper_settings
+from fringe.attribution import PaperFRInGe, get_method, paper_settings, setting_title
+from fringe.attribution._fringe import FRInGeBinary
 from fringe.attribution._modifiers import Smooth
 from fringe.attribution._preset_files import read_preset, write_preset
 
@@ -22,17 +22,17 @@ VERSION = ".".join(fringe.__version__.split(".")[:2])
         ("fringe", f"FRInGe, default of {VERSION}"),
         ("fringe:preview", f"FRInGe, preset preview of {VERSION}"),
         ("fringe:focused", f"FRInGe, preset focused of {VERSION}"),
-        ("fringe:resnet50", "FRInGe, paper's text, ResNet-50"),
-        ("fringe:inception_v3", "FRInGe, paper's text, Inception-v3"),
-        ("fringe:paper", "FRInGe, paper's text, any network"),
-        ("fringe:released_vgg19", "FRInGe, released code, VGG-19"),
-        ("fringe:released", "FRInGe, released code, any network"),
+        ("paper:resnet50", "FRInGe, paper's text, ResNet-50"),
+        ("paper:inception_v3", "FRInGe, paper's text, Inception-v3"),
+        ("paper", "FRInGe, paper's text, any network"),
+        ("released:vgg19", "FRInGe, released code, VGG-19"),
+        ("released", "FRInGe, released code, any network"),
         ("fringe_b", f"FRInGe-B, default of {VERSION}"),
         ("fringe_b:resnet18", "FRInGe-B, released code, ResNet-18"),
         ("ig", "Integrated Gradients"),
         ("ig:released", "Integrated Gradients (released)"),
         ("captum:occlusion", "Occlusion"),
-        ("smooth(3):fringe:paper", "Smoothed (3 px): FRInGe, paper's text, any network"),
+        ("smooth(3):paper", "Smoothed (3 px): FRInGe, paper's text, any network"),
     ],
 )
 def test_a_preset_is_named(name, title):
@@ -42,9 +42,9 @@ def test_a_preset_is_named(name, title):
 
 def test_equal_settings_say_the_same_however_they_were_given(tmp_path):
     about = {"architecture": "x", "weights": "", "objective": 0.0, "images": [], "trials": 1, "seed": 0, "version": "0"}
-    write_preset(tmp_path / "own.json", FRInGe.preset("resnet50"), about)
+    write_preset(tmp_path / "own.json", PaperFRInGe.preset("resnet50"), about)
     from_file, _ = read_preset(tmp_path / "own.json")
-    ways = (FRInGe.preset("resnet50"), FRInGe(**paper_settings("resnet50", "fringe")), from_file)
+    ways = (PaperFRInGe.preset("resnet50"), PaperFRInGe(**paper_settings("resnet50", "fringe")), from_file)
     assert {setting_title(method.record()) for method in ways} == {"FRInGe, paper's text, ResNet-50"}
     assert setting_title(FRInGe(tau=0.04).record()) == f"FRInGe, default of {VERSION}"
 
@@ -54,7 +54,7 @@ def test_equal_settings_say_the_same_however_they_were_given(tmp_path):
     [
         (FRInGe(tau=0.01), "FRInGe, own settings"),
         (FRInGe(focus="contrast"), "FRInGe, own settings"),
-        (replace(FRInGe.preset("resnet50"), cg_iterations=19), "FRInGe, own settings"),
+        (replace(PaperFRInGe.preset("resnet50"), cg_iterations=19), "FRInGe, paper's text, own settings"),
         (FRInGeBinary(tau=0.01), "FRInGe-B, own settings"),
         (IntegratedGradients(steps=7), "Integrated Gradients"),
         (Smooth(FRInGe(tau=0.01)), "Smoothed (3 px): FRInGe, own settings"),

@@ -141,14 +141,11 @@ def test_a_tree_keeps_its_form():
     assert _refilled(tree, iter((b, a))) == (b, None, ("name", a), PassCounts(1))
 
 
-#: Conjugate gradients wait for the device, and Guided IG does; of IG and of these, scores with gradients are recorded.
-OTHERS = [
-    fringe.FRInGe(solve="natural", jacobian="products", cg_iterations=3, tau=0.05),
-    *(fringe.FRInGe(jacobian="explicit", tau=0.05), fringe.GuidedIG(steps=10), fringe.IntegratedGradients(steps=20)),
-]
+#: Guided IG waits for the device; of it and of IG, scores with gradients are recorded.
+OTHERS = [fringe.GuidedIG(steps=10), fringe.IntegratedGradients(steps=20)]
 METHODS = [
     *("fringe", "fringe:preview", FRInGeBinary(tau=0.05), fringe.FRInGe(feedback=None, fisher_rank=3, tau=0.05)),
-    *(fringe.FRInGe(focus="cam", tau=0.3), fringe.FRInGe(quadrature="corrected", tau=0.05), *OTHERS),
+    *(fringe.FRInGe(focus="cam", tau=0.3), *OTHERS),
 ]
 
 

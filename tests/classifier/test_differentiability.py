@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fringe
 from fringe import Classifier, ModelOutputError, NotDifferentiableError, paths
+from fringe.attribution import PaperFRInGe
 from fringe.paths import Problem
 
 X = normal(1, 3, 2, 2)
@@ -150,9 +151,9 @@ class TestOperations:
     @pytest.mark.filterwarnings("ignore:the model has no second derivatives")
     def test_of_a_library_without_jvps_are_refused_with_what_works(self):
         """Forward mode takes what they return for a constant and raises no error: J v would lack their part."""
-        weight, method = 3 * normal(CLASSES, 12, seed=6), fringe.FRInGe(jacobian="explicit", steps=4)
+        weight, method = 3 * normal(CLASSES, 12, seed=6), fringe.FRInGe(steps=4)
         own = lambda x: sine(x.flatten(1)) @ weight.T  # noqa: E731
-        with pytest.raises(NotDifferentiableError, match=r"disagree .*<u, Jv> = 0,.*FRInGe\(jacobian='explicit'\)"):
+        with pytest.raises(NotDifferentiableError, match=r"disagree .*<u, Jv> = 0,.*FRInGe\(\) for images"):
             fringe.attribute(own, X, method=fringe.FRInGe(feedback=None))
         found = fringe.attribute(own, X, method=method)
         expected = fringe.attribute(lambda x: x.flatten(1).sin() @ weight.T, X, method=method)
@@ -358,7 +359,7 @@ class TestRandomModels:
 GRADIENTS_ONLY = [
     fringe.IntegratedGradients(steps=4),
     fringe.GuidedIG(steps=4),
-    fringe.FRInGe(steps=2, jacobian="explicit"),
+    PaperFRInGe(tau=0.05),
 ]
 
 
@@ -402,7 +403,7 @@ def scaled(factor, *, once=False, forward=None):
 
 
 IMAGES = normal(3, 3, 6, 6, dtype=torch.float32)
-PRODUCTS = fringe.FRInGe(steps=2, jacobian="products", feedback=None)
+PRODUCTS = fringe.FRInGe(steps=2, feedback=None)
 
 
 #: An operation, the plain one of the same gradients, and why products through it are refused.
@@ -735,7 +736,7 @@ class TestVerifiedOnce:
 
     def test_for_methods_that_ask_no_more(self, verified):
         _, classifier = verified
-        x, method = normal(3, 3, 8, 8).float(), fringe.FRInGe(solve="natural", steps=2, jacobian="products")
+        x, method = normal(3, 3, 8, 8).float(), fringe.FRInGe(steps=2, feedback=None)
         fresh = fringe.attribute(Classifier(classifier.module), x, method=method).passes
         self.checks(classifier)  # gradients alone
         assert fringe.attribute(classifier, x, method=method).passes == fresh

@@ -14,6 +14,7 @@ import fringe
 from fringe import BinaryClassifier, Classifier, InputError, ModelOutputError, TargetError, attribute, explain
 from fringe._network.outputs import as_logits
 from fringe.errors import ModelError
+from fringe.models import import_torchvision
 
 LOGITS = normal(3, 5)
 FEATURES = normal(3, 4, 6, 6)
@@ -40,6 +41,110 @@ READABLE = {
 def test_logits_are_found(name):
     assert torch.equal(as_logits(READABLE[name], 3, "auto"), LOGITS)
     assert torch.equal(Classifier(lambda x: READABLE[name]).logits(torch.zeros(3, 2)), LOGITS)
+
+
+SEVERAL = {
+    "exits": (
+        (LOGITS, 2 * LOGITS),
+        r"\[0\]: tensor \(3, 5\) .*, \[1\]: .*\), and \[0\] is .*output=lambda y: y\[0\]\)$",
+    ),
+    "members": ([LOGITS, -LOGITS, LOGITS], r".*, \[2\]: tensor \(3, 5\) .*and \[0\] is taken for the logits"),
+    "features": ((FEATURES, LOGITS), r".*and \[1\] is taken for the logits.*output=lambda y: y\[1\]\)$"),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_choice_among_several_tensors_is_said_once_in_a_session(name):
+    output, message = SEVERAL[name]
+    classifier, x = Classifier(lambda x: output), torch.zeros(3, 2)
+    with classifier.session(x.device):
+        with pytest.warns(UserWarning, match=rf"^the model returns several tensors \({message}") as seen:
+            classifier.logits(x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            classifier.logits(x)
+    assert len(seen) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_function_chooses_the_logits_of_what_a_model_returns():
+    net, x = nn.Linear(2, 5).double().eval(), normal(3, 2)
+    for output, choose in (
+        ((LOGITS, 2 * LOGITS), lambda y: y[1]),
+        ({"coarse": LOGITS, "fine": 2 * LOGITS}, lambda y: y["fine"]),
+        ([FEATURES, (2 * LOGITS,)], lambda y: y[1]),
+    ):
+        assert torch.equal(Classifier(lambda x, y=output: y, output=choose).logits(torch.zeros(3, 2)), 2 * LOGITS)
+    tails = Classifier(nn.Sequential(net, Both()).eval(), output=lambda y: y[1])
+    result = attribute(tails, x, method="ig", target=2)
+    torch.testing.assert_close(result.values, 2 * net.weight[2].detach() * x)
+    other = tails.with_model(nn.Sequential(nn.Linear(2, 5).double(), Both()).eval())
+    assert torch.equal(other.logits(x), 2 * other.model[0](x).detach())
+    with pytest.raises(ModelOutputError, match="look like probabilities"):
+        Classifier(lambda x: (FEATURES, LOGITS.softmax(1)), output=lambda y: y[1]).logits(torch.zeros(3, 2))
+
+
+class Both(nn.Module):
+    def forward(self, y):
+        return y, 2 * y
+
+
+class Body(nn.Module):
+    """Convolutions whose means are features, and a last layer."""
+
+    def __init__(self, name, head, **stated):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 5, 3)
+        self.name = name
+        self.add_module(name, head)
+        vars(self).update(stated)
+
+    def forward(self, x):
+        return getattr(self, self.name)(self.conv(x).mean((2, 3)))
+
+
+OPEN = {
+    "fc": (Body("fc", nn.Identity()), "its last layer 'fc' does nothing, so its outputs are features"),
+    "classifier": (Body("classifier", nn.Sequential(nn.Dropout(), nn.Identity())), "its last layer 'classifier' does"),
+    "timm": (Body("drop", nn.Dropout(), num_classes=0), "Body has no head, so its outputs are features"),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_a_network_without_its_head_is_refused(name):
+    body, message = OPEN[name]
+    body, x = body.eval(), normal(2, 3, 6, 6, dtype=torch.float32)
+    with pytest.raises(ModelError, match=rf"^model: {message}.*with its head.*score=.*output=lambda y: y\)$"):
+        attribute(body, x, method="ig")
+    assert Classifier(body, output=lambda y: y).logits(x).shape == (2, 5)  # somebody says that they are logits
+    assert attribute(body, x, method="ig", score=lambda y: y[:, 0]).verdict == ("ok", "ok")
+    for head in (nn.Linear(5, 5), nn.Sequential(nn.Linear(5, 4), nn.Identity())):
+        assert Classifier(Body("head", head).eval()).logits(x).dim() == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["pooler_output", "image_embeds", "sentence_embedding", "features", "last_hidden_state"]
+)
+def test_features_are_never_taken_for_logits(name):
+    message = f"its output has no logits, and {name} are features, no scores of classes.*{name}: tensor .*with its head"
+    for output in ({name: LOGITS}, {name: LOGITS, "tokens": FEATURES}):
+        with pytest.raises(ModelOutputError, match=message):
+            as_logits(output, 3, "auto")
+        assert torch.equal(
+            Classifier(lambda x, y=output: y, output=lambda y: y[name]).logits(torch.zeros(3, 2)), LOGITS
+        )
+
+
+def test_bodies_of_transformers_are_refused():
+    pytest.importorskip("transformers")
+    import_torchvision("this test")
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_labels=3)
+    x = normal(2, 3, 8, 8, dtype=torch.float32)
+    with pytest.raises(ModelError, match=r"^model: ViTModel has no head"):
+        attribute(transformers.ViTModel(config).eval(), x, method="ig")
+    assert attribute(transformers.ViTForImageClassification(config).eval(), x, method="ig").values.shape == x.shape
 
 
 REFUSED = {

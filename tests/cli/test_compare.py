@@ -28,7 +28,7 @@ from fringe.models import load_model
 pytestmark = pytest.mark.usefixtures("small_figures")
 
 DIGITS = ("--model", "embedded:digits")
-QUICK = ("--set", "fringe.tau=0.1", "--set", "fringe.cg_iterations=2", "--set", "ig.steps=10")
+QUICK = ("--set", "fringe.tau=0.1", "--set", "ig.steps=10")
 
 
 def quick(out, *arguments, metrics="sparseness"):
@@ -63,7 +63,7 @@ def test_a_run_writes_what_the_library_computes(tmp_path, small_figures):
         assert min(drawn.size) > 400
 
     loaded, x, ids = digits("embedded:digits:3:6")
-    methods = [FRInGe(tau=0.1, cg_iterations=2), IntegratedGradients(steps=10)]
+    methods = [FRInGe(tau=0.1), IntegratedGradients(steps=10)]
     found = compare(loaded.module, x, methods, metrics, ids=ids, seed=4)
     rows = lines(out)
     expected = [

@@ -22,7 +22,7 @@ from fringe.models import load_model
 
 pytestmark = pytest.mark.usefixtures("small_figures")
 
-QUICK = ("--set", "tau=0.1", "--set", "cg_iterations=2")
+QUICK = ("--set", "tau=0.1")
 DIGITS = ("--model", "embedded:digits")
 FILES = {
     *("overlay.png", "signed.png", "trajectory.png", "profile.png", "attribution.safetensors", "explanation.json"),
@@ -56,7 +56,7 @@ def test_a_run_writes_what_the_library_computes(tmp_path, small_figures):
     recipe = loaded.preprocessing
     images = [ref.open(channels=1).image for ref in find_inputs(["embedded:digits:3"])]
     x = torch.stack([recipe.normalise(recipe.pixels(image)) for image in images])
-    direct = fringe.attribute(loaded.module, x, method=fringe.FRInGe(tau=0.1, cg_iterations=2))
+    direct = fringe.attribute(loaded.module, x, method=fringe.FRInGe(tau=0.1))
     for row, entry in enumerate(printed["inputs"]):
         folder = tmp_path / "out" / entry["folder"]
         assert {file.name for file in folder.iterdir()} == FILES

@@ -141,18 +141,18 @@ def test_a_method_is_understood_by_every_name_it_goes_by_and_recorded_under_one(
 
 
 def test_in_a_comparison_each_name_means_one_method_or_metric(tmp_path):
-    chosen = ("--methods", "FRInGe:resnet18,Integrated_Gradients", "--metrics", "MASInsertion,end point kl")
-    settings = ("--set", "integrated-gradients.steps=3", "--set", "IG.rule=left", "--set", "fringe:resnet18.tau=0.02")
+    chosen = ("--methods", "Paper:resnet18,Integrated_Gradients", "--metrics", "MASInsertion,end point kl")
+    settings = ("--set", "integrated-gradients.steps=3", "--set", "IG.rule=left", "--set", "paper:resnet18.tau=0.02")
     result = run("compare", "embedded:digits:0", *chosen, *settings, "--no-controls", "--json", "--out", tmp_path)
     assert result.exit_code == 0, result.stderr
     document = json.loads(result.stdout)
     methods = {entry["label"]: entry["settings"] for entry in document["methods"]}
-    assert list(methods) == ["fringe:resnet18", "ig"]
+    assert list(methods) == ["paper:resnet18", "ig"]
     assert (methods["ig"]["steps"], methods["ig"]["rule"]) == (3, "left")
     assert [entry["label"] for entry in document["metrics"]] == ["mas_insertion", "endpoint_kl"]
     twice = run("compare", "embedded:digits:0", "--methods", "ig,IG", "--out", tmp_path / "out")
     assert twice.exit_code == 2
     assert "ig given twice" in twice.stderr
-    names = {"methods": "FRInGe:auto,Guided IG", "metrics": "MaxSensitivity", "limits": {"max sensitivity": 2}}
+    names = {"methods": "PaperFRInGe:auto,Guided IG", "metrics": "MaxSensitivity", "limits": {"max sensitivity": 2}}
     plan = build_plan(ExperimentSpec(**names, model="resnet18=embedded:digits"))
-    assert (list(plan.models[0].methods), plan.limits) == (["fringe:auto", "guided_ig"], {"max_sensitivity": 2})
+    assert (list(plan.models[0].methods), plan.limits) == (["paper:auto", "guided_ig"], {"max_sensitivity": 2})

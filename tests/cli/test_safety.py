@@ -409,7 +409,7 @@ def test_yes_starts(tmp_path):
 
 
 def test_the_paper_s_settings_need_no_consent(tmp_path):
-    papers = "fringe:resnet50,ig:paper,smoothgrad:paper,guided_ig:paper,agi:paper,ig2:paper,ggig:paper,geoig_svi:paper"
+    papers = "paper:resnet50,ig:paper,smoothgrad:paper,guided_ig:paper,agi:paper,ig2:paper,ggig:paper,geoig_svi:paper"
     result = run("compare", "embedded:digits:0", "--methods", papers, "--model", "embedded:nothing", "--out", tmp_path)
     assert "no embedded model 'nothing'" in result.output
 

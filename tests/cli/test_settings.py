@@ -4,8 +4,9 @@ from typing import get_args
 
 import pytest
 
-from fringe import FRInGe, InputError
+from fringe import InputError
 from fringe._strings.class_names import class_names
+from fringe.attribution import PaperFRInGe, ReleasedFRInGe
 from fringe.classifier import SCORES
 from fringe.cli._listing import EXAMPLES
 from fringe.explanations import ExplainSpec
@@ -18,14 +19,17 @@ def configured(*settings, **more):
 
 
 def test_presets_and_variants():
-    assert configured(preset="vgg19", variant="euclidean") == FRInGe.preset("vgg19", "euclidean")
-    assert configured(preset="vgg19", variant="gamma_step_only") == FRInGe.preset("vgg19").variant("gamma_step_only")
-    assert configured(variant="non_geometric") == FRInGe().variant("non_geometric")
-    assert configured("tau=0.5", preset="vgg19").tau == 0.5
+    paper = {"method": "paper", "preset": "vgg19"}
+    assert configured(**paper, variant="euclidean") == PaperFRInGe.preset("vgg19", "euclidean")
+    assert configured(**paper, variant="gamma_step_only") == PaperFRInGe.preset("vgg19").variant("gamma_step_only")
+    assert configured(method="released", variant="non_geometric") == ReleasedFRInGe().variant("non_geometric")
+    assert configured("tau=0.5", **paper).tau == 0.5
     with pytest.raises(InputError, match="did you mean 'resnet50'"):
-        configured(preset="resnet5")
+        configured(method="paper", preset="resnet5")
     with pytest.raises(InputError, match="variant: got 'flat'"):
-        configured(variant="flat")
+        configured(method="paper", variant="flat")
+    with pytest.raises(InputError, match="variant: belongs to the methods paper and released, not to 'fringe'"):
+        configured(variant="euclidean")
 
 
 def test_class_names(tmp_path):

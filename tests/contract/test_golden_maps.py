@@ -7,6 +7,7 @@ numbers, and say in its message which ones and why.
 import json
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from golden_runs import as_json
 from safetensors.torch import load_file, save_file
 
 import fringe
+from fringe.attribution import PaperFRInGe, Variant
 from fringe.data import digits_samples
 from fringe.models import load_model
 
@@ -22,9 +24,8 @@ MAPS, NUMBERS = HERE / "golden_maps.safetensors", HERE / "golden_maps.json"
 TOLERANCE = 1e-6
 """Relative, in float64: sums may be taken in another order, and maps are stored in single precision."""
 
-FULL_METRIC = {"solve": "natural", "gamma_prior": 1e-3, "tau": 3e-3, "until": "budget", "temperature": 1.0}
-FAST = {**FULL_METRIC, "tau": 3e-2, "cg_iterations": 6}
 BUDGET = {"tau": 3e-2, "until": "budget", "temperature": 1.0}
+FAST = {**BUDGET, "gamma_prior": 1e-3}
 GIVEN = tuple((k + 1) / 55 for k in range(10))
 
 # label: the method's name, its settings, and what the call is given beside
@@ -38,7 +39,7 @@ CASES = {
     "expected_gradients": ("expected_gradients", {"samples": 6}, {}),
     "expected_gradients stratified": ("expected_gradients", {"samples": 6, "fractions": "stratified"}, {"seed": 3}),
     "fringe": ("fringe", FAST, {"telemetry": True}),
-    "fringe default": ("fringe", FULL_METRIC, {}),
+    "fringe default": ("fringe", {}, {}),
     "fringe geodesic": ("fringe", {**BUDGET, "feedback": None}, {"telemetry": True}),
     "fringe feedback": ("fringe", BUDGET, {"batch_size": 2}),
     "fringe rank 3": ("fringe", {**BUDGET, "fisher_rank": 3}, {}),
@@ -48,17 +49,13 @@ CASES = {
     "fringe batch": ("fringe", FAST, {"batch_size": 2}),
     "fringe adaptive": ("fringe", {**FAST, "quadrature_rtol": 1e-3, "quadrature_depth": 8}, {}),
     "fringe arrival": ("fringe", {**FAST, "until": "arrival", "max_steps": 12}, {"telemetry": True}),
-    "fringe cold": ("fringe", {**FAST, "warm_start": False, "reorthogonalise": False}, {}),
-    "fringe products": ("fringe", {**FAST, "jacobian": "products"}, {}),
-    "fringe current": ("fringe", {**FAST, "waypoint": "current", "steps": 5, "preconditioner": "blur"}, {}),
     "fringe reference": ("fringe", {**FAST, "reference": GIVEN}, {}),
     "fringe reference each": ("fringe", {**FAST, "reference": (GIVEN, GIVEN[::-1], (0.1,) * 10)}, {}),
     "fringe targets": ("fringe", FAST, {"target": [3, 0, 7], "score": "log_probability"}),
-    "fringe released": (
-        "fringe",
-        {**FAST, "preconditioner": "blur", "cg_iterations": 3, "boundary": "reflect", "cg_atol": 1e-5, "clamp": True},
-        {},
-    ),
+    "fringe diffusion": ("fringe", {**FAST, "solve": "diffusion", "gamma_prior": 1e3}, {}),
+    "paper": ("paper", {"tau": 1e-2}, {"telemetry": True, "batch_size": 2}),
+    "paper products": ("paper", {"tau": 1e-2, "cg_iterations": 6}, {"target": [3, 0, 7], "score": "log_probability"}),
+    "released": ("released", {"tau": 1e-2, "cg_iterations": 2}, {}),
     "fringe focus": ("fringe", {**BUDGET, "focus": "cam"}, {}),
     "fringe_b": ("fringe_b", BUDGET, {"telemetry": True}),
     "guided_ig": ("guided_ig", {"steps": 5}, {"telemetry": True}),
@@ -104,28 +101,20 @@ CASES = {
     ),
     "captum input_x_gradient": ("captum", {"algorithm": "input_x_gradient"}, {}),
 }
-VARIANTS = (
-    "fisher_rao_unregularized",
-    "euclidean",
-    "gamma_step_only",
-    "gamma_prior_only",
-    "non_geometric",
-    "diffusion",
-)
 PRESETS = ("resnet18", "vgg19")
 
 
 def method_of(label):
     kind, _, rest = label.partition(" ")
     if kind == "variant":
-        return fringe.FRInGe(**FAST).variant(rest), {}
+        return PaperFRInGe(tau=1e-2).variant(rest), {}
     if kind == "preset":
-        return fringe.FRInGe.preset(rest), {"telemetry": True}
+        return PaperFRInGe.preset(rest), {"telemetry": True}
     name, settings, given = CASES[label]
     return fringe.METHODS[name](**settings), given
 
 
-LABELS = [*CASES, *(f"variant {name}" for name in VARIANTS), *(f"preset {name}" for name in PRESETS)]
+LABELS = [*CASES, *(f"variant {name}" for name in get_args(Variant)[1:]), *(f"preset {name}" for name in PRESETS)]
 
 
 @cache

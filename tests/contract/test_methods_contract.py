@@ -20,8 +20,10 @@ CHEAP = {
     "agi": [fringe.AGI(steps=3, classes=2), fringe.AGI(steps=3, classes=1, mode="official")],
     "blur_ig": [fringe.BlurIG(steps=6), fringe.BlurIG(steps=6, mode="derivative")],
     "expected_gradients": [fringe.ExpectedGradients(samples=6)],
-    "fringe": [fringe.FRInGe(tau=0.1, cg_iterations=6), fringe.FRInGe(tau=3e-2, focus="cam")],
+    "fringe": [fringe.FRInGe(tau=0.1), fringe.FRInGe(tau=3e-2, focus="cam")],
     "fringe_b": [METHODS["fringe_b"](tau=0.1)],
+    "paper": [METHODS["paper"](tau=0.1), METHODS["paper"](tau=0.1, cg_iterations=2)],
+    "released": [METHODS["released"](tau=0.1, cg_iterations=2)],
     "geoig_knn": [fringe.GeoIGKNN(neighbours=2, order=2)],
     "geoig_svi": [fringe.GeoIGSVI(steps=6, iterations=2), fringe.GeoIGSVI(steps=6, iterations=2, mode="official")],
     "ggig": [fringe.GGIG(intervals=4, iterations=3)],
@@ -42,13 +44,13 @@ CHEAP = {
     "smooth": [fringe.Smooth(fringe.IntegratedGradients(steps=6)), fringe.Smooth(fringe.SmoothGrad(samples=3))],
     "straight": [
         fringe.Straight(fringe.GuidedIG(steps=5), steps=6),
-        fringe.Straight(fringe.FRInGe(tau=0.1, cg_iterations=6), steps=6),
+        fringe.Straight(fringe.FRInGe(tau=0.1), steps=6),
     ],
     "located": [fringe.Located(fringe.IntegratedGradients(steps=6))],
     "other_cam": [fringe.OtherCAM(fringe.IntegratedGradients(steps=6))],
     "centre_prior": [fringe.CentrePrior(fringe.IntegratedGradients(steps=6))],
     "competing": [
-        fringe.Competing(fringe.FRInGe(tau=3e-2, cg_iterations=8), classes=3),
+        fringe.Competing(fringe.FRInGe(tau=3e-2), classes=3),
         fringe.Competing(fringe.IntegratedGradients(steps=6), classes=2),
     ],
     "power": [fringe.Power(fringe.IntegratedGradients(steps=6)), fringe.Power(fringe.SmoothGrad(samples=3))],
@@ -62,7 +64,7 @@ CHEAP = {
 }
 WALKS = {
     *("agi", "blur_ig", "expected_gradients", "fringe", "fringe_b", "geoig_knn", "geoig_svi", "guided_ig", "ig", "ig2"),
-    *("smooth", "spectral_ig", "straight"),
+    *("paper", "released", "smooth", "spectral_ig", "straight"),
 }
 
 #: What activations of a layer cannot show: the toys of rows and of constants have none in space.
@@ -85,7 +87,7 @@ EXPECTED = {
     fringe.Located(fringe.IntegratedGradients(steps=6)): NO_LAYER,
     fringe.OtherCAM(fringe.IntegratedGradients(steps=6)): NO_LAYER
     | {"batch_of_one": "the region is that of another image of the batch"},
-    fringe.Competing(fringe.FRInGe(tau=3e-2, cg_iterations=8), classes=3): COMPETING,
+    fringe.Competing(fringe.FRInGe(tau=3e-2), classes=3): COMPETING,
     fringe.Competing(fringe.IntegratedGradients(steps=6), classes=2): COMPETING,
     **dict.fromkeys((fringe.GradCAM(), fringe.LayerCAM(), fringe.HiResCAM(), fringe.HiResCAM(relu=False)), CAM),
     fringe.AGI(steps=3, classes=2): {"refinement": "steps are the most that a walk may take; epsilon refines it"},

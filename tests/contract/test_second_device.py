@@ -2,7 +2,6 @@
 
 import copy
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from torch import nn
 import fringe
 from fringe import METRICS, Classifier, FRInGe, InputSpace
 from fringe._numbers.rng import KeyedGenerator
+from fringe.attribution import PaperFRInGe, ReleasedFRInGe
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, Plan, PlanModel
 from fringe.bench.experiments._records import STATUSES
@@ -22,7 +22,7 @@ from fringe.bench.experiments._tasks import pending_tasks
 from fringe.captum import CaptumAttributor
 from fringe.evaluation._evaluator import CONTROLS, Evaluator, parse_methods
 from fringe.geometry import log_probabilities, softening_temperature, target_rest_logits
-from fringe.linalg import conjugate_gradient, inner_product, textbook_conjugate_gradient
+from fringe.linalg import inner_product
 from fringe.metrics import EndpointKL, EvaluationContext, Insertion, MaxSensitivity, Sparseness, get_metric
 from fringe.models import load_model
 from fringe.paths import Problem
@@ -31,7 +31,6 @@ from fringe.testing import METRIC_CHECKS, check_attributor, check_metric
 
 pytestmark = pytest.mark.thorough
 
-DOUBLE = SimpleNamespace(matvec=lambda v: 2.0 * v)
 TOUCHING = {"completeness", "bad_images", "tabular_inputs"}
 """Checks of methods that go where the maps of sound images do not."""
 SCORING = {"shape_and_dtype", "degenerate_maps"}
@@ -182,10 +181,10 @@ def test_every_method_keeps_the_contract_there(strict_place, name, method):
         FRInGe(tau=3e-2, quadrature="adaptive"),
         FRInGe(tau=3e-2, until="arrival"),
         FRInGe(tau=3e-2, structure="none"),
-        FRInGe(tau=3e-2, preconditioner="blur", boundary="dirichlet"),
-        FRInGe(tau=3e-2, jacobian="products", cg_iterations=6),
-        FRInGe.preset("resnet18").variant("fisher_rao_unregularized"),
-        FRInGe.preset("vgg19").variant("euclidean"),
+        PaperFRInGe(tau=3e-2),
+        PaperFRInGe(tau=3e-2, cg_iterations=3),
+        PaperFRInGe.preset("vgg19", "euclidean"),
+        ReleasedFRInGe(tau=3e-2, cg_iterations=2),
     ],
     ids=lambda method: "-".join(map(str, list(method.record().values())[:6])),
 )
@@ -291,8 +290,6 @@ def test_scores_outside_of_a_session_are_the_same_there(place, score):
         lambda x, _: target_rest_logits(x, x.argmax(-1)),
         lambda x, _: softening_temperature(x.repeat(2000, 1), 0.7),  # more than are solved on the host
         lambda x, _: inner_product(x, x + 1),
-        lambda x, _: conjugate_gradient(DOUBLE, x).x,
-        lambda x, _: textbook_conjugate_gradient(DOUBLE, x, preconditioner=DOUBLE).x,
         lambda x, problem: problem.probability(x),
         lambda x, problem: problem.score(x),
     ],

@@ -18,7 +18,7 @@ from fringe.metrics import Insertion, MaxSensitivity, Scores, Sparseness, evalua
 from fringe.models import load_model
 from toys import TanhMLP, context_of, normal
 
-QUICK = FRInGe(steps=3, cg_iterations=3)
+QUICK = FRInGe(steps=3)
 METRICS = ["insertion", "mas_deletion", "infidelity", "sparseness", "completeness_residual"]
 IDS = ["a", "b", "c", "d"]
 MODEL, X = TanhMLP(162), normal(4, 2, 9, 9)
@@ -97,7 +97,7 @@ def test_max_sensitivity_asks_the_method_for_maps_of_moved_inputs_with_the_targe
 
 def test_a_reference_for_each_image_is_known_when_inputs_are_moved():
     reference = tuple(tuple(row) for row in torch.eye(4).add(0.5).div(3).tolist())
-    method = FRInGe(steps=2, cg_iterations=2, reference=reference)
+    method = FRInGe(steps=2, reference=reference)
     found = compare(MODEL, X, [method], [MaxSensitivity(samples=1)], controls=False)
     assert found.rows[0].error is None
     assert found.rows[0].scores["max_sensitivity"].values.isfinite().all()

@@ -420,7 +420,7 @@ def test_the_record_gives_the_options_back(tmp_path):
         ({"batch_size": 0}, "batch_size: got 0, expected auto or a positive whole number"),
         ({"top": 0}, "top: got 0"),
         ({"method": "igg"}, "did you mean 'ig'"),
-        ({"variant": "euclidean"}, "variant: belongs to the method fringe, not to 'ig'"),
+        ({"variant": "euclidean"}, "variant: belongs to the methods paper and released, not to 'ig'"),
         ({"set": ("steps",)}, "set: got 'steps', expected KEY=VALUE"),
         ({"score": "entropy"}, "score: got 'entropy', expected"),
     ],

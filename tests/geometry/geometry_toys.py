@@ -4,7 +4,7 @@ import mpmath
 import torch
 from hypothesis import strategies as st
 
-from fringe.geometry import log_probabilities, sqrt_chart
+from fringe.geometry import angle, log_probabilities, sqrt_chart, to_tangent
 
 EPS = torch.finfo(torch.float64).eps
 UNIT = 300 * EPS
@@ -45,3 +45,15 @@ def exact_softmax(row):
 
 def unit(row):
     return row / row.norm()
+
+
+def log(point, base_point):
+    """The tangent vector at ``base_point`` whose ``exp`` is ``point``; its norm is their angle."""
+    chord = to_tangent(point - base_point, base_point)
+    return chord * (angle(base_point, point) / chord.norm().clamp_min(1e-300))
+
+
+def exp(tangent_vec, base_point):
+    """The end of the great circle from ``base_point`` along ``tangent_vec``, as long as the latter."""
+    length = tangent_vec.norm()
+    return torch.cos(length) * base_point + torch.sinc(length / torch.pi) * tangent_vec

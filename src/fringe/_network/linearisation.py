@@ -14,7 +14,7 @@ from fringe.errors import InputError, NotDifferentiableError, first_line, is_mac
 
 #: Advice for a model whose gradients are right and whose Jacobian-vector products are missing or wrong.
 WITHOUT_JVP = (
-    "choose methods of gradients alone, such as FRInGe() for images, or FRInGe(jacobian='explicit'), and leave out the "
+    "choose methods of gradients alone, such as FRInGe() for images, and leave out the "
     "control diffusion (controls=False)"
 )
 

@@ -1,5 +1,6 @@
 """Read what a model returns as logits (B, C); models with one logit, and segmentation models, as classifiers."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
@@ -14,7 +15,15 @@ OutputKind = Literal["auto", "logits", "probabilities"]
 AnyOutput = OutputKind | Literal["numbers"]
 _DENSE = (
     "For logits (B, C, H, W) of a segmentation network, wrap it as fringe.Region(model, mask), which explains the "
-    "classes in a region; for another number of each input, pass a function as score="
+    "classes in a region; the boxes of a detector are those of fringe.Detector(model, read=...); for another number of "
+    "each input, pass a function as score="
+)
+#: Names of parts of an output, and of layers at the end of a network, that hold no scores of classes.
+_FEATURES = re.compile("embed|feature|hidden|latent|pool|representation|state", re.IGNORECASE)
+_HEADS = ("classifier", "fc", "head", "heads", "last_linear", "output")
+_WITH_HEAD = (
+    "give the network with its head, or explain a number of the features by score=, such as a similarity; if they are "
+    "logits, "
 )
 #: A score of the caller's own: of what the model returns for B inputs, one number (B,) for each.
 ScoreFunction = Callable[[Any], Tensor]
@@ -38,7 +47,7 @@ def as_logits(output: Any, batch: int, kind: AnyOutput, *, check: bool = True) -
     ``"numbers"``, which also takes one number (B, 1) or (B,) for each input. ``check=False`` leaves these checks out,
     which read numbers back from the device.
     """
-    logits = _select(output)
+    logits = _select(output, check)
     if kind == "numbers" and tuple(logits.shape) == (batch,):
         logits = logits[:, None]
     _check_dtype(logits, "model", "its output")
@@ -125,12 +134,28 @@ def refuse_independent_labels(model: Any) -> None:
         )
 
 
-def _select(output: Any) -> Tensor:
+def refuse_features(network: nn.Module) -> None:
+    """Refuse a network without its head, whose outputs are no scores of classes."""
+    name, last = next(reversed(dict(network.named_children()).items()), ("", network))
+    is_open = name in _HEADS and all(type(m) in (nn.Identity, nn.Sequential, nn.Dropout) for m in last.modules())
+    is_body = getattr(network, "base_model", None) is network  # of transformers
+    if is_open or is_body or getattr(network, "num_classes", None) == 0:  # the latter of timm
+        why = f"its last layer {name!r} does nothing" if is_open else f"{type(network).__name__} has no head"
+        message = f"{why}, so its outputs are features and no scores of classes"
+        raise ModelError(message, argument="model", hint=_WITH_HEAD + _choice("y"))
+
+
+def _choice(logits: str) -> str:
+    return f"choose the logits of what the model returns, as in fringe.Classifier(model, output=lambda y: {logits})"
+
+
+def _select(output: Any, check: bool) -> Tensor:
     if isinstance(output, Tensor):
         return output
     named = getattr(output, "logits", None)
     parts: dict[str, Any] = {}
-    if isinstance(output, Mapping):
+    is_named = isinstance(output, Mapping)
+    if is_named:
         parts = {str(key): value for key, value in cast(Mapping[str, Any], output).items()}
         named = parts.get("logits")
     elif isinstance(output, (tuple, list)):
@@ -138,17 +163,23 @@ def _select(output: Any) -> Tensor:
     if isinstance(named, Tensor):
         return named
     tensors = [value for value in parts.values() if isinstance(value, Tensor)]
-    scores = [value for value in tensors if value.dim() == 2 and value.is_floating_point()]
-    # matrices of one shape in a tuple are the scores of the model and of its auxiliary heads
-    if len(scores) == 1 or (scores and not isinstance(output, Mapping) and len({v.shape for v in scores}) == 1):
-        return scores[0]
-    is_dense = any(value.dim() > 2 for value in tensors)
-    remedy = _DENSE if is_dense else "Wrap the model so that it returns the logits as a tensor (B, C)"
+    scores = {key: v for key, v in parts.items() if isinstance(v, Tensor) and v.dim() == 2 and v.is_floating_point()}
     described = ", ".join(f"{key}: {_describe(value)}" for key, value in parts.items()) or _describe(output)
-    raise ModelOutputError(
-        f"cannot tell which part of its output holds the logits ({described}). {remedy}",
-        argument="model",
-    )
+    # matrices of one shape in a tuple are the scores of the model and of its auxiliary heads
+    if len(scores) == 1 or (scores and not is_named and len({v.shape for v in scores.values()}) == 1):
+        name, logits = next(iter(scores.items()))
+        if is_named and _FEATURES.search(name):
+            message = f"its output has no logits, and {name} are features, no scores of classes ({described})"
+            raise ModelOutputError(message, argument="model", hint=_WITH_HEAD + _choice(f"y[{name!r}]"))
+        if check and not is_named and len(tensors) > 1:
+            several = f"the model returns several tensors ({described}), and {name} is taken for the logits"
+            warn_caller(f"{several}; {_choice(f'y{name}')}")
+        return logits
+    remedy = _DENSE
+    if scores or not any(value.dim() > 2 for value in tensors):
+        remedy = f"Wrap the model so that it returns the logits as a tensor (B, C), or {_choice('...')}"
+    message = f"cannot tell which part of its output holds the logits ({described}). {remedy}"
+    raise ModelOutputError(message, argument="model")
 
 
 def _describe(value: Any) -> str:

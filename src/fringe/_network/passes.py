@@ -201,6 +201,7 @@ class Network:
         self.module = self.model if isinstance(self.model, nn.Module) else None
         self.output: AnyOutput = output
         self.score_function: ScoreFunction | None = None  # takes the place of classes
+        self.choose_output: Callable[[Any], Any] | None = None  # of what the model returns, the logits
         self.mode: Mode = mode
         self.batch_size = BatchSize(batch_size)
         self.passes = PassCounts()
@@ -328,13 +329,17 @@ class Network:
         if self.score_function is not None:
             return self._laid_out(as_score(self.score_function, output, x.shape[0]))
         try:
-            logits = as_logits(output, x.shape[0], self.output, check=not self._checked)
+            logits = self._logits_of(output, x.shape[0], check=not self._checked)
         except ModelOutputError as error:
             if arguments.by_row and len(x) == 1 and error.hint is None:  # one row of a tensor that all images share?
                 error.hint = arguments.hint
             raise
         self._checked = True
         return self._laid_out(logits)
+
+    def _logits_of(self, output: Any, batch: int, *, check: bool) -> Tensor:
+        chosen = output if self.choose_output is None else self.choose_output(output)
+        return as_logits(chosen, batch, self.output, check=check)
 
     def _computed(self, x: Tensor, arguments: ForwardArguments) -> Any:
         """What the model returns, with folds but for hooks, which see the network as it was written."""
@@ -404,7 +409,7 @@ class Network:
         with torch.no_grad(), contextlib.suppress(Exception):  # whatever a model raises
             output = self._run(x[:1], arguments)
             if self.score_function is None:
-                as_logits(output, 1, self.output, check=False)
+                self._logits_of(output, 1, check=False)
             try:
                 self._run(x, arguments)
             except Exception:

@@ -125,6 +125,8 @@ def unique(pairs: Iterable[tuple[str, T]], argument: str, hint: str | None = Non
 METHOD_TITLES = {
     "fringe": "FRInGe",
     "fringe_b": "FRInGe-B",
+    "paper": "FRInGe, paper's text",
+    "released": "FRInGe, released code",
     "ig": "Integrated Gradients",
     "blur_ig": "Blur IG",
     "guided_ig": "Guided IG",

@@ -214,6 +214,22 @@ class Attribution(Views):
         context = None if self.context is None else self.context.map_tensors(function)
         return dataclasses.replace(self, **tensors, diagnostics=diagnostics, context=context)
 
+    def noted(self, notes: Sequence[str]) -> "Attribution":
+        """Add a note to the advice on each image, and on each of its classes.
+
+        Args:
+            notes: The notes (B).
+
+        Returns:
+            The attribution with them.
+        """
+        rows = zip(self.class_verdicts, notes, strict=True) if self.class_verdicts else ()
+        return dataclasses.replace(
+            self,
+            advice=tuple(f"{why}; {note}" for why, note in zip(self.advice, notes, strict=True)),
+            class_verdicts=tuple(tuple((v, f"{why}; {note}") for v, why in row) for row, note in rows),
+        )
+
     def select(self, images: Sequence[int]) -> "Attribution":
         """Select images.
 

@@ -27,6 +27,9 @@ AXES: Mapping[InputKind | int, tuple[str, ...]] = {
     "text": ("token", "embedding"),
 }
 
+#: Fields of a context for detectors.
+_BOXES = ("boxes", "parts")
+
 
 @dataclass(frozen=True)
 class Context:
@@ -42,6 +45,8 @@ class Context:
         std: Standard deviation of each channel: ``inputs * std + mean`` are pixels in [0, 1].
         class_names: Names (C) of the classes, if they are known.
         features: Names of the features of each input: columns of a table, or words; () if there are none.
+        boxes: The explained boxes (B, 4) of a detector: left, top, right and bottom in pixels of the photographs.
+        parts: Which part (B, 4) of its photograph an input shows, likewise; None: the inputs are the photographs.
 
     Raises:
         InputError: If the numbers of inputs, names and probabilities differ.
@@ -56,6 +61,8 @@ class Context:
     std: tuple[float, ...] = ()
     class_names: tuple[str, ...] | None = None
     features: tuple[tuple[str, ...], ...] = ()
+    boxes: Tensor | None = None
+    parts: Tensor | None = None
 
     def __post_init__(self) -> None:
         sizes = {"probabilities": len(self.probabilities), "ids": len(self.ids)}
@@ -101,6 +108,20 @@ class Context:
         if pixels.shape[-3] not in (1, 3):
             pixels = pixels.mean(-3, keepdim=True)
         return pixels.movedim(-3, -1).numpy()
+
+    def box_on_input(self, row: int) -> list[float] | None:
+        """Return the explained box of an input in its pixels.
+
+        Args:
+            row: Number of the input.
+
+        Returns:
+            Left, top, right and bottom; None where no box is explained.
+        """
+        if self.boxes is None:
+            return None
+        part = None if self.parts is None else self.parts[row]
+        return to_input(self.boxes[row], part, self.inputs.shape[-2:]).tolist()
 
     def class_label(self, index: int) -> str:
         """Name a class.
@@ -155,6 +176,7 @@ class Context:
             probabilities=self.probabilities[index],
             ids=tuple(self.ids[i] for i in rows),
             features=tuple(self.features[i] for i in rows) if self.features else (),
+            **{name: values[index] for name in _BOXES if (values := getattr(self, name)) is not None},
         )
 
     @staticmethod
@@ -171,7 +193,24 @@ class Context:
             name: torch.cat([getattr(part, name) for part in parts]) for name in ("inputs", "probabilities")
         }
         joined |= {name: tuple(v for part in parts for v in getattr(part, name)) for name in ("ids", "features")}
+        boxes = {name: [getattr(part, name) for part in parts] for name in _BOXES}
+        joined |= {name: torch.cat(each) for name, each in boxes.items() if each[0] is not None}
         return dataclasses.replace(parts[0], **joined)
+
+
+def to_input(boxes: Tensor, part: Tensor | None, size: Sequence[int]) -> Tensor:
+    """Turn boxes (..., 4) in pixels of a photograph into boxes in pixels of an input of this size (H, W), which shows
+    the given part of the photograph; None: all of it, in its own pixels."""
+    return boxes if part is None else (boxes - part[:2].repeat(2)) * _scale(part, size)
+
+
+def to_photograph(boxes: Tensor, part: Tensor, size: Sequence[int]) -> Tensor:
+    """Turn boxes (..., 4) in pixels of an input into boxes in pixels of its photograph, see :func:`to_input`."""
+    return boxes / _scale(part, size) + part[:2].repeat(2)
+
+
+def _scale(part: Tensor, size: Sequence[int]) -> Tensor:
+    return (part.new_tensor([size[1], size[0]]) / (part[2:] - part[:2])).repeat(2)
 
 
 @dataclass(frozen=True)
@@ -188,6 +227,7 @@ class Trajectory:
         snapshots: These points (M, *S).
         cumulative: The attribution between the input and these points: (M, *S), of K classes (M, K, *S).
         probabilities: What the model predicts at these points (M, C).
+        boxes: The box (M, 4) of the same place of a detector at these points, in pixels of the input.
     """
 
     points: Mapping[str, Tensor]
@@ -196,6 +236,7 @@ class Trajectory:
     snapshots: Tensor
     cumulative: Tensor
     probabilities: Tensor | None = None
+    boxes: Tensor | None = None
 
     def of_class(self, k: int) -> "Trajectory | None":
         """Select one of K classes.
@@ -226,7 +267,7 @@ class Trajectory:
         require_integer("count", count, 2)
         last = len(self.snapshot_steps) - 1
         rows = sorted({round(last * m / (count - 1)) for m in range(count)}) if last >= count else range(last + 1)
-        names = ("snapshot_steps", "snapshots", "cumulative", "probabilities")
+        names = ("snapshot_steps", "snapshots", "cumulative", "probabilities", "boxes")
         columns = {name: getattr(self, name) for name in names}
         some = {name: None if column is None else column[list(rows)] for name, column in columns.items()}
         return dataclasses.replace(self, **some)
@@ -311,7 +352,8 @@ def _overlay(subject: Subject, ax: Any) -> "Figure":
     from fringe.plots import overlay
 
     image, title = subject.known().picture(subject.known().inputs[0]), subject.heading("where the evidence lies")
-    return overlay(image, subject.map, title=title, label=subject.label, region=subject.region, ax=ax)
+    box = subject.known().box_on_input(0)
+    return overlay(image, subject.map, title=title, label=subject.label, region=subject.region, box=box, ax=ax)
 
 
 def _signed(subject: Subject, ax: Any) -> "Figure":
@@ -323,7 +365,8 @@ def _signed(subject: Subject, ax: Any) -> "Figure":
         raise InputError(f"maps of shape {shape} are no images", argument="kind", hint=hint)
     image = None if subject.context is None else subject.context.picture(subject.context.inputs[0])
     title = subject.heading("evidence for and against")
-    return signed_map(subject.map, title=title, image=image, label=subject.label, region=subject.region, ax=ax)
+    box = None if subject.context is None else subject.context.box_on_input(0)
+    return signed_map(subject.map, title=title, image=image, label=subject.label, region=subject.region, box=box, ax=ax)
 
 
 def _path(subject: Subject, ax: Any) -> "Figure":
@@ -502,6 +545,7 @@ def sheet(
                 prediction=Prediction(class_title(name), probability, *map(class_title, classes)),
                 verdict=verdicts[i],
                 tone=tones[i],
+                box=context.box_on_input(i),
             )
         )
     return contact_sheet(items, title=title, ax=ax)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import Attribution, ProgressStage
-from fringe.attribution._cam import activations_and_gradients, cam_weights, find_cam_layer, upsample
+from fringe.attribution._cam import cam_maps, find_cam_layer, upsample
 from fringe.errors import InputError, warn_caller
 from fringe.paths import Problem
 from fringe.settings import Doc, Fraction, tuples_of
@@ -95,7 +95,7 @@ class FocusedPaths:
     @property
     def planned_passes(self) -> int:
         """Passes of an image for the weights: to find the layer, and for its activations and gradients."""
-        return {"cam": 4, "contrast": 4 + OTHERS}.get(self.focus, 0) if isinstance(self.focus, str) else 0
+        return {"cam": 8, "contrast": 8 + OTHERS}.get(self.focus, 0) if isinstance(self.focus, str) else 0
 
     def explain(self, problem: Problem, walk: Walk, enough: Sequence[str]) -> Attribution:
         """Explain each image with the lowest floor at which its verdict is one of those that are ``enough``.
@@ -105,7 +105,7 @@ class FocusedPaths:
         """
         if self.focus == "none":
             return walk(problem, None)
-        weights, count = self.weights(problem), len(problem.inputs)
+        weights, layers, count = *self.regions(problem), len(problem.inputs)
         has_region = [False] * count if weights is None else (weights > 0).flatten(1).any(1).tolist()
         stage = ProgressStage(problem.progress)
         left, order, parts = [i for i in range(count) if has_region[i]], list[int](), list[Attribution]()
@@ -129,30 +129,37 @@ class FocusedPaths:
             focused = (joined.diagnostics["focus_floor"] < 1).view(-1, 1, 1, 1).to(weights)
             space = (len(weights), 1, *problem.inputs.shape[2:])
             joined = dataclasses.replace(joined, region=(focused * weights).expand(space).contiguous())
-        return self._with_notes(joined, problem.rows or range(count), weights is None)
+        return self._with_notes(
+            joined.noted(layers) if layers else joined, problem.rows or range(count), weights is None
+        )
 
     def weights(self, problem: Problem) -> Tensor | None:
         """The weights a, which broadcast to (B, *S), zero for an image without a region; of K classes the largest. None
         if the model has no layer in space."""
+        return self.regions(problem)[0]
+
+    def regions(self, problem: Problem) -> tuple[Tensor | None, list[str]]:
+        """The weights a, and what :func:`cam_maps` notes on the layer (B), if they are of one."""
         if not isinstance(self.focus, str):
-            return self._given(problem)
+            return self._given(problem), []
         count, classes = problem.target.view(len(problem.inputs), -1).shape[1], problem.logits.shape[1]
         many = problem if self.focus == "cam" or classes == 1 else _with_others(problem)
         try:
             layer = find_cam_layer(problem, self.layer)
             if layer is None:
-                return None
-            maps = cam_weights(*activations_and_gradients(many, layer)).relu()
+                return None, []
+            maps, notes = cam_maps(many, layer)
         except InputError as error:
             argument = "focus_layer" if error.argument == "layer" else error.argument
             raise InputError(error.message, argument=argument, hint=error.hint) from error
+        maps = maps.relu()
         if many is not problem:
             maps = (maps[:, :count] - maps[:, count:].unflatten(1, (count, -1)).amax(2)).relu()
         space = list(problem.inputs.shape[2:])
         if problem.forward_args.tail is None:
-            return upsample(maps, space).amax(1)
+            return upsample(maps, space).amax(1), notes
         space[-1] += problem.padding  # which the model gets
-        return upsample(maps, space).amax(1)[..., : problem.inputs.shape[-1]]
+        return upsample(maps, space).amax(1)[..., : problem.inputs.shape[-1]], notes
 
     def _given(self, problem: Problem) -> Tensor:
         """The caller's weights of these images."""
@@ -191,14 +198,7 @@ class FocusedPaths:
             what = f"more than {DOUBTFUL_ABOVE:g} times as long in the focused coordinates as in the input"
             why = "the region may not be what the network reads"
             warn_caller(f"the paths of images {long} are {what}: {why}")
-        return dataclasses.replace(
-            result,
-            advice=tuple(f"{why}; {note}" for why, note in zip(result.advice, notes, strict=True)),
-            class_verdicts=tuple(
-                tuple((verdict, f"{why}; {note}") for verdict, why in row)
-                for row, note in zip(result.class_verdicts, notes, strict=bool(result.class_verdicts))
-            ),
-        )
+        return result.noted(notes)
 
 
 def _with_others(problem: Problem) -> Problem:

@@ -15,6 +15,7 @@ from fringe.attribution._base import Attribution, Attributor, Verdict
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
 from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, FocusLayer, length_ratio, read_focus
 from fringe.attribution._integrate import integrate
+from fringe.attribution._paper import new_spelling
 from fringe.attribution._quadrature import Quadrature, Rule, SegmentTerms
 from fringe.errors import InputError, require, require_choice
 from fringe.geometry import kl
@@ -163,6 +164,8 @@ class FRInGe(Attributor):
     @classmethod
     def preset(cls, name: str, /, variant: Variant = "fringe") -> Self:
         """Return settings by name, with parts of the method removed, see :meth:`variant`."""
+        if name not in cls.presets and (place := new_spelling(name)):
+            raise InputError(f"{name!r} is a method of its own", argument="preset", hint=f"write {place!r}")
         return super().preset(name).variant(variant)
 
     def variant(self, variant: Variant) -> Self:

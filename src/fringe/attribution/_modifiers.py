@@ -25,7 +25,7 @@ from fringe.attribution._base import (
     get_method,
     method_of_record,
 )
-from fringe.attribution._cam import activations_and_gradients, cam_weights, find_cam_layer, upsample
+from fringe.attribution._cam import cam_maps, find_cam_layer, upsample
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution
 from fringe.attribution._fringe import FRInGe
 from fringe.attribution._ig import IntegratedGradients
@@ -258,6 +258,12 @@ class Smooth(Modifier):
 # -- maps without completeness ----------------------------------------------------------------------------------------
 
 
+#: Weights (B, 1, *space) from zero to one, and notes (B) on their layer.
+Region = tuple[Tensor, list[str]]
+#: The new maps (B, *S), numbers (B,) about them, and the region that they are multiplied by.
+Changed = tuple[Tensor, Mapping[str, Tensor], Region | None]
+
+
 @dataclass(frozen=True)
 class Incomplete(Modifier):
     """A map made of the maps of another method, whose sum is then no change of the score.
@@ -293,17 +299,14 @@ class Incomplete(Modifier):
         problem: Problem,
         values: Tensor,
         numbers: Mapping[str, Tensor],
-        region: Tensor | None = None,
+        region: Region | None = None,
     ) -> Attribution:
         hides = f"; it hides {self.hides}" if self.hides else ""
         why = f"not complete: the sum of a map of {self.label} is no change of the score{hides}"
         made = gradient_attribution(self, values, problem, {**inner.diagnostics, **numbers}, why)
-        shown = inner.region if region is None or values.dim() != 4 else region.to(values.dtype)
-        return dataclasses.replace(_with_verdicts(made, inner, self.of.label), region=shown)
-
-
-#: The new maps (B, *S), numbers (B,) about them, and weights (B, 1, *space) of the region that they are multiplied by.
-Changed = tuple[Tensor, Mapping[str, Tensor], Tensor | None]
+        shown = inner.region if region is None or values.dim() != 4 else region[0].to(values.dtype)
+        result = dataclasses.replace(_with_verdicts(made, inner, self.of.label), region=shown)
+        return result if region is None else result.noted(region[1])
 
 
 class Reweighted(Incomplete):
@@ -354,18 +357,18 @@ class Located(Reweighted):
     def fits(self, problem: Problem) -> bool:
         return problem.structure != "none"
 
-    def _region(self, problem: Problem) -> Tensor:
-        """Where the layer sees the class: (B, 1, *space), from zero to one."""
+    def _region(self, problem: Problem) -> Region:
+        """Where the layer sees the class."""
         layer = find_cam_layer(problem, self.layer)
         if layer is None:
             message = f"it has no layer with activations in space for inputs of shape {tuple(problem.inputs.shape[1:])}"
             raise InputError(message, argument="model", hint=f"use {self.of.label} as it is")
-        weights = cam_weights(*activations_and_gradients(problem, layer)).relu()
-        return upsample(weights, problem.inputs.shape[2:])[:, 0]
+        weights, notes = cam_maps(problem, layer)
+        return upsample(weights.relu(), problem.inputs.shape[2:])[:, 0], notes
 
     def _changed(self, maps: Tensor, problem: Problem) -> Changed:
         region = self._region(problem)
-        values = region * maps
+        values = region[0] * maps
         return values, {"hidden_share": _lost(maps.sum(1).abs(), values.sum(1).abs())}, region
 
 
@@ -383,16 +386,16 @@ class OtherCAM(Located):
     title = "Map times another image's activation map"
     hides = "what another image's region leaves out"
 
-    def _region(self, problem: Problem) -> Tensor:
-        regions, names = super()._region(problem), sorted(set(problem.keys))
+    def _region(self, problem: Problem) -> Region:
+        (regions, notes), names = super()._region(problem), sorted(set(problem.keys))
         if len(names) == 1:
-            return regions.flip(*range(2, regions.dim()))
+            return regions.flip(*range(2, regions.dim())), notes
         rows = {name: [row for row, key in enumerate(problem.keys) if key == name] for name in names}  # of its classes
         chosen = list[int]()
         for row, key in enumerate(problem.keys):
             other = rows[names[(names.index(key) + 1) % len(names)]]
             chosen.append(other[rows[key].index(row) % len(other)])
-        return regions[chosen]
+        return regions[chosen], notes
 
 
 @dataclass(frozen=True)

@@ -1,34 +1,54 @@
-"""FRInGe as it is printed: Algorithm 1 of arXiv 2605.06404, line by line, and its table of hyper-parameters.
+r"""FRInGe as it is printed: Algorithm 1 of arXiv 2605.06404, line by line, with its table and its ablations.
 
-Nothing here is shared with the default method :class:`FRInGe`: whoever doubts a number of the paper reads this file
-beside it. For B images, points are ``(B, *S)``, predictions ``(B, C)``; numbers of an image are ``(B,)``.
+Nothing of the walk is shared with the default method :class:`FRInGe`: whoever doubts a number of the paper reads this
+file beside it. For L images, points are ``(L, *S)``, predictions ``(L, C)``; numbers of an image are ``(L,)``.
 """
 
 import csv
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, ClassVar, Literal
+from itertools import chain
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from fringe.attribution._base import Attribution, Attributor
-from fringe.attribution._diagnostics import sum_attribution
-from fringe.geometry import Jacobian, entropy, kl, log_probabilities
-from fringe.paths import Problem
+from fringe.attribution._base import Attribution
+from fringe.attribution._diagnostics import PathAttributor, path_attribution
+from fringe.attribution._integrate import IntegralTerms, Sums, integrate
+from fringe.errors import InputError, require_choice
+from fringe.geometry import Jacobian, angle, fisher_norm_squared, geodesic, log_probabilities, sqrt_chart, to_tangent
+from fringe.paths import AT_POINTS, ENOUGH, Geodesic, JVPUse, Problem, fisher_rao_step
 from fringe.settings import Doc, NotNegative, Positive, PositiveInt, Search
 
 Product = Callable[[Tensor], Tensor]
-_FIELDS = ("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior", "cg_iterations")
+
+#: The paper's epsilon of the bounds on a step, for which it gives no number.
+EPSILON = 1e-12
+#: Distance (radians) of the prediction to the uniform distribution that counts as none: float32 resolves no less.
+AT_REFERENCE_BELOW = 1e-6
+
+Variant = Literal[
+    "fringe", "fisher_rao_unregularized", "euclidean", "gamma_step_only", "gamma_prior_only", "non_geometric"
+]
+_UNSMOOTHED = {"gamma_step": 0.0, "gamma_prior": 0.0}
+#: What the paper's ablations change.
+VARIANTS: Mapping[Variant, Mapping[str, Any]] = {
+    "fringe": {},
+    "fisher_rao_unregularized": _UNSMOOTHED,
+    "euclidean": {"direction": "gradient", "kl_bound": False, "delta_euc": None, **_UNSMOOTHED},
+    "gamma_step_only": {"gamma_prior": 0.0},
+    "gamma_prior_only": {"gamma_step": 0.0},
+    "non_geometric": {"direction": "gradient", "gamma_step": 0.0},
+}
 
 
 @cache
 def table() -> dict[tuple[str, str], dict[str, str]]:
-    """The table's rows by (model, variant); a dash of the paper is an empty string."""
+    """The paper's table of hyper-parameters by (network, variant); a dash of the paper is an empty string."""
     text = resources.files("fringe.attribution").joinpath("presets.csv").read_text(encoding="utf-8")
     return {(row["model"], row["variant"]): row for row in csv.DictReader(text.splitlines())}
 
@@ -39,132 +59,199 @@ def preset_names() -> tuple[str, ...]:
 
 
 def paper_settings(model: str, variant: str) -> dict[str, Any]:
-    """Fields for a row of the table: a dash is no smoothing, and no Euclidean cap. The Euclidean variant names only
-    eta_max; its number of steps is that of the network's full setting, and no other bound applies."""
-    row = table()[model, variant]
-    given = {name: float(row[name]) for name in _FIELDS[:-1] if row[name]}
-    settings = {"delta_euc": None, **given, **({} if variant == "fringe" else VARIANTS["fisher_rao_unregularized"])}
+    """Settings of a row of the table.
+
+    Where it has a dash: no smoothing is gamma = 0, no bound is None. The Euclidean variant names only eta_max; its
+    number of steps is that of the network's full setting, and no other bound applies.
+    """
+    row = dict(table()[model, variant])
+    iterations = row.pop("cg_iterations")
+    settings = {"delta_euc": None} | {name: float(row[name]) for name in list(row)[2:] if row[name]}
+    if iterations:
+        settings["cg_iterations"] = int(iterations)
+    if variant != "fringe":
+        settings |= _UNSMOOTHED
     if variant == "euclidean":
-        settings |= {"tau": float(table()[model, "fringe"]["tau"]), "direction": "gradient", "kl_bound": False}
+        settings |= VARIANTS["euclidean"] | {"tau": float(table()[model, "fringe"]["tau"])}
     return settings
 
 
-#: The paper's ablations.
-VARIANTS: dict[str, dict[str, Any]] = {
-    "fringe": {},
-    "fisher_rao_unregularized": {"gamma_step": 0.0, "gamma_prior": 0.0},
-    "euclidean": {"direction": "gradient", "kl_bound": False, "delta_euc": None, "gamma_step": 0.0, "gamma_prior": 0.0},
-    "gamma_step_only": {"gamma_prior": 0.0},
-    "gamma_prior_only": {"gamma_step": 0.0},
-    "non_geometric": {"direction": "gradient", "gamma_step": 0.0},
-}
+def new_spelling(preset: str) -> str | None:
+    """What a preset that ``fringe`` once had is called now; None for any other name."""
+    method, _, network = preset.partition("_") if preset.startswith("released_") else ("paper", "", preset)
+    if network in (*preset_names(), "auto"):
+        return f"{method}:{network}"
+    return {"paper": "paper", "released": "released", "full_metric": "paper"}.get(preset)
+
+
+# -- Algorithm 1 ------------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A step of L images, from x_k to x_{k+1}.
+
+    Attributes:
+        moves: Which images (L,) have not taken their T steps yet; the others rest.
+        x: The points x_{k+1} (L, *S).
+        logits: F (L, C) there.
+        integral: The integral along the step (L, *S), from x_{k+1} to x_k.
+        s: The waypoints (L, C).
+        eta: The step sizes (L,).
+        bound: Which of the three bounds (L,) set it, a :class:`fringe.paths.Bound`.
+        length: ``|x_{k+1} - x_k|`` (L,).
+    """
+
+    moves: Tensor
+    x: Tensor
+    logits: Tensor
+    integral: Tensor
+    s: Tensor
+    eta: Tensor
+    bound: Tensor
+    length: Tensor
 
 
 @dataclass(frozen=True)
-class PaperFRInGe(Attributor):
-    """Fisher-Rao Integrated Gradients as printed, with the numbers for ResNet-50."""
+class PaperFRInGe(PathAttributor):
+    """Integrate gradients along a path to the uniform prediction by the algorithm that the paper prints.
 
-    name = "paper_fringe"
-    title = "FRInGe as printed: Algorithm 1"
+    The defaults are the paper's numbers for ResNet-50, with a longest step that grows with the size of the input; the
+    presets are its six networks. It takes images. What the paper leaves open: docs/paper.md.
+    """
+
+    name = "paper"
+    title = "FRInGe, paper's text: Algorithm 1"
     source = "arXiv 2605.06404"
     needs_classes = True
     presets: ClassVar = {name: paper_settings(name, "fringe") for name in preset_names()}
     step_margin: ClassVar[float] = 1.0
 
-    tau: Annotated[Positive, Search(3e-4, 5e-2, log=True), Doc("KL budget of a step", unit="nats")] = 2.7031e-3
-    eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest factor")] = 1.179
+    tau: Annotated[Positive, Search(3e-4, 5e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 2.7031e-3
+    eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest factor (eta_max)")] = 1.179
     delta_euc: Annotated[
         Positive | Literal["auto"] | None,
         Search(0.3, 40.0, log=True),
-        Doc("longest step; auto: 0.01 sqrt(n), which is near the table's and scales with the input; none: no bound"),
+        Doc("longest step (delta_euc); auto: 0.01 sqrt(n) for n entries; none: no limit", unit="input units"),
     ] = "auto"
     damping: Annotated[Positive, Search(1e-12, 1e-1, log=True), Doc("Tikhonov damping (lambda)")] = 2.5802e-4
-    gamma_step: Annotated[NotNegative, Search(1e-4, 1e-2, log=True), Doc("smooths the direction")] = 9.943e-3
-    gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths the image")] = 9.4855e-4
+    gamma_step: Annotated[NotNegative, Search(1e-4, 1e-2, log=True), Doc("smooths v (gamma_step)")] = 9.943e-3
+    gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths x (gamma_prior)")] = 9.4855e-4
     cg_iterations: Annotated[PositiveInt, Search(3, 40), Doc("largest number of CG iterations per step (K)")] = 20
     cg_rtol: Annotated[Positive, Doc("relative residual at which CG stops")] = 1e-3
     direction: Annotated[Literal["natural", "gradient"], Doc("gradient: the paper's Euclidean ablations")] = "natural"
-    kl_bound: Annotated[bool, Doc("limit a step's KL to tau")] = True
+    kl_bound: Annotated[bool, Doc("limit a step's KL to tau; tau sets T")] = True
 
-    def variant(self, name: str) -> "PaperFRInGe":
-        """Return these settings without parts of the method, as in the paper's ablations."""
-        return replace(self, **VARIANTS[name])
+    @classmethod
+    def preset(cls, name: str, /, variant: Variant = "fringe") -> Self:
+        """Return the settings of a network, or of one of its ablations.
 
-    def jvp_use(self, problem: Problem) -> Literal["none", "required"]:
-        return (
-            "none"
-            if self._few(problem.logits.shape[1]) or not (self.kl_bound or self.direction == "natural")
-            else "required"
-        )
+        Args:
+            name: One of the paper's six networks.
+            variant: Parts of the method that are removed, see :meth:`variant`. Those of the paper's table have their
+                own numbers.
 
-    def attribute(self, problem: Problem) -> Attribution:
-        def walk(x: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
-            return self.walk(problem, x, rows)
+        Returns:
+            The configured method.
 
-        maps, _, logits, steps = problem.model.batch_size.map(walk, problem.inputs, problem.every_row)
-        hint = "smaller steps help on some networks (lower tau or delta_euc)"
-        log_p, log_q = log_probabilities(logits), torch.full_like(logits, -math.log(logits.shape[1])).double()
-        measured = {"steps": steps, "endpoint_kl": kl(log_p, log_q), "endpoint_entropy": entropy(log_p)}
-        return replace(sum_attribution(self, maps, problem, problem.score(logits), hint), diagnostics=measured)
+        Raises:
+            InputError: If there is no such preset or variant.
+        """
+        if variant != "fringe" and (name, variant) in table():
+            return cls(**paper_settings(name, variant))
+        return super().preset(name).variant(variant)
 
-    def walk(self, problem: Problem, x: Tensor, image: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the maps (L, *S) of images x, where their paths end, the logits (L, C) there, and the steps (L,)."""
-        # 1-4: p_0, the distance to the uniform distribution, the number of steps T, x_0
-        here, cap = self._at(problem, x, image), self.delta_euc
-        cap = 0.01 * math.sqrt(x[0].numel()) if cap == "auto" else cap
-        s0 = self._start(log_probabilities(here.value))
-        s1 = torch.full_like(s0, s0.shape[-1] ** -0.5)
-        theta = 2.0 * torch.atan2((s0 - s1).norm(dim=-1), (s0 + s1).norm(dim=-1))
-        steps = torch.ceil(self.step_margin * 2.0 * theta / math.sqrt(2.0 * self.tau))
-        g, v, total = problem.score_gradient(here, here.value, image), None, torch.zeros_like(x, dtype=torch.float64)
+    def variant(self, variant: Variant) -> Self:
+        """Remove parts of the method, as in the paper's ablations.
 
-        for k in range(int(steps.max())):  # 5
-            s = geodesic(s0, s1, theta, ((k + 1) / steps).clamp_max(1.0))
-            # 6-9: p_k, the gradient of the spherical loss 1 - <sqrt p, s_{k+1}>, and the direction
-            root = log_probabilities(here.value).exp().sqrt()
-            b = here.vjp(self._cotangent(root, s).to(x.dtype)) + self.gamma_prior * self._bending(x)
-            v = b if self.direction == "gradient" else self._solve(here, root.square(), b, v)
-            # 10-11: n^2 = v^T G v; the trust region
-            eta = torch.full_like(theta, self.eta_max)
+        Args:
+            variant: ``fringe`` nothing; ``fisher_rao_unregularized`` no smoothing; ``euclidean`` v = g with constant
+                step eta_max; ``gamma_step_only``; ``gamma_prior_only``; ``non_geometric`` v = g + gamma_prior L'L x.
+
+        Returns:
+            These settings without the parts.
+
+        Raises:
+            InputError: If there is no such variant.
+        """
+        require_choice("variant", variant, get_args(Variant))
+        return replace(self, **VARIANTS[variant])
+
+    def walk(self, problem: Problem, x: Tensor, image: Tensor) -> Iterator[Step]:
+        """Take the steps of L images at once: the lines of Algorithm 1.
+
+        Args:
+            problem: What is explained.
+            x: The images (L, *S).
+            image: Their numbers (L,) in the problem.
+
+        Yields:
+            Each step, until all images have taken theirs.
+        """
+        # 1-4: T, p_0, q*, the waypoints, x_0 = x
+        here = self._at(problem, x, image)
+        s0, s1, theta, steps = self.schedule(problem.logits[image])
+        cap = 0.01 * math.sqrt(x[0].numel()) if self.delta_euc == "auto" else self.delta_euc
+        grad, v = problem.score_gradient(here, here.value, image), None
+
+        for k in range(int(steps.max()) if len(x) else 0):  # 5
+            moves = k < steps
+            s = geodesic(s0, s1, ((k + 1) / steps).clamp_max(1.0), theta)  # the text's s_{k+1}: the loss of s_0 is zero
+            # 6-9: p_k, L_k = 1 - <sqrt p_k, s>, g_k, (G_k + lambda I + gamma_step L'L) v_k = g_k + gamma_prior L'L x_k
+            p = log_probabilities(here.value).exp()
+            b = here.vjp(self._loss_gradient(p, s).to(x.dtype)) + self.gamma_prior * self._bending(x)
+            v = b if self.direction == "gradient" else self._solve(here, p, b, v)
+            # 10-11: n_k^2 = v' G v, eta_k
+            n2 = fisher_norm_squared(p, here.jvp(v).double()) if self.kl_bound else torch.zeros_like(theta)
+            norm, none = dot(v, v).sqrt(), torch.full_like(theta, torch.inf)
+            bounds = torch.full_like(theta, self.eta_max), none, none
             if self.kl_bound:
-                u = here.jvp(v).double()
-                p = root.square()
-                variance = (p * (u - (p * u).sum(-1, keepdim=True)).square()).sum(-1)
-                eta = torch.minimum(eta, (2.0 * self.tau / (variance + 1e-12)).sqrt())
+                bounds = bounds[0], (2.0 * self.tau / (n2 + EPSILON)).sqrt(), none
             if cap is not None:
-                eta = torch.minimum(eta, cap / (dot(v, v).sqrt() + 1e-12))
-            eta = torch.where(k < steps, eta, 0.0)  # an image that took its T steps rests
-            # 12-13: the step, and the trapezoid of its segment (the paper integrates backwards and flips the sign)
-            before, x = x, x - rows(eta, x).to(x.dtype) * v
-            here, g_before = self._at(problem, x, image), g
-            g = problem.score_gradient(here, here.value, image)
-            total += 0.5 * (g_before + g) * (before - x)
-        return total.to(x.dtype), x, here.value, steps
+                bounds = *bounds[:2], cap / (norm + EPSILON)
+            eta, bound = torch.stack(bounds).min(0)
+            eta = torch.where(moves, eta, 0.0)
+            # 12-13: x_{k+1}, and the trapezoid; the paper adds it times x_{k+1} - x_k, and returns minus the sum
+            before, before_grad = x, grad
+            x = torch.where(rows(moves, x), x - rows(eta, x).to(x.dtype) * v, x)
+            here = self._at(problem, x, image)
+            grad = problem.score_gradient(here, here.value, image)
+            integral = 0.5 * (before_grad + grad) * (before - x)
+            yield Step(moves, x, here.value, integral, s, eta, bound, eta * norm)
 
-    def _few(self, classes: int) -> bool:
-        return self.direction == "natural" and classes <= self.cg_iterations
+    def schedule(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Lines 1-3: where the geodesics begin and end (L, C), their angles and steps T (L,); 0 at the reference."""
+        s0 = self._start(log_probabilities(logits))
+        s1 = torch.full_like(s0, s0.shape[-1] ** -0.5)
+        theta = angle(s0, s1)
+        steps = torch.ceil(self.step_margin * 2.0 * theta / math.sqrt(2.0 * self.tau))
+        return s0, s1, theta, torch.where(2.0 * theta <= AT_REFERENCE_BELOW, 0.0, steps)
 
     def _at(self, problem: Problem, x: Tensor, image: Tensor) -> Any:
-        few = self._few(problem.logits.shape[1])
-        here = problem.linearise(x, image, tangents=not few and (self.kl_bound or self.direction == "natural"))
+        """The network at x: F as ``value``, ``J v`` and ``J' u``."""
+        few = self._is_explicit(problem.logits.shape[1])
+        here = problem.linearise(x, image, tangents=not few and self.jvp_use(problem) == "required")
         return Explicit(here.value, here, x) if few else here
+
+    def _is_explicit(self, classes: int) -> bool:
+        return self.direction == "natural" and classes <= self.cg_iterations
 
     def _start(self, log_p: Tensor) -> Tensor:
         """sqrt p_0."""
-        return (0.5 * log_p).exp()
+        return sqrt_chart(log_p)
 
-    def _cotangent(self, root: Tensor, s: Tensor) -> Tensor:
-        """The gradient of the spherical loss in the logits."""
-        return -0.5 * root * (s - root - root * (root * (s - root)).sum(-1, keepdim=True))
+    def _loss_gradient(self, p: Tensor, s: Tensor) -> Tensor:
+        """The gradient of the loss 1 - <sqrt p, s> in the logits."""
+        root = p.sqrt()
+        return -0.5 * root * to_tangent(s - root, root)  # the chord: at s itself it is exactly zero
 
     def _bending(self, x: Tensor) -> Tensor:
-        """``L^T L x``."""
+        """``L'L x``."""
         return self._laplacian(self._laplacian(x))
 
-    def _solve(self, here: Jacobian, p: Tensor, b: Tensor, x0: Tensor | None) -> Tensor:
-        """``(G + lambda I + gamma_step L^T L) v = b`` by K conjugate gradients from the last direction."""
+    def _solve(self, here: Jacobian, p: Tensor, b: Tensor, last: Tensor | None) -> Tensor:
+        """Line 9: v, by at most K preconditioned conjugate gradients, from the ``last`` direction on."""
 
-        def system(v: Tensor) -> Tensor:
+        def system(v: Tensor) -> Tensor:  # G = J' (diag p - p p') J
             u = here.jvp(v).double()
             metric = here.vjp((p * (u - (p * u).sum(-1, keepdim=True))).to(v.dtype))
             return metric + self.damping * v + self.gamma_step * self._bending(v)
@@ -172,9 +259,9 @@ class PaperFRInGe(Attributor):
         def precondition(r: Tensor) -> Tensor:
             return (self._blur(r) if self.gamma_step > 0 else r) / self.damping
 
-        return self._cg(system, b, precondition, x0)
+        return self._conjugate_gradients(system, b, precondition, last)
 
-    def _cg(self, system: Product, b: Tensor, precondition: Product, x: Tensor | None) -> Tensor:
+    def _conjugate_gradients(self, system: Product, b: Tensor, precondition: Product, x: Tensor | None) -> Tensor:
         return conjugate_gradients(system, b, precondition, x, self.cg_rtol, self.cg_iterations)
 
     def _laplacian(self, x: Tensor) -> Tensor:
@@ -183,12 +270,86 @@ class PaperFRInGe(Attributor):
     def _blur(self, x: Tensor) -> Tensor:
         return blur(x)
 
+    # -- the map, and what is measured on the way ---------------------------------------------------------------------
+
+    def jvp_use(self, problem: Problem) -> JVPUse:
+        needed = self.direction == "natural" or self.kl_bound
+        return "required" if needed and not self._is_explicit(problem.logits.shape[1]) else "none"
+
+    @property
+    def planned_passes(self) -> float:
+        # no two distributions are farther apart than pi; a pass, the gradients of score and loss, the length
+        steps = self.step_margin * math.pi / math.sqrt(2 * self.tau)
+        return steps * (4 + (2 * self.cg_iterations + 1 if self.direction == "natural" else 0))
+
+    def terms(self, problem: Problem) -> IntegralTerms:
+        if problem.inputs.dim() < 4 or problem.token_length is not None:
+            message = f"{self.label} smooths images (B, C, H, W), got inputs of shape {tuple(problem.inputs.shape)}"
+            raise InputError(message, argument="method", hint="use method='fringe'")
+        return _Walks(self, problem)
+
+    def attribute(self, problem: Problem) -> Attribution:
+        unmoved = "the prediction already is the uniform distribution: there is nothing to explain"
+        hint = "smaller steps help on some networks (lower tau or delta_euc)"
+        result = path_attribution(self, integrate(self.terms(problem)), problem, hint, unmoved)
+        at_input = math.log(problem.logits.shape[1]) - result.diagnostics["entropy"]  # the divergence from uniform
+        lost = (1.0 - result.diagnostics["endpoint_kl"] / at_input).tolist()
+        short = [verdict == "ok" and share < ENOUGH for verdict, share in zip(result.verdict, lost, strict=True)]
+        advice = "the prediction lost only {:.0%} of its divergence from the uniform one (ok needs {:.0%})"
+        return replace(
+            result,
+            verdict=tuple("short" if s else v for s, v in zip(short, result.verdict, strict=True)),
+            advice=tuple(
+                advice.format(max(share, 0.0), ENOUGH) if s else text
+                for s, share, text in zip(short, lost, result.advice, strict=True)
+            ),
+        )
+
+
+class _Walks(IntegralTerms):
+    """The steps of all images of a problem, a batch at a time."""
+
+    measures = ("euclidean_step", "step_size", "active_bound", "fisher_rao_step", *AT_POINTS)
+
+    def __init__(self, method: PaperFRInGe, problem: Problem):
+        self.method, self.problem = method, problem
+        self.geodesic = Geodesic.between(log_probabilities(problem.logits))
+        self.planned = method.schedule(problem.logits)[-1].int().tolist()
+
+    def add_to(self, sums: Sums) -> None:
+        problem, device, done, sums.taken = self.problem, self.problem.inputs.device, 0, self.planned
+        while done < len(self.planned):
+            image = problem.every_row[done : done + problem.model.batch_size.on(device)]
+            walk = self.method.walk(problem, problem.inputs[image], image)
+            try:
+                first = next(walk, None)
+            except (RuntimeError, MemoryError) as error:
+                problem.model.batch_size.halve(device, error)
+                continue
+            done += len(image)
+            if first is not None:
+                self._add(sums, image, chain([first], walk))
+
+    def _add(self, sums: Sums, image: Tensor, walk: Iterable[Step]) -> None:
+        problem, geodesic = self.problem, self.geodesic[image]
+        before = geodesic.log_p
+        for k, step in enumerate(walk, 1):
+            after, number = log_probabilities(step.logits), torch.full_like(image, k)
+            score = problem.score(step.logits, image)
+            along = torch.stack([step.length, step.eta, step.bound.double(), fisher_rao_step(before, after)], 1)
+            stats = torch.cat([along, geodesic.measured(after, step.s)], 1)
+            sums.see(image, number, step.x, stats, {"score": score}, step.moves)
+            sums.add(image, number, torch.where(rows(step.moves, step.x), step.integral, 0.0))
+            sums.endpoint_score[image] = score
+            sums.counter.tick(int(step.moves.sum()))
+            before = after
+
 
 # -- what Algorithm 1 takes for granted -------------------------------------------------------------------------------
 
 
 class Explicit:
-    """J itself (B, C, n), by C products: fewer than conjugate gradients take where C is at most K."""
+    """J itself (L, C, n), by C products: fewer than conjugate gradients take where C is at most K."""
 
     def __init__(self, value: Tensor, jacobian: Jacobian, x: Tensor):
         unit = torch.eye(value.shape[1], dtype=x.dtype, device=x.device)
@@ -203,37 +364,30 @@ class Explicit:
 
 
 def rows(values: Tensor, like: Tensor) -> Tensor:
-    """Reshape (B,) to broadcast against (B, *S)."""
-    return values.view(-1, *[1] * (like.dim() - 1))
+    """Reshape (L, ...) to broadcast against ``like`` (L, *S)."""
+    return values.view(*values.shape, *[1] * (like.dim() - values.dim()))
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """Inner products (B,), in double precision."""
+    """Inner products (L,), in double precision."""
     return (a.double() * b.double()).flatten(1).sum(1)
 
 
-def geodesic(s0: Tensor, s1: Tensor, theta: Tensor, alpha: Tensor) -> Tensor:
-    """The points of the great circles at the shares ``alpha`` (B,) of their lengths."""
-    w0, w1 = (torch.sin(a * theta) / torch.sin(theta) for a in (1.0 - alpha, alpha))
-    return w0[:, None] * s0 + w1[:, None] * s1
-
-
 def laplacian(x: Tensor) -> Tensor:
-    """The negative five-point Laplacian of each channel; an edge pixel has itself for a neighbour."""
-    p = functional.pad(x, (1, 1, 1, 1), mode="replicate")
-    return 4.0 * x - p[..., :-2, 1:-1] - p[..., 2:, 1:-1] - p[..., 1:-1, :-2] - p[..., 1:-1, 2:]
+    """The negative five-point Laplacian over the last two axes; an edge pixel has itself for a neighbour."""
+    return 4.0 * x - sum(shifted(x, axis, by) for axis in (-2, -1) for by in (-1, 1))
 
 
 def blur(x: Tensor) -> Tensor:
     """The Gaussian of the paper's preconditioner: sigma 1, 7 taps, mirrored at the edges."""
-    weights = [math.exp(-0.5 * d * d) for d in range(-3, 4)]
+    weights = {by: math.exp(-0.5 * by * by) for by in range(-3, 4)}
     for axis in (-2, -1):
-        x = sum(w / sum(weights) * shifted(x, axis, d) for w, d in zip(weights, range(-3, 4), strict=True))
+        x = sum(w / sum(weights.values()) * shifted(x, axis, by) for by, w in weights.items())
     return x
 
 
 def shifted(x: Tensor, axis: int, by: int) -> Tensor:
-    """The pixels ``by`` places further along an axis, mirrored at its ends."""
+    """The pixels ``by`` places further along an axis, mirrored at its ends with their edge."""
     n = x.shape[axis]
     at = (torch.arange(n, device=x.device) + by) % (2 * n)
     return x.index_select(axis, torch.minimum(at, 2 * n - 1 - at))
@@ -242,8 +396,11 @@ def shifted(x: Tensor, axis: int, by: int) -> Tensor:
 def conjugate_gradients(
     system: Product, b: Tensor, precondition: Product, x: Tensor | None, rtol: float, most: int
 ) -> Tensor:
-    """Solve ``system(x) = b`` for each image. Residuals are made orthogonal to the earlier ones, as they are without
-    rounding: a solve that is cut off after K iterations would else return its rounding errors."""
+    """Solve ``system(x) = b`` for each image, from ``x`` on, until ``|b - system(x)| <= rtol |b|``.
+
+    Residuals are made orthogonal to the earlier ones, as they are without rounding: a solve that is cut off after K
+    iterations would else return its rounding errors.
+    """
     r = b if x is None else b - system(x)
     x = torch.zeros_like(b) if x is None else x
     z = d = precondition(r)

@@ -83,17 +83,16 @@ class PluginMethod(Attributor):
         why = f"{self.label} promises no sum that could be compared with the score"
         return gradient_attribution(self, values, problem, {}, why)
 
-    def _network(self, problem: Problem) -> nn.Module:
-        """The network of a problem, whose layers the method reads; raises InputError for a plain callable."""
-        if problem.model.module is None:
-            message = (
-                f"got a {type(problem.model.model).__name__}, and {self.label} reads the layers of a torch.nn.Module"
-            )
-            raise InputError(message, argument="model", hint="pass the module itself")
-        if any(isinstance(module, torch.jit.ScriptModule) for module in problem.model.module.modules()):
-            message = f"it is traced or scripted, and hooks of {self.label} do not run in its layers"
-            raise InputError(message, argument="model", hint="pass the module that it was made from")
-        return problem.model.module
+
+def network_of(problem: Problem, label: str) -> nn.Module:
+    """Return the network of a problem, whose layers a method reads; raise InputError for a plain callable."""
+    if problem.model.module is None:
+        message = f"got a {type(problem.model.model).__name__}, and {label} reads the layers of a torch.nn.Module"
+        raise InputError(message, argument="model", hint="pass the module itself")
+    if any(isinstance(module, torch.jit.ScriptModule) for module in problem.model.module.modules()):
+        message = f"it is traced or scripted, and hooks of {label} do not run in its layers"
+        raise InputError(message, argument="model", hint="pass the module that it was made from")
+    return problem.model.module
 
 
 class _ScoreModule(nn.Module):
@@ -258,7 +257,7 @@ class CaptumMethod(PluginMethod):
             references = reference_images(problem, f"{self.label} averages over images of the data")
             shap = captum.GradientShap
             return self._one_by_one(lambda one: _by_gradients(shap(score_function(one)), one, references, self.samples))
-        network = self._network(problem)  # the others have hooks in its layers
+        network = network_of(problem, self.label)  # the others have hooks in its layers
         if self.algorithm == "guided_backprop":
             return lambda part: _by_gradients(captum.GuidedBackprop(_ScoreModule(part)), part)
 
@@ -429,7 +428,7 @@ class ZennitMethod(_RelevancePropagation):
     def _explainer(self, problem: Problem) -> Explain:
         from fringe.models import import_torchvision
 
-        network = self._network(problem)
+        network = network_of(problem, self.label)
         import_torchvision("zennit")  # zennit imports it
         composites, canonizers, types = (
             importlib.import_module(f"zennit.{name}") for name in ("composites", "torchvision", "types")
@@ -498,7 +497,7 @@ class AttnLRP(_RelevancePropagation):
     algorithm: Annotated[Literal["attnlrp"], Doc("name of the rules")] = "attnlrp"
 
     def _explainer(self, problem: Problem) -> Explain:
-        network = self._network(problem)
+        network = network_of(problem, self.label)
         try:
             known: Mapping[Any, Mapping[Any, Any]] = importlib.import_module("lxt.efficient.models").DEFAULT_MAP
         except ImportError as error:

@@ -22,8 +22,8 @@ LEAST_START, LEAST = 1e-8, 1e-10
 class ReleasedFRInGe(PaperFRInGe):
     """The same with the choices of the release; its maps change by a tenth with the rounding of the processor."""
 
-    name = "released_fringe"
-    title = "FRInGe as released"
+    name = "released"
+    title = "FRInGe, released code"
     source = "github.com/GabMartino/FRInGe"
     step_margin = 1.1
     cg_atol: ClassVar[float] = 1e-5
@@ -40,13 +40,13 @@ class ReleasedFRInGe(PaperFRInGe):
             x = sum(w / sum(weights.values()) * mirrored(x, axis, d) for d, w in weights.items())
         return x
 
-    def _cotangent(self, root: Tensor, s: Tensor) -> Tensor:
-        return super()._cotangent(root, torch.where(root.square() >= LEAST, s, 0.0))
+    def _loss_gradient(self, p: Tensor, s: Tensor) -> Tensor:
+        return super()._loss_gradient(p, torch.where(p >= LEAST, s, 0.0))
 
     def _solve(self, here: Jacobian, p: Tensor, b: Tensor, x0: Tensor | None) -> Tensor:
         return super()._solve(here, p.clamp_min(LEAST), b, x0)
 
-    def _cg(self, system: Product, b: Tensor, precondition: Product, x: Tensor | None) -> Tensor:
+    def _conjugate_gradients(self, system: Product, b: Tensor, precondition: Product, x: Tensor | None) -> Tensor:
         r = b if x is None else b - system(x)
         x = torch.zeros_like(b) if x is None else x
         z = d = precondition(r)

@@ -124,8 +124,9 @@ def _preset_of(record: Mapping[str, Any]) -> str | None:
     if kind is None:
         return None
     given, default = plain(dict(record)), plain(kind().record())
-    if default.get("structure") == "auto":  # the record of a result has what was used
-        default["structure"] = given.get("structure")
+    for key in ("structure", "layer"):  # the record of a result has what was used
+        if default.get(key) == "auto":
+            default[key] = given.get(key)
     fits = (name for name in kind.presets if given == {**default, **plain(dict(kind.presets[name]))})
     return "" if given == default else next(fits, None)
 
@@ -154,13 +155,13 @@ def setting_title(record: Mapping[str, Any]) -> str:
     kind, preset = KINDS.get(label), _preset_of(record)
     if kind is None:
         return method_title(label)
-    if label not in ("fringe", "fringe_b"):
+    if label not in ("fringe", "fringe_b", "paper", "released"):
         return f"{kind.title} ({preset})" if preset else str(kind.title)
     setting = "own settings"
-    network = _NETWORKS.get(preset.removeprefix("released_"), "any network") if preset else ""
-    if preset and (preset in ("paper", "released") or network in _NETWORKS.values()):
-        source = "released code" if label == "fringe_b" or preset.startswith("released") else "paper's text"
-        setting = f"{source}, {network}"
+    if label in ("paper", "released"):
+        setting = setting if preset is None else _NETWORKS.get(preset, "any network")
+    elif preset in _NETWORKS:
+        setting = f"released code, {_NETWORKS[preset]}"
     elif preset is not None:
         version = ".".join(fringe.__version__.split(".")[:2])
         setting = f"{f'preset {preset}' if preset else 'default'} of {version}".replace("_", " ")

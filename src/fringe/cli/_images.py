@@ -40,7 +40,7 @@ def explain(
         _open(run, planned_work({run.method.name: run.method}, {}, len(run.refs)), yes=yes, quiet=as_json)
         architecture = run.loaded.architecture
         if run.spec.preset is None and run.method.name == "fringe" and architecture in preset_names():
-            warn(f"hint: the paper tuned a setting for this network; use it with --preset {architecture}")
+            warn(f"hint: the paper tuned a setting for this network; use it with --method paper:{architecture}")
         with (
             _interruptible(run),
             Progress("images", len(run.refs), quiet=as_json) as bars,

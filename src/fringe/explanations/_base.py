@@ -15,6 +15,7 @@ from torch import Tensor
 import fringe
 from fringe._files.disk import MAPS_BYTES, read_regular
 from fringe._files.urls import RemoteFile
+from fringe._network.arguments import ForwardArguments
 from fringe._strings.class_names import class_names, resolve_class_name
 from fringe._strings.formats import to_json
 from fringe._strings.names import read_pair
@@ -22,7 +23,7 @@ from fringe._strings.tables import Table
 from fringe.attribution import (
     Attributor,
     Context,
-    FRInGe,
+    PaperFRInGe,
     get_method,
     innermost_reference,
     read_preset,
@@ -170,10 +171,10 @@ def configured_method(spec: ExplainSpec, architecture: str | None = None) -> Att
     elif spec.preset is not None:
         chosen = type(chosen).preset(spec.preset)
     if spec.variant is not None:
-        if not isinstance(chosen, FRInGe):
-            raise InputError(f"belongs to the method fringe, not to {spec.method!r}", argument="variant")
+        if not isinstance(chosen, PaperFRInGe):
+            raise InputError(f"belongs to the methods paper and released, not to {spec.method!r}", argument="variant")
         variant = cast(Any, spec.variant)
-        chosen = FRInGe.preset(preset, variant) if preset else chosen.variant(variant)
+        chosen = type(chosen).preset(preset, variant) if preset else chosen.variant(variant)
     require_package(chosen)
     return with_settings(method.around(chosen) if method.innermost is not method else chosen, texts)
 
@@ -342,7 +343,7 @@ class ImageRun(Generic[Spec]):
         """
         x = torch.stack([item.x for item in group]).to(self.device)
         try:
-            logits = self.classifier.logits(x).cpu()
+            logits = self.classifier.logits(x, ForwardArguments.of(len(x), None, self.arguments(group))).cpu()
         except Exception as error:  # an image that the model cannot take, whatever it raises, must not stop the others
             if isinstance(error, FringeError) or is_transient(error):
                 raise
@@ -353,6 +354,10 @@ class ImageRun(Generic[Spec]):
             message = f"{source} has {len(names)} names for a model of {logits.shape[1]} classes"
             raise InputError(message, argument="classes", hint="name every class, in a file with one name per line")
         return x, logits
+
+    def arguments(self, group: Sequence[Prepared]) -> Mapping[str, Any]:
+        """Further arguments of the model for the images of a group, by name."""
+        return {}
 
     def top_classes(self, logits: Tensor, count: int = 5) -> list[dict[str, Any]]:
         """The most probable classes of logits (C,), as JSON data."""

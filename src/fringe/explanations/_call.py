@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 
 from fringe._network.arguments import ForwardArguments
 from fringe._strings.class_names import ClassNames, resolve_class_name
-from fringe.attribution import Attribution, Attributor, InputKind, Progress, attribute
+from fringe.attribution import Attribution, Attributor, InputKind, Progress, Trajectory, attribute
 from fringe.classifier import Classifier, Target
+from fringe.detection import Detector, overlap
 from fringe.errors import InputError, check_known, require_order, unfit_inputs
 from fringe.explanations._spec import POINTS
 from fringe.inputs import CONVERTERS, OPTIONS, Request
@@ -70,8 +72,11 @@ def explain(
         progress: True for a progress bar, or a function that is called with the steps done and planned.
         **options: Further arguments of :func:`fringe.attribute`: ``contrast``, ``score``, ``batch_size``, ``baseline``,
             ``space``, ``ids``, ``bad_images``, ``lengths`` of padded series, and ``telemetry`` (default: 11 points,
-            because pictures need the path). Texts also take ``tokenizer`` and ``special`` (see
-            :class:`fringe.text.TextClassifier`), tables, series and volumes ``features``, the names of columns or
+            because pictures need the path). Detectors take ``boxes``: ``"predicted"`` (the default), all that are
+            predicted with a probability of one half or more; a number, of the most certain ones; or boxes (n, 4): left,
+            top, right and bottom in pixels of the photograph. Each is explained in a row of its own. Texts also take
+            ``tokenizer`` and ``special`` (see :class:`fringe.text.TextClassifier`), tables, series and volumes
+            ``features``, the names of columns or
             channels.
 
     Returns:
@@ -105,10 +110,31 @@ def explain(
         logits = classifier.logits(ready.inputs, ForwardArguments.of(len(ready.inputs), *further))
     names = ready.named(logits.shape[1])
     arguments |= {"method": method, "seed": seed, "progress": progress}
-    arguments |= {"target": _number("target", target, names)}
+    is_default = isinstance(target, str) and target == "predicted" and ready.predicted is not None
+    arguments |= {"target": list(ready.predicted or ()) if is_default else _number("target", target, names)}
     arguments |= {"contrast": _number("contrast", arguments.get("contrast"), names)}
     result = attribute(classifier, ready.inputs, **arguments)
+    if ready.boxes is not None:
+        result = followed(result, cast(Detector, ready.model), arguments["forward_kwargs"]["place"])
     return result.with_context(ready.context(kind, logits, ids))
+
+
+def followed(result: Attribution, detector: Detector, places: Tensor) -> Attribution:
+    """The result with what becomes of each box along its path, and at its end: ``box_overlap``, of the box with that at
+    the input, and ``box_seen``, the largest probability of the class that any place has for the box at the input."""
+    paths, ends, forward = list[Trajectory | None](), list[list[float]](), 0
+    for place, path, target in zip(places, result.trajectory or (), result.target, strict=False):
+        if path is not None:
+            boxes, seen = detector.follow(path.snapshots.to(result.values), place, int(target.flatten()[0]))
+            path, forward = replace(path, boxes=boxes.cpu()), forward + len(boxes)
+            ends.append([float(overlap(boxes[-1], boxes[0])), float(seen[-1])])
+        paths.append(path)
+    if len(ends) < len(result):
+        return result
+    kept, seen = torch.tensor(ends, dtype=torch.float64, device=result.values.device).T
+    passes = replace(result.passes, forward=result.passes.forward + forward)
+    diagnostics = {**result.diagnostics, "box_overlap": kept, "box_seen": seen}
+    return replace(result, trajectory=tuple(paths), diagnostics=diagnostics, passes=passes)
 
 
 def _kind(model: Any, inputs: Any, options: dict[str, Any]) -> InputKind:

@@ -9,7 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import torch
 from safetensors.torch import save
@@ -17,14 +18,25 @@ from torch import Tensor
 
 from fringe._files.disk import StoreFull, disk_error
 from fringe._files.records import changes, describe_changes, digest
+from fringe._network.arguments import ForwardArguments
 from fringe._strings.class_names import resolve_class_name
 from fringe._strings.formats import plain
 from fringe._strings.names import method_title
 from fringe._strings.tables import Cell, Row, Table
-from fringe.attribution import SENTENCES, Attribution, attribute, preset_label, setting_title, tone_of
-from fringe.classifier import Target
+from fringe.attribution import (
+    SENTENCES,
+    Attribution,
+    attribute,
+    preset_label,
+    setting_title,
+    to_input,
+    to_photograph,
+    tone_of,
+)
+from fringe.classifier import Classifier, Target
 from fringe.data import ImageRef
-from fringe.errors import InputError, is_installed, warn_caller
+from fringe.detection import Boxes, Detector, places_of, read_boxes
+from fringe.errors import ImageError, InputError, ModelError, is_installed, warn_caller
 from fringe.explanations._base import (
     Explanation,
     Failure,
@@ -36,9 +48,13 @@ from fringe.explanations._base import (
     file_digest,
     iter_batches,
 )
+from fringe.explanations._call import followed
 from fringe.explanations._folder import CONTACT, INDEX, MAP, PAGE
 from fringe.explanations._spec import POINTS, ExplainSpec
 from fringe.models import Answers
+
+if TYPE_CHECKING:
+    from fringe.page import Box
 
 #: Rows of the table of explained images; the rest is in the summary.
 SHOWN_IMAGES = 40
@@ -125,6 +141,20 @@ def explain_images(
     return run.results(progress)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A box of a detector: the id of its photograph, its place, its sides in pixels of the photograph and of the input,
+    its label with the probability, and which part of the photograph the input shows."""
+
+    photograph: str
+    place: Tensor
+    box: Tensor
+    on_input: Tensor
+    label: int
+    score: float
+    part: Tensor
+
+
 class ExplanationRun(ImageRun[ExplainSpec]):
     """One run of :func:`explain_images`, step by step: :meth:`open`, then :meth:`results`.
 
@@ -143,6 +173,46 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         self.explained: list[Explanation] = []
         self._entries, self._earlier = list[dict[str, Any]](), list[Explanation]()
         self._model_checked = self._resumes = False
+        self._boxes = dict[str, _Row]()  # by the id of a result
+
+    def _find_boxes(self) -> None:
+        """Make a row of each box of each image, if the model is a detector."""
+        inner = self.loaded.module
+        if self.spec.boxes is None and not isinstance(inner, Detector) and places_of(inner) is None:
+            return
+        self.detector = detector = inner if isinstance(inner, Detector) else Detector(inner)
+        self.loaded = dataclasses.replace(self.loaded, module=detector)
+        self.classifier = Classifier(detector, score=self.spec.score, batch_size=self.spec.batch_size)
+        asked, refs = read_boxes(self.spec.boxes or "predicted"), list[ImageRef]()
+        for ref in self.refs:
+            try:
+                boxes = self._boxes_of(ref, asked)
+            except InputError as error:
+                self.missing.append(Failure.of(ref, error))
+                continue
+            except (ImageError, ModelError):  # said where the image is explained
+                boxes = []
+            rows = {f"{ref.id}-{k}": one for k, one in enumerate(boxes, 1)}
+            self._boxes |= rows
+            refs += [dataclasses.replace(ref, id=name) for name in rows] or [ref]
+        self.refs = refs
+
+    def _boxes_of(self, ref: ImageRef, asked: Boxes) -> list[_Row]:
+        recipe = self.loaded.preprocessing
+        image = ref.open(channels=recipe.channels, exif=self.spec.exif).image
+        x, part = recipe.normalise(recipe.pixels(image)), torch.tensor(recipe.shown_part(*image.size))
+        if isinstance(asked, Tensor):
+            asked = to_input(asked, part, x.shape[1:])
+        found = self.detector.find(x[None].to(self.device), asked)
+        names = self.detector.names(self.loaded.class_names, found.classes)
+        self.loaded = dataclasses.replace(self.loaded, class_names=names)
+        boxes = to_photograph(found.boxes.cpu().float(), part, x.shape[1:])
+        labels, scores = found.labels.tolist(), found.scores.tolist()
+        each = zip(found.places, boxes, found.boxes.cpu(), labels, scores, strict=True)
+        return [_Row(ref.id, *one, part=part) for one in each]
+
+    def arguments(self, group: Sequence[Prepared]) -> Mapping[str, Any]:
+        return {"place": torch.stack([self._boxes[item.ref.id].place for item in group])} if self._boxes else {}
 
     def results(self, progress: Progress | None = None) -> Generator[Explanation | Failure]:
         """Compute and write what is missing, in the order of the inputs; yield every result."""
@@ -234,12 +304,14 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             "target": self.target,
             **({} if self.contrast is None else {"contrast": self.contrast}),
             "score": spec.score,
+            **({"boxes": spec.boxes or "predicted"} if self._boxes else {}),
             "seed": spec.seed,
             "dtype": "float32",
         }
 
     def _check(self) -> None:
         """Compare with the results in the folder; with ``overwrite``, name those that will not be replaced."""
+        self._find_boxes()
         if self.spec.preset is not None and self.spec.preset.endswith(".json"):
             configured_method(self.spec, self.loaded.architecture)
         summary = self.folder.summary()
@@ -301,7 +373,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         if self._model_checked:
             return
         top, same_device = result.record["top"], result.record["device"] == str(self.device)
-        now = self.classifier.logits(x[None].to(self.device))[0].cpu().double().softmax(-1)
+        arguments = ForwardArguments.of(1, None, self.arguments([Prepared(ref, None, x)]))
+        now = self.classifier.logits(x[None].to(self.device), arguments)[0].cpu().double().softmax(-1)
         # beside a 1 the tolerance is that of a probability, however small the largest one is
         answers = ([entry["probability"] for entry in top], now[[entry["class"] for entry in top]].tolist())
         before, after = ({ref.source: torch.tensor([*answer, 1.0], dtype=torch.float64)} for answer in answers)
@@ -344,6 +417,8 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             return self._one_by_one(group, answer, progress)
         x, logits = answer
         best = torch.nan_to_num(logits).argmax(1)
+        if self._boxes:  # "no object" may be more probable
+            best = torch.tensor([self._boxes[item.ref.id].label for item in group])
         first = best if isinstance(self.target, str) else torch.full_like(best, self.target)  # the word is "predicted"
         if self.contrast in first.tolist():
             why = f"class {self.contrast} is the class to explain itself: name another contrast"
@@ -351,6 +426,10 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         target, context = self._targets(logits, first[:, None]), None
         if self.spec.figures:
             context = self.context([item.ref.id for item in group], x, logits)
+            if self._boxes:
+                rows = [self._boxes[item.ref.id] for item in group]
+                boxes, parts = (torch.stack([getattr(one, name) for one in rows]) for name in ("box", "part"))
+                context = dataclasses.replace(context, boxes=boxes, parts=parts)
         try:
             result = attribute(
                 self.classifier,
@@ -364,11 +443,13 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 progress=progress,
                 space=self.references.space(x),
                 ids=[item.ref.id for item in group],
+                forward_kwargs=self.arguments(group),
             )
         except InputError as error:
             if error.argument != "space.references":
                 raise
             return self._one_by_one(group, error, progress)
+        result = followed(result, self.detector, self.arguments(group)["place"]) if self._boxes else result
         result = dataclasses.replace(result, values=result.values.cpu(), context=context)
         seconds = time.perf_counter() - start
         return [self._write(item, logits[row], result, row, seconds) for row, item in enumerate(group)]
@@ -399,10 +480,11 @@ class ExplanationRun(ImageRun[ExplainSpec]):
         result = several if several.target.dim() == 1 else several.of_class(0)
         if result.verdict[row] in ("nan_input", "nan_logits"):
             return Failure.of(item.ref, result.advice[row])
-        steps, images = result.diagnostics.get("steps"), len(result.target)
+        steps, images, box = result.diagnostics.get("steps"), len(result.target), self._boxes.get(item.ref.id)
         record = {
             **self.image_entry(item.ref, logits, result.target[row]),
             **({} if self.contrast is None else {"contrast": self.class_entry(self.contrast)}),
+            **({} if box is None else {"box": plain(box.box), "box_on_input": plain(box.on_input)}),
             "verdict": result.verdict[row],
             "advice": result.advice[row],
             **{name: plain(getattr(result, name)[row]) for name in _SCORES},
@@ -425,7 +507,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
                 from fringe.explanations._pictures import draw_pictures, write_pages
 
                 draw_pictures(folder, result.select([row]), record)
-                write_pages(folder, several, row, record)
+                write_pages(folder, several, row, record, self._links(item.ref.id))
 
         try:
             stored = self.folder.write(item.ref.id, record, fill)
@@ -438,6 +520,26 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             return Failure.of(item.ref, f"cannot write {error.filename!r} ({error.strerror})")
         self.done += 1  # here, not where the batch is given to the caller: an interrupt may come before
         return Explanation(self.folder.result_path(item.ref.id), stored, reused=False)
+
+    def _links(self, name: str) -> list[Box]:
+        """The boxes of a photograph, with their pages."""
+        if name not in self._boxes:
+            return []
+        from fringe.explanations._pictures import class_label
+        from fringe.page import Box
+
+        same = {k: one for k, one in self._boxes.items() if one.photograph == self._boxes[name].photograph}
+        return [
+            Box(
+                index=one.label,
+                label=class_label(self.class_entry(one.label)),
+                probability=one.score,
+                sides=tuple(one.on_input.tolist()),
+                link=f"../{quote(k)}/{PAGE}",
+                here=k == name,
+            )
+            for k, one in same.items()
+        ]
 
     # The files of the run
 

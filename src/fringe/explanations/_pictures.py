@@ -1,6 +1,6 @@
 """The pictures and the page of an explained image, and the contact sheet and the index of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from fringe.attribution import Attribution, preset_label, tone_of
 from fringe.explanations._base import Explanation, Failure
 from fringe.explanations._folder import ANIMATION, PAGE
 from fringe.models import Preprocessing
-from fringe.page import Document, IndexEntry, animation, page_document, render_page, thumbnail
+from fringe.page import Box, Document, IndexEntry, animation, page_document, render_page, thumbnail
 from fringe.plots import Prediction, SheetItem, class_title, heading, signed_map
 
 #: Images of the contact sheet.
@@ -30,7 +30,8 @@ def draw_pictures(folder: Path, result: Attribution, record: Mapping[str, Any]) 
     title = heading(name, "evidence for and against", preset_label(result.settings))
     image, values = context.picture(context.inputs[0]), result.values[0].numpy()
     region = result.focus_weights(0)
-    signed_map(values, title=title, unit=unit, image=image, label=name, region=region).savefig(folder / "signed.png")
+    drawn: dict[str, Any] = {"image": image, "label": name, "region": region, "box": context.box_on_input(0)}
+    signed_map(values, title=title, unit=unit, **drawn).savefig(folder / "signed.png")
     path = None if result.trajectory is None else result.trajectory[0]
     if path is not None:
         result.plot("path").savefig(folder / "trajectory.png")
@@ -69,6 +70,7 @@ def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recip
         tone=tone_of(record["verdict"]),
         pixel=pixel,
         region=small["region"][0].numpy() if "region" in small else None,
+        box=[side / pixel for side in record["box_on_input"]] if "box_on_input" in record else None,
     )
 
 
@@ -79,12 +81,16 @@ def contact_cell(tensors: Mapping[str, Tensor], record: Mapping[str, Any], recip
 _FACTS = ("sha256", "label", "score_kind", "seed", "device", "exif", "preprocessing")
 
 
-def write_pages(folder: Path, result: Attribution, row: int, record: Mapping[str, Any]) -> None:
-    """Write the page and the animation of ``row`` of an attribution with context, which ``record`` describes."""
+def write_pages(
+    folder: Path, result: Attribution, row: int, record: Mapping[str, Any], boxes: Sequence[Box] = ()
+) -> None:
+    """Write the page and the animation of ``row`` of an attribution with context, which ``record`` describes; ``boxes``
+    are those of a detector on this photograph."""
     model = record["model"]
     details = {"source": _name(record["source"]), "model": _name(model["spec"]), "weights": model["digest"]}
     details |= {**{name: record[name] for name in _FACTS}, "images of the batch": record["cost"]["images"]}
-    document = page_document(result, row, details={name: fact for name, fact in details.items() if fact is not None})
+    shown = {name: fact for name, fact in details.items() if fact is not None}
+    document = page_document(result, row, details=shown, boxes=boxes)
     (folder / PAGE).write_text(render_page(document), encoding="utf-8", newline="")
     (folder / ANIMATION).write_bytes(animation(Document.of(document)))
 

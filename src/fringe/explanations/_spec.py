@@ -74,8 +74,11 @@ class ExplainSpec(ImageOptions):
     )
     method: Annotated[str, AfterValidator(_canonical_method)] = Field("fringe", description="Attribution method.")
     preset: str | None = Field(None, description="Settings by name, see 'fringe methods METHOD', or a tuned file.")
-    variant: str | None = Field(None, description="FRInGe without a part of it, see 'fringe presets'.")
+    variant: str | None = Field(None, description="Paper's method without a part of it, see 'fringe presets'.")
     set: tuple[str, ...] = Field((), description="Setting of the method; may be repeated.")
+    boxes: str | None = Field(
+        None, description="Boxes of a detector: 'predicted', how many, or X0,Y0,X1,Y1[;X0,...] in pixels of its input."
+    )
     figures: bool = Field(True, description="Draw pictures and write pages.")
     top: PositiveInt = Field(5, description="Number of classes on the page, the most probable ones.")
 

@@ -42,6 +42,7 @@ CONVERTERS: dict[str, Converter] = {
 
 #: Further arguments of :func:`fringe.explain`, by the kind of input.
 OPTIONS: dict[str, tuple[str, ...]] = {
+    "image": ("boxes",),
     "text": ("tokenizer", "special"),
     "tabular": ("features",),
     "series": ("features",),

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from fringe._network.arguments import integers_hint
 from fringe._numbers.float64 import float64_on
 from fringe._strings.class_names import ClassNames, class_names
-from fringe.attribution import Context, InputKind
+from fringe.attribution import Context, InputKind, to_input, to_photograph
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import EMBEDDED, PHOTOS, SOURCE, find_inputs, is_picture, to_images
+from fringe.detection import Boxes, Detector, as_boxes, places_of
 from fringe.errors import InputError, install_hint, require_order
 from fringe.models import (
     EFFICIENTNET,
@@ -58,7 +59,8 @@ class ModelInputs:
 
     ``keys`` (B) are those of the inputs' random numbers; None: hashes of their contents. ``mean`` and ``std`` are those
     of the channels of pictures, ``features`` the names of the features of each input, and ``arguments`` further ones of
-    :func:`fringe.attribute`, such as ``forward_kwargs``.
+    :func:`fringe.attribute`, such as ``forward_kwargs``. Of a detector, ``boxes`` (B, 4) are in pixels of photographs,
+    of which inputs show the ``parts`` (B, 4), and ``predicted`` (B) are the best labels: "no object" is none of them.
     """
 
     model: Callable[..., Any] | Classifier
@@ -72,6 +74,9 @@ class ModelInputs:
     std: tuple[float, ...] = ()
     features: tuple[tuple[str, ...], ...] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    boxes: Tensor | None = None
+    parts: Tensor | None = None
+    predicted: tuple[int, ...] | None = None
 
     def named(self, count: int) -> tuple[str, ...] | None:
         """Return the names of ``count`` classes, if known; raise InputError if their number differs."""
@@ -96,6 +101,8 @@ class ModelInputs:
             std=self.std,
             class_names=self.named(logits.shape[1]),
             features=self.features,
+            boxes=self.boxes,
+            parts=self.parts,
         )
 
 
@@ -201,28 +208,62 @@ def image_inputs(request: Request) -> ModelInputs:
     ImageError if an image cannot be read.
     """
     model = open_model(request)
-    named: list[tuple[str | None, Tensor]] = []
+    named: list[_Image] = []
     for item in _flat(request.inputs):
         named += _tensors(item, model)
     if not named:
         raise InputError(f"got no images, expected {_EXPECTED}", argument="inputs")
-    ids = tuple(name or f"image-{i}" for i, (name, _) in enumerate(named))
-    x = _stack([tensor for _, tensor in named], ids).to(model.device)
+    ids = tuple(one.name or f"image-{i}" for i, one in enumerate(named))
+    x = _stack([one.x for one in named], ids).to(model.device)
     mean, std = image_scale(x, model.preprocessing)
     recipe, space = model.preprocessing, InputSpace()
     if recipe is not None and recipe.channels == x.shape[1]:
         low, high = recipe.bounds()
         space = InputSpace(low.to(x), high.to(x))
-    return ModelInputs(
+    ready = ModelInputs(
         model=model.model,
         label=model.label,
         class_names=model.class_names,
         inputs=x,
         ids=ids,
-        keys=ids if all(name is not None for name, _ in named) else None,
+        keys=ids if all(one.name is not None for one in named) else None,
         space=space,
         mean=mean,
         std=std,
+    )
+    boxes = request.options.get("boxes")
+    if boxes is None and not isinstance(model.model, Detector) and places_of(model.model) is None:
+        return ready
+    return _of_boxes(ready, "predicted" if boxes is None else boxes, torch.tensor([one.part for one in named]))
+
+
+def _of_boxes(ready: ModelInputs, boxes: Boxes, parts: Tensor) -> ModelInputs:
+    """A row for each of the boxes of each image. Raises InputError for a model that is no detector, and for given boxes
+    with several images."""
+    if isinstance(ready.model, Classifier):
+        hint = "give the model itself, or a fringe.Detector"
+        raise InputError("a Classifier has no boxes", argument="boxes", hint=hint)
+    if len(ready.inputs) > 1 and not isinstance(boxes, (int, str)):
+        raise InputError(f"got boxes for {len(ready.inputs)} images", argument="boxes", hint="give one image at a time")
+    detector = ready.model if isinstance(ready.model, Detector) else Detector(ready.model)
+    size = ready.inputs.shape[-2:]
+    if not isinstance(boxes, (int, str)):
+        boxes = to_input(as_boxes(boxes), parts[0], size)
+    found = [detector.find(x[None], boxes) for x in ready.inputs]
+    rows = [i for i, one in enumerate(found) for _ in one.labels]
+    numbers = [k + 1 for one in found for k in range(len(one.labels))]
+    return dataclasses.replace(
+        ready,
+        model=detector,
+        label=ready.label if ready.label != Detector.__name__ else type(detector.model).__name__,
+        class_names=detector.names(ready.class_names, found[0].classes),
+        inputs=ready.inputs[rows],
+        ids=tuple(f"{ready.ids[i]}#{k}" for i, k in zip(rows, numbers, strict=True)),
+        keys=None if ready.keys is None else tuple(f"{ready.keys[i]}#{k}" for i, k in zip(rows, numbers, strict=True)),
+        arguments={"forward_kwargs": {"place": torch.cat([one.places for one in found])}},
+        boxes=torch.cat([to_photograph(one.boxes.cpu().float(), parts[i], size) for i, one in enumerate(found)]),
+        parts=parts[rows],
+        predicted=tuple(int(label) for one in found for label in one.labels),
     )
 
 
@@ -242,21 +283,33 @@ def _flat(inputs: Any) -> list[Any]:
     return items
 
 
-def _tensors(item: Any, model: OpenModel) -> list[tuple[str | None, Tensor]]:
-    """The inputs (C, H, W) of an item, each with its name or None."""
+class _Image(NamedTuple):
+    """An input (C, H, W), which part of its photograph it shows, in pixels, and its name."""
+
+    x: Tensor
+    part: tuple[float, float, float, float]
+    name: str | None = None
+
+
+def _tensors(item: Any, model: OpenModel) -> list[_Image]:
+    """The inputs of an item."""
     if isinstance(item, Tensor):
-        return [(None, x) for x in _batch(item)]
+        return [_Image(x, (0.0, 0.0, float(x.shape[-1]), float(x.shape[-2]))) for x in _batch(item)]
     recipe = model.preprocessing
     if isinstance(item, _Paths):
         recipe = _required(recipe, "a path")
         samples = (ref.open(channels=recipe.channels) for ref in find_inputs(item))
-        return [(sample.id, recipe.normalise(recipe.pixels(sample.image))) for sample in samples]
+        return [_prepared(recipe, sample.image, sample.id) for sample in samples]
     if is_picture(item):
         recipe = _required(recipe, f"a picture ({type(item).__name__})")
-        return [(None, recipe.normalise(recipe.pixels(image))) for image in to_images(item, channels=recipe.channels)]
+        return [_prepared(recipe, image) for image in to_images(item, channels=recipe.channels)]
     hint = "texts are given with tokenizer=; a model of several tensors goes to fringe.attribute"
     hint = hint if isinstance(item, Mapping) else None
     raise InputError(f"got {type(item).__name__}, expected {_EXPECTED}", argument="inputs", hint=hint)
+
+
+def _prepared(recipe: Preprocessing, image: Any, name: str | None = None) -> _Image:
+    return _Image(recipe.normalise(recipe.pixels(image)), recipe.shown_part(*image.size), name)
 
 
 def _required(recipe: Preprocessing | None, what: str) -> Preprocessing:

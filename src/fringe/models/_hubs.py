@@ -100,17 +100,21 @@ class BlueFirst(nn.Module):
 
 def load_transformers(options: LoadOptions) -> LoadedParts:
     """Fetch or read a model; its repository's own code is never run, and only safetensors are read."""
-    transformers = import_transformers()
-    model = _pretrained(options.spec, "an image classifier", transformers.AutoModelForImageClassification)
+    transformers, kind = import_transformers(), "an image classifier or a detector"
+    is_detector = _architecture(options.spec, kind, "ForObjectDetection")
+    automatic = (
+        transformers.AutoModelForObjectDetection if is_detector else transformers.AutoModelForImageClassification
+    )
+    model = _pretrained(options.spec, kind, automatic)
     refuse_independent_labels(model)
     processor = None
     try:
-        processor = _read(options.spec, "an image classifier", transformers.AutoImageProcessor)
+        processor = _read(options.spec, kind, transformers.AutoImageProcessor)
     except ModelError:
         if options.preprocessing is None:
             raise
     recipe = options.preprocessing or preprocessing_of(processor)
-    module = LogitsOf(model)
+    module = model if is_detector else LogitsOf(model)
     if getattr(processor, "do_flip_channel_order", False):  # which a preprocessing of the caller cannot say
         module = nn.Sequential(BlueFirst(), module)
     names: dict[int, str] = model.config.id2label
@@ -183,10 +187,15 @@ def is_text_model(spec: Any) -> bool:
     if not isinstance(spec, str) or not spec.startswith("hf:"):
         return False
     try:
-        config = _read(spec, "a text classifier", import_transformers().AutoConfig)
+        return _architecture(spec, "a text classifier", "ForSequenceClassification")
     except ModelError:
         return False
-    return any("ForSequenceClassification" in kind for kind in config.architectures or ())
+
+
+def _architecture(spec: str, kind: str, task: str) -> bool:
+    """Whether the configuration of a model ``hf:NAME`` says that it is for a task."""
+    config = _read(spec, kind, import_transformers().AutoConfig)
+    return any(task in name for name in config.architectures or ())
 
 
 def import_transformers() -> Any:
@@ -235,6 +244,7 @@ def _recipe(config: dict[str, Any]) -> Preprocessing:
         channels=len(mean),  # pyright: ignore[reportArgumentType]  Preprocessing checks it
         interpolation=names.get(int(config.get("resample", 2)), str(config.get("resample"))),
         crop_margin="down" if crop else "even",
+        longest=(config.get("size") or {}).get("longest_edge") if resize is not None and len(resize) == 1 else None,
     )
 
 
@@ -270,6 +280,6 @@ def _size(size: dict[str, int | None]) -> tuple[int, ...]:
     given = {name: int(value) for name, value in size.items() if value is not None}
     if given.keys() == {"height", "width"}:
         return given["height"], given["width"]
-    if given.keys() == {"shortest_edge"}:
+    if given.keys() in ({"shortest_edge"}, {"shortest_edge", "longest_edge"}):
         return (given["shortest_edge"],)
     raise ModelError(f"image processor size {given} is not supported", hint="pass preprocessing=")

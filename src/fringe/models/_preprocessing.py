@@ -28,6 +28,7 @@ MAX_RESIZED_PIXELS = 67_108_864
 
 _UNIT: dict[str, Any] = {
     "resize": None,
+    "longest": None,
     "crop": None,
     "mean": (0.0,),
     "std": (1.0,),
@@ -49,6 +50,7 @@ class Preprocessing:
 
     Attributes:
         resize: ``(short_side,)`` or ``(height, width)`` in pixels; None keeps the size.
+        longest: The most pixels of the long side, to which an image of another shape is made smaller; None: no limit.
         crop: Centre crop ``(height, width)``, padded with black where the image is smaller; None crops nothing.
         mean: Mean of each channel, of pixels in [0, 1].
         std: Standard deviation of each channel, of pixels in [0, 1].
@@ -68,6 +70,7 @@ class Preprocessing:
     channels: Literal[1, 3] = 3
     interpolation: str = "bilinear"
     crop_margin: Literal["even", "down"] = "even"
+    longest: int | None = None
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 3):
@@ -81,6 +84,8 @@ class Preprocessing:
             raise ModelError(f"std={self.std} must be positive: normalisation divides by it")
         if self.resize is not None and len(self.resize) not in (1, 2):
             raise ModelError(f"resize={self.resize} must be (short_side,) or (height, width)")
+        if self.longest is not None and (self.resize is None or len(self.resize) != 1 or self.longest < self.resize[0]):
+            raise ModelError(f"longest={self.longest} needs resize=SHORT_SIDE, of at most as many pixels")
         if self.crop is not None and len(self.crop) != 2:
             raise ModelError(f"crop={self.crop} must be (height, width)")
         if min((*(self.resize or ()), *(self.crop or ()), 1)) < 1:
@@ -161,12 +166,39 @@ class Preprocessing:
             )
         image = image.convert("RGB" if self.channels == 3 else "L")
         if self.resize is not None:
-            height, width = _resized(image.height, image.width, self.resize)
+            height, width = _resized(image.height, image.width, self.resize, self.longest)
             image = image.resize((width, height), RESAMPLING[self.interpolation])
         if self.crop is not None:
-            image = _centre_crop(image, *self.crop, floor if self.crop_margin == "down" else round)
+            image = image.crop(self._crop_box(*image.size))  # Pillow fills what lies outside with black
         values = np.array(image).reshape(image.height, image.width, self.channels)
         return torch.tensor(values).permute(2, 0, 1).contiguous().to(torch.float32) / 255
+
+    def shown_part(self, width: int, height: int) -> tuple[float, float, float, float]:
+        """Compute which part of an image the model sees: the inverse of resizing, cropping and padding.
+
+        Args:
+            width: Width of the image in pixels.
+            height: Its height.
+
+        Returns:
+            Left, top, right and bottom of the model's input in pixels of the image; they lie outside of it where the
+            input is padded.
+        """
+        high, wide = (height, width) if self.resize is None else _resized(height, width, self.resize, self.longest)
+        left, top, right, bottom = (0, 0, wide, high) if self.crop is None else self._crop_box(wide, high)
+        x, y = width / wide, height / high
+        return left * x, top * y, right * x, bottom * y
+
+    def _crop_box(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of the centre crop of an image that was resized. The padding's odd pixel goes to
+        the right and below."""
+        rounded = floor if self.crop_margin == "down" else round
+        high, wide = self.crop or (height, width)
+        left, top = (
+            -((side - size) // 2) if size < side else rounded((size - side) / 2)
+            for side, size in ((wide, width), (high, height))
+        )
+        return left, top, left + wide, top + high
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Map pixels to the model's input.
@@ -205,15 +237,20 @@ class Preprocessing:
         """Return the fields as plain data, to be stored beside a result.
 
         Returns:
-            The fields by name, tuples as lists; without the crop margin if it is rounded to even numbers.
+            The fields by name, tuples as lists; without the crop margin if it is rounded to even numbers, and without
+            the long side if it has no limit.
         """
-        fields = {name: v for name, v in asdict(self).items() if (name, v) != ("crop_margin", "even")}
+        fields = {name: v for name, v in asdict(self).items() if (name, v) not in _USUAL}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - asdict is untyped
 
     def _columns(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if x.ndim < 3 or x.shape[-3] != self.channels:
             raise ModelError(f"expected (..., {self.channels}, H, W), got {tuple(x.shape)}")
         return x.new_tensor(self.mean)[:, None, None], x.new_tensor(self.std)[:, None, None]
+
+
+#: Fields that a record has only where they have another value.
+_USUAL = (("crop_margin", "even"), ("longest", None))
 
 
 def _sides(value: str) -> tuple[int, ...] | None:
@@ -232,6 +269,7 @@ def _numbers(value: str) -> tuple[float, ...]:
 #: Each key of the text form: how its value is read, and what is expected.
 _READERS: dict[str, tuple[Callable[[str], object], str]] = {
     "resize": (_sides, "a whole number, HEIGHTxWIDTH or none"),
+    "longest": (int, "a whole number"),
     "crop": (_both_sides, "a whole number, HEIGHTxWIDTH or none"),
     "mean": (_numbers, "numbers separated by '/'"),
     "std": (_numbers, "numbers separated by '/'"),
@@ -240,24 +278,15 @@ _READERS: dict[str, tuple[Callable[[str], object], str]] = {
 }
 
 
-def _resized(height: int, width: int, target: tuple[int, ...]) -> tuple[int, int]:
+def _resized(height: int, width: int, target: tuple[int, ...], longest: int | None) -> tuple[int, int]:
     """The size after resizing; the long side is rounded down, as in torchvision."""
-    if len(target) == 2:
-        new = (target[0], target[1])
-    elif height <= width:
-        new = (target[0], int(target[0] * width / height))
-    else:
-        new = (int(target[0] * height / width), target[0])
+    short, long = min(height, width), max(height, width)
+    exact = float(target[0])
+    if longest is not None and long / short * exact > longest:  # as in DETR's own processor
+        exact = longest * short / long
+    other = int(exact * long / short)
+    new = (round(exact), other) if height <= width else (other, round(exact))
+    new = (target[0], target[1]) if len(target) == 2 else new
     if new[0] * new[1] > MAX_RESIZED_PIXELS:
         raise ModelError(f"resizing {width}x{height} gives {new[1]}x{new[0]} pixels", hint="crop the image first")
     return new
-
-
-def _centre_crop(image: Image.Image, height: int, width: int, rounded: Callable[[float], int]) -> Image.Image:
-    # The padding's odd pixel goes to the right and below. Pillow fills what lies outside the image with black.
-    if image.width < width or image.height < height:
-        left, top = max(width - image.width, 0) // 2, max(height - image.height, 0) // 2
-        padded = (max(width, image.width), max(height, image.height))
-        image = image.crop((-left, -top, padded[0] - left, padded[1] - top))
-    left, top = rounded((image.width - width) / 2), rounded((image.height - height) / 2)
-    return image.crop((left, top, left + width, top + height))

@@ -22,6 +22,7 @@ from fringe._strings.class_names import class_names
 from fringe.errors import ModelError, did_you_mean, line_of
 from fringe.models._base import LoadedParts, LoadOptions, load_into, split_weights
 from fringe.models._preprocessing import Preprocessing
+from fringe.models._torchvision import detector_preprocessing
 
 Stated = TypeVar("Stated")
 
@@ -113,15 +114,17 @@ def _parts_of(code: ModuleType, source: str, attribute: str, weights: str, optio
 
 
 def stated_preprocessing(module: nn.Module) -> Preprocessing | None:
-    """Return the preprocessing that a network states in its attribute ``preprocessing``, as an object or as text."""
-    return _recipe(getattr(module, "preprocessing", None))
+    """Return the preprocessing that a network states in its attribute ``preprocessing``, as an object or as text, or a
+    detector of torchvision in its ``transform``."""
+    return _recipe(getattr(module, "preprocessing", None)) or detector_preprocessing(module)
 
 
 def stated_names(module: nn.Module) -> tuple[str, ...] | None:
     """Return the names of the classes that a network states in its attribute ``class_names``, or a classifier of the
     transformers library in ``config.id2label``."""
     table: Any = getattr(getattr(module, "config", None), "id2label", None)
-    is_classifier = any("Classification" in kind.__name__ for kind in type(module).__mro__)
+    kinds = [kind.__name__ for kind in type(module).__mro__]
+    is_classifier = any("Classification" in kind or "ForObjectDetection" in kind for kind in kinds)
     return _names(getattr(module, "class_names", None)) or (class_names(table or None) if is_classifier else None)
 
 

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import torch
+from torch import nn
 
 from fringe.errors import ModelError, did_you_mean, known_hint
 from fringe.models._base import (
@@ -31,11 +32,11 @@ _SCHEMAS = {
 
 
 def load_torchvision(options: LoadOptions) -> LoadedParts:
-    """Build a network; class names are those of its ImageNet weights, and None with random weights."""
+    """Build a classifier or a detector; class names are those of its weights, and None with random weights."""
     name, source = split_weights(options.target)
     models, known = import_torchvision().models, torchvision_names()
     if name not in known:
-        raise ModelError(f"torchvision has no classifier {name!r}", hint=did_you_mean(name, known, n=3))
+        raise ModelError(f"torchvision has no classifier or detector {name!r}", hint=did_you_mean(name, known, n=3))
     members: dict[str, Any] = dict(models.get_model_weights(name).__members__)
     requested = source.name or (PREFERRED if PREFERRED in members else "DEFAULT")
     if requested not in members:
@@ -43,19 +44,22 @@ def load_torchvision(options: LoadOptions) -> LoadedParts:
         hint = known_hint(requested, members, text)
         raise ModelError(f"torchvision has no weights {requested!r} for {name}", hint=hint)
     member = members[requested]
+    module = source.network(
+        lambda: models.get_model(name, weights=None, **_structure(name, member, source)),
+        lambda: _download(name, member),
+    )
     return LoadedParts(
-        source.network(
-            lambda: models.get_model(name, weights=None, **_structure(name, member, source)),
-            lambda: _download(name, member),
-        ),
+        module,
         architecture=name,
-        preprocessing=options.preprocessing or _preprocessing(member),
+        preprocessing=options.preprocessing or detector_preprocessing(module) or _preprocessing(member),
         class_names=None if source.seed is not None else tuple(member.meta["categories"]),
     )
 
 
 def _structure(name: str, member: Any, source: WeightSource) -> dict[str, Any]:
     """The arguments that the constructors choose only where they load weights themselves."""
+    if name in _detectors():  # the number of classes follows from the weights, which are not given here
+        return {"weights_backbone": None, "num_classes": len(member.meta["categories"])}
     if name.startswith("vit_"):  # the size of images, which differs between its weights
         return {"image_size": member.transforms().crop_size[0]}
     if name not in ("googlenet", "inception_v3"):
@@ -94,10 +98,26 @@ def _preprocessing(member: Any) -> Preprocessing:
     )
 
 
+def detector_preprocessing(module: nn.Module) -> Preprocessing | None:
+    """Return the size of the images that a detector of torchvision sees; it normalises them by itself. None for any
+    other network."""
+    own: Any = getattr(module, "transform", None)
+    if not type(module).__module__.startswith("torchvision.models.detection") or not hasattr(own, "fixed_size"):
+        return None
+    if own.fixed_size is not None:
+        return Preprocessing.parse(f"resize={own.fixed_size[1]}x{own.fixed_size[0]}")
+    return Preprocessing.parse(f"resize={own.min_size[-1]},longest={own.max_size}")
+
+
 def torchvision_names() -> list[str]:
-    """Return the names of all its classifiers. Raises ModelError if it is not installed."""
+    """Return the names of all its classifiers and detectors of boxes. Raises ModelError if it is not installed."""
     models = import_torchvision().models
-    return list(models.list_models(module=models))
+    return [*models.list_models(module=models), *_detectors()]
+
+
+def _detectors() -> list[str]:
+    models = import_torchvision().models
+    return [name for name in models.list_models(module=models.detection) if not name.startswith(("keypoint", "mask"))]
 
 
 def import_torchvision(extra: str = "vision") -> Any:

@@ -7,7 +7,16 @@ the same path as an animated picture.
 The page is made from a document, JSON data of the schema ``fringe/explanation/1``, which the page contains.
 """
 
+from fringe.page._document import Box as Box
 from fringe.page._document import Document, decode_maps, page_document
-from fringe.page._render import IndexEntry, animation, render_index, render_page, thumbnail, write_animation, write_page
+from fringe.page._render import (
+    IndexEntry,
+    animation,
+    render_index,
+    render_page,
+    thumbnail,
+    write_animation,
+    write_page,
+)
 
 __all__ = ["Document", "decode_maps", "page_document", "render_page", "write_animation", "write_page"]

@@ -6,8 +6,8 @@ import dataclasses
 import io
 import math
 import platform
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from torch import Tensor
 
 import fringe
-from fringe._strings.formats import plain, printable
+from fringe._strings.formats import number, percent, plain, printable
 from fringe.attribution import SENTENCES, Attribution, Context, Tone, Trajectory, method_label, setting_title
 from fringe.errors import InputError
 from fringe.plots import class_title, region_outline
@@ -43,6 +43,19 @@ class Label(_Part):
     label: str
 
 
+#: Left, top, right and bottom in pixels of the input.
+Sides = tuple[float, float, float, float]
+
+
+class Box(Label):
+    """A box of a detector, in pixels of the input; ``link`` is its page, and ``here`` whether this page is of it."""
+
+    probability: Number
+    sides: Sides
+    link: Annotated[str, StringConstraints(pattern=r"^(#box-[0-9]+|\.\./[^/:]+/explanation\.html)?$")] = ""
+    here: bool = False
+
+
 class ExplainedClass(Label):
     """An explained class: its score at both ends of the path, and the verdict on its map."""
 
@@ -64,6 +77,7 @@ class Snapshot(_Part):
     change: Base64 | None
     entropy: Number
     probabilities: list[Number]
+    box: Sides | None = None
 
 
 class Path(_Part):
@@ -97,6 +111,8 @@ class Document(_Part):
         width: Width of the model's input in pixels.
         height: Its height.
         region: Outline of the focus as the data of an SVG path, in pixels; empty for an unfocused path.
+        boxes: The explained boxes of a detector on this photograph.
+        box_words: What becomes of the explained box on the path, in words.
         gain: What the change since the input is multiplied by in the pictures of the change.
         classes: The explained classes; the first is the one that the explanation is of.
         predictions: Classes whose probability each snapshot has.
@@ -117,6 +133,8 @@ class Document(_Part):
     width: int = Field(ge=1)
     height: int = Field(ge=1)
     region: Annotated[str, StringConstraints(pattern=r"^[MLZ0-9. ]*$")] = ""
+    boxes: list[Box] = []
+    box_words: str = ""
     gain: float = 1.0
     classes: list[ExplainedClass] = Field(min_length=1)
     predictions: list[Label]
@@ -137,8 +155,8 @@ class Document(_Part):
             "maps.scales": (len(self.maps.scales), classes),
             "maps.data": (len(base64.b64decode(self.maps.data)), points * classes * height * width),
         }
-        for number, snapshot in enumerate(self.snapshots):
-            sizes[f"snapshots[{number}].probabilities"] = len(snapshot.probabilities), len(self.predictions)
+        for m, snapshot in enumerate(self.snapshots):
+            sizes[f"snapshots[{m}].probabilities"] = len(snapshot.probabilities), len(self.predictions)
         if self.path is not None:
             sizes["path.entropy"] = len(self.path.entropy), self.path.steps + 1
             sizes["path.scores"] = len(self.path.scores), classes
@@ -232,6 +250,8 @@ def _webp(pixels: Array, side: int, quality: int, lossless: bool) -> bytes:
     return out.getvalue()
 
 
+#: The probability at which a detector still finds an object.
+SEEN = 0.5
 #: Squares of a stored map along its longer side.
 MAP_SIDE = 112
 #: Images up to this side are stored without loss, and drawn pixel by pixel.
@@ -242,7 +262,13 @@ IMAGE_BUDGET = 800_000
 PREDICTIONS = 5
 
 
-def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def page_document(
+    result: Attribution,
+    row: int = 0,
+    *,
+    details: Mapping[str, Any] | None = None,
+    boxes: Sequence[Box] = (),
+) -> dict[str, Any]:
     """Collect what the page of an input shows.
 
     The first explained class is the one that the page is of; the others can be chosen in it.
@@ -252,6 +278,7 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
             recorded and leads to the maps of all classes.
         row: Number of the input.
         details: Further facts, which the page lists.
+        boxes: The explained boxes of a detector on this photograph; (): that of the row alone, if it has one.
 
     Returns:
         JSON data of the schema ``fringe/explanation/1``: see :class:`Document`.
@@ -298,6 +325,8 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
         method=method_label(result.settings),
         title=setting_title(result.settings),
         region=_outline(single.focus_weights(0)),
+        boxes=list(boxes) or [box for box in (box_of(result, row),) if box is not None],
+        box_words=_box_words(result, row),
         width=inputs.shape[-1],
         height=inputs.shape[-2],
         gain=gain,
@@ -312,6 +341,31 @@ def page_document(result: Attribution, row: int = 0, *, details: Mapping[str, An
         details=plain(details or {}),
     )  # pyright: ignore[reportCallIssue] - the schema has a default
     return document.json_data()
+
+
+def box_of(result: Attribution, row: int, link: str = "", *, here: bool = True) -> Box | None:
+    """The explained box of a row; None where no box is explained."""
+    context, index = result.context, int(result.target[row].flatten()[0])
+    sides = None if context is None else context.box_on_input(row)
+    if context is None or sides is None:
+        return None
+    label, chance = class_title(printable(context.class_label(index))), _number(context.probabilities[row, index])
+    return Box(index=index, label=label, probability=chance, sides=cast(Sides, tuple(sides)), link=link, here=here)
+
+
+def _box_words(result: Attribution, row: int) -> str:
+    """What the detector makes of the box at the end of the path."""
+    kept, seen = (result.diagnostics.get(name) for name in ("box_overlap", "box_seen"))
+    if kept is None or seen is None:
+        return ""
+    words = f"At the end of the path, the box of this place overlaps by {percent(float(kept[row]), 0)} with this one"
+    chance = _number(seen[row])
+    if chance is None:
+        return f"{words}."
+    place = "another place" if chance >= SEEN else "no place"
+    return (
+        f"{words}, and {place} of the network still finds the object there (largest probability {number(chance, 2)})."
+    )
 
 
 def _explained(one: Attribution, start: Tensor) -> ExplainedClass:
@@ -356,6 +410,7 @@ def _snapshots(
             change=changes[m],
             entropy=_number(entropy[step]),
             probabilities=[None if probabilities is None else _number(probabilities[m, k]) for k in shown],
+            box=None if path is None or path.boxes is None else cast(Sides, tuple(path.boxes[m].tolist())),
         )
         for m, step in enumerate(steps)
     ]

@@ -20,7 +20,7 @@ from fringe._strings.formats import number, percent, printable, printable_json
 from fringe._strings.html import html_page
 from fringe._strings.tables import Cell, Table
 from fringe.attribution import Attribution, Tone, tone_of
-from fringe.page._document import SMALL, Array, Document, decode_maps, page_document
+from fringe.page._document import SMALL, Array, Document, box_of, decode_maps, page_document
 from fringe.plots import blend
 
 #: Pixels of the longer side of each of the two pictures of a frame.
@@ -184,18 +184,23 @@ class IndexEntry:
         return tone_of(self.verdict)
 
 
-def render_page(document: Mapping[str, Any]) -> str:
+def render_page(document: Mapping[str, Any], *others: Mapping[str, Any]) -> str:
     """Render an explanation as one HTML file, which loads nothing.
 
     Args:
         document: JSON data, as :func:`page_document` returns them.
+        others: The same for other boxes of a photograph, which a click in the page leads to.
 
     Returns:
         The page.
 
     Raises:
-        InputError: If the document does not follow the schema.
+        InputError: If a document does not follow the schema.
     """
+    return html_page("page", script="page.js", parts=[_part(one) for one in (document, *others)])
+
+
+def _part(document: Mapping[str, Any]) -> dict[str, Any]:
     checked = Document.of(document)
     text = json.dumps(checked.json_data(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     text = printable_json(text)
@@ -206,16 +211,13 @@ def render_page(document: Mapping[str, Any]) -> str:
     passes = {name: f"{n} ({number(n / images)} per image)" if images > 1 else n for name, n in checked.passes.items()}
     facts = {**checked.details, **{f"passes: {name}": count for name, count in passes.items()}}
     facts |= {**checked.settings, **{f"{name} version": version for name, version in checked.versions.items()}}
-    return html_page(
-        "page",
-        script="page.js",
-        page=checked,
-        first=checked.classes[0],
-        tables=list(_tables(checked)),
-        facts=[(name, _fact(value)) for name, value in facts.items()],
-        smooth=max(checked.width, checked.height) > SMALL,
-        data=Markup(text),
-    )
+    return {
+        "page": checked,
+        "tables": list(_tables(checked)),
+        "facts": [(name, _fact(value)) for name, value in facts.items()],
+        "smooth": max(checked.width, checked.height) > SMALL,
+        "data": Markup(text),
+    }
 
 
 def _tables(page: Document) -> Iterator[Table]:
@@ -239,7 +241,8 @@ def _tables(page: Document) -> Iterator[Table]:
 
 
 def write_page(result: Attribution, path: str | Path, row: int = 0) -> Path:
-    """Write the page of an explanation: one HTML file that works without a network.
+    """Write the page of an explanation: one HTML file that works without a network. Of a detector, it holds all boxes
+    of the photograph; a click chooses one.
 
     Args:
         result: An attribution of images with context, as :func:`fringe.explain` returns it.
@@ -253,8 +256,18 @@ def write_page(result: Attribution, path: str | Path, row: int = 0) -> Path:
         InputError: If the attribution has no such input, no context, or is not of images.
         OSError: If the file cannot be written.
     """
-    target = Path(path)
-    write_atomic(target, render_page(page_document(result, row)).encode())
+    target, context, rows = Path(path), result.context, [row]
+    if context is not None and context.boxes is not None and 0 <= row < len(context.inputs):
+        same = [k for k, x in enumerate(context.inputs) if bool((x == context.inputs[row]).all())]
+        rows = sorted(same, key=lambda k: k != row)  # the one that is asked for comes first
+    links = {k: f"#box-{n}" for n, k in enumerate(rows, 1)}
+    documents = list[dict[str, Any]]()
+    for k in rows:
+        boxes = (
+            [box_of(result, other, links[other], here=other == k) for other in sorted(rows)] if len(rows) > 1 else []
+        )
+        documents.append(page_document(result, k, boxes=[box for box in boxes if box is not None]))
+    write_atomic(target, render_page(*documents).encode())
     return target
 
 

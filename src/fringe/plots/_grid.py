@@ -280,6 +280,7 @@ class SheetItem:
     tone: str
     pixel: int = 1
     region: NDArray[Any] | None = None
+    box: Sequence[float] | None = None
 
 
 def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: styles.Canvas | None = None) -> Figure:
@@ -294,6 +295,7 @@ def contact_sheet(items: Sequence[SheetItem], *, title: str = "", ax: styles.Can
     largest = max(item.pixel * max(item.image.shape[:2]) for item in items)
     caption = [first, *maps.signed_caption((largest, largest), outlined=True)]
     caption[-1] += maps.REGION_WORDS if any(item.region is not None for item in items) else ""
+    caption[-1] += maps.BOX_WORDS if any(item.box is not None for item in items) else ""
     height = _SHEET_TILE * styles.clipped_aspect(*items[0].image.shape[:2]) + _WORDS
     size = (columns * 3.1 * _SHEET_TILE, rows * height)
     panel = styles.open_panel(*size, title=title, caption=caption, ax=ax)
@@ -377,6 +379,7 @@ def _draw_item(part: styles.Panel, item: SheetItem) -> Axes:
     for axes in tiles:
         styles.image_frame(axes)
         maps.draw_region(axes, item.region)
+        maps.draw_box(axes, item.box)
     maps.annotate_empty(tiles[2], plane)
     across = part.bbox.width / part.dpi
     letters = int(across / styles.LETTER)

@@ -40,6 +40,7 @@ LONG_SIDE = 640
 #: The weight of a focus at its outline, which is half of the largest, and what a caption says of it.
 REGION_LEVEL = 0.5
 REGION_WORDS = " Outline: the focus."
+BOX_WORDS = " Rectangle: the explained box."
 #: Weights of red, green and blue in a grey value.
 GREY = np.array([0.299, 0.587, 0.114])
 #: Inches of the longer side of a picture with a title, of a colour bar with its words, and of the narrowest picture.
@@ -53,6 +54,7 @@ def overlay(
     title: str = "",
     label: str = "",
     region: ArrayLike | None = None,
+    box: Sequence[float] | None = None,
     ax: styles.Canvas | None = None,
 ) -> Figure:
     """Draw the strength of any map over any picture: each pixel of a small image is a block of equal size.
@@ -68,6 +70,7 @@ def overlay(
         title: Title of the picture.
         label: Name of the class.
         region: Weights (H, W) of a focus, whose outline is drawn.
+        box: Left, top, right and bottom of an explained box, which is drawn.
         ax: Axes, or part of a figure, to draw on; None for a new figure.
 
     Returns:
@@ -91,11 +94,13 @@ def overlay(
         axes.set_axis_off()
     else:
         given = f"{_averaging(plane.shape, SMOOTHING)}{given}.{REGION_WORDS if region is not None else ''}"
+        given += BOX_WORDS if box is not None else ""
         caption = [f"Bright: evidence for or against {styles.quoted(label)}{given}"]
         axes = _picture_axes(plane.shape, title, caption, ax)
         styles.image_frame(axes)
     show(axes, blended)
     draw_region(axes, region)
+    draw_box(axes, box)
     annotate_empty(axes, plane)
     if ax is None and (title or label):
         styles.fit_height(axes, 1, _SIDE)
@@ -110,6 +115,7 @@ def signed_map(
     image: ArrayLike | None = None,
     label: str = "",
     region: ArrayLike | None = None,
+    box: Sequence[float] | None = None,
     ax: styles.Canvas | None = None,
 ) -> Figure:
     """Draw an attribution, summed over channels, in diverging colours: zero is white, red speaks for the class, blue
@@ -126,6 +132,7 @@ def signed_map(
         image: Image (H, W), (H, W, 1) or (H, W, 3) in [0, 1] whose edges are drawn over the map.
         label: Name of the class.
         region: Weights (H, W) of a focus, whose outline is drawn.
+        box: Left, top, right and bottom of an explained box, which is drawn.
         ax: Axes, or part of a figure, to draw on; None for a new figure.
 
     Returns:
@@ -136,13 +143,14 @@ def signed_map(
     """
     plane = spatial(values)
     caption = signed_caption(plane.shape, label, outlined=image is not None)
-    caption[0] += REGION_WORDS if region is not None else ""
+    caption[0] += (REGION_WORDS if region is not None else "") + (BOX_WORDS if box is not None else "")
     axes = _picture_axes(plane.shape, title, caption, ax, beside=_BAR)
     drawn = for_display(plane)
     mappable = show_signed(axes, drawn, display_scale(drawn))
     if image is not None:
         draw_outline(axes, image, plane.shape)
     draw_region(axes, region)
+    draw_box(axes, box)
     styles.image_frame(axes)
     words = f"evidence per pixel ({styles.sanitise(unit)})" if unit else "evidence per pixel"
     bar = colour_bar(axes, mappable, words, width=0.035 * max(styles.clipped_aspect(*plane.shape), 1.0), extend="both")
@@ -207,6 +215,16 @@ def draw_region(axes: Axes, weights: ArrayLike | None) -> None:
     lines = [line - 0.5 for line in region_outline(weights)]
     for colour, width in (("white", 3.0), (styles.INK, 1.2)):
         axes.add_collection(LineCollection(lines, colors=colour, linewidths=width), False)
+
+
+def draw_box(axes: Axes, box: Sequence[float] | None) -> None:
+    """Draw a box, left, top, right and bottom in pixels from the top left corner, over an image."""
+    if box is None:
+        return
+    x0, y0, x1, y1 = (side - 0.5 for side in box)
+    line = [(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0)]
+    for colour, width in (("white", 3.0), (styles.INK, 1.2)):
+        axes.add_collection(LineCollection([line], colors=colour, linewidths=width, linestyles="-"), False)
 
 
 def edge_strength(shown: Plane) -> Plane:

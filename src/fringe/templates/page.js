@@ -1,6 +1,6 @@
 "use strict";
-(() => {
-  const page = JSON.parse(document.getElementById("data").textContent);
+// What a part of the page does; a page of several boxes has one for each. It ends with the signal.
+const start = (page, signal) => {
   const $ = (id) => document.getElementById(id);
   const [points, , height, width] = page.maps.shape;
   const small = Math.max(page.width, page.height) <= 64;
@@ -149,6 +149,11 @@
     drawBars();
     describe();
     if (chart) chart(page.snapshots[state.point]);
+    const box = page.snapshots[state.point].box;
+    if (box) document.querySelectorAll(".moved").forEach((rect) => {
+      const [x, y, right, bottom] = box;
+      for (const [name, value] of Object.entries({ x, y, width: Math.max(right - x, 0), height: Math.max(bottom - y, 0) })) rect.setAttribute(name, value);
+    });
   };
   const go = (point) => {
     state.point = Math.max(0, Math.min(points - 1, point));
@@ -183,12 +188,14 @@
   };
   const printed = { before: () => { stop(); printed.point = state.point; go(points - 1); }, after: () => go(printed.point) };
 
-  document.addEventListener("change", ({ target }) => {
+  const listen = (target, event, action) => target.addEventListener(event, action, { signal });
+  listen(signal, "abort", stop);
+  listen(document, "change", ({ target }) => {
     if (target.name === "class") choose(Number(target.value));
     if (target.name === "picture") { state.picture = target.value; draw(); }
     if (target.name === "view") { state.view = target.value; drawLegend(); draw(); }
   });
-  document.addEventListener("keydown", (event) => {
+  listen(document, "keydown", (event) => {
     const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     // what has the focus may use these itself
@@ -204,8 +211,8 @@
   if (page.path) {
     $("slider").addEventListener("input", () => { stop(); go(Number($("slider").value)); });
     $("play").addEventListener("click", play);
-    addEventListener("beforeprint", printed.before);
-    addEventListener("afterprint", printed.after);
+    listen(window, "beforeprint", printed.before);
+    listen(window, "afterprint", printed.after);
   }
   document.body.classList.toggle("small", small);
   // a tall image is as high as a screen at most
@@ -218,8 +225,25 @@
   pictures.change = page.snapshots.map(({ change }) => load(change));
   drawLegend();
   Promise.allSettled([...pictures.image, ...pictures.change].map((image) => image && image.decode())).then(() => {
+    if (signal.aborted) return;
     paint($("base"), pictures.image[0]);
     draw();
     document.body.dataset.ready = "true";
   });
+};
+(() => {
+  const shown = document.getElementById("page");
+  const parts = [shown, ...document.querySelectorAll("template")].map((part) => (part.content || part).cloneNode(true));
+  let ending;
+  const show = () => {
+    const at = Number((location.hash.match(/^#box-([0-9]+)$/) || [0, 1])[1]) - 1, part = parts[at] || parts[0];
+    if (ending) ending.abort();
+    if (ending || at > 0) shown.replaceChildren(...part.cloneNode(true).childNodes);
+    ending = new AbortController();
+    const page = JSON.parse(document.getElementById("data").textContent);
+    if (parts.length > 1) document.title = `${page.classes[0].label} · ${page.id}`;
+    start(page, ending.signal);
+  };
+  if (parts.length > 1) addEventListener("hashchange", show);
+  show();
 })();

@@ -54,7 +54,7 @@ def test_a_card_is_a_page_a_text_and_data(tmp_path):
         assert said in text
     assert "Scene: without the mark is 0.4, so its numbers prove nothing." in page
     assert page.count("http") == page.count("http-equiv")  # nothing is fetched
-    titled = write_card(replace(card(), settings=get_method("fringe:released").record()), tmp_path)[1].read_text()
+    titled = write_card(replace(card(), settings=get_method("released").record()), tmp_path)[1].read_text()
     assert "FRInGe, released code, any network" in titled
     data = json.loads(files[2].read_text())
     assert data["measurements"][0]["scores"] == [0.9, 0.8, None, 0.85]

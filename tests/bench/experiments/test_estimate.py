@@ -9,6 +9,7 @@ from PIL import Image
 from small_plans import digits_plan
 
 from fringe import FRInGe, FringeError, IntegratedGradients
+from fringe.attribution import PaperFRInGe
 from fringe.bench.experiments import (
     MethodCost,
     ModelSource,
@@ -77,9 +78,10 @@ def test_maps_that_are_finished_cost_what_they_cost():
     [
         FRInGe(steps=24),
         FRInGe(tau=5e-3),
+        PaperFRInGe(tau=5e-3).variant("euclidean"),
         IntegratedGradients(steps=400),
     ],
-    ids=["fringe", "fringe of a budget", "ig"],
+    ids=["fringe", "fringe of a budget", "euclidean", "ig"],
 )
 def test_a_map_that_is_stopped_is_told_to_within_a_small_factor(method):
     plan = study({"m": method}, n=1)

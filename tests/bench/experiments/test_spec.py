@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fringe import METRICS, FRInGe, FringeError, InputError, Insertion, IntegratedGradients
-from fringe.attribution import PRESET_FORMAT, get_method
+from fringe.attribution import PRESET_FORMAT, PaperFRInGe, get_method
 from fringe.bench.experiments import ExperimentSpec, _plan, build_plan
 from fringe.bench.experiments import resolve as look
 from fringe.data import find_inputs
@@ -318,18 +318,18 @@ def test_given_images_that_a_preset_was_tuned_on_are_left_out(tmp_path):
 
 
 def test_auto_is_the_papers_setting_or_says_that_there_is_none():
-    with pytest.warns(UserWarning, match="digits: the paper has no setting for digits; fringe:paper is used"):
-        plan = plan_of(methods="fringe=fringe:auto", set="fringe.steps=4")
-    assert plan.models[0].methods == {"fringe": dataclasses.replace(FRInGe.preset("paper"), steps=4)}
+    with pytest.warns(UserWarning, match="digits: the paper has no setting for digits; paper is used"):
+        plan = plan_of(methods="fringe=paper:auto", set="fringe.cg_iterations=4")
+    assert plan.models[0].methods == {"fringe": PaperFRInGe(cg_iterations=4)}
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
-    plan = plan_of(methods="fringe:auto", data="embedded:digits", model="torchvision:resnet18@random")
-    assert plan.models[0].methods == {"fringe:auto": FRInGe.preset("resnet18")}
+    plan = plan_of(methods="paper:auto", data="embedded:digits", model="torchvision:resnet18@random")
+    assert plan.models[0].methods == {"paper:auto": PaperFRInGe.preset("resnet18")}
 
 
 def test_auto_in_a_modifier_fits_a_network_that_a_scene_makes():
-    plan = plan_of(methods="straight:fringe:auto", scene="colour_counter", n=2)
-    assert plan.models[0].methods == {"straight:fringe:auto": get_method("straight:fringe")}
+    plan = plan_of(methods="straight:paper:auto", scene="colour_counter", n=2)
+    assert plan.models[0].methods == {"straight:paper:auto": get_method("straight:paper")}
 
 
 def test_every_field_has_a_short_help_text():

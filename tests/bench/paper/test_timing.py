@@ -27,7 +27,7 @@ from fringe.inputs import prepare
 from fringe.metrics import Sparseness
 from fringe.paths import Problem, verify
 
-METHODS = {"fringe": FRInGe(steps=2, cg_iterations=3), "ig": IntegratedGradients(steps=3)}
+METHODS = {"fringe": FRInGe(steps=2), "ig": IntegratedGradients(steps=3)}
 
 
 def study(data=("embedded:digits",), n=3, preprocessing=None, methods=METHODS, **more):

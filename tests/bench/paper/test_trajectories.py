@@ -25,11 +25,11 @@ from fringe.plots import plot_sensitivity
 from toys import results_of_scores
 
 METHODS = {
-    "fringe": FRInGe(tau=3e-2, cg_iterations=4),
+    "fringe": FRInGe(tau=3e-2),
     "ig": IntegratedGradients(steps=6),
     "noisy": IntegratedGradients(steps=4, baseline="noise"),
     "smoothgrad": get_method("smoothgrad"),
-    "onward": FRInGe(tau=3e-2, cg_iterations=4, steps=7, until="arrival", arrival_kl=1e-9, max_steps=9),
+    "onward": FRInGe(tau=3e-2, steps=7, until="arrival", arrival_kl=1e-9, max_steps=9),
 }
 
 
@@ -275,7 +275,7 @@ def test_a_sweep_that_is_not_complete_has_the_images_of_the_setting_that_has_mos
 
 
 def test_figures_have_a_name_that_is_a_file_name(tmp_path):
-    methods = {"fringe": FRInGe(steps=2, cg_iterations=2)}
+    methods = {"fringe": FRInGe(steps=2)}
     named = replace(plan(methods, label="hub/net: a", n=2), name="ablation")
     study = PaperStudy(named, named)
     paths = draw_study(study, tmp_path, tmp_path, images=1)
@@ -291,7 +291,7 @@ def test_figures_have_a_name_that_is_a_file_name(tmp_path):
 
 def test_figures_are_not_drawn_to_a_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    named = replace(plan({"fringe": FRInGe(steps=2, cg_iterations=2)}, n=1), name="ablation")
+    named = replace(plan({"fringe": FRInGe(steps=2)}, n=1), name="ablation")
     with pytest.raises(InputError, match="s3:// is not supported"):
         draw_study(PaperStudy(named, named), tmp_path, Path("s3://bucket/run"))
     assert list(tmp_path.iterdir()) == []

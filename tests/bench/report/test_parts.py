@@ -202,8 +202,8 @@ def test_a_grid_shows_each_image_with_its_own_scores_and_says_why_a_map_is_not_t
 def test_a_status_says_100_percent_only_where_nothing_is_missing(missing, share):
     cell = {"model": "net", "method": "ig", "metric": "insertion", "required": 2000, "failed": 1}
     cells = [{**cell, "scored": 1999 - missing, "missing": missing}]
-    plan = {"images": 2000, "cells": cells, "failures": [], "not_read": [], "versions": {}}
+    plan = {"images": 2000, "cells": cells, "failures": [], "not_read": [], "versions": {}, "lost_maps": []}
     shown = describe_status(
-        {"plans": {"benchmark": plan}, "damaged": {}, "set_aside": [], "invalidated": [], "trials": 0}
+        {"plans": {"benchmark": plan}, "damaged": [], "invalidated": [], "trials": 0}
     )
     assert [part.cells[0][-1].text for part in shown if isinstance(part, Table)] == [share]

@@ -9,7 +9,8 @@ import optuna
 import pytest
 from tuning_toys import BASE, asked, quality, score, search, value_of
 
-from fringe import METHODS, FRInGe, FringeError, InputError
+from fringe import METHODS, FringeError, InputError
+from fringe.attribution import PaperFRInGe
 from fringe.bench.tuning import space_of
 
 SAME = {"insertion": [0.5], "deletion": [0.5], "infidelity": [0.5]}
@@ -30,9 +31,13 @@ def test_the_best_of_all_trials_is_found_with_its_value(tmp_path):
 
 def test_the_search_starts_from_the_base_as_it_is(tmp_path):
     seen = []
-    base = FRInGe(tau=0.5, delta_euc="auto", cg_rtol=1e-5)  # tau beyond its range, a cap that is no number
+    base = PaperFRInGe(tau=0.5, delta_euc="auto", cg_rtol=1e-5)  # tau beyond its range, a cap that is no number
     tuned = search(
-        tmp_path / "j", 3, lambda m: seen.append(m) or score(m), base=base, space=space_of(FRInGe, ("tau", "delta_euc"))
+        tmp_path / "j",
+        3,
+        lambda m: seen.append(m) or score(m),
+        base=base,
+        space=space_of(PaperFRInGe, ("tau", "delta_euc")),
     )
     assert seen[0] == base
     assert tuned.trials[0].settings == {"tau": 0.5, "delta_euc": "auto"}
@@ -154,8 +159,8 @@ def test_other_scores_are_kept_too(tmp_path):
     ("other", "difference"),
     [
         ({"seed": 6}, "seed: 5, now 6"),
-        ({"base": FRInGe(cg_rtol=1e-4)}, r"base.cg_rtol: 0.001, now 0.0001"),
-        ({"space": space_of(FRInGe, ("tau", "damping"))}, r"space.cg_iterations: \{.*, now absent"),
+        ({"base": PaperFRInGe(cg_rtol=1e-4)}, r"base.cg_rtol: 0.001, now 0.0001"),
+        ({"space": space_of(PaperFRInGe, ("tau", "damping"))}, r"space.cg_iterations: \{.*, now absent"),
         ({"identity": {"weights": "b", "images": [1, 2]}}, "identity.weights: a, now b$"),
     ],
 )

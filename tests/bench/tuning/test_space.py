@@ -9,6 +9,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from tuning_toys import TUNABLE
 
 from fringe import METHODS, FRInGe, InputError
+from fringe.attribution import PaperFRInGe
 from fringe.bench.tuning import paper_space, space_of
 from fringe.bench.tuning._space import SearchSpace, nearest
 
@@ -21,11 +22,13 @@ def drawn(space, count=25, seed=0):
     return [study.ask(dict(space.dimensions)).params for _ in range(count)]
 
 
-def test_the_paper_searched_four_or_six_settings():
-    assert list(paper_space().dimensions) == ["tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior"]
-    assert list(paper_space(smoothing=False).dimensions) == ["tau", "eta_max", "delta_euc", "damping"]
-    assert paper_space().dimensions["damping"] == FloatDistribution(1e-12, 1e-1, log=True)
-    assert paper_space().dimensions["delta_euc"] == FloatDistribution(0.3, 40.0, log=True)
+@pytest.mark.parametrize("method", [PaperFRInGe, FRInGe])
+def test_the_paper_searched_four_or_six_settings(method):
+    found = paper_space(method).dimensions
+    assert list(found) == ["tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior"]
+    assert list(paper_space(method, smoothing=False).dimensions) == ["tau", "eta_max", "delta_euc", "damping"]
+    assert found["damping"] == FloatDistribution(1e-12, 1e-1, log=True)
+    assert found["delta_euc"] == FloatDistribution(0.3, 40.0, log=True)
 
 
 @pytest.mark.parametrize("name", TUNABLE)
@@ -39,8 +42,7 @@ def test_every_method_has_a_space_whose_settings_it_takes(name):
             about = fields[field]
             if field == "superpixels":  # only kernel_shap of captum has it
                 value = "auto"
-            more = {"solve": "natural"} if value == "reflect" else {}  # the closed form refuses it
-            assert getattr(method(**{field: value}, **more), field) == value
+            assert getattr(method(**{field: value}), field) == value
             if about["choices"] is not None:
                 assert value in about["choices"]
             else:
@@ -76,24 +78,24 @@ def test_a_choice_that_is_none_becomes_the_first():
 
 
 def test_the_record_of_a_space_does_not_depend_on_how_its_numbers_were_typed():
-    typed = space_of(FRInGe, ("tau", "cg_iterations"), {"tau": (1, 2), "cg_iterations": (3.0, 5.0)}).record()
+    typed = space_of(PaperFRInGe, ("tau", "cg_iterations"), {"tau": (1, 2), "cg_iterations": (3.0, 5.0)}).record()
     assert json.dumps(typed["tau"]) == '{"low": 1.0, "high": 2.0, "log": true, "whole": false}'
     assert json.dumps(typed["cg_iterations"]) == '{"low": 3, "high": 5, "log": false, "whole": true}'
     assert SearchSpace("m", {"x": CategoricalDistribution(("b", 1))}).record() == {"x": {"options": ("b", 1)}}
 
 
 def test_ranges_can_be_replaced_or_given():
-    space = space_of(FRInGe, ("tau", "cg_iterations", "arrival_kl"), {"tau": (1e-4, 1), "arrival_kl": (0.01, 0.1)})
+    space = space_of(PaperFRInGe, ("tau", "cg_iterations", "cg_rtol"), {"tau": (1e-4, 1), "cg_rtol": (0.01, 0.1)})
     assert space.dimensions["tau"] == FloatDistribution(1e-4, 1.0, log=True)
     assert space.dimensions["cg_iterations"] == IntDistribution(3, 40)
-    assert space.dimensions["arrival_kl"] == FloatDistribution(0.01, 0.1)
-    assert all(0.01 <= values["arrival_kl"] <= 0.1 for values in drawn(space))
+    assert space.dimensions["cg_rtol"] == FloatDistribution(0.01, 0.1)
+    assert all(0.01 <= values["cg_rtol"] <= 0.1 for values in drawn(space))
 
 
 @pytest.mark.parametrize(
     ("names", "overrides", "message"),
     [
-        (("taau",), {}, r"fringe setting: got 'taau'; did you mean 'tau'\?"),
+        (("taau",), {}, r"paper setting: got 'taau'; did you mean 'tau'\?"),
         (("tau",), {"tua": (1, 2)}, r"got 'tua'; did you mean 'tau'\?"),
         (("tau",), {"damping": (1, 2)}, "overrides: got 'damping', expected a searched field, one of tau"),
         (("tau",), {"tau": (1e-2, 1e-3)}, r"tau: range: got \(0.01, 0.001\), expected two finite numbers, the lower"),
@@ -103,20 +105,19 @@ def test_ranges_can_be_replaced_or_given():
         (("tau",), {"tau": ("a", "b")}, "two finite numbers"),
         (("cg_iterations",), {"cg_iterations": (3, 4.5)}, "whole numbers"),
         (
-            ("solve",),
-            {"solve": (1, 2)},
-            r"solve: got \(1, 2\), expected no range: it is one of geodesic, natural",
+            ("direction",),
+            {"direction": (1, 2)},
+            r"direction: got \(1, 2\), expected no range: it is one of natural, gradient",
         ),
-        (("kl_bound",), {}, "kl_bound: fringe has no range to search it in, and no choices"),
-        (("reference",), {"reference": (0, 1)}, "reference: fringe has no range"),
-        (("arrival_kl",), {}, "arrival_kl: fringe has no range"),
-        (("arrival_kl",), {"arrival_kl": (-0.1, 0.1)}, "arrival_kl: got -0.1"),
+        (("kl_bound",), {}, "kl_bound: paper has no range to search it in, and no choices"),
+        (("cg_rtol",), {}, "cg_rtol: paper has no range"),
+        (("cg_rtol",), {"cg_rtol": (-0.1, 0.1)}, "cg_rtol: got -0.1"),
         ((), {}, "at least one field"),
     ],
 )
 def test_what_cannot_be_searched(names, overrides, message):
     with pytest.raises(InputError, match=message):
-        space_of(FRInGe, names, overrides)
+        space_of(PaperFRInGe, names, overrides)
 
 
 @pytest.mark.parametrize("name", ["gradcam", "captum", "zennit"])

@@ -8,9 +8,10 @@ import pytest
 from tuning_toys import TUNABLE
 
 from fringe import METHODS, FRInGe, InputError
-from fringe.bench.tuning import default_factors, objective, one_at_a_time, sweep_lines
+from fringe.attribution import PaperFRInGe
+from fringe.bench.tuning import default_factors, has_paper_settings, objective, one_at_a_time, sweep_lines
 
-BASE = FRInGe(tau=1e-3, delta_euc=3.0, damping=1e-5, gamma_step=1e-3, gamma_prior=1e-3)
+BASE = PaperFRInGe(tau=1e-3, delta_euc=3.0, damping=1e-5, gamma_step=1e-3, gamma_prior=1e-3)
 
 
 def scores_of(method, images=40, spread=0.1):
@@ -20,8 +21,9 @@ def scores_of(method, images=40, spread=0.1):
     return {"insertion": level + noise, "deletion": 0.3 - noise / 2, "infidelity": 0.2 + np.abs(noise)}
 
 
-def test_the_papers_factors_and_their_grids():
-    factors = default_factors(FRInGe())
+@pytest.mark.parametrize("method", [PaperFRInGe(), FRInGe()])
+def test_the_papers_factors_and_their_grids(method):
+    factors = default_factors(method)
     assert list(factors) == ["tau", "eta_max", "delta_euc", "damping", "gamma"]
     ends = {"tau": (3e-4, 5e-2), "eta_max": (1, 30), "delta_euc": (0.3, 40), "damping": (1e-12, 0.1)}
     for factor, values in factors.items():
@@ -37,9 +39,8 @@ def test_default_grids_lie_in_the_ranges_of_every_method(name):
     fields = {f["name"]: f for f in METHODS[name].describe()}
     ranged = {n for n, about in fields.items() if about["low"] is not None}
     factors = default_factors(METHODS[name]())
-    assert set(factors) - {"gamma"} == (
-        ranged if name not in ("fringe", "fringe_b") else {"tau", "eta_max", "delta_euc", "damping"}
-    )
+    expected = {"tau", "eta_max", "delta_euc", "damping"} if has_paper_settings(METHODS[name]) else ranged
+    assert set(factors) - {"gamma"} == expected
     for factor in set(factors) & ranged:
         low, high = fields[factor]["low"], fields[factor]["high"]
         assert (factors[factor][0], factors[factor][-1]) == (low, high)
@@ -62,14 +63,14 @@ def test_each_setting_differs_from_the_centre_in_one_factor():
 
 def test_labels_are_as_one_types_them():
     assert "damping=1e-05" in one_at_a_time(FRInGe(), {"damping": [1e-5]})
-    assert "solve=gradient" in one_at_a_time(FRInGe(), {"solve": ["gradient"]})
+    assert "direction=gradient" in one_at_a_time(PaperFRInGe(), {"direction": ["gradient"]})
     assert "delta_euc=None" in one_at_a_time(FRInGe(), {"delta_euc": [None]})
 
 
 @pytest.mark.parametrize(
     ("base", "factors", "message"),
     [
-        (BASE, {"dampin": [1]}, r"fringe factor: got 'dampin'; did you mean 'damping'\? Known: tau, .*, gamma$"),
+        (BASE, {"dampin": [1]}, r"paper factor: got 'dampin'; did you mean 'damping'\? Known: tau, .*, gamma$"),
         (
             METHODS["ig"](),
             {"gamma": [1]},
@@ -146,8 +147,8 @@ def test_failed_settings_are_gaps():
 def test_what_makes_no_line():
     with pytest.raises(InputError, match=r"scores: none of damping=0.1; give None"):
         sweep_lines(BASE, {"centre": scores_of(BASE)}, {"damping": [1e-1]})
-    with pytest.raises(InputError, match=r"solve: got \('gradient',\), expected numbers, for a line"):
-        sweep_lines(BASE, {"centre": None, "solve=gradient": None}, {"solve": ["gradient"]})
+    with pytest.raises(InputError, match=r"direction: got \('gradient',\), expected numbers, for a line"):
+        sweep_lines(BASE, {"centre": None, "direction=gradient": None}, {"direction": ["gradient"]})
     with pytest.raises(InputError, match=r"delta_euc: got \(1.0, None\), expected numbers, for a line"):
         sweep_lines(BASE, {"centre": None, "delta_euc=1.0": None, "delta_euc=None": None}, {"delta_euc": [1.0, None]})
     scores = {"insertion": [0.5, 0.5], "deletion": [0.5, 0.5], "infidelity": [-0.1, 0.3]}  # 0.1 in the mean

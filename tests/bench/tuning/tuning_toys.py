@@ -4,11 +4,12 @@ tau = 2e-3 and damping = 1e-5."""
 import math
 from pathlib import Path
 
-from fringe import METHODS, FRInGe
+from fringe import METHODS
+from fringe.attribution import PaperFRInGe
 from fringe.bench.tuning import Study, Tuned, objective, space_of, tune
 
-BASE = FRInGe()
-SPACE = space_of(FRInGe, ("tau", "damping", "cg_iterations"))
+BASE = PaperFRInGe()
+SPACE = space_of(PaperFRInGe, ("tau", "damping", "cg_iterations"))
 
 
 def quality(method):

@@ -21,7 +21,6 @@ from fringe._strings.names import split_path, unique
 from fringe.attribution import (
     METHODS,
     Attributor,
-    FRInGe,
     get_method,
     innermost_reference,
     preset_names,
@@ -41,8 +40,8 @@ from fringe.settings import canonical_name, nearest_known, with_settings
 
 #: Fields of a plan that maps depend on; a record has them as they are.
 OF_MAPS = ("seed", "target", "score", "exif", "references")
-#: The paper's setting of FRInGe for a model's architecture, as the name of a method.
-AUTO = "fringe:auto"
+#: The setting that the paper tuned for a model's architecture, as the preset of a method.
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -360,10 +359,11 @@ def configured(method: str | Attributor) -> Attributor:
 
 
 def _without_auto(method: str | Attributor) -> str | None:
-    """``fringe`` of ``fringe:auto``, ``straight:fringe`` of ``straight:fringe:auto``; None for any other method."""
-    if not isinstance(method, str) or str(innermost_reference(method)) != AUTO:
+    """``paper`` of ``paper:auto``, ``straight:paper`` of ``straight:paper:auto``; None for any other method."""
+    if not isinstance(method, str) or (inner := innermost_reference(method)).rest != AUTO:
         return None
-    return method.removesuffix(":auto")
+    tuned = inner.name in METHODS and set(preset_names()) <= set(METHODS[inner.name].presets)
+    return method.removesuffix(f":{AUTO}") if tuned else None
 
 
 def _by_known_label(values: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
@@ -410,7 +410,7 @@ def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, Model
 
 
 def _plan_model(spec: ExperimentSpec, label: str, source: ModelSource) -> PlanModel:
-    """A model with its methods; ``fringe:auto`` is the paper's setting for its architecture, or that for any network
+    """A model with its methods; ``paper:auto`` is the paper's setting for its architecture, or that for any network
     where the paper has none."""
     methods: dict[str, Attributor] = {}
     for name, method in spec.methods.items():
@@ -419,10 +419,11 @@ def _plan_model(spec: ExperimentSpec, label: str, source: ModelSource) -> PlanMo
             continue
         architecture = source.load().architecture
         is_known = architecture in preset_names()
+        base = get_method(plain)
+        kind = type(base.innermost)
         if not is_known:
-            text = f"{label}: the paper has no setting for {architecture}; fringe:paper is used"
-            warn_caller(text)
-        methods[name] = get_method(plain).around(FRInGe.preset(architecture if is_known else "paper"))
+            warn_caller(f"{label}: the paper has no setting for {architecture}; {kind.name} is used")
+        methods[name] = base.around(kind.preset(architecture) if is_known else kind())
     return PlanModel(label, source, methods)
 
 

@@ -190,7 +190,7 @@ class ExperimentSpec(Options):
     )
     methods: Annotated[Mapping[str, Any], PlainValidator(_configurable)] = Field(
         QUICK_METHODS,
-        description="NAME, NAME:PRESET, LABEL=NAME or file.py:NAME, with commas; fringe:auto is the paper's setting.",
+        description="NAME, NAME:PRESET, LABEL=NAME or file.py:NAME, with commas; paper:auto is the paper's setting.",
     )
     metrics: Annotated[Mapping[str, Any] | None, PlainValidator(_configurable)] = Field(
         None, description="NAME or NAME:PRESET, with commas. Default: the first eleven of 'fringe metrics'."

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from fringe._strings.names import read_list, read_pair, unique
 from fringe._strings.progress import shown
-from fringe.attribution import Attributor, FRInGe, IntegratedGradients, Variant, preset_names, table
+from fringe.attribution import Attributor, FRInGe, IntegratedGradients, PaperFRInGe, Variant, preset_names, table
 from fringe.bench.experiments import (
     ExperimentSpec,
     Plan,
@@ -26,7 +26,7 @@ from fringe.bench.experiments import (
     resolve,
 )
 from fringe.bench.paper._tables import METRICS, MODELS
-from fringe.bench.tuning import OBJECTIVE, SearchSpace, one_at_a_time, paper_space, space_of
+from fringe.bench.tuning import OBJECTIVE, SearchSpace, has_paper_settings, one_at_a_time, paper_space, space_of
 from fringe.errors import InputError, check_known, require_choice, warn_caller, wrong_value
 from fringe.metrics import Metric, get_metric
 from fringe.settings import settings_of
@@ -34,7 +34,7 @@ from fringe.settings import settings_of
 #: What :func:`paper_study` plans, and the parts of ``tables`` and ``all``.
 PAPER_STUDIES = ("ablation", "cap", "sweep", "tuning", "runtime", "budget", "tables", "all")
 STUDIES = ("comparison", "ablation", "cap", "max_sensitivity", "sweep", "runtime")
-#: Full FRInGe, the two ablations of the paper's table, and the three of its figures.
+#: The paper's method, the two ablations of its table, and the three of its figures.
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 #: Labels of FRInGe with the Euclidean bound of its steps, and without.
 CAPPED, UNCAPPED = "cap", "no_cap"
@@ -221,9 +221,10 @@ def ablation_plan(plan: Plan) -> Plan:
 
     def methods(model: PlanModel) -> dict[str, Attributor]:
         base = base_fringe(model)
-        tuned = next((known for known in preset_names() if base == FRInGe.preset(known)), None)
+        kind = type(base)
+        tuned = next((known for known in preset_names() if base == kind.preset(known)), None)
         return {
-            name: FRInGe.preset(tuned, cast(Any, name)) if tuned and (tuned, name) in table() else base.variant(name)
+            name: kind.preset(tuned, name) if tuned and (tuned, name) in table() else base.variant(name)
             for name in VARIANTS
         }
 
@@ -264,11 +265,11 @@ def base_method(model: PlanModel) -> Attributor:
     return next(iter(model.methods.values()))
 
 
-def base_fringe(model: PlanModel) -> FRInGe:
-    """Return the FRInGe setting of a model. Raises InputError if its first method is another."""
+def base_fringe(model: PlanModel) -> PaperFRInGe:
+    """Return the paper's method of a model. Raises InputError if its first method is another."""
     method = base_method(model)
-    if not isinstance(method, FRInGe):
-        raise InputError(f"methods: the study is of fringe, got {method.name!r} first for {model.label}")
+    if not isinstance(method, PaperFRInGe):
+        raise InputError(f"methods: the study is of paper or released, got {method.name!r} first for {model.label}")
     return method
 
 
@@ -314,7 +315,7 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
     Raises InputError for a text of another form, an unknown setting or an empty range."""
     kind = type(base_method(plan.models[0]))
     if not texts:
-        return paper_space(smoothing=smoothing) if issubclass(kind, FRInGe) else space_of(kind)
+        return paper_space(kind, smoothing=smoothing) if has_paper_settings(kind) else space_of(kind)
     form = "KEY or KEY=LOW,HIGH"
     given = unique((read_pair(text, "search", form, alone=True) for text in texts), "search")
     ranges: dict[str, tuple[float, float]] = {}

@@ -115,9 +115,10 @@ def load_maps(results: Results, model: str, digests: Sequence[str], source: MapS
         if runner is not None and missing:  # those that are computed now are stored
             made = runner.perform(Task(model, method, setting, (), (), missing))
             computed = {one.image: one.map for one in made.results if one.map is not None}
-            with contextlib.suppress(FringeError):  # a run that cannot be written to can still be shown
-                if computed:
-                    source.store.commit(made.about, made.results, maps=computed)
+            if computed and source.store.bucket is None:
+                # a run that cannot be written to can still be shown
+                with contextlib.suppress(FringeError), Store(source.store.root) as writer:
+                    writer.commit(made.about, made.results, maps=list(computed))
             maps[method] |= computed
     if runner is None and not any(maps.values()):
         raise InputError(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fringe._files.disk import require_local
-from fringe.attribution import Attributor, FRInGe
+from fringe.attribution import Attributor
 from fringe.errors import InputError, check_known, install_hint, require, require_integer
 from fringe.settings import Setting, settings_of
 
@@ -75,9 +75,14 @@ def nearest(distribution: Any, value: object) -> Any:
     return round(near) if type(low) is int else float(near)
 
 
-def paper_space(smoothing: bool = True) -> SearchSpace:
+def has_paper_settings(method: type[Attributor]) -> bool:
+    """Whether a method has the settings that the paper varies: FRInGe, ours and as printed or released."""
+    return {"tau", "eta_max", "delta_euc", "damping", *SMOOTHING} <= set(method.search_space())
+
+
+def paper_space(method: type[Attributor], smoothing: bool = True) -> SearchSpace:
     """Return the paper's space: tau, eta_max, delta_euc and damping, and with ``smoothing`` both gammas."""
-    return space_of(FRInGe, ("tau", "eta_max", "delta_euc", "damping", *(SMOOTHING if smoothing else ())))
+    return space_of(method, ("tau", "eta_max", "delta_euc", "damping", *(SMOOTHING if smoothing else ())))
 
 
 def space_of(

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from fringe.attribution import Attributor, FRInGe
+from fringe.attribution import Attributor
 from fringe.bench.tuning._search import OBJECTIVE, Array, objective, objective_of_means, score_matrix
-from fringe.bench.tuning._space import SMOOTHING
+from fringe.bench.tuning._space import SMOOTHING, has_paper_settings
 from fringe.errors import InputError, check_known, require
 
 #: Label of the base, which all sweeps contain.
@@ -47,10 +47,10 @@ def default_factors(base: Attributor) -> dict[str, tuple[float, ...]]:
 
     For FRInGe these are the paper's five factors; for other methods, all settings with a range.
     """
-    known = (FRInGe if isinstance(base, FRInGe) else type(base)).search_space()
+    known = type(base).search_space()
     require(bool(known), "factors", base.name, "a method with a setting to vary")
     ranges = {name: (one.search, float not in one.types) for name, one in known.items() if one.search is not None}
-    if not isinstance(base, FRInGe):
+    if not has_paper_settings(type(base)):
         return {name: _grid(one.low, one.high, one.log, is_integer) for name, (one, is_integer) in ranges.items()}
     factors = dict[str, tuple[float, ...]]()
     for factor in PAPER_FACTORS:

@@ -1,0 +1,265 @@
+"""Boxes of detectors: which place is explained, in which pixels, and what becomes of it along a path."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from detection_toys import NAMES, Grid, explained, image
+from PIL import Image
+from torch import nn
+
+import fringe
+from fringe import Detector, InputError
+from fringe.detection import NOTHING, overlap
+from fringe.models import Preprocessing
+
+# -- which place ------------------------------------------------------------------------------------------------------
+
+
+def test_the_map_of_a_linear_place_is_the_weight_times_the_pixels():
+    """Integrated Gradients of a linear score, in closed form; nothing outside of the square counts."""
+    net, x = Grid(), image()
+    result = explained(net, x, boxes=2, baseline=0.0)
+    for row, box in enumerate(result.context.boxes.int().tolist()):
+        left, top, right, bottom = box
+        expected = torch.zeros_like(x[0])
+        weight = net.layer.weight[result.target[row]]
+        expected[:, top:bottom, left:right] = weight * x[0, :, top:bottom, left:right]
+        torch.testing.assert_close(result.values[row], expected, rtol=0, atol=1e-12)
+
+
+def test_boxes_are_the_most_probable_ones_that_are_distinct():
+    net, x = Grid(), image()
+    output = net(x)[0]
+    chances = output[:, 4:].amax(1)
+    best = chances.argsort(descending=True)[:3]
+    result = explained(net, x, boxes=3)
+    assert result.target.tolist() == output[best, 4:].argmax(1).tolist()
+    corners = torch.cat([output[best, :2] - 4, output[best, :2] + 4], 1)
+    torch.testing.assert_close(result.context.boxes, corners.float())
+    odds = output[best, 4:] / (1 - output[best, 4:])  # one label at most is true: a softmax with the logit 0
+    torch.testing.assert_close(result.context.probabilities[:, :3], (odds / (1 + odds.sum(1, keepdim=True))).float())
+
+
+def test_a_sigmoid_is_a_softmax_with_no_object_where_one_label_is_possible():
+    net, x = Grid(labels=1), image()
+    result = explained(net, x, boxes=2, classes=["cup"])
+    output = net(x)[0, :, 4]
+    torch.testing.assert_close(result.context.probabilities[:, 0].double(), output.topk(2).values, rtol=1e-6, atol=0)
+    assert result.context.class_names == ("cup", NOTHING)
+
+
+def test_overlapping_predictions_are_one_box():
+    class Twice(Grid):
+        def forward(self, x):
+            output = super().forward(x)
+            return torch.cat([output, output + torch.tensor([0.5, 0.5, 0, 0, 0, 0, 0], dtype=x.dtype)], 1)
+
+    boxes = explained(Twice(), boxes=4).context.boxes
+    assert all(overlap(boxes[i], boxes[j]) <= 0.5 for i in range(4) for j in range(i))
+
+
+def test_no_object_is_never_the_class_that_is_explained():
+    result = explained(Grid(decisive=0.1), boxes=2)
+    assert (result.context.probabilities.argmax(1) == 3).all()
+    assert (result.target < 3).all()
+    torch.testing.assert_close(explained(Grid(decisive=0.1), boxes=2, target=NOTHING).target, torch.tensor([3, 3]))
+
+
+@pytest.mark.parametrize("method", ["ig", "fringe"])
+def test_a_box_alone_is_as_in_a_batch(method):
+    three = explained(boxes=3, method=method)
+    alone = explained(boxes=three.context.boxes[1:2], method=method)
+    torch.testing.assert_close(alone.values[0], three.values[1], rtol=0, atol=1e-9)
+    assert alone.target.tolist() == three.target[1:2].tolist()
+
+
+def test_both_orders_of_axes_are_read():
+    one, other = (explained(Grid(turned=turned), boxes=2) for turned in (False, True))
+    torch.testing.assert_close(one.values, other.values, rtol=0, atol=1e-12)
+
+
+def test_a_function_reads_any_output_and_a_background_is_no_label():
+    def read(output):
+        boxes = torch.cat([output[..., :2] - 4, output[..., :2] + 4], -1)
+        return boxes, torch.cat([torch.zeros_like(output[..., :1]), output[..., 4:].logit()], -1)
+
+    detector = Detector(Grid(), read=read, background=0)
+    result = fringe.explain(detector, image(), boxes=2, method="ig", classes=["background", *NAMES])
+    assert result.context.class_names == (NOTHING, *NAMES)
+    assert (result.target > 0).all()
+
+
+def test_a_detector_whose_places_are_no_list():
+    """Windows: an object with ``find`` and ``at`` reads them."""
+
+    class Windows:
+        background = None
+
+        def find(self, x):
+            places = torch.tensor([[0, 0], [8, 16]])
+            return places, *self.at(x.expand(2, *x.shape[1:]), places)
+
+        def at(self, x, places):
+            crops = torch.stack([one[:, y : y + 8, z : z + 8] for one, (y, z) in zip(x, places.tolist(), strict=True)])
+            corners = places.flip(1).to(x)
+            return torch.cat([corners, corners + 8], 1), Grid().layer(crops).flatten(1)
+
+    result = fringe.explain(Detector(Grid(), read=Windows()), image(), boxes=2, method="ig", telemetry=5)
+    assert sorted(result.context.boxes.int().tolist()) == [[0, 0, 8, 8], [16, 8, 24, 16]]
+    assert result.diagnostics["box_seen"].isnan().all() if "box_seen" in result.diagnostics else True
+
+
+# -- pixels of the photograph -----------------------------------------------------------------------------------------
+
+RECIPES = [
+    "unit",
+    "resize=40",
+    "resize=40x72",
+    "resize=48,crop=40",
+    "resize=30,crop=44x60",
+    "crop=50x90",
+    "crop=120x80",
+    "resize=60,longest=64",
+]
+
+
+@pytest.mark.parametrize("size", [(96, 64), (64, 97), (80, 80)])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_box_of_the_photograph_is_found_on_the_input_to_one_pixel(recipe, size):
+    """A white rectangle is drawn on a photograph and looked for on what the network sees."""
+    width, height = size
+    left, top, right, bottom = 28, 30, 44, 46
+    photo = np.zeros((height, width, 3), np.uint8)
+    photo[top:bottom, left:right] = 255
+    prepared = Preprocessing.parse(f"{recipe},interpolation=bilinear").pixels(Image.fromarray(photo))[0]
+    part = torch.tensor(Preprocessing.parse(recipe).shown_part(width, height))
+    expected = fringe.attribution.to_input(torch.tensor([left, top, right, bottom]).float(), part, prepared.shape)
+    rows, columns = (prepared > 0.5).nonzero().T
+    seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    assert np.abs(np.subtract(seen, expected.tolist())).max() <= 1.0
+    back = fringe.attribution.to_photograph(expected, part, prepared.shape)
+    torch.testing.assert_close(back, torch.tensor([left, top, right, bottom]).float(), rtol=0, atol=1e-3)
+
+
+def test_boxes_are_given_and_returned_in_pixels_of_the_photograph():
+    pixels = np.random.default_rng(0).integers(0, 256, (120, 160, 3)).astype(np.uint8)
+    detector = Detector(Grid().float(), read="yolo")
+    options = {"preprocessing": "resize=60,crop=48x64", "method": "ig", "classes": NAMES}
+    first = fringe.explain(detector, pixels, boxes=2, **options)
+    inner = fringe.explain(detector, first.context.inputs[:1], boxes=2, method="ig")
+    torch.testing.assert_close(first.context.boxes, 2 * inner.context.boxes + torch.tensor([16.0, 12.0, 16.0, 12.0]))
+    again = fringe.explain(detector, pixels, boxes=first.context.boxes.tolist(), **options)
+    torch.testing.assert_close(again.values, first.values)
+    assert first.context.box_on_input(1) == pytest.approx(inner.context.boxes[1].tolist(), abs=1e-4)
+
+
+def test_boxes_of_several_photographs_are_rows_with_names():
+    x = torch.cat([image(0), image(1)])
+    result = explained(x=x, boxes=2, ids=None)
+    assert result.context.ids == ("image-0#1", "image-0#2", "image-1#1", "image-1#2")
+    alone = explained(x=image(1), boxes=2)
+    torch.testing.assert_close(result.values[2:], alone.values, rtol=0, atol=1e-12)
+
+
+# -- along the path ---------------------------------------------------------------------------------------------------
+
+
+def test_how_far_a_place_moves_on_the_way_is_said():
+    """The box moves with the mean of the image by a known amount; the overlap of two squares then is known."""
+    drift = 6.0
+    result = explained(Grid(drift=drift), boxes=1, method="fringe", telemetry=True)
+    ends = result.trajectory[0].snapshots[[0, -1]]
+    moved = drift * float((ends[1].mean() - ends[0].mean()).abs())
+    shared = max(8 - moved, 0.0) ** 2
+    assert float(result.diagnostics["box_overlap"][0]) == pytest.approx(shared / (128 - shared), abs=1e-6)
+    torch.testing.assert_close(result.trajectory[0].boxes[0], result.context.boxes[0].double(), rtol=0, atol=1e-4)
+    points = len(result.trajectory[0].boxes)
+    assert (
+        result.passes.forward
+        == explained(Grid(drift=drift), boxes=1, method="fringe", telemetry=False).passes.forward + points
+    )
+
+
+def test_whether_another_place_still_sees_the_object_is_said():
+    """Of two equal places beside each other, a path explains one; both lose the object, or the other is not moved."""
+
+    class Pair(Grid):
+        """A second list of places with the same boxes that looks at the other half of the image."""
+
+        def forward(self, x):
+            output = super().forward(x)
+            return torch.cat([output, torch.cat([output[..., :4], 0 * output[..., 4:] + 0.8], -1)], 1)
+
+    lost, kept = (explained(net, boxes=1, method="fringe", telemetry=True) for net in (Grid(), Pair()))
+    end = Grid()(lost.trajectory[0].snapshots[-1:])[0]
+    row = int((end[:, :2] + torch.tensor([-4.0, -4.0]) - lost.context.boxes[0, :2]).abs().sum(1).argmin())
+    assert float(lost.diagnostics["box_seen"][0]) == pytest.approx(end[row, 4 + lost.target[0]].item(), abs=1e-9)
+    assert float(kept.diagnostics["box_seen"][0]) == pytest.approx(0.8, abs=1e-9)
+
+
+def test_a_result_is_saved_and_loaded_with_its_boxes(tmp_path):
+    result = explained(boxes=2, telemetry=3)
+    result.save(tmp_path / "boxes.safetensors")
+    loaded = fringe.load(tmp_path / "boxes.safetensors")
+    torch.testing.assert_close(loaded.context.boxes, result.context.boxes, rtol=0, atol=0)
+    torch.testing.assert_close(loaded[1].context.boxes, result.context.boxes[1:], rtol=0, atol=0)
+    assert loaded.diagnostics.keys() == result.diagnostics.keys()
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("boxes", "words"),
+    [
+        (0, "got 0"),
+        (True, "got True"),
+        ("all", "got 'all'"),
+        ([(4, 4, 4, 9)], "no area"),
+        ([(0, 0, float("nan"), 9)], "no area"),
+        ([(0, 0, 9)], r"got \[\(0, 0, 9\)\]"),
+        ([(500, 500, 510, 510)], r"no prediction overlaps with \[500.0"),
+    ],
+)
+def test_boxes_that_cannot_be_explained_are_refused(boxes, words):
+    with pytest.raises(InputError, match=f"boxes: .*{words}"):
+        explained(boxes=boxes)
+
+
+def test_an_image_without_a_prediction_is_refused_with_the_most_certain_one():
+    with pytest.raises(InputError, match=r"the most certain one has 0\.2.*boxes=1"):
+        explained(Grid(decisive=0.01))
+
+
+def test_a_box_that_hardly_matches_is_said():
+    box = explained(boxes=1).context.boxes[0]
+    with pytest.warns(UserWarning, match=re.compile("overlaps with it by 3[0-9]% only")):
+        explained(boxes=[(box + torch.tensor([4.0, 0.0, 4.0, 0.0])).tolist()])
+
+
+def test_a_classifier_has_no_boxes():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+    with pytest.raises(InputError, match="no detector of a known kind"):
+        fringe.explain(net, torch.rand(1, 3, 4, 4), boxes=1)
+    with pytest.raises(InputError, match="a Classifier has no boxes"):
+        fringe.explain(fringe.Classifier(net), torch.rand(1, 3, 4, 4), boxes=1)
+
+
+def test_given_boxes_belong_to_one_photograph():
+    with pytest.raises(InputError, match="got boxes for 2 images"):
+        explained(x=torch.cat([image(0), image(1)]), boxes=[(0, 0, 8, 8)])
+
+
+def test_an_output_that_is_no_list_of_boxes_is_named():
+    with pytest.raises(fringe.ModelOutputError, match=r"expected boxes and classes \(B, N, 4 \+ C\)"):
+        fringe.explain(Detector(lambda x: x, read="yolo"), image(), boxes=1)
+
+
+def test_a_detector_in_training_mode_is_put_back():
+    net = Grid()
+    net.train()
+    with pytest.warns(UserWarning, match="the model is in training mode"):
+        explained(net, boxes=1)
+    assert net.training
