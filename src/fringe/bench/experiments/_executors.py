@@ -258,7 +258,9 @@ class _Policy:
     def next(self) -> Order | TaskReport | None:
         """Take the first task that may be tried now; a report for one that another run has done meanwhile."""
         now = time.monotonic()
-        for task in [task for task in self.pending if self.not_before.get(task.key, 0.0) <= now]:
+        for task in list(self.pending):
+            if self.not_before.get(task.key, 0.0) > now:
+                continue
             state = "claimed" if task.key in self.began else self.store.claim(task.key)
             if state == "locked":
                 self.not_before[task.key] = now + POLL_INTERVAL

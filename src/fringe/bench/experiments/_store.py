@@ -232,8 +232,9 @@ class Store(AbstractContextManager["Store"]):
 
     def _forget(self) -> None:
         """Read everything anew: a row may have been damaged after it was read."""
-        self._damage, self._lost_rows, self._last = [], [], 0
-        self._facts, self._blocks = {}, []
+        self._damage, self._lost_rows, self._last = list[str](), list[int](), 0
+        self._facts, self._blocks = dict[int, Any](), list[Block]()
+        self._maps = dict[str, dict[int, tuple[int, int]]]()  # number of the row and mark, by setting and image
 
     def _without_details(self) -> list[int]:
         """The rows whose details are gone or damaged."""
@@ -405,6 +406,10 @@ class Store(AbstractContextManager["Store"]):
                 self._lost_rows += np.array(ids)[~is_fine].tolist()
                 rows = rows[is_fine]
             self._blocks.append(Block(about, rows, notes))
+            kept = rows[rows["map"] != 0]
+            known = self._maps.setdefault(about["setting_key"], {}) if len(kept) else {}
+            for number, image, mark in kept[["id", "image", "map"]].tolist():
+                known[image] = max(known.get(image, (0, 0)), (number, mark))
 
     def details(self, block: Block, ids: Iterable[int]) -> Iterator[tuple[int, Details]]:
         """Read the details of rows of a block; those that are damaged are left out, with a warning."""
@@ -437,12 +442,10 @@ class Store(AbstractContextManager["Store"]):
     def _map(setting: str, image: int) -> str:
         return f"{MAPS}/{digest(setting)}/{digest(image)}.safetensors"
 
-    def _marks(self, setting: str) -> dict[int, int]:
-        """The fingerprints of the maps of a setting that were stored last, by that of the image."""
+    def _marks(self, setting: str) -> Mapping[int, tuple[int, int]]:
+        """By the fingerprint of an image, its row and the fingerprint of the map of a setting that was stored last."""
         self._refresh()
-        parts = [block.rows[block.rows["map"] != 0] for block in self._blocks if block.setting == setting]
-        known = np.sort(np.concatenate([part[["id", "image", "map"]] for part in parts])) if parts else []
-        return {int(row["image"]): int(row["map"]) for row in known}
+        return self._maps.get(setting, {})
 
     def _content(self, setting: str, image: int, mark: int) -> bytes | None:
         """The bytes of a stored map; None if it is damaged or gone."""
@@ -459,7 +462,7 @@ class Store(AbstractContextManager["Store"]):
         """Read stored maps of a setting by image; those that are absent or damaged are left out."""
         marks, result = self._marks(setting), dict[str, StoredMap]()
         for image, number in ((image, fingerprint(image)) for image in images):
-            content = self._content(setting, number, marks[number]) if number in marks else None
+            content = self._content(setting, number, marks[number][1]) if number in marks else None
             if content is not None:
                 with contextlib.suppress(Exception):  # whatever the bytes of a stranger may be taken for
                     result[image] = StoredMap.from_bytes(content)
@@ -475,7 +478,7 @@ class Store(AbstractContextManager["Store"]):
         lost = dict[str, frozenset[int]]()
         for setting in settings:
             marks = self._marks(setting)
-            gone = (image for image, mark in marks.items() if self._content(setting, image, mark) is None)
+            gone = (image for image, (_, mark) in marks.items() if self._content(setting, image, mark) is None)
             lost[setting] = frozenset(gone)
         return {setting: images for setting, images in lost.items() if images}
 
