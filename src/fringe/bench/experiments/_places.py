@@ -30,7 +30,7 @@ class Bucket:
     def __init__(self, url: str):
         self.url, self._generation, self._pushed = url, 0, time.monotonic()
         self._local = tempfile.TemporaryDirectory(prefix="fringe-run-")
-        self.folder, self._maps, self._state = Path(self._local.name), set[str](), None
+        self.folder, self._maps, self._state = Path(self._local.name), dict[str, int](), None
         with self._calls("it cannot be opened"):
             self._fs, self._path = open_store(url, "out")
 
@@ -64,7 +64,7 @@ class Bucket:
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._calls(f"{name} cannot be read"), contextlib.suppress(FileNotFoundError):
             self._fs.get_file(self._at(name), str(path))
-        self._maps.add(name)
+            self._maps[name] = path.stat().st_mtime_ns
 
     def push_sometimes(self, db: sqlite3.Connection) -> None:
         """Copy the file up if the last copy is old; ``db`` is the connection of its writer."""
@@ -80,10 +80,10 @@ class Bucket:
         name, head = f"{_FILE}-{number:08}-{os.urandom(4).hex()}", f"{_GENERATION}{number:08}"
         with self._calls("a result cannot be written"):
             for path in sorted(self.folder.glob("maps/*/*.safetensors")):
-                relative = path.relative_to(self.folder).as_posix()
-                if relative not in self._maps:
+                relative, written = path.relative_to(self.folder).as_posix(), path.stat().st_mtime_ns
+                if self._maps.get(relative) != written:
                     self._fs.put_file(str(path), self._at(relative))
-                    self._maps.add(relative)
+                    self._maps[relative] = written
             try:
                 self._fs.put_file(str(self.folder / _FILE), self._at(name))
                 self._fs.pipe_file(self._at(head), name.encode(), mode="create")
