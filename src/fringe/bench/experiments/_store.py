@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,8 +109,9 @@ class Store(AbstractContextManager["Store"]):
         if self._folder is not None:
             check_folder(self._folder, self.root, create=create, beside=beside)
         self._connection: sqlite3.Connection | None = None
-        self._owner, self._planned = f"{process_name()}~{os.urandom(4).hex()}", 0
+        self.owner, self._planned = f"{process_name()}~{os.urandom(4).hex()}", 0
         self._open()
+        _open_stores.add(self)
 
     @property
     def _db(self) -> sqlite3.Connection:
@@ -164,11 +166,12 @@ class Store(AbstractContextManager["Store"]):
     def close(self) -> None:
         """Give up the claims of this process, and make the file a plain one, unless somebody else is at it. What is
         asked later is read from the file."""
+        _open_stores.discard(self)
         if self._folder is None or self._connection is None:
             return
         if self._create:
             with contextlib.suppress(sqlite3.Error):
-                self._db.execute("DELETE FROM claim WHERE owner = ? AND NOT done", (self._owner,))
+                self._db.execute("DELETE FROM claim WHERE owner = ? AND NOT done", (self.owner,))
                 self._db.execute("PRAGMA busy_timeout = 0")
                 self._db.execute("PRAGMA journal_mode = DELETE")
         self._disconnect()
@@ -224,7 +227,7 @@ class Store(AbstractContextManager["Store"]):
             is_small = self._folder is None or (self._folder / FILE).stat().st_size <= _SMALL
             if is_small and (problem := self._db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                 raise sqlite3.DatabaseError(problem)
-            return any(owner != self._owner and _lives(owner) for owner in owners), None
+            return any(owner != self.owner and _lives(owner) for owner in owners), None
         except sqlite3.OperationalError as error:
             raise system_error(error, self._folder or self.root) from error
         except sqlite3.DatabaseError as error:
@@ -491,9 +494,9 @@ class Store(AbstractContextManager["Store"]):
             row = self._db.execute("SELECT owner, done FROM claim WHERE task = ?", (task,)).fetchone()
             if row and row[1] > self._planned:
                 return "done"
-            if row and row[1] == 0 and row[0] != self._owner and _lives(row[0]):
+            if row and row[1] == 0 and row[0] != self.owner and _lives(row[0]):
                 return "locked"
-            self._db.execute("INSERT OR REPLACE INTO claim VALUES (?, ?, 0)", (task, self._owner))
+            self._db.execute("INSERT OR REPLACE INTO claim VALUES (?, ?, 0)", (task, self.owner))
         return "claimed"
 
     def failed_since(self, setting: str, images: Iterable[str]) -> int:
@@ -508,12 +511,19 @@ class Store(AbstractContextManager["Store"]):
     def release(self, task: str) -> None:
         """Give up the claim of a task of which nothing is stored."""
         with self._transaction():
-            self._db.execute("DELETE FROM claim WHERE task = ? AND owner = ?", (task, self._owner))
+            self._db.execute("DELETE FROM claim WHERE task = ? AND owner = ?", (task, self.owner))
+
+
+#: The stores of this process that are open.
+_open_stores = WeakSet[Store]()
 
 
 def _lives(owner: str) -> bool:
-    """Whether the process of a claim may still be at work; one of another machine is not."""
-    return fate_of(owner.partition("~")[0]) == "alive"
+    """Whether the store of a claim may still be at work; that of another machine is not."""
+    process = owner.partition("~")[0]
+    if process == process_name():
+        return any(store.owner == owner for store in list(_open_stores))
+    return fate_of(process) == "alive"
 
 
 _AGAIN = "what is lost is computed again"
