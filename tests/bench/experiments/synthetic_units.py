@@ -186,7 +186,7 @@ def table(store, known=()):
     """Every committed row by its name, the failed ones that were computed again left out, without the time it took."""
     found = {}
     for row in sorted(
-        records_in(store, {**KNOWN, **images_of(store), **dict(known)}), key=lambda row: row.status == "ok"
+        records_in(store, dict.fromkeys([*KNOWN, *images_of(store), *known])), key=lambda row: row.status == "ok"
     ):
         before = found.get(row.key)
         assert before is None or before.status != "ok", "a score was computed twice"
