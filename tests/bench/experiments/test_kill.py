@@ -83,10 +83,13 @@ def finish(base, place, step):
     assert {image for line in reported for image in line.split()} <= known, step
     assert stored is None or not stored.damaged(), step
     assert stored is None or table(stored).items() <= expected(ASKED).items(), step
+    if stored:
+        stored.close()
     run_synthetic(base, place)
     again = [line for line in noted(base / "reported")[len(reported) :] if set(line.split()) & known]
     assert not again, step
-    assert table(Store(place, create=False)) == expected(ASKED), step
+    with Store(place, create=False) as reader:
+        assert table(reader) == expected(ASKED), step
     assert leftovers(base / "run") == [] == list((base / "run").glob("*-wal")), step
 
 

@@ -136,12 +136,6 @@ class Result:
         """Whether a score was computed and is not valid."""
         return bool((self.status > OK).any())
 
-    def numbers(self) -> dict[str, float]:
-        """The numbers of the map, as a row has them."""
-        empty = {"target": NO_TARGET, "batch": 1, "confidence": math.nan}
-        known = {**empty, **{name: value for name, value in self.made.items() if value is not None}}
-        return {name: known.get(name, 0) for name, _ in _MAP}
-
     def notes(self) -> list[Any]:
         """The verdict on the map, and the flags and reasons of scores with the places of their metrics, as JSON data:
         of most images the same."""
@@ -151,6 +145,17 @@ class Result:
                 known = tuple(map(escape_surrogates, flags)), None if why is None else escape_surrogates(why)
                 places.setdefault(known, []).append(at)
         return [self.made.get("verdict"), [[list(flags), why, at] for (flags, why), at in places.items()]]
+
+
+def numbers_of(results: Sequence[Result]) -> dict[str, list[float]]:
+    """The numbers of maps by name, as rows have them."""
+    nothing: dict[str, float] = {**dict.fromkeys((name for name, _ in _MAP), 0.0), "confidence": math.nan}
+    nothing |= {"target": NO_TARGET, "batch": 1}
+    known = [one.made for one in results]
+    return {
+        name: [empty if (value := made.get(name)) is None else value for made in known]
+        for name, empty in nothing.items()
+    }
 
 
 def results_of(

@@ -59,6 +59,7 @@ from fringe.bench.experiments._records import (
     fingerprint,
     from_json,
     joined,
+    numbers_of,
     record_problem,
     row_type,
     seal,
@@ -328,19 +329,25 @@ class Store(AbstractContextManager["Store"]):
         marks = {one.image: self._write_map(about, one) for one in results if one.image in maps}
         with self._transaction():
             newest = self._db.execute(_NEWEST).fetchone()[0]
-            for number, one in enumerate(results, newest + 1):
-                layout, details = joined(one.details)
-                shape = self._fact({**about, "details": layout})
-                row = np.zeros(1, row_type(len(about["metrics"])))
-                row["id"], row["shape"], row["image"] = number, shape, fingerprint(one.image)
-                row["notes"], row["map"] = self._fact(one.notes()), marks.get(one.image, 0)
-                row["details"], row["score"], row["status"] = fingerprint(details), one.scores, one.status
-                for name, value in one.numbers().items():
-                    row[name] = value
-                numbers = row.tobytes()
-                values = (number, shape, numbers, sha256(numbers).digest()[:16])
-                self._db.execute("INSERT INTO result VALUES (?, ?, ?, ?)", values)
-                self._db.execute("INSERT OR REPLACE INTO detail VALUES (?, ?)", (number, details))
+            rows = np.zeros(len(results), row_type(len(about["metrics"])))
+            details, shapes = [joined(one.details) for one in results], dict[str, int]()
+            for layout in {to_json(layout): layout for layout, _ in details}.values():
+                shapes[to_json(layout)] = self._fact({**about, "details": layout})
+            rows["id"] = np.arange(newest + 1, newest + 1 + len(results))
+            rows["shape"] = [shapes[to_json(layout)] for layout, _ in details]
+            rows["image"] = [fingerprint(one.image) for one in results]
+            rows["notes"] = [self._fact(one.notes()) for one in results]
+            rows["map"] = [marks.get(one.image, 0) for one in results]
+            rows["details"] = [fingerprint(content) for _, content in details]
+            rows["score"], rows["status"] = [one.scores for one in results], [one.status for one in results]
+            for name, values in numbers_of(results).items():
+                rows[name] = values
+            contents = [row.tobytes() for row in rows]
+            known = zip(rows["id"].tolist(), rows["shape"].tolist(), contents, strict=True)
+            values = ((number, shape, content, sha256(content).digest()[:16]) for number, shape, content in known)
+            self._db.executemany("INSERT INTO result VALUES (?, ?, ?, ?)", values)
+            of_rows = zip(rows["id"].tolist(), (content for _, content in details), strict=True)
+            self._db.executemany("INSERT OR REPLACE INTO detail VALUES (?, ?)", of_rows)
             self._db.execute("UPDATE claim SET done = ? WHERE task = ?", (newest + len(results), task))
         if self.bucket is not None:
             self.bucket.push_sometimes(self._db)
