@@ -203,7 +203,5 @@ def test_a_status_says_100_percent_only_where_nothing_is_missing(missing, share)
     cell = {"model": "net", "method": "ig", "metric": "insertion", "required": 2000, "failed": 1}
     cells = [{**cell, "scored": 1999 - missing, "missing": missing}]
     plan = {"images": 2000, "cells": cells, "failures": [], "not_read": [], "versions": {}, "lost_maps": []}
-    shown = describe_status(
-        {"plans": {"benchmark": plan}, "damaged": [], "invalidated": [], "trials": 0}
-    )
+    shown = describe_status({"plans": {"benchmark": plan}, "damaged": [], "invalidated": [], "trials": 0})
     assert [part.cells[0][-1].text for part in shown if isinstance(part, Table)] == [share]

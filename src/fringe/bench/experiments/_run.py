@@ -45,6 +45,7 @@ from fringe.settings import Options
 
 #: Lines of one kind that :func:`describe_run` shows.
 SHOWN = 5
+_FORGET = ", or use overwrite=True to remove the results of this model and compute them again"
 #: Severity of a line of :func:`describe_run`.
 Level = Literal["info", "warning", "error"]
 
@@ -242,10 +243,10 @@ def run_plan(
     progress: Callbacks | None = None,
     session: Session | None = None,
     *,
-    forget: bool = False,
+    forget: bool | None = None,
 ) -> RunResult:
-    """Compute what a run folder lacks of a plan; ``session`` is the folder, if it is open, and with ``forget`` the
-    results of a model that computes something else now are removed.
+    """Compute what a run folder lacks of a plan; ``session`` is the folder, if it is open. With ``forget`` the
+    results of a model that computes something else now are removed; None means that this cannot be asked for.
 
     An interrupt (SIGINT, SIGTERM), a full disk or one that does not answer ends the run early; what was committed
     stays. Raises FringeError for a plan, folder or model that cannot be used; TransientError for trouble of the disk,
@@ -313,7 +314,7 @@ def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
         )
 
 
-def _require_same_logits(store: Store, resolved: Resolved, *, forget: bool = False) -> None:
+def _require_same_logits(store: Store, resolved: Resolved, *, forget: bool | None = None) -> None:
     """Store the first logits of each model, or compare them with those that are stored. Raises InputError for a model
     that has results in the folder and computes something else now, unless it is to ``forget`` them."""
     stored = store.records(LOGITS)
@@ -323,7 +324,7 @@ def _require_same_logits(store: Store, resolved: Resolved, *, forget: bool = Fal
         if (far := first.differing(before)) is not None:
             made = [block for block in store.blocks() if digest(block.about["setting"].get("model")) == key]
             if made and not forget:
-                raise _other_logits(store, resolved, label, far)
+                raise _other_logits(store, resolved, label, far, forget)
             store.remove(made)
             before = {}
         if not first.values.keys() <= before.keys():
@@ -331,7 +332,9 @@ def _require_same_logits(store: Store, resolved: Resolved, *, forget: bool = Fal
             store.write_record(LOGITS, key, {image: values.float().tolist() for image, values in known.items()})
 
 
-def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, float]) -> InputError:
+def _other_logits(
+    store: Store, resolved: Resolved, label: str, far: tuple[str, float], forget: bool | None
+) -> InputError:
     image = next(image["id"] for image in resolved.manifest.images if image["digest"] == far[0])
     plans = [record["versions"] for record in store.records(PLAN).values()]
     versions = changes(plans[0], resolved.manifest.versions) if plans else []
@@ -340,7 +343,7 @@ def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, 
         f"model {label!r}: its logits are not those that the results in {str(store.root)!r} were computed with; the "
         f"largest difference is {far[1]:.3g}, on image {image!r}. Its weights are the same: its code changed, or a "
         f"library{cause}",
-        hint="name another folder",
+        hint="name another folder" + (_FORGET if forget is not None else ""),
     )
 
 
