@@ -57,7 +57,7 @@ def test_a_run_writes_what_the_library_computes(tmp_path, small_figures):
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert document == read(out)
-    beside = {"claims", "fringe-run.json", *(file.name for file in out.glob("*.db"))}
+    beside = {"maps", *(file.name for file in out.glob("*.db"))}
     assert {file.name for file in out.iterdir()} - beside == {"compare.png", "index.html", "scores.csv", "summary.json"}
     with Image.open(out / "compare.png") as drawn:
         assert min(drawn.size) > 400
