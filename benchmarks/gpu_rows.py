@@ -309,7 +309,7 @@ def precision(bench: Bench, network: str, name: str) -> Record:
             stack.enter_context(enter())
         if "bfloat16" in name:
             model = BFloat16(model, bench.device).eval()
-            stack.enter_context(mock.patch("fringe._network.linearisation.LinearLayers", model.linear_layers))
+            stack.enter_context(mock.patch("fringe._network.passes.LinearLayers", model.linear_layers))
             attribute = importlib.import_module("fringe.attribution._attribute")
             stack.enter_context(mock.patch.object(attribute, "verify", unverified))
         classifier, method = fringe.Classifier(model, batch_size=len(x), tf32="TF32" in name), fringe.FRInGe()

@@ -35,7 +35,6 @@ HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution", "evaluation", "experiments"},  # all but plots name a type
     "typer": {"cli"},
     "rich": {None, "attribution", "cli", "plots"},
-    "tqdm": {None},
     "pydantic": {None, "app", "cli", "experiments", "explanations", "page", "paper", "report", "settings"},
     "PIL": {"app", "integrations", "models", "data", "cli", "page", "metrics"},  # metrics measure compressed sizes
     "torchvision": {"models"},
@@ -259,3 +258,19 @@ def test_a_measure_above_its_ceiling_is_named(house):
         "files: 3 is above 2",
     ]
     assert house.above({"lines": 10, "files": 1, "flags": 5}, ceilings) == []
+
+
+def test_no_assert_checks_a_value():
+    """With ``python -O`` an assert is not there. It may tell the type checker what the code before made sure of."""
+
+    def narrows(test: ast.expr) -> bool:
+        is_call = isinstance(test, ast.Call) and ast.unparse(test.func) == "isinstance"
+        return is_call or (isinstance(test, ast.Compare) and ast.unparse(test).endswith(" is not None"))
+
+    found = [
+        f"{path.name}: {ast.unparse(node)}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Assert) and not narrows(node.test)
+    ]
+    assert not found

@@ -7,7 +7,7 @@ import pytest
 
 from fringe import InputError
 from fringe._files.disk import when_free, write_atomic
-from fringe.errors import check_known, did_you_mean
+from fringe.errors import did_you_mean, require_choice
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -101,9 +101,9 @@ def test_suggestions():
     assert did_you_mean("stps", ["tau", "steps"]) == "did you mean 'steps'?"
     assert did_you_mean("resnet81", ["resnet18", "resnet101", "vgg"], n=2) == "did you mean 'resnet18' or 'resnet101'?"
     assert did_you_mean("zzz", ["tau"]) is None
-    check_known("setting", "tau", ["tau"])
-    with pytest.raises(InputError, match=r"^setting: got 'taau'; did you mean 'tau'\? Known: tau, eta$") as caught:
-        check_known("setting", "taau", ["tau", "eta"])
+    require_choice("setting", "tau", ["tau"])
+    with pytest.raises(InputError, match=r"^setting: got 'taau', expected one of tau; did you mean 'tau'\?$") as caught:
+        require_choice("setting", "taau", ["tau"])
     assert caught.value.argument == "setting"
-    with pytest.raises(InputError, match=r"^setting: got 'zzz'; known: none$"):
-        check_known("setting", "zzz", [])
+    with pytest.raises(InputError, match=r"^setting: got 'zzz', expected none$"):
+        require_choice("setting", "zzz", [])

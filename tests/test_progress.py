@@ -9,6 +9,7 @@ import threading
 
 import pytest
 import torch
+from rich.cells import cell_len
 
 import fringe
 from fringe._network.passes import BatchSize
@@ -67,7 +68,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(capfd, monkeypatch):
     assert written.out == ""
     first, second = written.err.splitlines()
     assert re.fullmatch(r"images: +0%\|.*\| 0/3 \[.*, FRInGe: 2 of 40\]", first)
-    assert re.fullmatch(r"images: +33%\|.*\| 1/3 \[.*it/s\]", second)
+    assert re.fullmatch(r"images: +33%\|.*\| 1/3 \[00:00<00:00\]", second)
     assert not re.search("[\r\x1b]", written.err)
     monkeypatch.setattr("fringe._strings.progress.LOG_EVERY", 30.0)
     with Progress("images", 3, quiet=False) as bars:
@@ -98,14 +99,18 @@ def test_a_stream_that_takes_nothing_does_not_end_the_work(kind, monkeypatch):
 
 
 def test_a_terminal_without_a_width_shows_a_bar(monkeypatch):
-    """Such as that of a container: tqdm takes its width of 0 for a bar of no letters."""
+    """Such as that of a container, whose width is 0. Letters may be two columns wide, and a line is never too long."""
     stream = io.StringIO()
     stream.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr("fringe._strings.progress.REFRESH", 0.0)
     with shown(True, "work\x1b[2J") as report:
+        report(1, 2)
+        report(2, 2, "図" * 60)
         report(2, 2)
     assert "\rwork\\x1b[2J: 100%|" in stream.getvalue()
     assert " 2/2 [" in stream.getvalue()
+    assert {cell_len(line) for line in stream.getvalue().rstrip("\n").split("\r")[1:]} == {79}
 
 
 def test_the_log_says_what_happens_by_itself(caplog):

@@ -127,3 +127,10 @@ def test_an_image_is_named_by_its_numbers_and_its_shape():
 def test_double_precision_renames_no_image():
     image = KeyedGenerator(3).normal("image", torch.zeros(3, 4))
     assert content_hash(image.double()) == content_hash(image)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**53, 0.5])
+def test_a_seed_is_a_whole_number_that_json_holds_exactly(seed):
+    with pytest.raises(fringe.InputError, match=rf"seed: got {seed}, expected an integer from 0 to 2\*\*53 - 1"):
+        fringe.attribute(torch.nn.Linear(2, 2), torch.ones(1, 2), method="ig", seed=seed)
+    assert KeyedGenerator(2**53 - 1).seed == 2**53 - 1

@@ -98,7 +98,7 @@ DATA = {
 
 #: Functions of ``fringe.errors`` and ``fringe.settings`` that this package itself uses.
 HELPERS = {
-    *("nearest", "did_you_mean", "known_hint", "check_known", "require", "require_positive", "require_integer"),
+    *("did_you_mean", "require", "require_positive", "require_integer"),
     *("require_choice", "first_line", "is_transient", "is_out_of_memory", "is_device_error", "is_machine_error"),
     *("is_misread", "wrong_value", "odd", "canonical_name", "tuples_of"),
 }

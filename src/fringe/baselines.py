@@ -10,7 +10,7 @@ from torch import Tensor
 from fringe._numbers.filters import gaussian_blur as gaussian_blur
 from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.names import Reference
-from fringe.errors import InputError, known_hint
+from fringe.errors import InputError, did_you_mean
 from fringe.linalg import batch_view
 
 
@@ -100,7 +100,7 @@ def parse_baseline(text: object, argument: str = "baseline") -> tuple[str, float
     reference = Reference.parse(text)
     name = reference.head
     if name not in BASELINES:
-        hint = known_hint(name, BASELINES, f"known baselines: {known}", cutoff=0.4)
+        hint = did_you_mean(name, BASELINES, f"known baselines: {known}", cutoff=0.4)
         raise InputError(f"got {text!r}", argument=argument, hint=hint)
     default = BASELINES[name]
     if reference.rest is None:

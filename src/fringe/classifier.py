@@ -5,14 +5,13 @@ and a linearisation that serves many Jacobian products from one forward pass. It
 limits each call to the memory of the device, and leaves the user's module unchanged.
 """
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from fringe._network.arguments import NO_ARGUMENTS, hint_unknown
+from fringe._network.arguments import NO_ARGUMENTS
 from fringe._network.arguments import ForwardArguments as ForwardArguments
 from fringe._network.arguments import Shared as Shared
 from fringe._network.cuda_graphs import CUDAGraphs
@@ -25,6 +24,7 @@ from fringe._network.outputs import Region as Region
 from fringe._network.outputs import ScoreFunction as ScoreFunction
 from fringe._network.passes import Network
 from fringe._network.passes import PassCounts as PassCounts
+from fringe._strings.names import hint_unknown
 from fringe.errors import InputError, TargetError, require_choice
 
 Score = Literal["logit", "log_probability", "probability"]
@@ -153,32 +153,6 @@ class Classifier(Network):
     def has_classes(self) -> bool:
         """Whether the logits are those of a distribution over classes, and not numbers of another meaning."""
         return self.score_function is None and self.output != "numbers"
-
-    def logits(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
-        """Compute logits without a graph, in chunks of the batch size.
-
-        Args:
-            x: Inputs (B, *S).
-            arguments: Further arguments of the model.
-
-        Returns:
-            Logits (B, C).
-        """
-        x = self._validate_inputs(x)
-
-        measures = [self.batch_size.begin(x)]
-
-        def forward(part: Tensor, rows: Tensor) -> Tensor:
-            first = measures.pop() if measures else False
-            plain = self.find_folds(part[:1], arguments.select(rows[:1]))
-            with torch.no_grad(), self.batch_size.measured(len(part)) if first else contextlib.nullcontext():
-                logits = self.evaluate(part, arguments.select(rows))
-                if plain is not None and not self.keep_folds(logits[:1], plain):
-                    logits = self.evaluate(part, arguments.select(rows))
-                return logits
-
-        with self.session(x.device):
-            return self.batch_size.map(forward, x, torch.arange(len(x), device=x.device))
 
     def score(
         self, logits: Tensor, target: Tensor, contrast: Tensor | None = None, kind: Score | None = None

@@ -11,7 +11,7 @@ import reprlib
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 
 
@@ -64,32 +64,33 @@ class TransientError(FringeError):
     """
 
 
-def nearest(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.5) -> list[str]:
-    """Return up to ``n`` of the ``known`` names whose similarity to ``name`` is at least ``cutoff``, best first."""
-    return difflib.get_close_matches(name, list(known), n=n, cutoff=cutoff)
+def did_you_mean(
+    name: str,
+    known: Iterable[str],
+    text: str = "",
+    *,
+    shown: Mapping[str, str] | None = None,
+    n: int = 1,
+    cutoff: float = 0.5,
+) -> str | None:
+    """Return the hint of an error about an unknown name: ``"did you mean 'a' or 'b'? Known: a, b, c"``.
 
+    Args:
+        name: What was typed.
+        known: The names that there are.
+        text: A clause that lists them, such as ``"known: a, b, c"``; alone if no name is similar.
+        shown: What to write in place of a known name.
+        n: Most names that are suggested.
+        cutoff: Least similarity of a suggested name, from 0 to 1.
 
-def did_you_mean(name: str, known: Iterable[str], *, n: int = 1, cutoff: float = 0.5) -> str | None:
-    """Return ``"did you mean 'a' or 'b'?"`` for a mistyped name; None if no name is similar.
-
-    At most ``n`` of the ``known`` names are suggested, whose similarity is at least ``cutoff``, from 0 to 1.
+    Returns:
+        The hint; None if no name is similar and there is no text.
     """
-    near = nearest(name, known, n=n, cutoff=cutoff)
-    return f"did you mean {' or '.join(map(repr, near))}?" if near else None
-
-
-def known_hint(name: str, known: Iterable[str], text: str, *, cutoff: float = 0.5) -> str:
-    """Put the suggestion of :func:`did_you_mean`, if there is one, before a clause such as ``"known: tau, eta"``."""
-    near = did_you_mean(name, known, cutoff=cutoff)
-    return f"{near} {text[0].upper()}{text[1:]}" if near else text
-
-
-def check_known(argument: str, name: str, known: Iterable[str]) -> None:
-    """Raise InputError, with the nearest name as its hint, unless ``name`` is one of the ``known``."""
-    names = list(known)
-    if name not in names:
-        hint = known_hint(name, names, f"known: {', '.join(names) or 'none'}")
-        raise InputError(f"got {name!r}", argument=argument, hint=hint)
+    near = difflib.get_close_matches(name, list(known), n=n, cutoff=cutoff)
+    if not near:
+        return text or None
+    names = " or ".join(repr((shown or {}).get(one, one)) for one in near)
+    return f"did you mean {names}? {text[:1].upper()}{text[1:]}".rstrip()
 
 
 def warn_caller(message: str) -> None:
@@ -100,15 +101,20 @@ def warn_caller(message: str) -> None:
     warnings.warn(message, stacklevel=next(outside, 2))
 
 
-def wrong_value(argument: str, value: object, expected: str) -> InputError:
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 200
+_short.maxlist = _short.maxtuple = 20
+
+
+def wrong_value(argument: str, value: object, expected: str, hint: str | None = None) -> InputError:
     """The error of a value, however long, that an argument does not take."""
-    return InputError(f"got {reprlib.repr(value)}, expected {expected}", argument=argument)
+    return InputError(f"got {_short.repr(value)}, expected {expected}", argument=argument, hint=hint)
 
 
 def require(condition: bool, name: str, value: object, expected: str) -> None:
     """Raise InputError for the argument ``name`` unless ``condition`` holds."""
     if not condition:
-        raise InputError(f"got {value!r}, expected {expected}", argument=name)
+        raise wrong_value(name, value, expected)
 
 
 def require_positive(name: str, value: object) -> None:
@@ -123,9 +129,12 @@ def require_integer(name: str, value: object, least: int = 1) -> None:
     require(type(value) is int and value >= least, name, value, expected)
 
 
-def require_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """Raise InputError unless ``value`` is one of ``choices``."""
-    require(value in choices, name, value, f"one of {', '.join(map(str, choices))}")
+def require_choice(name: str, value: object, choices: Iterable[object]) -> None:
+    """Raise InputError, with the most similar name as its hint, unless ``value`` is one of ``choices``."""
+    known = list(choices)
+    if value not in known:
+        near = did_you_mean(value, map(str, known)) if isinstance(value, str) else None
+        raise wrong_value(name, value, f"one of {', '.join(map(str, known))}" if known else "none", near)
 
 
 def require_order(name: str, values: object) -> None:

@@ -17,31 +17,30 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fringe._numbers.float64 import in_float64
+from fringe._numbers.float64 import float64_on
 
 
-@in_float64
 def log_probabilities(logits: Tensor) -> Tensor:
     """Return ``log softmax(logits)`` in float64: (..., C) -> (..., C), nats.
 
     C numbers per image cost nothing beside the network, and ``1 - p`` near a vertex needs the digits.
     """
-    return logits.double().log_softmax(-1)
+    with float64_on(logits.device):
+        return logits.double().log_softmax(-1)
 
 
-@in_float64
 def target_rest_logits(logits: Tensor, target: Tensor) -> Tensor:
     """Return the logits (..., 2) of the class ``target`` (...) and of all others together, in float64:
     ``(F_t, log sum_{c != t} exp F_c)``. Their softmax is ``(p_t, 1 - p_t)``."""
-    at, wide = target[..., None], logits.double()
-    return torch.cat([wide.gather(-1, at), wide.scatter(-1, at, -torch.inf).logsumexp(-1, keepdim=True)], -1)
+    with float64_on(logits.device):
+        at, wide = target[..., None], logits.double()
+        return torch.cat([wide.gather(-1, at), wide.scatter(-1, at, -torch.inf).logsumexp(-1, keepdim=True)], -1)
 
 
 #: Most logits whose temperature is found on the host.
 HOST_NUMBERS = 2**13
 
 
-@in_float64
 def softening_temperature(logits: Tensor, share: float) -> Tensor:
     """Return the lowest temperature T >= 1 at which ``softmax(logits / T)`` has at least this share of the largest
     entropy, log C: (..., C) -> (...), in float64.
@@ -49,16 +48,17 @@ def softening_temperature(logits: Tensor, share: float) -> Tensor:
     The entropy grows with T (its derivative is the variance of the logits over T^3), so bisection finds T. It is at
     least ``log C - (max - min)^2 / (8 T^2)`` (Hoeffding's lemma), which bounds T from above.
     """
-    # 500 launches on a GPU take longer than so few numbers do on the host
-    z = logits.to(device="cpu" if logits.numel() <= HOST_NUMBERS else logits.device, dtype=torch.float64)
-    largest = math.log(logits.shape[-1])
-    bound = (z.amax(-1) - z.amin(-1)) / math.sqrt(8.0 * (1.0 - share) * largest)
-    low, high = torch.zeros_like(bound), bound.clamp_min(1.0).log()
-    for _ in range(50):
-        middle = 0.5 * (low + high)
-        enough = entropy(log_probabilities(z / middle.exp()[..., None])) >= share * largest
-        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-    return torch.where(entropy(log_probabilities(z)) >= share * largest, 1.0, high.exp()).to(logits.device)
+    with float64_on(logits.device):
+        # 500 launches on a GPU take longer than so few numbers do on the host
+        z = logits.to(device="cpu" if logits.numel() <= HOST_NUMBERS else logits.device, dtype=torch.float64)
+        largest = math.log(logits.shape[-1])
+        bound = (z.amax(-1) - z.amin(-1)) / math.sqrt(8.0 * (1.0 - share) * largest)
+        low, high = torch.zeros_like(bound), bound.clamp_min(1.0).log()
+        for _ in range(50):
+            middle = 0.5 * (low + high)
+            enough = entropy(log_probabilities(z / middle.exp()[..., None])) >= share * largest
+            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+        return torch.where(entropy(log_probabilities(z)) >= share * largest, 1.0, high.exp()).to(logits.device)
 
 
 def sqrt_chart(log_p: Tensor) -> Tensor:

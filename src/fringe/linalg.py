@@ -9,12 +9,18 @@ samples (G. Strang, "The Discrete Cosine Transform", SIAM Review 41, 1999). The 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fringe._numbers.float64 import in_float64
+from fringe._numbers.float64 import float64_on
 from fringe.errors import InputError
+
+#: The axes of an input that are space: of these alone, neighbours are alike.
+Structure = Literal["image", "sequence", "none"]
+#: How many of its last axes these are.
+SPATIAL_AXES: dict[Structure, int] = {"image": 2, "sequence": 1, "none": 0}
 
 
 def batch_view(values: Tensor, like: Tensor) -> Tensor:
@@ -162,9 +168,10 @@ def _frequencies(n: int) -> Tensor:
     return math.pi * torch.arange(n, dtype=torch.float64) / n
 
 
-@in_float64
 def inner_product(a: Tensor, b: Tensor) -> Tensor:
     """Return the Euclidean inner product of each item: (B, *S), (B, *S) -> (B,), in float64."""
-    if a.device.type == "cpu":  # item by item: the float64 copies of one item fit in the cache
-        return torch.stack([torch.dot(x.double(), y.double()) for x, y in zip(a.flatten(1), b.flatten(1), strict=True)])
-    return (a.double() * b.double()).flatten(1).sum(1)
+    with float64_on(a.device):
+        if a.device.type == "cpu":  # item by item: the float64 copies of one item fit in the cache
+            pairs = zip(a.flatten(1), b.flatten(1), strict=True)
+            return torch.stack([torch.dot(x.double(), y.double()) for x, y in pairs])
+        return (a.double() * b.double()).flatten(1).sum(1)

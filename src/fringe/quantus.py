@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fringe.attribution import Attributor, attribute, get_method
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score
-from fringe.errors import InputError, check_known, require_choice
+from fringe.errors import InputError, require_choice
 from fringe.models import usable_device
 from fringe.settings import settings_of
 
@@ -68,7 +68,7 @@ def explain_func(
     x = inputs if isinstance(inputs, Tensor) else torch.tensor(inputs)
     x, configured = _like_weights(model, x, device), get_method(method)
     for name in settings:
-        check_known(f"{configured.name} setting", name, settings_of(type(configured)))
+        require_choice(f"{configured.name} setting", name, settings_of(type(configured)))
     classes = "predicted" if targets is None else torch.as_tensor(targets).to(x.device)
     result = attribute(
         model,

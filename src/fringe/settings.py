@@ -26,55 +26,7 @@ from annotated_types import Ge, Gt, Le, Lt, Predicate
 from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from fringe._strings.names import Reference
-from fringe.errors import FringeError, InputError, did_you_mean, nearest, wrong_value
-
-
-class Options(BaseModel):
-    """Base class of options: an unknown name and a wrong value are an InputError that names the field.
-
-    Attributes:
-        expected: Accepted values, in words, of fields that take other ones than their type does.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
-    expected: ClassVar[Mapping[str, str]] = {}
-
-    def __init__(self, **values: Any):
-        refuse_unknown(values, type(self).model_fields, "field")
-        values = {name: os.fspath(v) if isinstance(v, os.PathLike) else v for name, v in values.items()}
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise self._input_error(error) from error
-
-    def _input_error(self, error: ValidationError) -> InputError:
-        """The first problem of a validation as an error that names the field, the value and what is expected."""
-        first = error.errors()[0]
-        original = first.get("ctx", {}).get("error")
-        if isinstance(original, InputError):
-            return original
-        name = str(first["loc"][0])
-        field = type(self).model_fields[name]
-        metadata = tuple(field.metadata)
-        hint = cast(Any, Annotated)[(field.annotation, *metadata)] if metadata else field.annotation
-        return wrong_value(name, first["input"], self.expected.get(name) or _words(hint))
-
-
-def refuse_unknown(names: Iterable[str], known: Iterable[str], kind: str) -> None:
-    """Raise InputError, with the nearest name, for one of ``names`` that is not among the ``known``."""
-    known = list(known)
-    for name in map(str, names):
-        if name not in known:
-            raise InputError(f"unknown {kind} {name!r}{nearest_known(name, known)} The {kind}s: {', '.join(known)}")
-
-
-def nearest_known(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """The end of a sentence about an unknown name: the nearest one that is known, if one is near."""
-    near = did_you_mean(name, known, cutoff=cutoff)
-    return f"; {near}" if near else "."
-
-
-# -- settings ---------------------------------------------------------------------------------------------------------
+from fringe.errors import FringeError, InputError, did_you_mean, wrong_value
 
 
 @dataclass(frozen=True)
@@ -99,10 +51,12 @@ class Doc:
     Attributes:
         text: One line of help.
         unit: Unit of the value; empty for a pure number.
+        takes: The accepted values, in words, where they are others than those of the type.
     """
 
     text: str
     unit: str = ""
+    takes: str = ""
 
 
 def odd(value: int) -> bool:
@@ -163,7 +117,7 @@ class Setting:
     @property
     def expected(self) -> str:
         """What the setting takes, in words."""
-        words, search, unit = _words(self.hint), self.search, self.doc.unit
+        words, search, unit = self.doc.takes or _words(self.hint), self.search, self.doc.unit
         return words if search is None else f"{words} (usually {search.low:g} to {search.high:g}{unit and ' '}{unit})"
 
     def check(self, value: Any, *, text: bool = False) -> Any:
@@ -182,13 +136,15 @@ class Setting:
         try:
             checked = self._adapter.validate_python(self._read(value) if text else value, strict=not text)
         except (ValidationError, json.JSONDecodeError) as error:
-            cause = error.errors()[0].get("ctx", {}).get("error") if isinstance(error, ValidationError) else None
-            if isinstance(cause, FringeError):
-                raise cause from error
-            raise InputError(f"got {value!r}, expected {self.expected}", argument=self.name) from error
+            raise self.refusal(value, error) from error
         if _is_too_large(value) or _is_too_large(checked):
             raise InputError(f"got {value!r}, expected a number of at most {_MOST:g}", argument=self.name)
         return checked
+
+    def refusal(self, value: Any, error: ValueError) -> FringeError:
+        """Return the error of a value: that of the annotation's own check, or one that says what the setting takes."""
+        cause = error.errors()[0].get("ctx", {}).get("error") if isinstance(error, ValidationError) else None
+        return cause if isinstance(cause, FringeError) else wrong_value(self.name, value, self.expected)
 
     def _read(self, text: str) -> Any:
         if NoneType in self.types and text.lower() == "none":
@@ -223,8 +179,8 @@ class Settings(ABC):
             if name not in known and all(parameter.kind is not parameter.VAR_KEYWORD for parameter in known.values()):
                 known = settings_of(cls)
                 counts = name[:2] == "n_" and name[2:] in known  # as Captum writes n_steps
-                near = f"; did you mean {name[2:]!r}?" if counts else nearest_known(name, known)
-                raise TypeError(f"{cls.__name__} has no setting {name!r}{near} Its settings: {_list(known)}")
+                hint = did_you_mean(name[2:] if counts else name, known, f"its settings: {_list(known)}")
+                raise TypeError(f"{cls.__name__} has no setting {name!r}; {hint}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -246,8 +202,8 @@ class Settings(ABC):
             InputError: If there is no such preset.
         """
         if name not in cls.presets:
-            hint = nearest_known(name, cls.presets)
-            raise InputError(f"{cls.name} has no {name!r}{hint} Known: {_list(cls.presets)}", argument="preset")
+            hint = did_you_mean(name, cls.presets, f"known: {_list(cls.presets)}")
+            raise InputError(f"{cls.name} has no {name!r}", argument="preset", hint=hint)
         return cls(**cls.presets[name])
 
     def record(self) -> dict[str, Any]:
@@ -321,8 +277,17 @@ class Settings(ABC):
         known = settings_of(cls)
         for name in names:
             if name not in known:
-                near = nearest_known(name, known)
-                raise InputError(f"{cls.name} has no setting {name!r}{near} Its settings: {_list(known)}")
+                hint = did_you_mean(name, known, f"its settings: {_list(known)}")
+                raise InputError(f"{cls.name} has no setting {name!r}", hint=hint)
+
+
+def refuse_unknown(names: Iterable[str], known: Iterable[str], kind: str) -> None:
+    """Raise InputError, with the nearest name, for one of ``names`` that is not among the ``known``."""
+    known = list(known)
+    for name in map(str, names):
+        if name not in known:
+            hint = did_you_mean(name, known, f"the {kind}s: {', '.join(known)}")
+            raise InputError(f"unknown {kind} {name!r}", hint=hint)
 
 
 Configured = TypeVar("Configured", bound=Settings)
@@ -349,9 +314,42 @@ def with_settings(base: Configured, texts: Mapping[str, str]) -> Configured:
 
 @cache
 def settings_of(kind: type) -> dict[str, Setting]:
-    """Return the settings of a class of methods or metrics by name, in the order of the fields."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {field.name: Setting(field.name, field.default, hints[field.name]) for field in dataclasses.fields(kind)}
+    """Return the settings of a class of methods or metrics, or of options, by name, in the order of the fields."""
+    if not issubclass(kind, BaseModel):
+        hints = get_type_hints(kind, include_extras=True)
+        return {field.name: Setting(field.name, field.default, hints[field.name]) for field in dataclasses.fields(kind)}
+    words: Mapping[str, str] = getattr(kind, "expected", {})
+    settings: dict[str, Setting] = {}
+    for name, field in kind.model_fields.items():
+        doc = Doc(field.description or "", takes=words.get(name, ""))
+        hint = cast(Any, Annotated)[(field.annotation, *field.metadata, doc)]
+        default = dataclasses.MISSING if field.is_required() else field.get_default()
+        settings[name] = Setting(name, default, hint)
+    return settings
+
+
+# -- options ----------------------------------------------------------------------------------------------------------
+
+
+class Options(BaseModel):
+    """Base class of options, which are converted: an unknown name and a wrong value are an InputError that names the
+    field.
+
+    Attributes:
+        expected: Accepted values, in words, of fields that take other ones than their type does.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+    expected: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, **values: Any):
+        refuse_unknown(values, type(self).model_fields, "field")
+        values = {name: os.fspath(v) if isinstance(v, os.PathLike) else v for name, v in values.items()}
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            name = str(error.errors()[0]["loc"][0])
+            raise settings_of(type(self))[name].refusal(error.errors()[0]["input"], error) from error
 
 
 S = TypeVar("S", bound=Settings)
@@ -371,10 +369,11 @@ def _look_up(name: str, registry: Mapping[str, type[S]]) -> type[S]:
     key = next(iter(registry.values())).record_key
     others = [(known, kind) for known, kind in registry.items() if getattr(kind, "form", "").endswith(":NAME")]
     spellings = {_letters(name): f"{known}:{name}" for known, kind in others for name in kind.presets} | spellings
-    near = nearest(_letters(name), spellings, cutoff=0.55)  # lime is no rise
-    hint = f"; did you mean {spellings[near[0]]!r}?" if near else "."
     known = _list(getattr(kind, "form", "") or known for known, kind in registry.items())
-    raise InputError(f"got {name!r}{hint} Known {key}s: {known}", argument=key)
+    hint = did_you_mean(
+        _letters(name), spellings, f"known {key}s: {known}", shown=spellings, cutoff=0.55
+    )  # lime is no rise
+    raise InputError(f"got {name!r}", argument=key, hint=hint)
 
 
 def configured(given: S | str, base: type[S], registry: Mapping[str, type[S]], example: str, hint: str = "") -> S:

@@ -113,7 +113,7 @@ def test_channels_are_added_up_on_request():
 
 
 def test_what_cannot_be_meant_is_refused():
-    with pytest.raises(InputError, match="ig setting: got 'step'; did you mean 'steps'"):
+    with pytest.raises(InputError, match=r"ig setting: got 'step', expected .*; did you mean 'steps'"):
         explain_func(smooth(), inputs(1).numpy(), 1, method="ig", step=3)
     with pytest.raises(InputError, match=r"targets: got \[0.5\], expected whole numbers"):
         explain_func(smooth(), inputs(1).numpy(), np.array([0.5]), method="ig")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from PIL import Image
+from PIL import Image, ImageFile
 
 import fringe
 from fringe.app import AppSpec, _service
@@ -222,6 +222,26 @@ def test_an_image_of_too_many_pixels_is_refused_by_its_header(make_service, tmp_
     Image.new("L", (11, 10)).save(tmp_path / "large.png")
     text = said(explain, make_service(max_pixels=100), tmp_path / "large.png")
     assert text == "This file: 11x10 is more than 100 pixels; choose another image."
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "TIFF", "BMP", "WEBP", "PPM"])
+def test_decoding_an_image_ends_at_the_time_limit(make_service, tmp_path, monkeypatch, kind):
+    """The time is up when the decoder reads first."""
+    Image.new("L", (8, 8)).save(tmp_path / "a", format=kind)
+    clock = [0.0]
+    monkeypatch.setattr(_service, "find_inputs", lambda _: [])
+    service = make_service(time_limit=1.0)
+    monkeypatch.setattr("fringe.app._jobs.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("decoded"))
+    real = _service.open_image
+
+    def late(*args, **options):
+        clock[0] = 1.5
+        return real(*args, **options)
+
+    monkeypatch.setattr(_service, "open_image", late)
+    with pytest.raises(StoppedError, match="Stopped at the limit of 1 s"):
+        explain(service, tmp_path / "a")
 
 
 def test_a_model_that_keeps_the_size_of_an_image_has_a_limit_as_well(make_service, tmp_path, monkeypatch):

@@ -82,7 +82,7 @@ def test_a_key_of_a_specification_may_be_set_as_text(tmp_path):
         (("explain", "embedded:digits:0", "--out", "x", "--tau", "1"), "--tau. A setting is given by --set, as in"),
         (("compare", "embedded:digits:0", "--out", "x", "--learning-rate", "1"), "--set geoig_svi.learning_rate=VALUE"),
         (("status", "x", "--tau", "1"), "No such option: --tau\n"),
-        (("benchmark", "--out", "x", "--metods", "ig"), "No such option: --metods; did you mean --methods?\n"),
+        (("benchmark", "--out", "x", "--metods", "ig"), "No such option: --metods; did you mean '--methods'?\n"),
         (("status", "--run", "x"), "No such option: --run. RUN is typed without it, as in fringe status RUN.\n"),
         (("status", "--rum", "x"), "No such option: --rum\n"),
         (("benchmark", "--out", "x", "--n", "many"), "--n"),

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageFile, features
+from PIL import Image, ImageFile, PngImagePlugin, TiffImagePlugin, features
 
 from fringe.data import ImageError, open_image
-from fringe.data._images import to_images
+from fringe.data._images import _check_tags, to_images
 
 RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16)
 
@@ -387,3 +387,214 @@ def test_portable_maps_are_read_where_no_loop_in_python_would(tmp_path, kind, im
     assert np.array_equal(np.asarray(open_image(path, channels=1)), RAMP)
     path.write_bytes(path.read_bytes().replace(b"255", b"254", 1))
     assert "holds text, or values up to another number than 255; save it as PNG" in message(path)
+
+
+def deep_png(path, values):
+    """A PNG of 16 bits for each of three channels, which Pillow cannot write."""
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    path.write_bytes(png(*values.shape[1::-1], (b"IDAT", zlib.compress(rows)), depth=16, colours=2))
+    return path
+
+
+def bands_tiff(path, values, *more, photometric=2, data=None):
+    """A TIFF of ``values`` (H, W, bands) as they are stored, with ``more`` entries."""
+    height, width, bands = values.shape
+    data, count = data or values.tobytes(), 9 + len(more)
+    start = 8 + 2 + 12 * count + 4
+    kind = {"u": 1, "i": 2, "f": 3}[values.dtype.kind]
+    bits = struct.pack(f"<{bands}H", *[values.dtype.itemsize * 8] * bands)
+    kinds = struct.pack(f"<{bands}H", *[kind] * bands)
+    first = start + len(bits + kinds)
+    entries = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, bands, start), (262, 3, 1, photometric)]
+    entries += [(273, 4, 1, first), (277, 3, 1, bands), (278, 4, 1, height), (279, 4, 1, len(data))]
+    entries += [*more, (339, 3, bands, start + len(bits))]
+    return tiff(path, entries, bits, kinds, data)
+
+
+@pytest.mark.parametrize("write", [deep_png, bands_tiff])
+@pytest.mark.parametrize("given_open", [False, True])
+def test_colour_of_few_of_its_16_bits_is_told_or_refused(tmp_path, recwarn, write, given_open):
+    """Pillow keeps the upper byte: of a camera's 12 bits 16 levels, of 14 bits 64."""
+
+    def read(high):
+        values = np.linspace(0, high, 192).round().astype("<u2").reshape(8, 8, 3)
+        path = write(tmp_path / "a.image", values)
+        if given_open:
+            return np.asarray(to_images(Image.open(path))[0])
+        return np.asarray(open_image(path))
+
+    assert read(65535).max() == 255
+    assert not recwarn
+    with pytest.warns(
+        UserWarning, match=r"no colour value of its 16 bits is above 16383 of 65535; scale them to all of"
+    ):
+        assert read(16383).max() == 63
+    for high in (1023, 4095):
+        with pytest.raises(ImageError, match=f"no colour value of its 16 bits is above {high} of 65535"):
+            read(high)
+
+
+def test_black_of_16_bits_is_black(tmp_path, recwarn):
+    assert np.asarray(open_image(deep_png(tmp_path / "a.png", np.zeros((2, 2, 3))))).max() == 0
+    assert not recwarn
+
+
+def test_grey_of_14_bits_in_16_is_told(tmp_path):
+    path = saved(tmp_path / "a.png", Image.fromarray(np.array([[0, 16000]], dtype=np.uint16)))
+    with pytest.warns(UserWarning, match="values up to 16000 of 65535"):
+        open_image(path)
+
+
+def test_grey_of_12_bits_is_white_at_4095(tmp_path, recwarn):
+    values = np.arange(4096).reshape(64, 64)
+    packed = int("".join(f"{value:012b}" for value in values.ravel()), 2).to_bytes(6144, "big")
+    entries = {256: 64, 257: 64, 258: 12, 259: 1, 262: 1, 273: 0, 277: 1, 278: 64, 279: 6144}
+    entries[273] = 8 + 2 + 12 * len(entries) + 4
+    path = tiff(tmp_path / "a.tif", [(tag, 4, 1, value) for tag, value in entries.items()], packed)
+    got = np.asarray(open_image(path, channels=1))
+    assert np.array_equal(got, np.rint(values * 255 / 4095))
+    assert not recwarn
+
+
+@pytest.mark.parametrize(("extra", "is_alpha"), [(None, False), (0, False), (2, True)])
+def test_a_fourth_band_is_alpha_only_if_the_file_says_so(tmp_path, recwarn, extra, is_alpha):
+    values = np.full((2, 2, 4), 51, dtype=np.uint8)  # a fifth of the way from white to black
+    path = bands_tiff(tmp_path / "a.tif", values, *([] if extra is None else [(338, 3, 1, extra)]))
+    assert open_image(path).getpixel((0, 0)) == ((214, 214, 214) if is_alpha else (51, 51, 51))
+    told = "the file does not call its fourth band alpha; it is left out"
+    assert [told in str(w.message) for w in recwarn] == ([True] if extra is None else [])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bands", "photometric", "said"),
+    [
+        ("u1", 5, 2, "5 bands of 8+8+8+8+8 bits"),
+        ("u1", 4, 1, "4 bands of 8+8+8+8 bits"),
+        ("<f4", 3, 2, "3 floating-point bands of 32+32+32 bits"),
+        ("<i2", 3, 2, "3 signed bands of 16+16+16 bits"),
+    ],
+)
+def test_bands_that_are_no_colours_are_named(tmp_path, dtype, bands, photometric, said):
+    path = bands_tiff(tmp_path / "a.tif", np.ones((2, 2, bands), dtype=dtype), photometric=photometric)
+    assert f"its pixels of {said} are none that can be read; choose three bands" in message(path)
+
+
+def repeating_tags(count, size):
+    """A TIFF of one pixel with ``count`` tags that lead to the same ``size`` bytes."""
+    entries = {256: 1, 257: 1, 258: 8, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: 1}
+    table = [(tag, 4, 1, value) for tag, value in entries.items()]
+    table += [(50000 + i, 7, size, 8) for i in range(count)]
+    fields = b"".join(struct.pack("<HHII", *entry) for entry in table)
+    data = b"II*\0" + struct.pack("<IH", 8, len(table)) + fields + bytes(4)
+    return data + bytes(max(0, 8 + size - len(data)))
+
+
+def with_exif(kind, exif, **options):
+    file = io.BytesIO()
+    Image.new("L", (2, 2)).save(file, kind, exif=exif, **options)
+    return file.getvalue()
+
+
+def raw_profile(exif):
+    """A PNG whose EXIF is text in hexadecimal, compressed, as older programs write it."""
+    text = PngImagePlugin.PngInfo()
+    text.add_text("Raw profile type exif", f"\nexif\n{len(exif):8d}\n{exif.hex()}", zip=True)
+    file = io.BytesIO()
+    Image.new("L", (2, 2)).save(file, "PNG", pnginfo=text)
+    return file.getvalue()
+
+
+def in_two_parts(exif):
+    """A JPEG whose EXIF goes on in a second segment, so that its table lies across both."""
+    data = with_exif("JPEG", b"")
+    parts = [b"Exif\0\0" + exif[:100], b"Exif\0\0" + exif[100:]]
+    return data[:2] + b"".join(b"\xff\xe1" + struct.pack(">H", len(part) + 2) + part for part in parts) + data[2:]
+
+
+HOLDERS = {
+    "TIFF": lambda tags: tags,
+    "JPEG": lambda tags: with_exif("JPEG", b"Exif\0\0" + tags),
+    "JPEG in two parts": in_two_parts,
+    "PNG": lambda tags: with_exif("PNG", tags),
+    "PNG as text": raw_profile,
+    "WEBP": lambda tags: with_exif("WEBP", tags),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_tags_that_claim_the_same_bytes_again_and_again_are_refused(tmp_path, monkeypatch, holder):
+    """Pillow would copy 3 MiB for these 60 KB, and 5 GiB for 374 KB."""
+    (path := tmp_path / "a").write_bytes(HOLDERS[holder](repeating_tags(2, 5000)))
+    assert min(open_image(path).size) >= 1
+    path.write_bytes(HOLDERS[holder](repeating_tags(50, 60000)))
+    monkeypatch.setattr(TiffImagePlugin.ImageFileDirectory_v2, "load", lambda *_: pytest.fail("copied"))
+    assert "has tags that claim more than its" in message(path)
+
+
+@pytest.mark.parametrize("kind", [3, 4, 13])
+def test_tags_are_counted_where_other_tags_lead_and_in_either_order_of_bytes(kind):
+    """EXIF of one tag, which leads to the table of hostile ones; a table that leads to itself ends."""
+    for order, mark in (("<", b"II*\0"), (">", b"MM\0*")):
+        sub = 26 if kind != 3 or order == "<" else 26 << 16
+        head = mark + struct.pack(f"{order}IHHHIII", 8, 1, 34665, kind, 1, sub, 0)
+        hostile = struct.pack(f"{order}H", 40) + struct.pack(f"{order}HHII", 50000, 7, 60000, 8) * 40
+        with pytest.raises(ImageError, match="has tags that claim more"):
+            _check_tags(head + hostile + bytes(60000))
+        _check_tags(mark + struct.pack(f"{order}IHHHIII", 8, 1, 34665, kind, 1, 8 << 16 if sub > 26 else 8, 0))
+
+
+def test_large_tiff_has_counts_of_8_bytes():
+    entry = struct.pack("<HHQQ", 50000, 7, 60000, 8)
+    data = b"II+\0\x08\0\0\0" + struct.pack("<QQ", 16, 40) + entry * 40 + bytes(60000)
+    with pytest.raises(ImageError, match="has tags that claim more"):
+        _check_tags(data)
+
+
+def test_a_list_of_the_images_in_a_jpeg_is_checked_too(tmp_path):
+    data, tags = with_exif("JPEG", b""), b"MPF\0" + repeating_tags(50, 60000)
+    (tmp_path / "a.jpg").write_bytes(data[:2] + b"\xff\xe2" + struct.pack(">H", len(tags) + 2) + tags + data[2:])
+    assert "has tags that claim more than its" in message(tmp_path / "a.jpg")
+
+
+def test_exif_in_thousands_of_parts_is_refused(tmp_path):
+    """Each part would be joined to a copy of all before it."""
+    data = with_exif("JPEG", b"")
+    (tmp_path / "a.jpg").write_bytes(data[:2] + b"\xff\xe1\0\x09Exif\0\0a" * 101 + data[2:])
+    assert "has 101 parts of EXIF, more than 100" in message(tmp_path / "a.jpg")
+
+
+def test_a_tiff_of_too_many_strips_is_refused():
+    head = b"II*\0" + struct.pack("<IHHHIII", 8, 1, 273, 3, 2**18 + 1, 26, 0)
+    with pytest.raises(ImageError, match="too many strips"):
+        _check_tags(head + bytes(2**20))
+
+
+@pytest.mark.parametrize("comment", [b"!\xfe\x01a\0", b"\x01a"])
+def test_a_gif_of_thousands_of_comments_is_refused(tmp_path, comment):
+    """Pillow joins each block to a copy of all before it: minutes for 8 MiB."""
+    file = io.BytesIO()
+    Image.fromarray(RAMP).save(file, "GIF")
+    data = file.getvalue()
+    at = data.index(b",", 13 + 768)
+
+    def written(count):
+        blocks = comment * count if comment[:1] == b"!" else b"!\xfe" + comment * count + b"\0"
+        (path := tmp_path / "a.gif").write_bytes(data[:at] + blocks + data[at:])
+        return path
+
+    assert np.array_equal(np.asarray(open_image(written(50), channels=1)), RAMP)
+    assert "has too many comments or other small parts; save it again" in message(written(5000))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM"])
+def test_every_decoder_can_be_stopped_when_it_reads(tmp_path, kind):
+    class StopError(Exception):
+        pass
+
+    def stop():
+        raise StopError("stopped")
+
+    path = saved(tmp_path / "a", Image.fromarray(RAMP), format=kind)
+    with pytest.raises(ImageError, match="stopped") as caught:
+        open_image(path, check=stop)
+    assert isinstance(caught.value.__cause__, StopError)

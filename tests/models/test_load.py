@@ -75,7 +75,7 @@ def test_the_registry_lists_every_family():
     [
         ("embedded:digit", "no embedded model 'digit'; did you mean 'digits'?"),
         ("torchvison:resnet18", "'torchvison' is neither a family nor an installed module; did you mean 'torchvision'"),
-        ("resnet18", "model: 'resnet18' has no family; did you mean torchvision:resnet18? The forms are embedded"),
+        ("resnet18", "model: 'resnet18' has no family; did you mean 'torchvision:resnet18'? The forms are embedded"),
         ("", "model: '' has no family; the forms are embedded"),
         (r"C:\no.py", r"Python file 'C:\\no.py' does not exist"),  # a drive of Windows is no family
         (r"C:\no.py:9", r"Python file 'C:\\no.py' does not exist"),

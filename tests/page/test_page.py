@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from page_toys import MALICE, explained, renamed
-from PIL import Image, ImageFont
+from PIL import Image, ImageDraw, ImageFont
 
 import fringe
 from fringe.attribution import setting_title
@@ -363,3 +363,21 @@ class TestAnimation:
         coloured = (rows.max(-1) - rows.min(-1)).mean(1)
         assert coloured[4] > coloured[1]  # its middle lies above two thirds
         assert coloured[6] < 0.3 * coloured[1]
+
+
+@pytest.mark.parametrize("text", ["abc", "w" * 80, "iiiiWWWW" * 30, "W" * 30 + "i" * 300, ""])
+@pytest.mark.parametrize("width", [0, 5, 33, 611.5])
+def test_a_name_in_an_animation_is_cut_where_it_ends(text, width, monkeypatch):
+    """Letter by letter from the end gives the same, in a time that grows with the square of the length."""
+    draw, font = ImageDraw.Draw(Image.new("RGB", (9, 9))), ImageFont.load_default(15)
+    cut = text
+    while cut and draw.textlength(f"{cut}...", font) > width:
+        cut = cut[:-1]
+    expected = text if draw.textlength(text, font) <= width else f"{cut}..."
+    assert _render._fitted(draw, text, font, width) == expected
+    measured = list[int]()
+    real = ImageDraw.ImageDraw.textlength
+    monkeypatch.setattr(ImageDraw.ImageDraw, "textlength", lambda d, t, f: (measured.append(len(t)), real(d, t, f))[1])
+    _render._fitted(draw, "w" * 100_000, font, width)
+    assert len(measured) <= 12
+    assert max(measured) <= width + 4

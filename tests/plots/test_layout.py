@@ -48,7 +48,7 @@ from fringe.plots import (
 )
 
 rng = np.random.default_rng(4)
-CLASS = r"a class of sixty letters that are not a formula: $\frac{$ ok"  # drawing raises if it is read as one
+CLASS = r"$\frac{$, a class of sixty letters that are no formula: $\frac{$"  # drawing raises if it is read as one
 TITLE = heading(CLASS, "evidence for and against", "geoig_knn")
 FILE = "a_file_whose_name_has_no_end" * 4
 NAMES = list(METHODS)[:12]
@@ -340,3 +340,11 @@ def test_every_method_has_a_title_in_words():
     assert len({method_title(name) for name in METHODS}) == len(METHODS)
     assert method_title("fringe:preview") == "FRInGe (preview)"
     assert method_title("mine") == "mine"
+
+
+def test_a_sentence_without_end_leaves_a_picture_of_a_page():
+    """Names of classes are a stranger's, and stand in titles and captions."""
+    endless = "$\\frac{$ " + "w" * 10_000 + " of" * 10_000
+    figure = trajectory([0.1], [0], np.zeros((1, 4, 4, 3)), np.zeros((1, 4, 4)), title=endless, label=endless)
+    figure.draw_without_rendering()
+    assert figure.get_figheight() < 12

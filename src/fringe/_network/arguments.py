@@ -1,44 +1,15 @@
 """Arguments of a model besides the explained tensor, and which of them belong to single images."""
 
-import functools
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from fringe._network.isolation import detached
-from fringe.errors import InputError, did_you_mean, require_order
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_SETTING = "settings are given to the method, as in method=IntegratedGradients(steps=50)"
-#: What arguments of Captum are called here, where a similar name would not tell.
-_CAPTUM = {
-    **dict.fromkeys(("n_steps", "steps", "n_samples", "samples"), _SETTING),
-    "internal_batch_size": "did you mean 'batch_size'?",
-    "additional_forward_args": "did you mean 'forward_args'?",
-    "return_convergence_delta": "the result has it as completeness_gap",
-}
-
-
-def hint_unknown(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function: the TypeError for an argument that it does not have says what to write instead."""
-    known = list(inspect.signature(function).parameters)
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs:
-            if name not in known:
-                hint = _CAPTUM.get(name) or did_you_mean(name, known) or _SETTING
-                raise TypeError(f"{function.__qualname__.removesuffix('.__init__')}() has no argument {name!r}; {hint}")
-        return function(*args, **kwargs)
-
-    return call
+from fringe.errors import InputError, require_order
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,11 @@
 """The first-order expansion of a network: its value, and products with its Jacobian."""
 
-import contextlib
-
 import torch
 from torch import Tensor
 
 from fringe._network.arguments import ForwardArguments
 from fringe._network.isolation import detached
-from fringe._network.linear_layers import BackwardLayouts, LinearLayers
+from fringe._network.linear_layers import BackwardLayouts
 from fringe._network.passes import Network
 from fringe._strings.progress import log
 from fringe.errors import InputError, NotDifferentiableError, first_line, is_machine_error, warn_caller
@@ -42,10 +40,9 @@ class Linearisation:
         self.value = self._logits.detach()
 
     def _evaluate(self) -> Tensor:
-        layers = LinearLayers() if self._double_backward and self._network.linear_layers else contextlib.nullcontext()
         try:
-            with self._network.session(self._x.device), layers:
-                return self._network.evaluate(self._x, self._arguments)
+            with self._network.session(self._x.device):
+                return self._network.evaluate(self._x, self._arguments, tangents=self._double_backward)
         except RuntimeError as error:
             if "functorch transforms" not in str(error) or not self._network.linear_layers:
                 raise

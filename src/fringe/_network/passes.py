@@ -22,6 +22,7 @@ from fringe._network.linear_layers import (
     Fold,
     FoldedLayers,
     GradientLayouts,
+    LinearLayers,
     NotFoldable,
     keep_gradient_layouts,
 )
@@ -312,11 +313,42 @@ class Network:
         with self.rounding(), layouts:
             yield
 
-    def evaluate(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
-        """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session."""
+    def logits(self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS) -> Tensor:
+        """Compute logits without a graph, in chunks of the batch size.
+
+        Args:
+            x: Inputs (B, *S).
+            arguments: Further arguments of the model.
+
+        Returns:
+            Logits (B, C).
+        """
+        x = self._validate_inputs(x)
+        measured = [self.batch_size.begin(x)]
+
+        def forward(part: Tensor, rows: Tensor) -> Tensor:
+            first = measured.pop() if measured else False
+            plain = self.find_folds(part[:1], arguments.select(rows[:1]))
+            with torch.no_grad():
+                logits = self.evaluate(part, arguments.select(rows), measured=first)
+                if plain is not None and not self.keep_folds(logits[:1], plain):
+                    logits = self.evaluate(part, arguments.select(rows), measured=first)
+                return logits
+
+        with self.session(x.device):
+            return self.batch_size.map(forward, x, torch.arange(len(x), device=x.device))
+
+    def evaluate(
+        self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS, *, tangents: bool = False, measured: bool = False
+    ) -> Tensor:
+        """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session.
+
+        With ``tangents`` the backward pass will be differentiated, with ``measured`` the pass bounds later ones.
+        """
         self.passes.forward += x.shape[0]
         try:
-            output = self._computed(x, arguments)
+            with self.batch_size.measured(len(x)) if measured else contextlib.nullcontext():
+                output = self._computed(x, arguments, tangents)
         except (RuntimeError, AssertionError) as error:  # the latter of an exported program
             if self._takes_one(x, arguments, error):
                 message = f"the model takes one image at a time, not {len(x)} ({first_line(error)})"
@@ -341,14 +373,15 @@ class Network:
         chosen = output if self.choose_output is None else self.choose_output(output)
         return as_logits(chosen, batch, self.output, check=check)
 
-    def _computed(self, x: Tensor, arguments: ForwardArguments) -> Any:
+    def _computed(self, x: Tensor, arguments: ForwardArguments, tangents: bool) -> Any:
         """What the model returns, with folds but for hooks, which see the network as it was written."""
-        layers = FoldedLayers(self.folds) if self.folds and not self.has_hooks() else contextlib.nullcontext()
+        folded = FoldedLayers(self.folds) if self.folds and not self.has_hooks() else contextlib.nullcontext()
+        linear = LinearLayers() if tangents and self.linear_layers else contextlib.nullcontext()
         layouts: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         if x.device.type == "cpu" and torch.is_grad_enabled():
             layouts = disable_saved_tensors_hooks(_SAVED_BY_HOOKS) if self.readable_graph else GradientLayouts()
         try:
-            with self.rounding(), layouts, layers:
+            with linear, self.rounding(), layouts, folded:
                 return self._run(x, arguments)
         except NotFoldable:
             self.folds = {}
@@ -356,7 +389,7 @@ class Network:
             if not self.readable_graph or _SAVED_BY_HOOKS not in str(error):
                 raise
             self.readable_graph = False
-        return self._computed(x, arguments)
+        return self._computed(x, arguments, tangents)
 
     def _laid_out(self, logits: Tensor) -> Tensor:
         if self.readable_graph and logits.device.type == "cpu":

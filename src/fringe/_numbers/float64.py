@@ -1,31 +1,16 @@
 """Float64 for devices that have none, such as Apple GPUs and some of Intel's: these numbers lie on the host."""
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-P = ParamSpec("P")
-R = TypeVar("R")
 #: Types of devices that have float64.
 _ALWAYS = ("cpu", "cuda")
-
-
-def in_float64(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that computes in float64: the first tensor that it is given names the device."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
-        with float64_on(given.device):
-            return function(*args, **kwargs)
-
-    return call
 
 
 class _Open(threading.local):

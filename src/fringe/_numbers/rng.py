@@ -47,7 +47,8 @@ class KeyedGenerator:
 
     def __post_init__(self) -> None:
         is_integer = isinstance(self.seed, Integral)  # pyright: ignore[reportUnnecessaryIsInstance]
-        require(is_integer, "seed", self.seed, "an integer")
+        is_exact = is_integer and 0 <= self.seed < 2**53  # in JSON, and for generators that take no negative seed
+        require(is_exact, "seed", self.seed, "an integer from 0 to 2**53 - 1")
 
     def normal(self, key: str, like: Tensor) -> Tensor:
         """Return standard normal numbers of the shape, dtype and device of ``like``."""

@@ -11,14 +11,18 @@
 ===========================  =============================================  =====================
 """
 
+import functools
+import inspect
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
-from fringe.errors import InputError, wrong_value
+from fringe.errors import InputError, did_you_mean, wrong_value
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 #: A label that may be a part of a file's name. A model's spec with an equals sign has a colon or a slash before it.
@@ -119,6 +123,31 @@ def unique(pairs: Iterable[tuple[str, T]], argument: str, hint: str | None = Non
     if twice:
         raise InputError(f"{', '.join(twice)} given twice", argument=argument, hint=hint)
     return dict(pairs)
+
+
+_SETTING = "settings are given to the method, as in method=IntegratedGradients(steps=50)"
+#: What arguments of Captum are called here, where a similar name would not tell.
+_CAPTUM = {
+    **dict.fromkeys(("n_steps", "steps", "n_samples", "samples"), _SETTING),
+    "internal_batch_size": "did you mean 'batch_size'?",
+    "additional_forward_args": "did you mean 'forward_args'?",
+    "return_convergence_delta": "the result has it as completeness_gap",
+}
+
+
+def hint_unknown(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function: the TypeError for an argument that it does not have says what to write instead."""
+    known = list(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                hint = _CAPTUM.get(name) or did_you_mean(name, known) or _SETTING
+                raise TypeError(f"{function.__qualname__.removesuffix('.__init__')}() has no argument {name!r}; {hint}")
+        return function(*args, **kwargs)
+
+    return call
 
 
 #: Titles of methods in a figure, by the name under which they are computed.

@@ -4,10 +4,8 @@ import contextlib
 import logging
 import shutil
 import sys
-import threading
-import warnings
+import time
 from collections.abc import Callable, Generator
-from typing import Any
 
 from fringe._strings.formats import printable
 
@@ -31,84 +29,92 @@ def shown(progress: bool | Report | None, description: str) -> Generator[Report 
     elif not progress:
         yield None
     else:
-        with _bar(description) as bar:
+        with Progress(description, None, quiet=False, leave=True) as bar:
 
             def report(done: float, total: float | None, what: str = description) -> None:
-                bar.total = total  # a method of several stages may begin again, or know its last step only at the end
-                bar.set_description_str(printable(what), refresh=False)
-                bar.update(int(done) - bar.n)
+                bar.name, bar.total = what, total  # a method of several stages may begin again
+                bar.advance(done - bar.done)
 
             yield report
 
 
 class Progress:
-    """A progress bar of the results of a run in a terminal, and elsewhere a line now and then.
+    """One line on standard error about results of a run: a bar that is drawn over itself in a terminal and in a
+    notebook, and elsewhere a line now and then. A stream that is closed, full or absent does not end the work.
 
     Args:
-        name: Words beside the bar.
+        name: Words before the bar.
         total: Number of results; None if it is not known yet.
         quiet: Show nothing.
         leave: Show it at once, and leave it there at the end.
     """
 
-    def __init__(self, name: str, total: int | None, *, quiet: bool, leave: bool = False):
-        delay = 0.0 if leave or _is_live() else LOG_EVERY
-        self._bar = _bar(name, total=total, disable=quiet, leave=leave, delay=delay)
+    def __init__(self, name: str, total: float | None, *, quiet: bool, leave: bool = False):
+        self.name, self.total, self.done, self._what = name, total, 0.0, ""
+        self._quiet, self._leave, self._is_live = quiet, leave, _is_live()
+        self._begun = self._drawn = time.monotonic()
+        if leave or self._is_live:
+            self._draw()
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.close()
+        if self._leave:
+            self._draw(end="\n")
+        elif self._is_live:
+            self._write(f"\r{' ' * (_width() - 1)}\r")
 
     def begin(self, total: int) -> None:
         """Set the number of results."""
-        self._bar.total = total
+        self.total = total
 
-    def advance(self, results: int = 1, what: str = "") -> None:
+    def advance(self, results: float = 1, what: str = "") -> None:
         """Count finished results; ``what`` describes those in work."""
-        self._bar.set_postfix_str(printable(what), refresh=False)
-        self._bar.update(results)
+        self.done, self._what = self.done + results, what
+        self._refresh()
 
     def step(self, done: float, total: int, what: str = "steps") -> None:
         """Show the steps of the results in work."""
-        self._bar.set_postfix_str(f"{printable(what)}: {done:.0f} of {total}", refresh=False)
-        self._bar.update(0)
+        self._what = f"{what}: {done:.0f} of {total}"
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if time.monotonic() - self._drawn >= (REFRESH if self._is_live else LOG_EVERY):
+            self._draw()
+
+    def _draw(self, end: str = "") -> None:
+        self._drawn = time.monotonic()
+        passed = self._drawn - self._begun
+        head, what = f"{printable(self.name)}: ", f", {printable(self._what)}" if self._what else ""
+        share = min(self.done / self.total, 1.0) if self.total else 0.0
+        left = f"<{_clock(passed / share - passed)}" if share else ""
+        tail = f"{self.done:.0f}{f'/{self.total:.0f}' if self.total else ''} [{_clock(passed)}{left}{what}]"
+        from rich.cells import cell_len, set_cell_size  # names may have letters that are two columns wide
+
+        columns = _width() - 1
+        if self.total:
+            room = max(columns - cell_len(head + tail) - len("100%|| "), 10)
+            head += f"{share:4.0%}|{'#' * int(room * share):{room}}| "
+        line = head + tail
+        self._write(f"\r{set_cell_size(line, columns)}{end}" if self._is_live else f"{line}\n")
+
+    def _write(self, text: str) -> None:
+        if not self._quiet:
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                sys.stderr.write(text)
+                sys.stderr.flush()
 
 
-class _Stream:
-    """Standard error for a bar: where nothing overwrites a line, each drawing is a line of its own, and a stream that
-    is closed, full or absent does not end the work."""
-
-    def __init__(self) -> None:
-        self.live = _is_live()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stderr, name)
-
-    def write(self, text: str) -> None:
-        lines = text if self.live else f"{text.strip()}\n" if text.strip() else ""
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(lines)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.flush()
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
-def _bar(description: str, **options: Any) -> Any:
-    """Return a bar of tqdm on standard error; ``options`` are its own."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # without ipywidgets a notebook shows a bar of letters
-        from tqdm.auto import tqdm
-
-    class Bar(tqdm):
-        monitor_interval = 0  # no thread that lives on
-
-    Bar.set_lock(threading.RLock())  # tqdm's own makes a semaphore for processes
-    every = REFRESH if _is_live() else LOG_EVERY
-    width = shutil.get_terminal_size().columns if _is_terminal() else None
-    return Bar(desc=printable(description), file=_Stream(), mininterval=every, miniters=0, ncols=width, **options)
+def _width() -> int:
+    """The columns of the terminal; those of a usual one where it has none."""
+    return shutil.get_terminal_size().columns
 
 
 def _is_live() -> bool:

@@ -178,7 +178,7 @@ class Service:
 
         Error messages do not contain the path of the file."""
         try:
-            image = open_image(file or "", max_pixels=self.spec.max_pixels)
+            image = open_image(file or "", max_pixels=self.spec.max_pixels, check=self.jobs.check)
         except ImageError as error:  # its hint is for those who can raise the limit
             message = error.message.replace(repr(str(file)) + ": ", "this file: ")
             raise InputError(message, hint="choose another image") from error

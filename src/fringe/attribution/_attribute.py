@@ -10,8 +10,9 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe._network.arguments import explained_inputs, hint_unknown, is_joint
+from fringe._network.arguments import explained_inputs, is_joint
 from fringe._numbers.rng import KeyedGenerator
+from fringe._strings.names import hint_unknown
 from fringe._strings.progress import shown
 from fringe.attribution._base import METHODS as METHODS
 from fringe.attribution._base import (

@@ -19,6 +19,7 @@ from fringe.attribution._paper import new_spelling
 from fringe.attribution._quadrature import Quadrature, Rule, SegmentTerms
 from fringe.errors import InputError, require, require_choice
 from fringe.geometry import kl
+from fringe.linalg import Structure
 from fringe.paths import (
     ENOUGH,
     FisherRaoPath,
@@ -26,7 +27,6 @@ from fringe.paths import (
     JVPUse,
     Problem,
     Solve,
-    Structure,
     TrustRegion,
     Until,
 )

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, cast, get_type_hints
 from fringe._files.disk import PRESET_BYTES, read_regular, require_local, write_atomic
 from fringe.attribution._attribute import METHODS
 from fringe.attribution._base import Attributor
-from fringe.errors import InputError, TransientError, check_known
+from fringe.errors import InputError, TransientError, require_choice
 from fringe.settings import NotNegativeInt, PositiveInt, Setting, settings_of
 
 #: First entry of every preset file: name and version of the format.
@@ -113,7 +113,7 @@ def _document(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is no preset: it does not say {PRESET_FORMAT!r}", argument="preset")
     document = cast(dict[str, Any], document)
     _check_entries(path, "part", document, _Preset)
-    check_known(f"preset: {path}: method", document["method"], METHODS)
+    require_choice(f"preset: {path}: method", document["method"], METHODS)
     method = METHODS[document["method"]]
     _check_keys(path, f"setting of {method.name}", document["settings"], settings_of(method))
     _check_entries(path, "about", document["about"], PresetMetadata)
@@ -133,7 +133,7 @@ def _check_entries(path: Path, what: str, entries: Mapping[str, Any], kind: type
 
 def _check_keys(path: Path, what: str, keys: Iterable[str], known: Iterable[str], *, complete: bool = False) -> None:
     for key in keys:
-        check_known(f"preset: {path}: {what}", key, known)
+        require_choice(f"preset: {path}: {what}", key, known)
     missing = [key for key in known if key not in keys] if complete else []
     if missing:
         raise InputError(f"{path}: {what} {missing[0]!r} is missing", argument="preset")

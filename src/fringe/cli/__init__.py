@@ -18,7 +18,7 @@ from fringe.cli._images import app as serve
 from fringe.cli._images import compare, explain
 from fringe.cli._listing import methods, metrics, models, presets
 from fringe.cli._studies import reproduce, tune
-from fringe.errors import nearest
+from fringe.errors import did_you_mean
 
 __all__ = ["app", "main"]
 
@@ -60,8 +60,8 @@ class _SettingsCommand(TyperCommand):
         if any(parameter.name == name and parameter.param_type_name == "argument" for parameter in self.params):
             return f". {name.upper()} is typed without it, as in fringe {self.name} {name.upper()}."
         known = [option.lstrip("-") for parameter in self.params for option in parameter.opts if option[0] == "-"]
-        near = nearest(flag.lstrip("-"), known, cutoff=0.6)
-        return f"; did you mean --{near[0]}?" if near else ""
+        near = did_you_mean(flag.lstrip("-"), known, shown={one: f"--{one}" for one in known}, cutoff=0.6)
+        return f"; {near}" if near else ""
 
 
 def _setting_example(name: str) -> str | None:

@@ -65,7 +65,7 @@ _EXTRAS = {
     "graph": ("sklearn",),
     "tune": ("filelock", "optuna"),
 }
-_CORE = ("PIL", "matplotlib", "pydantic", "rich", "safetensors", "scipy", "tqdm")
+_CORE = ("PIL", "matplotlib", "pydantic", "rich", "safetensors", "scipy")
 
 
 @contextlib.contextmanager

@@ -65,11 +65,11 @@ def _forms(kind: Any) -> str:
 def metrics(name: Name = None, kind: Kind = None, as_json: AsJson = False) -> None:
     """List the metrics, or show the settings of one."""
     with exit_on_error():
-        from fringe.errors import check_known
+        from fringe.errors import require_choice
         from fringe.metrics import KINDS, METRICS, get_metric
 
         if kind is not None:
-            check_known("kind", kind, KINDS)
+            require_choice("kind", kind, KINDS)
         chosen = METRICS.values() if name is None else (type(get_metric(name)),)
         attributes = ("source", "direction", "unit", "space", "requires_explainer")
         inputs = {one.name: {preset: one.preset(preset).kinds for preset in one.presets} for one in chosen}

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -12,6 +13,7 @@ import typer
 from fringe._strings.names import read_list, split_label, split_source
 from fringe.cli._console import exit_on_error
 from fringe.errors import InputError
+from fringe.settings import Setting, settings_of
 
 Command = Callable[..., None]
 #: Parameters that several commands share and that are no field of a model.
@@ -58,7 +60,7 @@ def with_options(
                 named = {path: split_source(path) for path in models}
                 specs = {path: getattr(importlib.import_module(module), name) for path, (module, name) in named.items()}
             fields = [
-                {n: f for n, f in spec.model_fields.items() if n not in skip and n in (only or {}).get(path, {n})}
+                {n: one for n, one in settings_of(spec).items() if n not in skip and n in (only or {}).get(path, {n})}
                 for path, spec in specs.items()
             ]
             others = list(inspect.signature(command, eval_str=True).parameters.values())[len(models) :]
@@ -67,7 +69,7 @@ def with_options(
                 given = [{n: v for n in names if (v := _value(n, values.pop(n))) is not None} for names in fields]
                 command(*given, **values)
 
-            flags = [_flag(name, field, (notes or {}).get(name)) for names in fields for name, field in names.items()]
+            flags = [_flag(one, (notes or {}).get(name)) for names in fields for name, one in names.items()]
             others = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in others]
             required = [p for p in (*others, *flags) if p.default is inspect.Parameter.empty]
             parameters = [*required, *(p for p in (*flags, *others) if p not in required)]
@@ -82,40 +84,36 @@ def with_options(
     return decorate
 
 
-def _flag(name: str, field: Any, note: str | None) -> inspect.Parameter:
+def _flag(setting: Setting, note: str | None) -> inspect.Parameter:
     """The flag of a field. Only the shape of a value is typed: the model checks it, with its own messages."""
-    flag, hint, text = _NAMES.get(name, f"--{name.replace('_', '-')}"), field.annotation, field.description or ""
-    default = None if field.is_required() else field.get_default()
+    name, is_required, text = setting.name, setting.default is MISSING, setting.doc.text
+    flag, default = _NAMES.get(name, f"--{name.replace('_', '-')}"), None if is_required else setting.default
     shown = ", ".join(f"{k}={v}" for k, v in default.items()) if isinstance(default, Mapping) else default
-    if hint is bool:
+    if setting.types == (bool,):
         shown = flag[2:] if default else None
     if note is None and name != "methods" and "Default:" not in text and shown not in (None, (), ""):
         note = f"default: {shown}"
     text += f"  [{note}]" if note else ""
-    if hint is bool:
+    if setting.types == (bool,):
         declaration = f"{flag}/--no-{flag[2:]}" if default else flag
         option = Annotated[bool | None, typer.Option(declaration, help=text, show_default=False)]
     else:
-        metavar = _METAVARS.get(name) or _metavar(hint)
+        metavar = _METAVARS.get(name) or "|".join(dict.fromkeys(map(_metavar, setting.types))).removesuffix("|")
         # a type of several values takes a flag that may be repeated
-        is_many = name == "method" or any(
-            get_origin(option) in (tuple, list, dict, Mapping) for option in (hint, *get_args(hint))
-        )
-        kind = list[str] if is_many else hint if hint in (int, float, Path) else str
-        kind = kind if field.is_required() else kind | None
+        is_many = name == "method" or any(get_origin(kind) in (tuple, list, dict, Mapping) for kind in setting.types)
+        kind = setting.types[0] if len(setting.types) == 1 and setting.types[0] in (int, float, Path) else str
+        kind = list[str] if is_many else kind
+        kind = kind if is_required else kind | None
         option = Annotated[kind, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
-    empty = inspect.Parameter.empty if field.is_required() else None
+    empty = inspect.Parameter.empty if is_required else None
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=option)
 
 
-def _metavar(hint: Any) -> str:
-    """``logit|probability`` for choices, else the type."""
-    if get_origin(hint) is Literal:
-        return "|".join(map(str, get_args(hint)))
-    if get_origin(hint) is Annotated:
-        return _metavar(get_args(hint)[0])
-    members = [member for member in get_args(hint) if member is not NoneType]
-    return "|".join(dict.fromkeys(map(_metavar, members))) or {int: "N", float: "X", Path: "FILE"}.get(hint, "TEXT")
+def _metavar(kind: Any) -> str:
+    """``logit|probability`` for choices, else a word for the type."""
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    return {NoneType: "", int: "N", float: "X", Path: "FILE"}.get(kind, "TEXT")
 
 
 def _value(name: str, value: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from fringe._files.disk import require_inside
 from fringe._network.outputs import OutputKind
@@ -105,7 +105,7 @@ class CardOptions(Options):
     """What a card is measured on."""
 
     n: PositiveInt = Field(24, description="Examples of each scene, and digits.")
-    seed: NonNegativeInt = Field(0, description="Draws the examples, and keys all randomness.")
+    seed: int = Field(0, ge=0, lt=2**53, description="Draws the examples, and keys all randomness.")
     scenes: str | None = Field(None, description="Scenes, with commas. Default: six that need only the digits.")
     trust_code: bool = Field(False, description="Allow the author of the named module or file to run code.")
 

@@ -9,16 +9,18 @@ test scans, balanced over the classes, is ours.
 import errno
 import os
 import re
+import struct
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeGuard
+from typing import Any, BinaryIO, Literal, TypeGuard, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 from safetensors.numpy import load
 
 from fringe._files.disk import IMAGE_BYTES, UnfitFile, open_regular
@@ -33,11 +35,21 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
 MAX_SCANS = 100
 #: A marker of JPEG: no escaped byte, no restart, and none that a decoder passes over.
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
+#: Parts of at most 255 bytes of a GIF up to its first frame. Pillow joins each comment to all before it.
+MAX_PARTS = 2**13
+#: Bytes of one value of a tag, by its type; and the tags that lead to other tags.
+_VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
+_MORE_TAGS = (34665, 34853, 40965)
+#: Tags with the places of strips or tiles, each of which becomes an object of Python, and the number of them.
+_STRIPS, MAX_STRIPS = (273, 324), 2**18
+_TIFF = (b"II*\0", b"MM\0*", b"MM*\0", b"II\0*", b"MM\0+", b"II+\0")
 
 MAX_PIXELS = 50_000_000
 
 Exif = Literal["transpose", "ignore"]
 
+#: Tags of TIFF: bits of each band, what extra bands are, the largest value, and whether values are floats.
+_BITS, _EXTRA, _LARGEST, _KIND = 258, 338, 281, 339
 #: Modes of 16-bit grey values, even if Pillow stores them in 32 bits.
 _GREY_16 = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 
@@ -66,10 +78,12 @@ def open_image(
     exif: Exif = "transpose",
     background: tuple[int, int, int] = (255, 255, 255),
     channels: Literal[1, 3] = 3,
+    check: Callable[[], object] = lambda: None,
 ) -> Image.Image:
     """Decode the first frame of an image file.
 
-    16-bit grey values are divided by 257, float values in [0, 1] multiplied by 255. Colour profiles are not applied.
+    16-bit grey values are divided by 257, or by what the file says is white; float values in [0, 1] multiplied by 255.
+    Colour profiles are not applied.
 
     Args:
         path: The file, on a disk or in an object store; its content decides the format, not its suffix.
@@ -77,6 +91,7 @@ def open_image(
         exif: ``"transpose"`` applies the EXIF orientation; ``"ignore"`` does not, like torchvision's datasets.
         background: Colour (R, G, B) behind transparent parts.
         channels: 3 for mode RGB, 1 for mode L.
+        check: Called each time that the decoder reads on; if it raises, decoding ends with an ImageError.
 
     Returns:
         The image.
@@ -93,7 +108,7 @@ def open_image(
     name = repr(path.url if remote else os.fspath(path))
     try:
         with _open(path if remote else Path(path)) as file:
-            return _decode(file, f"{name}: ", max_pixels, exif, background, channels)
+            return _decode(_Source(file, check), f"{name}: ", max_pixels, exif, background, channels)
     except ImageError as error:
         raise ImageError(f"{name}: {error.message}", hint=error.hint) from error
     except UnidentifiedImageError as error:
@@ -129,25 +144,90 @@ def _open(path: Path | RemoteFile) -> BinaryIO:
     return file
 
 
+class _Source:
+    """A file that calls ``check`` before each read, and lets a GIF be read in so many parts of at most 255 bytes."""
+
+    def __init__(self, file: BinaryIO, check: Callable[[], object]):
+        self._file, self._check = file, check
+        self._parts = MAX_PARTS if file.read(4) == b"GIF8" else float("inf")
+        file.seek(0)
+
+    def read(self, size: int = -1) -> bytes:
+        self._check()
+        self._parts -= 0 <= size < 256
+        if self._parts < 0:
+            raise ImageError("has too many comments or other small parts", hint="save it again without comments")
+        return self._file.read(size)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 def _decode(
-    file: BinaryIO, name: str, max_pixels: int, exif: Exif, background: tuple[int, int, int], channels: Literal[1, 3]
+    file: _Source, name: str, max_pixels: int, exif: Exif, background: tuple[int, int, int], channels: Literal[1, 3]
 ) -> Image.Image:
+    _check_parts(file)
     with warnings.catch_warnings():
         # Pillow only warns between one and two times its own limit.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(file, formats=FORMATS) as image:
+        try:
+            image = Image.open(cast(BinaryIO, file), formats=FORMATS)
+        except UnidentifiedImageError as error:
+            raise _unread(file, error) from error
+        with image:
             _check_size(image.size, max_pixels)
             _check_tiff(image, max_pixels)
-            if image.format in ("JPEG", "MPO"):
-                file.seek(0)
-                _check_scans(file.read())
             if image.format == "PPM" and image.tile[0][0] != "raw":  # decoded by a loop over values in Python
                 raise ImageError("holds text, or values up to another number than 255", hint="save it as PNG")
             _scale_transparent(image)
-            image.load()
-            _check_size(image.size, max_pixels)  # the size of some formats is known only after decoding
-            upright = ImageOps.exif_transpose(image) if exif == "transpose" else image
+            upright = _load(image, name, exif)
+            _check_size(upright.size, max_pixels)  # the size of some formats is known only after decoding
             return to_channels(upright, channels, background, name)
+
+
+def _load(image: Image.Image, name: str, exif: Exif = "transpose") -> Image.Image:
+    """Decode an image, turn it, and read its values as the file means them, which only the unread file says."""
+    tags: Any = getattr(image, "tag_v2", {})
+    deep = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())) and image.mode not in _GREY_16
+    image.load()
+    upright = image
+    if exif == "transpose":
+        profile: str = image.info.get("Raw profile type exif", "")  # in hexadecimal, after three lines
+        _check_tags(image.info.get("exif") or bytes.fromhex("".join(profile.split("\n")[3:])))
+        upright = ImageOps.exif_transpose(image)
+    if tags.get(_BITS) == (12,):
+        values = np.array(upright).astype(np.float64) * (65535 / 4095)
+        return Image.fromarray(np.rint(values).astype(np.uint16))
+    if deep:  # Pillow keeps the upper 8 bits of 16
+        high = max(int(top) for _, top in np.atleast_2d(upright.convert("RGB").getextrema()))
+        hint = "scale them to all of 0 to 65535 and save it again, or pass a tensor, which is taken as it is"
+        if 0 < high < 16:  # such as 10 or 12 bits in a file of 16
+            raise ImageError(f"no colour value of its 16 bits is above {high * 256 + 255} of 65535", hint=hint)
+        if 0 < high < 64:
+            warn_caller(f"{name}no colour value of its 16 bits is above {high * 256 + 255} of 65535; {hint}")
+    if upright.mode == "RGBA" and tags and _EXTRA not in tags:
+        warn_caller(f"{name}the file does not call its fourth band alpha; it is left out")
+        return upright.convert("RGB")
+    return upright
+
+
+def _unread(file: _Source, error: Exception) -> Exception:
+    """Why Pillow reads nothing in a file: for a TIFF, which bands it has; otherwise the error itself."""
+    file.seek(0)
+    head = file.read(16)
+    if head[:4] not in _TIFF or len(head) < 16:
+        return error
+    tags: Any = TiffImagePlugin.ImageFileDirectory_v2(head if b"+" in head[:4] else head[:8])
+    file.seek(tags.next)
+    tags.load(file)
+    if _BITS not in tags:
+        return error
+    kind = {2: "signed ", 3: "floating-point "}.get(tags.get(_KIND, (1,))[0], "")
+    bits = "+".join(map(str, tags.get(_BITS, (1,))))
+    return ImageError(
+        f"its pixels of {tags.get(277, 1)} {kind}bands of {bits} bits are none that can be read",
+        hint="choose three bands, scale them to 0 to 255 and save them as PNG, or pass a tensor (C, H, W)",
+    )
 
 
 def _scale_transparent(image: Image.Image) -> None:
@@ -177,14 +257,63 @@ def _check_tiff(image: Image.Image, max_pixels: int) -> None:
         raise ImageError(f"tiles of {width}x{height} are more than {max_pixels} pixels", hint="save it without tiles")
 
 
-def _check_scans(data: bytes) -> None:
-    """Refuse a JPEG of too many scans, counted up to the end of the image."""
-    scans, at = 0, 0
+def _check_parts(file: _Source) -> None:
+    """Refuse, before Pillow opens it, a file whose parts make it copy far more bytes than the file has."""
+    head = file.read(4)
+    file.seek(0)
+    if head in _TIFF:
+        _check_tags(file.read())
+    elif head.startswith(b"\xff\xd8"):
+        _check_jpeg(file.read())
+    file.seek(0)
+
+
+def _check_jpeg(data: bytes) -> None:
+    """Refuse a JPEG of too many scans, counted up to the end of the image, and hostile tags in it."""
+    scans, at, exif = 0, 0, list[bytes]()
     while (marker := _MARKER.search(data, at)) is not None and marker[0] != b"\xff\xd9":
         scans += marker[0] == b"\xff\xda"
-        at = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
-    if scans > MAX_SCANS:
-        raise ImageError(f"has {scans} scans, more than {MAX_SCANS}", hint="save it again, as a JPEG or PNG")
+        start = at = marker.end()
+        if not (marker[0] == b"\xff\xc8" or b"\xff\xf0" <= marker[0] <= b"\xff\xfd"):  # without a length, for Pillow
+            at += int.from_bytes(data[start : start + 2], "big")
+        segment = data[start + 2 : at]
+        if marker[0] == b"\xff\xe1" and segment.startswith(b"Exif\0\0") and not scans:
+            exif.append(segment[6:])
+        elif marker[0] == b"\xff\xe2" and segment.startswith(b"MPF\0"):
+            _check_tags(segment[4:])
+    for count, what in ((scans, "scans"), (len(exif), "parts of EXIF")):
+        if count > MAX_SCANS:
+            raise ImageError(f"has {count} {what}, more than {MAX_SCANS}", hint="save it again, as a JPEG or PNG")
+    _check_tags(b"".join(exif))
+
+
+def _check_tags(data: bytes) -> None:
+    """Refuse tags of TIFF or EXIF that lead to the same bytes again and again: Pillow copies them for each tag."""
+    while data.startswith(b"Exif\0\0"):
+        data = data[6:]
+    if data[:4] not in _TIFF:
+        return
+    order, big = "<>"[data.startswith(b"MM")], b"+" in data[2:4]
+    word, count, room = ("Q", f"{order}Q", 8) if big else ("L", f"{order}H", 4)
+    entry, number = struct.Struct(f"{order}HH{word}{room}s"), "big" if order == ">" else "little"
+    todo, seen, claimed = [data[room : 2 * room]], set[int](), 0
+    while todo:
+        at = int.from_bytes(todo.pop(), number)
+        start = at + struct.calcsize(count)
+        if at in seen or start > len(data):
+            continue
+        seen.add(at)
+        (tags,) = struct.unpack_from(count, data, at)
+        end = start + min(tags, (len(data) - start) // entry.size) * entry.size
+        for tag, kind, values, field in entry.iter_unpack(data[start:end]):
+            size = values * _VALUE_BYTES.get(kind, 0)
+            if size > room:
+                claimed += max(0, min(size, len(data) - int.from_bytes(field, number)))
+            if tag in _MORE_TAGS:
+                todo.append(field[:2] if kind == 3 else field)
+            if claimed > len(data) + 2**16 or (tag in _STRIPS and values > MAX_STRIPS):
+                hint = "save it again without its metadata"
+                raise ImageError(f"has tags that claim more than its {len(data)} bytes, or too many strips", hint=hint)
 
 
 def _check_size(size: tuple[int, int], max_pixels: int) -> None:
@@ -226,7 +355,7 @@ def _from_values(
     if not (low >= 0 and high <= white):  # also false for NaN
         raise ImageError(f"mode {mode} has values from {low:g} to {high:g}; expected 0 to {white:g}")
     result = np.rint(values * (255 / white)).astype(np.uint8)
-    if 0 < high < white / 16:  # such as 12 bits in a file of 16
+    if 0 < high < white / 4:  # such as 12 bits in a file of 16
         levels = f"values up to {high:g} of {white:g} become {np.unique(result).size} grey levels"
         hint = "scale them, or pass a tensor, which is taken as it is"
         warn_caller(f"{name}mode {mode}: {levels}; {hint}")
@@ -270,7 +399,7 @@ def to_images(picture: "Image.Image | NDArray[Any]", *, channels: Literal[1, 3] 
     if isinstance(picture, np.ndarray):
         batch = picture if picture.ndim == 4 else picture[None]
         return [to_channels(_from_array(array), channels, _WHITE) for array in batch]
-    return [to_channels(ImageOps.exif_transpose(picture), channels, _WHITE)]
+    return [to_channels(_load(picture, ""), channels, _WHITE)]
 
 
 def _from_array(array: NDArray[Any]) -> Image.Image:

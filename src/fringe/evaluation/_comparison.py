@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from fringe._network.arguments import explained_inputs, hint_unknown
+from fringe._network.arguments import explained_inputs
 from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.class_names import ClassNames
 from fringe._strings.formats import counted, decimals_for
-from fringe._strings.names import unique
+from fringe._strings.names import hint_unknown, unique
 from fringe._strings.progress import shown
 from fringe._strings.tables import Cell, FrameLibrary, Table, make_frame
 from fringe.attribution import Context

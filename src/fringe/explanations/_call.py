@@ -17,7 +17,7 @@ from fringe._strings.class_names import ClassNames, resolve_class_name
 from fringe.attribution import Attribution, Attributor, InputKind, Progress, Trajectory, attribute
 from fringe.classifier import Classifier, Target
 from fringe.detection import Detector, overlap
-from fringe.errors import InputError, check_known, require_order, unfit_inputs
+from fringe.errors import InputError, require_choice, require_order, unfit_inputs
 from fringe.explanations._spec import POINTS
 from fringe.inputs import CONVERTERS, OPTIONS, Request
 from fringe.models import LoadedModel, is_text_model, is_tokenizer, of_pipeline
@@ -91,7 +91,7 @@ def explain(
     if is_tokenizer(preprocessing):
         options, preprocessing = {"tokenizer": preprocessing, **options}, None
     kind = _kind(model, inputs, options) if kind is None else kind
-    check_known("kind", kind, CONVERTERS)
+    require_choice("kind", kind, CONVERTERS)
     special = {name: options.pop(name) for name in OPTIONS.get(kind, ()) if name in options}
     ready = CONVERTERS[kind](Request(model, inputs, preprocessing, classes, device, trust_code, special))
     named = options.pop("ids", None)

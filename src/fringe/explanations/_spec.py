@@ -58,7 +58,7 @@ class ImageOptions(Options):
     model_output: Literal["auto", "logits", "probabilities"] = Field("auto", description="What the model returns.")
     batch_size: Literal["auto"] | PositiveInt = Field("auto", description="Images per pass: 'auto' or a number.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    seed: int = Field(0, description="Seed of all randomness.")
+    seed: int = Field(0, ge=0, lt=2**53, description="Seed of all randomness.")
     exif: Literal["transpose", "ignore"] = Field("transpose", description="Turn photos by EXIF data, or not.")
 
     def record(self) -> dict[str, Any]:

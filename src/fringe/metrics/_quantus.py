@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fringe._numbers.rng import global_seed
 from fringe._strings.progress import log
 from fringe._strings.tables import Direction
-from fringe.errors import InputError, install_hint, is_installed, known_hint
+from fringe.errors import InputError, did_you_mean, install_hint, is_installed
 from fringe.metrics._base import EvaluatedMaps, Metric, Scores
 from fringe.paths import Problem
 from fringe.settings import Doc, Positive, PositiveInt
@@ -212,7 +212,7 @@ def quantus_metric(label: str) -> Metric:
     if label in REFUSED:
         raise InputError(f"quantus:{label} cannot be used: {REFUSED[label]}", argument="metric")
     if label not in KNOWN:
-        hint = known_hint(label, KNOWN, f"known after 'quantus:': {', '.join(KNOWN)}")
+        hint = did_you_mean(label, KNOWN, f"known after 'quantus:': {', '.join(KNOWN)}")
         raise InputError(f"got 'quantus:{label}'", argument="metric", hint=hint)
     if not is_installed("quantus"):
         raise InputError(f"quantus:{label} needs Quantus", argument="metric", hint=install_hint("quantus"))

@@ -16,7 +16,7 @@ from fringe._network.outputs import OutputKind
 from fringe._strings.formats import escape_surrogates
 from fringe._strings.names import Reference, split_label
 from fringe._strings.progress import log
-from fringe.errors import InputError, ModelError, did_you_mean, first_line, is_installed, nearest
+from fringe.errors import InputError, ModelError, did_you_mean, first_line, is_installed
 from fringe.models import _digits
 from fringe.models._base import TENSOR_SUFFIX, LoadedParts, Loader, LoadOptions, refuse_unsafe, state_digest
 from fringe.models._efficientnet import NAME as EFFICIENTNET
@@ -189,17 +189,17 @@ def _unknown(spec: str) -> ModelError:
         return ModelError(
             f"model {spec!r} names no function", hint=f"name the file and a function in it, as in {prefix}:make_model"
         )
-    near, forms = None, f"he forms are {', '.join(loader.form for loader in LOADERS.values())}"
+    forms = f"the forms are {', '.join(loader.form for loader in LOADERS.values())}"
     if colon:
         message = f"{spec!r}: {prefix!r} is neither a family nor an installed module"
-        near = did_you_mean(prefix, _prefixes())
+        hint = did_you_mean(prefix, _prefixes(), forms)
     else:
         message = f"{spec!r} has no family"
+        known = {EFFICIENTNET: EFFICIENTNET}
         with contextlib.suppress(ModelError):  # torchvision is not installed
-            photo = "efficientnet_lite0"
-            names = nearest(spec, [photo, *torchvision_names()], cutoff=0.8)
-            near = f"did you mean {names[0] if names[0] == photo else f'torchvision:{names[0]}'}?" if names else None
-    return ModelError(message, argument="model", hint=f"{near} T{forms}" if near else f"t{forms}")
+            known |= {name: f"torchvision:{name}" for name in torchvision_names()}
+        hint = did_you_mean(spec, known, forms, shown=known, cutoff=0.8)
+    return ModelError(message, argument="model", hint=hint)
 
 
 def usable_device(device: str | torch.device) -> torch.device:

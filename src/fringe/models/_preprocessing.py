@@ -131,8 +131,8 @@ class Preprocessing:
         for item in items:
             key, equals, value = (part.strip() for part in item.partition("="))
             if not equals or key not in _READERS:
-                near = did_you_mean(key, _READERS) or f"known: {', '.join(_READERS)}"
-                raise ModelError(f"item {item!r} is not one of KEY=VALUE with a known key", hint=near)
+                hint = did_you_mean(key, _READERS, f"known: {', '.join(_READERS)}")
+                raise ModelError(f"item {item!r} is not one of KEY=VALUE with a known key", hint=hint)
             if key in seen:
                 raise ModelError(f"key {key!r} is given twice")
             seen.add(key)

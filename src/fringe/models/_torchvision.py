@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fringe.errors import ModelError, did_you_mean, known_hint
+from fringe.errors import ModelError, did_you_mean
 from fringe.models._base import (
     LoadedParts,
     LoadOptions,
@@ -41,7 +41,7 @@ def load_torchvision(options: LoadOptions) -> LoadedParts:
     requested = source.name or (PREFERRED if PREFERRED in members else "DEFAULT")
     if requested not in members:
         text = f"known: {', '.join(members)}, random[:SEED], or a path ending in .safetensors"
-        hint = known_hint(requested, members, text)
+        hint = did_you_mean(requested, members, text)
         raise ModelError(f"torchvision has no weights {requested!r} for {name}", hint=hint)
     member = members[requested]
     module = source.network(

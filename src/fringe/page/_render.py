@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,11 +121,11 @@ def _fitted(
     draw: ImageDraw.ImageDraw, text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, width: float
 ) -> str:
     """The text, cut with an ellipsis where it is longer than ``width`` pixels."""
+    text = text[: int(width) + 1]  # no letter is narrower than a pixel
     if draw.textlength(text, font) <= width:
         return text
-    while text and draw.textlength(f"{text}...", font) > width:
-        text = text[:-1]
-    return f"{text}..."
+    fits = bisect_right(range(len(text)), width, key=lambda n: draw.textlength(f"{text[:n]}...", font)) - 1
+    return f"{text[: max(fits, 0)]}..."
 
 
 def _picture(data: str) -> Image.Image:

@@ -47,7 +47,7 @@ from fringe.paths._lines import (
     authors_spacing,
     resample_by_arc_length,
 )
-from fringe.paths._natural_gradient import NaturalStep, Solve, Structure
+from fringe.paths._natural_gradient import NaturalStep, Solve
 from fringe.paths._problem import Problem, Progress
 from fringe.paths._sequential import AdversarialPath, CounterfactualPath, GuidedPath, last_linear_layer
 from fringe.paths._verification import JVPUse, verify

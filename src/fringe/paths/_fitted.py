@@ -5,7 +5,6 @@ The length of an edge of the graph is Euclidean, or in the metric of the model's
 .. math:: \omega(u, v) = \|u - v\| \sum_j w_j \|\nabla F^t(z_j)\|, \qquad z_j = v + a_j (u - v)
 """
 
-import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -17,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe._network.linear_layers import LinearLayers
 from fringe.classifier import Score
 from fringe.errors import InputError, NotDifferentiableError, first_line, install_hint, is_machine_error
 from fringe.linalg import add_rows, batch_view
@@ -67,10 +65,9 @@ class GradientNorm:
     def _evaluate(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         model, passes = self.problem.model, self.problem.model.passes
         x = x.clone().requires_grad_(True)
-        with LinearLayers() if model.linear_layers else contextlib.nullcontext():
-            logits = model.evaluate(x, self.problem.forward_args.select(rows))
-            kind: Score | None = "log_probability" if self.of == "log_probability" else None
-            value = logits.sum(1) if self.of == "outputs" else self.problem.score(logits, rows, kind)
+        logits = model.evaluate(x, self.problem.forward_args.select(rows), tangents=True)
+        kind: Score | None = "log_probability" if self.of == "log_probability" else None
+        value = logits.sum(1) if self.of == "outputs" else self.problem.score(logits, rows, kind)
         passes.vjp += len(x)
         with model.backward(x.device):
             (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True, materialize_grads=True)

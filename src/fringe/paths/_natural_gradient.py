@@ -26,13 +26,9 @@ from torch import Tensor
 
 from fringe.errors import InputError
 from fringe.geometry import Jacobian, sqrt_chart, to_tangent
-from fringe.linalg import LaplacianBasis, SpectralOperator, batch_view, inner_product
+from fringe.linalg import SPATIAL_AXES, LaplacianBasis, SpectralOperator, Structure, batch_view, inner_product
 
 Solve = Literal["geodesic", "diffusion"]
-Structure = Literal["image", "sequence", "none"]
-
-#: Number of trailing axes of an input that are space.
-SPATIAL_AXES: dict[Structure, int] = {"image": 2, "sequence": 1, "none": 0}
 #: Share of |m|^2 that is the unit of ``relative`` damping.
 RELATIVE_UNIT = 1e-2
 

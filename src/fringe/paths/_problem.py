@@ -11,13 +11,13 @@ from torch import Tensor
 
 from fringe._network.arguments import NO_ARGUMENTS, ForwardArguments, is_joint
 from fringe._network.cuda_graphs import CUDAGraphs
-from fringe._numbers.float64 import in_float64
+from fringe._numbers.float64 import float64_on
 from fringe._numbers.rng import KeyedGenerator, content_hash
 from fringe.baselines import InputSpace, make_baseline
 from fringe.classifier import Classifier, Linearisation, Score, Target
 from fringe.errors import InputError, TargetError, is_machine_error, require
 from fringe.geometry import Jacobian, log_probabilities
-from fringe.paths._natural_gradient import Structure
+from fringe.linalg import Structure
 
 #: Called with (steps done, steps planned), summed over the images of the call.
 Progress = Callable[[int, int], None]
@@ -262,7 +262,6 @@ class Problem:
             gradient[:, k] = jacobian.vjp(cotangent[:, k])
         return gradient
 
-    @in_float64
     def probability(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """Compute the probability of the target class.
 
@@ -273,7 +272,8 @@ class Problem:
         Returns:
             Probabilities (L,), in float64.
         """
-        return self.model.score(log_probabilities(logits), self._classes(rows)[0], None, "logit").exp()
+        with float64_on(logits.device):
+            return self.model.score(log_probabilities(logits), self._classes(rows)[0], None, "logit").exp()
 
     def _classes(self, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Target and contrast of the images ``rows``."""

@@ -384,9 +384,9 @@ def _draw_item(part: styles.Panel, item: SheetItem) -> Axes:
     across = part.bbox.width / part.dpi
     letters = int(across / styles.LETTER)
     prediction = item.prediction.text(letters // 4 if item.prediction.explained else letters // 2)
-    part.suptitle(
-        prediction, x=styles.MARGIN / across, ha="left", wrap=True, **styles.text_style(styles.LABEL, styles.INK)
-    )
+    style = styles.text_style(styles.LABEL, styles.INK, ha="left")
+    words, wrap = styles.flowing(prediction, letters)
+    part.suptitle(words, x=styles.MARGIN / across, wrap=wrap, **style)
     name = styles.sanitise(item.name, letters // 2)  # may stand over the second image
     small = styles.text_style(styles.TICK - 1, styles.MUTED, in_layout=False)
     tiles[0].set_title(name, loc="left", pad=5, **small)

@@ -79,12 +79,13 @@ def open_panel(
     panel = new_figure(width, height) if ax is None else _part_of(ax)
     across = panel.bbox.width / panel.dpi - 2 * MARGIN
     letters = max(int(across / LETTER), 20)
-    lines = [line for text in caption for line in wrap(text, letters)]
+    lines = [line for text in caption for line in wrap(sanitise(text, 8 * letters), letters)]
     longest = max((len(str(handle.get_label())) for handle in handles), default=0)
     columns = max(1, min(len(handles), int(across / (LETTER * longest + 0.55))))
     if title:
-        style = text_style(TITLE, ha="left", va="top", fontweight="bold", wrap=True)
-        panel.suptitle(sanitise(title, 2 * letters), x=MARGIN / (across + 2 * MARGIN), **style)
+        style = text_style(TITLE, ha="left", va="top", fontweight="bold")
+        words, wrap_here = flowing(sanitise(title, 2 * letters), letters * 2 // 3)
+        panel.suptitle(words, x=MARGIN / (across + 2 * MARGIN), wrap=wrap_here, **style)
     if lines or handles:  # a legend without a frame below a caption in muted letters, outside the axes
         small: Style = {"family": _font_families(), "size": TICK}
         look: Style = {"prop": small, "title_fontproperties": small, "labelcolor": INK, "frameon": False}
@@ -159,7 +160,8 @@ def _part_of(ax: Canvas) -> Panel:
 def parent(ax: Axes) -> Panel:
     """Return the figure, or the part of one, that holds axes."""
     figure = ax.get_figure()
-    assert figure is not None
+    if figure is None:
+        raise ValueError("ax: got Axes that were removed from their figure, expected Axes that are part of one")
     return figure
 
 
@@ -257,8 +259,15 @@ def image_frame(axes: Axes) -> None:
 def annotate(axes: Axes, text: str) -> Text:
     """Write a sentence in the middle of axes that have nothing to show."""
     box: Style = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": RULE, "linewidth": 0.6, "alpha": 0.92}
-    style = text_style(TICK, MUTED, ha="center", va="center", bbox=box, wrap=True, in_layout=False)
-    return axes.text(0.5, 0.5, text, transform=axes.transAxes, **style)
+    words, wrap_here = flowing(text, 20)
+    style = text_style(TICK, MUTED, ha="center", va="center", bbox=box, wrap=wrap_here, in_layout=False)
+    return axes.text(0.5, 0.5, words, transform=axes.transAxes, **style)
+
+
+def flowing(text: str, letters: int) -> tuple[str, bool]:
+    """Return a text of several lines, and whether matplotlib shall break them. It measures dollar signs as a
+    formula, whatever ``parse_math`` says; such a one is broken here, after about so many ``letters``."""
+    return (fill(text, letters), False) if "$" in text else (text, True)
 
 
 def sanitise(text: str, length: int = 60) -> str:

@@ -14,7 +14,7 @@ from fringe._numbers.float64 import has_float64
 from fringe._numbers.rng import KeyedGenerator, content_hash
 from fringe.attribution import IntegratedGradients, attribute
 from fringe.classifier import Classifier
-from fringe.errors import check_known
+from fringe.errors import require_choice
 from fringe.linalg import batch_view
 from fringe.metrics import (
     Direction,
@@ -239,7 +239,7 @@ def check_metric(
         InputError: If the name of a metric or check is unknown.
     """
     chosen = get_metric(metric)
-    check_known("kind", kind, chosen.kinds)
+    require_choice("kind", kind, chosen.kinds)
     make = partial(_MetricUnderTest, torch.device(device), metric=chosen, kind=kind)
     what = f"metric {chosen.name!r}" if kind == "image" else f"metric {chosen.name!r} of kind {kind!r}"
     return run_checks(what, make, METRIC_CHECKS, skip, expected_failures)

@@ -11,7 +11,7 @@ from torch import nn
 
 from fringe import METRICS, FRInGe, FringeError, InputError, Insertion, IntegratedGradients
 from fringe.attribution import PRESET_FORMAT, PaperFRInGe, get_method
-from fringe.bench.experiments import ExperimentSpec, _plan, build_plan
+from fringe.bench.experiments import ExperimentSpec, _plan, build_plan, run_experiment
 from fringe.bench.experiments import resolve as look
 from fringe.data import find_inputs
 from fringe.inputs import content_digest
@@ -191,9 +191,9 @@ def test_defaults_fill_what_is_unset_and_are_no_choice():
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.toml", 'method = "ig"', "unknown key 'method'; did you mean 'methods'? The keys: name, model, data"),
-        ("a.toml", "limit = {}", "unknown key 'limit'; did you mean 'limits'?"),
-        ("a.yaml", "1: 2", "unknown key '1'."),
+        ("a.toml", 'method = "ig"', "unknown key 'method' (in "),
+        ("a.toml", "limit = {}", "; did you mean 'limits'? The keys: name, model, data"),
+        ("a.yaml", "1: 2", "unknown key '1' (in "),
         ("a.toml", "workers = 2", "; workers, save_maps and other options that change no number are not read"),
         ("a.toml", "trust_code = true", "trust_code: a file cannot trust code"),
         ("a.toml", 'out = "x"', "unknown key 'out'"),
@@ -337,3 +337,13 @@ def test_every_field_has_a_short_help_text():
         assert field.description, name
         assert len(field.description) < 100
         assert "--" not in field.description
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"seed": -1}, {"seed": 2**53}, {"limits": {"sparseness": 2**53}}, {"methods": {"half\udcff": "ig"}}],
+)
+def test_no_plan_is_begun_that_could_not_be_read_again(tmp_path, fields):
+    with pytest.raises(InputError, match=r"below 9007199254740992|less than 9007199254740992|half of a character"):
+        run_experiment(ExperimentSpec(**{**SMALL, "n": 1, "limits": {}, **fields}), tmp_path / "run")
+    assert not list(tmp_path.glob("run/plans/*"))

@@ -99,7 +99,7 @@ def test_metrics_of_ones_own_replace_those_of_the_file():
         (("fringe.tau=1e-2",), "factor: none of ig, whose first value sets the unit of a price; add ig.steps="),
         (("ig.step=3",), "ig has no setting 'step'"),
         (("ig.steps=few",), "steps: got 'few'"),
-        (("other.steps=3",), "method: got 'other'; known: ig, smooth_ig"),
+        (("other.steps=3",), "method: got 'other', expected one of ig, smooth_ig"),
         (("ig.steps=3", "ig.rule=right"), "factor: .*the values of a method are those of one setting"),
     ],
 )

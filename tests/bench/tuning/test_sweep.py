@@ -70,11 +70,11 @@ def test_labels_are_as_one_types_them():
 @pytest.mark.parametrize(
     ("base", "factors", "message"),
     [
-        (BASE, {"dampin": [1]}, r"paper factor: got 'dampin'; did you mean 'damping'\? Known: tau, .*, gamma$"),
+        (BASE, {"dampin": [1]}, r"paper factor: got 'dampin', expected one of .*, gamma; did you mean 'damping'"),
         (
             METHODS["ig"](),
             {"gamma": [1]},
-            "ig factor: got 'gamma'; known: steps, baseline, rule, focus, focus_floor, focus_layer$",
+            "ig factor: got 'gamma', expected one of steps, baseline, rule, focus, focus_floor, focus_layer$",
         ),
         (BASE, {"tau": [0.0]}, "tau: got 0.0, expected a positive number"),
         (BASE, {"gamma": [-1]}, "gamma_step: got -1"),

@@ -31,12 +31,12 @@ from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, ImageRef, find_inputs
-from fringe.errors import InputError, install_hint, warn_caller
+from fringe.errors import InputError, did_you_mean, install_hint, warn_caller
 from fringe.evaluation import CONTROLS, Candidate, planned_work, with_controls
 from fringe.inputs import default_model
 from fringe.metrics import METRICS, Metric, get_metric
 from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
-from fringe.settings import canonical_name, nearest_known, with_settings
+from fringe.settings import canonical_name, with_settings
 
 #: Fields of a plan that maps depend on; a record has them as they are.
 OF_MAPS = ("seed", "target", "score", "exif", "references")
@@ -283,8 +283,8 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     texts_of = _by_known_label(spec.set, labels)
     for label in texts_of:
         if label not in labels:
-            message = f"{label!r} is not compared here{nearest_known(label, labels, 0.4)} Compared: {', '.join(labels)}"
-            raise InputError(message, argument="set")
+            hint = did_you_mean(label, labels, f"compared: {', '.join(labels)}", cutoff=0.4)
+            raise InputError(f"{label!r} is not compared here", argument="set", hint=hint)
     scenes = {label: with_settings(scene, texts_of.get(label, {})) for label, scene in scenes.items()}
     _check_truth(spec, scenes, metrics)
     metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
@@ -293,8 +293,8 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     limits, named = _by_known_label(spec.limits, [*metrics, *scenes]), {**metrics, **scenes}
     for name in limits if "limits" in given else ():  # a default may name others
         if name not in named:
-            text = f"{name!r} is no metric of this run{nearest_known(name, named)} Its metrics: {', '.join(named)}"
-            raise InputError(text, argument="limits")
+            hint = did_you_mean(name, named, f"its metrics: {', '.join(named)}")
+            raise InputError(f"{name!r} is no metric of this run", argument="limits", hint=hint)
     _require_images("references", *((spec.references,) if spec.references else ()))
     _require_images("data", *spec.data)
     tuned = None if spec.preset is None else read_preset(Path(spec.preset))

@@ -39,7 +39,7 @@ from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import Task, manifests, mixed, orphaned, pending_tasks
-from fringe.errors import FringeError, InputError, TransientError
+from fringe.errors import InputError, TransientError
 from fringe.models import resolve_device
 from fringe.settings import Options
 
@@ -260,7 +260,7 @@ def run_plan(
             store, resolved = session.store, with_methods(session.resolved, plan)
         record = resolved.manifest.record()
         if problem := record_problem(PLAN, plan.name, json.loads(json.dumps(record))):
-            raise FringeError(f"the plan could not be read again: {problem}")
+            raise InputError(f"its plan cannot be stored, as it could not be read again ({problem})")
         if session is None:
             _require_same_logits(store, resolved, forget=forget)
         # of two runs that begin at once with other settings the second sees the plan of the first

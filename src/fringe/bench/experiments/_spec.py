@@ -207,7 +207,7 @@ class ExperimentSpec(Options):
     )
     n: StrictInt = Field(100, ge=1, description="Number of images, sampled by the seed.")
     sample: StrictBool = Field(True, description="Draw the images; if not, take the first ones in their order.")
-    seed: StrictInt = Field(0, description="Samples the images and keys all randomness.")
+    seed: StrictInt = Field(0, ge=0, lt=2**53, description="Samples the images and keys all randomness.")
     target: Annotated[str | int, PlainValidator(_target)] = Field(
         "predicted", description="Class to explain: 'predicted' (top-1), 'label', or a class number."
     )
@@ -258,7 +258,8 @@ class ExperimentSpec(Options):
         except InputError as error:
             text, argument = f"{error.message} (in {str(config)!r})", error.argument or "config"
             unknown = not content.keys() <= cls.model_fields.keys()
-            raise InputError(text, argument=argument, hint=error.hint or (_TYPED_HINT if unknown else None)) from error
+            hint = f"{error.hint}; {_TYPED_HINT}" if unknown else error.hint
+            raise InputError(text, argument=argument, hint=hint) from error
 
     def over(self, other: "ExperimentSpec") -> Self:
         """Combine two specifications.

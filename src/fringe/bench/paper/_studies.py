@@ -27,7 +27,7 @@ from fringe.bench.experiments import (
 )
 from fringe.bench.paper._tables import METRICS, MODELS
 from fringe.bench.tuning import OBJECTIVE, SearchSpace, has_paper_settings, one_at_a_time, paper_space, space_of
-from fringe.errors import InputError, check_known, require_choice, warn_caller, wrong_value
+from fringe.errors import InputError, require_choice, warn_caller, wrong_value
 from fringe.metrics import Metric, get_metric
 from fringe.settings import settings_of
 
@@ -300,7 +300,7 @@ def budget_factors(plan: Plan, texts: Sequence[str]) -> dict[str, list[str]]:
     for label, (key, values) in unique(split, "factor", "the values of a method are those of one setting").items():
         factors[label] = [f"{key}={value.strip()}" for value in values.split(",")]
         for model in plan.models:
-            check_known("method", label, tuple(model.methods))
+            require_choice("method", label, tuple(model.methods))
             for text in factors[label]:
                 model.methods[label].with_text(dict([read_pair(text, "factor", form)]))
     if IG not in factors:
@@ -320,7 +320,7 @@ def read_search_space(plan: Plan, texts: Sequence[str], *, smoothing: bool = Tru
     given = unique((read_pair(text, "search", form, alone=True) for text in texts), "search")
     ranges: dict[str, tuple[float, float]] = {}
     for key, bounds in given.items():
-        check_known("search", key, settings_of(kind))
+        require_choice("search", key, settings_of(kind))
         if bounds:
             try:
                 low, high = map(float, bounds.split(","))

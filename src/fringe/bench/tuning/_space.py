@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fringe._files.disk import require_local
 from fringe.attribution import Attributor
-from fringe.errors import InputError, check_known, install_hint, require, require_integer
+from fringe.errors import InputError, install_hint, require, require_choice, require_integer
 from fringe.settings import Setting, settings_of
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def space_of(
         raise InputError(message, argument="method", hint="name another method, or a setting with its range")
     searched = list(method.search_space() if names is None else names)
     for name in (*searched, *ranges):
-        check_known(f"{method.name} setting", name, settings)
+        require_choice(f"{method.name} setting", name, settings)
     for name in ranges:
         require(name in searched, "overrides", name, f"a searched field, one of {', '.join(searched)}")
     require(bool(searched), "names", searched, "at least one field to search")

@@ -11,7 +11,7 @@ import numpy as np
 from fringe.attribution import Attributor
 from fringe.bench.tuning._search import OBJECTIVE, Array, objective, objective_of_means, score_matrix
 from fringe.bench.tuning._space import SMOOTHING, has_paper_settings
-from fringe.errors import InputError, check_known, require
+from fringe.errors import InputError, require, require_choice
 
 #: Label of the base, which all sweeps contain.
 CENTRE = "centre"
@@ -136,7 +136,7 @@ def _fields(base: Attributor, factor: str) -> tuple[str, ...]:
     """The fields that a factor sets."""
     fields = [field.name for field in dataclasses.fields(cast(Any, base))]
     joint = {name: parts for name, parts in JOINT.items() if set(parts) <= set(fields)}
-    check_known(f"{base.name} factor", factor, (*fields, *joint))
+    require_choice(f"{base.name} factor", factor, (*fields, *joint))
     return joint.get(factor, (factor,))
 
 
