@@ -382,6 +382,9 @@ class ProcessExecutor(Executor):
         self._job, self._capacity = job, max(1, min(self._workers, tasks))
 
     def schedule(self, order: Order) -> None:
+        for dead in [process for process in self._idle if not process.alive]:  # it blames no task
+            self._idle.remove(dead)
+            dead.close()
         process = self._idle.pop() if self._idle else _Process(self._job, self._capacity)
         self._busy.append(process)
         process.send(order)
