@@ -36,6 +36,8 @@ _TABLES, _OURS = (
 )
 #: A file may come from a stranger: nothing in it is run, and its memory is not mapped.
 _CAUTION = ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0")
+#: Bytes of a page of a new file: the details of an image have some 2 KB, of which a smaller page would hold one.
+_PAGE = 16_384
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: RECORD_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 10_000,
@@ -44,6 +46,8 @@ _LIMITS = {
 }
 #: Rows in turn that cannot be read, behind which the rest of a damaged file counts as lost.
 _TRIED = 10_000
+#: 1 TiB: the largest file that is filled up.
+_LARGEST = 2**40
 #: What to open of a folder of results that is no run, by what made it.
 _SHOWN_BY = {"explain": "index.html", "compare": "compare.png"}
 
@@ -122,7 +126,9 @@ def _connected(folder: Path | None, *, create: bool) -> sqlite3.Connection:
         if os.path.lexists(one) and not (one.is_file() and not one.is_symlink()):
             raise InputError(f"{str(one)!r} is no file", argument="out" if create else "run")
     if create:
-        return sqlite3.connect(path, **how)
+        db = sqlite3.connect(path, **how)
+        db.execute(f"PRAGMA page_size = {_PAGE}")  # of a file that is there nothing changes
+        return db
     uri = path.absolute().as_uri()
     with contextlib.suppress(sqlite3.OperationalError):
         db = sqlite3.connect(f"{uri}?mode=ro", uri=True, **how)
@@ -164,6 +170,11 @@ def set_aside(folder: Path) -> Path:
 
 def salvage(aside: Path, db: sqlite3.Connection, folder: Path) -> None:
     """Copy what can be read of a damaged file, row by row; what it says is not checked."""
+    with aside.open("rb") as file:
+        header = file.read(32)
+    size = int.from_bytes(header[16:18], "big") * int.from_bytes(header[28:32], "big")
+    if aside.stat().st_size < size <= _LARGEST:  # SQLite opens no file that was cut: the end is filled up
+        os.truncate(aside, size)
     old, found = sqlite3.connect(aside), list[Any]()
     old.text_factory = _text
     with contextlib.suppress(sqlite3.DatabaseError):

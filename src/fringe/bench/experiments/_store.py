@@ -197,7 +197,6 @@ class Store(AbstractContextManager["Store"]):
     def clean(self) -> None:
         """Remove what dead processes left, and what is damaged: the next run computes it again. A run does so before it
         begins. Raises TransientError for a damaged file to which another run writes."""
-        assert self._create
         busy, problem = self._free_claims()
         for path in () if self._folder is None else self._folder.rglob(f"{PARTIAL}*"):
             with contextlib.suppress(OSError):
