@@ -356,7 +356,7 @@ def test_a_file_that_is_no_database_is_set_aside(whole, tmp_path, content):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_file_that_is_cut_keeps_what_can_be_read(tmp_path):
+def test_a_file_that_is_cut_is_set_aside_and_shows_nothing_wrong(tmp_path):
     root = tmp_path / "run"
     with Store(root) as store:
         for number in range(60):
@@ -366,7 +366,7 @@ def test_a_file_that_is_cut_keeps_what_can_be_read(tmp_path):
     with Store(root) as store:  # it may be found out when it is opened, or when it is read
         store.clean()
         found = rows_in(store)
-        assert 0 < len(found) < 60
+        assert len(found) < 60
         assert all(row.curves == [("raw", [0.5] * 2000)] for row in found)
         assert store.damaged() == []
     assert len(list((root / "aside").iterdir())) == 1

@@ -46,8 +46,6 @@ _LIMITS = {
 }
 #: Rows in turn that cannot be read, behind which the rest of a damaged file counts as lost.
 _TRIED = 10_000
-#: 1 TiB: the largest file that is filled up.
-_LARGEST = 2**40
 #: What to open of a folder of results that is no run, by what made it.
 _SHOWN_BY = {"explain": "index.html", "compare": "compare.png"}
 
@@ -170,11 +168,6 @@ def set_aside(folder: Path) -> Path:
 
 def salvage(aside: Path, db: sqlite3.Connection, folder: Path) -> None:
     """Copy what can be read of a damaged file, row by row; what it says is not checked."""
-    with aside.open("rb") as file:
-        header = file.read(32)
-    size = int.from_bytes(header[16:18], "big") * int.from_bytes(header[28:32], "big")
-    if aside.stat().st_size < size <= _LARGEST:  # SQLite opens no file that was cut: the end is filled up
-        os.truncate(aside, size)
     old, found = sqlite3.connect(aside), list[Any]()
     old.text_factory = _text
     with contextlib.suppress(sqlite3.DatabaseError):
