@@ -102,7 +102,7 @@ def warn_caller(message: str) -> None:
 
 
 _short = reprlib.Repr()
-_short.maxstring = _short.maxother = 200
+_short.maxstring = _short.maxother = _short.maxlong = 200
 _short.maxlist = _short.maxtuple = 20
 
 

@@ -16,7 +16,7 @@ from toys import normal
 
 GAUSS = IntegratedGradients(steps=50, rule="gausslegendre")
 ROUGH = IntegratedGradients(steps=2, rule="gausslegendre")  # a delta that is far from zero
-RISE = fringe.RISE(masks=6, cells=3, score="probability")
+RISE = fringe.RISE(masks=6, cells=3)
 FLOAT32 = 1e-6  # Captum holds the weights of its quadrature in float32
 
 

@@ -11,7 +11,7 @@ from captum.attr import IntegratedGradients as CaptumIntegratedGradients
 
 import fringe
 from fringe import IntegratedGradients
-from fringe.attribution._quadrature import NodeRule, quadrature_nodes
+from fringe.attribution._integrate import NodeRule, quadrature_nodes
 from fringe.geometry import dist, geodesic, log_probabilities, sqrt_chart
 
 RULES = get_args(NodeRule)
@@ -99,7 +99,7 @@ def test_residual_and_verdict_follow_the_gap():
     torch.testing.assert_close(found.completeness_residual, gap.abs() / change.abs())
     assert found.verdict == tuple("ok" if r <= 0.05 else "coarse" for r in found.completeness_residual)
     assert set(found.verdict) == {"ok", "coarse"}
-    assert "use more steps" in found.advice[found.verdict.index("coarse")]
+    assert found.advice[found.verdict.index("coarse")].endswith(": use rule='trapezoid'")
 
 
 # -- baselines ----------------------------------------------------------------------------------------------------

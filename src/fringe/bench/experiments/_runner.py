@@ -263,7 +263,8 @@ class TaskRunner:
                 keys = tuple(self._resolved.pictures[image].key for image in images)
                 problem = Problem(classifier, x, logits, target, ids=keys, rng=noise, domain=space)
                 candidates = self._resolved.plan.candidates(self._resolved.plan.model(context.label))
-                verify(problem, {one.method.jvp_use(problem) for one in candidates if one.method is not None})
+                methods = [one.method for one in candidates if one.method is not None]
+                verify(problem, {method.jvp_use(problem) for method in methods if method.uses_gradients})
         except TargetError as error:
             failed |= dict.fromkeys(images, ("failed", str(error)))
             return None

@@ -188,13 +188,6 @@ class ScoreArrays:
         """Where the scores (images,) of a setting and a metric are."""
         return self._places[0][setting], self._places[1][metric_key]
 
-    def mark(self, task: Task) -> None:
-        """Let the scores of a task, of this plan or another one, count as there."""
-        images = [self._places[2][image] for image in task.images if image in self._places[2]]
-        for key in task.metric_keys if task.setting in self._places[0] else ():
-            if key in self._places[1]:
-                self.status[*self.index(task.setting, key), images] = OK
-
     def has_failed(self, task: Task) -> bool:
         """Whether a score of a task of the plan failed."""
         rows = [self.index(task.setting, key) for key in task.metric_keys]
