@@ -388,7 +388,7 @@ def test_a_model_whose_code_was_edited_is_named(tmp_path):
     assert "its logits are not those that the results" in refused.stderr
     assert "or use --overwrite to remove the results of this model" in refused.stderr
     again = quick(tmp_path / "out", *asked, "--overwrite", metrics="infidelity")
-    assert (again.exit_code, "its results under 1 setting are recalled" in again.stderr) == (0, True)
+    assert (again.exit_code, "its results under 1 setting are removed" in again.stderr) == (0, True)
     (after,) = lines(tmp_path / "out")
     assert float(after["score"]) == pytest.approx(4 * float(before["score"]), rel=1e-4)
 

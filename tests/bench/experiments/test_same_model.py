@@ -108,7 +108,8 @@ def test_the_results_of_a_changed_model_are_removed_on_request_and_computed_agai
     run_plan(plan, out, RunOptions(save_maps=True))
     before = {row.model: row for row in table(Store(out)).values()}
     write(tmp_path, CHANGED)
-    renewed, store = run_plan(plan, out, RunOptions(), forget=True), Store(out)
+    with pytest.warns(UserWarning, match="model 'net': its results under 1 setting are removed, and computed again"):
+        renewed, store = run_plan(plan, out, RunOptions(), forget=True), Store(out)
     assert [(report.task.model, report.state) for report in renewed.log.reports] == [("net", "done")] * 3
     fresh = run_plan(plan, tmp_path / "fresh", RunOptions())
     assert not fresh.partial

@@ -39,7 +39,7 @@ from fringe.bench.experiments._results import Results
 from fringe.bench.experiments._spec import ExperimentSpec
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import Task, manifests, mixed, orphaned, pending_tasks
-from fringe.errors import InputError, TransientError
+from fringe.errors import InputError, TransientError, warn_caller
 from fringe.models import resolve_device
 from fringe.settings import Options
 
@@ -325,7 +325,10 @@ def _require_same_logits(store: Store, resolved: Resolved, *, forget: bool | Non
             made = [block for block in store.blocks() if digest(block.about["setting"].get("model")) == key]
             if made and not forget:
                 raise _other_logits(store, resolved, label, far, forget)
-            store.remove(made)
+            if made:
+                under = counted(len({block.setting for block in made}), "setting")
+                warn_caller(f"model {label!r}: its results under {under} are removed, and computed again")
+                store.remove(made)
             before = {}
         if not first.values.keys() <= before.keys():
             known = {**before, **first.values}
