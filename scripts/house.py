@@ -74,8 +74,9 @@ def package_of(parts: Sequence[str]) -> str:
 
 
 def deep_imports(all_modules: list[Module]) -> list[str]:
-    """Return the imports that name a submodule of another package."""
-    packages = {module.package for module in all_modules} - {"", "bench"}  # modules of the latter are faces
+    """Return the imports that name a submodule of another package; those of the private rooms serve all."""
+    packages = {module.package for module in all_modules if not module.package.startswith("_")}
+    packages -= {"", "bench"}  # modules of the latter are faces
     result: list[str] = []
     for module in all_modules:
         for node in ast.walk(module.tree):

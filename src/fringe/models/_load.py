@@ -96,7 +96,7 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
             "weights by name, random[:SEED] or .safetensors",
             "torchvision:resnet18",
             load_torchvision,
-            is_prefix=True,
+            True,
         ),
         "timm": Loader(
             "timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", "timm:resnet18.a1_in1k", load_timm, True
@@ -106,7 +106,7 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
             "a hub repository or a local folder",
             "hf:microsoft/resnet-18",
             load_transformers,
-            is_prefix=True,
+            True,
         ),
         EFFICIENTNET: Loader(
             f"{EFFICIENTNET}[@WEIGHTS]",
