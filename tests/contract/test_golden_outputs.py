@@ -315,17 +315,14 @@ def default_keys():
     }
 
 
-VARIANTS = (
-    *("fringe", "fisher_rao_unregularized", "euclidean", "gamma_step_only", "gamma_prior_only", "non_geometric"),
-    "diffusion",
-)
+VARIANTS = "fringe", "fisher_rao_unregularized", "euclidean", "gamma_step_only", "gamma_prior_only", "non_geometric"
 
 # A whole number given for a real one stays one: 3 and 3.0 are written differently, and have different keys.
 AS_GIVEN = {
-    "fringe whole numbers": ("fringe", {"tau": 1, "delta_euc": 3, "feedback": 1, "gamma_prior": 0}),
+    "fringe whole numbers": ("fringe", {"tau": 1, "delta_euc": 3, "gamma_prior": 0}),
     "fringe reference list": ("fringe", {"reference": [0.25, 0.5, 0.25]}),
     "fringe reference tensor": ("fringe", {"reference": torch.full((2, 4), 0.25)}),
-    "fringe nothing": ("fringe", {"delta_euc": None, "feedback": None, "steps": 3, "fisher_rank": 2}),
+    "fringe nothing": ("fringe", {"delta_euc": None, "steps": 3}),
     "smoothgrad whole numbers": ("smoothgrad", {"spread": 1, "sigma": 2}),
     "ig blur": ("ig", {"baseline": "blur:0.1"}),
     "infidelity whole numbers": ("infidelity", {"sigma": 1}),
@@ -339,10 +336,11 @@ def records():
     for name, kind in {**fringe.METHODS, **fringe.METRICS}.items():
         found[name] = kind().record()
         found |= {f"{name}:{preset}": kind.preset(preset).record() for preset in kind.presets}
+    paper = fringe.METHODS["paper"]
     for network in listed_networks():
         model, variant = network.split()
-        found[f"fringe:{network}"] = fringe.FRInGe.preset(model, variant).record()
-    found |= {f"fringe variant {name}": fringe.FRInGe().variant(name).record() for name in VARIANTS}
+        found[f"paper:{network}"] = paper.preset(model, variant).record()
+    found |= {f"paper variant {name}": paper().variant(name).record() for name in VARIANTS}
     for label, (name, settings) in AS_GIVEN.items():
         found[label] = {**fringe.METHODS, **fringe.METRICS}[name](**settings).record()
     return {"near": {}, "exact": in_order(found)}
