@@ -19,7 +19,7 @@ LAYERS = [
     {"cli"},
     {"app"},
     {"captum", "quantus", "integrations"},
-    {"paper", "cards", "comparison", "hub"},
+    {"tune", "cards", "comparison", "hub"},
     {"report", "explanations"},
     {"experiments", "page"},
     {"tuning", "testing", "evaluation"},
@@ -39,7 +39,7 @@ HEAVY = {  # package: the only rooms that may import it
     "matplotlib": {"plots", "attribution", "evaluation", "experiments"},  # all but plots name a type
     "typer": {"cli"},
     "rich": {"_strings", "attribution", "plots"},
-    "pydantic": {"app", "cli", "experiments", "explanations", "page", "paper", "report", "settings"},
+    "pydantic": {"app", "cli", "experiments", "explanations", "page", "report", "settings", "tune"},
     "PIL": {"app", "integrations", "models", "data", "cli", "page", "metrics"},  # metrics measure compressed sizes
     "torchvision": {"models"},
     "timm": {"models"},

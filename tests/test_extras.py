@@ -23,12 +23,12 @@ ABSENT = (
     *("transformers", "sklearn", "optuna", "matplotlib"),
     *("filelock", "pebble", "polars", "pyarrow", "yaml"),
 )
-BENCH = ("benchmark", "reproduce ablation", "reproduce runtime", "reproduce tuning", "tune", "reproduce all")
+BENCH = ("benchmark", "tune")
 DIGIT = ("explain", "embedded:digits:0")
 COMPARE = ("compare", "embedded:digits:0", "--out", "OUT", "--methods", "ig")
 PLAIN = (*DIGIT, "--no-figures", "--out", "OUT")
 COMMANDS = {
-    **{name: (*name.split(), "--out", "OUT", *(("--data", "x") if "all" in name else ())) for name in BENCH},
+    **{name: (name, "--out", "OUT") for name in BENCH},
     "app": ("app", "--port", "0"),
     "status": ("status", "OUT"),
     "report": ("report", "OUT"),

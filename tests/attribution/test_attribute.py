@@ -26,7 +26,7 @@ METHODS_AND_VARIANTS = {
     "geoig_svi": fringe.attribution.GeoIGSVI(iterations=3, steps=10),
     "agi:official": fringe.attribution.AGI.preset("official"),
     "ggig": fringe.attribution.GGIG(intervals=5, iterations=4),
-    "fringe:diffusion": fringe.FRInGe().variant("diffusion"),
+    "diffusion": fringe.attribution.Diffusion(),
     "fringe:none": fringe.FRInGe(structure="none", max_steps=30),
 }
 

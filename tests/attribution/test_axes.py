@@ -196,6 +196,7 @@ def test_channels_that_are_first_are_not_warned_of():
         attribute(both(kind)[0], kind["x"], method="ig")
     narrow = normal(2, 6, 8, 3, seed=4)  # an image of three columns, of whose channels the layer knows
     attribute(filled(First(narrow)), narrow, method="ig")
+    attribute(lambda z: z.flatten(2).mean(2)[:, :3], normal(2, 8, 4, 4), method="ig")  # small activations
     tokens = filled(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)))
     attribute(tokens, normal(2, 12), method="ig")
 

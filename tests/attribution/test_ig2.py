@@ -1,5 +1,6 @@
 """IG2: closed form where features are the image, the literal loop, references, representations, hooks, and cost."""
 
+import dataclasses
 import math
 
 import pytest
@@ -178,7 +179,7 @@ def test_a_path_that_is_left_has_no_hook_behind():
     classifier = problem.model
     with classifier.session(x.device):
         path = CounterfactualPath((0, 1), (0, 1), "head", 3, 0.1)
-        path.look(problem, path.init(problem))  # and never another step
+        path.evaluate(problem, dataclasses.replace(path.start(problem), x=x))  # and never another step
         assert not any(module._forward_pre_hooks for module in classifier.module.modules())
 
 

@@ -73,7 +73,7 @@ OF_STEPS = {
     "agi": lambda steps: fringe.AGI(steps=steps, epsilon=1e-4),
     "ig2": lambda steps: fringe.IG2(steps=steps, references=1, eta=0.1),
     "ggig": lambda steps: fringe.GGIG(intervals=9, iterations=steps),
-    "fringe": lambda steps: fringe.FRInGe(steps=steps, quadrature="trapezoid"),
+    "fringe": lambda steps: fringe.FRInGe(steps=steps, halvings=0),
 }
 
 

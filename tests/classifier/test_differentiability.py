@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fringe
 from fringe import Classifier, ModelOutputError, NotDifferentiableError, paths
-from fringe.attribution import PaperFRInGe
+from fringe.attribution import Diffusion, PaperFRInGe
 from fringe.paths import Problem
 
 X = normal(1, 3, 2, 2)
@@ -154,7 +154,7 @@ class TestOperations:
         weight, method = 3 * normal(CLASSES, 12, seed=6), fringe.FRInGe(steps=4)
         own = lambda x: sine(x.flatten(1)) @ weight.T  # noqa: E731
         with pytest.raises(NotDifferentiableError, match=r"disagree .*<u, Jv> = 0,.*FRInGe\(\) for images"):
-            fringe.attribute(own, X, method=fringe.FRInGe(feedback=None))
+            fringe.attribute(own, X, method=Diffusion())
         found = fringe.attribute(own, X, method=method)
         expected = fringe.attribute(lambda x: x.flatten(1).sin() @ weight.T, X, method=method)
         assert expected.values.abs().max() > 0.1
@@ -402,7 +402,7 @@ def scaled(factor, *, once=False, forward=None):
 
 
 IMAGES = normal(3, 3, 6, 6, dtype=torch.float32)
-PRODUCTS = fringe.FRInGe(steps=2, feedback=None)
+PRODUCTS = Diffusion(steps=2)
 
 
 #: An operation, the plain one of the same gradients, and why products through it are refused.
@@ -735,7 +735,7 @@ class TestVerifiedOnce:
 
     def test_for_methods_that_ask_no_more(self, verified):
         _, classifier = verified
-        x, method = normal(3, 3, 8, 8).float(), fringe.FRInGe(steps=2, feedback=None)
+        x, method = normal(3, 3, 8, 8).float(), Diffusion(steps=2)
         fresh = fringe.attribute(Classifier(classifier.module), x, method=method).passes
         self.checks(classifier)  # gradients alone
         assert fringe.attribute(classifier, x, method=method).passes == fresh

@@ -14,7 +14,6 @@ from fringe import FRInGe, InputSpace, IntegratedGradients, SmoothGrad
 from fringe.attribution import PRESET_FORMAT
 from fringe.bench.experiments import Store, read_results
 from fringe.bench.experiments._runner import TaskRunner
-from fringe.bench.paper import PAPER_STUDIES
 from fringe.evaluation import CONTROLS, compare
 from fringe.inputs import prepare, sample_images
 from fringe.models import load_model
@@ -277,7 +276,7 @@ def softmax(tmp_path, monkeypatch):
     return ("--data", "embedded:digits", "--trust-code", "--preprocessing", "unit,channels=1")
 
 
-@pytest.mark.parametrize("command", ["benchmark", "tune", *(f"reproduce {name}" for name in PAPER_STUDIES)])
+@pytest.mark.parametrize("command", ["benchmark", "tune"])
 def test_a_model_that_ends_in_a_softmax_names_the_flag_of_every_command(softmax, command):
     result = run(*command.split(), *softmax, "--model", "net=net.py:Softmax", "--n", 2, "--out", "out")
     assert result.exit_code == 2

@@ -43,10 +43,7 @@ def pictures(folder):
 
 COMMANDS = {
     "benchmark": (*BARE, "--out"),
-    **dict.fromkeys(("tune", "reproduce ablation", "reproduce cap", "reproduce sweep"), ("--n", "2", "--out")),
-    "reproduce runtime": ("--methods", "ig", "--n", "1", "--out"),
-    "reproduce all": ("--data", "embedded:digits", "--out"),
-    "reproduce all --dry-run": ("--data", "embedded:digits", "--out"),
+    "tune": ("--n", "2", "--out"),
     "explain embedded:digits:0 --model embedded:digits": ("--out",),
     "compare embedded:digits:0 --model embedded:digits --methods ig --metrics sparseness": ("--out",),
 }
@@ -110,7 +107,7 @@ def net():
 
 @pytest.mark.parametrize(
     ("command", "number"),
-    [("benchmark", signal.SIGINT), ("tune", signal.SIGTERM), ("reproduce sweep", signal.SIGINT)],
+    [("benchmark", signal.SIGINT), ("tune", signal.SIGTERM)],
 )
 def test_a_signal_while_a_plan_is_made_is_exit_code_75(tmp_path, command, number):
     """The model is loaded before there is a run."""

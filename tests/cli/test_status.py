@@ -10,10 +10,10 @@ from PIL import Image
 
 from command_line import run
 from fringe import FRInGe, IntegratedGradients
+from fringe.bench import tune as _tuning
 from fringe.bench.experiments import TRIAL, ModelSource, Plan, PlanModel, RunOptions, Store, describe_failures, run_plan
 from fringe.bench.experiments._store import CRASH, PLAN, VOID
 from fringe.bench.experiments._tasks import pending_tasks
-from fringe.bench.paper import _tuning
 from fringe.metrics import Sparseness
 
 pytestmark = pytest.mark.usefixtures("small_figures")

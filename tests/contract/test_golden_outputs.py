@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 import fringe
 from fringe._files.records import digest
+from fringe.attribution import PaperFRInGe
 from fringe.bench.experiments import Store
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
@@ -315,14 +316,12 @@ def default_keys():
     }
 
 
-VARIANTS = "fringe", "fisher_rao_unregularized", "euclidean", "gamma_step_only", "gamma_prior_only", "non_geometric"
-
 # A whole number given for a real one stays one: 3 and 3.0 are written differently, and have different keys.
 AS_GIVEN = {
     "fringe whole numbers": ("fringe", {"tau": 1, "delta_euc": 3, "gamma_prior": 0}),
     "fringe reference list": ("fringe", {"reference": [0.25, 0.5, 0.25]}),
     "fringe reference tensor": ("fringe", {"reference": torch.full((2, 4), 0.25)}),
-    "fringe nothing": ("fringe", {"delta_euc": None, "steps": 3}),
+    "fringe nothing": ("fringe", {"delta_euc": None, "steps": 3, "halvings": 0}),
     "smoothgrad whole numbers": ("smoothgrad", {"spread": 1, "sigma": 2}),
     "ig blur": ("ig", {"baseline": "blur:0.1"}),
     "infidelity whole numbers": ("infidelity", {"sigma": 1}),
@@ -336,11 +335,9 @@ def records():
     for name, kind in {**fringe.METHODS, **fringe.METRICS}.items():
         found[name] = kind().record()
         found |= {f"{name}:{preset}": kind.preset(preset).record() for preset in kind.presets}
-    paper = fringe.METHODS["paper"]
     for network in listed_networks():
         model, variant = network.split()
-        found[f"paper:{network}"] = paper.preset(model, variant).record()
-    found |= {f"paper variant {name}": paper().variant(name).record() for name in VARIANTS}
+        found[f"paper:{network}"] = PaperFRInGe.preset(model, variant).record()
     for label, (name, settings) in AS_GIVEN.items():
         found[label] = {**fringe.METHODS, **fringe.METRICS}[name](**settings).record()
     return {"near": {}, "exact": in_order(found)}

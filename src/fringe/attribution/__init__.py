@@ -17,12 +17,11 @@ from fringe.attribution._base import (
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_attribution
 from fringe.attribution._drawing import to_input as to_input
 from fringe.attribution._drawing import to_photograph as to_photograph
-from fringe.attribution._integrate import NodeTerms, integrate
+from fringe.attribution._integrate import integrate, integrate_steps, quadrature_nodes
 from fringe.attribution._modifiers import Incomplete as Incomplete
 from fringe.attribution._modifiers import Reweighted as Reweighted
 from fringe.attribution._paper import Variant, paper_settings, preset_names, table
 from fringe.attribution._preset_files import PRESET_FORMAT, PresetMetadata, check_preset, read_preset, write_preset
-from fringe.attribution._quadrature import Quadrature, SegmentTerms, quadrature_nodes
 from fringe.attribution._registry import *  # METHODS, and the class of each method
 from fringe.attribution._registry import METHODS, FRInGe, IntegratedGradients
 from fringe.attribution._views import (
@@ -44,14 +43,12 @@ __all__ = [
     "Context",
     "FRInGe",
     "IntegratedGradients",
-    "NodeTerms",
     "PathAttributor",
-    "Quadrature",
-    "SegmentTerms",
     "Trajectory",
     "attribute",
     "gradient_attribution",
     "integrate",
+    "integrate_steps",
     "load",
     "path_attribution",
     "quadrature_nodes",

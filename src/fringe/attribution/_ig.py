@@ -8,10 +8,22 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter
-from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_diagnostics
-from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, FocusLayer, length_ratio, read_focus
-from fringe.attribution._integrate import NodeTerms, WeightFn, integrate, iter_batches
-from fringe.attribution._quadrature import NodeRule, Quadrature, SegmentTerms, quadrature_nodes
+from fringe.attribution._diagnostics import (
+    PathAttributor,
+    finer,
+    gradient_attribution,
+    path_attribution,
+    path_diagnostics,
+)
+from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, length_ratio, read_focus
+from fringe.attribution._integrate import (
+    NodeRule,
+    WeightFn,
+    integrate,
+    integrate_steps,
+    iter_batches,
+    quadrature_nodes,
+)
 from fringe.errors import require
 from fringe.geometry import log_probabilities
 from fringe.linalg import add_rows
@@ -43,7 +55,6 @@ class IntegratedGradients(PathAttributor):
     rule: Annotated[NodeRule, Doc("quadrature")] = "midpoint"
     focus: Focus = "none"
     focus_floor: FocusFloor = 0.2
-    focus_layer: FocusLayer = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "focus", read_focus(self.focus))
@@ -52,20 +63,21 @@ class IntegratedGradients(PathAttributor):
         expected = f"a whole number of at least 2 for rule {self.rule!r}"
         require(self.steps > 1 or not is_closed, "steps", self.steps, expected)
 
-    def terms(self, problem: Problem) -> NodeTerms:
+    def nodes(self, problem: Problem) -> StraightLine:
         baseline = problem.resolve_baseline(self.baseline)
-        line = StraightLine(problem.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
-        return NodeTerms(line, problem)
+        return StraightLine(problem.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
 
     @property
     def _focused(self) -> FocusedPaths:
-        return FocusedPaths(self.focus, self.focus_floor, self.focus_layer)
+        return FocusedPaths(self.focus, self.focus_floor)
 
     @property
     def planned_passes(self) -> float:
         return 2 * self.steps + self._focused.planned_passes
 
     def attribute(self, problem: Problem) -> Attribution:
+        if self.focus == "none":
+            return super().attribute(problem)
         return self._focused.explain(problem, self._walk, ("ok",))
 
     def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
@@ -105,9 +117,8 @@ class BlurIG(PathAttributor):
     ] = 50 / 224
     mode: Annotated[Displacements, Doc("gradients times chords, or the authors' forward differences")] = "chord"
 
-    def terms(self, problem: Problem) -> NodeTerms:
-        line = BlurLine(problem.inputs, self._sigmas(min(problem.inputs.shape[-2:])), self.mode)
-        return NodeTerms(line, problem)
+    def nodes(self, problem: Problem) -> BlurLine:
+        return BlurLine(problem.inputs, self._sigmas(min(problem.inputs.shape[-2:])), self.mode)
 
     @property
     def hint(self) -> str:
@@ -119,7 +130,7 @@ class BlurIG(PathAttributor):
 
 
 @dataclass(frozen=True)
-class GuidedIG(PathAttributor):
+class GuidedIG(Attributor):
     """Integrate the gradient along a path that moves the entries of small gradient first (Kapishnikov et al. 2021).
 
     The path avoids steep directions as long as possible. After step k of N it has covered k/N of the distance to the
@@ -146,9 +157,14 @@ class GuidedIG(PathAttributor):
     max_dist: Annotated[Fraction, Search(0.005, 1.0, log=True), Doc("largest gap of an entry's progress to k/N")] = 0.02
     baseline: Baseline = "zero"
 
-    def terms(self, problem: Problem) -> SegmentTerms:
+    @property
+    def planned_passes(self) -> float:
+        return 2 * self.steps
+
+    def attribute(self, problem: Problem) -> Attribution:
         based = dataclasses.replace(problem, baseline=problem.resolve_baseline(self.baseline))
-        return SegmentTerms(GuidedPath(self.steps, self.fraction, self.max_dist), Quadrature("left"), based)
+        path = GuidedPath(self.steps, self.fraction, self.max_dist)
+        return path_attribution(self, integrate_steps(path, based), problem, finer(self))
 
 
 @dataclass(frozen=True)
@@ -173,9 +189,9 @@ class SpectralIG(PathAttributor):
     overlap: Annotated[PositiveFraction, Search(0.1, 1.0), Doc("share of the path along which a part enters (o)")] = 0.4
     baseline: Baseline = "zero"
 
-    def terms(self, problem: Problem) -> NodeTerms:
+    def nodes(self, problem: Problem) -> SpectralLine:
         baseline = problem.resolve_baseline(self.baseline)
-        return NodeTerms(SpectralLine(problem.inputs, baseline, self.steps, self.overlap), problem)
+        return SpectralLine(problem.inputs, baseline, self.steps, self.overlap)
 
 
 Mode = Literal["importance", "official"]
@@ -217,14 +233,15 @@ class IntegratedDecisionGradients(Attributor):
         return 4 * self.steps
 
     def attribute(self, problem: Problem) -> Attribution:
-        result = integrate(NodeTerms(*self._plan(problem)))
+        line, weight_fn = self._plan(problem)
+        result = integrate(line, problem, weight_fn)
         diagnostics = path_diagnostics(result, log_probabilities(problem.logits))
         why = "its sum is the integral of the squared slope of the score"
         plain = gradient_attribution(self, result.values, problem, diagnostics, why)
         trajectory = result.trajectories or plain.trajectory
         return dataclasses.replace(plain, endpoint_score=result.endpoint_score, trajectory=trajectory)
 
-    def _plan(self, problem: Problem) -> tuple[StraightLine, Problem, WeightFn]:
+    def _plan(self, problem: Problem) -> tuple[StraightLine, WeightFn]:
         """Where gradients are taken, and what each counts."""
         inputs, baseline = problem.inputs, problem.resolve_baseline(self.baseline)
         if self.mode == "importance":
@@ -234,12 +251,12 @@ class IntegratedDecisionGradients(Attributor):
             line = StraightLine(inputs, baseline, *importance_sampling_nodes(torch.cat((scores, at_input[:, None]), 1)))
             # the exact slope of the score, not its difference between nodes
             x = inputs - baseline
-            return line, problem, lambda at: at.sample.displacement * (at.gradient * x[at.rows]).flatten(1).sum(1)
+            return line, lambda at: at.sample.displacement * (at.gradient * x[at.rows]).flatten(1).sum(1)
         grid = torch.linspace(0, 1, self.steps, dtype=torch.float64)
         nodes, spacing = reference_nodes(_scores(StraightLine(inputs, baseline, grid, grid), problem))
         slopes = reference_slopes(nodes, _scores(StraightLine(inputs, baseline, nodes, nodes), problem))
         line = StraightLine(inputs, baseline, nodes.flip(1), spacing.flip(1) / self.steps)
-        return line, problem, lambda at: at.sample.displacement * slopes.flip(1)[at.rows, at.nodes]
+        return line, lambda at: at.sample.displacement * slopes.flip(1)[at.rows, at.nodes]
 
 
 def _scores(line: StraightLine, problem: Problem) -> Tensor:

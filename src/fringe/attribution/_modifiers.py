@@ -27,7 +27,7 @@ from fringe.attribution._base import (
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution
 from fringe.attribution._fringe import FRInGe
 from fringe.attribution._ig import IntegratedGradients
-from fringe.attribution._integrate import NodeTerms, completeness_gap, relative_gap
+from fringe.attribution._integrate import completeness_gap, relative_gap
 from fringe.baselines import gaussian_blur
 from fringe.errors import InputError
 from fringe.paths import JVPUse, Problem
@@ -170,9 +170,7 @@ class Straight(Modifier):
     def _ends(self, problem: Problem) -> tuple[Tensor, Attribution | None, int]:
         """Where the paths end (B, *S); the method's result and its steps, if it had to run."""
         if isinstance(self.of, PathAttributor) and getattr(self.of, "focus", "none") == "none":
-            terms = self.of.terms(dataclasses.replace(problem, record_path=False))
-            if isinstance(terms, NodeTerms):
-                return terms.endpoint, None, 0
+            return self.of.nodes(dataclasses.replace(problem, record_path=False)).endpoint, None, 0
         self.check_usable()
         stage = ProgressStage(problem.progress, after=len(problem.inputs) * self.steps)
         quiet = dataclasses.replace(problem, record_path=2, progress=stage)

@@ -2,7 +2,7 @@
 
 from fringe.attribution._base import METHODS
 from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
-from fringe.attribution._fringe import FRInGe, FRInGeBinary
+from fringe.attribution._fringe import Diffusion, FRInGe, FRInGeBinary
 from fringe.attribution._ig import GGIG, BlurIG, GuidedIG, IntegratedDecisionGradients, IntegratedGradients, SpectralIG
 from fringe.attribution._modifiers import CentrePrior, Power, Smooth, Straight
 from fringe.attribution._paper import PaperFRInGe
@@ -14,9 +14,19 @@ from fringe.attribution._shaped_paths import AGI, IG2, GeoIGKNN, GeoIGSVI
 METHODS.update(
     (kind.name, kind)
     for kind in (
-        *(AGI, BlurIG, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GradCAM, GuidedIG, HiResCAM),
-        *(IG2, IntegratedDecisionGradients, IntegratedGradients, LayerCAM, RISE, SmoothGrad, SpectralIG),
-        *(CentrePrior, Power, Smooth, Straight),
+        *(AGI, BlurIG, Diffusion, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GradCAM),
+        *(
+            GuidedIG,
+            HiResCAM,
+            IG2,
+            IntegratedDecisionGradients,
+            IntegratedGradients,
+            LayerCAM,
+            RISE,
+            SmoothGrad,
+            SpectralIG,
+        ),
+        *(SpectralIG, CentrePrior, Power, Smooth, Straight),
         *(PaperFRInGe, ReleasedFRInGe, AttnLRP, CaptumMethod, ZennitMethod),
     )
 )

@@ -13,7 +13,7 @@ from fringe._numbers.filters import require_images
 from fringe._numbers.rng import KeyedGenerator
 from fringe.attribution._base import Attribution, Attributor, ProgressCounter, reference_images
 from fringe.attribution._diagnostics import build_attribution, completeness_status, finer, gradient_attribution
-from fringe.attribution._integrate import SampleTerms, add_weighted, integrate, iter_batches
+from fringe.attribution._integrate import add_weighted, integrate, iter_batches
 from fringe.geometry import entropy, log_probabilities
 from fringe.linalg import add_rows, batch_view
 from fringe.paths import Problem, ReferencePairs
@@ -212,7 +212,7 @@ class ExpectedGradients(Attributor):
         pairs = ReferencePairs(problem.inputs, references, *self._draw(problem.keys, len(references), problem.rng))
         mean_score, mean_entropy = _ends(problem, pairs)
         end = mean_score.to(problem.logits.dtype)
-        result = integrate(SampleTerms(pairs, dataclasses.replace(problem, record_path=False), endpoint_score=end))
+        result = integrate(pairs, dataclasses.replace(problem, record_path=False), endpoint_score=end)
         diagnostics = {
             "steps": torch.tensor(result.steps, device=mean_score.device),
             "entropy": entropy(log_probabilities(problem.logits)),

@@ -17,8 +17,7 @@ from fringe.attribution._base import (
     reference_images,
 )
 from fringe.attribution._diagnostics import finer, gradient_attribution, path_attribution, path_diagnostics
-from fringe.attribution._integrate import NodeTerms, integrate
-from fringe.attribution._quadrature import Quadrature, SegmentTerms, quadrature_nodes
+from fringe.attribution._integrate import integrate, integrate_steps, quadrature_nodes
 from fringe.errors import InputError
 from fringe.geometry import log_probabilities
 from fringe.linalg import batch_view
@@ -100,7 +99,7 @@ class AGI(Attributor):
         pairs = [(i, c) for i, t in enumerate(problem.target.tolist()) for c in self._towards(t, count)]
         images, toward = zip(*pairs, strict=True)
         path = AdversarialPath(images, toward, self.steps, self.epsilon, self.mode == "official")
-        result = integrate(SegmentTerms(path, Quadrature("right"), problem, "sum"))
+        result = integrate_steps(path, problem, "sum")
         if self.mode == "path":
             return path_attribution(self, result, problem, _shorter("epsilon", self.epsilon), _AGI_STALLED)
         plain = gradient_attribution(
@@ -168,7 +167,7 @@ class IG2(Attributor):
         pairs = [(image, number) for image, references in enumerate(self._draw(problem)) for number in references]
         images, references = zip(*pairs, strict=True)
         path = CounterfactualPath(images, references, last_linear_layer(problem), self.steps, self.eta)
-        result = integrate(SegmentTerms(path, Quadrature("right"), problem, "mean"))
+        result = integrate_steps(path, problem, "mean")
         return path_attribution(self, result, problem, _shorter("eta", self.eta), _IG2_STALLED)
 
     def _draw(self, problem: Problem) -> list[list[int]]:
@@ -244,7 +243,7 @@ class GeoIGKNN(Attributor):
         def along(group: list[int]) -> Attribution:
             part = quiet.select(group)
             line = Polyline(points, torch.tensor([routes[i] for i in group], device=points.device))
-            result = integrate(NodeTerms(PiecewiseNodes(line, *self._rule()), part))
+            result = integrate(PiecewiseNodes(line, *self._rule()), part)
             plain = path_attribution(self, result, part, finer(self, "order"))
             pieces, ends = line.lengths(), points[line.route[:, 0]] - points[line.route[:, -1]]
             measured = {

@@ -6,16 +6,14 @@
 from fringe.paths._base import (
     AT_POINTS,
     Geodesic,
-    Here,
     Orientation,
-    Path,
     Point,
     Rows,
-    Segment,
-    State,
+    all_finite,
     fisher_rao_step,
+    softened,
+    uniform_log_probs,
 )
-from fringe.paths._fisher_rao import AUTO_ENTROPY, ENOUGH, Bound, FisherRaoPath, FisherRaoTracking, TrustRegion, Until
 from fringe.paths._fitted import (
     AuthorsEnergy,
     AuthorsSVI,
@@ -40,23 +38,29 @@ from fringe.paths._lines import (
     Vertices,
     authors_spacing,
 )
-from fringe.paths._natural_gradient import NaturalStep, Solve
 from fringe.paths._problem import Problem, Progress
-from fringe.paths._sequential import AdversarialPath, CounterfactualPath, GuidedPath, last_linear_layer
+from fringe.paths._sequential import (
+    AdversarialPath,
+    CounterfactualPath,
+    Evaluation,
+    GuidedPath,
+    SequentialPath,
+    Steps,
+    last_linear_layer,
+)
 from fringe.paths._verification import JVPUse, verify
 
 __all__ = [
+    "Evaluation",
     "Geodesic",
-    "Here",
     "Node",
     "Nodes",
-    "Path",
     "PiecewiseNodes",
     "Point",
     "Polyline",
     "Problem",
-    "Segment",
-    "State",
+    "SequentialPath",
+    "Steps",
     "StraightLine",
     "Vertices",
 ]

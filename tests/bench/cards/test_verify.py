@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fringe import FRInGe, InputError, IntegratedGradients
+from fringe.attribution import Diffusion
 from fringe.bench.cards import Card, Measurement, _measure, failures, summarise_card, verify
 from fringe.errors import TransientError
 from fringe.evaluation import Evaluator
@@ -126,9 +127,9 @@ def test_a_refused_network_breaks_no_contract():
     assert affine.detail == "does not apply: it has no convolution"
 
 
-@pytest.mark.parametrize(("feedback", "needed"), [(1.0, False), (None, True)])
-def test_jacobian_vector_products_are_said_to_be_needed_where_the_map_depends_on_them(feedback, needed):
-    card = verify(FRInGe(feedback=feedback, steps=2), n=1, scenes=("colour_counter",), checks=False)
+@pytest.mark.parametrize(("method", "needed"), [(FRInGe, False), (Diffusion, True)])
+def test_jacobian_vector_products_are_said_to_be_needed_where_the_map_depends_on_them(method, needed):
+    card = verify(method(steps=2), n=1, scenes=("colour_counter",), checks=False)
     assert card.passes["jvp"] > 0
     assert ("The model must have forward-mode or second derivatives." in card.assumptions) is needed
     assert ("The model must be differentiable." in card.assumptions) is not needed

@@ -21,8 +21,8 @@ from fringe.bench.experiments._results import read_results
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._store import CRASH, Store
 from fringe.bench.experiments._tasks import mixed, pending_tasks
-from fringe.bench.paper import tune_preset
 from fringe.bench.report import write_report
+from fringe.bench.tune import tune_preset
 from fringe.bench.tuning import space_of
 from fringe.cli import app
 from fringe.errors import FringeError, InputError

@@ -15,6 +15,7 @@ from PIL import Image
 
 from fringe import FRInGe, FringeError, InputError, IntegratedGradients
 from fringe.attribution import Attributor, read_preset
+from fringe.bench import tune as _tuning
 from fringe.bench.experiments import (
     Callbacks,
     ExperimentSpec,
@@ -30,10 +31,8 @@ from fringe.bench.experiments import (
 )
 from fringe.bench.experiments import _run as engine
 from fringe.bench.experiments._manifest import resolve
-from fringe.bench.paper import _tuning
-from fringe.bench.paper._studies import OBJECTIVE, tuning_plan
-from fringe.bench.paper._tuning import TRIAL, TunedPreset, tune_preset
-from fringe.bench.tuning import Trial, Tuned, objective, space_of
+from fringe.bench.tune import TRIAL, TunedPreset, TuneSpec, search_plan, tune_preset, tuning_plan
+from fringe.bench.tuning import OBJECTIVE, Trial, Tuned, objective, space_of
 from fringe.errors import TransientError
 from fringe.inputs import _sampling as experiment_images
 from fringe.inputs import sample_images
@@ -247,3 +246,19 @@ def test_a_trial_reads_neither_the_model_nor_the_images_nor_the_trials_before_it
     assert tasks == {3: 3, 6: 6}
     assert known[3] == known[6]
     assert known[3]["__init__"] == 1
+
+
+def test_a_search_is_of_the_first_method_on_other_images_and_names_what_it_does_not_use():
+    assert search_plan(TuneSpec()).models[0].methods == {"fringe": FRInGe()}
+    assert search_plan(TuneSpec()).n == 256
+    given = {"methods": "mine=ig,fringe", "metrics": "sparseness", "n": 3, "set": ["insertion.steps=3"]}
+    with (
+        pytest.warns(UserWarning, match="^metrics: not used; a search is scored by insertion"),
+        pytest.warns(UserWarning, match="^fringe: not used; the search is of mine"),
+    ):
+        found = search_plan(TuneSpec(**given))
+    assert found.models[0].methods == {"mine": IntegratedGradients()}
+    assert (found.name, found.n, found.holdout, tuple(found.metrics)) == ("tune", 3, True, OBJECTIVE)
+    assert found.metrics["insertion"] == Insertion(steps=3)
+    with pytest.raises(InputError, match="got 2, expected one"):
+        search_plan(TuneSpec(model=["a=embedded:digits", "b=embedded:digits"]))
