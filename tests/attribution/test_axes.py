@@ -53,7 +53,7 @@ METHODS = {
     "gradcam": "gradcam",
     "blur_ig": fringe.BlurIG(steps=5),
     "smooth": "smooth(2):ig",
-    "located": "located:ig",
+    "centre_prior": "centre_prior:ig",
     "smoothgrad": fringe.SmoothGrad(samples=3),
     "guided_ig": "guided_ig",
     "expected_gradients": fringe.ExpectedGradients(samples=5),
@@ -83,7 +83,7 @@ def test_maps_of_images_are_those_of_the_transposed_problem(method):
 
 
 @pytest.mark.parametrize("kind", [VOLUMES, SERIES, {**SERIES, "axes": "tc"}], ids=["volumes", "series", "lower case"])
-@pytest.mark.parametrize("method", ["ig", fringe.FRInGe(tau=1e-2), "gradcam", "located:ig"])
+@pytest.mark.parametrize("method", ["ig", fringe.FRInGe(tau=1e-2), "gradcam", "centre_prior:ig"])
 def test_maps_of_volumes_and_series_are_too(kind, method):
     first, last, moved = both(kind)
     plain = attribute(first, kind["x"], method=method, target="top2")
