@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # Compiled files are stored: to compile all tests again takes each process 15 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test thorough browser docs lint types check matrix sweep bench gpu results dist clean
+.PHONY: demo test thorough browser docs lint types check matrix sweep bench gpu results paper dist clean
 
 # What the demo needs: fringe with its extra `photo`.
 $(PHOTO): pyproject.toml constraints.txt
@@ -71,6 +71,10 @@ bench: $(STAMP)
 
 gpu: $(STAMP)
 	$(BIN)/python benchmarks/gpu.py --out out/gpu.json
+
+# The paper's studies (docs/paper.md): make paper STUDY=tables DATA=imagenet/val
+paper: $(STAMP)
+	$(BIN)/python experiments/paper/reproduce.py $(or $(STUDY),tables) --data $(DATA) --out out/paper
 
 results: $(STAMP)
 	$(BIN)/python scripts/results.py --shared $(or $(FRINGE_SHARED),../shared) --out out/results

@@ -45,7 +45,7 @@ def main() -> None:
         passes, verdicts, residuals, maps = 0, Counter[str](), list[float](), list[Tensor]()
         for x in images.split(1):
             target = model(x).topk(arguments.classes, 1).indices
-            found = fringe.attribute(model, x, method=fringe.FRInGe(quadrature_depth=depth), target=target)
+            found = fringe.attribute(model, x, method=fringe.FRInGe(halvings=depth), target=target)
             passes += found.passes.forward + found.passes.jvp + found.passes.vjp
             verdicts.update(verdict for verdict, _ in (found.class_verdicts or (((found.verdict[0], ""),),))[0])
             residuals.append(float(found.completeness_residual.max()))

@@ -1,21 +1,18 @@
 """What the engine costs, as ratios against named alternatives in one run.
 
-    python benchmarks/engine.py                 # CPU: products, paths, memory, start-up
+    python benchmarks/engine.py                 # CPU: products, paths, start-up
     python benchmarks/engine.py --only price    # CPU: the first table of docs/costs.md alone
     python benchmarks/engine.py --only fold     # CPU: its table of folded normalisations alone
     python benchmarks/engine.py --device cuda   # GPU: ResNet-18 at 224 x 224, batch 64, the paper's preset
 
-Alternatives: fresh ``torch.func.jvp`` and ``vjp`` for a product, and the literal transcription of the printed algorithm
-(tests/attribution/transcription.py: one image at a time, fresh products, textbook CG) for a path. Times are medians of
-alternating repetitions; machines are shared, so only the ratios mean something, and absolute times only on a GPU.
+The alternatives for a product are fresh ``torch.func.jvp`` and ``vjp``. Times are medians of alternating repetitions;
+machines are shared, so only the ratios mean something, and absolute times only on a GPU.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import itertools
-import json
-import re
 import statistics
 import subprocess
 import sys
@@ -30,14 +27,13 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fringe
+from fringe.attribution import PaperFRInGe
 from fringe.classifier import Classifier, Linearisation
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "tests" / "attribution")]
+sys.path.insert(0, str(Path(__file__).parent))
 
-import transcription  # noqa: E402
-
-import shared_models  # noqa: E402 (found through the line above)
-from gpu_bench import Stopwatch, condition, smooth_images  # noqa: E402
+import shared_models
+from gpu_bench import Stopwatch, condition, smooth_images
 
 PAPER_SECONDS = 55.12
 """FRInGe on ResNet-18, seconds an image on an H100, sequential (the paper's runtime table)."""
@@ -82,35 +78,17 @@ def products(model: nn.Module, x: torch.Tensor) -> None:
     print(f"    JVPs {spent.jvp // n} and VJPs {spent.vjp // n} an image over 21 repetitions")
 
 
-def literal(method: fringe.FRInGe) -> transcription.Settings:
-    names = [f.name for f in dataclasses.fields(transcription.Settings) if f.name != "solver"]
-    return transcription.Settings(**{name: getattr(method, name) for name in names}, solver="textbook")
-
-
-def paths(model: nn.Module, x: torch.Tensor, method: fringe.FRInGe, target: float) -> None:
-    """Seconds an image of a whole path: the engine on the batch against the transcription on its first image."""
+def path(model: nn.Module, x: torch.Tensor, method: PaperFRInGe) -> None:
+    """Seconds and passes of the paper's method on a batch."""
     found = fringe.attribute(model, x, method=method)
-    steps = found.diagnostics["steps"].tolist()
-    label = int(found.target[0])
-    batch, single = alternate(
-        x.device,
-        3 if x.device.type == "cpu" else 1,
-        lambda: fringe.attribute(model, x, method=method),
-        lambda: transcription.explain(model, x[:1], label, literal(method)),
-    )
-    ours, theirs = batch / sum(steps), single / steps[0]
-    n = x.shape[0]
-    print(
-        f"path, batch {n}, K = {method.cg_iterations}: transcription / engine = {theirs / ours:.1f} a step "
-        f"(target >= {target})"
-    )
-    print(f"    engine, an image: {found.passes.forward / n:.0f} forward, {found.passes.jvp / n:.0f} JVP, "
-          f"{found.passes.vjp / n:.0f} VJP, T = {statistics.mean(steps):.0f}")  # fmt: skip
+    repetitions = 3 if x.device.type == "cpu" else 1
+    (seconds,) = alternate(x.device, repetitions, lambda: fringe.attribute(model, x, method=method))
+    n, steps = len(x), statistics.mean(found.diagnostics["steps"].tolist())
+    passes = found.passes
+    counts = f"{passes.forward / n:.0f} forward, {passes.jvp / n:.0f} JVP, {passes.vjp / n:.0f} VJP, T = {steps:.0f}"
+    print(f"the paper's method, batch {n}: {seconds / n:.2f} s an image, {counts}")
     if x.device.type == "cuda":
-        name = torch.cuda.get_device_name()
-        print(
-            f"    {batch / n:.2f} s an image on {name}; the paper reports {PAPER_SECONDS} s on an H100, one at a time"
-        )
+        print(f"    on {torch.cuda.get_device_name()}; the paper reports {PAPER_SECONDS} s on an H100, one at a time")
 
 
 def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) -> None:
@@ -118,7 +96,7 @@ def price(name: str, model: nn.Module, x: torch.Tensor, repetitions: int = 7) ->
     from captum.attr import IntegratedGradients
 
     batch, target = len(x), model(x).argmax(1)
-    trapezoid = fringe.FRInGe(quadrature="trapezoid")
+    trapezoid = fringe.FRInGe(halvings=0)
     methods = "fringe", trapezoid
     found, other = (fringe.attribute(model, x, method=method) for method in methods)
     total, fewer = (a.passes.forward + a.passes.jvp + a.passes.vjp for a in (found, other))
@@ -181,7 +159,7 @@ class Operations(TorchDispatchMode):
 
 def operations(name: str, model: nn.Module, x: torch.Tensor) -> None:
     """Operations of a step inside the network's passes and outside, for one image: what a small batch waits for."""
-    for title, method in (("FRInGe()", fringe.FRInGe()), ("the paper's preset", fringe.FRInGe.preset("paper"))):
+    for title, method in (("FRInGe()", fringe.FRInGe()),):
         counts = []
         for steps in (5, 15):
             until = method.path(1).until  # with steps= alone a path would end after these
@@ -221,51 +199,6 @@ def large() -> tuple[nn.Module, torch.Tensor]:
     return model, x
 
 
-def orthogonality(model: nn.Module, x: torch.Tensor) -> None:
-    """What keeping CG residuals orthogonal costs, at equal iterations."""
-    kept = fringe.FRInGe(steps=6, preconditioner="blur", cg_rtol=1e-12, jacobian="products")
-    textbook = dataclasses.replace(kept, reorthogonalise=False)
-    ours, theirs = alternate(
-        x.device,
-        5,
-        lambda: fringe.attribute(model, x, method=kept),
-        lambda: fringe.attribute(model, x, method=textbook),
-    )
-    print(f"orthogonal residuals, batch {x.shape[0]}, K = 20: time / textbook CG = {ours / theirs:.2f}")
-
-
-def peak(batch: int, steps: int, iterations: int, orthogonal: bool) -> float:
-    """Peak resident memory (MiB) of a fresh process that explains ``batch`` images in one chunk."""
-    arguments = json.dumps([batch, steps, iterations, orthogonal])
-    command = [sys.executable, __file__, "--memory-of", arguments]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
-def memory_of(batch: int, steps: int, iterations: int, orthogonal: bool) -> None:
-    torch.set_num_threads(1)
-    method = fringe.FRInGe(
-        steps=steps, cg_iterations=iterations, cg_rtol=1e-12, reorthogonalise=orthogonal, jacobian="products"
-    )
-    x = torch.randn(batch, 3, 32, 32)
-    fringe.attribute(shared_models.model("cifar_resnet20"), x, method=method, batch_size=batch)
-    # not ru_maxrss, which a new process takes over from the one that started it
-    print(int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) / 1024)
-
-
-def memory() -> None:
-    base = peak(1, 1, 1, True)
-    print(f"peak memory above a batch of 1 ({base:.0f} MiB), cifar_resnet20, MiB:")
-    for label, row in (
-        ("batch 96, T 3, K 4", (96, 3, 4, True)),
-        ("batch 96, T 9, K 4", (96, 9, 4, True)),
-        ("batch 96, T 3, K 20", (96, 3, 20, True)),
-        ("batch 96, T 3, K 20, textbook CG", (96, 3, 20, False)),
-        ("batch 192, T 3, K 4", (192, 3, 4, True)),
-        ("batch 384, T 3, K 4", (384, 3, 4, True)),
-    ):
-        print(f"    {label:34s} {peak(*row) - base:7.0f}")
-
-
 def start_up() -> None:
     def run(code: str) -> float:
         times = list[float]()
@@ -289,10 +222,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=64, help="images at once on the GPU")
     parser.add_argument("--only", choices=("price", "fold"))
-    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.memory_of:
-        return memory_of(*json.loads(arguments.memory_of))
     if arguments.device == "cpu":
         torch.set_num_threads(1)
         if arguments.only:
@@ -302,9 +232,7 @@ def main() -> None:
         prices()
         price("resnet18, random weights", *large(), repetitions=1)
         operations("resnet18, random weights", *large())
-        paths(model, x, dataclasses.replace(fringe.FRInGe.preset("resnet18"), tau=1e-2), target=3)
-        orthogonality(model, x)
-        memory()
+        path(model, x, PaperFRInGe(tau=1e-2))
         start_up()
         return None
     from fringe.models import load_model
@@ -312,7 +240,7 @@ def main() -> None:
     model = load_model("torchvision:resnet18@random:0").module.to(arguments.device)
     x = torch.randn(arguments.batch, 3, 224, 224, generator=torch.Generator().manual_seed(0)).to(arguments.device)
     products(model, x)
-    return paths(model, x, fringe.FRInGe.preset("resnet18"), target=50)
+    return path(model, x, PaperFRInGe.preset("resnet18"))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ from gpu_bench import (
     DEFAULT,
     GRAPHS,
     IG,
-    JVP,
     METHODS,
     NETWORKS,
     PAPER,
@@ -107,7 +106,7 @@ def plan(bench: Bench) -> list[Row]:
                     rank = min(rank, 0.9) if name in (IG, DEFAULT, GRAPHS) else rank + 0.5
                 rows.append(Row(key(*what[1:]), rank, partial(cost, *what), partial(expected, *what)))
     few, first = (lambda: 2 * bench.share), bench.networks[0]
-    for name, rank in ((DEFAULT, 0.5), (JVP, 1), (PAPER, 1), (IG, 3)):
+    for name, rank in ((DEFAULT, 0.5), (PAPER, 1), (IG, 3)):
         need = partial(expected, bench, first, name, bench.large)
         parts = (step, kernels, waits)
         rows += [Row(key(part.__name__, first, name), rank, partial(part, bench, first, name), need) for part in parts]

@@ -21,7 +21,7 @@ import fringe
 from fringe._network import isolation as _isolation
 from fringe._network.cuda_graphs import PLAIN_VISITS
 from fringe._network.linear_layers import LinearLayers
-from fringe.attribution import GuidedIG, _quadrature
+from fringe.attribution import GuidedIG, _walk
 from fringe.classifier import Linearisation
 from gpu_bench import (
     DEFAULT,
@@ -126,19 +126,19 @@ def tails(bench: Bench, network: str, name: str) -> Record:
     run = partial(fringe.attribute, classifier, x, method=METHODS[name][1](network))
     for _ in range(PLAIN_VISITS + 2):
         run()
-    seconds, steps, driver = Counter[str](), Counter[str](), _quadrature.__dict__["_Driver"]
+    seconds, steps, driver = Counter[str](), Counter[str](), _walk.Walk
 
-    def watched(self: Any, state: Any, closing: bool) -> Any:
+    def watched(self: Any, state: Any, *, closing: bool) -> Any:
         result: list[Any] = []
         kind = "few" if len(state) < 8 else "some" if len(state) < 32 else "many"
         seconds[kind] += bench.seconds(  # pyright: ignore[reportArgumentType]
-            lambda: result.append(plain(self, state, closing))
+            lambda: result.append(plain(self, state, closing=closing))
         )
         steps[kind] += 1
         return result[0]
 
-    plain = driver._step
-    with mock.patch.object(driver, "_step", watched):
+    plain = driver.look
+    with mock.patch.object(driver, "look", watched):
         whole = bench.seconds(run)
     return {"whole": whole, "shares": {kind: t / whole for kind, t in seconds.items()}, "calls": dict(steps)}
 

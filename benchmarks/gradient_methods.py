@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import fringe
 from fringe.attribution._base import ProgressCounter
-from fringe.attribution._sampling import smoothed
+from fringe.attribution._sampling import averaged
 from fringe.paths import Problem
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -175,9 +175,11 @@ def smoothgrad_distance(case: Case, samples: int = 6) -> float:
     expected = first.captum_smoothgrad(samples, samples)
     problem = Problem.of(fringe.Classifier(case.model), first.x, target=first.target)
     with problem.model.session(first.x.device):
-        explain = fringe.SmoothGrad()._explainer(problem)
-        draw = lambda rows, copies: noise[copies]  # noqa: E731
-        found, _ = smoothed(explain, draw, problem, samples, False, ProgressCounter(None, 0))
+
+        def term(rows: Tensor, copies: Tensor) -> Tensor:
+            return problem.logits_gradient(problem.inputs[rows] + noise[copies], rows)[1]
+
+        found, _ = averaged(term, problem, samples, ProgressCounter(None, 0))
     return distance(found, expected)[0]
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import fringe
 import shared_models
-from fringe.attribution import GuidedIG, Quadrature, SegmentTerms, integrate
+from fringe.attribution import GuidedIG, integrate_steps
 from fringe.paths import GuidedPath, Problem
 
 
@@ -100,7 +100,7 @@ def inner_share(model: nn.Module, x: Tensor, target: Tensor, steps: int, device:
 
     object.__setattr__(walk, "advance", watched)
     with classifier.session(x.device):
-        total, _ = timed(lambda: integrate(SegmentTerms(walk, Quadrature("left"), problem)), device)
+        total, _ = timed(lambda: integrate_steps(walk, problem), device)
     return spent[0] / total
 
 

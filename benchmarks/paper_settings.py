@@ -16,7 +16,7 @@ from torch import Tensor
 import fringe
 import shared_models
 
-SETTINGS = ("fringe:paper", "fringe:released", "fringe", "fringe_b", "ig")
+SETTINGS = ("paper", "released", "fringe", "fringe_b", "ig")
 
 
 def correlation(a: Tensor, b: Tensor) -> float:

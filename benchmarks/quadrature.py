@@ -19,16 +19,16 @@ from torch import Tensor
 
 import fringe
 import shared_models
-from fringe.attribution import _quadrature
+from fringe.attribution import Diffusion, _walk
 from fringe.attribution._diagnostics import COARSE_ABOVE
-from fringe.paths import FisherRaoPath, Here, Segment, State
+from fringe.attribution._fisher_rao import FisherRaoPath, Here, Segment, State
 
 ADAPTIVE = fringe.FRInGe(temperature=1.0, tau=2e-2)  # the predictions themselves: only the rule and tau change
-PLAIN = dataclasses.replace(ADAPTIVE, quadrature="trapezoid")
+PLAIN = dataclasses.replace(ADAPTIVE, halvings=0)
 BUDGET = dataclasses.replace(PLAIN, until="budget")
-PATHS = {"FRInGe": BUDGET, "diffusion": dataclasses.replace(BUDGET, solve="diffusion", gamma_prior=3e-3)}
+PATHS = {"FRInGe": BUDGET, "diffusion": dataclasses.replace(Diffusion.of(BUDGET), gamma_prior=3e-3)}
 TAUS = 2e-2, 3e-3, 5e-4
-RULES = {"trapezoid": PLAIN, "corrected": dataclasses.replace(PLAIN, quadrature="corrected")}
+RULES = {"trapezoid": PLAIN}
 HALVES = "adaptive, 2%, trapezoid rule on both halves"
 RULES |= {HALVES: ADAPTIVE}
 RULES |= {f"adaptive, {tol:.0%}": dataclasses.replace(ADAPTIVE, quadrature_rtol=tol) for tol in (0.01, 0.02, 0.03)}
@@ -40,16 +40,14 @@ def errors(model: torch.nn.Module, x: Tensor, method: fringe.FRInGe) -> tuple[fl
 
     classifier, target, original = fringe.Classifier(model), model(x).argmax(1), FisherRaoPath.segment
 
-    def measured(self: FisherRaoPath, state: State, here: Here) -> Segment | None:
-        segment = original(self, state, here)
-        if segment is None:
-            return None
+    def measured(self: FisherRaoPath, state: State, here: Here) -> tuple[Segment, Tensor]:
+        segment, missed = original(self, state, here)
         near, far = segment.stop, segment.start
         move = (near.x - far.x).double().flatten(1)
-        _, middle = classifier.score_gradient(0.5 * (near.x + far.x), target[segment.path])
+        _, middle = classifier.score_gradient(0.5 * (near.x + far.x), target[state.image])
         sums = [(g.double().flatten(1) * move).sum(1) for g in (near.gradient, far.gradient, middle)]
-        total.index_add_(0, segment.path, torch.stack([*sums, (near.score - far.score).double()], 1))
-        return segment
+        total.index_add_(0, state.image, torch.stack([*sums, (near.score - far.score).double()], 1))
+        return segment, missed
 
     with patch.object(FisherRaoPath, "segment", measured):
         found = fringe.attribute(model, x, method=method)
@@ -89,7 +87,7 @@ def main() -> None:
         )
     maps: list[Tensor] = []
     for label, method in RULES.items():
-        with patch.object(_quadrature, "MIDDLE", (0.5, 0.5) if label == HALVES else _quadrature.MIDDLE):
+        with patch.object(_walk, "MIDDLE", (0.5, 0.5) if label == HALVES else _walk.MIDDLE):
             found = fringe.attribute(model, x, method=method)
         maps.append(found.values.flatten(1))
         verdicts = {v: found.verdict.count(v) for v in sorted(set(found.verdict))}

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import fringe
-from fringe.attribution import NodeTerms, PathAttributor, quadrature_nodes
+from fringe.attribution import PathAttributor, quadrature_nodes
 from fringe.evaluation import paired
 from fringe.paths import PiecewiseNodes, Polyline, Problem
 from fringe.settings import Doc, Positive, PositiveInt
@@ -33,13 +33,13 @@ class Midway(PathAttributor):
     steps: Annotated[PositiveInt, Doc("gradients on each half")] = 20
     fade: Annotated[Positive, Doc("share of the contrast at the middle of the path")] = 0.5
 
-    def terms(self, problem: Problem) -> NodeTerms:
+    def nodes(self, problem: Problem) -> PiecewiseNodes:
         x = problem.inputs
         mean = x.mean(tuple(range(2, x.dim())) or (1,), keepdim=True)
         middle = mean + self.fade * (x - mean)
         vertices = torch.stack([x, middle, torch.zeros_like(x)], 1)  # (B, 3, *S), from the input on
         line = Polyline.from_vertices(vertices)
-        return NodeTerms(PiecewiseNodes(line, *quadrature_nodes("gausslegendre", self.steps)), problem)
+        return PiecewiseNodes(line, *quadrature_nodes("gausslegendre", self.steps))
 
 
 # %%

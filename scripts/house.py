@@ -74,8 +74,9 @@ def package_of(parts: Sequence[str]) -> str:
 
 
 def deep_imports(all_modules: list[Module]) -> list[str]:
-    """Return the imports that name a submodule of another package."""
-    packages = {module.package for module in all_modules} - {"", "bench"}  # modules of the latter are faces
+    """Return the imports that name a submodule of another package; those of the private rooms serve all."""
+    packages = {module.package for module in all_modules if not module.package.startswith("_")}
+    packages -= {"", "bench"}  # modules of the latter are faces
     result: list[str] = []
     for module in all_modules:
         for node in ast.walk(module.tree):
@@ -230,6 +231,31 @@ with tempfile.TemporaryDirectory() as folder:
     sys.setprofile(None)
 print(len(entered))
 """
+#: What the second call of attribute enters: functions, files, and pairs of files that call each other both ways.
+_ENTERED = f"""
+import sys
+import torch
+import fringe
+
+entered, calls, root = set(), set(), {str(PACKAGE)!r}
+def note(frame, event, argument):
+    code, caller = frame.f_code, frame.f_back
+    if event != "call" or not code.co_filename.startswith(root):
+        return
+    if not code.co_name.startswith("<"):  # a comprehension belongs to the function around it
+        entered.add((code.co_filename, code.co_qualname))
+    if caller is not None and caller.f_code.co_filename.startswith(root):
+        calls.add((caller.f_code.co_filename, code.co_filename))
+torch.manual_seed(0)
+layers = [torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
+network, x = torch.nn.Sequential(*layers, torch.nn.Linear(8, 10)).eval(), torch.randn(2, 3, 16, 16)
+network[-1].weight.data *= 20
+fringe.attribute(network, x)
+sys.setprofile(note)
+fringe.attribute(network, x)
+sys.setprofile(None)
+print(len(entered), len({{file for file, _ in entered}}), sum(a < b and (b, a) in calls for a, b in calls))
+"""
 _COMMANDS = """
 import typer
 from fringe.cli import app
@@ -247,6 +273,7 @@ PROGRAMS = {
     "fringe.attribute(torch.nn.Linear(4, 3).eval(), torch.ones(2, 4), method='ig')\n"
     f"{_LOADED}",
     ("files entered by a benchmark",): _RUN,
+    ("functions entered by attribute", "files entered by attribute", "pairs of files that call both ways"): _ENTERED,
     ("commands", "flags"): _COMMANDS,
 }
 

@@ -27,34 +27,29 @@ DEFAULTS = {
     "diffusion": "diffusion (control: ignores the gradient)",
     "power(1.5):feedback": "power(1.5) of FRInGe() (control)",
     "centre_prior:feedback": "centre_prior of FRInGe() (control)",
-    "cg": "fringe:full_metric",
     "cg_prior": "full metric, γ_prior = 3e-3",
-    "paper": "fringe:paper",
-    "paper_resnet18": "fringe:resnet18",
+    "paper": "paper",
+    "paper_resnet18": "paper:resnet18",
 }
 METHODS = {
     "fringe": "FRInGe()",
-    "full_metric": "fringe:full_metric",
-    "resnet50": "fringe:resnet50",
+    "resnet50": "paper:resnet50",
     "preview": "fringe:preview",
     "diffusion": "diffusion (control)",
     "agi_official": "agi (official)",
     "agi_path": "agi (path)",
     "svi_official": "geoig_svi (official)",
-    "svi_repaired": "geoig_svi (repaired)",
     "gradcam": "Grad-CAM",
-    "published": "fringe:resnet50",
+    "published": "paper:resnet50",
 }
 TRUTH = {
     "fringe": "FRInGe()",
-    "full_metric": "fringe:full_metric",
     "no_prior": "FRInGe, γ_prior = 0",
     "prior_1e4": "FRInGe, γ_prior = 1e-4",
     "prior_1e3": "FRInGe, γ_prior = 1e-3",
     "prior_3e3": "FRInGe, γ_prior = 3e-3",
     "step_0": "FRInGe, γ_step = 0",
     "step_1e1": "FRInGe, γ_step = 0.1",
-    "damping_1e1": "FRInGe, λ = 0.1",
     "rank4": "FRInGe, rank 4",
     "preview": "fringe:preview",
     "preview_3e3": "fringe:preview, γ_prior = 3e-3",
@@ -81,8 +76,8 @@ QUADRATURE = {
 PAPER = {
     "fringe": "FRInGe()",
     "focused": 'FRInGe(focus="cam")',
-    "paper": "fringe:paper",
-    "released": "fringe:released",
+    "paper": "paper",
+    "released": "released",
     "fringe_b": "FRInGe-B",
     "gradcam": "Grad-CAM",
     "ig": "ig:released",
@@ -97,7 +92,7 @@ FOCUS = {
     "contrast": "focus=contrast",
     **{f"{kind}_{floor}": f"focus={kind}, floor .{floor}" for kind in ("cam", "contrast") for floor in _FLOORS},
     "ig_cam": "ig, focus=cam",
-    "paper": "fringe:paper",
+    "paper": "paper",
     "diffusion": "diffusion (control)",
     "diffusion_cam": "diffusion, focus=cam",
     "gradcam": "Grad-CAM",
@@ -114,15 +109,12 @@ TABLES = {
     "quadrature_cifar_resnet20": Table("fringe", names=QUADRATURE),
     "quadrature_mobilenet_v1_025": Table("fringe", names=QUADRATURE),
     "truth_quadrature": Table("fringe", None, QUADRATURE),
-    "default_cifar_resnet20": Table("cg", names=DEFAULTS),
-    "default_mobilenet_v1_025": Table("cg", names=DEFAULTS),
+    "default_cifar_resnet20": Table("feedback", names=DEFAULTS),
+    "default_mobilenet_v1_025": Table("feedback", names=DEFAULTS),
     "methods_cifar_resnet20": Table("fringe", names=METHODS),
     "methods_mobilenet_v1_025": Table("fringe", names=METHODS),
     "methods_mobilenet_v2": Table("fringe", names=METHODS),
     "sensitivity_cifar_resnet20": Table("fringe", names=METHODS),
-    "damping_choose_cifar_resnet20": Table("blur_1e-8_K20", half=0),
-    "damping_judge_cifar_resnet20": Table("blur_1e-8_K20"),
-    "damping_judge_mobilenet_v1_025": Table("blur_1e-8_K20"),
     "settings_cifar_resnet20": Table("centre", half=0),
     "truth": Table("fringe", None, TRUTH),
     "truth_settings": Table("fringe", None, TRUTH),
@@ -156,13 +148,13 @@ TABLES = {
 
 @dataclass(frozen=True)
 class Command:
-    """A command of fringe without its folder: its ``words``, then ``images`` (a pattern in the folder of images, or a
-    name); what its table ``shows`` (the verdicts on metrics, the objective of each value, or scores); and for scores
-    the method that the others are compared with, and what ``fringe`` is."""
+    """A command of fringe, or ``reproduce`` of experiments/paper, without its folder: its ``words``, then ``images`` (a
+    pattern in the folder of images, or a name); what its table ``shows`` (the verdicts on metrics, or scores); and for
+    scores the method that the others are compared with, and what ``fringe`` is."""
 
     words: tuple[str, ...]
     images: str
-    shows: Literal["validity", "sweep", "scores"]
+    shows: Literal["validity", "scores"]
     base: str = "fringe"
     fringe: str = "FRInGe()"
 
@@ -185,10 +177,7 @@ STEPS = _settings(*(f"{name}.steps=32" for name in (*CURVES, *ZEROS)))
 FEW_STEPS = _settings("road.shares=0.1,0.3,0.5", "signed_insertion.steps=16", "insertion.steps=16")
 PHOTOGRAPHS = "cifar10/*_*_00[0-2].jpg"
 SCORES = ",".join((*CURVES, "infidelity", "sparseness"))
-ABLATION = _settings(f"metrics={SCORES}")
-#: Studies of the paper vary its own setting without this.
-DEFAULT = "--methods", "fringe"
-FACTORS = 'factor=["tau=1e-3,1e-2", "delta_euc=0.3,3", "damping=1e-5,1e-1", "gamma=1e-4,1e-2"]'
+DIAGNOSTICS = "completeness_residual,endpoint_kl,tracking_error_mean,tracking_error_max"
 
 
 def _validity(images: str, metrics: Sequence[str], *more: str) -> Command:
@@ -197,8 +186,8 @@ def _validity(images: str, metrics: Sequence[str], *more: str) -> Command:
     return Command((*words, *more, "--validity", "--yes"), images, "validity")
 
 
-def _study(*words: str, n: int = 64, shows: Literal["sweep", "scores"] = "scores", base: str = "fringe") -> Command:
-    return Command((*words, *CIFAR, "--n", str(n), "--data"), "cifar10", shows, base)
+def _study(*words: str, base: str = "fringe") -> Command:
+    return Command((*words, *CIFAR, "--n", "64", "--data"), "cifar10", "scores", base)
 
 
 COMMANDS = {
@@ -210,12 +199,18 @@ COMMANDS = {
         (*CURVES, *ZEROS, "single_deletion", "diffid", "signed_insertion", "cpp"),
         *(*MOBILENET, *STEPS),
     ),
-    "ablation_cifar_resnet20": _study("reproduce", "ablation", *DEFAULT, *ABLATION),
-    "ablation_paper_cifar_resnet20": replace(_study("reproduce", "ablation", *ABLATION), fringe="fringe:paper"),
-    "cap_cifar_resnet20": _study("reproduce", "cap", *DEFAULT, base="cap"),
+    "ablation_paper_cifar_resnet20": replace(_study("reproduce", "ablation"), fringe="paper"),
     "cap_paper_cifar_resnet20": _study("reproduce", "cap", base="cap"),
-    "sweep_cifar_resnet20": _study("reproduce", "sweep", *DEFAULT, *_settings(FACTORS), n=16, shows="sweep"),
-    "tuned_cifar_resnet20": _study(
-        *("benchmark", "--methods", "fringe,published=fringe:resnet50", "--metrics", SCORES)
+    "cap_cifar_resnet20": _study(
+        *("benchmark", "--methods", "cap=fringe,no_cap=fringe,ig", "--metrics", DIAGNOSTICS, "--no-controls"),
+        *_settings("no_cap.delta_euc=none"),
+        base="cap",
     ),
+    "tuned_cifar_resnet20": _study(*("benchmark", "--methods", "fringe,published=paper:resnet50", "--metrics", SCORES)),
 }
+
+#: Tables of settings that FRInGe no longer has. They are kept, and not made again.
+KEPT = (
+    *("ablation_cifar_resnet20", "sweep_cifar_resnet20", "damping_choose_cifar_resnet20"),
+    *("damping_judge_cifar_resnet20", "damping_judge_mobilenet_v1_025"),
+)

@@ -31,6 +31,7 @@ from fringe.evaluation import CONTROLS, Difference, control_tests, paired
 sys.path.insert(0, str(Path(__file__).parent))
 
 from result_tables import COMMANDS, DEFAULTS, METHODS, TABLES
+from result_tables import KEPT as KEPT
 
 ROOT = Path(__file__).parents[1]
 TABLES_FOLDER = ROOT / "docs" / "results" / "tables"
@@ -59,7 +60,8 @@ def run(name: str, shared: Path, out: Path, device: str) -> None:
         command = COMMANDS[name]
         images = sorted(map(str, (shared / "images").glob(command.images))) or [command.images]
         words = [*command.words, *images, "--out", str(out / name), "--device", device]
-        subprocess.run([sys.executable, "-m", "fringe", *words], check=True)
+        script = [str(ROOT / "experiments" / "paper" / "reproduce.py"), *words[1:]]
+        subprocess.run([sys.executable, *(script if words[0] == "reproduce" else ["-m", "fringe", *words])], check=True)
         return
     spec = ExperimentSpec.from_file(ROOT / "experiments" / f"{TABLES[name].experiment or name}.toml")
     images, half = images_of(spec), TABLES[name].half
@@ -333,21 +335,6 @@ def validity_rows(folder: Path) -> list[Row]:
     return [row(one) for one in document["metrics"]]
 
 
-def sweep_rows(folder: Path) -> list[Row]:
-    """The objective of each value of each setting."""
-    (path,) = folder.rglob("sensitivity.csv")
-    rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
-    return [
-        {
-            "table": f"{row['model']}, n = 16",
-            "setting": row["factor"],
-            "value": f"{float(row['value']):g}",
-            "objective": "{:.3f} [{:.3f}, {:.3f}]".format(*(float(row[name]) for name in ("objective", "low", "high"))),
-        }
-        for row in rows
-    ]
-
-
 # -- all tables -------------------------------------------------------------------------------------------------------
 
 
@@ -370,9 +357,10 @@ def complete(out: Path, names: Sequence[str]) -> list[Results]:
 
 def _tables_of(name: str, out: Path) -> list[Row]:
     command = COMMANDS.get(name)
-    if command is not None and command.shows != "scores":
-        return {"validity": validity_rows, "sweep": sweep_rows}[command.shows](out / name)
-    if not (runs := complete(out, [name])):
+    if command is not None and command.shows == "validity":
+        return validity_rows(out / name)
+    of_network = command is not None and command.words[0] == "reproduce"  # which has a folder for each
+    if not (runs := complete(out, [f"{name}/cifar_resnet20" if of_network else name])):
         return []
     (results,) = runs
     if command is not None:

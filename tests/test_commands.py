@@ -55,10 +55,10 @@ SHORT = {
     r"--set road\.\S+ ": "",  # whose metric is left out below
     r"\b(mprt,efficient_mprt|quantus:pixel_flipping|infidelity|road|cpd,cpp|sparseness),": "",
 }
-#: Scenes of trained networks, a thousand photographs (tests/cli/test_studies.py has the studies), a real preset.
-TRAINED = ("--config experiments/truth.toml", "fringe reproduce ", "--preset out/")
+#: Scenes of trained networks, a real preset.
+TRAINED = ("--config experiments/truth.toml", "--preset out/")
 #: Settings that shorten the path of FRInGe and the curves of scores.
-QUICK = {"explain": ["--set", "steps=2", "--set", "quadrature=trapezoid"]}
+QUICK = {"explain": ["--set", "steps=2", "--set", "halvings=0"]}
 NETWORK = """
 import torch
 
@@ -142,7 +142,7 @@ def run(command: str) -> None:
         command = re.sub(long, short, command)
     _, name, *words = shlex.split(command)
     words = [file for word in words for file in (sorted(glob.glob(word)) if "*" in word else [word])]
-    if name in ("benchmark", "reproduce") and "--dry-run" not in words:
+    if name == "benchmark" and "--dry-run" not in words:
         words.append("--dry-run")
     if name in ("status", "report") and not Path(words[0]).exists():  # of a run that was only planned
         run_small(words[0])
@@ -185,7 +185,7 @@ def test_every_option_shown_exists():
         name = command.split()[1]
         known.setdefault(name, CliRunner().invoke(app, [name, "--help"]).output)
         assert [word for word in re.findall(r"(?<= )--[a-z-]+", command) if word not in known[name]] == [], command
-    assert {"explain", "compare", "benchmark", "status", "report", "tune", "reproduce", "app", "verify"} <= set(known)
+    assert {"explain", "compare", "benchmark", "status", "report", "tune", "app", "verify"} <= set(known)
 
 
 def test_what_make_is_asked_for_is_a_target_and_what_pip_installs_an_extra():

@@ -33,13 +33,21 @@ def command(*arguments):
 def test_every_path_of_the_page_exists():
     rows = PAGE.split("## What to touch")[1].split("## ")[0]
     paths = re.findall(r"`((?:src|tests|scripts)/[\w/.]+)`", rows)
-    assert len(paths) >= 24
+    assert len(paths) >= 18
     assert [path for path in paths if not (ROOT / path).exists()] == []
     files = [ROOT / path for path in paths if (ROOT / path).is_file()]
     texts = "\n".join(path.read_text(encoding="utf-8") for path in files)
     named = set(re.findall(r"`([A-Z_]+|_?[A-Z][a-z]\w+|[a-z_]+_[a-z]+)`", rows))
-    assert {"METHODS", "_SHARED", "_Plan", "map_setting", "RunFlags", "is_prefix"} <= named
+    assert {"_SHARED", "_Plan", "map_setting", "RunFlags", "is_prefix"} <= named
     assert {name for name in named if not re.search(rf"\b{name}\b", texts)} == set()
+
+
+@pytest.mark.parametrize(("kind", "room"), [("method", "attribution"), ("metric", "metrics")])
+def test_a_method_or_a_metric_is_its_class_and_a_line(kind, room):
+    """``tests/test_how_to.py`` adds one of each in this way, and runs the tests of all methods and metrics."""
+    (touched,) = re.findall(rf"^\| a {kind} \| (.*?) \|", PAGE, re.MULTILINE)
+    folder = f"src/fringe/{room}"
+    assert re.findall(r"`(\w+/[\w/.]+)`", touched) == [f"{folder}/", f"{folder}/_registry.py"]
 
 
 def test_the_tree_names_every_package():
@@ -75,7 +83,7 @@ def test_what_a_run_stores_of_its_plan_can_be_read_again():
 
     spec = experiments.ExperimentSpec(**DIGITS, scene="gridpg", limits={"gridpg": 1}, model_output="logits")
     plan = dataclasses.replace(experiments.build_plan(spec), holdout=True, sample=False)
-    assert plan.record().keys() == _records._Plan.__annotations__.keys()
+    assert plan.record().keys() == {name.rstrip("?") for name in _records._ASKED}
     assert set(_plan._SHARED) <= experiments.ExperimentSpec.model_fields.keys() & {
         field.name for field in dataclasses.fields(plan)
     }
@@ -141,9 +149,11 @@ def test_a_model_family_is_a_loader(monkeypatch):
         net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
         return _load.LoadedParts(net, "toy", Preprocessing.parse("resize=8"), None)
 
-    family = _load.Loader("toy:NAME", "for this test", load, is_prefix=True)
-    monkeypatch.setattr(_load, "LOADERS", MappingProxyType({**_load.LOADERS, "toy": family}))
+    family = _load.Loader("toy:NAME", "for this test", "toy:net", load, is_prefix=True)
+    for module in (_load, sys.modules["fringe.models"]):
+        monkeypatch.setattr(module, "LOADERS", MappingProxyType({**_load.LOADERS, "toy": family}))
     assert load_model("toy:anything").architecture == "toy"
+    assert "--model toy:net" in command("models").stdout
     with pytest.raises(fringe.FringeError, match="toy:NAME"):
         load_model("nothing")
 

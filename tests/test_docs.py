@@ -173,6 +173,21 @@ def test_every_public_name_is_in_the_reference_with_its_page(site):
     assert missing == []
 
 
+@pytest.mark.parametrize("kind", ["methods", "metrics"])
+def test_the_page_of_all_methods_or_metrics_has_a_row_for_each(kind, monkeypatch):
+    pytest.importorskip("sphinx_gallery")
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    registry = getattr(fringe, kind.upper())
+    monkeypatch.setitem(registry, "mine", type("Mine", (registry["ig" if kind == "methods" else "road"],), {}))
+    monkeypatch.setattr(registry["mine"], "title", "A class that is new")
+    table = importlib.import_module("fringe_docs").registered(kind)
+    assert re.search(r"^\| `mine` \| A class that is new \| .* \| `paper`", table, re.MULTILINE)
+    rows = re.findall(r"^\| `([\w:]+)` \|", table, re.MULTILINE)
+    modifiers = [name for name, one in registry.items() if "of" in one.__dataclass_fields__]
+    assert [row.partition(":")[0] for row in rows] == [name for name in registry if name not in modifiers]
+    assert f"\n<!-- {kind} -->\n" in (DOCS / f"{kind}.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.thorough
 def test_a_method_is_documented_with_its_settings(site):
     from fringe.settings import settings_of

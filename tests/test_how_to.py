@@ -29,8 +29,6 @@ def blocks(page: Path) -> list[Block]:
 
 def runs(block: Block) -> str:
     """A block as a part of one Python program, in the page's order."""
-    if block.title.startswith("tests/"):  # rows of a table there
-        return f"import fringe\nrows = {{\n{block.text}}}"
     if block.language == "python":
         return block.text
     return "\n".join(
@@ -90,6 +88,38 @@ def test_add_a_metric(said, folder):
     assert "side of a patch" in page
     assert re.search(r"ranking +perfect, random, inverted contributions", page)
     assert (folder / "out/patches").is_dir()
+
+
+#: Tests that try every method or metric, or look for what each of them has.
+OF_ALL = (
+    *("contract/test_methods_contract.py", "contract/test_metrics_contract.py", "contract/test_golden_outputs.py"),
+    *("attribution/test_attribute_problem.py", "test_docs.py", "test_public_names.py", "plots/test_layout.py"),
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("page", "room"), [("add-a-method", "attribution"), ("add-a-metric", "metrics")])
+def test_a_method_or_metric_is_two_files(page, room):
+    titles = [block.title for block in blocks(ROOT / "docs" / "how-to" / f"{page}.md") if block.title]
+    assert [title.startswith(f"src/fringe/{room}/_") for title in titles] == [True, True]
+    assert titles[1].endswith("/_registry.py")
+
+
+@pytest.mark.thorough
+def test_what_is_new_passes_the_tests_of_all_and_its_missing_record_is_named(said, folder):
+    """The library with the method and the metric of the pages; no test, page or table of names is told of them."""
+    chosen = "midway or patch_correlation or titles or title_in_words or row_for_each or star_imports or is_tried"
+    chosen += " or what_it_was and (records or listings or default_keys) or has_a_record"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-rA", "--tb=line"]
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "OMP_NUM_THREADS": "1"}
+    files = [f"tests/{name}" for name in OF_ALL]
+    done = subprocess.run([*command, *files, "-k", chosen], cwd=ROOT, env=environment, capture_output=True, text=True)
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    assert len(failed) == 1, done.stdout[-3000:]
+    assert "has_a_record" in failed[0]
+    assert "no record yet of midway, patch_correlation; this writes it: python tests/contract/" in done.stdout
+    for test in ("test_it_keeps_the_contract[midway-0]", "numbers[midway]", "contract[patch_correlation]"):
+        assert re.search(rf"^PASSED .*{re.escape(test)}", done.stdout, re.MULTILINE), done.stdout[-3000:]
 
 
 @pytest.mark.thorough

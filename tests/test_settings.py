@@ -275,7 +275,7 @@ def test_a_number_that_no_tensor_holds_is_refused_by_name(kind):
 def test_a_value_that_makes_no_sense_is_refused_by_the_name_of_its_setting(kind):
     for name, setting in settings_of(kind).items():
         whole, real = int in setting.types, float in setting.types
-        wrong = ["no such"] if name not in ("of", "layer", "focus_layer") else []  # names of a method, of modules
+        wrong = ["no such"] if name not in ("of", "layer") else []  # names of a method, of modules
         wrong += [math.nan, -1] if whole or real else []
         wrong += [0, 2.5] if whole and not real else []
         for value in wrong:

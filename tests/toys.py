@@ -5,12 +5,13 @@
 otherwise.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from fringe import Classifier
+from fringe import Attributor, Classifier
 from fringe._numbers.rng import KeyedGenerator
 from fringe.metrics import EvaluationContext
 from fringe.paths import Problem
@@ -41,6 +42,15 @@ def images(count: int, key: str = "images", dtype: torch.dtype = torch.float64) 
 def normal(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
     """Standard normal numbers of this shape."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def cheap(kind: type[Attributor], most: int = 5) -> Attributor:
+    """A method with its defaults, but at most ``most`` steps, samples, references ...: each whole number that a search
+    may choose is the smallest that it tries, if that is smaller still."""
+    counts = {name: one.search for name, one in kind.search_space().items() if type(one.default) is int}
+    method = kind(**{name: min(int(search.low), most) for name, search in counts.items() if search is not None})
+    inner = method.innermost
+    return method if inner is method else dataclasses.replace(method, of=cheap(type(inner), most))
 
 
 class Affine(nn.Module):

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import sys
 import weakref
 from collections.abc import Iterator
 from itertools import groupby
@@ -69,7 +70,7 @@ PACKAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fringe.paths": (
         "fringe.paths",
         "Paths through input space, for authors of methods.",
-        ("FisherRaoTracking", "NaturalStep", "TrustRegion", "Bound", "verify"),
+        ("verify",),
     ),
     "fringe.geometry": ("fringe.geometry", "The probability simplex with its Fisher-Rao metric.", ()),
     "fringe.linalg": ("fringe.linalg", "Operators known by their products, and conjugate gradients.", ()),
@@ -228,9 +229,9 @@ def _docstring(app: Any, what: str, name: str, value: Any, options: Any, lines: 
     if what == "class" and inspect.isclass(value) and issubclass(value, Options) and value.model_fields:
         lines += ["", ".. list-table:: Fields", "   :header-rows: 1", "   :widths: 22 16 62", ""]
         lines += ["   * - field", "     - default", "     - meaning"]
-        for field, known in value.model_fields.items():
-            default = "required" if known.is_required() else f"``{known.get_default()!r}``"
-            lines += [f"   * - ``{field}``", f"     - {default}", f"     - {_escaped(known.description or '')}"]
+        for field, known in settings_of(value).items():
+            default = "required" if known.default is dataclasses.MISSING else f"``{known.default!r}``"
+            lines += [f"   * - ``{field}``", f"     - {default}", f"     - {_escaped(known.doc.text)}"]
         lines.append("")
     if what == "class" and inspect.isclass(value) and issubclass(value, Settings) and dataclasses.is_dataclass(value):
         settings = settings_of(value)
@@ -359,14 +360,28 @@ def results_tables(name: str) -> str:
     return "\n".join(parts)
 
 
+def registered(kind: str) -> str:
+    """The table of all ``methods`` or ``metrics``: what a class says of itself. Modifiers have a table of their own."""
+    from fringe import METHODS, METRICS
+    from fringe.settings import settings_of
+
+    rows = [["name", kind.removesuffix("s"), "source", "presets"], ["---"] * 4]
+    for name, one in (METHODS if kind == "methods" else METRICS).items():
+        if "of" not in settings_of(one):
+            form = f"`{getattr(one, 'form', '') or name}`"
+            rows.append([form, one.title or name, one.source or "", ", ".join(f"`{preset}`" for preset in one.presets)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def _read(app: Any, docname: str, source: list[str]) -> None:
+    source[0] = re.sub(r"^<!-- (methods|metrics) -->$", lambda m: registered(m[1]), source[0], flags=re.MULTILINE)
     source[0] = re.sub(r"^<!-- table: (\w+) -->$", lambda m: results_tables(m[1]), source[0], flags=re.MULTILINE)
     if docname in ROOT_PAGES:
         source[0] = (ROOT / ROOT_PAGES[docname]).read_text(encoding="utf-8").replace("](docs/", "](")
     if docname == "paper":
-        from fringe.bench.paper import READINGS
-
-        source[0] = source[0].replace("<!-- readings -->", "\n".join(f"- {reading.text}" for reading in READINGS))
+        sys.path.insert(0, str(ROOT / "experiments" / "paper"))
+        readings = importlib.import_module("paper_tables").READINGS
+        source[0] = source[0].replace("<!-- readings -->", "\n".join(f"- {text}" for text in readings))
     for name, file in ROOT_PAGES.items():
         source[0] = re.sub(rf"\]\((?:\.\./)*{re.escape(file)}", f"](/{name}.md", source[0])
 

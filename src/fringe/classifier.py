@@ -16,6 +16,7 @@ from fringe._network.arguments import ForwardArguments as ForwardArguments
 from fringe._network.arguments import Shared as Shared
 from fringe._network.cuda_graphs import CUDAGraphs
 from fringe._network.isolation import Mode
+from fringe._network.linearisation import WITHOUT_GRADIENTS as WITHOUT_GRADIENTS
 from fringe._network.linearisation import WITHOUT_JVP as WITHOUT_JVP
 from fringe._network.linearisation import Linearisation as Linearisation
 from fringe._network.outputs import AnyOutput, refuse_features
@@ -88,7 +89,8 @@ class Classifier(Network):
         if isinstance(model, type):
             message, hint = f"got the class {model.__name__}", f"pass an instance, such as {model.__name__}()"
             raise InputError(f"expected a module or callable, {message}", argument="model", hint=hint)
-        if isinstance(getattr(model, "model", None), torch.nn.Module) and isinstance(getattr(model, "task", None), str):
+        parts = None if isinstance(model, torch.nn.Module) else getattr(model, "model", None)
+        if isinstance(parts, torch.nn.Module) and isinstance(getattr(model, "task", None), str):
             hint = "give it to fringe.explain, with pictures or texts; or pass its .model, with tensors"
             raise InputError("got a pipeline of transformers, expected a module", argument="model", hint=hint)
         if not callable(model):
@@ -98,12 +100,9 @@ class Classifier(Network):
             raise InputError(f"expected a module or callable, got {type(model).__name__}", argument="model", hint=hint)
         kind: Score = "logit" if callable(score) else score
         form: AnyOutput = "auto" if callable(output) else output
-        for name, value, known in (
-            ("score", kind, SCORES),
-            ("output", form, ("auto", "logits", "probabilities", "numbers")),
-            ("mode", mode, get_args(Mode)),
-        ):
-            require_choice(name, value, known)
+        require_choice("score", kind, SCORES)
+        require_choice("output", form, ("auto", "logits", "probabilities", "numbers"))
+        require_choice("mode", mode, get_args(Mode))
         if output == "numbers" and score != "logit":
             message = f"got {score!r} with output='numbers', whose columns are the scores"
             raise InputError(message, argument="score", hint="leave one of them out")

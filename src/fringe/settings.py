@@ -321,7 +321,8 @@ def settings_of(kind: type) -> dict[str, Setting]:
     words: Mapping[str, str] = getattr(kind, "expected", {})
     settings: dict[str, Setting] = {}
     for name, field in kind.model_fields.items():
-        doc = Doc(field.description or "", takes=words.get(name, ""))
+        doc = next((m for m in field.metadata if isinstance(m, Doc)), Doc(field.description or ""))
+        doc = dataclasses.replace(doc, takes=words.get(name) or doc.takes)
         hint = cast(Any, Annotated)[(field.annotation, *field.metadata, doc)]
         default = dataclasses.MISSING if field.is_required() else field.get_default()
         settings[name] = Setting(name, default, hint)

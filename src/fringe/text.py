@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fringe._network.outputs import refuse_independent_labels
-from fringe.errors import InputError, ModelError
+from fringe.errors import InputError, ModelError, require_choice
 from fringe.linalg import add_rows
 
 SpecialTokens = Literal["fixed", "free"]
@@ -59,8 +59,7 @@ class TextClassifier(nn.Module):
         if not getattr(tokenizer, "is_fast", False):
             message = f"got {type(tokenizer).__name__}, expected a fast tokenizer of the transformers library"
             raise InputError(message, argument="tokenizer")
-        if special not in get_args(SpecialTokens):
-            raise InputError(f"got {special!r}, expected 'fixed' or 'free'", argument="special")
+        require_choice("special", special, get_args(SpecialTokens))
         refuse_independent_labels(model)
         if any(p.itemsize < 4 for p in model.parameters() if p.is_floating_point()):
             model = copy.deepcopy(model).float()

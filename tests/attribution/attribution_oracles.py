@@ -40,10 +40,12 @@ class DenseStep:
 
 
 class DenseFRInGe:
-    """The method ``m`` on one image of (2, 8, 8), solved exactly; ``scale`` (n,) is what its cap multiplies v by."""
+    """The method ``m`` on one image of (2, 8, 8), solved exactly, with a metric of this ``rank``; ``scale`` (n,) is
+    what
+    its cap multiplies v by."""
 
-    def __init__(self, model, m: fringe.FRInGe, scale: Tensor | float = 1.0):
-        self.model, self.m, self.scale, self.temperature = model, m, scale, 1.0
+    def __init__(self, model, m: fringe.FRInGe, scale: Tensor | float = 1.0, rank: int = 1):
+        self.model, self.m, self.scale, self.rank, self.temperature = model, m, scale, rank, 1.0
         rough = laplacian_matrix(8, 8)
         self.ltl = torch.block_diag(*[rough.T @ rough] * 2)
 
@@ -78,9 +80,9 @@ class DenseFRInGe:
         g = j.T @ ((torch.diag(p) - torch.outer(p, p)) @ (-waypoint / (2 * root)))
         b = g + m.gamma_prior * self.ltl @ x
         regulariser = m.damping * torch.eye(128, dtype=torch.float64) + m.gamma_step * self.ltl
-        columns = (j.T @ (root[:, None] * self.directions(root, waypoint))) if m.solve == "geodesic" else None
+        columns = None if m.smooths else (j.T @ (root[:, None] * self.directions(root, waypoint)))
         metric = fisher if columns is None or exact else columns @ columns.T
-        if m.solve == "diffusion":
+        if m.smooths:
             v = torch.linalg.solve(regulariser, m.gamma_prior * self.ltl @ x)
         else:
             v = torch.linalg.solve(metric + regulariser, b)
@@ -88,9 +90,7 @@ class DenseFRInGe:
         along = 0.0 if columns is None else (columns[:, 0] @ v).item() ** 2
         if ratio is not None:
             norm = ratio * along
-        bounds = [m.eta_max]
-        if m.kl_bound:
-            bounds.append(math.sqrt(2 * m.tau / (norm + 1e-12)))
+        bounds = [m.eta_max, math.sqrt(2 * m.tau / (norm + 1e-12))]
         if isinstance(m.delta_euc, float):
             bounds.append(m.delta_euc / ((self.scale * v).norm().item() + 1e-12))
         return DenseStep(v, min(bounds), norm, along)
@@ -99,10 +99,7 @@ class DenseFRInGe:
         """(C, r): the unit tangent towards the waypoint, then axes of the most probable classes made orthogonal to it
         and to ``root``, always the one of which most remains."""
         tangent = waypoint - root * (root @ waypoint)
-        basis, count = (
-            [tangent / tangent.norm()],
-            min(1 if self.m.fisher_rank == "auto" else self.m.fisher_rank, len(root) - 1),
-        )
+        basis, count = [tangent / tangent.norm()], min(self.rank, len(root) - 1)
         axes = torch.eye(len(root), dtype=torch.float64)[root.argsort(descending=True)[: count + 1]]
         while len(basis) < count:
             known = torch.stack([root, *basis])
@@ -126,18 +123,18 @@ class DenseFRInGe:
             left = float((p * (p * len(p)).log()).sum())
             if left <= 0.95 * level:
                 level, gained = left, k
-            no_gain = k - gained >= steps / 2 and self.m.solve != "diffusion"
+            no_gain = k - gained >= steps / 2 and not self.m.smooths
             if until == "half" and k >= steps and (self.divergence(x) <= start / 2 or no_gain):
                 break
             alpha = min((k + 1) / steps, 1.0)
             waypoint = (torch.sin((1 - alpha) * theta) * root0 + torch.sin(alpha * theta) * root1) / torch.sin(theta)
             found = self.step(x, waypoint, ratio)
             after = x - found.eta * found.v
-            if self.m.feedback is not None and self.m.solve == "geodesic":
+            if not self.m.smooths:
                 ratio = found.fisher_norm_squared / found.geodesic_norm_squared
                 made = 2 * torch.arccos(self.logits(x).softmax(-1).sqrt() @ self.logits(after).softmax(-1).sqrt())
                 quotient = made.item() ** 2 / (found.fisher_norm_squared * found.eta**2)
-                ratio *= min(max(quotient, 0.25), 4.0) ** self.m.feedback
+                ratio *= min(max(quotient, 0.25), 4.0)
             total -= 0.5 * (self.jacobian(x)[target] + self.jacobian(after)[target]) * (after - x)
             x = after
         return self.temperature * total.view(2, 8, 8), x.view(2, 8, 8)
@@ -147,10 +144,10 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return ((found - expected).norm() / expected.norm()).item()
 
 
-def assert_dense(found: fringe.Attribution, model, method: fringe.FRInGe, x: Tensor, **more) -> None:
+def assert_dense(found: fringe.Attribution, model, method: fringe.FRInGe, x: Tensor, rank: int = 1, **more) -> None:
     """Maps, and ends where they were recorded, are those of explicit matrices."""
     for i, target in enumerate(found.target.tolist()):
-        values, end = DenseFRInGe(model, method).explain(x[i], target, **more)
+        values, end = DenseFRInGe(model, method, rank=rank).explain(x[i], target, **more)
         assert relative(found.values[i], values) < 1e-8
         if found.trajectory is not None:
             assert relative(found.trajectory[i].snapshots[-1], end) < 1e-8
@@ -167,31 +164,6 @@ def gradients(model, path, scalar):
     return torch.autograd.grad(scalar(model(path)).sum(), path, create_graph=True)[0]
 
 
-def log_probability(target):
-    return lambda logits: logits.log_softmax(1)[:, target]
-
-
-def logit(target):
-    return lambda logits: logits[:, target]
-
-
-def point_energy(model, scalar, beta):
-    def energy(path, straight):
-        steep = gradients(model, path, scalar).flatten(1).norm(dim=1)
-        moved = [(p - s).norm() for p, s in zip(path, straight, strict=True) if not torch.equal(p, s)]
-        return sum(moved) + beta * steep.sum()
-
-    return energy
-
-
-def length_energy(model, scalar, beta):
-    def energy(path, straight):
-        stretch = 1 + beta * gradients(model, path, scalar).flatten(1).norm(dim=1)
-        return sum((stretch[k] + stretch[k + 1]) / 2 * (path[k + 1] - path[k]).norm() for k in range(len(path) - 1))
-
-    return energy
-
-
 def published_energy(model, beta):
     """``|delta| - beta |gradient of the sum of all outputs|``, rows of the last axis; 100 more at either end."""
 
@@ -202,40 +174,6 @@ def published_energy(model, beta):
         return rows.sum() - beta * steep.sum() + 100 * rows[:ends].sum() + 100 * rows[-ends:].sum()
 
     return energy
-
-
-def most_probable_path(energy, straight, iterations, learning_rate):
-    """The best of Adam's iterates of the interior points, the rate falling linearly, and the last of them counts, too;
-    its loss and the first one."""
-    deviation = torch.zeros_like(straight[1:-1], requires_grad=True)
-    optimiser = torch.optim.Adam([deviation], lr=learning_rate)
-    losses, paths = [], []
-    for i in range(iterations + 1):
-        optimiser.param_groups[0]["lr"] = learning_rate * (1 - i / iterations)
-        path = torch.cat((straight[:1], straight[1:-1] + deviation, straight[-1:]))
-        loss = energy(path, straight) + 0.5 * deviation.square().sum()
-        losses.append(float(loss.detach()))
-        paths.append(path.detach())
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return paths[int(np.argmin(losses))], losses[0], min(losses)
-
-
-def variational_path(energy, straight, iterations, learning_rate, noise):
-    """The mean of the Gaussian that maximises the evidence bound, its divergence in closed form."""
-    mean = torch.zeros_like(straight[1:-1], requires_grad=True)
-    log_scale = torch.full_like(mean, np.log(0.1)).requires_grad_(True)
-    optimiser = torch.optim.Adam([mean, log_scale], lr=learning_rate)
-    for i in range(iterations):
-        optimiser.param_groups[0]["lr"] = learning_rate * (1 - i / iterations)
-        guide = dist.Normal(mean, log_scale.exp())
-        path = torch.cat((straight[:1], straight[1:-1] + mean + log_scale.exp() * noise(i, mean), straight[-1:]))
-        loss = energy(path, straight) + dist.kl_divergence(guide, dist.Normal(0.0, 1.0)).sum()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    return torch.cat((straight[:1], straight[1:-1] + mean.detach(), straight[-1:])), float(loss.detach())
 
 
 def published_path(energy, straight, iterations, learning_rate, noise, halve_after, stop_after):
@@ -285,5 +223,5 @@ def published_respacing(path):
 def published_map(model, path, target):
     """Gradients times the lengths of the steps, the last length twice."""
     lengths = [(b - a).norm() for a, b in itertools.pairwise(path)]
-    g = gradients(model, path, logit(target))
+    g = gradients(model, path, lambda logits: logits[:, target])
     return sum(g[k] * ([*lengths, lengths[-1]][k]) for k in range(len(path))).detach(), float(sum(lengths))

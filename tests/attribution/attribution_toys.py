@@ -1,5 +1,7 @@
 """Networks whose scores are known well enough to test methods by, in float64, and paths seen segment by segment."""
 
+from types import SimpleNamespace
+
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -8,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fringe
 import toys
-from fringe.attribution import Quadrature, SegmentTerms, integrate
+from fringe.attribution import integrate_steps
 from fringe.paths import Problem
 from toys import normal
 
@@ -220,18 +222,20 @@ def problem_of(model, x, target="predicted", score="logit", **fields) -> Problem
 
 
 def segments(path, problem):
-    """Every segment of one run, and its result."""
-    walked, original = [], path.segment
+    """Every step of one run, with its ends towards the baseline (``start``) and the input (``stop``), and the gradient
+    where it departs; and the result."""
+    walked, advance = [], path.advance
 
-    def spy(state, here):
-        found = original(state, here)
-        if found is not None:
-            walked.append(found[found.counts])
+    def spy(problem, at, origin, direction):
+        found = advance(problem, at, origin, direction)
+        ends = SimpleNamespace(x=origin, gradient=direction), SimpleNamespace(x=found)
+        start, stop = ends if path.begins == "baseline" else ends[::-1]
+        walked.append(SimpleNamespace(start=start, stop=stop))
         return found
 
-    object.__setattr__(path, "segment", spy)
+    object.__setattr__(path, "advance", spy)
     with problem.model.session(problem.inputs.device):
-        return walked, integrate(SegmentTerms(path, Quadrature("right"), problem, "sum"))
+        return walked, integrate_steps(path, problem, "sum")
 
 
 def score_and_gradient(model, z, target, kind="logit"):

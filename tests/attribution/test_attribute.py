@@ -17,7 +17,7 @@ METHODS_AND_VARIANTS = {
         name: kind()
         for name, kind in METHODS.items()
         if name not in ("ggig", "geoig_svi", "rise", "captum", "zennit", "lxt")
-        and name not in ("gradcam", "layercam", "hirescam", "located", "other_cam")  # these read layers
+        and name not in ("gradcam", "layercam", "hirescam")  # these read layers
     },
     "rise": fringe.RISE(masks=10, cells=3),
     "guided_ig": fringe.GuidedIG(steps=25),
@@ -26,7 +26,7 @@ METHODS_AND_VARIANTS = {
     "geoig_svi": fringe.attribution.GeoIGSVI(iterations=3, steps=10),
     "agi:official": fringe.attribution.AGI.preset("official"),
     "ggig": fringe.attribution.GGIG(intervals=5, iterations=4),
-    "fringe:diffusion": fringe.FRInGe().variant("diffusion"),
+    "diffusion": fringe.attribution.Diffusion(),
     "fringe:none": fringe.FRInGe(structure="none", max_steps=30),
 }
 

@@ -8,8 +8,8 @@ from attribution_toys import Smooth, inputs
 
 import fringe
 import fringe.paths
-from fringe.attribution._quadrature import _some
-from fringe.paths import FisherRaoPath, Problem
+from fringe.attribution._integrate import some_rows
+from fringe.paths import Problem
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2)
 
@@ -102,13 +102,13 @@ def test_a_dead_or_nan_gradient_in_the_first_image_is_its_own_affair():
 
 def test_what_waits_keeps_only_itself():
     """A path that waits for its last gradient must not keep its former batch in memory."""
-    start = METHOD.path(128), Problem.of(fringe.Classifier(Smooth()), mixed(6))
-    state = dataclasses.replace(FisherRaoPath.on(*start).init(start[1]), x=torch.zeros(6, 128))
-    chosen = _some(state, [True] + 5 * [False])
+    problem = Problem.of(fringe.Classifier(Smooth()), mixed(6))
+    state = dataclasses.replace(METHOD.path(128).start(problem), x=torch.zeros(6, 128))
+    chosen = some_rows(state, [True] + 5 * [False])
     assert chosen.x.untyped_storage().nbytes() == 128 * 4
     assert chosen.geodesic.s0.untyped_storage().nbytes() == chosen.geodesic.s0.nbytes
-    assert _some(state, 6 * [True]) is state
-    assert _some(state, 6 * [False]) is None
+    assert some_rows(state, 6 * [True]) is state
+    assert some_rows(state, 6 * [False]) is None
 
 
 def test_nan_logits_are_named():

@@ -8,16 +8,16 @@ import torch
 from attribution_toys import LiveBytes, Smooth, inputs
 
 import fringe
+from fringe.attribution import Diffusion, _fisher_rao
 from fringe.attribution._base import SEVERITY, Verdict
-from fringe.attribution._integrate import _Log
+from fringe.attribution._record import _Log
 
 METHOD = fringe.FRInGe(tau=5e-3, delta_euc=1.0, damping=1e-2)
 
 
-@pytest.mark.parametrize("solve", ["geodesic", "diffusion"])
-def test_a_class_more_costs_one_product_a_point(solve):
+@pytest.mark.parametrize("method", [METHOD, Diffusion.of(METHOD)])
+def test_a_class_more_costs_one_product_a_point(method):
     model, x = Smooth(), inputs(3)
-    method = dataclasses.replace(METHOD, solve=solve)
     one, three = (fringe.attribute(model, x, method=method, target=t) for t in ("predicted", "top3"))
     points = int((one.diagnostics["steps"] + 1).sum())
     assert three.passes.forward == one.passes.forward
@@ -106,8 +106,8 @@ def test_a_contrast_is_that_of_each_image_where_some_hold_nan(target, contrast, 
 def test_each_of_several_classes_has_the_points_that_it_needs():
     """As many as in calls for one class at a time, and no others; in a call, the path itself is run once."""
     model, x = Smooth(), inputs(2)
-    method = dataclasses.replace(METHOD, tau=5e-2, quadrature_rtol=1e-4, quadrature_depth=8)
-    plain = dataclasses.replace(method, quadrature="trapezoid")
+    method = dataclasses.replace(METHOD, tau=5e-2, quadrature_rtol=1e-4, halvings=8)
+    plain = dataclasses.replace(method, halvings=0)
     target = torch.tensor([[1, 4, 2], [0, 3, 1]])
 
     def points(target):
@@ -127,7 +127,7 @@ def test_a_hundred_classes_hold_few_times_the_maps_that_they_return():
     """Gradients at both ends of a segment, and sums in double precision: four times the maps, and some more."""
     weight = torch.randn(100, 768, generator=torch.Generator().manual_seed(0)) / 15
     x = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
-    method, every = fringe.FRInGe(steps=2, quadrature="trapezoid"), torch.arange(100).expand(4, -1)
+    method, every = fringe.FRInGe(steps=2, halvings=0), torch.arange(100).expand(4, -1)
 
     def model(z):
         return 4.0 * torch.tanh(z.flatten(1) @ weight.T)
@@ -174,7 +174,7 @@ class TestOneOfSeveralClasses:
     def test_each_class_has_its_verdict_and_the_image_the_worst(self):
         """One step is too long for some classes and not for others."""
         model, x = Smooth(sharpness=2.0), inputs(4)
-        rough = dataclasses.replace(METHOD, tau=0.5, steps=2, delta_euc=10.0, eta_max=50.0, quadrature="trapezoid")
+        rough = dataclasses.replace(METHOD, tau=0.5, steps=2, delta_euc=10.0, eta_max=50.0, halvings=0)
         found = fringe.attribute(model, x, method=rough, target="top4")
         verdicts = [[verdict for verdict, _ in classes] for classes in found.class_verdicts]
         assert any(len(set(row)) > 1 for row in verdicts)
@@ -187,9 +187,7 @@ class TestOneOfSeveralClasses:
         "method",
         [
             fringe.IntegratedGradients(steps=1, rule="left"),
-            dataclasses.replace(
-                METHOD, tau=2.0, steps=1, delta_euc=30.0, eta_max=50.0, quadrature="trapezoid", temperature=1.0
-            ),
+            dataclasses.replace(METHOD, tau=2.0, steps=1, delta_euc=30.0, eta_max=50.0, halvings=0, temperature=1.0),
         ],
     )
     def test_the_advice_is_on_the_class_whose_sum_misses_most(self, method):
@@ -234,9 +232,10 @@ class TestStoredPoints:
         several, usual = (fringe.attribute(model, x, method=method, telemetry=t) for t in (True, False))
         assert several.passes == usual.passes  # of the explanation, not of the record
 
-    def test_those_of_a_path_that_goes_on_are_spread_over_all_of_it(self):
+    def test_those_of_a_path_that_goes_on_are_spread_over_all_of_it(self, monkeypatch):
+        monkeypatch.setattr(_fisher_rao, "ARRIVED_BELOW", 1e-12)
         last = 30
-        method = dataclasses.replace(METHOD, until="arrival", arrival_kl=1e-12, max_steps=last)
+        method = dataclasses.replace(METHOD, until="arrival", max_steps=last)
         whole, some = (fringe.attribute(Smooth(), inputs(1), method=method, telemetry=t) for t in (200, 4))
         (path,), (all_points,) = some.trajectory, whole.trajectory
         steps = path.snapshot_steps

@@ -1,7 +1,5 @@
 """Blur Integrated Gradients: SciPy's blur, the authors' library, and the chords that telescope."""
 
-import math
-
 import numpy as np
 import pytest
 import saliency.core
@@ -48,7 +46,6 @@ def test_the_strongest_blur_scales_with_the_shorter_side():
     assert float(BlurIG()._sigmas(224)[-1]) == pytest.approx(50.0, rel=1e-12)
     assert float(BlurIG(sigma_max=0.1)._sigmas(32)[-1]) == pytest.approx(3.2, rel=1e-12)
     assert BlurIG(steps=4)._sigmas(224).tolist() == pytest.approx([0.0, 12.5, 25.0, 37.5, 50.0])
-    assert BlurIG(steps=4, grid="sqrt")._sigmas(224).square().tolist() == pytest.approx([0, 625, 1250, 1875, 2500])
     x = images(1, shape=(2, 6, 12))
     model = torch.nn.Sequential(torch.nn.AvgPool2d(6), torch.nn.Flatten()).double().eval()
     found = explain(model, x, steps=2, sigma_max=0.5)
@@ -58,22 +55,19 @@ def test_the_strongest_blur_scales_with_the_shorter_side():
 # -- the authors' library -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("grid", "steps"), [("linear", 12), ("sqrt", 12)])
-def test_the_derivative_mode_equals_saliency(grid, steps):
-    """Its square-root grid ends at sqrt(max_sigma), so it is asked for the square."""
-    model, x, sigma = SoftplusMLP(), images(2), 2.0
+def test_the_derivative_mode_equals_saliency():
+    model, x, steps, sigma = SoftplusMLP(), images(2), 12, 2.0
 
     def call(batch, call_model_args=None, expected_keys=None):
         z = torch.from_numpy(np.asarray(batch)).permute(0, 3, 1, 2).requires_grad_(True)
         (gradient,) = torch.autograd.grad(model(z)[:, 1].sum(), z)
         return {saliency.core.INPUT_OUTPUT_GRADIENTS: gradient.permute(0, 2, 3, 1).numpy()}
 
-    found = explain(model, x, steps=steps, sigma_max=sigma * PIXEL, grid=grid, mode="derivative")
+    found = explain(model, x, steps=steps, sigma_max=sigma * PIXEL, mode="derivative")
     for i in range(2):
         peer = saliency.core.BlurIG().GetMask(
-            x[i].permute(1, 2, 0).numpy(), call, max_sigma=sigma if grid == "linear" else sigma**2, steps=steps,
-            sqrt=grid == "sqrt", batch_size=1,
-        )  # fmt: skip
+            x[i].permute(1, 2, 0).numpy(), call, max_sigma=sigma, steps=steps, sqrt=False, batch_size=1
+        )
         expected = torch.from_numpy(peer).permute(2, 0, 1)
         # a forward difference over 0.01 pixels loses two digits of float64
         torch.testing.assert_close(found.values[i], expected, rtol=0, atol=1e-11 * float(expected.abs().max()))
@@ -82,12 +76,10 @@ def test_the_derivative_mode_equals_saliency(grid, steps):
 # -- chords -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("grid", ["linear", "sqrt"])
-def test_chords_are_the_trapezoid_rule_between_blurred_images(grid):
+def test_chords_are_the_trapezoid_rule_between_blurred_images():
     model, x, steps = SoftplusMLP(), images(2), 7
-    found = explain(model, x, steps=steps, sigma_max=2.0 * PIXEL, grid=grid)
-    share = [i / steps if grid == "linear" else math.sqrt(i / steps) for i in range(steps + 1)]
-    points = [scipy_blur(x, 2.0 * s) for s in share]
+    found = explain(model, x, steps=steps, sigma_max=2.0 * PIXEL)
+    points = [scipy_blur(x, 2.0 * i / steps) for i in range(steps + 1)]
     gradients = []
     for point in points:
         z = point.clone().requires_grad_(True)

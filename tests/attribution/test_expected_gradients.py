@@ -16,10 +16,9 @@ def explain(model, x, target=1, references=REFERENCES, seed=0, ids=None, **setti
     return fringe.attribute(model, x, method=method, target=target, space=space, seed=seed, ids=ids)
 
 
-@pytest.mark.parametrize("fractions", ["uniform", "stratified"])
-def test_it_is_the_naive_sum_over_keyed_draws(fractions):
+def test_it_is_the_naive_sum_over_keyed_draws():
     model, x, m, target = SoftplusMLP(), images(2), 6, [3, 1]
-    found = explain(model, x, target, samples=m, fractions=fractions, seed=5)
+    found = explain(model, x, target, samples=m, seed=5)
     for i in range(2):
         key, like = content_hash(x[i]), torch.empty(m, dtype=torch.float64)
         drawn = KeyedGenerator(5).integers(f"expected_gradients references {key}", len(REFERENCES), m)
@@ -27,8 +26,7 @@ def test_it_is_the_naive_sum_over_keyed_draws(fractions):
         total, ends = torch.zeros_like(x[i]), 0.0
         for j in range(m):
             start = REFERENCES[drawn[j]]
-            a = (j + u[j]) / m if fractions == "stratified" else u[j]
-            total += (x[i] - start) * score_and_gradient(model, start + a * (x[i] - start), target[i])[1] / m
+            total += (x[i] - start) * score_and_gradient(model, start + u[j] * (x[i] - start), target[i])[1] / m
             ends += float(model(start[None])[0, target[i]]) / m
         torch.testing.assert_close(found.values[i], total, rtol=1e-11, atol=1e-13)
         assert float(found.endpoint_score[i]) == pytest.approx(ends, rel=1e-12)
@@ -44,7 +42,4 @@ def test_it_is_the_naive_sum_over_keyed_draws(fractions):
 def test_it_says_how_its_sum_comes_nearer():
     coarse = explain(SoftplusMLP(), images(2), samples=2)
     assert set(coarse.verdict) == {"coarse"}
-    assert coarse.advice[0].endswith(": use fractions='stratified'")
-    still = explain(SoftplusMLP(), images(2), samples=2, fractions="stratified")
-    assert set(still.verdict) == {"coarse"}
-    assert still.advice[0].endswith(": use samples=8")
+    assert coarse.advice[0].endswith(": use samples=8")

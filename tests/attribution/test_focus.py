@@ -12,7 +12,7 @@ from attribution_toys import Linear, Smooth, inputs, problem_of
 from torch import nn
 
 import fringe
-from fringe.attribution import _focus, get_method
+from fringe.attribution import Diffusion, _fisher_rao, _focus, get_method
 from fringe.attribution._cam import cam_maps, find_cam_layer, upsample
 from fringe.attribution._focus import FocusedPaths
 from fringe.data import digits_samples
@@ -20,7 +20,7 @@ from fringe.geometry import ScaledJacobian
 from fringe.models import load_model
 from toys import normal
 
-GEODESIC = fringe.FRInGe(tau=8e-3, delta_euc=0.7, damping=1e-3, quadrature="trapezoid", feedback=None)
+GEODESIC = fringe.FRInGe(tau=8e-3, delta_euc=0.7, damping=1e-3, halvings=0)
 WEIGHTS = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 WEIGHTS[:, :, :3, 2:6] = 0.0
 
@@ -40,17 +40,18 @@ def scale_of(found, weights):
 
 
 @pytest.mark.parametrize(
-    ("method", "floor"),
+    ("method", "floor", "rank"),
     [
-        (GEODESIC, 0.3),
-        (dataclasses.replace(GEODESIC, fisher_rank=3, gamma_prior=3e-3), 0.0),
-        (dataclasses.replace(GEODESIC, feedback=1.0), 0.0),
-        (GEODESIC.variant("diffusion"), 0.0),
+        (GEODESIC, 0.3, 1),
+        (dataclasses.replace(GEODESIC, gamma_prior=3e-3), 0.0, 3),
+        (GEODESIC, 0.0, 1),
+        (Diffusion.of(GEODESIC), 0.0, 1),
     ],
-    ids=["closed", "rank3", "feedback", "diffusion"],
+    ids=["floor", "rank3", "closed", "diffusion"],
 )
-def test_a_focused_path_equals_dense_algebra_in_its_coordinates(method, floor):
+def test_a_focused_path_equals_dense_algebra_in_its_coordinates(method, floor, rank, monkeypatch):
     """The path of g(y) = F(x_0 + s (y - x_0)) by explicit matrices, where the cap bounds |s dy|."""
+    monkeypatch.setitem(_fisher_rao.RANK, "image", rank)
     model, x = Smooth(), inputs(2)
     found = fringe.attribute(
         model, x, method=dataclasses.replace(method, focus=WEIGHTS[:2], focus_floor=floor), telemetry=True
@@ -59,7 +60,7 @@ def test_a_focused_path_equals_dense_algebra_in_its_coordinates(method, floor):
     assert (s < 1).flatten(1).any(1).all()
     for i, target in enumerate(found.target.tolist()):
         focused = lambda y, i=i: model(x[i] + s[i] * (y - x[i]))  # noqa: E731
-        values, end = DenseFRInGe(focused, method, s[i].flatten()).explain(x[i], target)
+        values, end = DenseFRInGe(focused, method, s[i].flatten(), rank).explain(x[i], target)
         assert relative(found.values[i], values) < 1e-8
         assert relative(found.trajectory[i].snapshots[-1], x[i] + s[i] * (end - x[i])) < 1e-8
 
@@ -158,7 +159,7 @@ def test_of_several_classes_the_weight_is_the_largest_of_theirs():
     found = fringe.attribute(model, x, method=method, target=target)
     classifier = fringe.Classifier(model)
     with classifier.session(x.device):
-        each = [FocusedPaths("cam", 0.2, "auto").weights(problem_of(model, x, target[:, k])) for k in range(3)]
+        each = [FocusedPaths("cam", 0.2).weights(problem_of(model, x, target[:, k])) for k in range(3)]
     weights = torch.stack(each).amax(0)
     given = fringe.attribute(model, x, method=fringe.FRInGe(focus=weights), target=target)
     torch.testing.assert_close(found.values, given.values, rtol=1e-9, atol=1e-12)
@@ -184,7 +185,7 @@ def test_the_floor_rises_for_those_images_alone_until_the_path_has_done_its_work
     x = torch.ones(3, 1, 4, 8, dtype=torch.float64) + 0.01 * normal(3, 1, 4, 8)
     weights = torch.zeros(3, 1, 4, 8)
     weights[:, :, 0, 7] = weights[1, :, :, :4] = 1.0
-    settings = {"steps": 10, "until": "budget", "eta_max": 2.0, "kl_bound": False, "delta_euc": None}
+    settings = {"steps": 10, "until": "budget", "eta_max": 2.0, "tau": 1e9, "delta_euc": None}
     settings |= {"temperature": 1.0, "gamma_prior": 0.0}
     common = {"gamma_step": 0.0, "damping": 1e-2, **settings}
     needs = fringe.FRInGe(focus=weights, focus_floor=0.01, **common)
@@ -206,7 +207,7 @@ def test_the_floor_rises_for_those_images_alone_until_the_path_has_done_its_work
         before = [f for f in (0.01, *_focus.LADDER) if f < floor]
         for lower in before:  # at each lower floor the path had not done it
             region, part = (
-                FocusedPaths(weights[i : i + 1].tolist(), lower, "auto"),
+                FocusedPaths(weights[i : i + 1].tolist(), lower),
                 problem_of(LeftHalf().eval(), x[i : i + 1]),
             )
             with part.model.session(x.device):
@@ -216,7 +217,7 @@ def test_the_floor_rises_for_those_images_alone_until_the_path_has_done_its_work
 
 def test_the_control_that_diffuses_the_image_keeps_its_floor_though_it_comes_no_nearer():
     model, x = digits(3)
-    method = dataclasses.replace(fringe.FRInGe().variant("diffusion"), focus="cam")
+    method = Diffusion(focus="cam")
     found = fringe.attribute(model, x, method=method)
     assert set(found.verdict) & {"short", "stalled"}
     assert found.diagnostics["focus_floor"].tolist() == [0.2] * 3
@@ -243,9 +244,7 @@ def test_the_class_activation_map_is_that_of_the_layer():
     with problem.model.session(x.device):
         layer = find_cam_layer(problem)
         expected = upsample(cam_maps(problem, layer)[0].relu(), (32, 32))[:, 0]
-        assert torch.equal(FocusedPaths("cam", 0.2, "auto").weights(problem), expected)
-        name = next(name for name, module in model.named_modules() if module is layer)
-        assert torch.equal(FocusedPaths("cam", 0.2, name).weights(problem), expected)
+        assert torch.equal(FocusedPaths("cam", 0.2).weights(problem), expected)
 
 
 def test_contrast_is_the_class_less_the_largest_of_the_four_most_probable_others():
@@ -261,12 +260,10 @@ def test_contrast_is_the_class_less_the_largest_of_the_four_most_probable_others
 
         others = torch.stack([cam(order[:, k]) for k in (0, 2, 3, 4)]).amax(0)
         expected = upsample((cam(target) - others).relu()[:, None], (32, 32))[:, 0]
-        torch.testing.assert_close(
-            FocusedPaths("contrast", 0.2, "auto").weights(problem), expected, rtol=1e-9, atol=1e-12
-        )
+        torch.testing.assert_close(FocusedPaths("contrast", 0.2).weights(problem), expected, rtol=1e-9, atol=1e-12)
     several = problem_of(model, x, order[:, :2])
     with several.model.session(x.device):
-        both = FocusedPaths("contrast", 0.2, "auto").weights(several)
+        both = FocusedPaths("contrast", 0.2).weights(several)
     assert (both >= expected - 1e-9).all()
 
 
@@ -360,7 +357,7 @@ def test_what_is_no_focus_is_refused(value, message):
         fringe.FRInGe(focus=value)
 
 
-def test_weights_of_another_shape_and_unknown_layers_are_named():
+def test_weights_of_another_shape_are_named():
     model, x = digits(2)
     with pytest.raises(
         fringe.InputError, match=r"focus: got weights of shape \(3, 1, 32, 32\), expected \(2, 1, 32, 32\)"
@@ -368,8 +365,6 @@ def test_weights_of_another_shape_and_unknown_layers_are_named():
         fringe.attribute(model, x, method=fringe.FRInGe(focus=torch.ones(3, 1, 32, 32)))
     one = fringe.attribute(model, x, method=fringe.FRInGe(focus=torch.ones(1, 1, 32, 32)))
     assert one.diagnostics["focus_found"].all()
-    with pytest.raises(fringe.InputError, match="focus_layer: the model has no module 'layer9'"):
-        fringe.attribute(model, x, method=fringe.FRInGe(focus="cam", focus_layer="layer9"))
 
 
 # -- the region of a result --------------------------------------------------------------------------------------------
@@ -379,7 +374,7 @@ def test_a_result_holds_the_weights_of_its_focus_and_none_where_a_path_is_unfocu
     x = torch.ones(2, 1, 4, 8, dtype=torch.float64) + 0.01 * normal(2, 1, 4, 8)
     weights = torch.zeros(2, 1, 4, 8)
     weights[0, :, :, :4], weights[1, :, 0, 7] = 0.75, 1.0  # the second half is not read: its path is not focused
-    short = {"steps": 3, "until": "budget", "eta_max": 1.0, "kl_bound": False, "delta_euc": None, "gamma_prior": 0.0}
+    short = {"steps": 3, "until": "budget", "eta_max": 1.0, "tau": 1e9, "delta_euc": None, "gamma_prior": 0.0}
     method = fringe.FRInGe(focus=weights, focus_floor=0.5, gamma_step=0.0, temperature=1.0, **short)
     found = fringe.attribute(LeftHalf().eval(), x, method=method)
     assert found.diagnostics["focus_floor"].tolist() == [0.5, 1.0]

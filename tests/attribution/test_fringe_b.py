@@ -59,7 +59,7 @@ def second_differences(n: int) -> Tensor:
 def test_fringe_b_equals_dense_algebra(smooth):
     net, x = SmallNet(4.0), small_images()
     method = FRInGeBinary(
-        tau=2e-3, gamma_step=smooth, gamma_prior=smooth / 10, until="budget", quadrature="trapezoid", temperature=1.0
+        tau=2e-3, gamma_step=smooth, gamma_prior=smooth / 10, until="budget", halvings=0, temperature=1.0
     )
     method = dataclasses.replace(method, delta_euc=0.4)
     found = fringe.attribute(net, x, method=method)

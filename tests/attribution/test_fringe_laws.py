@@ -10,6 +10,7 @@ import torch
 from attribution_toys import Smooth, inputs
 
 import fringe
+from fringe.attribution import Diffusion, _fisher_rao
 from fringe.paths import Problem
 
 FAST = fringe.FRInGe(gamma_prior=1e-3, tau=5e-3, delta_euc=1.0, damping=1e-3, temperature=1.0)
@@ -17,7 +18,7 @@ FAST = fringe.FRInGe(gamma_prior=1e-3, tau=5e-3, delta_euc=1.0, damping=1e-3, te
 
 @pytest.mark.parametrize(
     ("method", "target"),
-    [(FAST, "predicted"), (fringe.FRInGe(), "top2"), (fringe.GuidedIG(steps=4, rule="trapezoid"), "predicted")],
+    [(FAST, "predicted"), (fringe.FRInGe(), "top2"), (fringe.GuidedIG(steps=4), "predicted")],
 )
 def test_the_scores_at_both_ends_are_those_of_the_path_s_own_passes(method, target):
     """The rounding of another pass, here made large, would stay in the gap of every map."""
@@ -34,7 +35,7 @@ def test_the_scores_at_both_ends_are_those_of_the_path_s_own_passes(method, targ
 def test_a_constant_that_is_added_to_all_logits_changes_nothing():
     """Also not which segments are bisected: the steps are so long that many are."""
     model, x = Smooth(), inputs(4, seed=2)
-    coarse = fringe.FRInGe(gamma_prior=0.0, kl_bound=False, delta_euc=None, eta_max=300.0, damping=1.0, steps=4)
+    coarse = fringe.FRInGe(gamma_prior=0.0, tau=1e9, delta_euc=None, eta_max=300.0, damping=1.0, steps=4)
     plain, raised = (fringe.attribute(one, x, method=coarse, target=4) for one in (model, lambda z: model(z) + 50.0))
     torch.testing.assert_close(raised.values, plain.values, rtol=1e-9, atol=1e-12)
     assert raised.passes == plain.passes
@@ -54,13 +55,16 @@ def test_one_hot_prediction_in_float32_is_left(gap):
     assert found.values.sum().item() == pytest.approx(gap - found.endpoint_score.item(), rel=1e-5)
 
 
-def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence_gone():
+def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence_gone(monkeypatch):
     """Or where 5 % of it did not go within T / 2 steps, or after 5 T. The points are those of a path without an end."""
     model, x, ends = Smooth(), inputs(4), set()
     for cap in (1.0, 0.2, 0.08):
-        method = fringe.FRInGe(delta_euc=cap, quadrature="trapezoid", temperature=1.0)
-        endless = dataclasses.replace(method, until="arrival", arrival_kl=1e-9, max_steps=99)
-        onward, found = (fringe.attribute(model, x, method=one, telemetry=True) for one in (endless, method))
+        method = fringe.FRInGe(delta_euc=cap, halvings=0, temperature=1.0)
+        endless = dataclasses.replace(method, until="arrival", max_steps=99)
+        found = fringe.attribute(model, x, method=method, telemetry=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(_fisher_rao, "ARRIVED_BELOW", 1e-9)
+            onward = fringe.attribute(model, x, method=endless, telemetry=True)
         for i, path in enumerate(onward.trajectory):
             left = path.points["reference_kl"].tolist()
             planned = math.ceil(float(found.diagnostics["distance"][i]) / math.sqrt(2 * method.tau))
@@ -106,7 +110,7 @@ def test_half_ends_where_no_more_of_the_divergence_goes(moves):
 def test_the_control_that_diffuses_the_image_goes_on_without_a_gain():
     """It does not aim at the reference: its divergence may rest, or rise, before it falls."""
     model, x, earlier = Smooth(), inputs(4), 0
-    method = fringe.FRInGe(quadrature="trapezoid", temperature=1.0).variant("diffusion")
+    method = Diffusion(halvings=0, temperature=1.0)
     found = fringe.attribute(model, x, method=method, telemetry=True)
     for i, path in enumerate(found.trajectory):
         left, steps = path.points["reference_kl"].tolist(), int(found.diagnostics["steps"][i])
@@ -153,7 +157,7 @@ def test_sequences_and_tables():
     assert default.settings["structure"] == "none"  # a vector has no axes of space
     assert torch.equal(default.values, table.values)
     with pytest.raises(ValueError, match="structure: 'image' needs inputs with at least 2 axes"):
-        fringe.FRInGe().path(24).solver(torch.zeros(24))
+        fringe.FRInGe().path(24).on(torch.zeros(24))
 
 
 def test_no_graph_outlives_the_call():

@@ -8,7 +8,7 @@ import torch
 from attribution_toys import Smooth, inputs
 
 import fringe
-from fringe.paths import TrustRegion
+from fringe.attribution import Diffusion, FRInGeBinary, _fisher_rao
 
 
 @pytest.mark.parametrize(
@@ -41,35 +41,38 @@ def test_a_reference_is_kept_to_the_last_digit_and_sums_to_one():
     assert sum(fringe.FRInGe(reference=(0.5, 0.5000005)).reference) == pytest.approx(1.0, abs=1e-15)
 
 
-def test_a_preview_takes_at_most_twenty_passes_an_image():
+def test_a_preview_takes_few_passes():
     """Of several images, and of one that bears the check of the model alone."""
-    for images, most in (("embedded:digits:0:8", 17), ("embedded:digits:3", 20)):
+    for images, most in (("embedded:digits:0:8", 18), ("embedded:digits:3", 21)):
         counts = fringe.explain("embedded:digits", images, method="fringe:preview", telemetry=False)
         passes = counts.passes.forward + counts.passes.jvp + counts.passes.vjp
         assert passes / len(counts) <= most
 
 
 @pytest.mark.parametrize(
-    ("settings", "each"),
+    ("method", "structure", "each"),
     [
-        ({}, 4),
-        ({"fisher_rank": 3}, 6),
+        (fringe.FRInGe, "image", 3),
+        (Diffusion, "image", 3),
+        (FRInGeBinary, "image", 3),
+        (fringe.FRInGe, "sequence", 7),  # of five classes: four columns of the metric, and the length of the step
     ],
 )
-def test_planned_passes_are_those_of_its_steps(settings, each):
-    """Where every step measures its length and a solve uses all its iterations: what five more steps cost."""
-    every = {"feedback": None, "quadrature": "trapezoid", **settings}
+def test_planned_passes_are_those_of_its_steps(method, structure, each, monkeypatch):
+    """What five more steps cost."""
+    monkeypatch.setitem(_fisher_rao.RANK, "sequence", 4)
+    every, kind = {"halvings": 0, "structure": structure}, method
     spent = {}
     for steps in (4, 9):
-        method = fringe.FRInGe(steps=steps, **every)
+        method = kind(steps=steps, **every)
         passes = fringe.attribute(Smooth(), inputs(1), method=method, telemetry=False).passes
         spent[steps] = passes.forward + passes.jvp + passes.vjp
         assert method.planned_passes == each * steps
     assert spent[9] - spent[4] == 5 * each
-    assert fringe.FRInGe(until="arrival", max_steps=70, **every).planned_passes == 70 * each
+    assert kind(until="arrival", max_steps=70, **every).planned_passes == 70 * each
     farthest = 2 * math.acos(0.0) / math.sqrt(2 * 5e-3)  # the distance between two corners of the simplex
-    assert fringe.FRInGe(tau=5e-3, **every).planned_passes == pytest.approx(5 * farthest * each)
-    assert fringe.FRInGe(tau=5e-3, until="budget", **every).planned_passes == pytest.approx(farthest * each)
+    assert kind(tau=5e-3, until="half", **every).planned_passes == pytest.approx(5 * farthest * each)
+    assert kind(tau=5e-3, until="budget", **every).planned_passes == pytest.approx(farthest * each)
 
 
 def test_a_budget_of_more_steps_than_can_be_counted_is_refused():
@@ -79,20 +82,20 @@ def test_a_budget_of_more_steps_than_can_be_counted_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("structure", "cap", "rank", "logit", "until"),
-    [("image", 1.0, 1, None, "half"), ("sequence", 10.0, 16, 1.0, "arrival"), ("none", 10.0, 16, 1.0, "arrival")],
+    ("structure", "cap", "rank", "halvings", "until"),
+    [("image", 1.0, 1, 3, "half"), ("sequence", 10.0, 16, 8, "arrival"), ("none", 10.0, 16, 8, "arrival")],
 )
-def test_automatic_settings_follow_the_structure(structure, cap, rank, logit, until):
+def test_automatic_settings_follow_the_structure(structure, cap, rank, halvings, until):
     """The cap 0.01 sqrt(n) of images and 0.1 sqrt(n) of others, or twice that; what is given goes before."""
 
     def path(**settings):
         return fringe.FRInGe(structure=structure, **settings).path(10_000)
 
-    assert path().trust == TrustRegion(4.0, 4e-2, cap, logit)
-    assert path(kl_bound=False, delta_euc="long").trust == TrustRegion(4.0, None, 2 * cap, logit)
-    assert path(delta_euc=0.7).trust.delta_euc == 0.7
-    assert path(delta_euc=None).trust.delta_euc is None
-    assert (path().fisher_rank, path(fisher_rank=3).fisher_rank) == (rank, 3)
+    assert (path().eta_max, path().tau, path().cap, path().rank) == (4.0, 4e-2, cap, rank)
+    assert path(delta_euc="long").cap == 2 * cap
+    assert path(delta_euc=0.7).cap == 0.7
+    assert path(delta_euc=None).cap is None
+    assert (path().halvings, path(halvings=0).halvings) == (halvings, 0)
     assert (path().until, path(steps=9).until) == (until, "budget")
     assert {path(until=given, steps=9).until for given in ("half", "arrival")} == {"half", "arrival"}
 

@@ -55,7 +55,7 @@ def test_networks_of_tables_arrive(name):
     verdicts = [verdict for part in found for verdict in part.verdict]
     assert verdicts.count("ok") >= 0.95 * len(verdicts)
     ends = torch.cat([part.diagnostics["endpoint_kl"] for part in found])
-    assert (ends <= TABULAR.arrival_kl).double().mean() >= 0.95
+    assert (ends <= 0.05).double().mean() >= 0.95
     assert torch.cat([part.completeness_residual for part in found]).quantile(0.95) < 0.04
 
 
@@ -86,7 +86,7 @@ def test_paths_of_certain_networks_arrive_in_as_many_steps():
     for make in (lambda model: model, Sharpened):
         found = fringe.attribute(make(network).eval(), x, method=TABULAR)
         assert found.verdict.count("ok") >= 0.95 * len(x)
-        assert (found.diagnostics["endpoint_kl"] <= TABULAR.arrival_kl).double().mean() >= 0.95
+        assert (found.diagnostics["endpoint_kl"] <= 0.05).double().mean() >= 0.95
         steps.append(found.diagnostics["steps"].double().mean().item())
     assert steps[1] < 1.2 * steps[0] < 48
     plain = dataclasses.replace(TABULAR, temperature=1.0, max_steps=100)
@@ -137,22 +137,6 @@ def test_a_step_moves_no_two_logits_further_apart_than_a_nat(temperature):
         assert (apart.amax(1) - apart.amin(1)).max() <= 1.0 + 1e-9
     assert (path.steps["active_bound"] == 3).any()
     assert found.verdict == ("ok",)
-
-
-def test_feedback_does_not_take_the_bound_on_the_logits_away():
-    """An estimated norm needs no product J v, but the range of J v does, which every step of a table is bounded by."""
-    generator = torch.Generator().manual_seed(0)
-    x, first, second = (torch.randn(*s, generator=generator).double() for s in ((3, 6), (6, 8), (8, 3)))
-    method = fringe.FRInGe(structure="none", steps=12, feedback=None)
-    plain, fed = (
-        fringe.attribute(
-            lambda z: 6.0 * torch.tanh(z @ first) @ second, x, method=dataclasses.replace(method, feedback=f)
-        )
-        for f in (None, 1.0)
-    )
-    assert plain.values.abs().max() > 1e-3
-    assert torch.equal(plain.values, fed.values)
-    assert plain.passes == fed.passes
 
 
 def archive(name: str, part: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,7 +9,7 @@ from attribution_oracles import assert_dense
 from attribution_toys import Linear, Smooth, inputs
 
 import fringe
-from fringe.paths import Bound, TrustRegion
+from fringe.attribution._fisher_rao import Bound
 
 LONG = fringe.FRInGe(tau=5e-2, delta_euc=None, eta_max=1e6, damping=1e-3, gamma_prior=1e-3, temperature=1.0)
 """Steps that only the KL bound limits."""
@@ -36,9 +36,9 @@ def test_a_path_of_a_single_step_ends_where_it_leads():
 
 
 def test_the_bounds_of_no_direction_are_those_of_the_paper_s_epsilon():
-    zero = torch.zeros(1, dtype=torch.float64)
-    assert TrustRegion(math.inf, 0.08, None).step(zero, zero)[0].item() == pytest.approx(math.sqrt(0.16 / 1e-12))
-    assert TrustRegion(math.inf, None, 3.0).step(zero, zero)[0].item() == pytest.approx(3.0 / 1e-12)
+    zero, wide = torch.zeros(1, dtype=torch.float64), fringe.FRInGe(eta_max=1e30, tau=0.08, delta_euc=None).path(1)
+    assert wide.eta(zero, zero)[0].item() == pytest.approx(math.sqrt(0.16 / 1e-12))
+    assert dataclasses.replace(wide, tau=1e30, cap=3.0).eta(zero, zero)[0].item() == pytest.approx(3.0 / 1e-12)
 
 
 @pytest.mark.parametrize(("shape", "cap"), [((2, 8, 8), 0.01 * math.sqrt(128)), ((1, 5, 5), 0.05)])
@@ -46,11 +46,11 @@ def test_the_automatic_cap_is_a_hundredth_in_root_mean_square(shape, cap):
     weight = inputs(3, seed=2, shape=(math.prod(shape),))
     model, x = (lambda z: torch.tanh(z.flatten(1)) @ weight.T), inputs(2, shape=shape)
     for delta_euc, expected in (("auto", cap), (0.3, 0.3)):
-        method = fringe.FRInGe(eta_max=1e6, kl_bound=False, steps=3, delta_euc=delta_euc)
+        method = fringe.FRInGe(eta_max=1e6, tau=1e9, steps=3, delta_euc=delta_euc)
         for trajectory in fringe.attribute(model, x, method=method, telemetry=True).trajectory:
             assert trajectory.steps["euclidean_step"].tolist() == pytest.approx([expected] * 3, rel=1e-9)
             assert set(trajectory.steps["active_bound"].tolist()) == {Bound.EUCLIDEAN}
-    uncapped = fringe.FRInGe(eta_max=0.5, kl_bound=False, steps=3, delta_euc=None)
+    uncapped = fringe.FRInGe(eta_max=0.5, tau=1e9, steps=3, delta_euc=None)
     for trajectory in fringe.attribute(model, x, method=uncapped, telemetry=True).trajectory:
         assert trajectory.steps["step_size"].tolist() == [0.5] * 3
         assert set(trajectory.steps["active_bound"].tolist()) == {Bound.ETA_MAX}
@@ -78,14 +78,13 @@ def test_a_number_of_steps_overrides_the_distance_s(steps):
     assert not found.values[1].any()
 
 
-# What a step learns from the one before: feedback
+# What a step learns from the one before
 
 
-@pytest.mark.parametrize("feedback", [1.0, 0.5])
-def test_feedback_is_bounded_by_a_factor_of_four_a_step(feedback):
+def test_what_a_step_learns_is_bounded_by_a_factor_of_four():
     """Steps so long that the square of a distance is more than 4 and less than 1/4 of what was expected."""
     model, x = Smooth(), torch.cat([inputs(2), inputs(2, seed=2)])
-    method = dataclasses.replace(LONG, tau=3e-2, gamma_prior=0.0, feedback=feedback)
+    method = dataclasses.replace(LONG, tau=3e-2, gamma_prior=0.0)
     found = fringe.attribute(model, x, method=method, telemetry=True)
     budget = torch.cat([t.steps["fisher_rao_step"][:-1].square() for t in found.trajectory]) / (2 * method.tau)
     assert budget.max() > 4
@@ -93,7 +92,7 @@ def test_feedback_is_bounded_by_a_factor_of_four_a_step(feedback):
     assert_dense(found, model, method, x)
 
 
-def test_feedback_is_learnt_from_the_image_s_own_steps():
+def test_a_step_learns_from_those_of_its_own_image():
     model, x = Smooth(), mixed(4)
     found = fringe.attribute(model, x, method=LONG, batch_size=2)
     assert len(set(found.diagnostics["steps"].tolist())) > 2
@@ -102,7 +101,7 @@ def test_feedback_is_learnt_from_the_image_s_own_steps():
 
 def test_a_gradient_that_is_dead_at_first_does_not_switch_the_kl_bound_off_for_good():
     """A checkerboard of +-1 in front of relu(0.95 - |x|): only smoothing moves it, into where the model is steep. The
-    part along the geodesic then stands for the whole norm until feedback, 4 times a step, has learnt the rest."""
+    part along the geodesic then stands for the whole norm until the steps, 4 times each, have learnt the rest."""
     weight = 3.0 * inputs(5, seed=3, shape=(128,))
     bias = 2.0 * torch.eye(5, dtype=torch.float64)[0]
     model = lambda z: torch.relu(0.95 - z.flatten(1).abs()) @ weight.T + bias  # noqa: E731

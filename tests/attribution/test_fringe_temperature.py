@@ -81,7 +81,7 @@ def test_a_reference_is_softened_like_the_prediction():
 def test_the_explained_score_is_not_softened():
     """The path of a probability is that of the logit; its map sums to the change of the model's own probability."""
     model, x = Smooth(sharpness=3.0), inputs(2)
-    method = dataclasses.replace(QUICK, temperature=4.0, quadrature_rtol=1e-3, quadrature_depth=8)
+    method = dataclasses.replace(QUICK, temperature=4.0, quadrature_rtol=1e-3, halvings=8)
     found = fringe.attribute(model, x, method=method, score="probability", telemetry=True)
     logit = fringe.attribute(model, x, method=method, telemetry=True)
     for one, other in zip(found.trajectory, logit.trajectory, strict=True):

@@ -11,7 +11,7 @@ from captum.attr import IntegratedGradients as CaptumIntegratedGradients
 
 import fringe
 from fringe import IntegratedGradients
-from fringe.attribution._quadrature import NodeRule, quadrature_nodes
+from fringe.attribution._integrate import NodeRule, quadrature_nodes
 from fringe.geometry import dist, geodesic, log_probabilities, sqrt_chart
 
 RULES = get_args(NodeRule)

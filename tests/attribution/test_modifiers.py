@@ -46,8 +46,8 @@ class TestStraight:
     def test_integrates_to_the_end_of_the_methods_own_path(self, digits, inner):
         own = explained(digits, inner, telemetry=True)
         ends = torch.stack([path.snapshots[-1] for path in own.trajectory])
-        line = explained(digits, Straight(inner, steps=9, rule="gausslegendre"))
-        expected = explained(digits, fringe.IntegratedGradients(steps=9, rule="gausslegendre"), baseline=ends)
+        line = explained(digits, Straight(inner, steps=9))
+        expected = explained(digits, fringe.IntegratedGradients(steps=9), baseline=ends)
         torch.testing.assert_close(line.values, expected.values, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(line.endpoint_score, own.endpoint_score, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(line.completeness_gap, expected.completeness_gap, rtol=1e-6, atol=1e-9)
@@ -101,7 +101,7 @@ class TestNames:
     @pytest.mark.parametrize(
         ("text", "method", "label", "title"),
         [
-            ("straight:fringe", Straight(fringe.FRInGe()), "straight:fringe", "Straight: FRInGe"),
+            ("straight:fringe", Straight(fringe.FRInGe()), "straight:fringe", "Straight line: FRInGe"),
             (
                 "Straight:Integrated Gradients:paper",
                 Straight(fringe.IntegratedGradients(steps=200)),
@@ -115,7 +115,7 @@ class TestNames:
                 "smooth(1.5):straight:fringe:preview",
                 Smooth(Straight(fringe.FRInGe.preset("preview")), sigma=1.5),
                 "smooth(1.5):straight:fringe",
-                "Smoothed (1.5 px): Straight: FRInGe",
+                "Smoothed (1.5 px): Straight line: FRInGe",
             ),
             ("smooth(2):captum:occlusion", Smooth(fringe.CaptumMethod("occlusion"), sigma=2.0), None, None),
         ],

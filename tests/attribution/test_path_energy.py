@@ -4,8 +4,6 @@ import pytest
 import torch
 from attribution_oracles import (
     line,
-    log_probability,
-    logit,
     published_respacing,
 )
 from attribution_toys import SoftplusMLP, images
@@ -14,15 +12,9 @@ import fringe
 from fringe.paths import (
     AuthorsEnergy,
     GradientNorm,
-    LengthEnergy,
-    PointEnergy,
-    Polyline,
     Problem,
     authors_spacing,
-    resample_by_arc_length,
 )
-
-ENERGIES = {"points": PointEnergy, "length": LengthEnergy, "published": AuthorsEnergy}
 
 
 def problem(model, target, **options):
@@ -30,16 +22,13 @@ def problem(model, target, **options):
     return Problem.of(fringe.Classifier(model, **options), images(len(target)), target=target)
 
 
-@pytest.mark.parametrize("rows", [False, True])
-@pytest.mark.parametrize("of", ["score", "log_probability", "outputs"])
-def test_steepness_against_finite_differences(of, rows):
+def test_steepness_against_finite_differences():
     model, x, every = SoftplusMLP(), images(3), torch.arange(3)
-    steepness = GradientNorm(problem(model, [0, 1, 3]), of, rows)
-    scalar = {"score": logit(1), "log_probability": log_probability(1), "outputs": lambda z: z.sum(1)}[of]
+    steepness = GradientNorm(problem(model, [0, 1, 3]))
     z = x[1:2].clone().requires_grad_(True)
-    (g,) = torch.autograd.grad(scalar(model(z)).sum(), z)
+    (g,) = torch.autograd.grad(model(z).sum(), z)
     norm, push = steepness(x, every)
-    torch.testing.assert_close(norm[1], g.norm(dim=-1).sum() if rows else g.norm(), rtol=1e-13, atol=0)
+    torch.testing.assert_close(norm[1], g.norm(dim=-1).sum(), rtol=1e-13, atol=0)
     toward, h = images(3, seed=4), 1e-5
     slope = (steepness(x + h * toward, every)[0] - steepness(x - h * toward, every)[0]) / (2 * h)
     torch.testing.assert_close((push * toward).flatten(1).sum(1), slope, rtol=1e-7, atol=1e-8)
@@ -82,17 +71,15 @@ def test_a_model_that_is_differentiable_once_is_refused():
 def test_a_second_derivative_that_nobody_wrote_is_named():
     parts = torch.tensor([[images(1).numel() - 3, 1, 1, 1]])
     model = lambda x: torch.segment_reduce(x.flatten(1).exp(), "sum", lengths=parts, axis=1)  # noqa: E731
-    steepness = GradientNorm(problem(model, [0]), "score")
+    steepness = GradientNorm(problem(model, [0]))
     missing = r"no second derivatives \(derivative for aten::_segment_reduce_backward"
     with pytest.raises(fringe.NotDifferentiableError, match=missing):
         steepness(images(1), torch.tensor([0]))
 
 
-@pytest.mark.parametrize("kind", ENERGIES)
-def test_slopes_of_energies_against_finite_differences(kind):
+def test_slopes_of_the_energy_against_finite_differences():
     asked, every = problem(SoftplusMLP(), [1, 2]), torch.arange(2)
-    steepness = GradientNorm(asked, "outputs" if kind == "published" else "log_probability", kind == "published")
-    energy, straight = ENERGIES[kind](steepness, 0.7), torch.stack([line(x, 21) for x in images(2)])
+    energy, straight = AuthorsEnergy(GradientNorm(asked), 0.7), torch.stack([line(x, 21) for x in images(2)])
     points = straight + torch.stack((images(21, seed=5), images(21, seed=6))) / 10
     toward, h = torch.stack((images(21, seed=7), images(21, seed=8))), 1e-6
     at = energy.at(points, straight, every)
@@ -101,17 +88,6 @@ def test_slopes_of_energies_against_finite_differences(kind):
     torch.testing.assert_close(change, (ahead - behind) / (2 * h), rtol=1e-7, atol=1e-6)
 
 
-def test_points_are_spread_evenly():
-    corner = torch.tensor([[0.0, 0.0], [3.0, 0.0], [3.0, 0.0], [3.0, 1.0]]).double()
-    still = torch.full((4, 2), 2.0).double()
-    even = resample_by_arc_length(torch.stack((corner, still)))
-    expected = torch.tensor([[0.0, 0.0], [4.0, 0.0], [8.0, 0.0], [9.0, 3.0]]).double() / 3
-    torch.testing.assert_close(even[0], expected, rtol=0, atol=1e-14)
-    assert torch.equal(even[1], still)
+def test_points_are_spread_as_the_published_code_does():
     path = images(9, seed=2).cumsum(0)
-    spaced = resample_by_arc_length(path[None])[0]
-    assert torch.equal(spaced[[0, -1]], path[[0, -1]])
     torch.testing.assert_close(authors_spacing(path[None])[0], published_respacing(path), rtol=0, atol=1e-13)
-    fine = resample_by_arc_length(torch.stack([corner]).repeat_interleave(50, 1))  # the same curve through 200 points
-    lengths = Polyline.from_vertices(fine).lengths()
-    assert lengths.max() - lengths.min() < 0.01

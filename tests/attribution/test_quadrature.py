@@ -10,10 +10,10 @@ from attribution_toys import Smooth, inputs
 from torch import Tensor
 
 import fringe
-from fringe.attribution import _quadrature
+from fringe.attribution import _walk
 
-STEEP = {"damping": 1.0, "gamma_step": 0.0, "gamma_prior": 0.0, "kl_bound": False, "delta_euc": None, "eta_max": 300.0}
-COARSE = fringe.FRInGe(**STEEP, steps=4, quadrature_depth=8, temperature=1.0)
+STEEP = {"damping": 1.0, "gamma_step": 0.0, "gamma_prior": 0.0, "tau": 1e9, "delta_euc": None, "eta_max": 300.0}
+COARSE = fringe.FRInGe(**STEEP, steps=4, halvings=8, temperature=1.0)
 """Four steps so long that the trapezoid rule is far off on most of them, and not on all."""
 
 
@@ -95,7 +95,7 @@ def test_pieces_are_bisected_while_the_sum_so_far_is_off(rtol, seed, target):
     model, x = Smooth(), inputs(4, seed)
     method = COARSE if rtol is None else dataclasses.replace(COARSE, quadrature_rtol=rtol)
     found = fringe.attribute(model, x, method=method, target=target, telemetry=True)
-    plain = fringe.attribute(model, x, method=dataclasses.replace(method, quadrature="trapezoid"), target=target)
+    plain = fringe.attribute(model, x, method=dataclasses.replace(method, halvings=0), target=target)
     counts = []
     for i, trajectory in enumerate(found.trajectory):
         oracle = Bisection(model, int(found.target[i]), rtol or 2e-2)
@@ -113,7 +113,7 @@ def test_segments_wait_for_a_full_batch_and_nothing_depends_on_it(batch_size):
     model, x = Smooth(), inputs(4)
     plain, found = (
         fringe.attribute(model, x, method=method, batch_size=batch_size, telemetry=5)
-        for method in (dataclasses.replace(COARSE, quadrature="trapezoid"), COARSE)
+        for method in (dataclasses.replace(COARSE, halvings=0), COARSE)
     )
     points = 0
     for i, (target, trajectory) in enumerate(zip(found.target.tolist(), found.trajectory, strict=True)):
@@ -135,17 +135,17 @@ def test_segments_wait_for_a_full_batch_and_nothing_depends_on_it(batch_size):
 def test_bisection_ends_at_its_depth(depth, structure, pieces):
     """A tolerance that rounding alone exceeds: each of 4 steps is cut into as many pieces as it may be."""
     model, x = Smooth(), inputs(1)
-    method = dataclasses.replace(COARSE, quadrature_rtol=1e-18, quadrature_depth=depth, structure=structure)
+    method = dataclasses.replace(COARSE, quadrature_rtol=1e-18, halvings=depth, structure=structure)
     found = fringe.attribute(model, x, method=method)
-    plain = fringe.attribute(model, x, method=dataclasses.replace(method, quadrature="trapezoid"))
+    plain = fringe.attribute(model, x, method=dataclasses.replace(method, halvings=0))
     assert 3 * (pieces - 1) < found.passes.forward - plain.passes.forward <= 4 * (pieces - 1)
     assert found.completeness_residual.item() < plain.completeness_residual.item() / pieces
 
 
 def test_a_middle_that_is_not_finite_leaves_the_trapezoid_rule():
     """The path itself is finite: its map keeps the error that it had, and says so."""
-    model, x, method = Smooth(), inputs(1), dataclasses.replace(COARSE, quadrature_depth=1)
-    plain = fringe.attribute(model, x, method=dataclasses.replace(method, quadrature="trapezoid"), telemetry=5)
+    model, x, method = Smooth(), inputs(1), dataclasses.replace(COARSE, halvings=1)
+    plain = fringe.attribute(model, x, method=dataclasses.replace(method, halvings=0), telemetry=5)
     points = plain.trajectory[0].snapshots
     middles = 0.5 * (points[1:] + points[:-1])
 
@@ -160,7 +160,7 @@ def test_a_middle_that_is_not_finite_leaves_the_trapezoid_rule():
 
 
 def test_memory_that_ends_while_segments_are_bisected_costs_no_image(monkeypatch):
-    model, x, halved = Smooth(), inputs(4), _quadrature.halved
+    model, x, halved = Smooth(), inputs(4), _walk.halved
     expected = fringe.attribute(model, x, method=COARSE)
 
     def limited(problem, depth, batch):
@@ -168,9 +168,9 @@ def test_memory_that_ends_while_segments_are_bisected_costs_no_image(monkeypatch
             raise torch.OutOfMemoryError("simulated")
         return halved(problem, depth, batch)
 
-    monkeypatch.setattr(_quadrature, "halved", limited)
+    monkeypatch.setattr(_walk, "halved", limited)
     classifier = fringe.Classifier(model, batch_size=4)
-    method = dataclasses.replace(COARSE, quadrature_depth=1)
+    method = dataclasses.replace(COARSE, halvings=1)
     found = fringe.attribute(classifier, x, method=method)
     monkeypatch.undo()
     torch.testing.assert_close(found.values, fringe.attribute(model, x, method=method).values, rtol=1e-12, atol=1e-14)

@@ -35,17 +35,17 @@ def authors_masks(seed, key, count, s, p, size):
 def test_masks_and_map_are_those_of_the_authors(size, s, p):
     model, count = Half(), 12
     x = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1
-    method = fringe.RISE(masks=count, cells=s, keep=p, score="logit")
+    method = fringe.RISE(masks=count, cells=s, keep=p)
     result = fringe.attribute(model, x, method=method, target=0, ids=["a", "b"], seed=4)
     for image, key, values in zip(x, "ab", result.values, strict=True):
         masks = authors_masks(4, key, count, s, p, size)
-        scores = model(image * masks[:, None])[:, 0]
+        scores = model(image * masks[:, None]).softmax(1)[:, 0]
         expected = torch.einsum("n,nhw->hw", scores, masks) / count / p
         torch.testing.assert_close(values.sum(0), expected, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(values[0], values[2], rtol=0, atol=0)
 
 
-def test_the_probability_is_explained_unless_told_otherwise():
+def test_the_probability_is_explained_whatever_the_score_of_the_classifier():
     x = torch.rand(1, 1, 8, 8, dtype=torch.float64)
     given = {"target": 1, "ids": ["a"]}
     a, b = (

@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from scipy.fft import dctn, idctn
 
 import fringe
 
@@ -55,35 +54,13 @@ def singular_components(difference):
     return pairs
 
 
-def cosine_components(difference):
-    coefficients = dctn(difference.numpy(), axes=(1, 2), norm="ortho")
-    height, width = difference.shape[1:]
-    pairs = []
-    for i in range(height):
-        for j in range(width):
-            one = np.zeros_like(coefficients)
-            one[:, i, j] = coefficients[:, i, j]
-            radius = np.hypot(i / (height - 1), j / (width - 1)) / np.sqrt(2)
-            pairs.append((1 - radius, torch.from_numpy(idctn(one, axes=(1, 2), norm="ortho"))))
-    return pairs
-
-
-@pytest.mark.parametrize(("basis", "components"), [("svd", singular_components), ("dct", cosine_components)])
 @pytest.mark.parametrize("overlap", [0.4, 0.9])
-def test_it_is_the_published_loop(basis, components, overlap):
+def test_it_is_the_published_loop(overlap):
     model, x, baseline = network(), images(2), images(2, seed=5)
-    result = explained(model, x, steps=7, overlap=overlap, basis=basis, baseline_tensor=baseline)
+    result = explained(model, x, steps=7, overlap=overlap, baseline_tensor=baseline)
     for image, start, values in zip(x, baseline, result.values, strict=True):
-        expected = literal(model, image, start, 7, overlap, components(image - start))
+        expected = literal(model, image, start, 7, overlap, singular_components(image - start))
         torch.testing.assert_close(values, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_all_channels_as_one_matrix():
-    x = images(1)
-    result = explained(network(), x, steps=6, basis="joint_svd").values[0]
-    u, s, vh = np.linalg.svd(x[0].reshape(16, 8).numpy(), full_matrices=False)
-    parts = [(v / s[0], torch.from_numpy(v * np.outer(u[:, i], vh[i])).reshape(2, 8, 8)) for i, v in enumerate(s)]
-    torch.testing.assert_close(result, literal(network(), x[0], torch.zeros_like(x[0]), 6, 0.4, parts))
 
 
 def test_its_path_goes_from_the_input_to_the_baseline_and_the_strong_comes_first():

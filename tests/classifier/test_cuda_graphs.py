@@ -18,7 +18,7 @@ import fringe
 from fringe._network import cuda_graphs as _cuda_graphs
 from fringe._network.cuda_graphs import MOST, MOST_BYTES, PLAIN_VISITS, CUDAGraphs, Recording, _refilled, leaves
 from fringe._network.passes import BatchSize
-from fringe.attribution import FRInGeBinary
+from fringe.attribution import Diffusion, FRInGeBinary
 from fringe.classifier import Classifier, PassCounts
 from fringe.paths import Problem
 
@@ -144,8 +144,8 @@ def test_a_tree_keeps_its_form():
 #: Guided IG waits for the device; of it and of IG, scores with gradients are recorded.
 OTHERS = [fringe.GuidedIG(steps=10), fringe.IntegratedGradients(steps=20)]
 METHODS = [
-    *("fringe", "fringe:preview", FRInGeBinary(tau=0.05), fringe.FRInGe(feedback=None, fisher_rank=3, tau=0.05)),
-    *(fringe.FRInGe(focus="cam", tau=0.3), *OTHERS),
+    *("fringe", "fringe:preview", FRInGeBinary(tau=0.05), Diffusion(tau=0.05)),
+    *(fringe.FRInGe(structure="none", tau=0.05, max_steps=20), fringe.FRInGe(focus="cam", tau=0.3), *OTHERS),
 ]
 
 

@@ -281,11 +281,11 @@ class TestTrainingMode:
 def test_a_model_may_set_the_flags_of_cudnn_itself(allowed, tf32):
     """They raise where the older flag of TF32 contradicts the newer settings."""
     before, backends = torch.backends.cudnn.allow_tf32, torch.backends.cudnn
-    seen = []
+    seen, inner = [], network("convolutions with batch normalisation")
 
     def model(x):
         with backends.flags(enabled=False):
-            return network("convolutions with batch normalisation").eval()(x)
+            return inner(x)
 
     def settings():
         return backends.allow_tf32, backends.conv.fp32_precision, backends.rnn.fp32_precision

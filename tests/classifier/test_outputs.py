@@ -285,7 +285,7 @@ class TestBinaryClassifier:
         assert torch.allclose(found, torch.tensor([[half, -half], [-half, half]], dtype=torch.float64), rtol=1e-12)
 
     def test_another_kind_of_output_is_refused(self):
-        with pytest.raises(fringe.InputError, match=r"^output: got 'sigmoid', expected 'logit' or 'probability'"):
+        with pytest.raises(fringe.InputError, match=r"^output: got 'sigmoid', expected one of logit, probability"):
             BinaryClassifier(nn.Linear(4, 1), output="sigmoid")
 
 

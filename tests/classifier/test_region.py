@@ -97,11 +97,36 @@ def test_other_forms_of_output(net, x, form):
     torch.testing.assert_close(fringe.Region(Named(net, form), mask)(x), fringe.Region(net, mask)(x))
 
 
+@pytest.mark.parametrize("convolution", [nn.Conv1d, nn.Conv2d, nn.Conv3d])
+def test_regions_of_series_and_volumes_are_means_too(convolution):
+    """A mask that is empty in some slices of a volume, and one for each volume."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = convolution(2, 3, 3, padding=1).double().eval()
+    axes = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}[convolution]
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(2, 2, *[6] * axes, generator=draw, dtype=torch.float64)
+    mask, second = torch.zeros(2, *[6] * axes, dtype=torch.bool)
+    mask[(slice(1, 4),) * axes], second[(slice(0, 2),) * axes] = True, True
+    expected = net(x)[:, :, mask].mean(-1)
+    torch.testing.assert_close(fringe.Region(net, mask)(x), expected)
+    torch.testing.assert_close(fringe.Region(net, mask[None])(x), expected)
+    each = torch.stack([net(x)[0][:, mask].mean(-1), net(x)[1][:, second].mean(-1)])
+    torch.testing.assert_close(fringe.Region(net)(x, mask=torch.stack([mask, second])), each)
+    assert fringe.attribute(fringe.Region(net, mask), x, method="ig").verdict == ("ok", "ok")
+    with pytest.raises(
+        fringe.InputError, match=rf"mask: got shape .*, expected \({['L', 'H, W', 'D, H, W'][axes - 1]}\)"
+    ):
+        fringe.Region(net, torch.ones([2] * (axes + 1)))(x)
+
+
 def test_what_is_no_region_is_refused(net, x):
     with pytest.raises(fringe.InputError, match="mask: it is empty; choose at least one pixel"):
         fringe.Region(net, torch.zeros(4, 4))
     with pytest.raises(fringe.InputError, match=r"mask: got shape \(2, 12, 12\), expected \(H, W\); masks of single"):
-        fringe.Region(net, torch.stack([square(0, 0)] * 2))
+        fringe.Region(net, torch.stack([square(0, 0)] * 2))(x)
+    with pytest.raises(fringe.InputError, match="mask: it is empty; choose at least one pixel"):
+        fringe.Region(net)(x, mask=torch.stack([square(0, 0), 0 * square(0, 0), square(0, 0)]))
     with pytest.raises(fringe.InputError, match="finite and not negative"):
         fringe.Region(net, -torch.ones(4, 4))
     with pytest.raises(fringe.InputError, match="mask: this region has none"):

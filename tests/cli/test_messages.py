@@ -26,7 +26,6 @@ FAMILIES = "the forms are embedded:digits, torchvision:NAME"
         (("explain", ONE, "--batch-size", "none"), "--batch-size: got 'none'"),
         (("tune", "--search", "foo"), "--search: got 'foo', expected one of tau, eta_max"),
         (("benchmark", "--data", "nodir"), "--data: 'nodir' was not found: there is no file or folder 'nodir' in "),
-        (("reproduce", "all", "--data", "nodir"), "--data: 'nodir' was not found: there is no file or folder"),
         (("benchmark", "--config", "bad.toml"), "--config: unknown key 'x' (in 'bad.toml'); the keys: name, model"),
     ],
 )

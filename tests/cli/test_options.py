@@ -4,8 +4,9 @@ import pytest
 
 from command_line import run
 from fringe.bench.experiments import ExperimentSpec, Store, manifests
-from fringe.bench.paper import paper_study
+from fringe.bench.tune import TuneSpec, search_plan
 from fringe.explanations import CompareSpec, ExplainSpec
+from fringe.settings import settings_of
 
 SMALL = ("--methods", "ig", "--set", "ig.steps=2", "--no-controls", "--metrics", "sparseness", "--no-report", "--n", 2)
 FILE = """
@@ -32,15 +33,15 @@ def plan(folder):
 def test_every_field_is_a_flag_with_its_help(command, spec, others):
     shown = run(command, "--help").stdout
     words = " ".join(shown.split())
-    for name, field in spec.model_fields.items():
+    for name, field in settings_of(spec).items():
         flag = "--limit" if name == "limits" else f"--{name.replace('_', '-')}"
         assert (f" {flag} " in shown) == (name not in others), flag
         if name not in others:
-            assert " ".join(field.description.split()) in words
+            assert " ".join(field.doc.text.split()) in words
 
 
 def test_the_help_of_tune_shows_its_number_of_images():
-    n = paper_study("tuning", ExperimentSpec()).plan.n
+    n = search_plan(TuneSpec()).n
     shown = " ".join(run("tune", "--help").stdout.split())
     assert f"--n N Number of images, sampled by the seed. [default: {n}]" in shown
 
@@ -87,8 +88,7 @@ def test_a_key_of_a_specification_may_be_set_as_text(tmp_path):
         (("status", "--rum", "x"), "No such option: --rum\n"),
         (("benchmark", "--out", "x", "--n", "many"), "--n"),
         (("tune", "--out", "x", "--trials", "0"), "--trials: got 0, expected a positive whole number\n"),
-        (("reproduce", "sweep", "--out", "x", "--factor", "tau=1"), "by --set, as in --set factor=VALUE.\n"),
-        (("tune", "--out", "x", "--seed", "1"), "No such option: --seed. A key of the study is given by --set"),
+        (("tune", "--out", "x", "--seed", "1"), "No such option: --seed. A key of the search is given by --set"),
     ],
 )
 def test_a_wrong_flag_is_exit_code_2_with_the_nearest_one(arguments, message):

@@ -14,7 +14,7 @@ RECIPE = "resize=32,mean=0.485/0.456/0.406,std=0.229/0.224/0.225"
 
 def test_a_real_image_is_explained(shared, tmp_path):
     model = ("--model", f"{shared}/models/zoo.py:cifar_resnet32", "--trust-code", "--preprocessing", RECIPE)
-    settings = ("--set", "tau=0.05", "--set", "quadrature_rtol=0.005", "--set", "quadrature_depth=8")
+    settings = ("--set", "tau=0.05", "--set", "quadrature_rtol=0.005", "--set", "halvings=8")
     image = shared / "images" / "cifar10" / "3_cat_000.jpg"
     result = run("explain", image, *model, *settings, "--out", tmp_path)
     assert result.exit_code == 0, result.output

@@ -8,10 +8,8 @@ from fringe import InputError
 from fringe._strings.class_names import class_names
 from fringe.attribution import PaperFRInGe, ReleasedFRInGe
 from fringe.classifier import SCORES
-from fringe.cli._listing import EXAMPLES
 from fringe.explanations import ExplainSpec
 from fringe.explanations._base import configured_method
-from fringe.models import LOADERS
 
 
 def configured(*settings, **more):
@@ -50,4 +48,3 @@ def test_class_names(tmp_path):
 
 def test_the_command_line_knows_what_the_library_knows():
     assert get_args(ExplainSpec.model_fields["score"].annotation) == SCORES
-    assert list(EXAMPLES) == list(LOADERS)

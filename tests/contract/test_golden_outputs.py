@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 
 import fringe
 from fringe._files.records import digest
-from fringe.bench.experiments import Store
+from fringe.attribution import PaperFRInGe
+from fringe.bench.experiments import Store, manifests, pending_tasks
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
 RELATIVE, ABSOLUTE = 3e-5, 5e-6
@@ -81,23 +82,29 @@ def report_cells(out):
 
 def stored_keys(out):
     """The setting's and the metric's key of every stored score."""
-    for task in Store(out, create=False).tasks():
-        for label, key in zip(task.shared["labels"], task.metrics, strict=True):
-            yield {"method": task.shared["method"], "metric": label, "setting": task.setting, "metric_key": key}
+    for block in Store(out, create=False).blocks():
+        for label, key in zip(block.about["labels"], block.about["metrics"], strict=True):
+            yield {"method": block.about["method"], "metric": label, "setting": block.setting, "metric_key": key}
+
+
+def stored_tasks(out):
+    """The tasks of the plan, all of which are stored."""
+    store = Store(out, create=False)
+    (plan,) = manifests(store).values()
+    assert pending_tasks(plan, store.blocks(), 16) == []
+    return pending_tasks(plan, (), 16)
 
 
 def stored_names(out):
     """The names of the stored tasks and of their maps, which a later run looks for."""
-    tasks = Store(out, create=False).tasks()
-    units = sorted({digest([task.setting, sorted(task.metrics), task.images]) for task in tasks})
-    return {"units": units, "maps": sorted(stored_maps(out))}
+    return {"units": sorted(task.key for task in stored_tasks(out)), "maps": sorted(stored_maps(out))}
 
 
 def stored_maps(out):
     store = Store(out, create=False)
     return {
         f"{task.setting}-{digest(sorted(task.images))}": store.load_maps(task.setting, task.images)
-        for task in store.tasks()
+        for task in stored_tasks(out)
     }
 
 
@@ -315,17 +322,12 @@ def default_keys():
     }
 
 
-VARIANTS = (
-    *("fringe", "fisher_rao_unregularized", "euclidean", "gamma_step_only", "gamma_prior_only", "non_geometric"),
-    "diffusion",
-)
-
 # A whole number given for a real one stays one: 3 and 3.0 are written differently, and have different keys.
 AS_GIVEN = {
-    "fringe whole numbers": ("fringe", {"tau": 1, "delta_euc": 3, "feedback": 1, "gamma_prior": 0}),
+    "fringe whole numbers": ("fringe", {"tau": 1, "delta_euc": 3, "gamma_prior": 0}),
     "fringe reference list": ("fringe", {"reference": [0.25, 0.5, 0.25]}),
     "fringe reference tensor": ("fringe", {"reference": torch.full((2, 4), 0.25)}),
-    "fringe nothing": ("fringe", {"delta_euc": None, "feedback": None, "steps": 3, "fisher_rank": 2}),
+    "fringe nothing": ("fringe", {"delta_euc": None, "steps": 3, "halvings": 0}),
     "smoothgrad whole numbers": ("smoothgrad", {"spread": 1, "sigma": 2}),
     "ig blur": ("ig", {"baseline": "blur:0.1"}),
     "infidelity whole numbers": ("infidelity", {"sigma": 1}),
@@ -341,8 +343,7 @@ def records():
         found |= {f"{name}:{preset}": kind.preset(preset).record() for preset in kind.presets}
     for network in listed_networks():
         model, variant = network.split()
-        found[f"fringe:{network}"] = fringe.FRInGe.preset(model, variant).record()
-    found |= {f"fringe variant {name}": fringe.FRInGe().variant(name).record() for name in VARIANTS}
+        found[f"paper:{network}"] = PaperFRInGe.preset(model, variant).record()
     for label, (name, settings) in AS_GIVEN.items():
         found[label] = {**fringe.METHODS, **fringe.METRICS}[name](**settings).record()
     return {"near": {}, "exact": in_order(found)}
@@ -398,12 +399,49 @@ def golden():
     return read_json(NUMBERS)
 
 
+#: Sections of all methods and metrics, each with the names of its parts that have an entry for each of them.
+OF_ALL = {"records": None, "listings": ("methods", "metrics"), "default_keys": ("methods", "settings")}
+
+
+def parts_of_all(section, exact):
+    """The parts of a section that have an entry for each method or metric, by name, with a preset or without."""
+    return [exact] if OF_ALL[section] is None else [exact[part] for part in OF_ALL[section]]
+
+
+def without_new(section, mine, stored):
+    """My records without those of methods and metrics that have none yet; and the names of these."""
+    mine, new = copy.deepcopy(mine), set()
+    if section in OF_ALL:
+        for part, known in zip(parts_of_all(section, mine), parts_of_all(section, stored), strict=True):
+            for name in [name for name in part if name.partition(":")[0] not in known]:
+                new.add(name.partition(":")[0])
+                del part[name]
+    return mine, new
+
+
 @pytest.mark.parametrize("section", SECTIONS)
 def test_an_output_is_what_it_was(section):
     mine, stored = SECTIONS[section](), golden()[section]
-    found = [*changed(mine["exact"], stored["exact"]), *differences(mine["near"], stored["near"])]
+    exact, _ = without_new(section, mine["exact"], stored["exact"])
+    found = [*changed(exact, stored["exact"]), *differences(mine["near"], stored["near"])]
     meant = f"if this is meant, run: python tests/contract/test_golden_outputs.py {section}"
     assert not found, "\n".join([*found, meant])
+
+
+@pytest.mark.thorough
+def test_every_method_and_metric_has_a_record():
+    """Each test above passes for one that is new, and this one names it."""
+    new = {name for part in OF_ALL for name in without_new(part, SECTIONS[part]()["exact"], golden()[part]["exact"])[1]}
+    command = f"python tests/contract/test_golden_outputs.py {' '.join(OF_ALL)}"
+    assert not new, f"no record yet of {', '.join(sorted(new))}; this writes it: {command}"
+
+
+def test_a_new_method_lacks_a_record_and_an_old_one_keeps_its_own():
+    known = {"ig": {"steps": 5}, "ig:paper": {"steps": 200}}
+    added = {**known, "midway": {"steps": 2}, "midway:quick": {"steps": 1}}
+    assert without_new("records", added, known) == (known, {"midway"})
+    assert without_new("records", {**known, "ig:quick": {}}, known) == ({**known, "ig:quick": {}}, set())
+    assert without_new("records", {"ig": {}}, known) == ({"ig": {}}, set())
 
 
 def test_a_small_change_is_seen():

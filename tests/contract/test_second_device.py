@@ -145,11 +145,10 @@ def more_of(made, **options):
     ("changes", "back"),
     [
         ({"quadrature_rtol": 1e3}, 1),
-        ({"quadrature": "trapezoid"}, 1),
-        ({"feedback": None, "quadrature": "trapezoid"}, 1),
-        ({"until": "arrival", "arrival_kl": 1e-12, "quadrature": "trapezoid"}, 1),
+        ({"halvings": 0}, 1),
+        ({"until": "arrival", "max_steps": 9, "halvings": 0}, 1),
     ],
-    ids=["default", "trapezoid", "measured", "arrival"],
+    ids=["default", "trapezoid", "arrival"],
 )
 def test_a_step_reads_little_back_and_sends_none(changes, back):
     """The default reads whether a segment is to be halved (here none is) with where a path stands."""
@@ -178,7 +177,7 @@ def test_every_method_keeps_the_contract_there(strict_place, name, method):
     "method",
     [
         FRInGe(tau=3e-2, reference=(0.4, 0.3, 0.2, 0.1)),
-        FRInGe(tau=3e-2, quadrature="adaptive"),
+        FRInGe(tau=3e-2),
         FRInGe(tau=3e-2, until="arrival"),
         FRInGe(tau=3e-2, structure="none"),
         PaperFRInGe(tau=3e-2),

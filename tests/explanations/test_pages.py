@@ -74,12 +74,12 @@ def test_a_page_shows_the_result_and_the_record(tmp_path):
 def test_the_other_classes_are_explained_too(tmp_path):
     """Each as a call for it alone explains it (exactly so by the trapezoid rule: of the adaptive one the first decides
     on the points); a target comes first, also where it is not probable."""
-    (result,) = explain(tmp_path, target=7, top=3, set=(*QUICK, "quadrature=trapezoid"))
+    (result,) = explain(tmp_path, target=7, top=3, set=(*QUICK, "halvings=0"))
     page = document(result.folder)
     assert page["classes"][0]["index"] == result.record["target"]["class"] == 7
     assert len(page["classes"]) == 3
     for k, one in enumerate(page["classes"]):
-        method = fringe.FRInGe(tau=0.05, steps=8, quadrature="trapezoid")
+        method = fringe.FRInGe(tau=0.05, steps=8, halvings=0)
         alone = fringe.explain("embedded:digits", "embedded:digits:3", method=method, target=one["index"])
         values = alone.values[0].double().sum(0).numpy()
         assert np.abs(decode_maps(page)[-1, k] - values).max() <= np.abs(values).max() / 120

@@ -9,8 +9,7 @@ import torch
 from fringe import InputError
 from fringe.attribution import Attributor
 from fringe.attribution._diagnostics import gradient_attribution, path_attribution
-from fringe.attribution._integrate import NodeTerms, integrate
-from fringe.attribution._quadrature import quadrature_nodes
+from fringe.attribution._integrate import integrate, quadrature_nodes
 from fringe.paths import StraightLine
 from fringe.settings import Doc
 from fringe.testing import ATTRIBUTOR_CHECKS
@@ -28,7 +27,7 @@ class Correct(Attributor):
     def attribute(self, problem):
         baseline = self.begin(problem)
         line = StraightLine(problem.inputs, baseline, *quadrature_nodes("midpoint", self.nodes()))
-        result = integrate(NodeTerms(line, problem))
+        result = integrate(line, problem)
         result = path_attribution(self, result, problem, "use more steps")
         return self.spoil(result, problem)
 
@@ -96,7 +95,7 @@ class MeanOfTheBatch(Attributor):
     def attribute(self, problem):
         mean = problem.inputs.mean(0, keepdim=True).expand_as(problem.inputs)
         line = StraightLine(problem.inputs, mean, *quadrature_nodes("midpoint", 4))
-        result = integrate(NodeTerms(line, problem))
+        result = integrate(line, problem)
         return path_attribution(self, result, problem, "")
 
 

@@ -55,6 +55,48 @@ def split(values: Tensor, parts: Sequence[Part]) -> tuple[Tensor, ...]:
 
 
 @dataclass(frozen=True)
+class Axes:
+    """The axes (*S) of an input of a model whose channels are not the first of them, or whose points have no order.
+
+    Attributes:
+        order: Which of them is the first, the second and so on in (C, *space).
+        shape: Their sizes.
+        is_flat: Whether positions have no order: then an input becomes a row (N,).
+    """
+
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+    is_flat: bool
+
+    @classmethod
+    def of(cls, text: str, shape: Sequence[int]) -> "Axes":
+        """Read axes, such as ``"HWC"``; raises InputError for another text than one letter for each axis."""
+        letters = text.upper().replace("T", "L") if isinstance(text, str) else ""  # pyright: ignore
+        if "".join(sorted(letters)) not in ("CL", "CHW", "CDHW", "CN") or len(letters) != len(shape):
+            expected = (
+                "one letter for each of the axes after the batch: C for channels, with L for samples of a series, H "
+            )
+            expected += "and W or D, H and W for space, or N for points without an order"
+            hint = "as in axes='HWC', 'LC' or 'NC'"
+            raise InputError(
+                f"got {text!r} for an input {tuple(shape)}, expected {expected}", argument="axes", hint=hint
+            )
+        return cls(tuple(letters.index(c) for c in "CDHWLN" if c in letters), tuple(shape), "N" in letters)
+
+    def first(self, x: Tensor) -> Tensor:
+        """Return numbers (..., *S) with channels first, (..., C, *space) or (..., N)."""
+        lead = x.dim() - len(self.order)
+        x = x.permute(*range(lead), *(lead + k for k in self.order)).contiguous()
+        return x.flatten(lead) if self.is_flat else x
+
+    def back(self, x: Tensor) -> Tensor:
+        """Return numbers with channels first as the model has them, (..., *S)."""
+        x = x.unflatten(-1, [self.shape[k] for k in self.order]) if self.is_flat else x
+        lead = x.dim() - len(self.order)
+        return x.permute(*range(lead), *(lead + self.order.index(k) for k in range(len(self.order))))
+
+
+@dataclass(frozen=True)
 class ForwardArguments:
     """Further arguments of a model ``model(x, *args, **kwargs)``.
 
@@ -64,6 +106,7 @@ class ForwardArguments:
         parts: The explained tensors, of which ``x`` holds all numbers; (): one, the first positional argument.
         by_row: Positions and names of the tensors (B, ...) whose row i belongs to image i.
         tail: Padding (B, C, N) of series, which the model takes after the explained samples.
+        axes: The axes in which the model takes ``x``; None: as it is.
     """
 
     args: tuple[Any, ...] = ()
@@ -71,6 +114,7 @@ class ForwardArguments:
     parts: tuple[Part, ...] = ()
     by_row: frozenset[int | str] = frozenset()
     tail: Tensor | None = None
+    axes: Axes | None = None
 
     @classmethod
     def of(
@@ -142,6 +186,7 @@ class ForwardArguments:
     def call(self, model: Callable[..., Any], x: Tensor) -> Any:
         """Return the model's output at ``x`` (L, *S); arguments that belong to images must be those of ``x``."""
         x = x if self.tail is None else torch.cat([x, self.tail], -1)
+        x = x if self.axes is None else self.axes.back(x)
         given = list(zip(self.parts or (Part(None, ()),), split(x, self.parts), strict=True))
         named = {part.name: tensor for part, tensor in given if part.name is not None}
         try:
@@ -215,6 +260,7 @@ def explained_inputs(
             floating-point tensor, tensors of different lengths or on different devices, or an argument is given twice.
     """
     if isinstance(inputs, Tensor):
+        require_dense(inputs)
         x, parts = inputs, ()
     elif isinstance(inputs, tuple) and inputs:
         x, parts = _joined([(None, value) for value in inputs])
@@ -233,6 +279,8 @@ def explained_inputs(
         items = cast(Any, inputs)
         if isinstance(items, str) or (isinstance(items, list) and any(isinstance(item, str) for item in items)):
             hint = "texts and paths go to fringe.explain, texts with tokenizer="
+        elif hasattr(items, "dataset"):
+            hint = "pass the inputs of one batch after the other, as in attribute(model, next(iter(loader))[0])"
         elif isinstance(items, (tuple, list)):
             hint = "pass torch.stack(x) for a list of inputs; several tensors of the model in a tuple or, by name, in "
             hint += "a dictionary"
@@ -248,6 +296,16 @@ def explained_inputs(
     if ids is not None and len(ids) != len(x):
         raise InputError(f"got {len(ids)} for {len(x)} images", argument="ids")
     return _plain(x), ForwardArguments.of(len(x), args, kwargs, parts)
+
+
+def require_dense(x: Tensor, argument: str = "inputs") -> None:
+    """Raise InputError for a tensor that is nested, sparse or has no numbers, with what to pass in its place."""
+    if x.is_nested:
+        hint = "pass torch.nested.to_padded_tensor(x, 0.0), for series (B, C, L) with lengths="
+        raise InputError("got a nested tensor, expected one of one shape", argument=argument, hint=hint)
+    if x.layout != torch.strided or x.is_meta:
+        kind, hint = (str(x.layout), "pass x.to_dense()") if not x.is_meta else ("device meta", "load its numbers")
+        raise InputError(f"got a tensor of {kind}, expected a dense one", argument=argument, hint=hint)
 
 
 def _refuse_numbers(table: Mapping[Any, Any], argument: str) -> None:
@@ -266,6 +324,8 @@ def _joined(tensors: Sequence[tuple[str | None, Any]]) -> tuple[Tensor, tuple[Pa
             what = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             message = f"got {what}, expected floating-point numbers (B, *S)"
             raise InputError(message, argument=f"inputs[{k if name is None else repr(name)}]", hint=further)
+    for k, (name, value) in enumerate(tensors):
+        require_dense(value, f"inputs[{k if name is None else repr(name)}]")
     if len({(len(value), value.device) for _, value in tensors}) > 1:
         came = ", ".join(f"{k if name is None else name} {tuple(v.shape)}" for k, (name, v) in enumerate(tensors))
         message = f"got {came}, expected tensors (B, *S) of the same B on one device, which are explained together"
@@ -278,6 +338,15 @@ def _joined(tensors: Sequence[tuple[str | None, Any]]) -> tuple[Tensor, tuple[Pa
 
 def integers_hint(x: Tensor) -> str:
     """What to do with inputs that are no floating-point numbers: pixels, or token ids and codes of categories."""
+    if x.is_complex():
+        return (
+            "pass torch.view_as_real(x), whose last axis has both parts, and a model of it, as in "
+            "lambda z: model(torch.view_as_complex(z))"
+        )
+    if x.is_quantized:
+        return "pass x.dequantize()"
+    if x.dtype == torch.bool:
+        return "pass x.float(), if zeros and ones are what the model takes"
     if x.dtype == torch.uint8:
         return "scale and normalise pixels first"
     return (

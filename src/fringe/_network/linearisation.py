@@ -15,6 +15,11 @@ WITHOUT_JVP = (
     "choose methods of gradients alone, such as FRInGe() for images, and leave out the "
     "control diffusion (controls=False)"
 )
+#: Advice for a model without gradients.
+WITHOUT_GRADIENTS = (
+    "compute in torch, outside of torch.no_grad and inference mode; or choose a method that needs no gradient: "
+    "method='rise' for images, 'captum:occlusion' or 'captum:kernel_shap'"
+)
 
 
 class Linearisation:
@@ -34,8 +39,9 @@ class Linearisation:
         if self._logits.grad_fn is None:
             raise NotDifferentiableError(
                 "its output is not connected to the input by autograd (torch.no_grad, .detach(), NumPy, argmax or an "
-                "inference session inside the model). FRInGe needs a differentiable model",
+                "inference session inside the model)",
                 argument="model",
+                hint=WITHOUT_GRADIENTS,
             )
         self.value = self._logits.detach()
 

@@ -1,14 +1,27 @@
 """Read what a model returns as logits (B, C); models with one logit, and segmentation models, as classifiers."""
 
+import dis
+import functools
+import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fringe.errors import InputError, ModelError, ModelOutputError, warn_caller
+from fringe.errors import (
+    InputError,
+    ModelError,
+    ModelOutputError,
+    first_line,
+    is_machine_error,
+    require_choice,
+    warn_caller,
+)
 
 OutputKind = Literal["auto", "logits", "probabilities"]
 #: The same, or numbers that are no distribution over classes: a column of them is explained as it is.
@@ -25,18 +38,86 @@ _WITH_HEAD = (
     "give the network with its head, or explain a number of the features by score=, such as a similarity; if they are "
     "logits, "
 )
+#: Advice for a score that uses more than what the model returns for the inputs of a pass.
+SCORE_OF_OUTPUTS = (
+    "it is called with the outputs of some of the inputs, in any order. What else it needs of these, return from a "
+    "function as the model: attribute(lambda x: (model(x), x), x, score=lambda y: (y[0] - y[1]).square().flatten(1)"
+    ".mean(1))"
+)
 #: A score of the caller's own: of what the model returns for B inputs, one number (B,) for each.
 ScoreFunction = Callable[[Any], Tensor]
 
 
+def with_tensors(output: Any, device: torch.device) -> Any:
+    """Return what a model returns with tensors in place of NumPy's arrays, also those in a list, as of ONNX."""
+    if isinstance(output, np.ndarray):
+        return torch.as_tensor(output, device=device)
+    if type(output) in (list, tuple):
+        return type(output)(with_tensors(part, device) for part in output)
+    return output
+
+
 def as_score(function: ScoreFunction, output: Any, batch: int) -> Tensor:
     """Return the caller's own score of an output as the logits (B, 1) of the one class that it is."""
-    score: Any = function(output)
+    try:
+        score: Any = function(output)
+    except (RuntimeError, IndexError, ValueError) as error:
+        if is_machine_error(error):
+            raise
+        message = f"it fails on what the model returns for {batch} inputs ({first_line(error)})"
+        raise InputError(message, argument="score", hint=SCORE_OF_OUTPUTS) from error
     if not isinstance(score, Tensor) or tuple(score.shape) != (batch,):
         message = f"it returned {_describe(score)} for {batch} inputs, expected a tensor ({batch},)"
-        raise InputError(message, argument="score", hint="return one number for each, as in lambda y: y[:, 0]")
+        hint = f"return one number for each, as in lambda y: y[:, 0]; {SCORE_OF_OUTPUTS}"
+        raise InputError(message, argument="score", hint=hint)
     _check_dtype(score, "score", "its value")
     return score[:, None]
+
+
+def refuse_captured(score: ScoreFunction, inputs: Sequence[Tensor]) -> None:
+    """Refuse a score that holds one of the explained ``inputs`` (B, *S), or the first row of one: along a path it would
+    stay as it is, and the map would miss what the score owes to the input itself."""
+    for name, value in captured(score):
+        if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+            value = torch.from_numpy(np.array(value))  # a copy: it may be read-only
+        if not isinstance(value, Tensor) or value.dtype == torch.bool:
+            continue
+        for x in inputs:
+            same = (row for row in (x, x[:1], x[0]) if row.shape == value.shape)
+            if any(torch.equal(value.detach().to(row), row) for row in same):
+                message = f"it uses the explained input itself ({name}), which stays as it is where the input changes"
+                raise InputError(message, argument="score", hint=SCORE_OF_OUTPUTS)
+
+
+def captured(function: Any, depth: int = 3) -> Iterator[tuple[str, Any]]:
+    """Yield what a function uses besides its arguments, with names: variables around it, defaults, the arguments of a
+    partial, the attributes of its object; and of all of these, what is in containers and functions."""
+    held: dict[str, Any] = {}
+    if isinstance(function, functools.partial):
+        held = {"partial": function.func, **dict(enumerate(function.args)), **function.keywords}  # pyright: ignore
+    elif isinstance(function, Mapping):
+        held = dict(cast("Mapping[str, Any]", function))
+    elif isinstance(function, (list, tuple)):
+        held = dict(enumerate(cast("list[Any]", function)))  # pyright: ignore
+    elif callable(function):
+        owner = getattr(function, "__self__", None if inspect.isfunction(function) else function)
+        code = getattr(function, "__func__", function if inspect.isfunction(function) else type(function).__call__)
+        held = {} if owner is None or inspect.ismodule(owner) else dict(getattr(owner, "__dict__", {}))
+        if inspect.isfunction(code):
+            held |= {name: code.__globals__[name] for name in _globals_of(code.__code__) if name in code.__globals__}
+            held |= inspect.getclosurevars(code).nonlocals
+            held |= {name: p.default for name, p in inspect.signature(code).parameters.items()}
+    for name, value in held.items():
+        yield str(name), value
+        if depth and not isinstance(value, (type, Tensor)) and not inspect.ismodule(value):
+            yield from captured(value, depth - 1)
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """The global names that a function reads, also in functions and comprehensions within it."""
+    inner = (const for const in code.co_consts if isinstance(const, CodeType))
+    own = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    return own.union(*map(_globals_of, inner))
 
 
 def as_logits(output: Any, batch: int, kind: AnyOutput, *, check: bool = True) -> Tensor:
@@ -206,14 +287,13 @@ class BinaryClassifier(nn.Module):
 
     def __init__(self, model: Callable[..., Tensor], output: Literal["logit", "probability"] = "logit"):
         super().__init__()
-        if output not in ("logit", "probability"):
-            raise InputError(f"got {output!r}, expected 'logit' or 'probability'", argument="output")
+        require_choice("output", output, ("logit", "probability"))
         self.model, self.output = model, output
         self.training = getattr(model, "training", False)  # a function has none, nor has a frozen script
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return logits (B, 2) of the model called with these arguments."""
-        z = self.model(*args, **kwargs)
+        z = _select(self.model(*args, **kwargs), check=False)
         z = z.reshape(z.shape[0], 1)
         if self.output == "probability":
             z = torch.logit(z, eps=torch.finfo(z.dtype).eps)
@@ -222,6 +302,8 @@ class BinaryClassifier(nn.Module):
 
 class Region(nn.Module):
     """A segmentation network with logits (B, C, H, W) as a classifier of a region: the mean logits (B, C) in a mask.
+
+    Logits of series (B, C, L) and volumes (B, C, D, H, W) have masks of one and three axes.
 
     Its map says why the network sees class k, and no other class, in this region:
 
@@ -244,14 +326,7 @@ class Region(nn.Module):
         self.model = model
         self.training = getattr(model, "training", False)  # a function has none, nor has a frozen script
         if mask is not None:
-            mask = torch.as_tensor(mask)
-            mask = _weights(mask[0] if mask.dim() == 3 and len(mask) == 1 else mask)
-            if mask.dim() != 2:
-                raise InputError(
-                    f"got shape {tuple(mask.shape)}, expected (H, W)",
-                    argument="mask",
-                    hint='masks of single images are forward arguments, forward_kwargs={"mask": masks}',
-                )
+            mask = _weights(torch.as_tensor(mask))
         self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, x: Tensor, *args: Any, mask: Tensor | None = None, **kwargs: Any) -> Tensor:
@@ -274,21 +349,32 @@ class Region(nn.Module):
         if region is None:
             raise InputError("this region has none", argument="mask", hint='pass forward_kwargs={"mask": masks}')
         logits = _dense_logits(self.model(x, *args, **kwargs), len(x))
-        region = region.to(logits).expand(len(x), *region.shape[-2:])[:, None]
-        if region.shape[-2:] != logits.shape[-2:]:
-            region = F.interpolate(region, logits.shape[-2:], mode="area")
-        return (logits * region).sum((-2, -1)) / region.sum((-2, -1))
+        space = logits.shape[2:]
+        region = region[None] if region.dim() == len(space) else region
+        if region.dim() != len(space) + 1 or len(region) not in (1, len(x) if mask is not None else 1):
+            axes = ", ".join("DHW"[-len(space) :] if len(space) > 1 else "L")
+            message = f"got shape {tuple(region.shape)}, expected ({axes})"
+            hint = 'masks of single images are forward arguments, forward_kwargs={"mask": masks}'
+            raise InputError(message, argument="mask", hint=hint)
+        if mask is not None and not bool((region.flatten(1).sum(1) > 0).all()):
+            raise InputError(_EMPTY, argument="mask", hint="choose at least one pixel")
+        region = region.to(logits)[:, None]
+        region = region if region.shape[2:] == space else F.interpolate(region, space, mode="area")
+        return (logits * region).flatten(2).sum(2) / region.flatten(2).sum(2)
+
+
+_EMPTY = "it is empty"
 
 
 def _weights(mask: Tensor) -> Tensor:
     """The mask as numbers, checked: finite, not negative, and not zero everywhere."""
     values = mask.detach()
     values = values if values.is_floating_point() else values.float()
-    if values.dim() < 2 or not bool((torch.isfinite(values) & (values >= 0)).all()):
+    if not 1 <= values.dim() <= 4 or not bool((torch.isfinite(values) & (values >= 0)).all()):
         message = f"got shape {tuple(values.shape)}, expected weights (H, W) that are finite and not negative"
         raise InputError(message, argument="mask")
-    if not bool((values.sum((-2, -1)) > 0).all()):
-        raise InputError("it is empty", argument="mask", hint="choose at least one pixel")
+    if not bool((values > 0).any()):
+        raise InputError(_EMPTY, argument="mask", hint="choose at least one pixel")
     return values
 
 
@@ -299,7 +385,7 @@ def _dense_logits(output: Any, batch: int) -> Tensor:
         logits = table.get("out", table.get("logits"))
     elif not isinstance(output, Tensor):
         logits = getattr(output, "logits", None)
-    if not isinstance(logits, Tensor) or logits.dim() != 4 or len(logits) != batch:
+    if not isinstance(logits, Tensor) or logits.dim() not in (3, 4, 5) or len(logits) != batch:
         what = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(output).__name__
         raise ModelOutputError(f"its output is {what}, expected logits ({batch}, C, H, W)", argument="model")
     return logits

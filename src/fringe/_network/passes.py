@@ -26,11 +26,28 @@ from fringe._network.linear_layers import (
     NotFoldable,
     keep_gradient_layouts,
 )
-from fringe._network.outputs import AnyOutput, ScoreFunction, as_logits, as_score, refuse_independent_labels
+from fringe._network.outputs import (
+    AnyOutput,
+    ScoreFunction,
+    as_logits,
+    as_score,
+    refuse_independent_labels,
+    with_tensors,
+)
 from fringe._network.reached import reached_modules, refusing_training
 from fringe._numbers.float64 import float64_on
 from fringe._strings.progress import log
-from fringe.errors import InputError, ModelOutputError, first_line, is_machine_error, is_out_of_memory, warn_caller
+from fringe.errors import (
+    InputError,
+    ModelError,
+    ModelOutputError,
+    first_line,
+    is_machine_error,
+    is_out_of_memory,
+    line_of,
+    require,
+    warn_caller,
+)
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
 
@@ -44,6 +61,11 @@ FIRST_BYTES, PASS_BYTES = 2**26, 2**30
 _ONE_THREAD = threading.RLock()
 #: What PyTorch raises where hooks would save tensors.
 _SAVED_BY_HOOKS = "fringe cannot read the graph of a model with hooks that save tensors"
+#: Advice for a model that takes sequences (L, B, F).
+SEQUENCE_FIRST = (
+    "its layers have batch_first=False, so they take sequences (L, B, F): make them with batch_first=True, or pass a "
+    "function of the batch, as in lambda x: model(x.transpose(0, 1))"
+)
 #: Where modules keep their hooks.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -63,37 +85,17 @@ class PassCounts:
     vjp: int = 0
 
     def since(self, before: "PassCounts") -> "PassCounts":
-        """Return the passes made since an earlier count.
-
-        Args:
-            before: The earlier count.
-
-        Returns:
-            The difference.
-        """
+        """Return the passes made since an earlier count."""
         return PassCounts(self.forward - before.forward, self.jvp - before.jvp, self.vjp - before.vjp)
 
     def set(self, to: "PassCounts") -> None:
-        """Set the numbers in place: copies of a network share their count.
-
-        Args:
-            to: The numbers.
-        """
+        """Set the numbers in place: copies of a network share their count."""
         vars(self).update(vars(to))
 
     def add(self, passes: "PassCounts", count: int, size: int) -> None:
-        """Add the passes of the first ``count`` of ``size`` images.
-
-        Args:
-            passes: Passes that were made with all of them.
-            count: How many of them count.
-            size: How many there were.
-        """
-        self.set(
-            PassCounts(
-                *(a + b * count // size for a, b in zip(vars(self).values(), vars(passes).values(), strict=True))
-            )
-        )
+        """Add the passes of the first ``count`` of ``size`` images, of those that were made with all of them."""
+        both = zip(vars(self).values(), vars(passes).values(), strict=True)
+        self.set(PassCounts(*(a + b * count // size for a, b in both)))
 
 
 class _OneAtATime(RuntimeError):
@@ -104,9 +106,8 @@ class BatchSize:
     """A bound on the images of one pass; halved when memory runs out, and the smaller bound holds for later calls."""
 
     def __init__(self, size: int | Literal["auto"] = "auto"):
-        is_integer = isinstance(size, int) and not isinstance(size, bool)  # a caller may pass 2.5, True or None
-        if size != "auto" and (not is_integer or size < 1):
-            raise InputError(f"got {size!r}, expected 'auto' or a positive integer", argument="batch_size")
+        is_size = size == "auto" or (type(size) is int and size >= 1)  # a caller may pass 2.5, True or None
+        require(is_size, "batch_size", size, "'auto' or a positive integer")
         self.requested: int | Literal["auto"] = size
         self._size = None if size == "auto" else size
         self._shape: torch.Size | None = None  # of inputs whose pass was measured
@@ -223,16 +224,11 @@ class Network:
         self.verified_point: Any = None  # the expansion at the only image that was verified, until the next one is made
         self._depth = 0
         self._checked = False
+        self._classes = dict[int, int]()  # how many there are, by the id of what ran in an open session
 
     def with_model(self, model: nn.Module) -> Self:
-        """Ask another network in the same way: the same score, batch size and mode, with a count of its own.
-
-        Args:
-            model: A network with outputs of the same kind.
-
-        Returns:
-            The interface to it.
-        """
+        """Return the interface to another network with outputs of the same kind, in the same way: the same score, batch
+        size and mode, with a count of its own."""
         other = copy.copy(self)
         other.model = other.module = model
         other.passes, other._depth, other._checked = PassCounts(), 0, False
@@ -262,7 +258,7 @@ class Network:
             self.verified.clear()
             self.folds = None
         self._depth += 1
-        self._checked = False
+        self._checked, self._classes = False, {}
         try:
             reached = reached_modules(self.model, self.score_function, self.choose_output)
             with float64_on(device), isolated(reached, device, self.mode):
@@ -350,7 +346,10 @@ class Network:
         self.passes.forward += x.shape[0]
         try:
             with self.batch_size.measured(len(x)) if measured else contextlib.nullcontext():
-                output = self._computed(x, arguments, tangents)
+                output = with_tensors(self._computed(x, arguments, tangents), x.device)
+        except (StopIteration, RecursionError) as error:  # a generator around would take the former for its own end
+            message = f"it ends in {type(error).__name__}{line_of(error)}"
+            raise ModelError(message, argument="model", hint="call it with one input, and mend that") from error
         except (RuntimeError, AssertionError) as error:  # the latter of an exported program
             if self._takes_one(x, arguments, error):
                 message = f"the model takes one image at a time, not {len(x)} ({first_line(error)})"
@@ -363,15 +362,23 @@ class Network:
         if self.score_function is not None:
             return self._laid_out(as_score(self.score_function, output, x.shape[0]))
         try:
-            logits = self._logits_of(output, x.shape[0], check=not self._checked)
+            logits = self.logits_of(output, x.shape[0], check=not self._checked)
         except ModelOutputError as error:
             if arguments.by_row and len(x) == 1 and error.hint is None:  # one row of a tensor that all images share?
                 error.hint = arguments.hint
+            if error.hint is None and self.reads_sequences_first(x):
+                error.hint = SEQUENCE_FIRST
             raise
+        known = self._classes.setdefault(id(self.model), logits.shape[1])  # copies may run another function
+        if logits.shape[1] != known:
+            message = f"its output has {logits.shape[1]} classes, and had {known} in an earlier pass"
+            hint = "return logits of the same classes for every input and in every call"
+            raise ModelOutputError(message, argument="model", hint=hint)
         self._checked = True
         return self._laid_out(logits)
 
-    def _logits_of(self, output: Any, batch: int, *, check: bool) -> Tensor:
+    def logits_of(self, output: Any, batch: int, *, check: bool) -> Tensor:
+        """Return the logits (B, C) in what the model returned, see :func:`as_logits`."""
         chosen = output if self.choose_output is None else self.choose_output(output)
         return as_logits(chosen, batch, self.output, check=check)
 
@@ -399,6 +406,11 @@ class Network:
         if self.readable_graph and logits.device.type == "cpu":
             keep_gradient_layouts(logits)
         return logits
+
+    def reads_sequences_first(self, x: Tensor) -> bool:
+        """Return whether layers of the module take sequences (L, B, F), and not such inputs (B, L, F)."""
+        modules = () if self.module is None or x.dim() != 3 else self.module.modules()
+        return any(getattr(module, "batch_first", True) is False for module in modules)
 
     def has_hooks(self) -> bool:
         """Return whether hooks run in the module of an open session, which must see every call as it was written."""
@@ -444,9 +456,9 @@ class Network:
         if len(x) == 1 or arguments.by_row or is_machine_error(error):
             return False
         with torch.no_grad(), contextlib.suppress(Exception):  # whatever a model raises
-            output = self._run(x[:1], arguments)
+            output = with_tensors(self._run(x[:1], arguments), x.device)
             if self.score_function is None:
-                self._logits_of(output, 1, check=False)
+                self.logits_of(output, 1, check=False)
             try:
                 self._run(x, arguments)
             except Exception:

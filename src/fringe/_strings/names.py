@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from fringe.errors import InputError, did_you_mean, wrong_value
 
@@ -47,14 +47,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> "Reference":
-        """Read a reference.
-
-        Args:
-            text: Any text.
-
-        Returns:
-            Its parts; printed, they are this text again.
-        """
+        """Read a reference: any text, which its parts are again when they are printed."""
         head, colon, rest = text.partition(":")
         numbered = _NUMBERED.fullmatch(head)
         name, number = (head, None) if numbered is None else numbered.groups()
@@ -70,12 +63,7 @@ class Reference:
 
 
 def split_label(text: str, label: str = LABEL) -> tuple[str, str]:
-    """Return label and name of ``LABEL=NAME``; the label is empty if there is none.
-
-    Args:
-        text: What was typed.
-        label: Regular expression of a label.
-    """
+    """Return label and name of ``LABEL=NAME``; no label that fits the regular expression is an empty one."""
     match = re.fullmatch(rf"\s*(?=\S)({label})=(.+)", text, re.DOTALL)
     return (match[1].strip(), match[2].strip()) if match else ("", text.strip())
 
@@ -150,72 +138,18 @@ def hint_unknown(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-#: Titles of methods in a figure, by the name under which they are computed.
-METHOD_TITLES = {
-    "fringe": "FRInGe",
-    "fringe_b": "FRInGe-B",
-    "paper": "FRInGe, paper's text",
-    "released": "FRInGe, released code",
-    "ig": "Integrated Gradients",
-    "blur_ig": "Blur IG",
-    "guided_ig": "Guided IG",
-    "smoothgrad": "SmoothGrad",
-    "expected_gradients": "Expected Gradients",
-    "idg": "Integrated Decision Gradients",
-    "ig2": "IG²",
-    "agi": "Adversarial Gradients (AGI)",
-    "ggig": "Geometrically guided IG",
-    "geoig_knn": "Geodesic IG (neighbours)",
-    "geoig_svi": "Geodesic IG (fitted path)",
-    "rise": "RISE",
-    "spectral_ig": "Spectral IG",
-    "gradcam": "Grad-CAM",
-    "layercam": "LayerCAM",
-    "hirescam": "HiResCAM",
-    "captum": "Captum",
-    "captum:occlusion": "Occlusion",
-    "captum:gradient_shap": "GradientSHAP",
-    "captum:deep_lift": "DeepLIFT",
-    "captum:guided_backprop": "Guided backpropagation",
-    "captum:kernel_shap": "KernelSHAP",
-    "captum:input_x_gradient": "Input × gradient",
-    "zennit": "LRP",
-    "zennit:epsilon_plus_flat": "LRP (ε, +, flat)",
-    "zennit:epsilon_plus": "LRP (ε, +)",
-    "zennit:epsilon_gamma_box": "LRP (ε, γ, box)",
-    "zennit:epsilon_alpha2_beta1": "LRP (ε, α2β1)",
-    "zennit:epsilon_alpha2_beta1_flat": "LRP (ε, α2β1, flat)",
-    "zennit:excitation_backprop": "Excitation backpropagation",
-    "lxt": "AttnLRP (lxt)",
-    "lxt:attnlrp": "AttnLRP",
-    "located": "Map × activation map",
-    "competing": "Map − other classes",
-    "power": "Power of a map",
-    "centre_prior": "Centre prior",
-    "other_cam": "Another image's region",
-    "straight": "Straight line",
-    "smooth": "Smoothed",
-}
-#: Words for a modifier, before the title of the method.
-_MODIFIED = {
-    "straight": "Straight",
-    "smooth": "Smoothed",
-    "located": "Located",
-    "competing": "Competing",
-    "power": "Power",
-    "centre_prior": "Centre prior times",
-    "other_cam": "Another image's region times",
-}
+#: The registered methods: name to class. ``METHODS`` of ``fringe.attribution`` is this dictionary.
+KINDS: dict[str, Any] = {}
 
 
 def method_title(label: str) -> str:
-    """Return a method's title in a figure, ``FRInGe (preview)`` for ``fringe:preview`` and ``Straight: FRInGe`` for
-    ``straight:fringe``; other labels as they are."""
+    """Return a method's title in a figure, ``FRInGe (preview)`` for ``fringe:preview`` and ``Straight line: FRInGe``
+    for ``straight:fringe``; labels without a registered method as they are."""
     named = Reference.parse(label)
-    if label in METHOD_TITLES:
-        return METHOD_TITLES[label]
-    if named.name in _MODIFIED and named.rest:
+    kind = KINDS.get(named.name)
+    if kind is None or not kind.title:
+        return label
+    if named.rest and "of" in kind.__dataclass_fields__:
         number = f" ({named.number}{' px' * (named.name == 'smooth')})" if named.number else ""
-        return f"{_MODIFIED[named.name]}{number}: {method_title(named.rest)}"
-    title = METHOD_TITLES.get(named.head)
-    return label if title is None else f"{title} ({named.rest})" if named.rest else title
+        return f"{kind.title}{number}: {method_title(named.rest)}"
+    return kind.titles.get(named.rest) or (f"{kind.title} ({named.rest})" if named.rest else kind.title)

@@ -62,7 +62,7 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._leave:
             self._draw(end="\n")
-        elif self._is_live:
+        elif self._is_live and not self._quiet:
             self._write(f"\r{' ' * (_width() - 1)}\r")
 
     def begin(self, total: int) -> None:
@@ -84,6 +84,8 @@ class Progress:
             self._draw()
 
     def _draw(self, end: str = "") -> None:
+        if self._quiet:
+            return
         self._drawn = time.monotonic()
         passed = self._drawn - self._begun
         head, what = f"{printable(self.name)}: ", f", {printable(self._what)}" if self._what else ""
@@ -100,10 +102,9 @@ class Progress:
         self._write(f"\r{set_cell_size(line, columns)}{end}" if self._is_live else f"{line}\n")
 
     def _write(self, text: str) -> None:
-        if not self._quiet:
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                sys.stderr.write(text)
-                sys.stderr.flush()
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 def _clock(seconds: float) -> str:

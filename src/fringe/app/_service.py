@@ -20,7 +20,7 @@ from fringe._strings.names import split_label
 from fringe.app._fragments import comparison_html, page_frame
 from fringe.app._jobs import Job, Jobs, Show, StoppedError
 from fringe.app._spec import AppSpec
-from fringe.attribution import METHODS, Attribution, Context, get_method
+from fringe.attribution import METHODS, Attribution, Attributor, Context, get_method
 from fringe.classifier import Classifier
 from fringe.data import PHOTOS, SOURCE, find_inputs, open_image
 from fringe.errors import FringeError, ImageError, InputError, is_machine_error, warn_caller
@@ -43,11 +43,6 @@ MAX_INPUT_PIXELS = 1_500_000
 MAX_SAMPLES = 24
 #: Number of classes to switch between in a page, if one path serves all classes.
 CLASSES = 5
-#: Methods that need more than an image: reference images, another method, or another package.
-_NEEDS_MORE = (
-    *("captum", "expected_gradients", "geoig_knn", "ig2", "lxt", "zennit"),
-    *("centre_prior", "competing", "located", "other_cam", "power", "smooth", "straight"),
-)
 #: Presets of the methods that are offered, too.
 _VERSIONS = ("preview", "focused", "quick")
 _SAFE = re.compile(r"[^\w.-]+")
@@ -69,6 +64,11 @@ class Result(NamedTuple):
     files: tuple[Path, ...]
 
 
+def _needs_more(method: Attributor) -> bool:
+    """Whether a method needs more than an image: reference images, another method, or another package."""
+    return method.uses_references or method.package is not None or method.innermost is not method
+
+
 class Service:
     """The models that the app offers, and what it computes with them.
 
@@ -83,7 +83,7 @@ class Service:
         self.methods = dict[str, str]()  # titles of those that need only the image, each with its other versions
         for method in sorted(METHODS, key=lambda name: (name != "fringe", METHODS[name].title)):
             kind = METHODS[method]
-            if method not in _NEEDS_MORE:
+            if not _needs_more(kind()):
                 others = {f"{method}:{p}": f"{kind.title}, {p}" for p in _VERSIONS if p in kind.presets}
                 self.methods |= {method: kind.title, **others}
         self._folder = folder

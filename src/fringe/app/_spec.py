@@ -1,12 +1,11 @@
 """The options of the app: one model for keyword arguments and flags."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated
 
-from pydantic import Field
+from annotated_types import Ge, Gt
 
-from fringe.settings import Options
+from fringe.settings import Doc, Options
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -18,22 +17,23 @@ class AppSpec(Options):
         InputError: If an option is unknown or has an invalid value.
     """
 
-    expected: ClassVar[Mapping[str, str]] = {"time_limit": "more than 0 seconds"}
-
-    model: tuple[str, ...] = Field(
-        (), description="SPEC or NAME=SPEC: a model that people may choose; may be repeated. [default: embedded:digits]"
+    model: Annotated[
+        tuple[str, ...],
+        Doc("SPEC or NAME=SPEC: a model that people may choose; may be repeated. [default: embedded:digits]"),
+    ] = ()
+    samples: Annotated[tuple[str, ...] | None, Doc("Images or folders that people may pick from.")] = None
+    host: Annotated[str, Doc("Address to listen at.")] = "127.0.0.1"
+    allow_remote: Annotated[bool, Doc("Allow a host that other machines reach.")] = False
+    frame_ancestors: Annotated[
+        tuple[str, ...], Doc("Origin of a web site, such as https://example.org, that may show the app in a frame.")
+    ] = ()
+    port: Annotated[int, Doc("Port; 0 takes a free one.")] = 7860
+    trust_code: Annotated[bool, Doc("Allow the models' authors to run code.")] = False
+    preprocessing: Annotated[str | None, Doc("'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")] = None
+    classes: Annotated[Path | None, Doc("Class names, one per line.")] = None
+    device: Annotated[str, Doc("auto, cpu, cuda, cuda:1, ...")] = "auto"
+    max_pixels: Annotated[int, Ge(1), Doc("Largest number of pixels of an image.")] = 20_000_000
+    time_limit: Annotated[float, Gt(0), Doc("Seconds that one computation may take.", takes="more than 0 seconds")] = (
+        600.0
     )
-    samples: tuple[str, ...] | None = Field(None, description="Images or folders that people may pick from.")
-    host: str = Field("127.0.0.1", description="Address to listen at.")
-    allow_remote: bool = Field(False, description="Allow a host that other machines reach.")
-    frame_ancestors: tuple[str, ...] = Field(
-        (), description="Origin of a web site, such as https://example.org, that may show the app in a frame."
-    )
-    port: int = Field(7860, description="Port; 0 takes a free one.")
-    trust_code: bool = Field(False, description="Allow the models' authors to run code.")
-    preprocessing: str | None = Field(None, description="'imagenet', 'unit', or resize=256,crop=224,mean=0.5,std=0.5.")
-    classes: Path | None = Field(None, description="Class names, one per line.")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    max_pixels: int = Field(20_000_000, ge=1, description="Largest number of pixels of an image.")
-    time_limit: float = Field(600.0, gt=0, description="Seconds that one computation may take.")
-    queue: int = Field(8, ge=1, description="Computations that may wait.")
+    queue: Annotated[int, Ge(1), Doc("Computations that may wait.")] = 8

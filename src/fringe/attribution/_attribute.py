@@ -1,4 +1,4 @@
-"""The one call: model and images in, attribution out; the table of methods; inputs without their padding."""
+"""The one call: model and images in, attribution out; several classes, and inputs without their padding."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor, nn
 
-from fringe._network.arguments import explained_inputs, is_joint
+from fringe._network.arguments import Axes, explained_inputs, is_joint
+from fringe._network.outputs import refuse_captured
 from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.names import hint_unknown
 from fringe._strings.progress import shown
-from fringe.attribution._base import METHODS as METHODS
 from fringe.attribution._base import (
     SEVERITY,
     Attribution,
@@ -25,32 +25,12 @@ from fringe.attribution._base import (
     explain_by_size,
 )
 from fringe.attribution._base import get_method as get_method
-from fringe.attribution._cam import GradCAM, HiResCAM, LayerCAM
 from fringe.attribution._diagnostics import Status
-from fringe.attribution._fringe import FRInGe, FRInGeBinary
-from fringe.attribution._ig import GGIG, BlurIG, GuidedIG, IntegratedDecisionGradients, IntegratedGradients, SpectralIG
-from fringe.attribution._modifiers import CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight
-from fringe.attribution._paper import PaperFRInGe
-from fringe.attribution._plugins import AttnLRP, CaptumMethod, ZennitMethod
-from fringe.attribution._released import ReleasedFRInGe
-from fringe.attribution._sampling import RISE, ExpectedGradients, SmoothGrad
-from fringe.attribution._shaped_paths import AGI, IG2, GeoIGKNN, GeoIGSVI
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Score, ScoreFunction, Target
-from fringe.errors import InputError, require, unfit_inputs, warn_caller
+from fringe.errors import InputError, first_line, require, unfit_inputs, warn_caller
 from fringe.geometry import log_probabilities
 from fringe.paths import Problem, verify
-
-METHODS.update(
-    (kind.name, kind)
-    for kind in (
-        *(AGI, BlurIG, ExpectedGradients, FRInGe, FRInGeBinary, GeoIGKNN, GeoIGSVI, GGIG, GradCAM, GuidedIG, HiResCAM),
-        *(IG2, IntegratedDecisionGradients, IntegratedGradients, LayerCAM, RISE, SmoothGrad, SpectralIG),
-        *(CentrePrior, Competing, Located, OtherCAM, Power, Smooth, Straight),
-        *(PaperFRInGe, ReleasedFRInGe, AttnLRP, CaptumMethod, ZennitMethod),
-    )
-)
-
 
 OnBad = Literal["raise", "mark"]
 
@@ -89,6 +69,7 @@ def attribute(
     forward_args: Sequence[Any] | None = None,
     forward_kwargs: Mapping[str, Any] | None = None,
     lengths: Sequence[int] | Tensor | None = None,
+    axes: str | Axes | None = None,
 ) -> Attribution:
     """Explain why a model predicts a class: one map for each image.
 
@@ -129,6 +110,9 @@ def attribute(
         lengths: How many samples (B) of each series (B, C, L) are no padding. The model takes all L, but padding stays
             as it is, gets nothing, and takes no part in noise, smoothing and bounds on steps: maps are those of the
             series without it. Series of one length are explained together. Texts bring their own lengths.
+        axes: The axes of an input after the batch, where these are not (C, *space): a letter for each, ``"HWC"``,
+            ``"DHWC"``, ``"LC"`` for series, or ``"NC"`` for points without an order. Smoothing, masks and lengths then
+            follow them; maps, ``baseline`` and ``space`` have the axes of the inputs, and a ``region`` has (1, *space).
 
     Returns:
         The maps (B, *S) or (B, K, *S), and measurements of each.
@@ -151,7 +135,23 @@ def attribute(
         hint = "choose a method that needs none, such as method='ig'"
         raise InputError(message, argument="score" if is_function else "output", hint=hint)
     x, arguments = explained_inputs(inputs, forward_args, forward_kwargs, ids)
+    if classifier.score_function is not None:
+        given = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
+        refuse_captured(classifier.score_function, [one for one in given if isinstance(one, Tensor) and len(one)])
     baseline = arguments.joined(baseline, x, x.shape[:1], "baseline")
+    start, moved = _baseline(chosen, baseline, x), None
+    if axes is None:
+        _warn_of_axes(classifier, x)
+    else:
+        if is_joint(arguments.parts):
+            raise InputError(
+                "got axes for several tensors", argument="axes", hint="explain one, the others as forward_args"
+            )
+        moved = None if isinstance(axes, Axes) else Axes.of(axes, x.shape[1:])
+        arguments = dataclasses.replace(arguments, axes=moved or axes)
+    if moved is not None:
+        space, start = _moved_space(space, moved), start if start is None else moved.first(start)
+        x = moved.first(x)
     with classifier.session(x.device), shown(progress, chosen.name) as report:
         before = dataclasses.replace(classifier.passes)
         with unfit_inputs():
@@ -164,7 +164,7 @@ def attribute(
                 ids=None if ids is None else tuple(map(str, ids)),
                 rng=KeyedGenerator(seed),
                 domain=space or InputSpace(),
-                baseline=_baseline(chosen, baseline, x),
+                baseline=start,
                 record_path=telemetry,
                 progress=report,
                 total=len(x),
@@ -179,7 +179,7 @@ def attribute(
             raise _fault_error(fault)
         if finite:
             part = problem.select(finite) if len(finite) < len(fault) else problem
-            verify(part, {chosen.jvp_use(part)})
+            verify(part, {chosen.jvp_use(part)} if chosen.uses_gradients else ())
             result = explain_problem(chosen, part)
             passes = classifier.passes.since(before)
             if not classifier.has_classes:
@@ -190,7 +190,8 @@ def attribute(
         else:
             result = dataclasses.replace(_nothing(chosen, problem), passes=classifier.passes.since(before))
             result = dataclasses.replace(result, parts=arguments.parts)
-        return result if len(finite) == len(fault) else _spread(result, finite, problem, fault)
+        result = result if len(finite) == len(fault) else _spread(result, finite, problem, fault)
+        return result if moved is None else _moved_back(result, moved)
 
 
 def explain_problem(method: Attributor, problem: Problem) -> Attribution:
@@ -209,7 +210,7 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
 
         return explain_by_size(of_one_length, problem.lengths, problem.progress)
     if problem.target.dim() == 1 or method.many_targets:
-        return _mark_steps(_made(method, problem), problem)
+        return _mark_steps(method, _made(method, problem), problem)
     batch, classes = problem.target.shape
     result = _of_each_class(method, problem)
     rows = [range(i, i + classes) for i in range(0, batch * classes, classes)]
@@ -222,7 +223,7 @@ def explain_problem(method: Attributor, problem: Problem) -> Attribution:
         trajectory=None if result.trajectory is None else result.trajectory[::classes],
         class_verdicts=tuple(tuple((result.verdict[k], result.advice[k]) for k in row) for row in rows),
     )
-    return _mark_steps(several, problem)
+    return _mark_steps(method, several, problem)
 
 
 def _of_each_class(method: Attributor, problem: Problem) -> Attribution:
@@ -349,6 +350,59 @@ def _spread(result: Attribution, rows: list[int], problem: Problem, fault: list[
     )
 
 
+# -- axes in another order than (C, *space) ----------------------------------------------------------------------------
+
+
+def _moved_space(space: InputSpace | None, axes: Axes) -> InputSpace | None:
+    """The space of inputs with channels first."""
+
+    def move(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.dim():
+            return value
+        return axes.first(value.broadcast_to(*value.shape[: max(value.dim() - len(axes.shape), 0)], *axes.shape))
+
+    if space is None:
+        return None
+    try:
+        return dataclasses.replace(
+            space, **{name: move(getattr(space, name)) for name in ("low", "high", "references")}
+        )
+    except RuntimeError as error:
+        message = f"its tensors do not broadcast to an input {axes.shape} ({first_line(error)})"
+        raise InputError(message, argument="space") from error
+
+
+def _moved_back(result: Attribution, axes: Axes) -> Attribution:
+    """The result with maps in the axes of the inputs."""
+    paths = result.trajectory and tuple(
+        path and dataclasses.replace(path, snapshots=axes.back(path.snapshots), cumulative=axes.back(path.cumulative))
+        for path in result.trajectory
+    )
+    return dataclasses.replace(result, values=axes.back(result.values), trajectory=paths)
+
+
+def _warn_of_axes(model: Classifier, x: Tensor) -> None:
+    """Warn where the first layer, or the shape, says that the channels of inputs are the last axis."""
+    modules = [] if model.module is None else list(model.module.modules())
+    if not 3 <= x.dim() <= 5 or any(callable(getattr(m, "token_length", None)) for m in modules):
+        return
+    layer = next((m for m in modules if next(m.parameters(recurse=False), None) is not None), None)
+    names = ("in_channels", "in_features", "input_size")
+    count = next((size for name in names if isinstance(size := getattr(layer, name, None), int)), None)
+    channels, last = x.shape[1], x.shape[-1]
+    is_last = x.dim() > 3 and last in (1, 3, 4) and min(x.shape[1:-1]) > 4
+    if count is not None and getattr(layer, "batch_first", True):
+        is_last = count == last and (channels != count or not hasattr(layer, "in_channels"))
+    if is_last:
+        why = f", as its first layer, {type(layer).__name__}, takes {count}" if count == last else ""
+        lasts = {3: "'LC' for series or 'NC' for points without an order", 4: "'HWC'", 5: "'DHWC'"}[x.dim()]
+        firsts = {3: "CL", 4: "CHW", 5: "CDHW"}[x.dim()]
+        warn_caller(
+            f"inputs {tuple(x.shape)} look as if their channels were the last axis{why}, and smoothing, masks and caps "
+            f"follow the axes (B, C, *space): pass axes={lasts}, or axes='{firsts}' if they are not"
+        )
+
+
 # -- series and texts of several lengths ------------------------------------------------------------------------------
 
 
@@ -381,7 +435,7 @@ SHARES = tuple(k / 8 for k in range(9))
 RTOL = 1e-3
 
 
-def _mark_steps(result: Attribution, problem: Problem) -> Attribution:
+def _mark_steps(method: Attributor, result: Attribution, problem: Problem) -> Attribution:
     """Call maps ``stalled`` that give nothing to a feature whose change moves the score, and warn with its name.
 
     A feature is a column of a table, or a channel: single entries without a gradient are normal in networks of ReLU.
@@ -390,7 +444,7 @@ def _mark_steps(result: Attribution, problem: Problem) -> Attribution:
     it. Embeddings of texts always have some.
     """
     parts = problem.forward_args.parts if is_joint(problem.forward_args.parts) else ()
-    if problem.token_length is not None or not len(result):
+    if not method.uses_gradients or problem.token_length is not None or not len(result):
         return result
     named = [
         f"feature {k} of {p.name or f'inputs[{i}]'}" if len(p.shape) < 2 else ""

@@ -21,9 +21,9 @@ from torch import Tensor
 import fringe
 from fringe._files.disk import MAPS_BYTES, UnfitFile, read_regular, require_local, write_atomic
 from fringe._network.arguments import Part, is_joint
-from fringe._strings.names import Reference
-from fringe.attribution._views import KINDS, Context, Trajectory, Views, method_label
+from fringe._strings.names import KINDS, Reference
 from fringe.attribution._views import SEVERITY as SEVERITY
+from fringe.attribution._views import Context, Trajectory, Views, method_label
 from fringe.attribution._views import Verdict as Verdict
 from fringe.baselines import parse_baseline
 from fringe.classifier import PassCounts
@@ -121,8 +121,7 @@ class Attribution(Views):
         context: The inputs as a person reads them; :func:`fringe.explain` adds it.
         class_verdicts: Verdict and advice of each of K classes (B, K); empty for one class per image.
         contrast: Classes (B,) whose score is subtracted from that of the target, if the call named any.
-        region: Weights (B, 1, H, W) of the focus, of images: 1 where the path moves freely, 0 for an unfocused path; of
-            ``located:METHOD`` what the map was multiplied by.
+        region: Weights (B, 1, H, W) of the focus, of images: 1 where the path moves freely, 0 for an unfocused path.
         parts: Names and shapes of the explained tensors, if the inputs were a tuple or a dictionary; ``maps`` has the
             map of each.
     """
@@ -377,7 +376,9 @@ class Attributor(Settings):
 
     Attributes:
         name: Name in the registry; final classes set it.
-        title: Name in listings.
+        title: Name in listings and in figures.
+        titles: Names in figures of what this method's name may be followed by, as ``occlusion`` in
+            ``captum:occlusion``.
         source: Publication.
         presets: Settings by name: ``paper`` for comparisons with the FRInGe paper, which states no number of a method
             but its own, so that each class says where its numbers are from; ``official`` what the authors' code
@@ -391,11 +392,13 @@ class Attributor(Settings):
         number: The setting that a number in brackets after the name sets, as in ``smooth(3):ig``.
         form: How the name is written if it has a second part: ``captum:NAME``.
         package: The package that computes the maps, if it is another library; the extra of this name installs it.
+        uses_gradients: Whether maps need gradients; if not, the model may be any function.
         needs_classes: Whether maps need the logits of all classes, so that no function can be the score.
     """
 
     record_key: ClassVar[str] = "method"
     title: ClassVar[str] = ""
+    titles: ClassVar[Mapping[str, str]] = {}
     source: ClassVar[str] = ""
     uses_references: ClassVar[bool] = False
     many_targets: ClassVar[bool] = False
@@ -407,6 +410,7 @@ class Attributor(Settings):
     form: ClassVar[str] = ""
     package: ClassVar[str | None] = None
     needs_classes: ClassVar[bool] = False
+    uses_gradients: ClassVar[bool] = True
 
     @property
     def label(self) -> str:
@@ -518,7 +522,7 @@ def reference_images(problem: Problem, purpose: str) -> Tensor:
 # -- the methods by name ----------------------------------------------------------------------------------------------
 
 
-#: The registered methods: name to class. ``_attribute.py`` fills it.
+#: The registered methods: name to class. ``_registry.py`` fills it.
 METHODS: dict[str, type[Attributor]] = KINDS
 
 
@@ -547,7 +551,7 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     if isinstance(method, (list, tuple)) or (isinstance(method, str) and "," in method):
         hint = "several methods are compared by 'fringe compare --methods A,B', in Python by fringe.compare"
         raise InputError(f"got {method!r}, expected one method", argument="method", hint=hint)
-    hint = "fringe.bench.cards.read_target makes a method of a function" if callable(method) else ""
+    hint = "fringe.bench.experiments.read_target makes a method of a function" if callable(method) else ""
     return configured(method, Attributor, METHODS, "FRInGe()", hint)
 
 

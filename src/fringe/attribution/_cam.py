@@ -263,7 +263,6 @@ class _ActivationMap(Attributor):
     is_complete = False
 
     layer: Annotated[str, Doc("dotted name of a module of the network; auto: the last one in space")] = "auto"
-    relu: Annotated[bool, Doc("whether evidence against the class is left out")] = True
 
     @property
     def planned_passes(self) -> float:
@@ -291,8 +290,7 @@ class _ActivationMap(Attributor):
         fitted, shape = self.fitted(problem), problem.inputs.shape[1:]
         layer = cast(nn.Module, find_cam_layer(problem, fitted.layer))
         weights, notes = cam_maps(problem, layer, fitted._weights)
-        weights = weights.relu() if self.relu else weights
-        maps = functional.interpolate(weights, tuple(shape[1:]), mode=_MODES[len(shape) - 1])
+        maps = functional.interpolate(weights.relu(), tuple(shape[1:]), mode=_MODES[len(shape) - 1])
         ProgressCounter(problem.progress, len(maps)).tick(len(maps))
         why = f"{self.label} promises no sum that could be compared with the score"
         return gradient_attribution(fitted, maps.expand(-1, *shape) / shape[0], problem, {}, why).noted(notes)
@@ -340,8 +338,7 @@ class HiResCAM(_ActivationMap):
 
     .. math:: A = relu( \\sum_c G_c A_c )
 
-    It shows only places that the rest of the network reads. Without the ReLU (``relu=False``) and with a linear rest,
-    its cells sum to the score without the bias. Costs as much as Grad-CAM.
+    It shows only places that the rest of the network reads. Costs as much as Grad-CAM.
     """
 
     name = "hirescam"

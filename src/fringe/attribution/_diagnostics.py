@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fringe.attribution._base import SEVERITY, Attribution, Attributor, Verdict
 from fringe.attribution._integrate import (
-    IntegralTerms,
     PathIntegral,
     completeness_gap,
     finite_maps,
@@ -19,7 +18,7 @@ from fringe.attribution._integrate import (
     relative_gap,
 )
 from fringe.geometry import entropy, kl, log_probabilities
-from fringe.paths import Geodesic, Problem
+from fringe.paths import Geodesic, Nodes, Problem
 
 #: Completeness residual above which a map is called coarse: its sum misses what it explains by more than 5 %.
 COARSE_ABOVE = 0.05
@@ -39,7 +38,7 @@ _ZERO_MAP: Status = (
 
 
 class PathAttributor(Attributor):
-    """A method that is a path integral: it describes the path, and the rest is shared."""
+    """A method that integrates along points known beforehand: it describes the path, and the rest is shared."""
 
     @property
     def hint(self) -> str:
@@ -52,20 +51,19 @@ class PathAttributor(Attributor):
         return 2 * steps if isinstance(steps, int) else None
 
     @abstractmethod
-    def terms(self, problem: Problem) -> IntegralTerms:
-        """Describe the path integrals.
+    def nodes(self, problem: Problem) -> Nodes:
+        """Describe the path by points that are known before the model is evaluated.
 
         Args:
             problem: The images and the model.
 
         Returns:
-            Their terms: :class:`NodeTerms` of points that are known at the start, or :class:`SegmentTerms` of a path
-            whose steps depend on earlier steps.
+            The points, with what the gradient at each counts.
         """
 
     def attribute(self, problem: Problem) -> Attribution:
         """Explain images, see :meth:`Attributor.attribute`."""
-        return path_attribution(self, integrate(self.terms(problem)), problem, self.hint)
+        return path_attribution(self, integrate(self.nodes(problem), problem), problem, self.hint)
 
 
 def path_diagnostics(result: PathIntegral, log_p0: Tensor, log_q: Tensor | None = None) -> dict[str, Tensor]:

@@ -222,7 +222,7 @@ class Trajectory:
             ``reference_distance``, ``tracking_error`` (radians), and ``score``, of K classes (T + 1, K). Of a path
             at a temperature, distances to the waypoints are those of softened predictions.
         steps: Values (T,) along the steps: ``fisher_rao_step`` (radians), ``euclidean_step``, ``step_size``,
-            ``active_bound`` (a :class:`fringe.paths.Bound`), ``cg_iterations``, ``cg_residual``, ``cg_status``.
+            ``active_bound`` (0: eta_max, 1: tau, 2: delta_euc, 3: the logits).
         snapshot_steps: Numbers (M,) of steps after which a point is stored.
         snapshots: These points (M, *S).
         cumulative: The attribution between the input and these points: (M, *S), of K classes (M, K, *S).

@@ -33,7 +33,6 @@ Focus = Annotated[
     ),
 ]
 FocusFloor = Annotated[Fraction, Doc("how freely it moves elsewhere; rises to 0.2, 0.3, 0.5 and 1 until the map is ok")]
-FocusLayer = Annotated[str, Doc("dotted name of the module whose activations are the focus; auto: the last in space")]
 
 #: Makes maps of a problem's images, with scales that broadcast to (B, *S); None: 1. With scales, the diagnostic
 #: ``focus_length_ratio`` is that of :func:`length_ratio`.
@@ -82,12 +81,10 @@ class FocusedPaths:
     Attributes:
         focus: The setting ``focus``.
         floor: The first floor.
-        layer: Dotted name of the module whose activations count, or ``"auto"``.
     """
 
     focus: Any
     floor: float
-    layer: str
 
     @property
     def planned_passes(self) -> int:
@@ -100,8 +97,6 @@ class FocusedPaths:
         Images without a region, and those for which no floor is enough, are explained without a focus. Diagnostics:
         ``focus_floor``, 1 for no focus; ``focus_found``, 1 where there is a region and else 0; ``focus_length_ratio``.
         """
-        if self.focus == "none":
-            return walk(problem, None)
         weights, layers, count = *self.regions(problem), len(problem.inputs)
         has_region = [False] * count if weights is None else (weights > 0).flatten(1).any(1).tolist()
         stage = ProgressStage(problem.progress)
@@ -141,14 +136,10 @@ class FocusedPaths:
             return self._given(problem), []
         count, classes = problem.target.view(len(problem.inputs), -1).shape[1], problem.logits.shape[1]
         many = problem if self.focus == "cam" or classes == 1 else _with_others(problem)
-        try:
-            layer = find_cam_layer(problem, self.layer)
-            if layer is None:
-                return None, []
-            maps, notes = cam_maps(many, layer)
-        except InputError as error:
-            argument = "focus_layer" if error.argument == "layer" else error.argument
-            raise InputError(error.message, argument=argument, hint=error.hint) from error
+        layer = find_cam_layer(problem, "auto")
+        if layer is None:
+            return None, []
+        maps, notes = cam_maps(many, layer)
         maps = maps.relu()
         if many is not problem:
             maps = (maps[:, :count] - maps[:, count:].unflatten(1, (count, -1)).amax(2)).relu()

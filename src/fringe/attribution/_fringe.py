@@ -5,7 +5,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from itertools import starmap
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -13,28 +13,15 @@ from torch import Tensor
 from fringe._strings.formats import counted
 from fringe.attribution._base import Attribution, Attributor, Verdict
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
-from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, FocusLayer, length_ratio, read_focus
-from fringe.attribution._integrate import integrate
+from fringe.attribution._fisher_rao import AUTO_ENTROPY, ENOUGH, Bound, FisherRaoPath, Until
+from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, length_ratio, read_focus
 from fringe.attribution._paper import new_spelling
-from fringe.attribution._quadrature import Quadrature, Rule, SegmentTerms
-from fringe.errors import InputError, require, require_choice
+from fringe.attribution._walk import Walk
+from fringe.errors import InputError, require
 from fringe.geometry import kl, softening_temperature
 from fringe.linalg import Structure
-from fringe.paths import (
-    AUTO_ENTROPY,
-    ENOUGH,
-    Bound,
-    FisherRaoPath,
-    FisherRaoTracking,
-    JVPUse,
-    Problem,
-    Solve,
-    TrustRegion,
-    Until,
-)
-from fringe.settings import Doc, NotNegative, Positive, PositiveFraction, PositiveInt, Search, tuples_of
-
-Variant = Literal["fringe", "diffusion"]
+from fringe.paths import JVPUse, Problem
+from fringe.settings import Doc, NotNegative, NotNegativeInt, Positive, PositiveInt, Search, tuples_of
 
 #: ``delta_euc="auto"`` is this times sqrt(n): the most by which a step changes an entry, in root mean square, whatever
 #: the size of the input. For images of 224 x 224 x 3 it is 3.9, between the paper's 3.3 and 5.0 for ResNet-50, -101 and
@@ -49,17 +36,10 @@ TEXT_CAP = 0.25
 #: Values of ``delta_euc`` by name, in units of ``"auto"``.
 _LENGTHS = {"auto": 1.0, "long": 2.0}
 
-#: Nats by which a step may move two logits apart if the inputs are no images (why: :class:`TrustRegion`).
-AUTO_LOGIT = 1.0
-
-#: ``fisher_rank="auto"``. Of a few classes it is the full metric. At rank one a path of small networks comes to rest
-#: where two classes share the prediction and the others have none: leaving takes a step that keeps the two equal.
-AUTO_RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
-
-#: ``quadrature_depth="auto"``. Of 100 maps of 20 photographs for EfficientNet-Lite0 9 are ``coarse`` with 2 (the worst
+#: ``halvings="auto"``. Of 100 maps of 20 photographs for EfficientNet-Lite0 9 are ``coarse`` with 2 (the worst
 #: sum is off by 9 %), and none with 3, at 18 % more passes; of 40 for ResNet-20 no map changes. Steps of a text are
 #: longer: of 20 sentences for a small BERT 16 sums were within 5 % with 256 pieces (324 passes), and none with 4 (177).
-AUTO_DEPTH: dict[Structure, int] = {"image": 3, "sequence": 8, "none": 8}
+AUTO_HALVINGS: dict[Structure, int] = {"image": 3, "sequence": 8, "none": 8}
 
 #: Steps of the preview. So few seldom give the right sum, and nobody expects it of them.
 PREVIEW_STEPS = 4
@@ -75,17 +55,20 @@ class FRInGe(Attributor):
     """
 
     name = "fringe"
-    title = "FRInGe: Fisher-Rao Integrated Gradients"
+    title = "FRInGe"
     source = "arXiv 2605.06404"
     many_targets = True
     needs_classes = True
     presets: ClassVar = {
-        "preview": {"steps": PREVIEW_STEPS, "kl_bound": False, "delta_euc": "long", "quadrature": "trapezoid"},
+        "preview": {"steps": PREVIEW_STEPS, "tau": 1e6, "delta_euc": "long", "halvings": 0},
         "focused": {"focus": "cam"},
     }
     binary: ClassVar[bool] = False
+    smooths: ClassVar[bool] = False
 
-    tau: Annotated[Positive, Search(3e-4, 5e-2, log=True), Doc("KL budget of a step (tau)", unit="nats")] = 4e-2
+    tau: Annotated[
+        Positive, Search(3e-4, 5e-2, log=True), Doc("KL budget of a step (tau); sets the number of steps", unit="nats")
+    ] = 4e-2
     eta_max: Annotated[Positive, Search(1.0, 30.0, log=True), Doc("largest factor (eta_max); 4: Newton's step")] = 4.0
     delta_euc: Annotated[
         Positive | Literal["auto", "long"] | None,
@@ -99,18 +82,6 @@ class FRInGe(Attributor):
     damping: Annotated[Positive, Search(1e-12, 1e-1, log=True), Doc("Tikhonov damping (lambda)")] = 1e-2
     gamma_step: Annotated[NotNegative, Search(1e-4, 1e-2, log=True), Doc("smooths the direction (gamma_step)")] = 1e-2
     gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths the image (gamma_prior)")] = 3e-4
-    solve: Annotated[
-        Solve, Doc("metric of the direction: geodesic (closed form), or diffusion (none, and no gradient: a control)")
-    ] = "geodesic"
-    fisher_rank: Annotated[
-        PositiveInt | Literal["auto"],
-        Doc("rank of the metric that solve='geodesic' uses; auto: 1 for images, else at most 16"),
-    ] = "auto"
-    feedback: Annotated[
-        PositiveFraction | None,
-        Doc("images: learn a step's Fisher norm with this exponent, without JVPs; none, other inputs: a JVP a step"),
-    ] = 1.0
-    kl_bound: Annotated[bool, Doc("limit a step's KL to tau (tables, series: logits to one nat); tau sets T")] = True
     structure: Annotated[
         Structure | Literal["auto"],
         Doc(
@@ -118,14 +89,10 @@ class FRInGe(Attributor):
             "F), sequence for (B, C, L), image for more axes: of a volume (B, C, D, H, W) each slice is smoothed alone"
         ),
     ] = "auto"
-    quadrature: Annotated[
-        Rule,
-        Doc("adaptive: more points where the sum is off; trapezoid"),
-    ] = "adaptive"
-    quadrature_rtol: Annotated[Positive, Doc("completeness residual that the adaptive rule aims at")] = 2e-2
-    quadrature_depth: Annotated[
-        PositiveInt | Literal["auto"],
-        Doc("adaptive: how often a segment may be halved; auto: 3 for images, else 8"),
+    quadrature_rtol: Annotated[Positive, Doc("completeness residual above which segments are halved")] = 2e-2
+    halvings: Annotated[
+        NotNegativeInt | Literal["auto"],
+        Doc("how often a segment may be halved; 0: the trapezoid rule; auto: 3 for images, else 8"),
     ] = "auto"
     steps: Annotated[PositiveInt | None, Doc("number of steps T; none: it follows from the distance")] = None
     until: Annotated[
@@ -135,7 +102,6 @@ class FRInGe(Attributor):
             "auto: budget with steps=, else half for images, arrival for other inputs"
         ),
     ] = "auto"
-    arrival_kl: Annotated[Positive, Doc("KL to the reference that counts as arrived", unit="nats")] = 0.05
     max_steps: Annotated[PositiveInt, Doc("largest number of steps when until='arrival'")] = 1000
     temperature: Annotated[
         Positive | Literal["auto"],
@@ -150,7 +116,6 @@ class FRInGe(Attributor):
     ] = None
     focus: Focus = "none"
     focus_floor: FocusFloor = 0.2
-    focus_layer: FocusLayer = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "focus", read_focus(self.focus))
@@ -164,18 +129,13 @@ class FRInGe(Attributor):
         return math.pi / math.sqrt(2 * self.tau)  # no two distributions are farther apart than pi
 
     @classmethod
-    def preset(cls, name: str, /, variant: Variant = "fringe") -> Self:
-        """Return settings by name, with parts of the method removed, see :meth:`variant`."""
-        if name not in cls.presets and (place := new_spelling(name)):
+    def preset(cls, name: str, /) -> Self:
+        place = Diffusion.name if name == Diffusion.name else new_spelling(name)
+        if name not in cls.presets and place:
             raise InputError(f"{name!r} is a method of its own", argument="preset", hint=f"write {place!r}")
-        return super().preset(name).variant(variant)
+        return super().preset(name)
 
-    def variant(self, variant: Variant) -> Self:
-        """Return these settings, or the control that smooths the image and does not look at the network."""
-        require_choice("variant", variant, get_args(Variant))
-        return dataclasses.replace(self, solve="diffusion", gamma_prior=1e3) if variant == "diffusion" else self
-
-    def path(self, entries: int) -> FisherRaoTracking:
+    def path(self, entries: int) -> FisherRaoPath:
         """Return the path that these settings describe.
 
         Args:
@@ -185,19 +145,28 @@ class FRInGe(Attributor):
             The path; that of images if ``structure`` is ``"auto"``.
         """
         structure: Structure = "image" if self.structure == "auto" else self.structure
-        image, cap = structure == "image", self.delta_euc
+        cap = self.delta_euc
         if isinstance(cap, str):
             cap = _LENGTHS[cap] * AUTO_CAP[structure] * math.sqrt(entries)
-        until: Until = "budget" if self.steps is not None else "half" if image else "arrival"
-        fields = {field.name for field in dataclasses.fields(FisherRaoTracking)} - {"trust", "relative"}
-        given: dict[str, Any] = {name: getattr(self, name) for name in fields}
-        given |= {
-            "structure": structure,
-            "fisher_rank": AUTO_RANK[structure] if self.fisher_rank == "auto" else self.fisher_rank,
-            "until": until if self.until == "auto" else self.until,
-        }
-        trust = TrustRegion(self.eta_max, self.tau if self.kl_bound else None, cap, None if image else AUTO_LOGIT)
-        return FisherRaoTracking(trust=trust, relative=not image, **given)
+        until: Until = "budget" if self.steps is not None else "half" if structure == "image" else "arrival"
+        return FisherRaoPath(
+            tau=self.tau,
+            eta_max=self.eta_max,
+            cap=cap,
+            damping=self.damping,
+            gamma_step=self.gamma_step,
+            gamma_prior=self.gamma_prior,
+            structure=structure,
+            rtol=self.quadrature_rtol,
+            halvings=AUTO_HALVINGS[structure] if self.halvings == "auto" else self.halvings,
+            steps=self.steps,
+            until=until if self.until == "auto" else self.until,
+            max_steps=self.max_steps,
+            reference=self.reference,
+            temperature=self.temperature,
+            binary=self.binary,
+            smooths=self.smooths,
+        )
 
     @property
     def path_of_targets(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
@@ -207,15 +176,12 @@ class FRInGe(Attributor):
     def planned_passes(self) -> float:
         path = self.path(1)
         steps = path.limit(self.steps or self._most_steps)
-        products = path.fisher_rank if self.solve == "geodesic" else 1
-        # and a forward pass, the score's gradient, the length of the step
-        return steps * (3 + products) + self._focused.planned_passes
+        # a forward pass, the score's gradient, the direction and, where each step takes it, the length of the step
+        each = 2 + (0 if self.smooths else path.rank) + (path.jvp_use == "required")
+        return steps * each + self._focused.planned_passes
 
     def jvp_use(self, problem: Problem) -> JVPUse:
-        path = self.fitted(problem).path(1)
-        if not path.needs_jvp:
-            return "none"
-        return "optional" if path.estimates_norm else "required"
+        return self.fitted(problem).path(1).jvp_use
 
     def fitted(self, problem: Problem) -> Self:
         # towards a softened prediction the steps of a text are too long: 47 of 90 maps are ``ok`` instead of 65
@@ -229,40 +195,38 @@ class FRInGe(Attributor):
     def attribute(self, problem: Problem) -> Attribution:
         if (fitted := self.fitted(problem)) != self:
             return fitted.attribute(problem)
+        if self.focus == "none":
+            return self._walk(problem, None)
         # the control's work is to smooth the image, and not to come near the reference
-        enough = ("short", "stalled") if self.solve == "diffusion" else ()
+        enough = ("short", "stalled") if self.smooths else ()
         return self._focused.explain(problem, self._walk, ("ok", "at_reference", *enough))
 
     @property
     def _focused(self) -> FocusedPaths:
-        return FocusedPaths(self.focus, self.focus_floor, self.focus_layer)
+        return FocusedPaths(self.focus, self.focus_floor)
 
     def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
         """The maps of paths in coordinates with this ``scale``, which broadcasts to (B, *S); None: 1."""
         path = self.path(problem.inputs[0].numel())
-        depth = AUTO_DEPTH[path.structure] if self.quadrature_depth == "auto" else self.quadrature_depth
-        rule = Quadrature(self.quadrature, self.quadrature_rtol, depth)
-        terms = SegmentTerms(FisherRaoPath.on(path, problem, scale), rule, problem)
-        result, start = integrate(terms), terms.start
-        stats = result.stats
-        diagnostics = {
-            **path_diagnostics(result, start.geodesic.log_p, start.geodesic.log_q),
-        }
+        walk = Walk(path, problem, scale)
+        result, start = walk.run(), walk.start
+        diagnostics = path_diagnostics(result, start.geodesic.log_p, start.geodesic.log_q)
         if start.geodesic.temperature is not None:
             diagnostics["temperature"] = start.geodesic.temperature
         if scale is not None:
-            diagnostics["focus_length_ratio"] = length_ratio(stats.total("focused_step"), diagnostics["path_length"])
+            focused = result.stats.total("focused_step")
+            diagnostics["focus_length_ratio"] = length_ratio(focused, diagnostics["path_length"])
         facts = zip(
-            *(result.finite, result.steps, terms.planned, start.limit.tolist()),
+            *(result.finite, result.steps, walk.planned, start.limit.tolist()),
             kl(start.geodesic.log_p, start.geodesic.log_q).tolist(),
             *(diagnostics[name].tolist() for name in ("endpoint_kl", "distance", "endpoint_distance")),
             (problem.logits.amax(1, keepdim=True) - problem.logits > EXCLUDED_BELOW).sum(1).tolist(),
-            stats.last("active_bound").tolist(),
+            result.stats.last("active_bound").tolist(),
             softening_temperature(start.geodesic.log_p, AUTO_ENTROPY).tolist(),
             strict=True,
         )
         statuses: list[list[Status]] = [
-            [(word := fringe_verdict(one, r), fringe_advice(word, path, rule, one, r)) for r in row]
+            [(word := fringe_verdict(one, r), fringe_advice(word, path, one, r)) for r in row]
             for one, row in zip(starmap(_PathOfImage, facts), result.rule_residual.tolist(), strict=True)
         ]
         return build_attribution(self, result, problem, diagnostics, statuses)
@@ -277,14 +241,14 @@ class FRInGeBinary(FRInGe):
     """
 
     name = "fringe_b"
-    title = "FRInGe-B: FRInGe, the target against the rest"
+    title = "FRInGe-B"
     source = "the authors' release, github.com/GabMartino/FRInGe"
     many_targets = False
     binary: ClassVar[bool] = True
     presets: ClassVar = {
         name: {
             **dict(zip(("tau", "eta_max", "delta_euc", "damping", "gamma_step", "gamma_prior"), numbers, strict=True)),
-            **{"until": "budget", "quadrature": "trapezoid", "temperature": 1.0},
+            **{"until": "budget", "halvings": 0, "temperature": 1.0},
         }
         for name, numbers in {
             "resnet18": (5.4966e-4, 21.7146, 6.3606, 2.8118e-4, 1.6784e-3, 2.8884e-5),
@@ -295,6 +259,36 @@ class FRInGeBinary(FRInGe):
             "vgg19": (3.0449e-4, 2.75362, 0.6969, 3.0302e-11, 5.132e-3, 9.6205e-4),
         }.items()
     }
+
+
+@dataclass(frozen=True)
+class Diffusion(FRInGe):
+    """A control of FRInGe: smooth the image in steps of the same length, whatever the network would follow.
+
+    The direction is ``R^-1 gamma_prior L^T L x``, of a diffusion with the prior alone; only the lengths of the steps
+    and the end of the path ask the network. The gradients along this path are integrated as FRInGe's are.
+    """
+
+    name = "diffusion"
+    title = "Diffusion: FRInGe on a path that ignores the network"
+    source = "a control of this library"
+    smooths: ClassVar[bool] = True
+    presets: ClassVar = {}
+
+    gamma_prior: Annotated[NotNegative, Doc("smooths the image (gamma_prior)")] = 1e3
+
+    @classmethod
+    def of(cls, method: FRInGe) -> Self:
+        """Return the control of a method.
+
+        Args:
+            method: The method, whose other settings are kept.
+
+        Returns:
+            The control.
+        """
+        kept = {f.name: getattr(method, f.name) for f in dataclasses.fields(FRInGe) if f.name != "gamma_prior"}
+        return cls(**kept)
 
 
 def _distribution(value: object) -> tuple[float, ...] | tuple[tuple[float, ...], ...]:
@@ -378,21 +372,21 @@ def fringe_verdict(one: _PathOfImage, residual: float) -> Verdict:
     return "short" if one.lost < ENOUGH else "ok"
 
 
-def fringe_advice(verdict: Verdict, path: FisherRaoTracking, rule: Quadrature, one: _PathOfImage, r: float) -> str:
+def fringe_advice(verdict: Verdict, path: FisherRaoPath, one: _PathOfImage, r: float) -> str:
     """Say why a map with the residual ``r`` has a ``verdict``, and which setting to change, to which value."""
     if verdict == "diverged":
-        shorter = _shorter(path.trust.delta_euc)
+        shorter = _shorter(path.cap)
         return f"the logits or their gradient were not finite after step {one.steps}: {shorter}, or check the model"
     goal = "the uniform prediction" if path.reference is None else "the reference"
     if verdict == "at_reference":
         return f"the prediction already is {goal}: there is nothing to explain"
     if verdict == "coarse":
         missed = describe_coarse(r)
-        if path.steps is not None and path.steps <= PREVIEW_STEPS and rule.rule == "trapezoid":
+        if path.steps is not None and path.steps <= PREVIEW_STEPS and not path.halvings:
             look = f"{counted(path.steps, 'long step')} give a first look"
             return f"{missed}: {look}; for values that add up use method='fringe'"
-        deeper = f"quadrature_depth={rule.max_depth + 5} (now {rule.max_depth})"
-        return f"{missed}: use " + (deeper if rule.rule == "adaptive" else "quadrature='adaptive'")
+        deeper = f"halvings={path.halvings + 5} (now {path.halvings})" if path.halvings else "halvings='auto'"
+        return f"{missed}: use {deeper}"
     further = _further(path, one, verdict == "stalled")
     if verdict == "stalled":
         return (
@@ -412,7 +406,7 @@ def fringe_advice(verdict: Verdict, path: FisherRaoTracking, rule: Quadrature, o
     )
 
 
-def _further(path: FisherRaoTracking, one: _PathOfImage, stalled: bool) -> str:
+def _further(path: FisherRaoPath, one: _PathOfImage, stalled: bool) -> str:
     """The setting that takes a path further, with its value."""
     if one.excluded and path.reference is None:
         return (
@@ -421,18 +415,18 @@ def _further(path: FisherRaoTracking, one: _PathOfImage, stalled: bool) -> str:
         )
     if stalled and path.temperature == 1.0 and one.softening > 1.0:
         return f"the prediction is nearly certain: use temperature={one.softening:.2g}"
-    if one.covered < 0 and path.trust.tau is None:
-        return "the steps are too long: use kl_bound=True"
-    ended, cap = one.steps >= one.limit, path.trust.delta_euc
+    if one.covered < 0 and path.tau > 1:
+        return f"the steps are too long: use tau={FRInGe.tau:g}"
+    ended, cap = one.steps >= one.limit, path.cap
     if path.until == "arrival" and not ended:
         return f"the gradient is zero where it ended: {_shorter(cap)}"
     # what would take a straight path all the way: the other bounds shorten steps that are too long
     factor = min(max(1.0 / max(one.covered if stalled else one.lost, 1.0 / MOST_RAISED), 2.0), MOST_RAISED)
     if one.limit >= one.planned:  # else its steps were too few, whatever their length
-        if path.solve != "diffusion" and path.gamma_prior > STRONG_PRIOR and one.bound != Bound.ETA_MAX:
+        if not path.smooths and path.gamma_prior > STRONG_PRIOR and one.bound != Bound.ETA_MAX:
             return f"use gamma_prior={STRONG_PRIOR / 10:g} (now {path.gamma_prior:g})"
         if one.bound == Bound.ETA_MAX:
-            return f"use eta_max={factor * path.trust.eta_max:.2g} (now {path.trust.eta_max:g})"
+            return f"use eta_max={factor * path.eta_max:.2g} (now {path.eta_max:g})"
         if one.bound == Bound.EUCLIDEAN and cap is not None and (stalled or not ended):
             return f"use delta_euc={factor * cap:.2g} (now {cap:.2g})"
     if path.until == "arrival":

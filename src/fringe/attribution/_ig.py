@@ -8,14 +8,26 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter
-from fringe.attribution._diagnostics import PathAttributor, gradient_attribution, path_diagnostics
-from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, FocusLayer, length_ratio, read_focus
-from fringe.attribution._integrate import NodeTerms, WeightFn, integrate, iter_batches
-from fringe.attribution._quadrature import NodeRule, Quadrature, SegmentTerms, quadrature_nodes
+from fringe.attribution._diagnostics import (
+    PathAttributor,
+    finer,
+    gradient_attribution,
+    path_attribution,
+    path_diagnostics,
+)
+from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, length_ratio, read_focus
+from fringe.attribution._integrate import (
+    NodeRule,
+    WeightFn,
+    integrate,
+    integrate_steps,
+    iter_batches,
+    quadrature_nodes,
+)
 from fringe.errors import require
 from fringe.geometry import log_probabilities
 from fringe.linalg import add_rows
-from fringe.paths import Basis, BlurLine, Displacements, GuidedPath, Problem, SpectralLine, SpectralRule, StraightLine
+from fringe.paths import BlurLine, Displacements, GuidedPath, Problem, SpectralLine, StraightLine
 from fringe.settings import Doc, Fraction, Positive, PositiveFraction, PositiveInt, Search
 
 
@@ -43,7 +55,6 @@ class IntegratedGradients(PathAttributor):
     rule: Annotated[NodeRule, Doc("quadrature")] = "midpoint"
     focus: Focus = "none"
     focus_floor: FocusFloor = 0.2
-    focus_layer: FocusLayer = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "focus", read_focus(self.focus))
@@ -52,20 +63,21 @@ class IntegratedGradients(PathAttributor):
         expected = f"a whole number of at least 2 for rule {self.rule!r}"
         require(self.steps > 1 or not is_closed, "steps", self.steps, expected)
 
-    def terms(self, problem: Problem) -> NodeTerms:
+    def nodes(self, problem: Problem) -> StraightLine:
         baseline = problem.resolve_baseline(self.baseline)
-        line = StraightLine(problem.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
-        return NodeTerms(line, problem)
+        return StraightLine(problem.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
 
     @property
     def _focused(self) -> FocusedPaths:
-        return FocusedPaths(self.focus, self.focus_floor, self.focus_layer)
+        return FocusedPaths(self.focus, self.focus_floor)
 
     @property
     def planned_passes(self) -> float:
         return 2 * self.steps + self._focused.planned_passes
 
     def attribute(self, problem: Problem) -> Attribution:
+        if self.focus == "none":
+            return super().attribute(problem)
         return self._focused.explain(problem, self._walk, ("ok",))
 
     def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
@@ -79,9 +91,6 @@ class IntegratedGradients(PathAttributor):
         return dataclasses.replace(result, diagnostics=known)
 
 
-Grid = Literal["linear", "sqrt"]
-
-
 @dataclass(frozen=True)
 class BlurIG(PathAttributor):
     """Integrate the gradient along ever stronger Gaussian blurs of the image (Xu et al. 2020).
@@ -92,13 +101,13 @@ class BlurIG(PathAttributor):
     ``sigma_max`` is a share of the image's shorter side: the authors' 50 pixels at 224. The map explains the change of
     the score from the blurred image to the image. ``mode="chord"`` multiplies gradients by chords of the path, as the
     trapezoid rule does; ``"derivative"`` multiplies them by forward differences over 0.01 pixels with the left rule, as
-    the authors' code does. ``grid="sqrt"`` spaces the blurs evenly in variance. Beyond the edge the image is zero. The
+    the authors' code does. Beyond the edge the image is zero. The
     Gaussian ends at ``int(4 sigma + 1/2)`` pixels. Costs S + 1 forward passes and VJPs per image (S in the derivative
     mode) and a forward pass at the end.
     """
 
     name = "blur_ig"
-    title = "Blur Integrated Gradients"
+    title = "Blur IG"
     source = "Xu, Venugopalan and Sundararajan 2020"
     presets: ClassVar = {"official": {"mode": "derivative"}, "released": {"sigma_max": 10 / 224}}
 
@@ -106,12 +115,10 @@ class BlurIG(PathAttributor):
     sigma_max: Annotated[
         Positive, Search(0.05, 0.5, log=True), Doc("the strongest blur's sigma", unit="of the shorter side")
     ] = 50 / 224
-    grid: Annotated[Grid, Doc("blurs evenly spaced in sigma, or in its square")] = "linear"
     mode: Annotated[Displacements, Doc("gradients times chords, or the authors' forward differences")] = "chord"
 
-    def terms(self, problem: Problem) -> NodeTerms:
-        line = BlurLine(problem.inputs, self._sigmas(min(problem.inputs.shape[-2:])), self.mode)
-        return NodeTerms(line, problem)
+    def nodes(self, problem: Problem) -> BlurLine:
+        return BlurLine(problem.inputs, self._sigmas(min(problem.inputs.shape[-2:])), self.mode)
 
     @property
     def hint(self) -> str:
@@ -119,29 +126,24 @@ class BlurIG(PathAttributor):
 
     def _sigmas(self, side: int) -> Tensor:
         """Blurs (S + 1,) in pixels, from 0 to the strongest, for images whose shorter side is ``side`` pixels."""
-        share = torch.linspace(0, 1, self.steps + 1, dtype=torch.float64)
-        return self.sigma_max * side * (share if self.grid == "linear" else share.sqrt())
-
-
-GuidedRule = Literal["left", "trapezoid"]
+        return self.sigma_max * side * torch.linspace(0, 1, self.steps + 1, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
-class GuidedIG(PathAttributor):
+class GuidedIG(Attributor):
     """Integrate the gradient along a path that moves the entries of small gradient first (Kapishnikov et al. 2021).
 
     The path avoids steep directions as long as possible. After step k of N it has covered k/N of the distance to the
     input in the L1 norm, and the progress of each entry differs from k/N by at most ``max_dist`` (0: the straight line,
-    Integrated Gradients by the left rule; 1: anywhere in the box between baseline and input). The published rule
-    multiplies a step by the gradient at its beginning (``"left"``): N forward passes and VJPs. ``"trapezoid"`` costs
-    one of each more and is exact for quadratic scores.
+    Integrated Gradients by the left rule; 1: anywhere in the box between baseline and input). A step is multiplied by
+    the gradient at its beginning: N forward passes and VJPs.
 
     The preset ``paper``: 200 steps, .25 and .02 are of the library of the method's authors; the code of the FRInGe
     paper takes 100 steps.
     """
 
     name = "guided_ig"
-    title = "Guided Integrated Gradients"
+    title = "Guided IG"
     source = "Kapishnikov et al. 2021"
     presets: ClassVar = {
         "paper": {},
@@ -154,12 +156,15 @@ class GuidedIG(PathAttributor):
     fraction: Annotated[PositiveFraction, Search(0.02, 0.5, log=True), Doc("share of entries that move at once")] = 0.25
     max_dist: Annotated[Fraction, Search(0.005, 1.0, log=True), Doc("largest gap of an entry's progress to k/N")] = 0.02
     baseline: Baseline = "zero"
-    rule: Annotated[GuidedRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 
-    def terms(self, problem: Problem) -> SegmentTerms:
+    @property
+    def planned_passes(self) -> float:
+        return 2 * self.steps
+
+    def attribute(self, problem: Problem) -> Attribution:
         based = dataclasses.replace(problem, baseline=problem.resolve_baseline(self.baseline))
-        path = GuidedPath(self.steps, self.fraction, self.max_dist, closed=self.rule == "trapezoid")
-        return SegmentTerms(path, Quadrature(self.rule), based)
+        path = GuidedPath(self.steps, self.fraction, self.max_dist)
+        return path_attribution(self, integrate_steps(path, based), problem, finer(self))
 
 
 @dataclass(frozen=True)
@@ -170,29 +175,23 @@ class SpectralIG(PathAttributor):
               m_i(a) = \\operatorname{clip}(\\frac{a - (1 - o)(1 - s_i / s_1)}{o}, 0, 1)
 
     with the singular values s of each channel of x - x'. The path ends at the input itself, so the map sums to the
-    change of the score, up to quadrature. With ``overlap=1`` the path is the straight line. ``basis="dct"`` adds
-    cosines, low frequencies first: for the frequencies (i, j) from 0 to H - 1 and W - 1, :math:`s_i / s_1` is
-    :math:`1 - \\sqrt{(u^2 + v^2) / 2}` with u = i / (H - 1) and v = j / (W - 1). ``"joint_svd"`` takes all channels as
-    one matrix (C H, W). The authors' code counts points and not intervals: its 200 points are ``steps=199``. They
-    explain the probability. Costs N forward passes and VJPs per image (N + 1 by the trapezoid rule), a forward pass at
-    the baseline, and a decomposition per channel.
+    change of the score, up to quadrature. With ``overlap=1`` the path is the straight line. The authors' code counts
+    points and not intervals: its 200 points are ``steps=199``. They explain the probability. Costs N forward passes and
+    VJPs per image, a forward pass at the baseline, and a decomposition per channel.
     """
 
     name = "spectral_ig"
-    title = "Spectral Integrated Gradients"
+    title = "Spectral IG"
     source = "Kim et al. 2026"
     presets: ClassVar = {"official": {"steps": 199}, "quick": {"steps": 50}}
 
     steps: Annotated[PositiveInt, Search(20, 500, log=True), Doc("intervals of the path (N)")] = 200
     overlap: Annotated[PositiveFraction, Search(0.1, 1.0), Doc("share of the path along which a part enters (o)")] = 0.4
-    basis: Annotated[Basis, Doc("components: of each channel, of all channels together, or cosines")] = "svd"
     baseline: Baseline = "zero"
-    rule: Annotated[SpectralRule, Doc("quadrature: the authors', or trapezoid")] = "left"
 
-    def terms(self, problem: Problem) -> NodeTerms:
+    def nodes(self, problem: Problem) -> SpectralLine:
         baseline = problem.resolve_baseline(self.baseline)
-        line = SpectralLine(problem.inputs, baseline, self.steps, self.overlap, self.basis, self.rule)
-        return NodeTerms(line, problem)
+        return SpectralLine(problem.inputs, baseline, self.steps, self.overlap)
 
 
 Mode = Literal["importance", "official"]
@@ -234,14 +233,15 @@ class IntegratedDecisionGradients(Attributor):
         return 4 * self.steps
 
     def attribute(self, problem: Problem) -> Attribution:
-        result = integrate(NodeTerms(*self._plan(problem)))
+        line, weight_fn = self._plan(problem)
+        result = integrate(line, problem, weight_fn)
         diagnostics = path_diagnostics(result, log_probabilities(problem.logits))
         why = "its sum is the integral of the squared slope of the score"
         plain = gradient_attribution(self, result.values, problem, diagnostics, why)
         trajectory = result.trajectories or plain.trajectory
         return dataclasses.replace(plain, endpoint_score=result.endpoint_score, trajectory=trajectory)
 
-    def _plan(self, problem: Problem) -> tuple[StraightLine, Problem, WeightFn]:
+    def _plan(self, problem: Problem) -> tuple[StraightLine, WeightFn]:
         """Where gradients are taken, and what each counts."""
         inputs, baseline = problem.inputs, problem.resolve_baseline(self.baseline)
         if self.mode == "importance":
@@ -251,12 +251,12 @@ class IntegratedDecisionGradients(Attributor):
             line = StraightLine(inputs, baseline, *importance_sampling_nodes(torch.cat((scores, at_input[:, None]), 1)))
             # the exact slope of the score, not its difference between nodes
             x = inputs - baseline
-            return line, problem, lambda at: at.sample.displacement * (at.gradient * x[at.rows]).flatten(1).sum(1)
+            return line, lambda at: at.sample.displacement * (at.gradient * x[at.rows]).flatten(1).sum(1)
         grid = torch.linspace(0, 1, self.steps, dtype=torch.float64)
         nodes, spacing = reference_nodes(_scores(StraightLine(inputs, baseline, grid, grid), problem))
         slopes = reference_slopes(nodes, _scores(StraightLine(inputs, baseline, nodes, nodes), problem))
         line = StraightLine(inputs, baseline, nodes.flip(1), spacing.flip(1) / self.steps)
-        return line, problem, lambda at: at.sample.displacement * slopes.flip(1)[at.rows, at.nodes]
+        return line, lambda at: at.sample.displacement * slopes.flip(1)[at.rows, at.nodes]
 
 
 def _scores(line: StraightLine, problem: Problem) -> Tensor:
@@ -359,7 +359,7 @@ class GGIG(Attributor):
     """
 
     name = "ggig"
-    title = "Geometrically guided Integrated Gradients"
+    title = "Geometrically guided IG"
     source = "Rahman, Lewis and Plis 2022"
     is_complete = False
     has_path = False

@@ -1,47 +1,68 @@
-"""Path integrals: the one accumulator, the record of their paths, and terms at points that are known beforehand."""
+r"""Path integrals of gradients: the sums of all, and the two loops of methods other than FRInGe.
 
-import bisect
-from abc import ABC, abstractmethod
+.. math:: A = \int \nabla F^t(\gamma) \odot d\gamma
+
+:func:`integrate` is the loop over points that are known beforehand, such as those of a line; :func:`integrate_steps`
+that of paths whose next point depends on the gradient at the last one. That of FRInGe is in ``_walk.py``.
+"""
+
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fringe.attribution._base import ProgressCounter, Trajectory
+from fringe.attribution._record import Record
 from fringe.geometry import log_probabilities
 from fringe.linalg import add_rows, batch_view
-from fringe.paths import AT_POINTS, Geodesic, Node, Nodes, Orientation, Problem, SampleSet, fisher_rao_step
+from fringe.paths import (
+    AT_POINTS,
+    Geodesic,
+    Node,
+    Nodes,
+    Orientation,
+    Point,
+    Problem,
+    Rows,
+    SampleSet,
+    SequentialPath,
+    Steps,
+    all_finite,
+    fisher_rao_step,
+)
+
+NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
+Reduce = Literal["sum", "mean"]
 
 
-class IntegralTerms(ABC):
-    """The terms of the integrals along R paths: a description, which :func:`integrate` evaluates.
+def quadrature_nodes(rule: NodeRule, count: int) -> tuple[Tensor, Tensor]:
+    """Return the nodes and weights of a quadrature rule on [0, 1].
 
-    Attributes:
-        problem: The images and the model.
-        planned: Steps of each path that are known beforehand.
-        geodesic: The geodesics (R) of the predictions along the paths.
-        begins: The end at which paths begin.
-        measures: Names of the N measurements of each term.
-        scale: What the sum of an image's terms is multiplied by (B, *S); None: 1.
-        images: The image (R,) of each path; None: path r is that of image r.
-        weight: What each path counts (R,); None: 1.
+    Args:
+        rule: ``left`` takes the baseline's end of each interval and ``right`` the input's; ``trapezoid`` halves the
+            ends of a closed grid of ``count - 1`` intervals (Captum's divides by ``count`` and loses that share of
+            every map); ``closed_mean`` weighs the closed grid equally, as PAIR-code/saliency does.
+        count: Number of nodes.
+
+    Returns:
+        Nodes (count,), descending from the input (1) to the baseline (0), and weights (count,) that sum to one, in
+        float64.
     """
-
-    problem: Problem
-    planned: list[int]
-    geodesic: Geodesic
-    begins: Orientation = "input"
-    measures: tuple[str, ...] = ()
-    scale: Tensor | None = None
-    images: Tensor | None = None
-    weight: Tensor | None = None
-
-    @abstractmethod
-    def add_to(self, sums: "Sums") -> None:
-        """Evaluate all terms and add them up."""
+    if rule == "gausslegendre":
+        x, w = np.polynomial.legendre.leggauss(count)
+        nodes, weights = torch.from_numpy((x + 1) / 2), torch.from_numpy(w / 2)
+    else:
+        shift = {"midpoint": 0.5, "left": 0.0, "right": 1.0}.get(rule)
+        closed = torch.linspace(0, 1, count, dtype=torch.float64)
+        nodes = closed if shift is None else (torch.arange(count, dtype=torch.float64) + shift) / count
+        weights = torch.full_like(nodes, 1.0 / (count - 1 if rule == "trapezoid" else count))
+        if rule == "trapezoid":
+            weights[[0, -1]] *= 0.5
+    return nodes.flip(0), weights.flip(0)
 
 
 class Stats:
@@ -144,7 +165,16 @@ class PathIntegral:
 
 
 class Sums:
-    """The sums of one call of :func:`integrate`, in place.
+    """The sums over the paths of one call, in place.
+
+    Args:
+        problem: The images and the model.
+        planned: Steps of each of R paths that are known beforehand.
+        geodesic: The geodesics (R) of the predictions along the paths.
+        measures: Names of the N measurements of each term.
+        begins: The end at which paths begin.
+        images: The image (R,) of each path; None: path r is that of image r.
+        weight: What each path counts (R,); None: 1.
 
     Attributes:
         values: Maps (B, *S) so far, without the scale.
@@ -155,21 +185,27 @@ class Sums:
         counter: Counts the planned steps that are done.
     """
 
-    def __init__(self, terms: IntegralTerms):
-        problem, images = terms.problem, terms.images
-        self.terms, self.planned, score = terms, terms.planned, problem.score(problem.logits)
+    def __init__(
+        self,
+        problem: Problem,
+        planned: list[int],
+        geodesic: Geodesic,
+        measures: tuple[str, ...] = (),
+        begins: Orientation = "input",
+        images: Tensor | None = None,
+        weight: Tensor | None = None,
+    ):
+        self.problem, self.images, self.weight, score = problem, images, weight, problem.score(problem.logits)
         shape = (*problem.target.shape, *problem.inputs.shape[1:])
         self.values = torch.zeros(shape, dtype=torch.float64, device=score.device)
         self.score = score.clone() if images is None else score[images]
         self.endpoint_score = self.score.clone()
-        count = torch.zeros(len(self.planned), dtype=torch.float64, device=score.device)
-        self.stats = Stats(terms.measures, count, terms.begins)
+        count = torch.zeros(len(planned), dtype=torch.float64, device=score.device)
+        self.stats = Stats(measures, count, begins)
         self.taken: list[int] | None = None
-        self.finite = [True] * len(self.planned)
-        self.counter = ProgressCounter(problem.progress, sum(self.planned))
-        self.record = None
-        if problem.record_path:
-            self.record = Record(terms)
+        self.finite = [True] * len(planned)
+        self.counter = ProgressCounter(problem.progress, sum(planned))
+        self.record = Record(problem, planned, geodesic, measures, begins, images) if problem.record_path else None
 
     def see(
         self,
@@ -186,7 +222,7 @@ class Sums:
             path: Paths (L,).
             step: Number (L,) of each step, from where its path begins; ascending on each path.
             x: Points (L, *S) that a record shows.
-            stats: Measurements (L, N), see :attr:`IntegralTerms.measures`.
+            stats: Measurements (L, N), see ``measures``.
             trace: Measurements (L,) by name that only a record of the path holds.
             counts: Which terms (L,) there are; None: all. The others are zero.
         """
@@ -206,7 +242,7 @@ class Sums:
             k: The class of the terms among K, or their classes (L,); None: there is one class per image.
             weight: What a term counts, (L,) or (L, *S); None: once.
         """
-        images, shares = self.terms.images, self.terms.weight
+        images, shares = self.images, self.weight
         if weight is not None:
             add_weighted(self.values, path, weight, value)
             value = value if self.record is None else batch_view(weight, value) * value
@@ -220,18 +256,20 @@ class Sums:
         if self.record is not None:
             self.record.add(path, step, value, k)
 
-    def result(self) -> PathIntegral:
-        """The integral of each image."""
-        terms, problem, images, stats = self.terms, self.terms.problem, self.terms.images, self.stats
+    def result(self, scale: Tensor | None = None) -> PathIntegral:
+        """The integral of each image: if one has several paths, the change of the score and the map are weighted sums,
+        ``steps`` are those of the longest path, the outcome is the worst, the statistics are pooled, and the trajectory
+        is that of the first path. The sum of an image's terms is multiplied by ``scale`` (B, *S); None: 1."""
+        problem, images, stats = self.problem, self.images, self.stats
         self.counter.reach(self.counter.total)  # paths may end before their planned steps
-        values = self.values if terms.scale is None else self.values.mul_(terms.scale)
+        values = self.values if scale is None else self.values.mul_(scale)
         maps = values.to(problem.inputs.dtype)
         score, endpoint = self.score, self.endpoint_score
         change = score.double() - endpoint.double()
         if images is not None:
             score, per_path = problem.score(problem.logits), change
             change = torch.zeros_like(score, dtype=torch.float64)
-            add_rows(change, images, per_path if terms.weight is None else per_path * terms.weight)
+            add_rows(change, images, per_path if self.weight is None else per_path * self.weight)
             endpoint, stats = (score.double() - change).to(score.dtype), stats.pooled(images, len(score))
         steps, finite = [0] * len(values), finite_maps(maps)
         owners = range(len(values)) if images is None else images.tolist()
@@ -239,24 +277,8 @@ class Sums:
         for image, taken, is_finite in zip(owners, numbers, self.finite, strict=True):
             steps[image], finite[image] = max(steps[image], taken), finite[image] and is_finite
         gap = completeness_gap(values, change)
-        trajectories = None if self.record is None else self.record.trajectories()
+        trajectories = None if self.record is None else self.record.trajectories(scale)
         return PathIntegral(maps, score, endpoint, gap, steps, finite, stats, trajectories)
-
-
-def integrate(terms: IntegralTerms) -> PathIntegral:
-    """Add up the terms of path integrals. Memory does not grow with the number of steps.
-
-    Args:
-        terms: Terms of path integrals: :class:`NodeTerms` or :class:`SegmentTerms`.
-
-    Returns:
-        The integral of each image. If an image has several paths: the change of the score and the map are weighted
-        sums, ``steps`` are those of the longest path, the outcome is the worst, the statistics are pooled, and the
-        trajectory is that of the first path.
-    """
-    sums = Sums(terms)
-    terms.add_to(sums)
-    return sums.result()
 
 
 def add_weighted(total: Tensor, rows: Tensor, weight: Tensor, values: Tensor) -> None:
@@ -289,125 +311,7 @@ def finite_maps(values: Tensor) -> list[bool]:
     return torch.stack(values.flatten(1).aminmax(dim=1)).isfinite().all(0).tolist()  # a copy of the maps is too much
 
 
-# -- the record of paths ----------------------------------------------------------------------------------------------
-
-
-#: Points of a trajectory that are stored as images where no number is given, both ends included.
-SNAPSHOTS = 6
-
-
-class Record:
-    """The path of each image; of several paths of an image, the first.
-
-    Points have numbers, their steps from the input. With each stored point there is the integral between it and the
-    stored point before it, so a term that comes later joins the first stored point beyond its segment.
-
-    Args:
-        terms: The terms of the integrals along the paths.
-    """
-
-    def __init__(self, terms: IntegralTerms):
-        problem, images = terms.problem, None if terms.images is None else terms.images.tolist()
-        self.begins: Orientation = terms.begins
-        self.measures, self.scale = terms.measures, terms.scale
-        paths = [i if images is None else images.index(i) for i in range(len(problem.inputs))]
-        geodesic = terms.geodesic[torch.tensor(paths, device=problem.inputs.device)]
-        start = geodesic.measured(geodesic.log_p, geodesic.s0).tolist()
-        scores = problem.score(problem.logits).tolist()
-        zero = torch.zeros(*problem.target.shape[1:], *problem.inputs.shape[1:], dtype=torch.float64)
-        snapshots = SNAPSHOTS if problem.record_path is True else problem.record_path
-        self.logs = {
-            path: _Log(
-                x, zero, dict(zip((*AT_POINTS, "score"), (*row, score), strict=True)), terms.planned[path], snapshots
-            )
-            for path, x, row, score in zip(paths, problem.inputs, start, scores, strict=True)
-        }
-
-    def see(
-        self, paths: Tensor, steps: Tensor, x: Tensor, stats: Tensor, trace: Mapping[str, Tensor], counts: Tensor | None
-    ) -> None:
-        """Record the points (L, *S) at the far ends of terms, and measurements (L, N), and others by name."""
-        table = dict(zip(self.measures, stats.T.tolist(), strict=True)) | {k: c.tolist() for k, c in trace.items()}
-        keep = [True] * len(paths) if counts is None else counts.tolist()
-        for i, (path, step) in enumerate(zip(paths.tolist(), steps.tolist(), strict=True)):
-            if (log := self.logs.get(path)) is None or not keep[i]:
-                continue
-            for name, column in table.items():
-                (log.points if name in (*AT_POINTS, "score") else log.steps).setdefault(name, []).append(column[i])
-            log.store(self._number(log, step), x[i], self.begins)
-
-    def add(self, paths: Tensor, steps: Tensor, values: Tensor, k: int | Tensor | None) -> None:
-        """Add terms (L, *S) of all, of one or of L of the K classes to points that were seen."""
-        classes = k.tolist() if isinstance(k, Tensor) else [k] * len(paths)
-        for path, step, value, of in zip(paths.tolist(), steps.tolist(), values, classes, strict=True):
-            if (log := self.logs.get(path)) is not None:
-                log.add(self._number(log, step), value, of)
-
-    def _number(self, log: "_Log", step: int) -> int:
-        return step if self.begins == "input" else log.planned - step + 1
-
-    def trajectories(self) -> tuple[Trajectory, ...]:
-        """The trajectory of each image, from the input on."""
-        scales = [None] * len(self.logs) if self.scale is None else [row.double().cpu() for row in self.scale]
-        pairs = zip(self.logs.values(), scales, strict=True)
-        return tuple(log.trajectory(scale, reverse=self.begins == "baseline") for log, scale in pairs)
-
-
-class _Log:
-    """The record of one path.
-
-    Stored are ``snapshots`` points over the planned steps. On a path that goes on, as many more at the same distance
-    are kept, then every second one is dropped and the distance doubled; ``snapshots`` of them are given.
-    """
-
-    def __init__(self, x: Tensor, zero: Tensor, start: Mapping[str, Any], planned: int, snapshots: int):
-        self.dtype, self.planned = x.dtype, planned
-        self._count, self._stride = snapshots, planned / (snapshots - 1)
-        self.points: dict[str, list[Any]] = {name: [value] for name, value in start.items()}
-        self.steps: dict[str, list[Any]] = {}
-        self.snapshots = {0: (_on_cpu(x, x.dtype), zero)}  # a point, and the integral from the stored one before it
-
-    def store(self, number: int, x: Tensor, begins: Orientation) -> None:
-        """Store a point, and drop others: the latest one of a path from the input may prove to be its last."""
-        if len(self.snapshots) > 2 * self._count:
-            self._stride *= 2.0
-        self.snapshots[number] = (_on_cpu(x, self.dtype), torch.zeros_like(self.snapshots[0][1]))
-        stored, carried = dict[int, tuple[Tensor, Tensor]](), number
-        for k in sorted(self.snapshots, reverse=True):
-            is_due = k == round(self._stride * round(k / self._stride))
-            if is_due or (k == number and begins == "input"):
-                stored[k], carried = self.snapshots[k], k
-            else:
-                stored[carried][1].add_(self.snapshots[k][1])
-        self.snapshots = stored
-
-    def add(self, number: int, value: Tensor, k: int | None) -> None:
-        """Add to the integral between the points ``number - 1`` and ``number``, of one of K classes or of all."""
-        stored = sorted(self.snapshots)  # of a step that led to no finite point there is none, and the value is zero
-        term = self.snapshots[stored[min(bisect.bisect_left(stored, number), len(stored) - 1)]][1]
-        (term if k is None else term[k]).add_(value.cpu())
-
-    def trajectory(self, scale: Tensor | None, *, reverse: bool) -> Trajectory:
-        """The path from the input on."""
-        stored = sorted(self.snapshots)
-        sums = torch.stack([self.snapshots[k][1] for k in stored]).cumsum(0)
-        if reverse:
-            for column in self.points.values():
-                column[1:] = column[:0:-1]
-            for column in self.steps.values():
-                column.reverse()
-        path = Trajectory(
-            points={name: torch.tensor(column, dtype=torch.float64) for name, column in self.points.items()},
-            steps={name: torch.tensor(column, dtype=torch.float64) for name, column in self.steps.items()},
-            snapshot_steps=torch.tensor(stored),
-            snapshots=torch.stack([self.snapshots[k][0] for k in stored]),
-            cumulative=(sums if scale is None else sums * scale).to(self.dtype),
-        )
-        return path.thinned(self._count)
-
-
-def _on_cpu(x: Tensor, dtype: torch.dtype) -> Tensor:
-    return x.detach().to("cpu", dtype, copy=True)
+# -- points that are known beforehand ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -437,105 +341,78 @@ def _displacement(at: Evaluation) -> Tensor:
     return at.sample.displacement
 
 
-#: Measures evaluated nodes: numbers (L, N), and by name (L,) those that only a record holds.
-MeasureFn = Callable[[Evaluation], tuple[Tensor, Mapping[str, Tensor]]]
+def integrate(
+    samples: SampleSet,
+    problem: Problem,
+    weight_fn: WeightFn = _displacement,
+    endpoint_score: Tensor | None = None,
+) -> PathIntegral:
+    """Add up ``g(x_j) * displacement_j`` over points that are known beforehand, of all images side by side.
 
-
-class SampleTerms(IntegralTerms):
-    """Points known beforehand, parallel over images and over points: ``sum_j g(x_j) * displacement_j``.
-
-    One forward pass and one VJP per point; nothing else is measured.
-
-    Args:
-        samples: The points.
-        problem: The images and the model.
-        weight_fn: Returns the factors of the gradients, instead of the displacements.
-        endpoint_score: What the sum of a map is the score's difference to (B,); None: the score itself.
-    """
-
-    def __init__(
-        self,
-        samples: SampleSet,
-        problem: Problem,
-        weight_fn: WeightFn = _displacement,
-        endpoint_score: Tensor | None = None,
-    ):
-        self.problem, self.samples, self.weight_fn = problem, samples, weight_fn
-        self.scale, self.endpoint_score = samples.displacement, endpoint_score
-        self.planned = [samples.count] * len(problem.inputs)
-        self.geodesic = Geodesic.between(log_probabilities(problem.logits))
-
-    def add_to(self, sums: Sums) -> None:
-        self._add_nodes(sums)
-        if self.endpoint_score is not None:
-            sums.endpoint_score = self.endpoint_score
-
-    def _add_nodes(self, sums: Sums) -> MeasureFn:
-        problem, measure = self.problem, self.measure_fn()
-        sums.taken = [self.samples.count] * len(problem.inputs)
-        for rows, columns in iter_batches(problem, self.samples.count):
-            sample = self.samples.at(rows, columns)
-            at = Evaluation(rows, columns, sample, *problem.logits_gradient(sample.x, rows))
-            sums.see(rows, columns + 1, sample.x, *measure(at))
-            sums.add(rows, columns + 1, at.gradient, weight=self.weight_fn(at))
-            sums.counter.tick(len(rows))
-        return measure
-
-    def measure_fn(self) -> MeasureFn:
-        """Return the function that measures the nodes of one call, in their order."""
-        return lambda at: (at.logits.new_empty(len(at.rows), 0), {})
-
-
-class NodeTerms(SampleTerms):
-    """The nodes of a path, measured for the path diagnostics: one more forward pass per image, at the end point.
+    One forward pass and one VJP for each point. The nodes of a path are also measured for the path diagnostics, and
+    cost a forward pass for each image more, at its end point. Memory does not grow with the number of points.
 
     Args:
-        nodes: The nodes.
-        problem: The images and the model.
+        samples: The points: :class:`fringe.paths.Nodes` for those of one path.
+        problem: The images and the model. The caller holds ``problem.model.session`` open.
         weight_fn: Returns the factors of the gradients, instead of the displacements.
+        endpoint_score: What the sum of a map is the score's difference to (B,), for points of no single path; None: the
+            score itself.
+
+    Returns:
+        The integral of each image.
     """
-
-    measures = (*AT_POINTS, "euclidean_step")
-
-    def __init__(self, nodes: Nodes, problem: Problem, weight_fn: WeightFn = _displacement):
-        super().__init__(nodes, problem, weight_fn)
-        self.endpoint, self.planned = nodes.endpoint, [nodes.count + 1] * len(problem.inputs)
-
-    def add_to(self, sums: Sums) -> None:
-        sums.counter.total -= len(self.problem.inputs)  # the nodes are counted, and not the end points
-        measure = self._add_nodes(sums)
-        end, rows = self.endpoint, self.problem.every_row
-        logits = self.problem.forward(end, rows)
-        sums.endpoint_score = self.problem.score(logits)
-        sums.finite = finite_maps(logits)
+    path, every, count = samples if isinstance(samples, Nodes) else None, problem.every_row, samples.count
+    geodesic = Geodesic.between(log_probabilities(problem.logits))
+    measures = () if path is None else (*AT_POINTS, "euclidean_step")
+    sums = Sums(problem, [count + (path is not None)] * len(every), geodesic, measures)
+    sums.counter.total = count * len(every)  # the nodes are counted, and not the end points
+    sums.taken = [count] * len(every)
+    measure = _NodeMeasures(problem, geodesic, samples.displacement) if path is not None else None
+    for rows, columns in iter_batches(problem, count):
+        sample = samples.at(rows, columns)
+        at = Evaluation(rows, columns, sample, *problem.logits_gradient(sample.x, rows))
+        sums.see(rows, columns + 1, sample.x, *(measure(at) if measure else (at.logits.new_empty(len(rows), 0), {})))
+        sums.add(rows, columns + 1, at.gradient, weight=weight_fn(at))
+        sums.counter.tick(len(rows))
+    if path is not None and measure is not None:
+        end = path.endpoint
+        logits = problem.forward(end, every)
+        endpoint_score, sums.finite = problem.score(logits), finite_maps(logits)
         none = torch.zeros(len(end), device=end.device)
-        at = Evaluation(rows, torch.full_like(rows, self.samples.count), Node(end, none, none + 1), logits, end)
-        sums.see(rows, at.nodes + 1, end, *measure(at))
+        at = Evaluation(every, torch.full_like(every, count), Node(end, none, none + 1), logits, end)
+        sums.see(every, at.nodes + 1, end, *measure(at))
+    if endpoint_score is not None:
+        sums.endpoint_score = endpoint_score
+    return sums.result(samples.displacement)
 
-    def measure_fn(self) -> MeasureFn:
-        displacement = self.scale
-        length = torch.ones_like(self.problem.logits[:, 0]) if displacement is None else _norm(displacement)
-        latest = (self.problem.inputs.clone(), log_probabilities(self.problem.logits))
 
-        def measure(at: Evaluation) -> tuple[Tensor, Mapping[str, Tensor]]:
-            log_p, share, geodesic = log_probabilities(at.logits), at.sample.displacement, self.geodesic[at.rows]
-            step = (share.abs() if share.dim() == 1 else _norm(share)) * length[at.rows]
-            stats = torch.cat([geodesic.measured(log_p, geodesic.at(at.sample.alpha)), step[:, None]], 1)
-            if not self.problem.record_path:
-                return stats, {}
-            first = at.rows != at.rows.roll(1)
-            first[:1] = True
-            last, before = first.roll(-1), list[Tensor]()  # each point is the next one after these on its path
-            for known, now in zip(latest, (at.sample.x, log_p), strict=True):
-                before.append(torch.where(batch_view(first, now), known[at.rows], now.roll(1, 0)))
-                known[at.rows[last]] = now[last]
-            return stats, {
-                "score": self.problem.score(at.logits, at.rows),
-                "euclidean_step": _norm((at.sample.x - before[0]).double()),
-                "fisher_rao_step": fisher_rao_step(before[1], log_p),
-            }
+class _NodeMeasures:
+    """Measures evaluated nodes of a path in their order: numbers (L, N), and by name (L,) those that only a record
+    holds."""
 
-        return measure
+    def __init__(self, problem: Problem, geodesic: Geodesic, displacement: Tensor | None):
+        self.problem, self.geodesic = problem, geodesic
+        self.length = torch.ones_like(problem.logits[:, 0]) if displacement is None else _norm(displacement)
+        self.latest = (problem.inputs.clone(), log_probabilities(problem.logits))
+
+    def __call__(self, at: Evaluation) -> tuple[Tensor, Mapping[str, Tensor]]:
+        log_p, share, geodesic = log_probabilities(at.logits), at.sample.displacement, self.geodesic[at.rows]
+        step = (share.abs() if share.dim() == 1 else _norm(share)) * self.length[at.rows]
+        stats = torch.cat([geodesic.measured(log_p, geodesic.at(at.sample.alpha)), step[:, None]], 1)
+        if not self.problem.record_path:
+            return stats, {}
+        first = at.rows != at.rows.roll(1)
+        first[:1] = True
+        last, before = first.roll(-1), list[Tensor]()  # each point is the next one after these on its path
+        for known, now in zip(self.latest, (at.sample.x, log_p), strict=True):
+            before.append(torch.where(batch_view(first, now), known[at.rows], now.roll(1, 0)))
+            known[at.rows[last]] = now[last]
+        return stats, {
+            "score": self.problem.score(at.logits, at.rows),
+            "euclidean_step": _norm((at.sample.x - before[0]).double()),
+            "fisher_rao_step": fisher_rao_step(before[1], log_p),
+        }
 
 
 def iter_batches(problem: Problem, count: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -550,3 +427,150 @@ def iter_batches(problem: Problem, count: int) -> Iterator[tuple[Tensor, Tensor]
 def _norm(x: Tensor) -> Tensor:
     """Euclidean norm (L,) of each row of ``x`` (L, *S)."""
     return torch.linalg.vector_norm(x, dim=tuple(range(1, x.dim())))
+
+
+# -- paths that go step by step ---------------------------------------------------------------------------------------
+
+
+class Queues:
+    """Paths that wait until they fill a batch: before their first point (``begin``), a further one (``step``) and their
+    last one (``close``), or whatever else waits. No number depends on what a row waits with.
+
+    Args:
+        problem: The images and the model.
+        begin: The paths; None: there are none.
+    """
+
+    def __init__(self, problem: Problem, begin: Rows | None):
+        self._size, self._device = problem.model.batch_size, problem.inputs.device
+        self.rows: dict[str, Any] = {"begin": begin, "step": None, "close": None}
+
+    @property
+    def most(self) -> int:
+        """Rows of a batch."""
+        return self._size.on(self._device)
+
+    def wait(self, kind: str, rows: Any) -> None:
+        """Let rows wait; None: none."""
+        before = self.rows.get(kind)
+        if rows is not None:
+            self.rows[kind] = rows if before is None else type(rows).concat([before, rows])
+
+    def next(self) -> tuple[str, Any] | None:
+        """Return the kind of the paths that are next, and a batch of them; None: all are at their ends. Last points
+        wait for a full batch, or until nothing else is left."""
+        most = self.most
+        begin, step, close = (len(self.rows[kind] or ()) for kind in ("begin", "step", "close"))
+        kind = "begin" if begin and step < most else "step" if step else None
+        if close and (close >= most or kind is None):
+            kind = "close"
+        return None if kind is None else (kind, self.batch(kind))
+
+    def batch(self, kind: str) -> Any:
+        """Return the first rows of a kind, as many as a batch has."""
+        rows, most = self.rows[kind], self.most
+        return rows if len(rows) <= most else rows[:most]
+
+    def done(self, kind: str, count: int) -> None:
+        """Forget the first rows of a kind."""
+        self.rows[kind] = some_rows(self.rows[kind], [i >= count for i in range(len(self.rows[kind]))])
+
+    def halve(self, error: Exception) -> None:
+        """Let batches have half as many rows from now on, if memory ran out; any other ``error`` is raised."""
+        self._size.halve(self._device, error)
+
+
+def some_rows(rows: Any, chosen: list[bool]) -> Any:
+    """Return these rows, None if there are none: in memory of their own, as what waits must not keep alive the batch in
+    which it was computed."""
+    if all(chosen) or not any(chosen):
+        return rows if any(chosen) else None
+    index = [i for i, one in enumerate(chosen) if one]
+    return rows[torch.tensor(index, device=rows.step.device)]
+
+
+def integrate_steps(path: SequentialPath, problem: Problem, reduce: Reduce | None = None) -> PathIntegral:
+    """Walk paths step by step, many side by side, and add up each step times the gradient where it departs.
+
+    A step costs a forward pass and a VJP, or what the path's direction takes. At the last point only the score is
+    evaluated.
+
+    Args:
+        path: The paths.
+        problem: The images and the model. The caller holds ``problem.model.session`` open.
+        reduce: For several paths per image: whether their integrals are summed or averaged; None: there is one.
+
+    Returns:
+        The integral of each image.
+    """
+    start, images, weight = path.start(problem), None, None
+    if reduce is not None:
+        images = start.image
+    if reduce == "mean":
+        weight = start.image.bincount(minlength=len(problem.inputs))[start.image].double().reciprocal()
+    every_geodesic = Geodesic.between(log_probabilities(problem.logits))[start.image]
+    planned, progress = [int(total) for total in start.total.tolist()], [0] * len(start)
+    measures = ("euclidean_step", "fisher_rao_step", *AT_POINTS)
+    sums = Sums(problem, planned, every_geodesic, measures, path.begins, images, weight)
+    queues = Queues(problem, some_rows(start, [steps > 0 for steps in planned]))
+
+    def look(batch: Steps, *, closing: bool) -> tuple[Point, Tensor, Tensor, Tensor, Steps | None]:
+        """The points, predictions there, which of them are finite, which paths go on, and where these are then."""
+        x = path.begin(problem, batch.image) if batch.x is None else batch.x
+        at = replace(batch, x=x)
+        at = path.close(problem, at) if closing else path.evaluate(problem, at)
+        finite, log_p = all_finite(at.logits, at.gradient, at.direction), log_probabilities(at.logits)
+        goes_on = finite & (batch.step < path.steps)
+        goes_on = goes_on if at.done is None else goes_on & ~at.done
+        point = Point(x, problem.score(at.logits, batch.image), at.gradient)
+        after = None
+        if bool(goes_on.any()):
+            origin = path.origin(problem, batch, x)
+            moved = path.advance(problem, batch, origin, at.direction)
+            after = replace(batch, step=batch.step + 1, x=moved, point=replace(point, x=origin), log_p=log_p)
+        return point, log_p, finite, goes_on, after
+
+    while (found := queues.next()) is not None:
+        kind, batch = found
+        try:
+            point, log_p, finite, goes_on, after = look(batch, closing=kind == "close")
+        except (RuntimeError, MemoryError) as error:
+            queues.halve(error)
+            continue
+        queues.done(kind, len(batch))
+        going, row = goes_on.tolist(), batch.path
+        if after is not None:
+            last = [step >= path.steps for step in after.step.tolist()]
+            for queue, is_last in (("step", False), ("close", True)):
+                queues.wait(queue, some_rows(after, [g and end is is_last for g, end in zip(going, last, strict=True)]))
+        for number, is_finite in zip(row.tolist(), finite.tolist(), strict=True):
+            sums.finite[number] &= is_finite
+        if batch.point is None or batch.log_p is None:
+            continue
+
+        # the segment between the last point and this one, from the baseline's end to the input's; one that leads to a
+        # point that is not finite has no length
+        before, both = batch.point, (batch.log_p, log_p)
+        x, score = (
+            torch.where(batch_view(finite, a), a, b) for a, b in ((point.x, before.x), (point.score, before.score))
+        )
+        after_point = Point(x, score, point.gradient)
+        from_input, at_input, at_end = path.begins == "input", batch.step == 1, torch.ones_like(finite)
+        far, near = (after_point, before) if from_input else (before, after_point)
+        if not from_input:
+            at_input, at_end = batch.step == start.total[row], at_input
+        # scores at the ends are taken from the path's own points, so that the sum telescopes exactly
+        sums.score[row] = torch.where(finite & at_input, near.score, sums.score[row])
+        sums.endpoint_score[row] = torch.where(finite & at_end, far.score, sums.endpoint_score[row])
+        distance = batch.step if from_input else path.steps - batch.step + 1  # steps of the far end from the input
+        geodesic = every_geodesic[row]
+        measured = geodesic.measured(both[from_input], geodesic.at(distance.double() / path.steps))
+        length = (point.x - before.x).flatten(1).double().norm(dim=1)
+        stats = torch.cat([torch.stack([length, fisher_rao_step(*both)], 1), measured], 1)
+        sums.see(row, batch.step, far.x, stats, {"score": far.score}, finite)
+        value = before.gradient * (near.x - far.x)
+        sums.add(row, batch.step, torch.where(batch_view(finite, value), value, 0.0))
+        for number, step, goes in zip(row.tolist(), batch.step.tolist(), going, strict=True):
+            progress[number] = step if goes else planned[number]
+        sums.counter.reach(sum(progress))
+    return sums.result()

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self, cast
 
 import torch
-from annotated_types import Ge
 from torch import Tensor
 
 from fringe.attribution._base import (
@@ -25,12 +24,10 @@ from fringe.attribution._base import (
     get_method,
     method_of_record,
 )
-from fringe.attribution._cam import cam_maps, find_cam_layer, upsample
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution
 from fringe.attribution._fringe import FRInGe
 from fringe.attribution._ig import IntegratedGradients
-from fringe.attribution._integrate import NodeTerms, completeness_gap, relative_gap
-from fringe.attribution._quadrature import NodeRule
+from fringe.attribution._integrate import completeness_gap, relative_gap
 from fringe.baselines import gaussian_blur
 from fringe.errors import InputError
 from fringe.paths import JVPUse, Problem
@@ -54,6 +51,7 @@ class Modifier(Attributor):
 
     uses_references = _of_inner("uses_references")
     package = _of_inner("package")
+    uses_gradients = _of_inner("uses_gradients")
 
     of: Annotated[Attributor, Doc("the method that is modified, by its name")] = dataclasses.field(
         default_factory=IntegratedGradients
@@ -135,18 +133,14 @@ class Straight(Modifier):
 
     name = "straight"
     form = "straight:METHOD"
-    title = "Straight line to a method's end point"
+    uses_gradients = True
+    title = "Straight line"
     source = "a control of this library"
 
     of: Annotated[Attributor, Doc("the method whose path ends there, by its name")] = dataclasses.field(
         default_factory=FRInGe
     )
     steps: Annotated[PositiveInt, Search(10, 500, log=True), Doc("gradients along the line")] = 50
-    rule: Annotated[NodeRule, Doc("quadrature")] = "midpoint"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._line()  # refuses steps that are too few for the rule
 
     @property
     def planned_passes(self) -> float | None:
@@ -170,18 +164,13 @@ class Straight(Modifier):
         ends, inner, done = self._ends(problem)
         stage = problem.progress and ProgressStage(problem.progress, done)  # goes on after the steps of the path
         line = dataclasses.replace(problem, baseline=ends, progress=stage)
-        result = dataclasses.replace(self._line().attribute(line), settings=self.record())
+        result = dataclasses.replace(IntegratedGradients(self.steps).attribute(line), settings=self.record())
         return result if inner is None else _with_verdicts(result, inner, self.of.label)
-
-    def _line(self) -> IntegratedGradients:
-        return IntegratedGradients(steps=self.steps, rule=self.rule)
 
     def _ends(self, problem: Problem) -> tuple[Tensor, Attribution | None, int]:
         """Where the paths end (B, *S); the method's result and its steps, if it had to run."""
         if isinstance(self.of, PathAttributor) and getattr(self.of, "focus", "none") == "none":
-            terms = self.of.terms(dataclasses.replace(problem, record_path=False))
-            if isinstance(terms, NodeTerms):
-                return terms.endpoint, None, 0
+            return self.of.nodes(dataclasses.replace(problem, record_path=False)).endpoint, None, 0
         self.check_usable()
         stage = ProgressStage(problem.progress, after=len(problem.inputs) * self.steps)
         quiet = dataclasses.replace(problem, record_path=2, progress=stage)
@@ -214,7 +203,7 @@ class Smooth(Modifier):
 
     name = "smooth"
     form = "smooth(SIGMA):METHOD"
-    title = "Smoothed maps of a method"
+    title = "Smoothed"
     source = "a control of this library"
     number = "sigma"
     is_complete = _of_inner("is_complete")
@@ -337,83 +326,19 @@ class Reweighted(Incomplete):
 
 
 @dataclass(frozen=True)
-class Located(Reweighted):
-    """Multiply the map of another method by where the last layer in space sees the class.
-
-    .. math:: A' = a \\odot A, \\quad a = relu( \\sum_c mean(G_c) A_c ) / max
-
-    ``a`` is Grad-CAM, scaled up and divided by its maximum. The map is found in the right region more often, and what
-    the last layer does not see is lost without a trace, such as a small mark that decides: ``hidden_share`` is the
-    share of the map, in absolute values of its pixels, that was taken away. Costs a forward and a backward pass more.
-    """
-
-    name = "located"
-    form = "located:METHOD"
-    title = "Map times class activation map"
-    hides = "what the last layer does not see"
-
-    layer: Annotated[str, Doc("dotted name of a module of the network; auto: the last one in space")] = "auto"
-
-    def fits(self, problem: Problem) -> bool:
-        return problem.structure != "none"
-
-    def _region(self, problem: Problem) -> Region:
-        """Where the layer sees the class."""
-        layer = find_cam_layer(problem, self.layer)
-        if layer is None:
-            message = f"it has no layer with activations in space for inputs of shape {tuple(problem.inputs.shape[1:])}"
-            raise InputError(message, argument="model", hint=f"use {self.of.label} as it is")
-        weights, notes = cam_maps(problem, layer)
-        return upsample(weights.relu(), problem.inputs.shape[2:])[:, 0], notes
-
-    def _changed(self, maps: Tensor, problem: Problem) -> Changed:
-        region = self._region(problem)
-        values = region[0] * maps
-        return values, {"hidden_share": _lost(maps.sum(1).abs(), values.sum(1).abs())}, region
-
-
-@dataclass(frozen=True)
-class OtherCAM(Located):
-    """Multiply the map by where the last layer sees the class of another image: a control of ``located``.
-
-    The other image is the next one of the call, in the order of their names; where there is none, the image's own
-    region is turned by 180 degrees. So a map depends on the other images. What ``located`` gains and this gains, too,
-    is not due to the region.
-    """
-
-    name = "other_cam"
-    form = "other_cam:METHOD"
-    title = "Map times another image's activation map"
-    hides = "what another image's region leaves out"
-
-    def _region(self, problem: Problem) -> Region:
-        (regions, notes), names = super()._region(problem), sorted(set(problem.keys))
-        if len(names) == 1:
-            return regions.flip(*range(2, regions.dim())), notes
-        rows = {name: [row for row, key in enumerate(problem.keys) if key == name] for name in names}  # of its classes
-        chosen = list[int]()
-        for row, key in enumerate(problem.keys):
-            other = rows[names[(names.index(key) + 1) % len(names)]]
-            chosen.append(other[rows[key].index(row) % len(other)])
-        return regions[chosen], notes
-
-
-@dataclass(frozen=True)
 class CentrePrior(Reweighted):
     """Multiply the map by a Gaussian at the centre of the image: a control without a model.
 
-    .. math:: A' = A \\exp( -\\tfrac{1}{2} \\sum_i ((u_i - c_i) / (\\sigma s_i))^2 )
+    .. math:: A' = A \\exp( -8 \\sum_i ((u_i - c_i) / s_i)^2 )
 
-    with position ``u``, centre ``c`` and side ``s`` of each axis in space. Objects of photographs lie at the centre:
-    what such a map gains needs no explanation of the model.
+    with position ``u``, centre ``c`` and side ``s`` of each axis in space: its standard deviation is a quarter of it.
+    Objects of photographs lie at the centre: what such a map gains needs no explanation of the model.
     """
 
     name = "centre_prior"
     form = "centre_prior:METHOD"
-    title = "Map times a centre prior"
+    title = "Centre prior"
     hides = "what is not at the centre"
-
-    width: Annotated[Positive, Doc("standard deviation, as a share of the side")] = 0.25
 
     def fits(self, problem: Problem) -> bool:
         return problem.structure != "none"
@@ -424,7 +349,7 @@ class CentrePrior(Reweighted):
             raise InputError(f"got shape {shape}, expected axes in space, which have a centre", argument="inputs")
         weights = torch.ones((), dtype=maps.dtype, device=maps.device)
         for side in problem.inputs.shape[2:]:
-            away = (torch.arange(side, dtype=maps.dtype, device=maps.device) - (side - 1) / 2) / (self.width * side)
+            away = (torch.arange(side, dtype=maps.dtype, device=maps.device) - (side - 1) / 2) / (side / 4)
             weights = weights[..., None] * (-away.square() / 2).exp()
         return maps * weights, {}, None
 
@@ -441,62 +366,10 @@ class Power(Reweighted):
 
     name = "power"
     form = "power(P):METHOD"
-    title = "Power of a map"
+    title = "Power"
     number = "exponent"
 
     exponent: Annotated[Positive, Search(0.5, 3.0, log=True), Doc("power of each entry")] = 1.5
 
     def _changed(self, maps: Tensor, problem: Problem) -> Changed:
         return maps.sign() * maps.abs() ** self.exponent, {}, None
-
-
-@dataclass(frozen=True)
-class Competing(Incomplete):
-    """Subtract from the map of the class, at each entry, the largest map of the other probable classes.
-
-    .. math:: A' = A^t - \\max_{k \\neq t} A^k
-
-    FRInGe's path does not depend on the class, so it gives all maps; other methods run once for each class. What
-    speaks as much for another class vanishes: ``hidden_share`` is that share of the evidence for the class (of the
-    positive part of the map).
-    """
-
-    name = "competing"
-    form = "competing:METHOD"
-    title = "Map less those of the other classes"
-    source = "after class competition (VAR, 2025)"
-    hides = "what speaks as much for another class"
-    needs_classes = True
-
-    classes: Annotated[int, Ge(2), Search(2, 10), Doc("probable classes that compete, with the explained one")] = 5
-
-    @property
-    def planned_passes(self) -> float | None:
-        inner = self.of.planned_passes
-        return inner if inner is None or self.of.many_targets else inner * self.classes
-
-    def attribute(self, problem: Problem) -> Attribution:
-        if problem.contrast is not None:
-            message = f"{self.label} compares the class with the other probable ones already"
-            raise InputError(message, argument="contrast", hint="leave it out")
-        if problem.logits.shape[1] < 2:
-            raise InputError(f"{self.label} compares classes, and the model has one", argument="method")
-        others = problem.logits.scatter(1, problem.target[:, None], -torch.inf)
-        others = others.topk(min(self.classes, others.shape[1]) - 1, dim=1).indices
-        classes = torch.cat([problem.target[:, None], others], 1)
-        if self.of.many_targets:
-            every = self.of.attribute(dataclasses.replace(problem, target=classes))
-            inner, rivals = every.of_class(0), every.values[:, 1:].amax(1)
-        else:
-            quiet = dataclasses.replace(problem, progress=None)
-            inner = self.of.attribute(problem)
-            each = [self.of.attribute(dataclasses.replace(quiet, target=other)).values for other in others.T]
-            rivals = torch.stack(each).amax(0)
-        hidden = _lost(inner.values.relu(), (inner.values - rivals.relu()).relu())
-        return self._result(inner, problem, inner.values - rivals, {"hidden_share": hidden})
-
-
-def _lost(before: Tensor, after: Tensor) -> Tensor:
-    """The share (B,) of the sum that is gone; zero where there was nothing."""
-    total, left = (x.flatten(1).double().sum(1) for x in (before, after))
-    return torch.where(total > 0, 1 - left / total, 0.0)

@@ -6,7 +6,7 @@ file beside it. For L images, points are ``(L, *S)``, predictions ``(L, C)``; nu
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -16,12 +16,13 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 import torch
 from torch import Tensor
 
-from fringe.attribution._base import Attribution
-from fringe.attribution._diagnostics import PathAttributor, path_attribution
-from fringe.attribution._integrate import IntegralTerms, Sums, integrate
+from fringe.attribution._base import Attribution, Attributor
+from fringe.attribution._diagnostics import path_attribution
+from fringe.attribution._fisher_rao import ENOUGH
+from fringe.attribution._integrate import PathIntegral, Sums
 from fringe.errors import InputError, require_choice
 from fringe.geometry import Jacobian, angle, fisher_norm_squared, geodesic, log_probabilities, sqrt_chart, to_tangent
-from fringe.paths import AT_POINTS, ENOUGH, Geodesic, JVPUse, Problem, fisher_rao_step
+from fringe.paths import AT_POINTS, Geodesic, JVPUse, Problem, fisher_rao_step
 from fringe.settings import Doc, NotNegative, Positive, PositiveInt, Search
 
 Product = Callable[[Tensor], Tensor]
@@ -97,7 +98,7 @@ class Step(NamedTuple):
         integral: The integral along the step (L, *S), from x_{k+1} to x_k.
         s: The waypoints (L, C).
         eta: The step sizes (L,).
-        bound: Which of the three bounds (L,) set it, a :class:`fringe.paths.Bound`.
+        bound: Which of the three bounds (L,) set it.
         length: ``|x_{k+1} - x_k|`` (L,).
     """
 
@@ -112,7 +113,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PaperFRInGe(PathAttributor):
+class PaperFRInGe(Attributor):
     """Integrate gradients along a path to the uniform prediction by the algorithm that the paper prints.
 
     The defaults are the paper's numbers for ResNet-50, with a longest step that grows with the size of the input; the
@@ -120,7 +121,7 @@ class PaperFRInGe(PathAttributor):
     """
 
     name = "paper"
-    title = "FRInGe, paper's text: Algorithm 1"
+    title = "FRInGe, paper's text"
     source = "arXiv 2605.06404"
     needs_classes = True
     presets: ClassVar = {name: paper_settings(name, "fringe") for name in preset_names()}
@@ -278,20 +279,17 @@ class PaperFRInGe(PathAttributor):
 
     @property
     def planned_passes(self) -> float:
-        # no two distributions are farther apart than pi; a pass, the gradients of score and loss, the length
+        # no two distributions are farther apart than pi; a pass, the gradients of score and loss, the length, CG
         steps = self.step_margin * math.pi / math.sqrt(2 * self.tau)
-        return steps * (4 + (2 * self.cg_iterations + 1 if self.direction == "natural" else 0))
-
-    def terms(self, problem: Problem) -> IntegralTerms:
-        if problem.inputs.dim() < 4 or problem.token_length is not None:
-            message = f"{self.label} smooths images (B, C, H, W), got inputs of shape {tuple(problem.inputs.shape)}"
-            raise InputError(message, argument="method", hint="use method='fringe'")
-        return _Walks(self, problem)
+        return steps * (4 + (2 * self.cg_iterations + 2 if self.direction == "natural" else 0))
 
     def attribute(self, problem: Problem) -> Attribution:
         unmoved = "the prediction already is the uniform distribution: there is nothing to explain"
         hint = f"use tau={self.tau / 4:.2g}: smaller steps help on some networks"
-        result = path_attribution(self, integrate(self.terms(problem)), problem, hint, unmoved)
+        if problem.inputs.dim() < 4 or problem.token_length is not None:
+            message = f"{self.label} smooths images (B, C, H, W), got inputs of shape {tuple(problem.inputs.shape)}"
+            raise InputError(message, argument="method", hint="use method='fringe'")
+        result = path_attribution(self, self._integral(problem), problem, hint, unmoved)
         at_input = math.log(problem.logits.shape[1]) - result.diagnostics["entropy"]  # the divergence from uniform
         lost = (1.0 - result.diagnostics["endpoint_kl"] / at_input).tolist()
         short = [verdict == "ok" and share < ENOUGH for verdict, share in zip(result.verdict, lost, strict=True)]
@@ -305,44 +303,35 @@ class PaperFRInGe(PathAttributor):
             ),
         )
 
-
-class _Walks(IntegralTerms):
-    """The steps of all images of a problem, a batch at a time."""
-
-    measures = ("euclidean_step", "step_size", "active_bound", "fisher_rao_step", *AT_POINTS)
-
-    def __init__(self, method: PaperFRInGe, problem: Problem):
-        self.method, self.problem = method, problem
-        self.geodesic = Geodesic.between(log_probabilities(problem.logits))
-        self.planned = method.schedule(problem.logits)[-1].int().tolist()
-
-    def add_to(self, sums: Sums) -> None:
-        problem, device, done, sums.taken = self.problem, self.problem.inputs.device, 0, self.planned
-        while done < len(self.planned):
+    def _integral(self, problem: Problem) -> PathIntegral:
+        """The sums along the paths of all images, a batch at a time."""
+        every, device, done = Geodesic.between(log_probabilities(problem.logits)), problem.inputs.device, 0
+        planned: list[int] = self.schedule(problem.logits)[-1].int().tolist()
+        measures = ("euclidean_step", "step_size", "active_bound", "fisher_rao_step", *AT_POINTS)
+        sums = Sums(problem, planned, every, measures)
+        sums.taken = planned
+        while done < len(planned):
             image = problem.every_row[done : done + problem.model.batch_size.on(device)]
-            walk = self.method.walk(problem, problem.inputs[image], image)
+            walk = self.walk(problem, problem.inputs[image], image)
             try:
                 first = next(walk, None)
             except (RuntimeError, MemoryError) as error:
                 problem.model.batch_size.halve(device, error)
                 continue
             done += len(image)
-            if first is not None:
-                self._add(sums, image, chain([first], walk))
-
-    def _add(self, sums: Sums, image: Tensor, walk: Iterable[Step]) -> None:
-        problem, geodesic = self.problem, self.geodesic[image]
-        before = geodesic.log_p
-        for k, step in enumerate(walk, 1):
-            after, number = log_probabilities(step.logits), torch.full_like(image, k)
-            score = problem.score(step.logits, image)
-            along = torch.stack([step.length, step.eta, step.bound.double(), fisher_rao_step(before, after)], 1)
-            stats = torch.cat([along, geodesic.measured(after, step.s)], 1)
-            sums.see(image, number, step.x, stats, {"score": score}, step.moves)
-            sums.add(image, number, torch.where(rows(step.moves, step.x), step.integral, 0.0))
-            sums.endpoint_score[image] = score
-            sums.counter.tick(int(step.moves.sum()))
-            before = after
+            geodesic, steps = every[image], walk if first is None else chain([first], walk)
+            before = geodesic.log_p
+            for k, step in enumerate(steps, 1):
+                after, number = log_probabilities(step.logits), torch.full_like(image, k)
+                score = problem.score(step.logits, image)
+                along = torch.stack([step.length, step.eta, step.bound.double(), fisher_rao_step(before, after)], 1)
+                stats = torch.cat([along, geodesic.measured(after, step.s)], 1)
+                sums.see(image, number, step.x, stats, {"score": score}, step.moves)
+                sums.add(image, number, torch.where(rows(step.moves, step.x), step.integral, 0.0))
+                sums.endpoint_score[image] = score
+                sums.counter.tick(int(step.moves.sum()))
+                before = after
+        return sums.result()
 
 
 # -- what Algorithm 1 takes for granted -------------------------------------------------------------------------------

@@ -184,6 +184,14 @@ class CaptumMethod(PluginMethod):
     name = "captum"
     form = "captum:NAME"
     title = "Captum"
+    titles: ClassVar = {
+        "occlusion": "Occlusion",
+        "gradient_shap": "GradientSHAP",
+        "deep_lift": "DeepLIFT",
+        "guided_backprop": "Guided backpropagation",
+        "kernel_shap": "KernelSHAP",
+        "input_x_gradient": "Input × gradient",
+    }
     source = "Kokhlikyan et al. 2020, and the authors of each method"
     package = "captum"
     presets: ClassVar = {name: {"algorithm": name} for name in get_args(Algorithm)}
@@ -233,6 +241,11 @@ class CaptumMethod(PluginMethod):
         if not self.is_complete:
             return None
         return problem.score(problem.forward(problem.resolve_baseline(self.baseline), problem.every_row))
+
+    @property
+    def uses_gradients(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
+        """Whether the algorithm needs gradients, and does not only replace parts of the input."""
+        return self.algorithm not in ("occlusion", "kernel_shap")
 
     @property
     def uses_references(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
@@ -417,7 +430,15 @@ class ZennitMethod(_RelevancePropagation):
 
     name = "zennit"
     form = "zennit:NAME"
-    title = "Layer-wise relevance propagation (zennit)"
+    title = "LRP"
+    titles: ClassVar = {
+        "epsilon_plus_flat": "LRP (ε, +, flat)",
+        "epsilon_plus": "LRP (ε, +)",
+        "epsilon_gamma_box": "LRP (ε, γ, box)",
+        "epsilon_alpha2_beta1": "LRP (ε, α2β1)",
+        "epsilon_alpha2_beta1_flat": "LRP (ε, α2β1, flat)",
+        "excitation_backprop": "Excitation backpropagation",
+    }
     source = "Bach et al. 2015; Anders et al. 2021"
     package = "zennit"
     needs_classes = True
@@ -488,7 +509,8 @@ class AttnLRP(_RelevancePropagation):
 
     name = "lxt"
     form = "lxt:NAME"
-    title = "Relevance propagation through attention (AttnLRP)"
+    title = "AttnLRP (lxt)"
+    titles: ClassVar = {"attnlrp": "AttnLRP"}
     source = "Achtibat et al. 2024"
     package = "lxt"
     needs_classes = True

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast, get_type_hints
 
 from fringe._files.disk import PRESET_BYTES, read_regular, require_local, write_atomic
-from fringe.attribution._attribute import METHODS
-from fringe.attribution._base import Attributor
+from fringe.attribution._base import METHODS, Attributor
 from fringe.errors import InputError, TransientError, require_choice
 from fringe.settings import NotNegativeInt, PositiveInt, Setting, settings_of
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,18 +11,13 @@ from torch.nn import functional
 
 from fringe._numbers.filters import require_images
 from fringe._numbers.rng import KeyedGenerator
-from fringe.attribution._base import Attribution, Attributor, Baseline, ProgressCounter, reference_images
+from fringe.attribution._base import Attribution, Attributor, ProgressCounter, reference_images
 from fringe.attribution._diagnostics import build_attribution, completeness_status, finer, gradient_attribution
-from fringe.attribution._integrate import SampleTerms, add_weighted, integrate, iter_batches
-from fringe.attribution._quadrature import quadrature_nodes
-from fringe.classifier import Score
-from fringe.errors import require
+from fringe.attribution._integrate import add_weighted, integrate, iter_batches
 from fringe.geometry import entropy, log_probabilities
 from fringe.linalg import add_rows, batch_view
-from fringe.paths import Problem, ReferencePairs, StraightLine
+from fringe.paths import Problem, ReferencePairs
 from fringe.settings import Doc, Positive, PositiveFraction, PositiveInt, Search
-
-Inner = Literal["gradient", "ig"]
 
 #: ``draw(rows, copies)``: noise (L, *S) for the copies numbered ``copies`` (L,) of images ``rows`` (L,).
 Draw = Callable[[Tensor, Tensor], Tensor]
@@ -38,9 +33,9 @@ class SmoothGrad(Attributor):
     .. math:: A = \\frac1m \\sum_{j=1}^m \\nabla F^t(x + \\varepsilon_j), \\qquad \\varepsilon_j \\sim N(0, \\sigma^2 I)
 
     sigma is ``spread`` times the range of the image itself, its largest entry minus its smallest. The copies are not
-    clipped. ``square`` averages squares (Hooker et al. 2019), ``inner="ig"`` smooths Integrated Gradients. The map is a
-    gradient, not a share of the score: it has no completeness identity. ``relative_error`` is the standard error of the
-    mean over the map's own norm. Costs m forward passes and VJPs per image, ``inner_steps`` times that with ``"ig"``.
+    clipped. ``square`` averages squares (Hooker et al. 2019). The map is a gradient, not a share of the score: it has
+    no completeness identity. ``relative_error`` is the standard error of the mean over the map's own norm. Costs m
+    forward passes and VJPs per image.
 
     The preset ``paper``: 50 copies and a noise of 10 to 20 % are of the method's paper, .15 is of its authors' library;
     the code of the FRInGe paper takes 25 copies.
@@ -57,19 +52,10 @@ class SmoothGrad(Attributor):
     spread: Annotated[Positive, Search(0.02, 0.5, log=True), Doc("noise (sigma), as a share of the range")] = 0.15
     sigma: Annotated[Positive | None, Doc("the noise itself, instead of spread", unit="input units")] = None
     square: Annotated[bool, Doc("average squares of maps")] = False
-    multiply_by_input: Annotated[bool, Doc("multiply the averaged gradient by the input")] = False
-    inner: Annotated[Inner, Doc("what is averaged: gradients or IG maps")] = "gradient"
-    inner_steps: Annotated[PositiveInt, Search(5, 100, log=True), Doc("midpoint steps of an inner IG map")] = 20
-    baseline: Annotated[Baseline, Doc("of inner IG maps: zero, black, white, mean, blur, noise or uniform")] = "zero"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        expected = "False with inner='ig', whose maps hold the factor already"
-        require(self.inner != "ig" or not self.multiply_by_input, "multiply_by_input", True, expected)
 
     @property
     def planned_passes(self) -> float:
-        return 2 * self.samples * (self.inner_steps if self.inner == "ig" else 1)
+        return 2 * self.samples
 
     def attribute(self, problem: Problem) -> Attribution:
         flat = problem.inputs.flatten(1)
@@ -77,44 +63,17 @@ class SmoothGrad(Attributor):
         if self.sigma is not None:
             sigma = torch.full_like(sigma, self.sigma)
         counter = ProgressCounter(problem.progress, len(sigma) * self.samples)
-        explain, draw = self._explainer(problem), _keyed(problem, sigma)
-        values, error = smoothed(explain, draw, problem, self.samples, self.square, counter)
-        if self.multiply_by_input:
-            values = values * problem.inputs
+        draw = _keyed(problem, sigma)
+
+        def term(rows: Tensor, copies: Tensor) -> Tensor:
+            _, gradient = problem.logits_gradient(problem.inputs[rows] + draw(rows, copies), rows)
+            return gradient.square() if self.square else gradient
+
+        values, error = averaged(term, problem, self.samples, counter)
         steps = torch.full_like(problem.every_row, self.samples)
         diagnostics = {"steps": steps, "sigma": sigma.double(), "relative_error": error}
         why = "a mean of gradients has no completeness identity"
-        if self.inner == "ig":
-            why = "maps of noisy copies add up to their own scores, not the image's"
         return gradient_attribution(self, values, problem, diagnostics, why)
-
-    def _explainer(self, problem: Problem) -> Explain:
-        """The function that makes a map of a noisy copy."""
-        if self.inner == "gradient":
-            return lambda x, rows: problem.logits_gradient(x, rows)[1]
-        baseline = problem.resolve_baseline(self.baseline)
-        nodes = quadrature_nodes("midpoint", self.inner_steps)
-        quiet = dataclasses.replace(problem, progress=None, record_path=False)
-
-        def integrated(x: Tensor, rows: Tensor) -> Tensor:
-            line = StraightLine(x, baseline[rows], *nodes)
-            return integrate(SampleTerms(line, quiet.select(rows))).values
-
-        return integrated
-
-
-def smoothed(
-    explain: Explain, draw: Draw, problem: Problem, count: int, square: bool, counter: ProgressCounter
-) -> tuple[Tensor, Tensor]:
-    """Mean (B, *S) of the maps of ``count`` noisy copies of each input (B, *S), or of their squares, and its relative
-    standard error (B,)."""
-    inputs = problem.inputs
-
-    def term(rows: Tensor, copies: Tensor) -> Tensor:
-        maps = explain(inputs[rows] + draw(rows, copies), rows)
-        return maps.square() if square else maps
-
-    return averaged(term, problem, count, counter)
 
 
 def averaged(
@@ -157,15 +116,16 @@ class RISE(Attributor):
 
     A mask is a grid of ``cells`` x ``cells`` zeros and ones (one with probability p). It is scaled up bilinearly to
     ``(cells + 1) c`` pixels, c = ``ceil(H / cells)``, and cut out at a random offset below c. Masked pixels are zero in
-    the model's own coordinates, as in the authors' code. The defaults are the authors'; they explain the probability
-    and take 8,000 masks for ResNet-50. Every image has its own masks, keyed by its name. Each channel gets an equal
-    part of the map. The map has no completeness identity. If the model ignores the image, the map is not zero but the
-    mean of the masks. ``relative_error`` is the standard error of the mean over the map's own norm. Costs N forward
-    passes per image.
+    the model's own coordinates, as in the authors' code. The defaults are the authors'; the probability is explained,
+    whatever the score of the classifier, and they take 8,000 masks for ResNet-50. Every image has its own masks, keyed
+    by its name. Each channel gets an equal part of the map. The map has no completeness identity. If the model ignores
+    the image, the map is not zero but the mean of the masks. ``relative_error`` is the standard error of the mean over
+    the map's own norm. Costs N forward passes per image.
     """
 
     name = "rise"
-    title = "Randomised input sampling (RISE)"
+    uses_gradients = False
+    title = "RISE"
     source = "Petsiuk, Das and Saenko 2018"
     is_complete = False
     has_path = False
@@ -174,7 +134,6 @@ class RISE(Attributor):
     masks: Annotated[PositiveInt, Search(100, 8000, log=True), Doc("random masks (N)")] = 4000
     cells: Annotated[PositiveInt, Search(3, 16), Doc("cells of a mask along each side")] = 7
     keep: Annotated[PositiveFraction, Search(0.1, 0.9), Doc("share of cells that are not masked (p)")] = 0.5
-    score: Annotated[Score, Doc("the explained score, whatever the classifier's own is")] = "probability"
 
     @property
     def planned_passes(self) -> float:
@@ -182,7 +141,7 @@ class RISE(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         require_images(problem.inputs, "to mask")
-        problem = dataclasses.replace(problem, score_kind=self.score)
+        problem = dataclasses.replace(problem, score_kind="probability")
         grids, offsets = self._draw(problem)
         channels = problem.inputs.shape[1]
 
@@ -226,19 +185,15 @@ class RISE(Attributor):
         return scaled[every, 0, rows[:, :, None], columns[:, None, :]][:, None]
 
 
-Fractions = Literal["uniform", "stratified"]
-
-
 @dataclass(frozen=True)
 class ExpectedGradients(Attributor):
     """Integrated Gradients averaged over baselines from the data, by Monte Carlo (Erion et al. 2021).
 
     .. math:: A = \\mathbb E_{x' \\sim D,\\, a \\sim U(0, 1)} [ (x - x') \\odot \\nabla F^t(x' + a (x - x')) ]
 
-    Each of m samples draws a reference x' of ``space.references`` and a fraction a. With ``"stratified"`` fractions
-    each of m equal intervals has one, which gives less noise and no bias. The sum of a map tends to the score minus the
-    mean score of the references. ``endpoint_score`` is this mean over the drawn references, so the residual is the
-    error of the fractions. Costs m forward passes and VJPs per image, and a forward pass per drawn reference.
+    Each of m samples draws a reference x' of ``space.references`` and a fraction a. The sum of a map tends to the score
+    minus the mean score of the references. ``endpoint_score`` is this mean over the drawn references, so the residual
+    is the error of the fractions. Costs m forward passes and VJPs per image, and a forward pass per drawn reference.
     """
 
     name = "expected_gradients"
@@ -247,7 +202,6 @@ class ExpectedGradients(Attributor):
     uses_references = True
 
     samples: Annotated[PositiveInt, Search(20, 1000, log=True), Doc("pairs of a reference and a fraction (m)")] = 200
-    fractions: Annotated[Fractions, Doc("points on the lines: independent, or one in each of m intervals")] = "uniform"
 
     @property
     def planned_passes(self) -> float:
@@ -258,14 +212,14 @@ class ExpectedGradients(Attributor):
         pairs = ReferencePairs(problem.inputs, references, *self._draw(problem.keys, len(references), problem.rng))
         mean_score, mean_entropy = _ends(problem, pairs)
         end = mean_score.to(problem.logits.dtype)
-        result = integrate(SampleTerms(pairs, dataclasses.replace(problem, record_path=False), endpoint_score=end))
+        result = integrate(pairs, dataclasses.replace(problem, record_path=False), endpoint_score=end)
         diagnostics = {
             "steps": torch.tensor(result.steps, device=mean_score.device),
             "entropy": entropy(log_probabilities(problem.logits)),
             "endpoint_entropy": mean_entropy,
             "path_length": pairs.lengths(),
         }
-        hint = finer(self, "samples") if self.fractions == "stratified" else "use fractions='stratified'"
+        hint = finer(self, "samples")
         statuses = [[completeness_status(result, image, hint)] for image in range(len(result.steps))]
         return build_attribution(self, result, problem, diagnostics, statuses)
 
@@ -274,8 +228,6 @@ class ExpectedGradients(Attributor):
         like, m = torch.empty(self.samples, dtype=torch.float64), self.samples
         drawn = [noise.integers(f"{self.name} references {key}", references, m) for key in keys]
         fractions = torch.stack([noise.uniform(f"{self.name} fractions {key}", like) for key in keys])
-        if self.fractions == "stratified":
-            fractions = (torch.arange(m) + fractions) / m
         return torch.tensor(drawn), fractions
 
 

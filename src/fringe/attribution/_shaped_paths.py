@@ -17,10 +17,8 @@ from fringe.attribution._base import (
     reference_images,
 )
 from fringe.attribution._diagnostics import finer, gradient_attribution, path_attribution, path_diagnostics
-from fringe.attribution._integrate import NodeTerms, integrate
-from fringe.attribution._quadrature import Quadrature, Reduce, SegmentTerms, quadrature_nodes
-from fringe.classifier import Score
-from fringe.errors import InputError, require
+from fringe.attribution._integrate import integrate, integrate_steps, quadrature_nodes
+from fringe.errors import InputError
 from fringe.geometry import log_probabilities
 from fringe.linalg import batch_view
 from fringe.paths import (
@@ -30,26 +28,20 @@ from fringe.paths import (
     CounterfactualPath,
     GradientNorm,
     JVPUse,
-    LengthEnergy,
     NeighbourGraph,
     NoiseFn,
     OptimizedPath,
-    PathOptimizer,
     PiecewiseNodes,
-    PointEnergy,
     Polyline,
     Problem,
-    Vertices,
     authors_spacing,
     euclidean_lengths,
     last_linear_layer,
     model_lengths,
-    resample_by_arc_length,
 )
 from fringe.settings import Doc, NotNegative, Positive, PositiveInt, Search
 
 AGIMode = Literal["path", "official"]
-ClosingRule = Literal["right", "trapezoid", "adaptive"]
 
 
 @dataclass(frozen=True)
@@ -57,24 +49,24 @@ class AGI(Attributor):
     r"""Integrate the score's gradient along adversarial paths from the input to other classes (Pan et al. 2021).
 
     There is one path to each class l of a fixed set without the target t. It steps by ``epsilon`` times the sign of
-    :math:`\nabla p_l` until l is predicted, at most m times, and adds up :math:`-\nabla p_t \odot \Delta z`. ``reduce``
-    joins the classes. There is no baseline. The classes are 0, s, 2s, ... below C with s = floor(C / k), or all C if k
-    >= C (the authors never take the last class). These are more than k if k does not divide C. If only t were left, the
-    class after t is taken.
+    :math:`\nabla p_l` until l is predicted, at most m times, and adds up :math:`-\nabla p_t \odot \Delta z` over all
+    classes, with the gradient at the beginning of each step. There is no baseline. The classes are 0, s, 2s, ... below
+    C with s = floor(C / k), or all C if k >= C (the authors never take the last class). These are more than k if k does
+    not divide C. If only t were left, the class after t is taken.
 
     Steps are a share of the valid range of inputs, ``attribute(..., space=InputSpace(low=..., high=...))``, and are
     clipped to it. Without a range they are a share of the image's own range and not clipped. ``mode="path"`` is a path
-    with completeness. ``"official"`` is the authors' code: every step restarts from the input, so the same
-    change is counted up to m times, and the verdict is ``unchecked``. The setting ``score`` replaces the score of the
-    classifier. ``endpoint_score`` of the result is ``score`` minus its change on all paths together (``"mean"``: on the
-    average path). Each class costs at most m forward passes and 2 m VJPs per image, and a forward pass at the end.
+    with completeness. ``"official"`` is the authors' code: every step restarts from the input, so the same change is
+    counted up to m times, and the verdict is ``unchecked``. The probability is explained, whatever the score of the
+    classifier. ``endpoint_score`` of the result is it minus its change on all paths together. Each class costs at most
+    m forward passes and 2 m VJPs per image, and a forward pass at the end.
 
     The preset ``paper``: m = 20 is of the authors' notes, epsilon = .05 of their code, and one class of the scripts of
     the authors of MAS; the code of the FRInGe paper takes 5 classes.
     """
 
     name = "agi"
-    title = "Adversarial Gradient Integration"
+    title = "Adversarial Gradients (AGI)"
     source = "Pan, Li and Zhu 2021"
     many_paths = True
     needs_classes = True
@@ -88,14 +80,6 @@ class AGI(Attributor):
     steps: Annotated[PositiveInt, Search(5, 100, log=True), Doc("most steps of a path (m)")] = 20
     epsilon: Annotated[Positive, Search(0.002, 0.1, log=True), Doc("step of an entry", unit="of the range")] = 0.05
     mode: Annotated[AGIMode, Doc("a path, or restart from the input at every step")] = "path"
-    score: Annotated[Score, Doc("explained score, of the target and of the others")] = "probability"
-    reduce: Annotated[Reduce, Doc("how classes are combined")] = "sum"
-    rule: Annotated[ClosingRule, Doc("quadrature: the authors', or a more exact one")] = "right"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        expected = "'right' in mode 'official', which is no path"
-        require(self.rule == "right" or self.mode != "official", "rule", self.rule, expected)
 
     def _towards(self, target: int, count: int) -> list[int]:
         """The classes that an image of class ``target`` is moved towards, of ``count`` classes."""
@@ -111,24 +95,21 @@ class AGI(Attributor):
         return 3 * self.classes * self.steps
 
     def attribute(self, problem: Problem) -> Attribution:
-        problem, count = dataclasses.replace(problem, score_kind=self.score), problem.logits.shape[1]
+        problem, count = dataclasses.replace(problem, score_kind="probability"), problem.logits.shape[1]
         pairs = [(i, c) for i, t in enumerate(problem.target.tolist()) for c in self._towards(t, count)]
-        official, closed = self.mode == "official", self.rule != "right"
         images, toward = zip(*pairs, strict=True)
-        path = AdversarialPath(images, toward, self.steps, self.epsilon, official, closed)
-        result = integrate(SegmentTerms(path, Quadrature(self.rule), problem, self.reduce))
+        path = AdversarialPath(images, toward, self.steps, self.epsilon, self.mode == "official")
+        result = integrate_steps(path, problem, "sum")
         if self.mode == "path":
-            return path_attribution(self, result, problem, _shorter(self.rule, "epsilon", self.epsilon), _AGI_STALLED)
+            return path_attribution(self, result, problem, _shorter("epsilon", self.epsilon), _AGI_STALLED)
         plain = gradient_attribution(
             self, result.values, problem, path_diagnostics(result, log_probabilities(problem.logits)), _NOT_A_PATH
         )
         return dataclasses.replace(plain, trajectory=result.trajectories)
 
 
-def _shorter(rule: ClosingRule, name: str, length: float | str) -> str:
-    """Advise the rule that follows the error, or else a fourth of the ``length`` of a step."""
-    if rule != "adaptive":
-        return "use rule='adaptive'"
+def _shorter(name: str, length: float | str) -> str:
+    """Advise a fourth of the ``length`` of a step."""
     return f"lower {name}" if isinstance(length, str) else f"use {name}={length / 4:.2g}"
 
 
@@ -138,31 +119,28 @@ _AGI_STALLED = (
 _NOT_A_PATH = "mode='official' restarts every step from the input, so its steps do not add up to a path"
 
 
-Representation = Literal["auto", "penultimate", "logits"]
-
-
 @dataclass(frozen=True)
 class IG2(Attributor):
     r"""Integrate the score's gradient along paths towards images of other classes (Zhuo and Ge 2024).
 
     From the input, S steps of length ``eta`` descend :math:`\|r(z) - r(x^r)\|^2`; :math:`(z - z^+) \odot \nabla F^t(z)`
-    is added up (``"right"``, the authors' rule: the gradient at the point before the step) and averaged over R
+    is added up (with the gradient at the point before the step, as the authors do) and averaged over R
     references. They are drawn for each image from ``attribute(..., space=InputSpace(references=...))``, without those
     that the model predicts as the target; if there are fewer than R, all are taken. The sum of the map is the mean
     change of the score on the paths, not the difference to the references.
 
-    r is the input of the last linear layer that runs (``"penultimate"``); for a model without one, ``"auto"`` takes the
-    logits. ``eta`` is in input units; ``"auto"`` is the authors' 256 grey values at 299 x 299 x 3, kept as a change in
-    root mean square: 256 / 255 sqrt(n / (3 * 299^2)) times the range for n entries. All steps have the same length:
-    near its reference a path oscillates. Points are clipped to the valid range if the space has one. An image costs R
-    (S + 2) forward passes and 2 R S VJPs; a call costs one forward pass per reference, and one to find the layer.
+    r is the input of the last linear layer that runs, for a model without one the logits. ``eta`` is in input units;
+    ``"auto"`` is the authors' 256 grey values at 299 x 299 x 3, kept as a change in root mean square: 256 / 255 sqrt(n
+    / (3 * 299^2)) times the range for n entries. All steps have the same length: near its reference a path oscillates.
+    Points are clipped to the valid range if the space has one. An image costs R (S + 2) forward passes and 2 R S VJPs;
+    a call costs one forward pass per reference, and one to find the layer.
 
     The preset ``paper``: R = 8 and S = 201 are of the authors' notebook; eta = .015 is ours, from the sparseness in the
     FRInGe paper's tables. Its code takes R = 5, S = 50 and eta = .1.
     """
 
     name = "ig2"
-    title = "Integrated Gradient on Iterative Gradient path"
+    title = "IG²"
     source = "Zhuo and Ge 2024"
     uses_references = True
     many_paths = True
@@ -180,8 +158,6 @@ class IG2(Attributor):
         Search(0.005, 5.0, log=True),
         Doc("length of a step; auto: the authors'", unit="input units"),
     ] = "auto"
-    representation: Annotated[Representation, Doc("compared features: the last linear layer's input")] = "auto"
-    rule: Annotated[ClosingRule, Doc("quadrature: the authors', or a more exact one")] = "right"
 
     @property
     def planned_passes(self) -> float:
@@ -189,14 +165,10 @@ class IG2(Attributor):
 
     def attribute(self, problem: Problem) -> Attribution:
         pairs = [(image, number) for image, references in enumerate(self._draw(problem)) for number in references]
-        layer = None if self.representation == "logits" else last_linear_layer(problem)
-        if layer is None and self.representation == "penultimate":
-            message = "got 'penultimate', but the model is no module with an nn.Linear that takes one row per image"
-            raise InputError(message, argument="representation", hint="use 'logits'")
         images, references = zip(*pairs, strict=True)
-        path = CounterfactualPath(images, references, layer, self.steps, self.eta, self.rule != "right")
-        result = integrate(SegmentTerms(path, Quadrature(self.rule), problem, "mean"))
-        return path_attribution(self, result, problem, _shorter(self.rule, "eta", self.eta), _IG2_STALLED)
+        path = CounterfactualPath(images, references, last_linear_layer(problem), self.steps, self.eta)
+        result = integrate_steps(path, problem, "mean")
+        return path_attribution(self, result, problem, _shorter("eta", self.eta), _IG2_STALLED)
 
     def _draw(self, problem: Problem) -> list[list[int]]:
         """The numbers of each image's references."""
@@ -244,7 +216,7 @@ class GeoIGKNN(Attributor):
     """
 
     name = "geoig_knn"
-    title = "Geodesic Integrated Gradients on a nearest-neighbour graph"
+    title = "Geodesic IG (neighbours)"
     source = "Salek and Enguehard 2025"
     presets: ClassVar = {"paper": {}}
     uses_references = True
@@ -271,7 +243,7 @@ class GeoIGKNN(Attributor):
         def along(group: list[int]) -> Attribution:
             part = quiet.select(group)
             line = Polyline(points, torch.tensor([routes[i] for i in group], device=points.device))
-            result = integrate(NodeTerms(PiecewiseNodes(line, *self._rule()), part))
+            result = integrate(PiecewiseNodes(line, *self._rule()), part)
             plain = path_attribution(self, result, part, finer(self, "order"))
             pieces, ends = line.lengths(), points[line.route[:, 0]] - points[line.route[:, -1]]
             measured = {
@@ -316,62 +288,44 @@ def _placed(nodes: Tensor, count: int, image: int, batch: int) -> Tensor:
     return torch.where(nodes == count, count + image, nodes)
 
 
-Mode = Literal["repaired", "official"]
-Objective = Literal["points", "length"]
-NormOf = Literal["log_probability", "score"]
-
-
 @dataclass(frozen=True)
 class GeoIGSVI(Attributor):
-    r"""Bend the straight line away from where the model is steep, and integrate the gradient along it.
+    r"""Fit a path around the straight line to an energy of the model's gradients (Salek and Enguehard 2025).
 
-    ``"repaired"`` is the method as its formulas intend it. A path has N points from input to baseline. Both ends are
-    fixed; the other points move to minimise an energy. With ``"points"`` the energy is
-    :math:`\sum_k \|\delta_k\| + \beta \sum_k s_k`. With ``"length"`` it is
-    :math:`\sum_k (1 + \beta (s_k + s_{k+1}) / 2) \|\gamma_{k+1} - \gamma_k\|`. Both add the prior's
-    :math:`\|\delta\|^2 / 2`. Here :math:`\delta` is the deviation from the straight line, where Adam begins; its
-    learning rate falls linearly to zero, and the path of least energy is taken. :math:`s` is the norm of a gradient: of
-    the log-probability of the target, or of the explained score (``norm_of``). The logits of a ReLU network have
-    piecewise constant gradients. Their norm exerts no force, and the line stays straight; with log-probabilities it
-    bends. The trapezoid rule on the path is complete.
+    It is what the authors' code computes. A path has N points between input and baseline. Adam fits a Gaussian around
+    their deviations :math:`\delta` from the line, by one draw per iteration, to the energy
+    :math:`\sum_k w_k \|\delta_k\| - \beta \sum_k s_k`, in which :math:`s` is the norm of the gradient of the *sum* of
+    all logits, whatever the target, and the prior is :math:`\delta \sim N(0, 1)`. So steep points attract the path,
+    against what the method intends. Where ``force_mean`` is zero, as for the piecewise constant gradients of a ReLU
+    network, it is the straight line with noise.
 
-    ``"official"`` is what the authors' code computes, for comparison with its numbers. The map is :math:`\sum_k
-    g(\gamma_k) \|\gamma_{k+1} - \gamma_k\|_2`: gradients times *lengths*. It is about :math:`\sqrt n` too large and
-    never complete. Steep points attract the path. Its force is the gradient of the *sum* of all logits, whatever the
-    target, and every entry has noise. ``objective``, ``norm_of`` and ``stochastic`` do not apply. Where ``force_mean``
-    is zero, the path is the straight line with noise.
+    The map is :math:`\sum_k g(\gamma_k) \|\gamma_{k+1} - \gamma_k\|_2`: gradients times *lengths*. It is about
+    :math:`\sqrt n` too large and never complete.
 
-    The preset ``paper``: 50 points, 500 iterations, beta .1 and a rate of .01 are of the authors' experiment with
-    photos; the code of the FRInGe paper takes 10 points, 10 iterations and beta 1.
+    The default is the preset ``paper``: 50 points, 500 iterations, beta .1 and a rate of .01 are of the authors'
+    experiment with photos; the code of the FRInGe paper takes 10 points, 10 iterations and beta 1.
     """
 
     name = "geoig_svi"
-    title = "Geodesic Integrated Gradients along a path that is fitted to an energy"
+    title = "Geodesic IG (fitted path)"
     source = "Salek and Enguehard 2025"
+    is_complete = False
+    has_path = False
     presets: ClassVar = {
-        "paper": {"mode": "official", "iterations": 500, "learning_rate": 1e-2},
-        "released": {"mode": "official", "steps": 10, "iterations": 10, "learning_rate": 1e-2, "beta": 1.0},
-        "official": {"mode": "official", "iterations": 1000, "learning_rate": 1e-3, "beta": 0.3},
-        "quick": {"mode": "official", "steps": 10, "iterations": 30, "learning_rate": 1e-2},
+        "paper": {},
+        "released": {"steps": 10, "iterations": 10, "beta": 1.0},
+        "official": {"iterations": 1000, "learning_rate": 1e-3, "beta": 0.3},
+        "quick": {"steps": 10, "iterations": 30},
     }
 
-    mode: Annotated[Mode, Doc("the method as intended, or what its code computes")] = "repaired"
     steps: Annotated[Annotated[int, Ge(2)], Search(10, 100, log=True), Doc("points of the path (N)")] = 50
-    iterations: Annotated[PositiveInt, Search(30, 1000, log=True), Doc("iterations of the fit (I)")] = 100
-    learning_rate: Annotated[Positive, Search(1e-4, 1e-1, log=True), Doc("of Adam", unit="input units")] = 3e-3
+    iterations: Annotated[PositiveInt, Search(30, 1000, log=True), Doc("iterations of the fit (I)")] = 500
+    learning_rate: Annotated[Positive, Search(1e-4, 1e-1, log=True), Doc("of Adam", unit="input units")] = 1e-2
     beta: Annotated[NotNegative, Search(1e-2, 10.0, log=True), Doc("weight of the model's part of the energy")] = 0.1
-    objective: Annotated[Objective, Doc("length that the path minimises")] = "points"
-    norm_of: Annotated[NormOf, Doc("function whose gradient norm defines the energy")] = "log_probability"
-    stochastic: Annotated[bool, Doc("fit a Gaussian around the path instead of the most probable one")] = False
-    resample: Annotated[bool, Doc("spread the points evenly along the fitted path")] = True
     baseline: Baseline = "zero"
 
     def jvp_use(self, problem: Problem) -> JVPUse:
         return "required"  # second derivatives: the gradient of a gradient's norm
-
-    @property
-    def is_complete(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
-        return self.mode == "repaired"
 
     @property
     def planned_passes(self) -> float:
@@ -387,33 +341,17 @@ class GeoIGSVI(Attributor):
             size = max(1, problem.model.batch_size.on(problem.inputs.device) // self.steps)
             group = list(range(start, min(start + size, count)))
             start, part = start + size, quiet.select(group)
-            fit = self._repaired if self.mode == "repaired" else self._official
-            parts.append(fit(part, baseline[group], counter))
+            parts.append(self._fitted(part, baseline[group], counter))
             counter.reach((group[-1] + 1) * (self.iterations + 1))
         return Attribution.concat(parts)
 
-    def _repaired(self, problem: Problem, baseline: Tensor, counter: ProgressCounter) -> Attribution:
-        fractions, _ = quadrature_nodes("trapezoid", self.steps)
-        straight = _line(problem.inputs, baseline, fractions)
-        kind = PointEnergy if self.objective == "points" else LengthEnergy
-        energy = kind(GradientNorm(problem, self.norm_of), self.beta)
-        relaxation = PathOptimizer(energy, self.iterations, self.learning_rate, self.stochastic)
-        relaxed = relaxation.run(straight, problem.every_row, _draw(problem), counter.tick)
-        moves = (problem.inputs != baseline).flatten(1).any(1)  # an image that is its own baseline has no path
-        points = torch.where(batch_view(moves, straight), relaxed.points, straight)
-        line = Polyline.from_vertices(resample_by_arc_length(points) if self.resample else points)
-        result = integrate(NodeTerms(Vertices(line), problem))
-        plain = path_attribution(self, result, problem, finer(self))
-        diagnostics = {**plain.diagnostics, **_fit_diagnostics(problem, baseline, line.lengths(), relaxed)}
-        return dataclasses.replace(plain, diagnostics=diagnostics)
-
-    def _official(self, problem: Problem, baseline: Tensor, counter: ProgressCounter) -> Attribution:
+    def _fitted(self, problem: Problem, baseline: Tensor, counter: ProgressCounter) -> Attribution:
         fractions, _ = quadrature_nodes("gausslegendre", self.steps)
         straight = _line(problem.inputs, baseline, fractions.flip(0))  # from the baseline on, without the ends
-        energy = AuthorsEnergy(GradientNorm(problem, "outputs", last_axis=True), self.beta)
+        energy = AuthorsEnergy(GradientNorm(problem), self.beta)
         search = AuthorsSVI(energy, self.iterations, self.learning_rate)
         relaxed = search.run(straight, problem.every_row, _draw(problem), counter.tick)
-        points = authors_spacing(relaxed.points) if self.resample else relaxed.points
+        points = authors_spacing(relaxed.points)
         lengths = Polyline.from_vertices(points).lengths()
         _, gradient = problem.logits_gradient(points.flatten(0, 1), problem.every_row.repeat_interleave(self.steps))
         weights = torch.cat((lengths, lengths[:, -1:]), 1).double()

@@ -13,7 +13,7 @@ from torch import Tensor
 import fringe
 from fringe._network.arguments import Part, is_joint, split
 from fringe._strings.formats import percent, plain
-from fringe._strings.names import Reference, method_title
+from fringe._strings.names import KINDS, Reference, method_title
 from fringe._strings.tables import FrameLibrary, make_frame
 from fringe.attribution._drawing import (
     AXES,
@@ -86,10 +86,6 @@ _MARKS: Mapping[Tone, str] = {"checked": "Σ", "fair": "!", "bad": "✗", "plain
 def tone_of(verdict: str) -> Tone:
     """What a verdict proves; one that is not known, of a stored result, is bad."""
     return SENTENCES[verdict][0] if verdict in SENTENCES else "bad"
-
-
-#: The registered methods: name to class. ``METHODS`` in ``_base.py`` is this dictionary; ``_attribute.py`` fills it.
-KINDS: dict[str, Any] = {}
 
 
 def method_label(record: Mapping[str, Any]) -> str:

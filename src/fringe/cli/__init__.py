@@ -17,7 +17,7 @@ from fringe.cli._console import FLAGS
 from fringe.cli._images import app as serve
 from fringe.cli._images import compare, explain
 from fringe.cli._listing import methods, metrics, models, presets
-from fringe.cli._studies import reproduce, tune
+from fringe.cli._tune import tune
 from fringe.errors import did_you_mean
 
 __all__ = ["app", "main"]
@@ -26,8 +26,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     command.__name__: command
     for command in (
         *(explain, compare, serve, benchmark, status, report),
-        *(tune, reproduce),
-        *(verify, card),
+        *(tune, verify, card),
         *(methods, metrics, presets, models),
     )
 }
@@ -52,11 +51,11 @@ class _SettingsCommand(TyperCommand):
         if example is not None:
             label = "" if self.name == "explain" else f"{example}."
             return f". A setting is given by --set, as in --set {label}{name}=VALUE."
-        if self.name in ("tune", "reproduce"):
-            from fringe.bench.paper import StudySpec
+        if self.name == "tune":
+            from fringe.bench.tune import TuneSpec
 
-            if name in StudySpec.model_fields:
-                return f". A key of the study is given by --set, as in --set {name}=VALUE."
+            if name in TuneSpec.model_fields:
+                return f". A key of the search is given by --set, as in --set {name}=VALUE."
         if any(parameter.name == name and parameter.param_type_name == "argument" for parameter in self.params):
             return f". {name.upper()} is typed without it, as in fringe {self.name} {name.upper()}."
         known = [option.lstrip("-") for parameter in self.params for option in parameter.opts if option[0] == "-"]

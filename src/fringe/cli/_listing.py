@@ -17,17 +17,6 @@ Kind = Annotated[
     typer.Option(metavar="KIND", help="Only those that score this kind of input: image, series, volume or tabular."),
 ]
 
-#: One ``--model`` per family, with the options that it needs.
-EXAMPLES = {
-    "embedded": "embedded:digits",
-    "torchvision": "torchvision:resnet18",
-    "timm": "timm:resnet18.a1_in1k",
-    "hf": "hf:microsoft/resnet-18",
-    "efficientnet_lite0": "efficientnet_lite0",
-    "file": "models.py:my_network --trust-code --preprocessing imagenet",
-    "module": "mypackage.networks:small --trust-code --preprocessing resize=32,mean=0.5,std=0.5",
-    "export": "network.pt2 --trust-code --preprocessing imagenet",
-}
 _KEYS = {"requires_explainer": "needs_method"}
 _BETTER = {"higher": "higher is better", "lower": "lower is better", "none": "neither end is better"}
 
@@ -108,7 +97,7 @@ def models(as_json: AsJson = False) -> None:
         from fringe.models import LOADERS
 
         entries = [
-            {"family": name, "form": loader.form, "summary": loader.summary, "example": f"--model {EXAMPLES[name]}"}
+            {"family": name, "form": loader.form, "summary": loader.summary, "example": f"--model {loader.example}"}
             for name, loader in LOADERS.items()
         ]
         rows = [(e["form"], e["summary"], e["example"]) for e in _shown("models", entries, as_json=as_json)]

@@ -4,9 +4,9 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, PositiveInt
+from annotated_types import Ge, Lt
 
 from fringe._files.disk import require_inside
 from fringe._network.outputs import OutputKind
@@ -27,9 +27,8 @@ from fringe.bench.experiments import (
     url_of,
 )
 from fringe.cli._console import Exit, Progress, print_error, require_consent, say, show, warn
-from fringe.cli._options import with_file_methods
 from fringe.evaluation import NOT_BETTER
-from fringe.settings import Options
+from fringe.settings import Doc, Options, PositiveInt
 
 REFERENCE = "Method that the others are compared with. Default: fringe, else the first."
 #: How plans end that were not stopped, with a score.
@@ -43,16 +42,15 @@ Spec = TypeVar("Spec", bound=ExperimentSpec)
 class RunFlags(RunOptions):
     """How plans are run; nothing here changes a number."""
 
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    out: Path = Field(description="Run folder, new or of an earlier run.")
-    config: Path | None = Field(None, description="TOML or YAML file with these options as keys.")
-    as_json: bool = Field(False, description="Print one JSON document, and no progress bars.")
-    yes: bool = Field(False, description=YES)
+    device: Annotated[str, Doc("auto, cpu, cuda, cuda:1, ...")] = "auto"
+    out: Annotated[Path, Doc("Run folder, new or of an earlier run.")]
+    config: Annotated[Path | None, Doc("TOML or YAML file with these options as keys.")] = None
+    as_json: Annotated[bool, Doc("Print one JSON document, and no progress bars.")] = False
+    yes: Annotated[bool, Doc(YES)] = False
 
     def spec(self, given: Mapping[str, Any], kind: type[Spec] = ExperimentSpec) -> Spec:
         """The given options over those of the file. A text of ``--set`` whose key has no dot and is a field of the
-        specification gives that field, and code that ``methods`` name is run."""
-        given = with_file_methods(given)
+        specification gives that field."""
         pairs = [read_pair(text, "set", "LABEL.KEY=VALUE, such as ig.steps=20") for text in given.get("set", ())]
         keys = {key: _plain_value(value) for key, value in pairs if key in kind.model_fields}
         rest = tuple("=".join(pair) for pair in pairs if pair[0] not in keys)
@@ -82,32 +80,32 @@ def _plain_value(text: str) -> Any:
 class ReportModels(Options):
     """Where a report goes, and with which models it makes maps."""
 
-    out: Path | None = Field(None, description="Folder of the report. Default: RUN/report, or a folder in it.")
-    model: tuple[str, ...] = Field(
-        (), description="SPEC or LABEL=SPEC: makes the maps that were not stored; may be repeated."
-    )
-    preprocessing: str | None = Field(None, description="Preprocessing of that model.")
-    model_output: OutputKind = Field("auto", description="What that model returns.")
-    trust_code: bool = Field(False, description="Allow that model's author to run code.")
-    yes: bool = Field(False, description=YES)
+    out: Annotated[Path | None, Doc("Folder of the report. Default: RUN/report, or a folder in it.")] = None
+    model: Annotated[
+        tuple[str, ...], Doc("SPEC or LABEL=SPEC: makes the maps that were not stored; may be repeated.")
+    ] = ()
+    preprocessing: Annotated[str | None, Doc("Preprocessing of that model.")] = None
+    model_output: Annotated[OutputKind, Doc("What that model returns.")] = "auto"
+    trust_code: Annotated[bool, Doc("Allow that model's author to run code.")] = False
+    yes: Annotated[bool, Doc(YES)] = False
 
 
 class BenchmarkOptions(Options):
     """What a benchmark does beside its scores."""
 
-    report: bool = Field(True, description="Write the report at the end.")
-    reference: str | None = Field(None, description=REFERENCE)
-    dry_run: bool = Field(False, description="Compute nothing: estimate passes, bytes and time of what is missing.")
-    probe: float = Field(10.0, ge=0.1, description="With --dry-run: longest time of one trial map.")
+    report: Annotated[bool, Doc("Write the report at the end.")] = True
+    reference: Annotated[str | None, Doc(REFERENCE)] = None
+    dry_run: Annotated[bool, Doc("Compute nothing: estimate passes, bytes and time of what is missing.")] = False
+    probe: Annotated[float, Ge(0.1), Doc("With --dry-run: longest time of one trial map.")] = 10.0
 
 
 class CardOptions(Options):
     """What a card is measured on."""
 
-    n: PositiveInt = Field(24, description="Examples of each scene, and digits.")
-    seed: int = Field(0, ge=0, lt=2**53, description="Draws the examples, and keys all randomness.")
-    scenes: str | None = Field(None, description="Scenes, with commas. Default: six that need only the digits.")
-    trust_code: bool = Field(False, description="Allow the author of the named module or file to run code.")
+    n: Annotated[PositiveInt, Doc("Examples of each scene, and digits.")] = 24
+    seed: Annotated[int, Ge(0), Lt(2**53), Doc("Draws the examples, and keys all randomness.")] = 0
+    scenes: Annotated[str | None, Doc("Scenes, with commas. Default: six that need only the digits.")] = None
+    trust_code: Annotated[bool, Doc("Allow the author of the named module or file to run code.")] = False
 
 
 def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunResult]]:
@@ -121,7 +119,7 @@ def run_plans(plans: Sequence[Plan], options: RunFlags) -> tuple[Exit, list[RunR
         printers, result = {"info": options.print_text, "warning": warn, "error": print_error}, results[-1]
         for level, text in describe_run(result):
             printers[level](text)
-        if result.log.failed or result.failed_before or result.set_aside:
+        if result.log.failed or result.failed_before:
             warn(f"'fringe status {options.out}' lists what has no score; --retry-failed computes it again")
         if result.stopped:
             break

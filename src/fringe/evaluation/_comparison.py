@@ -396,7 +396,7 @@ def compare(
         if bad := (~finite).nonzero()[:, 0].tolist():
             raise InputError(f"inputs: images {bad} hold NaN or infinity, or their logits do; leave them out")
         methods_used = [candidate.method for candidate in candidates if candidate.method is not None]
-        verify(problem, {method.jvp_use(problem) for method in methods_used})
+        verify(problem, {method.jvp_use(problem) for method in methods_used if method.uses_gradients})
         with shown(progress is True, "comparing") as bar:
             drawn: Progress | None = None if bar is None else lambda what, done, total: bar(done, total, what)
             report = drawn if isinstance(progress, bool) else progress

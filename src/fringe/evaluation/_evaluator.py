@@ -15,6 +15,7 @@ from fringe.attribution import (
     Attribution,
     Attributor,
     CentrePrior,
+    Diffusion,
     FRInGe,
     Incomplete,
     Power,
@@ -93,15 +94,20 @@ class Candidate:
 DIFFUSION = "diffusion"
 
 
+def _walks(method: Attributor) -> bool:
+    """Whether a method is FRInGe or FRInGe-B, and not their control."""
+    return isinstance(method, FRInGe) and not isinstance(method, Diffusion)
+
+
 def control_candidates(methods: Mapping[str, Attributor | None]) -> list[Candidate]:
     """The controls beside these methods: the maps of ``CONTROLS``, ``DIFFUSION`` with the settings of the first FRInGe
     among them, and those of the map of this FRInGe, or of the first method; unless a method has their name."""
     controls = [Candidate(name, None) for name in CONTROLS]
     named = {label: method for label, method in methods.items() if method is not None}
-    label = next((label for label, method in named.items() if isinstance(method, FRInGe)), next(iter(named), ""))
+    label = next((label for label, method in named.items() if _walks(method)), next(iter(named), ""))
     first = named.get(label)
-    if isinstance(first, FRInGe) and first.structure != "none":
-        controls.append(Candidate(DIFFUSION, first.variant("diffusion"), ignores_model=True))
+    if isinstance(first, FRInGe) and _walks(first) and first.structure != "none":
+        controls.append(Candidate(DIFFUSION, Diffusion.of(first), ignores_model=True))
     controls += [] if first is None else map_controls(label, first)
     return [one for one in controls if one.method is None or one.label not in methods]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from fringe._network.arguments import ForwardArguments
+from fringe._network.arguments import Axes, ForwardArguments
 from fringe._strings.class_names import ClassNames, resolve_class_name
 from fringe.attribution import Attribution, Attributor, InputKind, Progress, Trajectory, attribute
 from fringe.classifier import Classifier, Target
@@ -71,7 +71,8 @@ def explain(
         seed: Keys all randomness.
         progress: True for a progress bar, or a function that is called with the steps done and planned.
         **options: Further arguments of :func:`fringe.attribute`: ``contrast``, ``score``, ``batch_size``, ``baseline``,
-            ``space``, ``ids``, ``bad_images``, ``lengths`` of padded series, and ``telemetry`` (default: 11 points,
+            ``space``, ``ids``, ``bad_images``, ``lengths`` of padded series, ``axes`` of the model's inputs (maps and
+            pictures have channels first all the same), and ``telemetry`` (default: 11 points,
             because pictures need the path). Detectors take ``boxes``: ``"predicted"`` (the default), all that are
             predicted with a probability of one half or more; a number, of the most certain ones; or boxes (n, 4): left,
             top, right and bottom in pixels of the photograph. Each is explained in a row of its own. Texts also take
@@ -92,6 +93,10 @@ def explain(
         options, preprocessing = {"tokenizer": preprocessing, **options}, None
     kind = _kind(model, inputs, options) if kind is None else kind
     require_choice("kind", kind, CONVERTERS)
+    axes = options.pop("axes", None)
+    if axes is not None and (isinstance(inputs, Tensor) or kind in ("series", "volume")):
+        inputs = torch.as_tensor(inputs)
+        inputs = Axes.of(axes, inputs.shape[-len(str(axes)) :]).first(inputs)
     special = {name: options.pop(name) for name in OPTIONS.get(kind, ()) if name in options}
     ready = CONVERTERS[kind](Request(model, inputs, preprocessing, classes, device, trust_code, special))
     named = options.pop("ids", None)
@@ -101,13 +106,20 @@ def explain(
     ids = ready.ids if named is None else tuple(map(str, named))
     arguments: dict[str, Any] = {"space": ready.space, "ids": ready.keys if named is None else ids, "telemetry": POINTS}
     arguments |= {**ready.arguments, **options}
+    if axes is not None:
+        shape = dict(zip("".join(sorted(str(axes).upper())), ready.inputs.shape[1:], strict=False))
+        arguments["axes"] = axes = Axes.of(axes, [shape.get(letter, 0) for letter in str(axes).upper()])
+        if axes.is_flat:
+            hint = "explain points by fringe.attribute"
+            raise InputError("points without an order have no picture", argument="axes", hint=hint)
     if ready.features and arguments["space"] is not None:
         arguments["space"] = replace(arguments["space"], names=ready.features[0])
     classifier = Classifier.of(ready.model, arguments.pop("score", None), arguments.pop("batch_size", None))
     further = (arguments.get("forward_args"), arguments.get("forward_kwargs"))
     is_stack = kind == "image" and isinstance(inputs, Tensor) and inputs.dim() == 3
     with unfit_inputs("for a batch of series (B, C, T) give kind='series'" if is_stack else None):
-        logits = classifier.logits(ready.inputs, ForwardArguments.of(len(ready.inputs), *further))
+        forward = replace(ForwardArguments.of(len(ready.inputs), *further), axes=axes)
+        logits = classifier.logits(ready.inputs, forward)
     names = ready.named(logits.shape[1])
     arguments |= {"method": method, "seed": seed, "progress": progress}
     is_default = isinstance(target, str) and target == "predicted" and ready.predicted is not None

@@ -36,7 +36,16 @@ from fringe.attribution import (
 from fringe.classifier import Classifier, Target
 from fringe.data import ImageRef
 from fringe.detection import Boxes, Detector, places_of, read_boxes
-from fringe.errors import ImageError, InputError, ModelError, is_installed, warn_caller
+from fringe.errors import (
+    FringeError,
+    ImageError,
+    InputError,
+    ModelError,
+    is_installed,
+    is_transient,
+    model_error,
+    warn_caller,
+)
 from fringe.explanations._base import (
     Explanation,
     Failure,
@@ -449,6 +458,11 @@ class ExplanationRun(ImageRun[ExplainSpec]):
             if error.argument != "space.references":
                 raise
             return self._one_by_one(group, error, progress)
+        except Exception as error:  # whatever a model raises on a path
+            if isinstance(error, FringeError) or is_transient(error):
+                raise
+            why = f"the model fails near an input of shape {tuple(x.shape[1:])}: {model_error(error)}"
+            return self._one_by_one(group, why, progress)
         result = followed(result, self.detector, self.arguments(group)["place"]) if self._boxes else result
         result = dataclasses.replace(result, values=result.values.cpu(), context=context)
         seconds = time.perf_counter() - start

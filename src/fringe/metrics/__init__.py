@@ -12,29 +12,9 @@ from fringe.metrics._base import (
     PlainMaps,
     Scores,
 )
-from fringe.metrics._curves import (
-    CumulativePredictionDifference,
-    CumulativePredictionPreservation,
-    Deletion,
-    DiffID,
-    Insertion,
-    MASDeletion,
-    MASInsertion,
-    SignedInsertion,
-    SymmetricRelevanceGain,
-)
-from fringe.metrics._evaluate import METRICS, evaluate, evaluated_maps, get_metric, score, why_refused
-from fringe.metrics._imputation import ROAD, PerformanceInformationCurve
-from fringe.metrics._localisation import ExpectedHit, MassInside, ObjectBalance, RankAccuracy, RegionCompleteness
-from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
-from fringe.metrics._sensitivity import Infidelity, MaxSensitivity, SaCo, SingleDeletion
-from fringe.metrics._without_passes import (
-    CompletenessResidual,
-    EndpointKL,
-    Sparseness,
-    TrackingErrorMax,
-    TrackingErrorMean,
-)
+from fringe.metrics._evaluate import evaluate, evaluated_maps, get_metric, score, why_refused
+from fringe.metrics._registry import *  # METRICS, and the class of each metric
+from fringe.metrics._registry import METRICS
 
 __all__ = [
     "METRICS",

@@ -1,4 +1,4 @@
-"""The metrics by name, and scores of maps under them."""
+"""A metric by its name, and scores of maps under metrics."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -9,43 +9,9 @@ from torch import Tensor
 from fringe._strings.names import Reference, unique
 from fringe.errors import InputError
 from fringe.metrics._base import EvaluatedMaps, EvaluationContext, Explainer, Maps, Metric, Scores
-from fringe.metrics._curves import (
-    CumulativePredictionDifference,
-    CumulativePredictionPreservation,
-    Deletion,
-    DiffID,
-    Insertion,
-    MASDeletion,
-    MASInsertion,
-    SignedInsertion,
-    SymmetricRelevanceGain,
-)
-from fringe.metrics._imputation import ROAD, PerformanceInformationCurve
-from fringe.metrics._localisation import ExpectedHit, MassInside, ObjectBalance, RankAccuracy, RegionCompleteness
 from fringe.metrics._quantus import KNOWN, quantus_metric
-from fringe.metrics._randomisation import MPRT, EfficientMPRT, RandomLogit
-from fringe.metrics._sensitivity import Infidelity, MaxSensitivity, SaCo, SingleDeletion
-from fringe.metrics._without_passes import (
-    CompletenessResidual,
-    EndpointKL,
-    Sparseness,
-    TrackingErrorMax,
-    TrackingErrorMean,
-)
+from fringe.metrics._registry import METRICS
 from fringe.settings import configured
-
-#: The metrics by name.
-METRICS: dict[str, type[Metric]] = {
-    kind.name: kind
-    for kind in (
-        *(Insertion, Deletion, MASInsertion, MASDeletion, Infidelity, MaxSensitivity, Sparseness),
-        *(CompletenessResidual, EndpointKL, TrackingErrorMean, TrackingErrorMax),
-        *(SingleDeletion, SaCo, ROAD, PerformanceInformationCurve, DiffID, SignedInsertion, SymmetricRelevanceGain),
-        *(CumulativePredictionDifference, CumulativePredictionPreservation),
-        *(MassInside, RankAccuracy, ExpectedHit, ObjectBalance, RegionCompleteness),
-        *(MPRT, EfficientMPRT, RandomLogit),
-    )
-}
 
 
 def get_metric(metric: str | Metric) -> Metric:

@@ -82,11 +82,12 @@ class LoadedParts:
 
 @dataclass(frozen=True)
 class Loader:
-    """One family of specs: its ``form``, a one-line ``summary``, the function that builds the model, and whether its
-    specs begin with its name and a colon (``is_prefix``)."""
+    """One family of specs: its ``form``, a one-line ``summary``, an ``example`` of ``--model`` with the options that it
+    needs, the function that builds the model, and whether its specs begin with its name and a colon (``is_prefix``)."""
 
     form: str
     summary: str
+    example: str
     build: Callable[[LoadOptions], LoadedParts]
     is_prefix: bool = False
 

@@ -1,6 +1,5 @@
 """From a spec to a model that is ready to be explained."""
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -88,22 +87,50 @@ def _load_embedded(options: LoadOptions) -> LoadedParts:
 #: Every family of specs: some are named by their prefix, the others are recognised by their form in ``_family``.
 LOADERS: Mapping[str, Loader] = MappingProxyType(
     {
-        "embedded": Loader("embedded:digits", "the classifier that travels with this package", _load_embedded, True),
-        "torchvision": Loader(
-            "torchvision:NAME[@WEIGHTS]", "weights by name, random[:SEED] or .safetensors", load_torchvision, True
+        "embedded": Loader(
+            "embedded:digits", "the classifier that travels with this package", "embedded:digits", _load_embedded, True
         ),
-        "timm": Loader("timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", load_timm, True),
-        "hf": Loader("hf:NAME[@REVISION]", "a hub repository or a local folder", load_transformers, True),
+        "torchvision": Loader(
+            "torchvision:NAME[@WEIGHTS]",
+            "weights by name, random[:SEED] or .safetensors",
+            "torchvision:resnet18",
+            load_torchvision,
+            True,
+        ),
+        "timm": Loader(
+            "timm:NAME[@WEIGHTS]", "a tag, random[:SEED] or .safetensors", "timm:resnet18.a1_in1k", load_timm, True
+        ),
+        "hf": Loader(
+            "hf:NAME[@REVISION]",
+            "a hub repository or a local folder",
+            "hf:microsoft/resnet-18",
+            load_transformers,
+            True,
+        ),
         EFFICIENTNET: Loader(
-            f"{EFFICIENTNET}[@WEIGHTS]", "for photographs; random[:SEED] or .safetensors", load_efficientnet
+            f"{EFFICIENTNET}[@WEIGHTS]",
+            "for photographs; random[:SEED] or .safetensors",
+            EFFICIENTNET,
+            load_efficientnet,
         ),
         "file": Loader(
             "FILE.py:FUNCTION[@FILE.safetensors]",
             "runs the file; trust_code; PREPROCESSING and CLASSES in it are read",
+            "models.py:my_network --trust-code --preprocessing imagenet",
             load_file_function,
         ),
-        "module": Loader("PACKAGE.MODULE:NAME[@FILE.safetensors]", "imports the module; trust_code", load_attribute),
-        "export": Loader("FILE.pt2", "an exported program; trust_code", load_exported),
+        "module": Loader(
+            "PACKAGE.MODULE:NAME[@FILE.safetensors]",
+            "imports the module; trust_code",
+            "mypackage.networks:small --trust-code --preprocessing resize=32,mean=0.5,std=0.5",
+            load_attribute,
+        ),
+        "export": Loader(
+            "FILE.pt2",
+            "an exported program; trust_code",
+            "network.pt2 --trust-code --preprocessing imagenet",
+            load_exported,
+        ),
     }
 )
 
@@ -196,8 +223,10 @@ def _unknown(spec: str) -> ModelError:
     else:
         message = f"{spec!r} has no family"
         known = {EFFICIENTNET: EFFICIENTNET}
-        with contextlib.suppress(ModelError):  # torchvision is not installed
+        try:
             known |= {name: f"torchvision:{name}" for name in torchvision_names()}
+        except ModelError:  # torchvision is not installed
+            known |= {spec: f"torchvision:{spec}"} if re.fullmatch(r"[a-z]+[a-z_]*\d+\w*", spec) else {}
         hint = did_you_mean(spec, known, forms, shown=known, cutoff=0.8)
     return ModelError(message, argument="model", hint=hint)
 

@@ -6,32 +6,25 @@
 from fringe.paths._base import (
     AT_POINTS,
     Geodesic,
-    Here,
     Orientation,
-    Path,
     Point,
     Rows,
-    Segment,
-    State,
+    all_finite,
     fisher_rao_step,
+    softened,
+    uniform_log_probs,
 )
-from fringe.paths._fisher_rao import AUTO_ENTROPY, ENOUGH, Bound, FisherRaoPath, FisherRaoTracking, TrustRegion, Until
 from fringe.paths._fitted import (
     AuthorsEnergy,
     AuthorsSVI,
     GradientNorm,
-    LengthEnergy,
     NeighbourGraph,
     NoiseFn,
     OptimizedPath,
-    PathEnergy,
-    PathOptimizer,
-    PointEnergy,
     euclidean_lengths,
     model_lengths,
 )
 from fringe.paths._lines import (
-    Basis,
     BlurLine,
     Displacements,
     Node,
@@ -41,29 +34,33 @@ from fringe.paths._lines import (
     ReferencePairs,
     SampleSet,
     SpectralLine,
-    SpectralRule,
     StraightLine,
     Vertices,
     authors_spacing,
-    resample_by_arc_length,
 )
-from fringe.paths._natural_gradient import NaturalStep, Solve
 from fringe.paths._problem import Problem, Progress
-from fringe.paths._sequential import AdversarialPath, CounterfactualPath, GuidedPath, last_linear_layer
+from fringe.paths._sequential import (
+    AdversarialPath,
+    CounterfactualPath,
+    Evaluation,
+    GuidedPath,
+    SequentialPath,
+    Steps,
+    last_linear_layer,
+)
 from fringe.paths._verification import JVPUse, verify
 
 __all__ = [
+    "Evaluation",
     "Geodesic",
-    "Here",
     "Node",
     "Nodes",
-    "Path",
     "PiecewiseNodes",
     "Point",
     "Polyline",
     "Problem",
-    "Segment",
-    "State",
+    "SequentialPath",
+    "Steps",
     "StraightLine",
     "Vertices",
 ]

@@ -1,17 +1,14 @@
-"""What a path is: pure functions over its state; its segments; the geodesic, and what is measured along a path."""
+"""Rows of paths: points, and the geodesics of predictions, with what is measured along a path."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor
 
 from fringe.geometry import angle, dist, entropy, geodesic, kl, log_probabilities, sqrt_chart
-from fringe.linalg import batch_view
-from fringe.paths._problem import Problem
 
 #: The end of a path at which its first segment lies.
 Orientation = Literal["input", "baseline"]
@@ -57,26 +54,12 @@ class Point(Rows):
     score: Tensor
     gradient: Tensor
 
-
-@dataclass(frozen=True)
-class Segment(Rows):
-    """One straight piece of each of L paths, oriented from baseline to input.
-
-    Attributes:
-        path: Paths (L,) that the pieces belong to.
-        step: Number of each piece (L,), from 1 on, counted from the end at which the path begins.
-        start: End towards the baseline.
-        stop: End towards the input.
-        stats: Measurements (L, N) of :attr:`Path.measures`, along the piece and at ``start``.
-        counts: Which of the pieces (L,) there are: one that leads to a point that is not finite has no length instead.
-    """
-
-    path: Tensor
-    step: Tensor
-    start: Point
-    stop: Point
-    stats: Tensor
-    counts: Tensor
+    def of_classes(self) -> Sequence["Point"]:
+        """Return these points with one class after the other."""
+        if self.score.dim() == 1:
+            return [self]
+        each = zip(self.score.unbind(1), self.gradient.unbind(1), strict=True)
+        return [Point(self.x, score, gradient) for score, gradient in each]
 
 
 @dataclass(frozen=True)
@@ -142,134 +125,6 @@ class Geodesic(Rows):
         kls = kl(both, torch.stack([self.log_q, 2.0 * waypoint.log()]))
         far = dist(sqrt_chart(both), torch.stack([sqrt_chart(self.log_q), waypoint]))
         return torch.stack([entropy(log_p), kls[0], kls[1], far[1], far[0]], 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class State(Rows):
-    """Where L paths are, and what does not change along each.
-
-    Attributes:
-        path: Numbers (L,) of the paths.
-        image: Images (L,) of the problem that they belong to.
-        step: Steps (L,) taken.
-        total: Steps (L,) planned; 0 for a path without any.
-        limit: The most steps (L,).
-        goal: What tells a path that it has arrived (L, ...), if anything does.
-        geodesic: The geodesics of their predictions.
-        scale: What a step in other coordinates is multiplied by (L, *S); None: 1.
-        x: The current points (L, *S); None before the first step, which begins at the image or its baseline.
-        past: What the last step left; None before the first one.
-    """
-
-    path: Tensor
-    image: Tensor
-    step: Tensor
-    total: Tensor
-    limit: Tensor
-    goal: Tensor | None
-    geodesic: Geodesic
-    scale: Tensor | None = None
-    x: Tensor | None = None
-    past: Any = None
-
-
-@dataclass(frozen=True)
-class Here:
-    """The network at the current points of L paths.
-
-    Attributes:
-        point: The points.
-        log_p: Predictions (L, C) there, as log-probabilities.
-        soft: The same at the temperatures of the geodesics.
-        waypoint: Where the latter should be (L, C), in the square-root chart.
-        finite: Which logits and gradients (L,) are finite.
-        goes_on: Which paths (L,) take another step.
-        last_next: Which of these (L,) end after the next step.
-    """
-
-    point: Point
-    log_p: Tensor
-    soft: Tensor
-    waypoint: Tensor
-    finite: Tensor
-    goes_on: Tensor
-    last_next: Tensor
-
-
-class Path(ABC):
-    """A way from a baseline to an input, as functions of its state: nothing is stored, and a step that ran out of
-    memory can be repeated. No function waits for the device.
-
-    Attributes:
-        begins: End of the path at which the first segment lies. A path that begins at the baseline arrives at the input
-            with its last planned step, or diverges.
-        open_ended: Whether paths end on arrival alone, however many steps were planned.
-        recorded_as: Equal for paths whose steps may share CUDA graphs: they begin at the inputs, and read no more of a
-            problem than the classes of its images. None: those of no other path.
-        measures: What is measured along a segment and at its end, the columns of :attr:`Segment.stats`.
-    """
-
-    begins: ClassVar[Orientation] = "input"
-    measures: ClassVar[tuple[str, ...]] = ("euclidean_step", "fisher_rao_step", *AT_POINTS)
-    open_ended: bool = False
-    recorded_as: object = None
-
-    @abstractmethod
-    def init(self, problem: Problem) -> State:
-        """Return all paths before their first step. Paths of one image are next to each other.
-
-        Args:
-            problem: The problem. The caller holds ``problem.model.session`` open until the last segment.
-
-        Returns:
-            The state of R paths.
-        """
-
-    @abstractmethod
-    def look(self, problem: Problem, state: State, closing: bool = False) -> tuple[Here, Any]:
-        """Evaluate the network at the current points.
-
-        Args:
-            problem: The problem.
-            state: Where L paths are.
-            closing: Whether all are at their last points, from where no step departs.
-
-        Returns:
-            What was found, and what :meth:`move` needs beside it, such as the Jacobian.
-        """
-
-    @abstractmethod
-    def move(self, problem: Problem, state: State, here: Here, more: Any) -> State:
-        """Take another step.
-
-        Args:
-            problem: The problem.
-            state: Where L paths are.
-            here: What was found there.
-            more: What :meth:`look` returned beside it.
-
-        Returns:
-            Where they are then; what it says of a path that ends here is not used.
-        """
-
-    @abstractmethod
-    def segment(self, state: State, here: Here) -> Segment | None:
-        """Describe the segments that end at the current points.
-
-        Args:
-            state: Where L paths are.
-            here: What was found there.
-
-        Returns:
-            The segments; None before the first step.
-        """
-
-
-def ends(new: Point, old: Point, finite: Tensor) -> Point:
-    """Return the ``new`` points of L paths, or the ``old`` ones where those are not ``finite`` (L,): gradients as they
-    are, since those of K classes are large."""
-    x, score = (torch.where(batch_view(finite, a), a, b) for a, b in ((new.x, old.x), (new.score, old.score)))
-    return Point(x, score, new.gradient)
 
 
 def softened(log_p: Tensor, temperature: Tensor | None) -> Tensor:

@@ -6,23 +6,19 @@ The length of an edge of the graph is Euclidean, or in the metric of the model's
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fringe.classifier import Score
 from fringe.errors import InputError, NotDifferentiableError, first_line, install_hint, is_machine_error
 from fringe.linalg import add_rows, batch_view
 from fringe.paths._problem import Problem
 
-#: f: the explained score of the target, its log-probability, or the sum of all logits.
-Scalar = Literal["score", "log_probability", "outputs"]
 #: Standard normal numbers from the image's index in the group, the iteration, and a tensor of their shape.
 NoiseFn = Callable[[int, int, Tensor], Tensor]
 #: Standard deviation that a fitted Gaussian starts from, in input units.
@@ -33,22 +29,19 @@ END_PENALTY, END_SHARE = 100.0, 0.1
 
 @dataclass(frozen=True)
 class GradientNorm:
-    r"""The norm of the model's gradient at a point, and the gradient of this norm.
+    r"""The norm of the gradient of the sum f of all logits at a point, and the gradient of this norm.
 
-    .. math:: s(z) = \|\nabla f(z)\|_2, \qquad \nabla s = \nabla^2 f \; \frac{\nabla f}{\|\nabla f\|_2}
+    .. math:: s(z) = \sum_i \|(\nabla f(z))_i\|_2, \qquad
+              \nabla s = \nabla^2 f \; \frac{(\nabla f)_i}{\|(\nabla f)_i\|_2}
 
-    Where the gradient is zero, so is that of its norm. A network of ReLUs has piecewise constant gradients of its
-    logits: ``nabla s`` is then zero for ``"outputs"`` and the logit, but not for ``log p``.
+    over the rows i of the last axis, as in the published code. Where the gradient is zero, so is that of its norm. A
+    network of ReLUs has piecewise constant gradients of its logits: ``nabla s`` is then zero.
 
     Attributes:
         problem: The problem, whose model is evaluated.
-        of: The scalar f.
-        last_axis: Whether to sum the norms of the rows of the last axis instead of taking one norm over the input.
     """
 
     problem: Problem
-    of: Scalar
-    last_axis: bool = False
 
     def __call__(self, x: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Compute s (L,) and its gradient (L, *S) at points ``x`` (L, *S) of the images ``rows`` (L,), in chunks.
@@ -66,12 +59,10 @@ class GradientNorm:
         model, passes = self.problem.model, self.problem.model.passes
         x = x.clone().requires_grad_(True)
         logits = model.evaluate(x, self.problem.forward_args.select(rows), tangents=True)
-        kind: Score | None = "log_probability" if self.of == "log_probability" else None
-        value = logits.sum(1) if self.of == "outputs" else self.problem.score(logits, rows, kind)
         passes.vjp += len(x)
         with model.backward(x.device):
-            (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True, materialize_grads=True)
-        norms = torch.linalg.vector_norm(gradient if self.last_axis else gradient.flatten(1), dim=-1)
+            (gradient,) = torch.autograd.grad(logits.sum(), x, create_graph=True, materialize_grads=True)
+        norms = torch.linalg.vector_norm(gradient, dim=-1)
         norm = norms.reshape(len(x), -1).sum(1)
         if not norm.requires_grad:  # an affine model: its gradient does not depend on x
             return norm.detach(), torch.zeros_like(gradient)
@@ -95,7 +86,7 @@ def _not_differentiable(reason: str) -> NotDifferentiableError:
     )
 
 
-# -- energies ---------------------------------------------------------------------------------------------------------
+# -- the energy of a path ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -109,65 +100,19 @@ class _EnergyAndGradient:
 
 
 @dataclass(frozen=True)
-class PathEnergy(ABC):
-    """An energy with weight ``beta`` on the model's part; at 0 the model is not evaluated."""
+class AuthorsEnergy:
+    r"""The published code's: ``sum_k |delta_k| - beta sum_k s(gamma_k) + 100 (|delta_k| over both ends' tenths)``.
+
+    Its norms are sums over the last axis, in the distance as in ``gradient_norm``; and its sign makes large gradients
+    attractive, against what its documentation means. At ``beta`` 0 the model is not evaluated.
+    """
 
     gradient_norm: GradientNorm
     beta: float
 
-    @abstractmethod
     def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> _EnergyAndGradient:
         """Evaluate at ``points`` near ``initial`` (G, N, *S), for images ``rows`` (G,)."""
-
-    def weighted(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """``beta s`` (G, N) in float64 and ``beta grad s`` (G, N, *S)."""
-        if self.beta == 0:
-            return torch.zeros(points.shape[:2], dtype=torch.float64, device=points.device), torch.zeros_like(points)
-        values, gradients = self.gradient_norm(points.flatten(0, 1), rows.repeat_interleave(points.shape[1]))
-        return self.beta * values.view(points.shape[:2]).double(), self.beta * gradients.view(points.shape)
-
-
-class PointEnergy(PathEnergy):
-    r"""``sum_k |delta_k| + beta sum_k s(gamma_k)``: a sum over points, without a term between neighbours."""
-
-    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> _EnergyAndGradient:
-        values, model_gradient = self.weighted(points, rows)
-        deviation = points - initial
-        distance = deviation.flatten(2).norm(dim=2)
-        energy = distance.double().sum(1) + values.sum(1)
-        gradient = model_gradient + _unit(deviation, batch_view(distance, deviation))
-        return _EnergyAndGradient(energy, gradient, _mean_norm(model_gradient))
-
-
-class LengthEnergy(PathEnergy):
-    r"""``sum_k (1 + beta (s_k + s_{k+1}) / 2) |gamma_{k+1} - gamma_k|``: the length of the path in the metric that
-    stretches space by ``1 + beta s``. Large beta is the metric of the neighbour graph."""
-
-    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> _EnergyAndGradient:
-        values, model_gradient = self.weighted(points, rows)
-        step = points[:, 1:] - points[:, :-1]
-        length = step.flatten(2).norm(dim=2)
-        stretch = 1.0 + 0.5 * (values[:, 1:] + values[:, :-1])
-        adjacent = torch.zeros_like(values)
-        adjacent[:, 1:] += 0.5 * length
-        adjacent[:, :-1] += 0.5 * length
-        model_gradient = model_gradient * batch_view(adjacent.to(points.dtype), points)
-        length_gradient = batch_view(stretch.to(points.dtype), points) * _unit(step, batch_view(length, points))
-        gradient = model_gradient.clone()
-        gradient[:, 1:] += length_gradient
-        gradient[:, :-1] -= length_gradient
-        return _EnergyAndGradient((stretch * length.double()).sum(1), gradient, _mean_norm(model_gradient))
-
-
-class AuthorsEnergy(PathEnergy):
-    r"""The published code's: ``sum_k |delta_k| - beta sum_k s(gamma_k) + 100 (|delta_k| over both ends' tenths)``.
-
-    Its norms are sums over the last axis, in the distance as in ``gradient_norm``; and its sign makes large gradients
-    attractive, against what its documentation means.
-    """
-
-    def at(self, points: Tensor, initial: Tensor, rows: Tensor) -> _EnergyAndGradient:
-        values, model_gradient = self.weighted(points, rows)
+        values, model_gradient = self._weighted(points, rows)
         deviation = points - initial
         distance = deviation.norm(dim=-1, keepdim=True)
         count = points.shape[1]
@@ -178,6 +123,13 @@ class AuthorsEnergy(PathEnergy):
         energy = (weight.double() * distance.flatten(2).double().sum(2)).sum(1) - values.sum(1)
         gradient = batch_view(weight[None], points) * _unit(deviation, distance) - model_gradient
         return _EnergyAndGradient(energy, gradient, _mean_norm(model_gradient))
+
+    def _weighted(self, points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """``beta s`` (G, N) in float64 and ``beta grad s`` (G, N, *S)."""
+        if self.beta == 0:
+            return torch.zeros(points.shape[:2], dtype=torch.float64, device=points.device), torch.zeros_like(points)
+        values, gradients = self.gradient_norm(points.flatten(0, 1), rows.repeat_interleave(points.shape[1]))
+        return self.beta * values.view(points.shape[:2]).double(), self.beta * gradients.view(points.shape)
 
 
 def _unit(vector: Tensor, norm: Tensor) -> Tensor:
@@ -224,86 +176,6 @@ class OptimizedPath:
     final_loss: Tensor
     gradient_norm: Tensor
     iterations: Tensor
-
-
-@dataclass(frozen=True)
-class PathOptimizer:
-    r"""Minimise ``E(gamma^0 + delta) + |delta|^2 / 2`` over the points between the ends, which are fixed.
-
-    That is the most probable path under the prior ``delta ~ N(0, I)``. With ``stochastic`` it is instead the mean of
-    the Gaussian ``N(mu, s^2)`` that is nearest to the posterior: minimise :math:`\mathbb E\,E(\gamma^0 + \mu + s
-    \varepsilon) + \sum [\tfrac12 (s^2 + \mu^2 - 1) - \ln s]` with one draw per iteration. The learning rate falls
-    linearly to zero, and without noise the best path so far is returned: a norm has a kink at zero, where Adam
-    oscillates.
-    """
-
-    energy: PathEnergy
-    iterations: int
-    learning_rate: float
-    stochastic: bool
-
-    def run(self, initial: Tensor, rows: Tensor, noise: NoiseFn, progress: Callable[[int], None]) -> OptimizedPath:
-        """Optimise the paths ``initial`` (G, N, *S) of images ``rows`` (G,).
-
-        ``progress`` is called with the number of images after each iteration.
-        """
-        if self.energy.beta == 0 or initial.shape[1] < 3:  # the initial path is the minimum
-            progress(len(initial) * self.iterations)
-            zero = torch.zeros(len(initial), dtype=torch.float64, device=initial.device)
-            return OptimizedPath(initial, zero, zero, zero, zero)
-        if self.stochastic:
-            return self._fit(initial, rows, noise, progress)
-        return self._minimise(initial, rows, progress)
-
-    def _minimise(self, initial: Tensor, rows: Tensor, progress: Callable[[int], None]) -> OptimizedPath:
-        deviation = torch.zeros_like(initial[:, 1:-1])
-        adam, best = Adam(deviation), deviation.clone()
-        least = torch.full(initial.shape[:1], torch.inf, dtype=torch.float64, device=initial.device)
-        first, norm = least, torch.zeros_like(least)
-        for iteration in range(self.iterations + 1):  # the last of them measures where the others led: its rate is 0
-            current = self._at(initial, deviation, rows)
-            loss = current.energy + 0.5 * _squares(deviation)
-            first = loss if iteration == 0 else first
-            better = loss < least
-            least, norm = torch.where(better, loss, least), norm + current.model_gradient_norm / (self.iterations + 1)
-            best[better] = deviation[better]
-            deviation = deviation - adam.step(current.gradient[:, 1:-1] + deviation, self._rate(iteration))
-            progress(len(initial))
-        return OptimizedPath(_deviate(initial, best), first, least, norm, torch.full_like(norm, self.iterations))
-
-    def _fit(self, initial: Tensor, rows: Tensor, noise: NoiseFn, progress: Callable[[int], None]) -> OptimizedPath:
-        mean = torch.zeros_like(initial[:, 1:-1])
-        log_scale = torch.full_like(mean, math.log(INITIAL_SCALE))
-        adam_mean, adam_scale = Adam(mean), Adam(mean)
-        first = loss = norm = torch.zeros(len(initial), dtype=torch.float64, device=initial.device)
-        for iteration in range(self.iterations):
-            epsilon = torch.stack([noise(i, iteration, like) for i, like in enumerate(mean)])
-            scale = log_scale.exp()
-            current = self._at(initial, mean + scale * epsilon, rows)
-            divergence = 0.5 * (_squares(mean) + _squares(scale)) - (log_scale + 0.5).flatten(1).double().sum(1)
-            loss, norm = current.energy + divergence, norm + current.model_gradient_norm / self.iterations
-            first = loss if iteration == 0 else first
-            gradient, rate = current.gradient[:, 1:-1], self._rate(iteration)
-            mean = mean - adam_mean.step(gradient + mean, rate)
-            log_scale = log_scale - adam_scale.step(gradient * epsilon * scale + scale.square() - 1.0, rate)
-            progress(len(initial))
-        return OptimizedPath(_deviate(initial, mean), first, loss, norm, torch.full_like(norm, self.iterations))
-
-    def _at(self, initial: Tensor, deviation: Tensor, rows: Tensor) -> _EnergyAndGradient:
-        return self.energy.at(_deviate(initial, deviation), initial, rows)
-
-    def _rate(self, iteration: int) -> float:
-        return self.learning_rate * (1 - iteration / self.iterations)
-
-
-def _deviate(initial: Tensor, deviation: Tensor) -> Tensor:
-    """The path whose points between the ends are moved by ``deviation`` (G, N - 2, *S)."""
-    return torch.cat((initial[:, :1], initial[:, 1:-1] + deviation, initial[:, -1:]), 1)
-
-
-def _squares(values: Tensor) -> Tensor:
-    """Sum of squares of each row (G,), in float64."""
-    return values.flatten(1).double().square().sum(1)
 
 
 # -- the published code -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fringe._numbers.filters import LARGEST_SIGMA, require_images
 from fringe.errors import require
-from fringe.linalg import LaplacianBasis, batch_view
+from fringe.linalg import batch_view
 
 #: Standard deviations that a blur kernel covers.
 TRUNCATE = 4.0
@@ -224,18 +224,6 @@ class PiecewiseNodes(Nodes):
         return Node(x, batch_view(weight.to(start.dtype), start) * displacement, alpha)
 
 
-def resample_by_arc_length(vertices: Tensor) -> Tensor:
-    """Return N points at equal distances along each polyline (B, N, *S); the ends stay."""
-    count = vertices.shape[1]
-    alphas = Polyline.from_vertices(vertices).alphas()
-    even = torch.linspace(0, 1, count, dtype=alphas.dtype, device=alphas.device).expand(len(alphas), -1).contiguous()
-    piece = torch.searchsorted(alphas, even, right=True).clamp(1, count - 1) - 1
-    start, stop = alphas.gather(1, piece), alphas.gather(1, piece + 1)
-    fraction = torch.where(stop > start, (even - start) / torch.where(stop > start, stop - start, 1.0), 0.0)
-    spread = _between(vertices, piece, fraction)
-    return torch.cat((vertices[:, :1], spread[:, 1:-1], vertices[:, -1:]), 1)
-
-
 def authors_spacing(vertices: Tensor) -> Tensor:
     """Respace polylines (B, N, *S) as the published code of Geodesic IG does.
 
@@ -325,16 +313,11 @@ def blur_matrices(sigmas: Tensor, side: int) -> Tensor:
 # -- the path that adds the spectral components of an image, the strong ones first ------------------------------------
 
 
-#: Singular vectors of each channel or of all channels below one another, or cosines of rising frequency.
-Basis = Literal["svd", "joint_svd", "dct"]
-#: The left rule in the order from the baseline to the input, or the trapezoid rule.
-SpectralRule = Literal["left", "trapezoid"]
-
-
 class SpectralLine(Nodes):
-    r"""Images ``x' + sum_i m_i(a) D_i`` at a = 0, 1/N, ..., 1, with the components D_i of D = x - x'.
+    r"""Images ``x' + sum_i m_i(a) D_i`` at a = 0, 1/N, ..., 1 - 1/N, with the singular parts D_i of each channel of
+    D = x - x'. By the left rule in the order from the baseline to the input, N gradients.
 
-    Component i of strength r_i in [0, 1] enters along the gate
+    Part i enters, with its singular value r_i as a share of the channel's largest, along the gate
     :math:`m_i(a) = \mathrm{clip}((a - (1 - o)(1 - r_i)) / o, 0, 1)`: with the overlap o = 1 all enter together, which
     is the straight line.
 
@@ -343,52 +326,26 @@ class SpectralLine(Nodes):
         baseline: Baselines x' (B, C, H, W).
         steps: Number N of intervals.
         overlap: o, above 0.
-        basis: What the components are.
-        rule: The quadrature rule: N nodes, or N + 1 for the trapezoid rule.
     """
 
-    def __init__(
-        self, inputs: Tensor, baseline: Tensor, steps: int, overlap: float, basis: Basis, rule: SpectralRule
-    ) -> None:
+    def __init__(self, inputs: Tensor, baseline: Tensor, steps: int, overlap: float) -> None:
         require_images(inputs, "with a spectrum")
-        self.endpoint, self.steps, self.overlap, self.rule = baseline, steps, overlap, rule
-        self.inputs, self.count = inputs, steps + (rule == "trapezoid")
-        difference, self._cosines = inputs - baseline, None
-        if basis == "dct":
-            sides = (inputs.shape[-2], inputs.shape[-1])
-            height, width = (torch.linspace(0, 1, side, dtype=torch.float64) for side in sides)
-            radius = (height[:, None].square() + width.square()).sqrt()
-            # 1 for the constant, 0 for the highest frequency of both axes
-            strength = 1.0 - radius / radius.max().clamp_min(1e-10)
-            self._cosines = LaplacianBasis(sides).operator(strength, inputs)
-            self._amplitude, self._strength = self._cosines.to_modes(difference), self._cosines.symbol[None, None]
-        else:
-            matrices = difference if basis == "svd" else difference.flatten(1, 2)[:, None]
-            self._left, amplitude, self._right = torch.linalg.svd(matrices, full_matrices=False)
-            top = amplitude[..., :1].clamp_min(torch.finfo(amplitude.dtype).tiny)
-            self._amplitude, self._strength = amplitude, amplitude / top
+        self.inputs, self.endpoint, self.count, self.overlap = inputs, baseline, steps, overlap
+        self._left, self._amplitude, self._right = torch.linalg.svd(inputs - baseline, full_matrices=False)
+        top = self._amplitude[..., :1].clamp_min(torch.finfo(self._amplitude.dtype).tiny)
+        self._strength = self._amplitude / top
 
     def at(self, rows: Tensor, nodes: Tensor) -> Node:
         """Return nodes by number: node 0 is that nearest to the input."""
-        last = self.steps if self.rule == "trapezoid" else self.steps - 1
-        k = last - nodes
+        k = self.count - 1 - nodes
         x = self._points(rows, k)
-        if self.rule == "left":
-            displacement = self._points(rows, k + 1) - x
-        else:
-            after, before = (k + 1).clamp_max(self.steps), (k - 1).clamp_min(0)
-            displacement = 0.5 * (self._points(rows, after) - self._points(rows, before))
-        return Node(x, displacement, 1.0 - k.double() / self.steps)
+        return Node(x, self._points(rows, k + 1) - x, 1.0 - k.double() / self.count)
 
     def _points(self, rows: Tensor, k: Tensor) -> Tensor:
         """The images at a = k / N (L,): (L, C, H, W)."""
-        strength = self._strength[rows] if self._cosines is None else self._strength
-        a = batch_view(k.to(strength.dtype) / self.steps, strength)
+        strength = self._strength[rows]
+        a = batch_view(k.to(strength.dtype) / self.count, strength)
         gate = ((a - (1.0 - self.overlap) * (1.0 - strength)) / self.overlap).clamp(0.0, 1.0)
         amplitude = gate * self._amplitude[rows]
-        if self._cosines is None:
-            change = (self._left[rows] * amplitude[..., None, :]) @ self._right[rows]
-        else:
-            change = self._cosines.from_modes(amplitude)
-        x = self.endpoint[rows] + change.view_as(self.inputs[rows])
-        return torch.where((k == self.steps).view(-1, 1, 1, 1), self.inputs[rows], x)
+        x = self.endpoint[rows] + (self._left[rows] * amplitude[..., None, :]) @ self._right[rows]
+        return torch.where((k == self.count).view(-1, 1, 1, 1), self.inputs[rows], x)

@@ -361,6 +361,14 @@ class Problem:
             total=len(self.inputs) if self.total is None else self.total,
         )
 
+    def of_each_class(self) -> "Problem":
+        """Return the problem with a row for each of K classes of an image, for points of one class; itself of one."""
+        if self.target.dim() == 1:
+            return self
+        arguments = self.forward_args.select(self.every_row.repeat_interleave(self.target.shape[1]))
+        contrast = None if self.contrast is None else self.contrast.flatten()
+        return replace(self, target=self.target.flatten(), contrast=contrast, forward_args=arguments)
+
     @property
     def length_axis(self) -> int:
         """The axis of samples or tokens, counted from the end."""

@@ -7,31 +7,43 @@ Ge, "IG^2: Integrated Gradient on Iterative Gradient Path for Feature Attributio
 import contextlib
 import copy
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from fringe._network.outputs import as_logits
-from fringe.geometry import log_probabilities
 from fringe.linalg import batch_view
-from fringe.paths._base import (
-    Geodesic,
-    Here,
-    Path,
-    Point,
-    Rows,
-    Segment,
-    State,
-    all_finite,
-    ends,
-    fisher_rao_step,
-)
+from fringe.paths._base import Orientation, Point, Rows
 from fringe.paths._problem import Problem
+
+
+@dataclass(frozen=True)
+class Steps(Rows):
+    """Where L paths are.
+
+    Attributes:
+        path: Numbers (L,) of the paths.
+        image: Images (L,) of the problem that they belong to.
+        step: Steps (L,) taken.
+        total: Steps (L,) planned; 0 for a path without any.
+        goal: What the path leads to (L, ...), if its direction depends on that.
+        x: The current points (L, *S); None before the first step.
+        point: The points that the last step departed from; None before the first one.
+        log_p: Predictions (L, C) there, as log-probabilities.
+    """
+
+    path: Tensor
+    image: Tensor
+    step: Tensor
+    total: Tensor
+    goal: Tensor | None = None
+    x: Tensor | None = None
+    point: Point | None = None
+    log_p: Tensor | None = None
 
 
 class Evaluation(NamedTuple):
@@ -50,92 +62,111 @@ class Evaluation(NamedTuple):
     done: Tensor | None = None
 
 
-@dataclass(frozen=True)
-class _Left(Rows):
-    """The points that the last step departed from, and predictions there (L, C)."""
+class SequentialPath(ABC):
+    """A way between a baseline and an input whose next point depends on the network at the last one: pure functions, so
+    that a step that ran out of memory can be repeated.
 
-    point: Point
-    log_p: Tensor
-
-
-class _SequentialPath(Path):
-    """Paths that take ``steps`` steps, unless they arrive before.
-
-    At the last point only the score is evaluated, unless ``closed`` asks for its gradient: a quadrature rule that reads
-    one end of a segment does not need it, and the segment then carries the gradient of its other end. The score at an
-    input is known.
+    Attributes:
+        begins: The end at which the path begins. One that begins at the baseline arrives at the input with its last
+            step.
+        steps: Steps of a path, unless it ends before.
     """
 
+    begins: ClassVar[Orientation] = "input"
     steps: int
-    closed: bool
 
-    def init(self, problem: Problem) -> State:
-        return self.paths(problem, problem.every_row)
+    def start(self, problem: Problem) -> Steps:
+        """Return all paths before their first step; those of one image are next to each other.
 
-    def paths(self, problem: Problem, images: Tensor, goal: Tensor | None = None) -> State:
-        """All paths before their first step: those of ``images`` (R,), towards goals (R, ...)."""
-        rows, total = torch.arange(len(images), device=images.device), torch.full_like(images, self.steps)
-        geodesic = Geodesic.between(log_probabilities(problem.logits))[images]
-        step = torch.zeros_like(rows)
-        return State(path=rows, image=images, step=step, total=total, limit=total, goal=goal, geodesic=geodesic)
+        Args:
+            problem: The images and the model. The caller holds ``problem.model.session`` open until the last step.
+
+        Returns:
+            The paths: one for each image, unless overridden.
+        """
+        return self.paths(problem.every_row)
+
+    def paths(self, images: Tensor, goal: Tensor | None = None) -> Steps:
+        """Return paths of ``images`` (R,) before their first step, towards goals (R, ...).
+
+        Args:
+            images: The images.
+            goal: The goals, if there are any.
+
+        Returns:
+            The paths.
+        """
+        rows = torch.arange(len(images), device=images.device)
+        return Steps(rows, images, torch.zeros_like(rows), torch.full_like(images, self.steps), goal)
 
     def begin(self, problem: Problem, images: Tensor) -> Tensor:
-        """The first points (L, *S) of paths of ``images`` (L,): the inputs, unless overridden."""
+        """Return the first points.
+
+        Args:
+            problem: The images and the model.
+            images: Images (L,).
+
+        Returns:
+            The points (L, *S): the inputs, unless overridden.
+        """
         return problem.inputs[images]
 
-    def evaluate(self, problem: Problem, state: State, x: Tensor) -> Evaluation:
-        """Evaluate the model at points ``x`` (L, *S) of the paths; the next step follows the gradient, unless
-        overridden."""
-        logits, gradient = problem.logits_gradient(x.to(problem.inputs.dtype), state.image)
+    def evaluate(self, problem: Problem, at: Steps) -> Evaluation:
+        """Evaluate the network at the current points.
+
+        Args:
+            problem: The images and the model.
+            at: Where L paths are.
+
+        Returns:
+            What was found; the next step follows the gradient of the score, unless overridden.
+        """
+        assert at.x is not None
+        logits, gradient = problem.logits_gradient(at.x.to(problem.inputs.dtype), at.image)
         return Evaluation(logits, gradient, gradient)
 
-    @abstractmethod
-    def advance(self, problem: Problem, state: State, origin: Tensor, direction: Tensor) -> Tensor:
-        """The points (L, *S) after the next step, which departs from ``origin`` (L, *S)."""
+    def close(self, problem: Problem, at: Steps) -> Evaluation:
+        """Evaluate the scores at the last points, from where no step departs; that at an input is known.
 
-    def origin(self, problem: Problem, state: State, x: Tensor) -> Tensor:
-        """Where the next step departs from (L, *S): the current points ``x``, unless overridden."""
+        Args:
+            problem: The images and the model.
+            at: Where L paths are.
+
+        Returns:
+            What was found, with the gradients of the points before.
+        """
+        assert at.x is not None
+        assert at.point is not None
+        at_input = self.begins == "baseline"
+        logits = problem.logits[at.image] if at_input else problem.forward(at.x.to(problem.inputs.dtype), at.image)
+        return Evaluation(logits, at.point.gradient, at.point.gradient)
+
+    def origin(self, problem: Problem, at: Steps, x: Tensor) -> Tensor:
+        """Return where the next step departs from.
+
+        Args:
+            problem: The images and the model.
+            at: Where L paths are.
+            x: The current points (L, *S).
+
+        Returns:
+            The points (L, *S): the current ones, unless overridden.
+        """
         return x
 
-    def look(self, problem: Problem, state: State, closing: bool = False) -> tuple[Here, Tensor]:
-        image, past = state.image, state.past
-        x = self.begin(problem, image) if state.x is None else state.x
-        if not closing:
-            at = self.evaluate(problem, state, x)
-        elif self.closed:
-            at = _SequentialPath.evaluate(self, problem, state, x)
-        else:
-            gradient, known = past.point.gradient, self.begins == "baseline"  # then the path has arrived at the input
-            logits = problem.logits[image] if known else problem.forward(x.to(problem.inputs.dtype), image)
-            at = Evaluation(logits, gradient, gradient)
-        finite, log_p = all_finite(at.logits, at.gradient, at.direction), log_probabilities(at.logits)
-        goes_on = finite & (state.step < state.limit)
-        goes_on = goes_on if at.done is None else goes_on & ~at.done
-        distance = state.step if self.begins == "input" else self.steps - state.step
-        waypoint = state.geodesic.at(distance.double() / self.steps)
-        point = Point(x, problem.score(at.logits, image), at.gradient)
-        here = Here(point, log_p, log_p, waypoint, finite, goes_on, state.step + 1 >= state.limit)
-        return here, at.direction
+    @abstractmethod
+    def advance(self, problem: Problem, at: Steps, origin: Tensor, direction: Tensor) -> Tensor:
+        """Take the next step.
 
-    def move(self, problem: Problem, state: State, here: Here, more: Tensor) -> State:
-        origin = self.origin(problem, state, here.point.x)
-        x = self.advance(problem, state, origin, more)
-        past = _Left(replace(here.point, x=origin), here.log_p)
-        return replace(state, step=state.step + 1, x=x, past=past)
+        Args:
+            problem: The images and the model.
+            at: Where L paths are.
+            origin: Where the step departs from (L, *S).
+            direction: The direction (L, *S).
 
-    def segment(self, state: State, here: Here) -> Segment | None:
-        if state.past is None:
-            return None
-        before, log_p = state.past.point, (state.past.log_p, here.log_p)
-        after = ends(here.point, before, here.finite)
-        from_input = self.begins == "input"
-        start, stop = (after, before) if from_input else (before, after)
-        # measured at ``start``, which is this many of the path's steps from the input
-        distance = state.step if from_input else self.steps - state.step + 1
-        measured = state.geodesic.measured(log_p[from_input], state.geodesic.at(distance.double() / self.steps))
-        length = (here.point.x - before.x).flatten(1).double().norm(dim=1)
-        stats = torch.cat([torch.stack([length, fisher_rao_step(*log_p)], 1), measured], 1)
-        return Segment(state.path, state.step, start, stop, stats, here.finite)
+        Returns:
+            The points (L, *S) after it.
+        """
 
 
 def clip(problem: Problem, x: Tensor) -> Tensor:
@@ -155,13 +186,13 @@ CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
-class GuidedPath(_SequentialPath):
+class GuidedPath(SequentialPath):
     r"""``steps`` steps from the problem's baseline x' to the input x, each of 1/N of their L1 distance.
 
     Step k moves the entries with the smallest ``|g_i|`` towards x, the lowest ``fraction`` of all entries at a time,
     until :math:`\|z - x\|_1 = (1 - k/N) \|x - x'\|_1`. The progress of an entry from x' to x never leaves
-    ``k/N +- max_dist``: 0 is the straight line, 1 the full box between x' and x. ``closed`` requests the gradient at
-    the end. An image that is its own baseline has no steps.
+    ``k/N +- max_dist``: 0 is the straight line, 1 the full box between x' and x. An image that is its own baseline has
+    no steps.
     """
 
     begins = "baseline"
@@ -169,10 +200,9 @@ class GuidedPath(_SequentialPath):
     steps: int
     fraction: float
     max_dist: float
-    closed: bool = False
 
-    def init(self, problem: Problem) -> State:
-        state = super().init(problem)
+    def start(self, problem: Problem) -> Steps:
+        state = super().start(problem)
         moves = (problem.inputs != problem.baseline).flatten(1).any(1)
         return replace(state, total=torch.where(moves, state.total, 0))
 
@@ -180,9 +210,9 @@ class GuidedPath(_SequentialPath):
         assert problem.baseline is not None
         return problem.baseline[images].double()
 
-    def advance(self, problem: Problem, state: State, origin: Tensor, direction: Tensor) -> Tensor:
-        start, stop = self.begin(problem, state.image).flatten(1), problem.inputs[state.image].double().flatten(1)
-        alpha = ((state.step + 1).double() / self.steps)[:, None]
+    def advance(self, problem: Problem, at: Steps, origin: Tensor, direction: Tensor) -> Tensor:
+        start, stop = self.begin(problem, at.image).flatten(1), problem.inputs[at.image].double().flatten(1)
+        alpha = ((at.step + 1).double() / self.steps)[:, None]
         low, high = (alpha - self.max_dist).clamp_min(0.0), (alpha + self.max_dist).clamp_max(1.0)
         displacement, z = stop - start, origin.flatten(1)
         behind = (z - start) / displacement < low  # false for an entry with nothing to move: 0 / 0
@@ -230,7 +260,7 @@ AUTO_STEP = 256.0 / 255.0 / math.sqrt(299 * 299 * 3)
 
 
 @dataclass(frozen=True)
-class AdversarialPath(_SequentialPath):
+class AdversarialPath(SequentialPath):
     r"""Steps of sign gradients of another class, until the model predicts it.
 
     Path r is that of image ``images[r]`` and follows :math:`z \leftarrow z + \epsilon\, \mathrm{sign} \nabla p_l(z)`
@@ -241,7 +271,7 @@ class AdversarialPath(_SequentialPath):
     no bounds, it is a share of the image's own range, and nothing is clipped. With ``restart_from_input`` every step
     departs from the input itself, though it follows the gradient at the point that the step before led to: the authors'
     code. Its segments all touch the input and carry that gradient at that end, so they are not a path, and do not sum
-    to a change of the score beyond one step. ``closed`` requests the gradient of the explained score at the last point.
+    to a change of the score beyond one step.
     """
 
     images: tuple[int, ...]
@@ -249,36 +279,36 @@ class AdversarialPath(_SequentialPath):
     steps: int
     epsilon: float
     restart_from_input: bool = False
-    closed: bool = False
 
-    def init(self, problem: Problem) -> State:
+    def start(self, problem: Problem) -> Steps:
         goals = torch.tensor([self.images, self.target_classes], device=problem.inputs.device)
-        return self.paths(problem, *goals)
+        return self.paths(*goals)
 
-    def origin(self, problem: Problem, state: State, x: Tensor) -> Tensor:
-        return problem.inputs[state.image] if self.restart_from_input else x
+    def origin(self, problem: Problem, at: Steps, x: Tensor) -> Tensor:
+        return problem.inputs[at.image] if self.restart_from_input else x
 
-    def evaluate(self, problem: Problem, state: State, x: Tensor) -> Evaluation:
+    def evaluate(self, problem: Problem, at: Steps) -> Evaluation:
         """The gradients of the score and of the target class.
 
         A probability is replaced by its logarithm: its gradient has the same sign, and is not zero where p underflows.
         """
-        assert state.goal is not None
-        point = problem.linearise(x, state.image, tangents=False)
+        assert at.goal is not None
+        assert at.x is not None
+        point = problem.linearise(at.x, at.image, tangents=False)
         logits = point.value
-        ascent = torch.nn.functional.one_hot(state.goal, logits.shape[1]).to(logits)
+        ascent = torch.nn.functional.one_hot(at.goal, logits.shape[1]).to(logits)
         if (problem.score_kind or problem.model.score_kind) != "logit":
             ascent = ascent - logits.softmax(-1)
-        gradient = problem.score_gradient(point, logits, state.image)
-        return Evaluation(logits, gradient, point.vjp(ascent), logits.argmax(1) == state.goal)
+        gradient = problem.score_gradient(point, logits, at.image)
+        return Evaluation(logits, gradient, point.vjp(ascent), logits.argmax(1) == at.goal)
 
-    def advance(self, problem: Problem, state: State, origin: Tensor, direction: Tensor) -> Tensor:
-        low, high = problem.domain.bounds(problem.inputs[state.image])
+    def advance(self, problem: Problem, at: Steps, origin: Tensor, direction: Tensor) -> Tensor:
+        low, high = problem.domain.bounds(problem.inputs[at.image])
         return clip(problem, origin + self.epsilon * (high - low) * direction.sign())
 
 
 @dataclass(frozen=True)
-class CounterfactualPath(_SequentialPath):
+class CounterfactualPath(SequentialPath):
     r"""Steps of equal length towards the features of reference images: ``references[r]`` of the domain for path r, that
     of image ``images[r]``.
 
@@ -286,8 +316,8 @@ class CounterfactualPath(_SequentialPath):
 
     with r the input of ``layer`` (None: the logits). ``eta`` is in input units; ``"auto"`` is ``AUTO_STEP`` sqrt(n)
     times the mean valid range of the entries. Steps are clipped to the valid range where the domain has one. A path
-    whose u is zero, as at the reference itself, has arrived. ``closed`` requests the score's gradient at the end. A
-    path costs a forward pass for its reference, then one and two VJPs per step.
+    whose u is zero, as at the reference itself, has arrived. A path costs a forward pass for its reference, then one
+    and two VJPs per step.
     """
 
     images: tuple[int, ...]
@@ -295,9 +325,8 @@ class CounterfactualPath(_SequentialPath):
     layer: str | None
     steps: int
     eta: float | Literal["auto"]
-    closed: bool = False
 
-    def init(self, problem: Problem) -> State:
+    def start(self, problem: Problem) -> Steps:
         images, numbers = torch.tensor([self.images, self.references], device=problem.inputs.device)
         extractor, given = _FeatureExtractor(problem, self.layer), problem.domain.references
         assert given is not None
@@ -305,19 +334,20 @@ class CounterfactualPath(_SequentialPath):
         def features(numbers: Tensor, images: Tensor) -> Tensor:
             return extractor.of(given[numbers.to(given.device)].to(problem.inputs), images)
 
-        return self.paths(problem, images, problem.model.batch_size.map(features, numbers, images))
+        return self.paths(images, problem.model.batch_size.map(features, numbers, images))
 
-    def evaluate(self, problem: Problem, state: State, x: Tensor) -> Evaluation:
-        assert state.goal is not None
-        logits, gradient, direction = _FeatureExtractor(problem, self.layer).gradients(x, state.image, state.goal)
+    def evaluate(self, problem: Problem, at: Steps) -> Evaluation:
+        assert at.goal is not None
+        assert at.x is not None
+        logits, gradient, direction = _FeatureExtractor(problem, self.layer).gradients(at.x, at.image, at.goal)
         return Evaluation(logits, gradient, direction, (direction == 0).flatten(1).all(1))
 
-    def advance(self, problem: Problem, state: State, origin: Tensor, direction: Tensor) -> Tensor:
+    def advance(self, problem: Problem, at: Steps, origin: Tensor, direction: Tensor) -> Tensor:
         direction = direction / batch_view(direction.abs().flatten(1).amax(1), origin)  # or the squares below underflow
         norm = direction.flatten(1).double().norm(dim=1)
         length: float | Tensor = 0.0 if self.eta == "auto" else self.eta
         if self.eta == "auto":
-            x = problem.inputs[state.image]
+            x = problem.inputs[at.image]
             low, high = problem.domain.bounds(x)
             spread = (high - low).expand_as(x).flatten(1).double().mean(1)
             length = AUTO_STEP * math.sqrt(x[0].numel()) * spread
@@ -353,7 +383,7 @@ class _FeatureExtractor:
             assert classifier.module is not None
             self._layers[layer] = classifier.module.get_submodule(layer)
         both = copy.copy(classifier)  # shares its session, batch size and counts of passes
-        both.model, both.output = self._run, "logits"
+        both.model, both.output, both.choose_output = self._run, "logits", None
         self._both = replace(problem, model=both)
 
     def of(self, x: Tensor, rows: Tensor) -> Tensor:
@@ -376,7 +406,7 @@ class _FeatureExtractor:
         with _capture_inputs(self._layers) as captured:
             output = model.model(*args, **kwargs)
         x = kwargs[parts[0].name] if parts and parts[0].name is not None else args[0]
-        logits = as_logits(output, len(x), model.output)
+        logits = model.logits_of(output, len(x), check=False)
         return torch.cat([logits, captured[-1][1].flatten(1) if self._layers else logits], 1)
 
     def _split(self, both: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from fringe._network.outputs import SCORE_OF_OUTPUTS
+from fringe._network.passes import SEQUENCE_FIRST
 from fringe._numbers.rng import KeyedGenerator
-from fringe.classifier import WITHOUT_JVP, Linearisation
+from fringe.classifier import WITHOUT_GRADIENTS, WITHOUT_JVP, Linearisation
 from fringe.errors import (
     FringeError,
     ModelOutputError,
@@ -46,7 +48,7 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
     """Check that the model can be explained; the caller need not hold a session.
 
     The logits of an image must not depend on its position in the batch: the first, middle and last image are evaluated
-    alone and in another order. A model with two results for the same call is random, which is a warning.
+    alone and in another order. A model with two results for the same call is random, and refused.
 
     On the first image with a finite gradient that is not zero (of at most ``MAX_PROBES``), with a random cotangent u
     and v along J^T u: the output depends on the input through autograd, ``<J^T u, v>`` is the central difference of
@@ -54,6 +56,8 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
     Jacobian-vector products from then on (``jvp_mode``), or is refused if a method requires them. If every gradient is
     zero, the output must not change with the input either: then the model is constant near the images, and their maps
     are zero.
+
+    Methods that use no gradient (no ``uses``) need none of this.
 
     A classifier that was verified, on more than one image if there are more now, is not verified again while the
     weights and buffers of its module stay the same.
@@ -63,7 +67,7 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
         uses: What the methods do with Jacobian-vector products.
 
     Raises:
-        ModelOutputError: If the logits of an image depend on its position in the batch.
+        ModelOutputError: If the logits of an image depend on its position in the batch, or are random.
         NotDifferentiableError: If the derivatives are missing or wrong.
     """
     tangents, model = any(use != "none" for use in uses), problem.model
@@ -75,13 +79,16 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
             return
         x, given = problem.inputs, problem.forward_args
         plain = not (given.args or given.kwargs)
-        key = (*sorted(set(uses)), given.parts, x.shape[1:], x.dtype, x.device)
+        key = (*sorted(set(uses)), given.parts, given.axes, x.shape[1:], x.dtype, x.device)
         alone, several = ((*key, count) for count in ("one", "several"))
         if plain and (several in model.verified or (len(x) == 1 and alone in model.verified)):
             return
+        if not uses:
+            _check_rows(problem, _evaluate(problem, problem.every_row[:1], problem.forward))
+            return
         first = _evaluate(problem, problem.every_row[:1], partial(problem.linearise, tangents=tangents))
-        random = _check_rows(problem, first.value)
-        if given.by_row and not random and len(x) > 1 == model.batch_size.on(x.device):
+        _check_rows(problem, first.value)
+        if given.by_row and len(x) > 1 == model.batch_size.on(x.device):
             _check_single_row(problem)
         flat: tuple[Tensor, Tensor] | None = None
         for row in problem.every_row[:MAX_PROBES].split(1):
@@ -91,11 +98,10 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
             if not bool(torch.isfinite(gradient).all()):
                 continue
             if bool((gradient != 0).any()):
-                if not random:
-                    _check_gradient(problem, row, u, gradient)
+                _check_gradient(problem, row, u, gradient)
                 if tangents:
                     _check_jvp(problem, point, u, gradient, required="required" in uses)
-                if plain and not random:
+                if plain:
                     model.verified.add(several if len(x) > 1 else alone)
                     if len(x) == 1 and problem.graphs is None and model.jvp_mode == "double_backward":
                         model.verified_point = point
@@ -108,9 +114,9 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
 # -- the position in the batch -------------------------------------------------------------------------------------
 
 
-def _check_rows(problem: Problem, first: Tensor) -> bool:
-    """Refuse a model whose logits depend on the position in the batch; returns whether it is random. The ``first``
-    image has these logits (1, C) alone."""
+def _check_rows(problem: Problem, first: Tensor) -> None:
+    """Refuse a model that is random, or whose logits depend on the position in the batch. The ``first`` image has these
+    logits (1, C) alone."""
     batch = len(problem.inputs)
     chosen = sorted({0, batch // 2, batch - 1})
     together = chosen[::-1][: problem.model.batch_size.on(problem.inputs.device)]
@@ -123,18 +129,19 @@ def _check_rows(problem: Problem, first: Tensor) -> bool:
         if not bool(change > scale):
             continue
         if batch == 1 or bool((logits - _evaluate(problem, rows, problem.forward)).abs().max() > scale):
-            warn_caller(
-                f"the same image gave logits that differ by {change.item():.3g}: the model is random, and maps will "
-                "not be reproducible"
+            raise ModelOutputError(
+                f"the same image gave logits that differ by {change.item():.3g}: the model is random, and no map could "
+                "be made again",
+                argument="model",
+                hint="switch its noise off, or call torch.manual_seed(0) first in its forward and pass batch_size=1",
             )
-            return True
+        hint, is_score = _advice(problem), problem.model.score_function is not None
         raise ModelOutputError(
-            f"images {call} of {batch} have other logits when they are evaluated without the rest (by "
-            f"{change.item():.3g}), so a map would depend on the images around it",
-            argument="model",
-            hint=f"{problem.forward_args.hint}. {_MIXES}",
+            f"images {call} of {batch} have other {'scores' if is_score else 'logits'} when they are evaluated without "
+            f"the rest (by {change.item():.3g}), so a map would depend on the images around it",
+            argument="score" if is_score else "model",
+            hint=f"{SCORE_OF_OUTPUTS}. {hint}" if is_score else hint,
         )
-    return False
 
 
 def _check_single_row(problem: Problem) -> None:
@@ -150,15 +157,37 @@ def _check_single_row(problem: Problem) -> None:
         raise ModelOutputError(message, argument="model", hint=problem.forward_args.hint)
 
 
-_MIXES = "A model that mixes images (batch statistics, mode='keep') cannot be explained"
+_MIXES = (
+    "A model that mixes images (batch statistics, numbers quantised with the scale of a batch) can be explained with "
+    "batch_size=1; one that takes batches of N images alone, by a function that fills them up and returns the first "
+    "rows; nodes of one graph, as one input: attribute(lambda x: model(x[0])[node][None], x[None], batch_size=1)"
+)
 _SORTED = "images are passed in any order: call pack_padded_sequence or pack_sequence with enforce_sorted=False"
+
+
+def _advice(problem: Problem) -> str:
+    """What to do where rows belong together."""
+    if problem.model.reads_sequences_first(problem.inputs):
+        return SEQUENCE_FIRST
+    return f"{problem.forward_args.hint}. {_MIXES}"
 
 
 def _evaluate(problem: Problem, rows: Tensor, run: Callable[[Tensor, Tensor], Evaluated]) -> Evaluated:
     try:
         return run(problem.inputs[rows], rows)
     except (RuntimeError, ModelOutputError, IndexError) as error:
-        if is_machine_error(error) or len(problem.inputs) == 1:
+        if is_machine_error(error):
+            raise
+        without: FringeError | None = None
+        if run != problem.forward and not isinstance(error, FringeError):
+            with contextlib.suppress(Exception):  # of a model that does not take these images at all
+                problem.forward(problem.inputs[rows], rows)
+                without = NotDifferentiableError(
+                    f"its outputs have no gradient ({first_line(error)})", argument="model", hint=WITHOUT_GRADIENTS
+                )
+        if without is not None:
+            raise without from error
+        if len(problem.inputs) == 1:
             raise
         try:
             problem.forward(problem.inputs, problem.every_row)
@@ -168,7 +197,7 @@ def _evaluate(problem: Problem, rows: Tensor, run: Callable[[Tensor, Tensor], Ev
             f"it takes {len(problem.inputs)} images, but not images {rows.tolist()} without the rest, in this order "
             f"({first_line(error).partition('. ')[0]})",
             argument="model",
-            hint=_SORTED if "enforce_sorted" in str(error) else f"{problem.forward_args.hint}. {_MIXES}",
+            hint=_SORTED if "enforce_sorted" in str(error) else _advice(problem),
         ) from error
 
 
@@ -343,6 +372,7 @@ def _refuse_flat(problem: Problem, row: Tensor, value: Tensor) -> None:
     if changed and all(bool((problem.logits_gradient(z, row)[1] == 0).all()) for z in changed):
         raise NotDifferentiableError(
             "its output changes with the input but its gradient is exactly zero (rounding, quantisation, "
-            "argmax, or a detached branch). FRInGe needs a differentiable model",
+            "argmax, or a detached branch)",
             argument="model",
+            hint=WITHOUT_GRADIENTS,
         )

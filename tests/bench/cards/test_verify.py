@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fringe import FRInGe, InputError, IntegratedGradients
+from fringe.attribution import Diffusion
 from fringe.bench.cards import Card, Measurement, _measure, failures, summarise_card, verify
 from fringe.errors import TransientError
 from fringe.evaluation import Evaluator
@@ -126,9 +127,9 @@ def test_a_refused_network_breaks_no_contract():
     assert affine.detail == "does not apply: it has no convolution"
 
 
-@pytest.mark.parametrize(("feedback", "needed"), [(1.0, False), (None, True)])
-def test_jacobian_vector_products_are_said_to_be_needed_where_the_map_depends_on_them(feedback, needed):
-    card = verify(FRInGe(feedback=feedback, steps=2), n=1, scenes=("colour_counter",), checks=False)
+@pytest.mark.parametrize(("method", "needed"), [(FRInGe, False), (Diffusion, True)])
+def test_jacobian_vector_products_are_said_to_be_needed_where_the_map_depends_on_them(method, needed):
+    card = verify(method(steps=2), n=1, scenes=("colour_counter",), checks=False)
     assert card.passes["jvp"] > 0
     assert ("The model must have forward-mode or second derivatives." in card.assumptions) is needed
     assert ("The model must be differentiable." in card.assumptions) is not needed
@@ -239,6 +240,13 @@ def test_a_method_beats_a_blind_map_only_with_certainty(metric, scores, control,
         assert "not shown to be better than the control edge (" in said
     else:
         assert said == "No failure was seen in these measurements."
+
+
+def test_a_control_ahead_of_few_examples_is_no_silence():
+    """Five signs prove nothing for either side, and "no failure" beside a better control would say so."""
+    (said,) = failures(Card("m", "", "", {}), [line_of("mass_inside", BAD[:5], {"edge": GOOD[:5]})])
+    assert "and the control edge (" in said
+    assert said.endswith("is not worse; 5 examples are too few for a test.")
 
 
 def test_the_control_that_is_the_hardest_to_beat_is_named():

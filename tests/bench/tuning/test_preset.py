@@ -51,7 +51,7 @@ def edited(path, **changes):
         *(METHODS[name]() for name in sorted(METHODS)),
         *(PaperFRInGe.preset(model) for model in preset_names()),
         PaperFRInGe.preset("vgg19", "euclidean"),
-        FRInGe(reference=(0.25, 0.75), steps=12, kl_bound=False, delta_euc=1),
+        FRInGe(reference=(0.25, 0.75), steps=12, halvings=0, delta_euc=1),
         FRInGe(reference=((0.1, 0.9), (0.75, 0.25)), damping=5e-324, tau=1 / 3),
     ],
 )

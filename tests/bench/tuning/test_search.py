@@ -204,7 +204,7 @@ def test_optuna_is_quiet_and_as_loud_as_before_afterwards(tmp_path, caplog):
         ({"trials": 0}, "trials: got 0"),
         ({"seed": -1}, "seed: got -1"),
         ({"name": ""}, "name: got ''"),
-        ({"space": space_of(METHODS["ig"])}, "space: got 'ig', expected a space of 'fringe'"),
+        ({"space": space_of(METHODS["ig"])}, "space: got 'ig', expected a space of 'paper'"),
     ],
 )
 def test_arguments_are_checked(tmp_path, more, message):

@@ -74,7 +74,7 @@ def test_labels_are_as_one_types_them():
         (
             METHODS["ig"](),
             {"gamma": [1]},
-            "ig factor: got 'gamma', expected one of steps, baseline, rule, focus, focus_floor, focus_layer$",
+            "ig factor: got 'gamma', expected one of steps, baseline, rule, focus, focus_floor$",
         ),
         (BASE, {"tau": [0.0]}, "tau: got 0.0, expected a positive number"),
         (BASE, {"gamma": [-1]}, "gamma_step: got -1"),

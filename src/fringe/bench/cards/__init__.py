@@ -2,6 +2,6 @@
 
 from fringe.bench.cards._card import describe_card, failures, summarise_card, write_card
 from fringe.bench.cards._measure import SCENES_OF_CARDS, Card, Measurement, card_of_run, verify
-from fringe.bench.cards._target import read_target
+from fringe.bench.experiments import read_target
 
 __all__ = ["Card", "card_of_run", "read_target", "verify", "write_card"]

@@ -15,8 +15,8 @@ from fringe._numbers.rng import KeyedGenerator
 from fringe._strings.formats import first_paragraph
 from fringe._strings.names import Reference
 from fringe.attribution import METHODS, Attributor, method_of_record, require_package
-from fringe.bench.cards._target import CallableMethod, read_target
 from fringe.bench.experiments import (
+    CallableMethod,
     Callbacks,
     ExperimentSpec,
     Plan,
@@ -25,6 +25,7 @@ from fringe.bench.experiments import (
     TaskRunner,
     build_plan,
     read_results,
+    read_target,
     resolve,
     run_in_memory,
     sample_examples,

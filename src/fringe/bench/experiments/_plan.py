@@ -28,6 +28,7 @@ from fringe.attribution import (
     require_package,
 )
 from fringe.bench.experiments._spec import ExperimentSpec
+from fringe.bench.experiments._target import read_target
 from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, ImageRef, find_inputs
@@ -270,7 +271,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     Raises:
         FringeError: For a name, setting, file or model that does not exist or does not fit.
     """
-    given = spec.model_fields_set
+    given, chosen = spec.model_fields_set, _with_code(spec)
     scenes: dict[str, Scene] = {label: get_scene(scene) for label, scene in spec.scene.items()}
     if spec.metrics is not None:
         texts = spec.metrics
@@ -279,7 +280,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     else:
         texts = {name: name for name, kind in METRICS.items() if kind.by_default}
     metrics: dict[str, Metric] = {label: get_metric(metric) for label, metric in texts.items()}
-    labels = [*spec.methods, *metrics, *scenes]
+    labels = [*chosen, *metrics, *scenes]
     texts_of = _by_known_label(spec.set, labels)
     for label in texts_of:
         if label not in labels:
@@ -288,7 +289,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
     scenes = {label: with_settings(scene, texts_of.get(label, {})) for label, scene in scenes.items()}
     _check_truth(spec, scenes, metrics)
     metrics = {label: with_settings(metric, texts_of.get(label, {})) for label, metric in metrics.items()}
-    methods = {label: configured(_without_auto(method) or method) for label, method in spec.methods.items()}
+    methods = {label: configured(_without_auto(method) or method) for label, method in chosen.items()}
     methods = {label: with_settings(method, texts_of.get(label, {})) for label, method in methods.items()}
     limits, named = _by_known_label(spec.limits, [*metrics, *scenes]), {**metrics, **scenes}
     for name in limits if "limits" in given else ():  # a default may name others
@@ -306,7 +307,7 @@ def build_plan(spec: ExperimentSpec) -> Plan:
         if any(source != SOURCE for source in sources.values()):
             raise InputError("none given", argument="data", hint="name a folder of images")
         data = (SOURCE,)
-    models = tuple(_plan_model(spec, label, source) for label, source in _sources(spec, sources).items())
+    models = tuple(_plan_model(chosen, label, source) for label, source in _sources(spec, sources).items())
     if tuned is not None:
         models = _with_preset(models, str(spec.preset), tuned[0], tuned[1]["architecture"])
     models = tuple(  # settings also replace those of a preset
@@ -346,6 +347,22 @@ def _check_truth(spec: ExperimentSpec, scenes: Mapping[str, Scene], metrics: Map
         raise InputError(f"got {spec.target!r} with a scene, which sets the explained class itself", argument="target")
     if scenes and not spec.sample:
         raise InputError("got False with a scene, which draws its examples", argument="sample", hint="leave it out")
+
+
+def _with_code(spec: ExperimentSpec) -> dict[str, Any]:
+    """The methods by label, with what the file has in place of ``file.py:NAME``; without a label it is that of its
+    method."""
+    chosen: list[tuple[str, Any]] = []
+    for label, method in spec.methods.items():
+        if not isinstance(method, str) or ".py:" not in method:
+            chosen.append((label, method))
+            continue
+        try:
+            read = read_target(method, trust_code=spec.trust_code)
+        except InputError as error:
+            raise InputError(error.message, argument="methods", hint=error.hint) from error
+        chosen.append((read.label if label == method else label, read))
+    return unique(chosen, "methods", "give each its own label, as in short=ig,long=ig")
 
 
 def configured(method: str | Attributor) -> Attributor:
@@ -409,11 +426,11 @@ def _sources(spec: ExperimentSpec, models: Mapping[str, Any]) -> dict[str, Model
     return unique(pairs, "model", "tell them apart with LABEL=SPEC")
 
 
-def _plan_model(spec: ExperimentSpec, label: str, source: ModelSource) -> PlanModel:
+def _plan_model(chosen: Mapping[str, Any], label: str, source: ModelSource) -> PlanModel:
     """A model with its methods; ``paper:auto`` is the paper's setting for its architecture, or that for any network
     where the paper has none."""
     methods: dict[str, Attributor] = {}
-    for name, method in spec.methods.items():
+    for name, method in chosen.items():
         if (plain := _without_auto(method)) is None:
             methods[name] = configured(method)
             continue

@@ -44,6 +44,12 @@ QUICK_METHODS: Mapping[str, str] = {
 }
 
 
+def _beside(specs: Mapping[str, Any], config: Path) -> dict[str, Any]:
+    """Models or methods by label, with the path to Python files that lie beside the configuration file."""
+    paths = [(name, text, beside(text, config) if isinstance(text, str) else text) for name, text in specs.items()]
+    return {path if name == text else name: path for name, text, path in paths}
+
+
 def _texts(value: Any, argument: str, expected: str = "text or a list of texts") -> tuple[str, ...]:
     """A text or a list of texts as a tuple."""
     values: Sequence[Any] = (value,) if isinstance(value, (str, os.PathLike)) else value
@@ -234,8 +240,8 @@ class ExperimentSpec(Options):
             config: A file of at most 1 MiB; ``.yaml`` and ``.yml`` are YAML without aliases, anything else is TOML.
 
         Returns:
-            The specification; fields that the file does not name are unset. A Python file of a model that is not found
-            otherwise may lie beside this file.
+            The specification; fields that the file does not name are unset. A Python file of a model or a method that
+            is not found otherwise may lie beside this file.
 
         Raises:
             InputError: If the file cannot be read, or a key or value is wrong. A file cannot set ``trust_code``.
@@ -250,11 +256,8 @@ class ExperimentSpec(Options):
         try:
             refuse_unknown(content, [key for key in cls.model_fields if key != _TYPED_ONLY], "key")
             spec = cls(**content)
-            if "model" not in content:
-                return spec
-            paths = [(name, text, beside(text, Path(config))) for name, text in spec.model.items()]
-            models = {path if name == text else name: path for name, text, path in paths}
-            return spec.model_copy(update={"model": models})
+            beside_config = {name: _beside(getattr(spec, name), Path(config)) for name in ("model", "methods")}
+            return spec.model_copy(update={name: v for name, v in beside_config.items() if name in content})
         except InputError as error:
             text, argument = f"{error.message} (in {str(config)!r})", error.argument or "config"
             unknown = not content.keys() <= cls.model_fields.keys()
