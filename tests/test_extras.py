@@ -91,29 +91,49 @@ def bare(tmp_path_factory):
 def test_the_adapter_of_captum_names_its_extra_and_that_of_quantus_needs_none(bare):
     assert bare[0]["captum"] == [
         "captum",
-        'fringe.captum needs captum, which is not installed; run pip install -e ".[captum]" in the checkout',
+        "fringe.captum needs captum, which is not installed; "
+        'run pip install -c constraints.txt -e ".[captum]" in the checkout',
     ]
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("torchvision", 'torchvision is not installed; run pip install -e ".[vision]"'),
-        ("photo", 'efficientnet_lite_pytorch is not installed; run pip install -e ".[photo]"'),
-        ("photo without a model", 'where it is installed: run pip install -e ".[photo]" in the checkout)'),
-        ("timm", 'timm is not installed; run pip install -e ".[timm]"'),
-        ("hf", 'transformers is not installed; run pip install -e ".[hf]"'),
-        ("graph", 'this command needs sklearn, which is not installed; run pip install -e ".[graph]"'),
-        ("graph of compare", 'this command needs sklearn, which is not installed; run pip install -e ".[graph]"'),
-        ("quantus", '--metrics: quantus:sparseness needs Quantus; run pip install -e ".[quantus]"'),
-        ("method of captum", 'captum:occlusion needs captum, which is not installed; run pip install -e ".[captum]"'),
-        ("method of captum in compare", 'needs captum, which is not installed; run pip install -e ".[captum]"'),
+        ("torchvision", 'torchvision is not installed; run pip install -c constraints.txt -e ".[vision]"'),
+        ("photo", 'efficientnet_lite_pytorch is not installed; run pip install -c constraints.txt -e ".[photo]"'),
+        (
+            "photo without a model",
+            'where it is installed: run pip install -c constraints.txt -e ".[photo]" in the checkout)',
+        ),
+        ("timm", 'timm is not installed; run pip install -c constraints.txt -e ".[timm]"'),
+        ("hf", 'transformers is not installed; run pip install -c constraints.txt -e ".[hf]"'),
+        (
+            "graph",
+            'this command needs sklearn, which is not installed; run pip install -c constraints.txt -e ".[graph]"',
+        ),
+        (
+            "graph of compare",
+            'this command needs sklearn, which is not installed; run pip install -c constraints.txt -e ".[graph]"',
+        ),
+        ("quantus", '--metrics: quantus:sparseness needs Quantus; run pip install -c constraints.txt -e ".[quantus]"'),
+        (
+            "method of captum",
+            'captum:occlusion needs captum, which is not installed; run pip install -c constraints.txt -e ".[captum]"',
+        ),
+        (
+            "method of captum in compare",
+            'needs captum, which is not installed; run pip install -c constraints.txt -e ".[captum]"',
+        ),
         (
             "method of zennit",
-            'zennit:epsilon_plus needs zennit, which is not installed; run pip install -e ".[zennit]"',
+            "zennit:epsilon_plus needs zennit, which is not installed; "
+            'run pip install -c constraints.txt -e ".[zennit]"',
         ),
-        ("method of lxt", 'lxt:attnlrp needs lxt, which is not installed; run pip install -e ".[lxt]"'),
-        ("app", 'this command needs gradio, which is not installed; run pip install -e ".[app]"'),
+        (
+            "method of lxt",
+            'lxt:attnlrp needs lxt, which is not installed; run pip install -c constraints.txt -e ".[lxt]"',
+        ),
+        ("app", 'this command needs gradio, which is not installed; run pip install -c constraints.txt -e ".[app]"'),
         (
             "figures",
             "this command needs matplotlib, which is not installed; it belongs to fringe itself: run pip install",
@@ -123,7 +143,7 @@ def test_the_adapter_of_captum_names_its_extra_and_that_of_quantus_needs_none(ba
             "this command needs matplotlib, which is not installed; it belongs to fringe itself: run pip install",
         ),
         *(
-            (name, 'which is not installed; run pip install -e ".[bench]" in the checkout')
+            (name, 'which is not installed; run pip install -c constraints.txt -e ".[bench]" in the checkout')
             for name in (*BENCH, "status", "report")
         ),
     ],
@@ -151,11 +171,12 @@ def without(monkeypatch, *packages):
 @pytest.mark.parametrize(
     ("imports", "absent", "message"),
     [
-        ("os", "torchvision", 'torchvision is not installed; run pip install -e ".[timm]"'),
+        ("os", "torchvision", 'torchvision is not installed; run pip install -c constraints.txt -e ".[timm]"'),
         (
             "surely_absent",
             "surely_absent",
-            'timm needs surely_absent, which is not installed; run pip install -e ".[timm]" in the checkout',
+            "timm needs surely_absent, which is not installed; "
+            'run pip install -c constraints.txt -e ".[timm]" in the checkout',
         ),
     ],
 )
@@ -183,7 +204,7 @@ def test_a_search_names_the_extra_tune_before_its_folder_is_made(tmp_path, monke
     monkeypatch.setitem(sys.modules, "optuna", None)
     result = CliRunner().invoke(app, ["tune", "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
-    hint = 'run pip install -e ".[tune]" in the checkout'
+    hint = 'run pip install -c constraints.txt -e ".[tune]" in the checkout'
     assert result.stderr == f"error: this command needs optuna, which is not installed; {hint}\n"
     assert not (tmp_path / "out").exists()
 
@@ -224,8 +245,8 @@ def absent_distribution(name):
 
 
 def test_a_checkout_is_installed_again_as_it_is():
-    assert install_hint("timm") == 'run pip install -e ".[timm]" in the checkout'
-    assert install_hint() == 'run pip install -e "." in the checkout'
+    assert install_hint("timm") == 'run pip install -c constraints.txt -e ".[timm]" in the checkout'
+    assert install_hint() == 'run pip install -c constraints.txt -e "." in the checkout'
 
 
 def test_no_text_suggests_the_package_that_others_have_under_this_name():

@@ -6,6 +6,7 @@ Sensitivity Across Architectures".)
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,19 @@ from fringe.plots import PathRecord, SweepCurve, SweepPanel, plot_profiles, plot
 SHOWN = 6
 #: Pixels: the standard deviation of the method's own blur, its preconditioner's. The paper gives none for its maps.
 SIGMA = 1.0
+#: Titles of the methods and variants of the studies in a figure.
+TITLES = {
+    "ig": "IG",
+    "no_cap": "FRInGe without cap",
+    "cap": "FRInGe with cap",
+    "euclidean": "Euclidean tracking",
+    "fisher_rao_unregularized": "Unregularised Fisher–Rao",
+    "fringe": "Full FRInGe",
+    "gamma_step_only": "gamma_step only",
+    "gamma_prior_only": "gamma_prior only",
+    "non_geometric": "non-geometric",
+    "diffusion": "diffusion (control)",
+}
 
 
 def blur_change(points: Tensor, start: Tensor) -> Tensor:
@@ -66,10 +80,9 @@ def draw_paths(study: str, records: list[PathRecord], title: str, path: Path) ->
     """Draw the paths of the ablation, or those of the cap, of one image."""
     if study == "cap":
         by_label = {record.label: record for record in records}
-        shown = [by_label[label] for label in ("ig", UNCAPPED, CAPPED) if label in by_label]
-        figure = plot_profiles(shown, title=title)
-    else:
-        figure = plot_variants(records, title=title)
+        records = [by_label[label] for label in ("ig", UNCAPPED, CAPPED) if label in by_label]
+    named = [replace(record, label=TITLES.get(record.label, record.label)) for record in records]
+    figure = (plot_profiles if study == "cap" else plot_variants)(named, title=title)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path

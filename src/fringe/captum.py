@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fringe._network.arguments import explained_inputs
 from fringe._network.passes import BatchSize
@@ -71,7 +71,7 @@ class CaptumAttributor(GradientAttribution):
         seed: Seed of everything that is random.
         space: The space of valid inputs.
         multiplies_by_inputs: Value of Captum's attribute of this name: True for maps of contributions, in units of
-            the score; False for a method whose maps are gradients.
+            the score; False for a method whose maps are gradients or have no units. None asks the method.
 
     Raises:
         InputError: For an unknown method or an invalid argument.
@@ -86,7 +86,7 @@ class CaptumAttributor(GradientAttribution):
         batch_size: int | Literal["auto"] | None = None,
         seed: int = 0,
         space: InputSpace | None = None,
-        multiplies_by_inputs: bool = True,
+        multiplies_by_inputs: bool | None = None,
     ):
         self._method, self._seed, self._space = get_method(method), seed, space
         needs_classes = self._method.needs_classes or self._method.innermost.needs_classes
@@ -95,7 +95,8 @@ class CaptumAttributor(GradientAttribution):
         else:
             self._classifier = Classifier(forward_func, output="numbers", batch_size=batch_size or "auto")
         super().__init__(self._classifier.model)
-        self._multiplies_by_inputs = multiplies_by_inputs
+        given = multiplies_by_inputs
+        self._multiplies_by_inputs = self._method.is_complete if given is None else given
 
     @property
     def multiplies_by_inputs(self) -> bool:
@@ -130,8 +131,10 @@ class CaptumAttributor(GradientAttribution):
                 all.
             baselines: A number or a tensor that broadcasts to the inputs, or a tuple of these with one for each; None
                 for the setting of the method.
-            target: One class, or one per image. None is the class that the model predicts for each input *of this
-                call*: in a NoiseTunnel or a metric that is a perturbed input, so give the class there.
+            target: One class, or one per image; of an output (B, ..., C), as for each word of a text, a tuple of the
+                positions and the class, or a list of one tuple per image. None is the class that the model
+                predicts for each input *of this call*: in a NoiseTunnel or a metric that is a perturbed input, so give
+                the class there.
             additional_forward_args: Further arguments of the model. As in Captum, a tensor whose first axis is as long
                 as the batch belongs to the images, row by row; everything else is passed unchanged, and so is
                 ``fringe.Shared(value)``.
@@ -152,16 +155,17 @@ class CaptumAttributor(GradientAttribution):
         given = _tuple(inputs, "inputs")
         if method is not None:
             require_choice("method", method, tuple(RULES))
-        classes = _classes(target, given[0])
+        entries, classes = _entries(target, given[0])
+        model = self._bounded(internal_batch_size)
         result = attribute(
-            self._bounded(internal_batch_size),
+            model if entries is None else _of_entries(model),
             given,
             method=self._with(n_steps=n_steps, method=RULES[method] if method is not None else None),
             target="predicted" if classes is None else classes,
             seed=self._seed,
             baseline=self._baseline(baselines, given),
             space=self._space,
-            forward_args=_arguments(additional_forward_args),
+            forward_args=(*_arguments(additional_forward_args), *(() if entries is None else (entries,))),
         )
         maps: Any = result.maps if isinstance(inputs, tuple) else cast(Any, result.maps)[0]
         if not return_convergence_delta:
@@ -197,10 +201,12 @@ class CaptumAttributor(GradientAttribution):
             TargetError: If the target does not name one class per image.
         """
         values, given = _tuple(attributions, "attributions"), _tuple(end_point, "end_point")
-        end, arguments = explained_inputs(given, _arguments(additional_forward_args), None)
+        entries, classes = _entries(target, given[0])
+        further = (*_arguments(additional_forward_args), *(() if entries is None else (entries,)))
+        end, arguments = explained_inputs(given, further, None)
         start = _each(0.0 if start_point is None else start_point, given)
         start = arguments.joined(start, end, (len(end),), "start_point")
-        classes, classifier = _classes(target, end), self._classifier
+        classifier = self._classifier if entries is None else _of_entries(self._classifier)
         logits, first = classifier.logits(end, arguments), classifier.logits(start, arguments)
         chosen = classifier.resolve_target("predicted" if classes is None else classes, logits)
         change = classifier.score(logits, chosen) - classifier.score(first, chosen)
@@ -270,17 +276,50 @@ def _each(value: float | Tensor | tuple[float | Tensor, ...], given: tuple[Tenso
     return value if isinstance(value, tuple) else (value,) * len(given)
 
 
+class _Entry(nn.Module):
+    """A model whose output (B, ..., C) is read at the positions of each image, which are its last argument (B, k)."""
+
+    def __init__(self, model: Callable[..., Any]):
+        super().__init__()
+        self.model, self.training = model, isinstance(model, nn.Module) and model.training
+
+    def forward(self, *args: Any) -> Tensor:
+        """Return the output (B, C) at the positions."""
+        *inputs, positions = args
+        output: Tensor = self.model(*inputs)
+        if output.dim() != positions.shape[1] + 2:
+            axes = (
+                f"{positions.shape[1]} positions and a class pick nothing of an output of shape {tuple(output.shape)}"
+            )
+            raise TargetError(axes, argument="target")
+        return output[(torch.arange(len(output), device=output.device), *positions.unbind(1))]
+
+
+def _of_entries(classifier: Classifier) -> Classifier:
+    """The classifier of the entries of its model's output; they do not count passes together."""
+    score, output = classifier.score_function or classifier.score_kind, classifier.choose_output or classifier.output
+    picked = Classifier(_Entry(classifier.model), score=score, output=output, mode=classifier.mode)
+    picked.batch_size = classifier.batch_size
+    return picked
+
+
+def _entries(target: Target, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """The positions (B, k) that tuples name, None without tuples, and the classes (B,)."""
+    rows: list[Any] = [target] * len(x) if isinstance(target, tuple) else target if isinstance(target, list) else []
+    if not any(isinstance(row, tuple) for row in rows):
+        return None, _classes(target, x)
+    try:
+        places = torch.tensor(rows, device=x.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        message = f"got {target!r}, expected a tuple of whole numbers, or a list of tuples of one length, one per image"
+        raise TargetError(message, argument="target") from error
+    return places[:, :-1] if places.shape[1] > 1 else None, _classes(places[:, -1], x)
+
+
 def _classes(target: Target, x: Tensor) -> Tensor | None:
     """One class per image (B,), or None for the predicted ones."""
     if target is None:
         return None
-    items = target if isinstance(target, (list, tuple)) else ()
-    if isinstance(target, tuple) or any(isinstance(item, tuple) for item in items):
-        raise TargetError(
-            f"got {target!r}; a tuple picks an entry of an output with more than two axes, and a classifier's logits "
-            "(B, C) take an integer: one class, or a list or tensor of one per image",
-            argument="target",
-        )
     try:
         classes = torch.as_tensor(target, device=x.device)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -259,7 +259,7 @@ def install_hint(extra: str = "") -> str:
     """Say how to install this library again, with an extra: in its checkout, or from where it was installed."""
     extras = f"[{extra}]" if extra else ""
     if (_CHECKOUT / "pyproject.toml").is_file():
-        return f'run pip install -e ".{extras}" in the checkout'
+        return f'run pip install -c constraints.txt -e ".{extras}" in the checkout'
     try:  # PEP 610: a folder or file that was installed; a package of the index has no such record
         record = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:

@@ -38,6 +38,7 @@ def explain_func(
 ) -> NDArray[np.floating[Any]]:
     """Compute signed maps, as Quantus calls an explanation function.
 
+    The network is in evaluation mode afterwards, as after the explanations of Quantus, whose metrics rely on it.
     For instance ``metric(model, x, y, explain_func=explain_func, explain_func_kwargs={"method": "ig", "steps": 20})``.
 
     Args:
@@ -65,6 +66,8 @@ def explain_func(
         InputError: For a setting that the method does not have, and for an invalid argument.
     """
     require_choice("channels", channels, ("each", "sum"))
+    if isinstance(network := model.model if isinstance(model, Classifier) else model, nn.Module):
+        network.eval()  # and leave it so, as Quantus' own explanations do: its metrics rely on it
     x = inputs if isinstance(inputs, Tensor) else torch.tensor(inputs)
     x, configured = _like_weights(model, x, device), get_method(method)
     for name in settings:

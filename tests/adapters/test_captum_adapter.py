@@ -8,6 +8,7 @@ import pytest
 import torch
 from adapters_toys import CLASSES, Scaled, filled, inputs, linear, smooth
 from captum.metrics import sensitivity_max
+from torch import nn
 
 import fringe
 from fringe import FRInGe, InputError, IntegratedGradients, TargetError
@@ -238,6 +239,29 @@ def test_inputs_without_further_axes_are_explained_as_captum_does():
     close(delta, gap, 1e-3)
 
 
+class Words(nn.Module):
+    """Logits (B, 3, 4) of three words in four classes."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = smooth()
+
+    def forward(self, x):
+        return torch.stack([self.model(x * k)[:, :4] for k in (0.5, 1.0, 1.5)], 1)
+
+
+@pytest.mark.parametrize("target", [(2, 1), [(0, 1), (2, 3), (1, 0)], (1,), [(1,), (0,), (2,)]])
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_a_tuple_picks_an_entry_of_an_output_of_several_axes(target, batch_size):
+    x, model = inputs(3), Words().eval()
+    model = model if len(target if isinstance(target, tuple) else target[0]) == 2 else smooth()
+    given = {"baselines": 0.0, "target": target}
+    found, delta = ours(model, batch_size=batch_size).attribute(x, **given, return_convergence_delta=True)
+    close(found, theirs(model).attribute(x, **given, n_steps=50), 1e-4)
+    again = ours(model).compute_convergence_delta(found, 0.0, x, target=target)
+    torch.testing.assert_close(again, delta, rtol=0, atol=1e-4)
+
+
 def test_without_a_target_the_predicted_class_is_explained():
     x, model = inputs(4), smooth()
     assert len(set(model(x).argmax(1).tolist())) > 1
@@ -251,6 +275,8 @@ def test_it_is_an_attribution_of_captums():
     assert not CaptumAttributor(smooth(), "smoothgrad").has_convergence_delta()
     assert attributor.multiplies_by_inputs
     assert not ours(smooth(), multiplies_by_inputs=False).multiplies_by_inputs
+    assert not CaptumAttributor(smooth(), "smoothgrad").multiplies_by_inputs  # a plain gradient
+    assert CaptumAttributor(smooth(), "smoothgrad", multiplies_by_inputs=True).multiplies_by_inputs
     with pytest.raises(NotImplementedError, match="attribute_future"):
         attributor.attribute_future()
 
@@ -399,8 +425,11 @@ def test_what_cannot_be_meant_is_refused():
         ours(smooth()).attribute(x.sum(), target=1)
     with pytest.raises(InputError, match=r"method: got 'trapezoid', expected .*riemann_trapezoid"):
         ours(smooth()).attribute(x, target=1, method="trapezoid")
-    for target in ((1,), [(1,), (2,)]):
-        with pytest.raises(TargetError, match="a tuple picks an entry of an output with more than two axes"):
+    for target in ((1, 1), [(1, 0), (2, 0)]):
+        with pytest.raises(TargetError, match="1 positions and a class pick nothing of an output of shape"):
+            ours(smooth()).attribute(x, target=target)
+    for target in ([(1, 0), (2,)], [(1, 0), 2], ("a", 1)):
+        with pytest.raises(TargetError, match="expected a tuple of whole numbers, or a list of tuples"):
             ours(smooth()).attribute(x, target=target)
     with pytest.raises(TargetError, match="got 'predicted', expected one class, or a list or tensor"):
         ours(smooth()).attribute(x, target="predicted")

@@ -43,6 +43,14 @@ def test_it_is_called_with_arrays_and_gives_an_array():
     assert list(inspect.signature(explain_func).parameters)[:3] == ["model", "inputs", "targets"]
 
 
+def test_the_network_is_left_in_evaluation_mode():
+    """As after the explanations of Quantus: its metrics then run the network as it is."""
+    for model in (smooth().train(), fringe.Classifier(smooth().train())):
+        explain_func(model, inputs(2), 1, method="ig", steps=2)
+        network = model.model if isinstance(model, fringe.Classifier) else model
+        assert not any(module.training for module in network.modules())
+
+
 def test_inputs_follow_the_weights():
     x = inputs(2)
     found = explain_func(smooth().float(), x.numpy(), np.array([0, 1]), method="ig")

@@ -53,7 +53,7 @@ METHODS = {
     "gradcam": "gradcam",
     "blur_ig": fringe.BlurIG(steps=5),
     "smooth": "smooth(2):ig",
-    "located": "located:ig",
+    "centre_prior": "centre_prior:ig",
     "smoothgrad": fringe.SmoothGrad(samples=3),
     "guided_ig": "guided_ig",
     "expected_gradients": fringe.ExpectedGradients(samples=5),
@@ -83,7 +83,7 @@ def test_maps_of_images_are_those_of_the_transposed_problem(method):
 
 
 @pytest.mark.parametrize("kind", [VOLUMES, SERIES, {**SERIES, "axes": "tc"}], ids=["volumes", "series", "lower case"])
-@pytest.mark.parametrize("method", ["ig", fringe.FRInGe(tau=1e-2), "gradcam", "located:ig"])
+@pytest.mark.parametrize("method", ["ig", fringe.FRInGe(tau=1e-2), "gradcam", "centre_prior:ig"])
 def test_maps_of_volumes_and_series_are_too(kind, method):
     first, last, moved = both(kind)
     plain = attribute(first, kind["x"], method=method, target="top2")
@@ -196,6 +196,7 @@ def test_channels_that_are_first_are_not_warned_of():
         attribute(both(kind)[0], kind["x"], method="ig")
     narrow = normal(2, 6, 8, 3, seed=4)  # an image of three columns, of whose channels the layer knows
     attribute(filled(First(narrow)), narrow, method="ig")
+    attribute(lambda z: z.flatten(2).mean(2)[:, :3], normal(2, 8, 4, 4), method="ig")  # small activations
     tokens = filled(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)))
     attribute(tokens, normal(2, 12), method="ig")
 

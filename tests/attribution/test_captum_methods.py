@@ -186,7 +186,8 @@ class TestRefusals:
     def test_an_absent_package_is_named_with_its_extra(self, monkeypatch, net, name, extra):
         monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
         with pytest.raises(
-            InputError, match=rf'needs {name}, which is not installed; run pip install -e "\.\[{extra}\]"'
+            InputError,
+            match=rf'needs {name}, which is not installed; run pip install -c constraints.txt -e "\.\[{extra}\]"',
         ):
             explained(net, name)
 

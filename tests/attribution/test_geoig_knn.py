@@ -188,5 +188,5 @@ def test_where_the_model_breaks_the_map_says_so():
 
 def test_an_absent_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.neighbors", None)
-    with pytest.raises(fringe.InputError, match=r'run pip install -e "\.\[graph\]"'):
+    with pytest.raises(fringe.InputError, match=r'run pip install -c constraints.txt -e "\.\[graph\]"'):
         explain(SoftplusMLP(), images(2), images(4))

@@ -154,7 +154,9 @@ def test_a_table_has_a_row_for_each_input_and_class(library):
 
 def test_a_table_without_its_library_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(fringe.InputError, match=r'pandas is not installed; run pip install -e "\.\[notebook\]"'):
+    with pytest.raises(
+        fringe.InputError, match=r'pandas is not installed; run pip install -c constraints.txt -e "\.\[notebook\]"'
+    ):
         PREVIEW.to_dataframe()
 
 

@@ -145,7 +145,7 @@ def test_a_score_may_hold_anything_else():
     held = {
         "weights": reference,
         "net": net,
-        "table": [reference.numpy(), None, "x", np.ones(3)],
+        "table": [reference.numpy(), None, "x", np.ones(3), np.array(["a", "b"])],
         "self": Held(reference),
     }
     result = attribute(net, x, method="ig", score=lambda y: error_of(y, held["weights"]) + 0.0 * len(held))

@@ -182,7 +182,7 @@ def test_images_that_cannot_be_read_now_are_exit_code_75_and_no_score_is_lost(tm
         patch.setattr("fringe.cli._console.Progress.begin", lose)
         first = benchmark(out, *data)
     assert first.exit_code == 75, first.output
-    assert "left: ig on digits, 1 images: " in first.stderr
+    assert "left: ig on digits, 1 image: " in first.stderr
     assert "does not exist" in first.stderr
     assert "2 images, summed over methods, are left to the next run of the same command" in first.stderr
     assert run("status", out).exit_code == 75

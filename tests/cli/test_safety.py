@@ -208,7 +208,7 @@ def test_pipes_and_devices_among_the_images_are_named_and_the_rest_goes_on(tmp_p
     small = (*SMALL[:-1], "4", "--no-report")
     result = run("benchmark", "--data", data, "--out", tmp_path / "run", *model, *small)
     assert result.exit_code == 3, result.output
-    assert "1 images; 1 maps made now" in result.output
+    assert "1 image; 1 map made now" in result.output
     assert result.output.count("is not a regular file") == 3
 
 

@@ -69,7 +69,7 @@ CASES = {
     "ig": ("ig", {"steps": 8}, {"telemetry": True, "target": [2, 2, 2]}),
     "ig gauss": ("ig", {"steps": 5, "rule": "gausslegendre", "baseline": "uniform"}, {"score": "probability"}),
     "ig2": ("ig2", {"steps": 5, "references": 2}, {}),
-    "ig2 telemetry": ("ig2", {"steps": 4, "references": 3}, {"telemetry": True, "batch_size": 4}),
+    "ig2 few": ("ig2", {"steps": 4, "references": 3}, {"telemetry": True, "batch_size": 4}),
     "smoothgrad": ("smoothgrad", {"samples": 4}, {}),
     "smoothgrad square": ("smoothgrad", {"samples": 4, "square": True}, {"seed": 3}),
     "rise": ("rise", {"masks": 9, "cells": 3}, {"batch_size": 4}),

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 import fringe
 from fringe._files.records import digest
+from fringe.attribution import PaperFRInGe
 from fringe.bench.experiments import Store
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
@@ -315,8 +316,6 @@ def default_keys():
     }
 
 
-VARIANTS = "fringe", "fisher_rao_unregularized", "euclidean", "gamma_step_only", "gamma_prior_only", "non_geometric"
-
 # A whole number given for a real one stays one: 3 and 3.0 are written differently, and have different keys.
 AS_GIVEN = {
     "fringe whole numbers": ("fringe", {"tau": 1, "delta_euc": 3, "gamma_prior": 0}),
@@ -336,11 +335,9 @@ def records():
     for name, kind in {**fringe.METHODS, **fringe.METRICS}.items():
         found[name] = kind().record()
         found |= {f"{name}:{preset}": kind.preset(preset).record() for preset in kind.presets}
-    paper = fringe.METHODS["paper"]
     for network in listed_networks():
         model, variant = network.split()
-        found[f"paper:{network}"] = paper.preset(model, variant).record()
-    found |= {f"paper variant {name}": paper().variant(name).record() for name in VARIANTS}
+        found[f"paper:{network}"] = PaperFRInGe.preset(model, variant).record()
     for label, (name, settings) in AS_GIVEN.items():
         found[label] = {**fringe.METHODS, **fringe.METRICS}[name](**settings).record()
     return {"near": {}, "exact": in_order(found)}

@@ -17,12 +17,14 @@ import paper_timing as timing
 import pytest
 import reproduce
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from fringe import FRInGe, InputError, Insertion, IntegratedGradients
 from fringe.attribution import PaperFRInGe, ReleasedFRInGe, Variant, get_method
 from fringe.bench.experiments import ExperimentSpec
 from fringe.bench.tuning import OBJECTIVE
+from fringe.plots import PathRecord
 
 DIGITS = {"data": "embedded:digits", "model": {"digits": "embedded:digits"}}
 
@@ -243,3 +245,12 @@ def test_wrong_usage_is_said_in_one_line(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
     options = SimpleNamespace(**vars(reproduce.arguments(["cap", *ON_DIGITS, "--seed", "3"])))
     assert reproduce.given(options).seed == 3
+
+
+def test_paths_are_called_by_the_titles_of_their_studies(tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(figures, "plot_profiles", lambda paths, title: shown.extend(paths) or Figure())
+    records = [PathRecord(label, np.linspace(0, 1, 3)) for label in ("cap", "mine", "ig")]
+    figures.draw_paths("cap", records, "cat", tmp_path / "paths.png")
+    assert [path.title for path in shown] == ["IG", "FRInGe with cap"]
+    assert (tmp_path / "paths.png").stat().st_size

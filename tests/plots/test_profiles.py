@@ -67,7 +67,7 @@ def test_columns_are_named():
     figure = plot_profiles([IG, replace(FREE, verdict="at_reference"), CAPPED, replace(IG, label="mine")], title="cat")
     tops = figure.axes[:4]
     names = [axes.get_title(loc="left") for axes in tops]
-    assert names == ["IG", "FRInGe without cap", "FRInGe with cap", "mine"]
+    assert names == ["Integrated Gradients", "no_cap", "cap", "mine"]
     assert [axes.get_title(loc="right") for axes in tops] == ["", "at reference", "", ""]
     assert figure.get_suptitle() == "cat"
 

@@ -67,7 +67,7 @@ def test_pictures_are_named_by_their_steps_and_variants_by_what_was_left_out():
     _, pictures = tiles(figure, 1)
     names = [axes.get_title() for axes in pictures]
     assert names == ["input", "step 3", "step 6", "step 9", "step 12", "step 15", "end", "attribution"]
-    assert {"cat", "gamma_step only", "mine", "at reference"} <= set(written(figure))
+    assert {"cat", "gamma_step_only", "mine", "at reference"} <= set(written(figure))
     assert "ok" not in written(figure)
 
 

@@ -78,12 +78,13 @@ def refuse_captured(score: ScoreFunction, inputs: Sequence[Tensor]) -> None:
     """Refuse a score that holds one of the explained ``inputs`` (B, *S), or the first row of one: along a path it would
     stay as it is, and the map would miss what the score owes to the input itself."""
     for name, value in captured(score):
-        if not isinstance(value, (Tensor, np.ndarray)):
+        if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+            value = torch.from_numpy(np.array(value))  # a copy: it may be read-only
+        if not isinstance(value, Tensor) or value.dtype == torch.bool:
             continue
-        held = torch.as_tensor(value)
         for x in inputs:
-            same = [row for row in (x, x[:1], x[0]) if row.shape == held.shape and held.dtype != torch.bool]
-            if any(torch.equal(held.detach().to(row), row) for row in same):
+            same = (row for row in (x, x[:1], x[0]) if row.shape == value.shape)
+            if any(torch.equal(value.detach().to(row), row) for row in same):
                 message = f"it uses the explained input itself ({name}), which stays as it is where the input changes"
                 raise InputError(message, argument="score", hint=SCORE_OF_OUTPUTS)
 

@@ -390,7 +390,7 @@ def _warn_of_axes(model: Classifier, x: Tensor) -> None:
     names = ("in_channels", "in_features", "input_size")
     count = next((size for name in names if isinstance(size := getattr(layer, name, None), int)), None)
     channels, last = x.shape[1], x.shape[-1]
-    is_last = x.dim() > 3 and last in (1, 3, 4) and channels > 4
+    is_last = x.dim() > 3 and last in (1, 3, 4) and min(x.shape[1:-1]) > 4
     if count is not None and getattr(layer, "batch_first", True):
         is_last = count == last and (channels != count or not hasattr(layer, "in_channels"))
     if is_last:

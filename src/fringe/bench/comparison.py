@@ -258,6 +258,7 @@ class ImageComparison(ImageRun[CompareSpec]):
             pictures=self._pictures,
             tables=[replace(table, title="Scores", notes=notes), *more],
             settings=Table(("what", "value"), rows, "Settings and versions"),
+            path=any(one["label"] == "diffusion" for one in document["methods"]),
         )
 
     def _judge(self, degraded: Sequence[Mapping[str, Any]]) -> None:

@@ -1,6 +1,5 @@
 """From a spec to a model that is ready to be explained."""
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -224,8 +223,10 @@ def _unknown(spec: str) -> ModelError:
     else:
         message = f"{spec!r} has no family"
         known = {EFFICIENTNET: EFFICIENTNET}
-        with contextlib.suppress(ModelError):  # torchvision is not installed
+        try:
             known |= {name: f"torchvision:{name}" for name in torchvision_names()}
+        except ModelError:  # torchvision is not installed
+            known |= {spec: f"torchvision:{spec}"} if re.fullmatch(r"[a-z]+[a-z_]*\d+\w*", spec) else {}
         hint = did_you_mean(spec, known, forms, shown=known, cutoff=0.8)
     return ModelError(message, argument="model", hint=hint)
 

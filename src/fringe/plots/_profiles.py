@@ -23,19 +23,6 @@ BOUNDS: dict[int, tuple[str, str]] = {
     2: ("how far the input may move (delta_euc)", styles.GREEN),
     3: ("how far the logits may move", styles.VERMILION),
 }
-#: Titles of the paper's methods and variants in a figure. A path of another label shows the label itself.
-TITLES = {
-    "ig": "IG",
-    "no_cap": "FRInGe without cap",
-    "cap": "FRInGe with cap",
-    "euclidean": "Euclidean tracking",
-    "fisher_rao_unregularized": "Unregularised Fisher–Rao",
-    "fringe": "Full FRInGe",
-    "gamma_step_only": "gamma_step only",
-    "gamma_prior_only": "gamma_prior only",
-    "non_geometric": "non-geometric",
-    "diffusion": "diffusion (control)",
-}
 _SCALES = (
     "How far prediction (Fisher–Rao distance) and input (Euclidean distance) move in each step, each panel on its own "
     "scale from 0: what is constant looks flat. Entropy: 1 means that all classes are equally likely."
@@ -93,7 +80,7 @@ class PathRecord:
     @property
     def title(self) -> str:
         """Its title in a figure."""
-        return TITLES.get(self.label) or method_title(self.label)
+        return method_title(self.label)
 
     @property
     def remark(self) -> str:

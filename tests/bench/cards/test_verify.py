@@ -242,6 +242,13 @@ def test_a_method_beats_a_blind_map_only_with_certainty(metric, scores, control,
         assert said == "No failure was seen in these measurements."
 
 
+def test_a_control_ahead_of_few_examples_is_no_silence():
+    """Five signs prove nothing for either side, and "no failure" beside a better control would say so."""
+    (said,) = failures(Card("m", "", "", {}), [line_of("mass_inside", BAD[:5], {"edge": GOOD[:5]})])
+    assert "and the control edge (" in said
+    assert said.endswith("is not worse; 5 examples are too few for a test.")
+
+
 def test_the_control_that_is_the_hardest_to_beat_is_named():
     controls = {"edge": (0.3, 0.35, 0.3, 0.3, 0.3, 0.3), "random": BAD, "uniform": (0.5,) * 6}
     assert line_of("mass_inside", GOOD, controls).control == "uniform (0.5)"

@@ -88,6 +88,9 @@ def failures(card: Card, lines: Sequence[Line]) -> tuple[str, ...]:
             said.append(f"{where}: {missing} of {len(line.measurement.scores)} maps have no score.")
         if line.test is not None and line.test.better is False:
             said.append(f"{where}: {number(line.score.value)}, not shown to be better than the control {line.control}.")
+        elif line.test is not None and line.test.better is None and line.test.p == 1:
+            ahead = f"{number(line.score.value)}, and the control {line.control} is not worse"
+            said.append(f"{where}: {ahead}; {line.test.difference.n} examples are too few for a test.")
     doubtful = {word: count for word, count in card.verdicts.items() if word not in ("ok", "unchecked")}
     said += [f"{count} of {sum(card.verdicts.values())} maps of digits are {word}." for word, count in doubtful.items()]
     return tuple(said) or ("No failure was seen in these measurements.",)

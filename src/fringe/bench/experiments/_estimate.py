@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import torch
 
+from fringe._strings.formats import counted
 from fringe._strings.progress import Report, shown
 from fringe.bench.experiments._database import Writer, encoded
 from fringe.bench.experiments._executors import Executor, ProcessExecutor
@@ -294,7 +295,9 @@ class RunEstimate:
         Returns:
             The lines of :meth:`lines`, with the growth of the store and the time.
         """
-        text = [f"{self.study}: {self.images} images; missing tasks: {sum(cost.tasks for cost in self.costs)}"]
+        text = [
+            f"{self.study}: {counted(self.images, 'image')}; missing tasks: {sum(cost.tasks for cost in self.costs)}"
+        ]
         text += [f"  {line}" for line in self.lines()]
         if self.metrics:
             scores = (f"{label} {describe_seconds(spent)}" for label, spent in self.metrics.items())

@@ -392,7 +392,12 @@ def describe_run(result: RunResult) -> list[tuple[Level, str]]:
     reused = sum(report.reused for report in done)
     computed = sum(len(report.task.images) - len(report.left) - report.failed for report in done) - reused
     stored = f", {reused} stored maps scored" if reused else ""
-    lines.append(("info", f"{manifest.name}: {len(manifest.images)} images; {computed} maps made now{stored}"))
+    lines.append(
+        (
+            "info",
+            f"{manifest.name}: {counted(len(manifest.images), 'image')}; {counted(computed, 'map')} made now{stored}",
+        )
+    )
     if result.log.failed or result.failed_before or result.set_aside:
         crashed = {report.task.key for report in reports if report.state == "crashed"}
         crashes = [record for key, record in store.records(CRASH).items() if key in crashed]
@@ -401,7 +406,7 @@ def describe_run(result: RunResult) -> list[tuple[Level, str]]:
     versions = mixed(result.results.versions)
     lines.extend(("warning", f"results of several versions are mixed: {line}") for line in versions)
     for task in result.left[:SHOWN]:
-        text = f"left: {task['method']} on {task['model']}, {task['images']} images: {task['reason']}"
+        text = f"left: {task['method']} on {task['model']}, {counted(task['images'], 'image')}: {task['reason']}"
         lines.append(("error", text))
     if result.left:
         text = f"{result.log.left} images, summed over methods, are left to the next run of the same command: what "

@@ -76,7 +76,7 @@ class MetricVerdicts:
     def section(self, prefix: str) -> Section:
         """The section of a report."""
         least = ", ".join(f"{name} {value:g}" for name, value in self.document["least"].items())
-        title = f"Metrics on {self.model}, {self.document['images']} images"
+        title = f"Metrics on {self.model}, {counted(self.document['images'], 'image')}"
         table = validity_table(self.document["metrics"], title)
         agreement, images = self.document["agreement"], ()
         if agreement is not None:
@@ -389,7 +389,8 @@ def _images(manifest: Manifest) -> str:
         else "read as they are stored; their EXIF orientation is ignored"
     )
     how = f"drawn by seed {plan['seed']}" if plan.get("sample", True) else "the first ones in their order"
-    return f"{count} images of {', '.join(plan['data'])}, {how} and named by their content{lost}. Photos are {turned}."
+    images = f"{counted(count, 'image')} of {', '.join(plan['data'])}, {how} and named by their content{lost}"
+    return f"{images}. Photos are {turned}."
 
 
 def _pairs(record: Mapping[str, Any]) -> str:
@@ -476,7 +477,7 @@ def describe_status(document: Mapping[str, Any]) -> Iterator[str | Table]:
     if not document["plans"]:
         yield "no plan yet: nothing was asked for in this folder"
     for name, plan in document["plans"].items():
-        yield f"{name}: {plan['images']} images"
+        yield f"{name}: {counted(plan['images'], 'image')}"
         totals: dict[tuple[str, str], Counter[str]] = {}  # metrics together
         for cell in plan["cells"]:
             numbers = {name: cell[name] for name in ("required", "scored", "failed", "missing")}
