@@ -3,11 +3,11 @@
     python benchmarks/store.py                                   # 1333 and 4000 images: a few minutes
     python benchmarks/store.py --images 1333 4000 13333 50000     # 50000 images take some minutes to write
 
-Synthetic scores of 12 methods (4 of them controls) under 11 metrics go through the real store, 16 images a task; four
-of the metrics have two curves of 65 points, and of one task in a hundred the scores of an image failed. Then each step
-of the library is measured in a process of its own, the imports included: what a resumed run does before its first task
-(``resume``), ``fringe status`` and ``fringe report``. ``CPU`` is the processor time of that process, which does not
-depend on what else the machine does, and ``peak`` its largest resident memory.
+Synthetic scores of 12 methods (4 of them controls) under 11 metrics go through the real store, ``--shard`` images a
+task; four of the metrics have two curves of 65 points, and of one task in a hundred the scores of an image failed. Then
+each step of the library is measured in a process of its own, the imports included: what a resumed run does before its
+first task (``resume``), ``fringe status`` and ``fringe report``. ``CPU`` is the processor time of that process, which
+does not depend on what else the machine does, and ``peak`` its largest resident memory.
 
     python benchmarks/store.py --overhead 200                    # what each executor adds to a task
 
@@ -34,7 +34,7 @@ CURVED = ("mas_insertion", "mas_deletion", "insertion", "deletion")
 METRICS = (*CURVED, "infidelity", "max_sensitivity", "sparseness", "complexity", "residual", "entropy", "steps")
 SHARD, POINTS = 16, 65
 #: Share of tasks of which an image failed.
-FAILED = 0.01
+FAILED_SHARE = 0.01
 STEPS = ("resume", "status", "report")
 
 
@@ -78,7 +78,7 @@ def manifest(images: int) -> Any:
     )
 
 
-def write(root: Path, images: int) -> str:
+def write(root: Path, images: int, shard: int) -> str:
     """Write all scores; each commit waits for the disk."""
     import numpy as np
 
@@ -87,41 +87,40 @@ def write(root: Path, images: int) -> str:
     asked, rng, times = manifest(images), np.random.default_rng(0), list[float]()
     with Store(root) as store:
         store.write_record("plan", asked.name, asked.record())
-        for task in pending_tasks(asked, (), SHARD):
-            made = stored_task(task, asked, rng)
+        for task in pending_tasks(asked, (), shard):
+            about, results = task.about(asked, asked.versions, []), results_of(task, rng)
             began = time.perf_counter()
-            writer = store._writer(".db")  # pyright: ignore[reportPrivateUsage]
-            writer.commit(made, store._now())  # pyright: ignore[reportPrivateUsage]
+            store.commit(about, results, task=task.key)
             times.append(1000 * (time.perf_counter() - began))
-    size, files = sum(path.stat().st_size for path in root.glob("*.db")), len(list(root.glob("*.db")))
+    size = sum(path.stat().st_size for path in root.glob("*.db"))
     spent = ", ".join(f"{np.quantile(times, q):.1f}" for q in (0.5, 0.99, 1))
     each = size / images / len(METHODS) / len(METRICS)
-    return f"a commit took {spent} ms (median, 99 %, most); {each:.0f} bytes a score in {files} files"
+    return f"a commit of {shard} images took {spent} ms (median, 99 %, most); {each:.0f} bytes a score"
 
 
-def stored_task(task: Any, asked: Any, rng: Any) -> Any:
-    """The arrays of a task: two curves of four metrics, two diagnostics, and random scores."""
+def results_of(task: Any, rng: Any) -> list[Any]:
+    """The results of a task: two curves of four metrics, two diagnostics, and random scores."""
     import numpy as np
 
-    from fringe.bench.experiments._records import MAP, OK, STATUSES, StoredTask
+    from fringe.bench.experiments._records import FAILED, OK, Result
 
-    size = len(task.images)
-    shape, maps = (len(task.metrics), size), np.zeros(size, MAP)
-    maps["target"], maps["batch"], maps["verdict"], maps["forward"], maps["vjp"] = np.arange(size), SHARD, 1, 100, 50
-    maps["confidence"], maps["seconds"], *diagnostics = rng.random((4, size))
-    names = ("completeness_residual", "endpoint_score")
-    details = {f"diagnostic//{name}": column[:, None] for name, column in zip(names, diagnostics, strict=True)}
-    for metric, key in zip(task.metrics, task.metric_keys, strict=True):
-        curves = ("raw", "normalised") if metric in CURVED else ()
-        details |= {f"curve/{key}/{name}": rng.random((size, POINTS), dtype=np.float32) for name in curves}
-    shared = {**task.shared(asked), "versions": asked.versions, "map_versions": [], "details": list(details)}
-    shared |= {"model": task.model, "method": task.method, "labels": list(task.metrics)}
-    status, scores = np.full(shape, OK, np.uint8), rng.random(shape)
-    notes: dict[str, Any] = {"verdicts": ["ok"], "scores": []}
-    if rng.random() < FAILED:
-        status[:, 0], scores[:, 0] = STATUSES.index("failed"), np.nan
-        notes["scores"] = [[[], "the method failed", list(range(0, shape[0] * size, size))]]
-    return StoredTask(task.setting, task.metric_keys, task.images, scores, status, maps, notes, shared, details)
+    size, results = len(task.images), list[Any]()
+    has_failed = rng.random() < FAILED_SHARE
+    for number, image in enumerate(task.images):
+        confidence, seconds, *diagnostics = rng.random(4).tolist()
+        made = {"target": number, "batch": size, "verdict": "ok", "forward": 100, "vjp": 50}
+        made |= {"confidence": confidence, "seconds": seconds}
+        names = ("completeness_residual", "endpoint_score")
+        details = {f"diagnostic//{name}": np.array([value]) for name, value in zip(names, diagnostics, strict=True)}
+        for metric, key in zip(task.metrics, task.metric_keys, strict=True):
+            curves = ("raw", "normalised") if metric in CURVED else ()
+            details |= {f"curve/{key}/{name}": rng.random(POINTS, dtype=np.float32) for name in curves}
+        scores, status = rng.random(len(METRICS)), np.full(len(METRICS), OK, np.uint8)
+        words: list[Any] = [((), None)] * len(METRICS)
+        if has_failed and number == 0:
+            scores[:], status[:], words = np.nan, FAILED, [((), "the method failed")] * len(METRICS)
+        results.append(Result(image, scores, status, words, made, details))
+    return results
 
 
 def resume(root: Path) -> str:
@@ -131,7 +130,7 @@ def resume(root: Path) -> str:
     store = Store(root)
     store.clean()
     plan: Any = SimpleNamespace(shard=SHARD)
-    tasks, *_ = _pending(store, Resolved(plan, manifests(store)["benchmark"], {}, ()), retry=False)
+    tasks, _ = _pending(store, Resolved(plan, manifests(store)["benchmark"], {}, ()), retry=False)
     return f"{len(tasks)} tasks missing"
 
 
@@ -170,13 +169,15 @@ def overhead(root: Path, tasks: int) -> None:
         serial = 0.0
         for executor in ("serial", "processes", "ray"):
             store, times = Store(root / f"{work[:4].strip()}-{executor}"), list[float]()
-            job = (NullJob if work == "nothing" else Job)(real, store)
+            job = (NullJob if work == "nothing" else Job)(real)
             missing = pending_tasks(real.manifest, (), 1 if work == "nothing" else 2)
 
             def ended(_: TaskReport, times: list[float] = times) -> None:
                 times.append(time.perf_counter())
 
-            run_tasks(job, missing, RunLog(), ended, make_executor(executor, None if executor == "serial" else 1))
+            run_tasks(
+                job, store, missing, RunLog(), ended, make_executor(executor, None if executor == "serial" else 1)
+            )
             each = 1000 * (times[-1] - times[0]) / (len(times) - 1)
             serial = serial or each
             print(f"| {work} | {executor} | {each:.1f} | {each - serial:+.1f} | {len(times)} tasks |", flush=True)
@@ -195,22 +196,23 @@ class NullRunner:
     def perform(self, task: Any, stored: Any = None) -> Any:
         import torch
 
-        from fringe.bench.experiments._records import StoredTask
+        from fringe.bench.experiments._records import results_of
         from fringe.bench.experiments._runner import TaskResult
         from fringe.metrics import Scores
 
         column = Scores(torch.full((len(task.images),), 0.5, dtype=torch.float64))
         made = {image: {"status": "ok", "target": 0, "confidence": 0.5} for image in task.images}
-        names = {"model": task.model, "method": task.method, "labels": list(task.metrics)}
-        shared = {"setting": {}, "metrics": {}, "versions": {}, "map_versions": [], **names}
+        names = {"model": task.model, "method": task.method, "setting_key": task.setting, "setting": {}}
+        about = {**names, "labels": list(task.metrics), "metrics": list(task.metric_keys), "metric_settings": {}}
         scored = [(task.images, [column] * len(task.metrics))]
-        return TaskResult(StoredTask.of(task.setting, task.metric_keys, made, scored, shared), {})
+        return TaskResult({**about, "versions": {}, "map_versions": []}, results_of(task.metric_keys, made, scored))
 
 
-def measured(step: str, root: Path, images: int) -> dict[str, Any]:
+def measured(step: str, root: Path, images: int, shard: int) -> dict[str, Any]:
     """Seconds and peak memory of a step in a new process; what went wrong, if it did."""
     began = time.perf_counter()
     command = [sys.executable, __file__, "--step", step, "--root", str(root), "--images", str(images)]
+    command += ["--shard", str(shard)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines()
@@ -222,6 +224,7 @@ def measured(step: str, root: Path, images: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, nargs="+", default=[1333, 4000])
+    parser.add_argument("--shard", type=int, default=16, help="images of a task")
     parser.add_argument("--root", type=Path, default=Path("out/store"))
     parser.add_argument("--step", choices=("write", *STEPS), help="do this one step in --root, and say what it took")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS, help="what is measured")
@@ -233,7 +236,7 @@ def main() -> None:
         return
     if options.step is not None:
         if options.step == "write":
-            note = write(options.root, options.images[0])
+            note = write(options.root, options.images[0], options.shard)
         else:
             note = {"resume": resume, "status": status, "report": report}[options.step](options.root)
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -244,7 +247,7 @@ def main() -> None:
     for images in options.images:
         root, scores = options.root / str(images), images * len(METHODS) * len(METRICS)
         for step in (*(() if root.exists() else ("write",)), *options.steps):
-            row = measured(step, root, images)
+            row = measured(step, root, images, options.shard)
             figures = f"{row['seconds']:.1f} | {row['cpu']:.1f} | {row['peak']:.2f}"
             print(f"| {images} | {scores} | {step} | {figures} | {row['note']} |", flush=True)
 

@@ -1,14 +1,12 @@
-"""A score and all that is stored of it as one record, and tasks made of records and read as records."""
+"""A score and all that is stored of it as one record, and rows made of records and read as records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fringe.bench.experiments import Results
-from fringe.bench.experiments._records import MAP, NO_TARGET, STATUSES, StoredTask, _ragged, read_ragged
-
-EMPTY = {"setting": {}, "metrics": {}, "versions": {}, "map_versions": []}
+from fringe.bench.experiments import Results, Store
+from fringe.bench.experiments._records import NO_TARGET, STATUSES, Result, fingerprint
 
 
 @dataclass(frozen=True)
@@ -44,111 +42,124 @@ class ScoreRecord:
         return self.setting, self.metric_key, self.image
 
 
-def task_of(rows, shared=EMPTY):
-    """A task of records of one setting; a score without a record is missing."""
-    metrics = {key: i for i, key in enumerate(dict.fromkeys(row.metric_key for row in rows))}
-    images = {image: i for i, image in enumerate(dict.fromkeys(row.image for row in rows))}
-    shape, first = (len(metrics), len(images)), {row.image: row for row in reversed(rows)}
-    scores, status = np.full(shape, np.nan), np.zeros(shape, np.uint8)
-    notes, columns = {}, {}
-    for row in rows:
-        m, i = metrics[row.metric_key], images[row.image]
-        scores[m, i] = np.nan if row.score is None else row.score
-        status[m, i] = STATUSES.index(row.status)
-        if row.flags or row.error is not None:
-            notes.setdefault((tuple(row.flags), row.error), []).append(m * shape[1] + i)
-        named = [(f"curve/{row.metric_key}/{name}", values) for name, values in row.curves]
-        named += [(f"extra/{row.metric_key}/{name}", (value,)) for name, value in row.extras]
-        if first[row.image] is row:
-            named += [(f"diagnostic//{name}", (value,)) for name, value in row.diagnostics]
-        for name, values in named:
-            columns.setdefault(name, [None] * shape[1])[i] = values
-    verdicts = list(dict.fromkeys(row.verdict for row in first.values() if row.verdict is not None))
-    maps = np.empty(shape[1], MAP)
-    for image, i in images.items():
-        row = first[image]
-        target, confidence = NO_TARGET if row.target is None else row.target, row.confidence
-        verdict = [None, *verdicts].index(row.verdict)
-        passes = row.forward, row.jvp, row.vjp, row.seconds
-        maps[i] = (target, row.batch, verdict, np.nan if confidence is None else confidence, *passes)
+def about_of(rows, setting=None, versions=None):
+    """What records of one setting and some metrics share."""
+    keys = list(dict.fromkeys(row.metric_key for row in rows))
     labels = {row.metric_key: row.metric for row in rows}
-    names = {"model": rows[0].model, "method": rows[0].method, "labels": [labels[key] for key in metrics]}
-    return StoredTask(
-        rows[0].setting,
-        tuple(metrics),
-        tuple(images),
-        scores,
-        status,
-        maps,
-        {"verdicts": verdicts, "scores": [[list(flags), why, at] for (flags, why), at in notes.items()]},
-        {**shared, **names, "details": list(columns)},
-        {key: one for name, column in columns.items() for key, one in _ragged(name, column).items()},
+    names = {"model": rows[0].model, "method": rows[0].method, "setting_key": rows[0].setting}
+    metrics = {"labels": [labels[key] for key in keys], "metrics": keys, "metric_settings": {}}
+    return {**names, "setting": setting or {}, **metrics, "versions": versions or {}, "map_versions": []}
+
+
+def result_of(rows):
+    """The result of records of one image."""
+    first, named = rows[0], {}
+    for row in rows:
+        named |= {f"curve/{row.metric_key}/{name}": values for name, values in row.curves}
+        named |= {f"extra/{row.metric_key}/{name}": [value] for name, value in row.extras}
+    named |= {f"diagnostic//{name}": [value] for name, value in first.diagnostics}
+    passes = {name: getattr(first, name) for name in ("forward", "jvp", "vjp", "seconds", "batch")}
+    return Result(
+        first.image,
+        np.array([np.nan if row.score is None else row.score for row in rows]),
+        np.array([STATUSES.index(row.status) for row in rows], np.uint8),
+        [(tuple(row.flags), row.error) for row in rows],
+        {"target": first.target, "confidence": first.confidence, "verdict": first.verdict, **passes},
+        named,
     )
 
 
-def tasks_of(records):
-    """Tasks of records, one for each setting."""
-    settings = {}
-    for record in records:
-        settings.setdefault(record.setting, []).append(record)
-    return [task_of(rows) for rows in settings.values()]
+def commit(store, rows, setting=None, **more):
+    """Store records, those of one setting and the same metrics together."""
+    by_image, groups = {}, {}
+    for row in rows:
+        by_image.setdefault((row.setting, row.image), []).append(row)
+    for of_image in by_image.values():
+        groups.setdefault((of_image[0].setting, *(row.metric_key for row in of_image)), []).append(of_image)
+    for group in groups.values():
+        known = [row for of_image in group for row in of_image]
+        store.commit(about_of(known, setting), [result_of(of_image) for of_image in group], **more)
 
 
 def results_from(manifest, records):
     """Results of records by key."""
-    return Results(manifest, None, tasks_of(records.values()))
+    store = Store(None)
+    commit(store, records.values())
+    return Results(manifest, store)
 
 
-def records_of(task, details=None, known=()):
-    """The records of a task; ``known`` are the images of the plan by digest."""
-    details, known = task.details if details is None else details, dict(known)
-    noted = {at: (flags, error) for flags, error, positions in task.notes["scores"] for at in positions}
-    columns = {name: list(read_ragged(details, name, len(task.images))) for name in task.shared["details"]}
-    for m, i in zip(*map(np.ndarray.tolist, np.nonzero(task.status)), strict=True):
-        made, image = task.maps[i], task.images[i]
-        flags, error = noted.get(m * len(task.images) + i, ((), None))
-        named = {"curve": [], "extra": [], "diagnostic": []}
-        for name, column in columns.items():
-            kind, key, label = name.split("/", 2)
-            if key in ("", task.metrics[m]) and (values := column[i]) is not None:
-                named[kind].append((label, values.tolist() if kind == "curve" else float(values[0])))
-        score, confidence = float(task.scores[m, i]), float(made["confidence"])
-        yield ScoreRecord(
-            setting=task.setting,
-            metric_key=task.metrics[m],
-            image=image,
-            model=task.shared["model"],
-            method=task.shared["method"],
-            metric=task.shared["labels"][m],
-            image_id=known[image]["id"] if image in known else "",
-            label=known[image]["label"] if image in known else None,
-            target=None if made["target"] == NO_TARGET else int(made["target"]),
-            confidence=None if np.isnan(confidence) else confidence,
-            score=None if np.isnan(score) else score,
-            status=STATUSES[task.status[m, i]],
-            error=error,
-            verdict=[None, *task.notes["verdicts"]][made["verdict"]],
-            flags=list(flags),
-            diagnostics=named["diagnostic"],
-            extras=named["extra"],
-            curves=named["curve"],
-            **{name: float(made[name]) for name in ("forward", "jvp", "vjp", "seconds")},
-            batch=int(made["batch"]),
-        )
+def records_of(store, block, known=()):
+    """The records of a block; ``known`` are the images of the plan by digest."""
+    return [record for _, record in numbered(store, block, known)]
 
 
-def records_in(store):
-    """Every committed record, the names of its image left out."""
-    return [row for task, details in store.details(store.tasks()) for row in records_of(task, details)]
+def numbered(store, block, known=()):
+    """The records of a block, each with the number of its row."""
+    known = {fingerprint(digest): (digest, image) for digest, image in dict(known).items()}
+    details = dict(store.details(block, block.rows["id"].tolist()))
+    for row in block.rows:
+        verdict, words = block.notes[int(row["notes"])]
+        noted = {at: (flags, error) for flags, error, places in words for at in places}
+        image, about = known.get(int(row["image"]), (str(row["image"]), None))
+        of_row = details.get(int(row["id"]), {})
+        for m in np.flatnonzero(row["status"]).tolist():
+            flags, error = noted.get(m, ((), None))
+            named = {"curve": [], "extra": [], "diagnostic": []}
+            for name, values in of_row.items():
+                kind, key, label = name.split("/", 2)
+                if key in ("", block.about["metrics"][m]):
+                    named[kind].append((label, values.tolist() if kind == "curve" else float(values[0])))
+            score, confidence = float(row["score"][m]), float(row["confidence"])
+            yield (
+                int(row["id"]),
+                ScoreRecord(
+                    setting=block.setting,
+                    metric_key=block.about["metrics"][m],
+                    image=image,
+                    model=block.about["model"],
+                    method=block.about["method"],
+                    metric=block.about["labels"][m],
+                    image_id="" if about is None else about["id"],
+                    label=None if about is None else about["label"],
+                    target=None if row["target"] == NO_TARGET else int(row["target"]),
+                    confidence=None if np.isnan(confidence) else confidence,
+                    score=None if np.isnan(score) else score,
+                    status=STATUSES[row["status"][m]],
+                    error=error,
+                    verdict=verdict,
+                    flags=list(flags),
+                    diagnostics=named["diagnostic"],
+                    extras=named["extra"],
+                    curves=named["curve"],
+                    **{name: float(row[name]) for name in ("forward", "jvp", "vjp", "seconds")},
+                    batch=int(row["batch"]),
+                ),
+            )
+
+
+def images_of(store):
+    """The images of all plans by digest."""
+    return {image["digest"]: image for plan in store.records("plan").values() for image in plan["images"]}
+
+
+def records_in(store, known=None):
+    """Every committed record; the names of its image left out, unless they are ``known``."""
+    known = dict.fromkeys(images_of(store)) if known is None else known
+    return [row for block in store.blocks() for row in records_of(store, block, known)]
 
 
 def records_of_cell(cell):
     """The records of a method under a metric (n), None where an image was not computed."""
-    results, found = cell._results, {}
-    at, key = cell.column("map_index"), results.manifest.metrics[cell.metric]["key"]
-    images = results.manifest.images_of(cell.model, cell.metric)
-    known = {image["digest"]: image for image in images}
-    for number, task, details in results._details(at):
-        found |= {(number, row.image): row for row in records_of(task, details, known) if row.metric_key == key}
-    numbers = results.arrays.tasks_at(at).tolist()
-    return tuple(found.get((n, image["digest"])) for n, image in zip(numbers, images, strict=True))
+    results = cell._results
+    known = {image["digest"]: image for image in results.manifest.images_of(cell.model, cell.metric)}
+    key = results.manifest.metrics[cell.metric]["key"]
+    ids = results.arrays.maps["id"][cell.column("map_index")].tolist()
+    setting = results.manifest.setting_key(cell.model, cell.method)
+    blocks = [block for block in results.arrays.blocks if block.setting == setting]
+    rows = {
+        number: row
+        for block in blocks
+        for number, row in numbered(results._source, block, known)
+        if row.metric_key == key
+    }
+    return tuple(rows.get(number) for number in ids)

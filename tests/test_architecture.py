@@ -48,7 +48,6 @@ HEAVY = {  # package: the only rooms that may import it
     "scipy": {"paths", "evaluation", "metrics"},  # metrics interpolate between scattered pixels
     "yaml": {"cli", "experiments"},
     "polars": {"experiments", "report"},
-    "pebble": {"experiments"},
     "jinja2": {"_strings"},
     "captum": {"captum"},  # the methods of captum, zennit and lxt are loaded by name when one is asked for
     "zennit": set(),

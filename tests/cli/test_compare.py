@@ -57,7 +57,7 @@ def test_a_run_writes_what_the_library_computes(tmp_path, small_figures):
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert document == read(out)
-    beside = {"claims", "fringe-run.json", *(file.name for file in out.glob("*.db"))}
+    beside = {"maps", *(file.name for file in out.glob("*.db"))}
     assert {file.name for file in out.iterdir()} - beside == {"compare.png", "index.html", "scores.csv", "summary.json"}
     with Image.open(out / "compare.png") as drawn:
         assert min(drawn.size) > 400
@@ -386,9 +386,9 @@ def test_a_model_whose_code_was_edited_is_named(tmp_path):
     refused = quick(tmp_path / "out", *asked, metrics="infidelity")
     assert refused.exit_code == 2
     assert "its logits are not those that the results" in refused.stderr
-    assert "or use --overwrite to recall the results of this model" in refused.stderr
+    assert "or use --overwrite to remove the results of this model" in refused.stderr
     again = quick(tmp_path / "out", *asked, "--overwrite", metrics="infidelity")
-    assert (again.exit_code, "its results under 1 setting are recalled" in again.stderr) == (0, True)
+    assert (again.exit_code, "its results under 1 setting are removed" in again.stderr) == (0, True)
     (after,) = lines(tmp_path / "out")
     assert float(after["score"]) == pytest.approx(4 * float(before["score"]), rel=1e-4)
 
@@ -416,7 +416,7 @@ def test_maps_are_stored_only_where_they_are_shown(tmp_path):
     arguments = ("embedded:digits:0:3", "--methods", "ig", *QUICK[-2:], "--rows", "2")
     assert quick(tmp_path, *arguments).exit_code == 0
     store = Store(tmp_path, create=False)
-    kept = {task.shared["method"]: len(store.images_with_maps(task.setting)) for task in store.tasks()}
+    kept = {one.about["method"]: int((one.rows["map"] != 0).sum()) for one in store.blocks()}
     assert kept == {"ig": 2, **dict.fromkeys((*CONTROLS, "power(1.5):ig", "centre_prior:ig"), 0)}
 
 

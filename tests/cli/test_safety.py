@@ -16,7 +16,7 @@ from PIL import Image
 
 from command_line import picture, run
 from fringe.bench.experiments import Store
-from fringe.bench.experiments._database import seal
+from fringe.bench.experiments._records import seal
 
 pytestmark = pytest.mark.usefixtures("small_figures")
 
@@ -41,15 +41,10 @@ def folder(finished, tmp_path):
 
 
 def forge(folder, kind, name, content):
-    """Put bytes in place of a record of a run, or add one, as a stranger does who computes its digest anew."""
-    (path,) = [path for path in folder.glob("*.db") if ".maps." not in path.name]
-    with closing(sqlite3.connect(path)) as database:
-        known = database.execute("SELECT max(id) FROM record WHERE kind = ? AND name = ?", (kind, name)).fetchone()[0]
-        last, created = database.execute("SELECT max(id), max(created) FROM record").fetchone()
-        number = known or last + 1
-        mark = seal(path.name, number, kind, name, created, content)
-        row = (number, kind, name, created, content, mark)
-        database.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?)", row)
+    """Put a text in place of a record of a run, or add one, as a stranger does who computes its digest anew."""
+    with closing(sqlite3.connect(folder / "run.db")) as database:
+        row = (kind, name, content, seal(kind, name, content))
+        database.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?)", row)
         database.commit()
 
 
@@ -57,12 +52,11 @@ def tamper(folder, change, name="benchmark"):
     """Change the plan of a run as a stranger does; under another name, add it."""
     record = Store(folder, create=False).records("plan")["benchmark"]
     change(record)
-    forge(folder, "plan", name, json.dumps(record).encode())
+    forge(folder, "plan", name, json.dumps(record))
 
 
 def remove_maps(folder):
-    (path,) = folder.glob("*.maps.db")
-    path.unlink()
+    shutil.rmtree(folder / "maps")
 
 
 @pytest.fixture
@@ -330,10 +324,7 @@ def test_status_and_report_show_a_stranger_s_names_as_escapes(folder):
         record["plan"]["preprocessing"] = {f"net{ESCAPES}[bold]": None}
 
     tamper(folder, rename)
-    crash = {"model": f"m{ESCAPES}", "method": "ig", "images": ["a"], "reason": f"died{ESCAPES}"}
-    about = {"setting": {}, "setting_key": "s", "metric_keys": ["m"]}
-    forge(folder, "crash", "k", json.dumps({**crash, **about}).encode())
-    forge(folder, "crash", f"k{ESCAPES}", b"{}")
+    forge(folder, "plan", f"k{ESCAPES}", "{}")
     for command in (("status",), ("status", "--json"), ("report",), ("report", "--plan", ESCAPES)):
         result = run(*command, folder)
         assert result.exit_code in (0, 2, 75), result.output
@@ -343,20 +334,13 @@ def test_status_and_report_show_a_stranger_s_names_as_escapes(folder):
 
 
 @pytest.mark.timeout(120)
-def test_a_damaged_record_of_a_crash_is_passed_over_by_status_and_report(folder):
-    crash = {"model": "m", "method": "ig", "reason": "died", "setting": {}, "setting_key": "s", "metric_keys": ["m"]}
-    damaged = {"bare": {}, "list": [1], "odd": {**crash, "images": [{"a": 1}]}}
-    for name, record in damaged.items():
-        forge(folder, "crash", name, json.dumps(record).encode())
-    forge(folder, "crash", "deep", b"[" * 10**5)
-    pipe = f"{1:020}-elsewhere-1-1-00ff.db"
-    os.mkfifo(folder / pipe)
+def test_a_damaged_record_is_passed_over_by_status_and_report(folder):
+    for name, content in {"bare": "{}", "list": "[1]", "deep": "[" * 10**5}.items():
+        forge(folder, "plan", name, content)
     status = run("status", folder)
     assert (status.exit_code, type(status.exception)) == (75, SystemExit), status.output
-    for name in damaged:
-        assert f"the crash '{name}' is damaged" in status.output
-    assert re.search(r"record \d+ is damaged \(maximum recursion depth", status.output)
-    assert f"{pipe} is no file" in status.output
+    for name in ("bare", "list", "deep"):
+        assert f"the plan '{name}' is damaged" in status.output
     report = run("report", folder)
     assert (report.exit_code, report.exception) == (0, None), report.output
 

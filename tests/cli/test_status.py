@@ -12,8 +12,7 @@ from command_line import run
 from fringe import FRInGe, IntegratedGradients
 from fringe.bench import tune as _tuning
 from fringe.bench.experiments import TRIAL, ModelSource, Plan, PlanModel, RunOptions, Store, describe_failures, run_plan
-from fringe.bench.experiments._store import CRASH, PLAN, VOID
-from fringe.bench.experiments._tasks import pending_tasks
+from fringe.bench.experiments._store import PLAN
 from fringe.metrics import Sparseness
 
 pytestmark = pytest.mark.usefixtures("small_figures")
@@ -49,7 +48,7 @@ def test_a_whole_run_is_exit_code_0_in_a_table_and_in_json(tmp_path):
     known = document(tmp_path)
     cell = {"model": "digits", "method": "ig", "metric": "sparseness", "required": 2, "scored": 2, "failed": 0}
     assert known["plans"]["benchmark"]["cells"][0] == {**cell, "missing": 0}
-    assert (known["set_aside"], known["invalidated"], known["trials"]) == ([], [], 0)
+    assert (known["damaged"], known["invalidated"], known["trials"]) == ([], [], 0)
     assert known["plans"]["benchmark"]["failures"] == []
 
 
@@ -93,25 +92,10 @@ def test_units_that_fit_no_more_are_named_with_the_difference(tmp_path):
     run_plan(amended, tmp_path, RunOptions(amend=True))
     shown = status(tmp_path)
     assert shown.exit_code == 0
-    assert "no longer asked for: ig on digits, 1 tasks: method.steps: 2, now 3" in shown.stdout.splitlines()
-    assert "no longer asked for: fringe on digits, 1 tasks: no plan has the method 'fringe'" in shown.stdout
+    assert "no longer asked for: ig on digits, 2 maps: method.steps: 2, now 3" in shown.stdout.splitlines()
+    assert "no longer asked for: fringe on digits, 2 maps: no plan has the method 'fringe'" in shown.stdout
     found = {(one["method"], one["images"], one["reason"]) for one in document(tmp_path)["invalidated"]}
     assert ("ig", 2, "method.steps: 2, now 3") in found
-
-
-def test_units_that_were_set_aside_are_named(tmp_path):
-    finished = run_plan(only(small(), ig=IntegratedGradients(steps=2)), tmp_path, RunOptions())
-    manifest, store = finished.resolved.manifest, Store(tmp_path)
-    (unit,) = pending_tasks(manifest, (), 16)
-    reason = "ended its process (SIGKILL), 3 times"
-    store.write_record(CRASH, unit.key, {**unit.record(manifest), "reason": reason})
-    (task,) = store.tasks()
-    store.write_record(VOID, unit.setting, {task.row[0]: 1})
-    images = [image["digest"] for image in manifest.images]
-    assert document(tmp_path)["set_aside"] == [{"model": "digits", "method": "ig", "images": images, "reason": reason}]
-    shown = status(tmp_path)
-    expected = f"set aside: ig on digits, 2 images: {reason} (--retry-failed computes it again)"
-    assert (shown.exit_code, expected in shown.stdout.splitlines()) == (75, True)
 
 
 def test_the_trials_of_a_search_are_kept_and_not_called_stale(tmp_path):
@@ -120,7 +104,7 @@ def test_the_trials_of_a_search_are_kept_and_not_called_stale(tmp_path):
         run_plan(only(small(name="tune"), trial=IntegratedGradients(steps=steps)), tmp_path, RunOptions(amend=True))
     known = document(tmp_path)
     assert (known["trials"], known["invalidated"]) == (2, [])
-    assert "stored from the trials of a search: 2 tasks" in status(tmp_path).stdout
+    assert "stored from the trials of a search: 2 methods" in status(tmp_path).stdout
 
 
 def test_a_folder_that_is_no_run_is_exit_code_2(tmp_path):
@@ -141,15 +125,13 @@ def test_reasons_for_people_are_few_and_the_most_frequent_first():
         {"model": "a", "method": "agi", "reason": "often", "scores": 2},
         {"model": "b", "method": "ig", "reason": "often", "scores": 3},
     ]
-    crash = {"model": "a", "method": "ig", "images": ["x"], "reason": "died"}
-    assert describe_failures(rows, [crash], 9) == [
+    assert describe_failures(rows, 9) == [
         "4 scores of ig, agi on a: often",
         "3 scores of ig on b: often",
         "1 score of ig on a: rare",
-        "set aside: ig on a, 1 image: died",
     ]
-    assert describe_failures(rows, [crash], 1) == ["4 scores of ig, agi on a: often", "and 3 other reasons"]
-    assert describe_failures([], [], 1) == []
+    assert describe_failures(rows, 1) == ["4 scores of ig, agi on a: often", "and 2 other reasons"]
+    assert describe_failures([], 1) == []
 
 
 @pytest.mark.parametrize(("command", "page"), [("explain", "index.html"), ("compare", "compare.png")])

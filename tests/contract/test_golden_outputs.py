@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 import fringe
 from fringe._files.records import digest
 from fringe.attribution import PaperFRInGe
-from fringe.bench.experiments import Store
+from fringe.bench.experiments import Store, manifests, pending_tasks
 
 NUMBERS = Path(__file__).parent / "golden_outputs.json"
 RELATIVE, ABSOLUTE = 3e-5, 5e-6
@@ -82,23 +82,29 @@ def report_cells(out):
 
 def stored_keys(out):
     """The setting's and the metric's key of every stored score."""
-    for task in Store(out, create=False).tasks():
-        for label, key in zip(task.shared["labels"], task.metrics, strict=True):
-            yield {"method": task.shared["method"], "metric": label, "setting": task.setting, "metric_key": key}
+    for block in Store(out, create=False).blocks():
+        for label, key in zip(block.about["labels"], block.about["metrics"], strict=True):
+            yield {"method": block.about["method"], "metric": label, "setting": block.setting, "metric_key": key}
+
+
+def stored_tasks(out):
+    """The tasks of the plan, all of which are stored."""
+    store = Store(out, create=False)
+    (plan,) = manifests(store).values()
+    assert pending_tasks(plan, store.blocks(), 16) == []
+    return pending_tasks(plan, (), 16)
 
 
 def stored_names(out):
     """The names of the stored tasks and of their maps, which a later run looks for."""
-    tasks = Store(out, create=False).tasks()
-    units = sorted({digest([task.setting, sorted(task.metrics), task.images]) for task in tasks})
-    return {"units": units, "maps": sorted(stored_maps(out))}
+    return {"units": sorted(task.key for task in stored_tasks(out)), "maps": sorted(stored_maps(out))}
 
 
 def stored_maps(out):
     store = Store(out, create=False)
     return {
         f"{task.setting}-{digest(sorted(task.images))}": store.load_maps(task.setting, task.images)
-        for task in store.tasks()
+        for task in stored_tasks(out)
     }
 
 

@@ -154,9 +154,10 @@ class ImageComparison(ImageRun[CompareSpec]):
         spec = self.spec
         executor = SerialExecutor(keep=True, progress=lambda what, done, total: bar.step(done, total, what))
         how: dict[str, Any] = {"device": spec.device, "batch_size": spec.batch_size, "executor": executor}
-        options = RunOptions(**how, amend=True, retry=True, renew=self._overwrite)
+        options = RunOptions(**how, amend=True, retry=True)
         with Store(self._out, beside=True):
-            finished = run_plan(self.plan, self._out, options.resolve(), Callbacks.of(bar))
+            told = Callbacks.of(bar)
+            finished = run_plan(self.plan, self._out, options.resolve(), told, forget=self._overwrite)
         stored = _Stored(finished)
         if finished.cause is None:
             self._add_images(stored, executor.runner, bar.step)
@@ -391,7 +392,8 @@ class _Stored:
         maps = self.store.load_maps(setting, digests)
         lacking = [one for one, fault in zip(digests, row.faults, strict=True) if fault != "failed" and one not in maps]
         if lacking:
-            maps |= runner.perform(Task(self.model, row.label, setting, (), (), tuple(lacking))).maps
+            made = runner.perform(Task(self.model, row.label, setting, (), (), tuple(lacking))).results
+            maps |= {one.image: one.map for one in made if one.map is not None}
         known = [maps[digest].values for digest in digests if digest in maps]
         values = [maps[one].values if one in maps else torch.full_like(known[0], torch.nan) for one in digests if known]
         return torch.stack(values) if values else None

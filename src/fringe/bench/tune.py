@@ -163,12 +163,10 @@ def tune_preset(
     The scores of every trial are stored, and the trials in ``tune.db``: a search that was killed is resumed by the same
     call, also in several processes at once. ``trials`` counts the given setting, too.
 
-    Raises InputError for several models, ``renew``, a method that is not registered, or a folder that holds another
+    Raises InputError for several models, a method that is not registered, or a folder that holds another
     search; FringeError if no trial has a score; TransientError if scores are left to a later run; Interrupted on SIGINT
     or SIGTERM.
     """
-    if options.renew:
-        raise InputError("renew: the trials of a search were scored with the model as it was; name another folder")
     require_local("out", root)
     trial_plan = tuning_plan(plan)
     session = open_session(trial_plan, root)

@@ -67,10 +67,10 @@ def status(run: RunFolder, as_json: AsJson = False) -> None:
         if as_json:
             typer.echo(to_json(document), nl=False)
         else:
-            parts = describe_status(document)
-            show(p.replace("retry=True", "--retry-failed") if isinstance(p, str) else p for p in parts)
+            show(describe_status(document))
     cells = [cell for plan in document["plans"].values() for cell in plan["cells"]]
-    if document["damaged"] or not document["plans"] or any(cell["missing"] for cell in cells):
+    lost = document["damaged"] or any(plan["lost_maps"] for plan in document["plans"].values())
+    if lost or not document["plans"] or any(cell["missing"] for cell in cells):
         raise typer.Exit(Exit.RESUMABLE)
     raise typer.Exit(Exit.SOME_FAILED if any(cell["failed"] for cell in cells) else Exit.DONE)
 

@@ -42,7 +42,7 @@ class Exit(IntEnum):
 #: Flags of the current command by the name of its parameter.
 FLAGS: dict[str, str] = {}
 #: Parameters of the command line that have another name in the library.
-_ALIASES = {"output": "model_output", "path": "out", "renew": "overwrite", "space": "references"}
+_ALIASES = {"output": "model_output", "path": "out", "space": "references"}
 #: Hints that the command line words in another way, by the parameter.
 _HINTS = {
     "model_output": "pass --model-output probabilities to explain their logarithms",
@@ -60,7 +60,7 @@ MAX_PASSES = 1e10
 #: Packages that some commands need, by the extra that installs them.
 _EXTRAS = {
     "app": ("gradio",),
-    "bench": ("pebble", "polars", "yaml"),
+    "bench": ("polars", "yaml"),
     "ray": ("ray",),
     "graph": ("sklearn",),
     "tune": ("filelock", "optuna"),

@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from fringe.bench.experiments import _database, _places, _store
+from fringe.bench.experiments import _places, _store
 
 for late in (
     "pandas",
@@ -20,7 +20,7 @@ for late in (
         importlib.import_module(late)
 
 #: Files whose lines are the steps of a store.
-STORE = {Path(module.__file__) for module in (_database, _places, _store)}
+STORE = {Path(module.__file__) for module in (_places, _store)}
 
 
 def spawn_quickly(monkeypatch):

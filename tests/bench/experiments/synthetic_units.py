@@ -10,10 +10,11 @@ from pathlib import Path
 from fringe._files.records import digest
 from fringe.bench.experiments._executors import Job
 from fringe.bench.experiments._manifest import Manifest, Resolved
+from fringe.bench.experiments._records import fingerprint
 from fringe.bench.experiments._runner import TaskResult
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import pending_tasks
-from score_records import EMPTY, ScoreRecord, records_in, task_of
+from score_records import ScoreRecord, about_of, images_of, records_in, result_of
 
 SHARD = 2
 """Images of a unit."""
@@ -65,11 +66,18 @@ def rows_of(unit):
     ]
 
 
-def stored_task(unit):
-    """The scores of a unit as a task."""
-    metrics = {name: {"metric": name} for name in unit.metrics}
+def computed(unit):
+    """The result of a unit."""
+    rows = rows_of(unit)
+    by_image = [[row for row in rows if row.image == image] for image in unit.images]
     setting = {"model": {"weights": "w"}, "method": {"method": unit.method}}
-    return task_of(rows_of(unit), {**EMPTY, "setting": setting, "metrics": metrics})
+    return TaskResult(about_of(rows, setting), [result_of(of_image) for of_image in by_image])
+
+
+def commit(store, unit):
+    """Store the scores of a unit."""
+    done = computed(unit)
+    store.commit(done.about, done.results, task=unit.key)
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ class SyntheticWorker:
             time.sleep(0.05)
         if unit.method == "waits" and sum(line.endswith(" waits") for line in noted(processes)) == 1:
             time.sleep(600)  # to be killed; what another process does after it is done at once
-        return TaskResult(stored_task(unit), {})
+        return computed(unit)
 
 
 def misbehave(how):
@@ -138,38 +146,68 @@ def when_noted(base, method, act):
     return thread
 
 
+_STORES: dict[str, Store] = {}
+
+
 @dataclass(frozen=True)
 class SyntheticJob(Job):
-    """A job whose worker computes nothing. ``base`` holds the store, the log and the switch."""
+    """A job whose worker computes nothing. ``base`` holds the store, the log and the switch; ``url`` is that of a store
+    elsewhere."""
 
     base: Path = Path()
+    url: str = ""
+
+    @property
+    def store(self):
+        """The store, opened once in a process."""
+        name = f"{os.getpid()} {self.url or self.base}"
+        if name not in _STORES:
+            _STORES[name] = Store(Path(self.url) if self.url else self.base / "run")
+        return _STORES[name]
 
     def worker(self):
         return SyntheticWorker(self.base / "log", self.base / "behave")
 
-    def left(self):
+    def left(self, **more):
         """The units that are missing."""
-        return pending_tasks(self.resolved.manifest, self.store.tasks(), SHARD)
+        return pending_tasks(self.resolved.manifest, self.store.blocks(), SHARD, **more)
 
 
-def job(base, asked, url=None):
+def job(base, asked, url=""):
     """The work of a manifest in ``base / "run"``, or in an object store."""
-    return SyntheticJob(Resolved(None, asked, {}, ()), Store(Path(url) if url else base / "run"), base=base)
+    return SyntheticJob(Resolved(None, asked, {}, ()), base=base, url=url)
 
 
-def table(store):
-    """Every committed row by its name, without the time it took."""
+KNOWN = dict.fromkeys(digest(i) for i in range(200))
+"""The images of all manifests of this file."""
+
+
+def table(store, known=()):
+    """Every committed row by its name, the failed ones that were computed again left out, without the time it took."""
     found = {}
-    for row in records_in(store):
-        assert row.key not in found, "a score was computed twice"
+    for row in sorted(
+        records_in(store, dict.fromkeys([*KNOWN, *images_of(store), *known])), key=lambda row: row.status == "ok"
+    ):
+        before = found.get(row.key)
+        assert before is None or before.status != "ok", "a score was computed twice"
         numbers = [(name, value) for name, value in row.diagnostics if value == value]  # NaN is equal to nothing
         found[row.key] = replace(row, diagnostics=numbers, seconds=0.0, forward=0.0, jvp=0.0, vjp=0.0)
     return found
 
 
-def keys_of(store):
-    """The names of the committed tasks."""
-    return [digest([task.setting, sorted(task.metrics), task.images]) for task in store.tasks()]
+def failed(store):
+    """Why units failed, by method."""
+    return {row.method: row.error for row in table(store).values() if row.status != "ok"}
+
+
+def rows_by_image(store):
+    """The setting, the metrics and the image of each row."""
+    names = {fingerprint(image): image for image in {**KNOWN, **images_of(store)}}
+    return [
+        (block.setting, tuple(sorted(block.about["metrics"])), names[int(number)])
+        for block in store.blocks()
+        for number in block.rows["image"]
+    ]
 
 
 def expected(asked, shard=SHARD):

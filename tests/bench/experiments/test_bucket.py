@@ -7,11 +7,10 @@ from pathlib import Path, PureWindowsPath
 
 import pytest
 from small_plans import small
-from synthetic_units import expected, manifest, stored_task, table
+from synthetic_units import commit, expected, manifest, table
 
 from fringe._files.urls import url_of
 from fringe.bench.experiments import RunOptions, pending_tasks, read_results, read_status, run_plan
-from fringe.bench.experiments._places import Bucket
 from fringe.bench.experiments._store import Store
 from fringe.data import ImageError, find_inputs
 from fringe.errors import FringeError, InputError, TransientError
@@ -69,65 +68,52 @@ def test_a_run_in_a_bucket_is_resumed_and_read(bucket, tmp_path, monkeypatch):
     there, local = (read_results(one) for one in (store, tmp_path / "here"))
     assert there.scores("digits", "ig", "insertion").tolist() == local.scores("digits", "ig", "insertion").tolist()
     assert {cell["missing"] for cell in read_status(Path(bucket))["plans"]["digits"]["cells"]} == {0}
+    assert read_status(Path(bucket))["plans"]["digits"]["lost_maps"] == []
     setting = first.resolved.manifest.setting_key("digits", "ig")
-    assert len(store.load_maps(setting, store.images_with_maps(setting))) == 2
-    assert "claims" not in store.files.names()
+    images = [image["digest"] for image in first.resolved.manifest.images]
+    assert store.load_maps(setting, images).keys() == set(images)
+    names = [name.rpartition("/")[2] for name in store.bucket._fs.ls(store.bucket._path, detail=False)]
+    assert sorted(name[:10] for name in names) == ["generation", "maps", "run.db-000"]  # of one generation
     assert [path.name for path in tmp_path.iterdir()] == ["here"]  # no folder named s3:
 
 
-@pytest.mark.timeout(300)
-def test_a_damaged_object_is_set_aside_and_what_it_lost_is_computed_again(bucket):
-    asked = manifest(("fine",), 8)
-    units = pending_tasks(asked, (), 2)
-    with Store(Path(bucket), full=1) as store:
-        for unit in units:
-            store.commit(stored_task(unit))
-    first, *_ = store.files.names()
-    content = store.files.read(first)
-    at = content.index(b'"verdicts"')
-    store.files.write(first, content[:at] + b"x" + content[at + 1 :])
-    with Store(Path(bucket)) as store:
-        with pytest.warns(UserWarning, match=r"s3://bucket/.*is damaged .* set aside as .*aside/"):
-            store.clean()
-        assert len(store.tasks()) == len(units) - 1
-        store.commit(stored_task(units[0]))
-        assert table(store) == expected(asked)
-    assert not Store(Path(bucket)).damaged()
-
-
-def test_a_claim_is_put_if_it_is_absent_and_who_comes_later_sees_that_a_task_is_done(bucket):
-    asked, one, other = manifest(("fine",), 2), Store(Path(bucket)), Store(Path(bucket))
-    (unit,) = pending_tasks(asked, (), 2)
-    with one.claim(unit.key) as mine, other.claim(unit.key) as theirs:
-        assert (mine, theirs, other.meanwhile(unit.key)) == (True, False, None)
-        one.commit(stored_task(unit))
-    with other.claim(unit.key) as mine:
-        assert (mine, other.meanwhile(unit.key)) == (True, 0)
-    other.clean()  # as the next run does, which reads all tasks
-    assert (other.meanwhile(unit.key), len(other.tasks())) == (None, 1)
+def test_of_two_writers_the_second_one_stops(bucket):
+    one, other = Store(Path(bucket)), Store(Path(bucket))
+    first, second = pending_tasks(manifest(("fine",), 4), (), 2)
+    commit(one, first)
+    commit(other, second)
+    one.close()
+    with pytest.raises(TransientError, match="another run wrote here meanwhile; what this one computed since its last"):
+        other.close()
+    assert len(table(Store(Path(bucket), create=False))) == 2 * 2
+    with Store(Path(bucket)) as again:
+        commit(again, second)
+    assert table(Store(Path(bucket), create=False)) == expected(manifest(("fine",), 4))
 
 
 def test_other_objects_and_absent_buckets_are_refused(bucket):
-    Bucket(bucket).write("thesis.tex", b"x")
+    store = Store(Path(bucket))
+    store.bucket._fs.pipe_file(f"{store.bucket._path}/thesis.tex", b"x")
     with pytest.raises(InputError, match=r"out: .* holds objects that are no results of a run \(thesis.tex\)"):
         Store(Path(bucket))
     with pytest.raises(InputError, match="holds no run of this program"):
         Store(Path(f"{bucket}/more"), create=False)
-    with pytest.raises(InputError, match="there is no such bucket"):
-        Store(Path("s3://nowhere-else/run"))
+    with pytest.raises(InputError, match="there is no such bucket"), Store(Path("s3://nowhere-else/run")) as none:
+        commit(none, pending_tasks(manifest(("fine",), 2), (), 2)[0])
 
 
 def test_a_store_that_does_not_answer_is_no_missing_result(bucket, monkeypatch):
     store = Store(Path(bucket))
+    commit(store, pending_tasks(manifest(("fine",), 2), (), 2)[0])
 
     def fails(*given, **named):
         raise OSError(5, "Input/output error")
 
-    for name in ("cat_file", "pipe_file", "ls", "info"):
-        monkeypatch.setattr(store.files._fs, name, fails)
-    looks = (store.tasks, lambda: store.write_record("note", "p", {}), lambda: store.claim("u").__enter__())
-    for look in looks:
-        with pytest.raises(TransientError, match=r"s3://bucket/.*OSError: .*nothing that was computed before is lost"):
+    for name in ("cat_file", "pipe_file", "put_file", "ls", "info"):
+        monkeypatch.setattr(store.bucket._fs, name, fails)
+    for look in (store.close, store.bucket.names, lambda: store.bucket.fetch_map("maps/a/b.safetensors")):
+        monkeypatch.setattr(store.bucket._fs, "get_file", fails)
+        with pytest.raises(TransientError, match=r"s3://bucket/.*OSError: .*nothing that was copied before is lost"):
             look()
 
 

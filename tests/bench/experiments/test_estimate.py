@@ -1,7 +1,5 @@
 """What a run will take: exact where the probe runs to the end, near where it is stopped, and nothing is written."""
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -28,13 +26,11 @@ from fringe.bench.experiments import (
     read_status,
     run_plan,
 )
-from fringe.bench.experiments._database import to_json
 from fringe.bench.experiments._estimate import (
     Probe,
-    _makespan,
+    TaskCost,
     _workers,
     describe_seconds,
-    stored_bytes,
 )
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._runner import TaskRunner
@@ -140,92 +136,50 @@ def test_what_is_stored_is_not_missing_and_nothing_is_written(tmp_path):
     assert read_status(run)["plans"].keys() == {"digits"}
 
 
-def test_a_clock_that_stands_still_while_nothing_is_left_to_do_is_no_error(tmp_path, monkeypatch):
-    run_plan(digits_plan(), tmp_path, RunOptions())
-    monkeypatch.setattr("torch.get_num_threads", lambda: 1)  # then processor time is read, on Windows in steps of 16 ms
-    monkeypatch.setattr("time.process_time", lambda: 0.25)
-    known = estimate_run(digits_plan(), tmp_path)
-    assert (known.costs, known.cpu_seconds) == ((), 0.0)
-
-
 def test_the_bytes_are_those_of_the_run(tmp_path):
-    plan = digits_plan(n=6, shard=4)
+    plan = digits_plan(n=60, shard=20)
     known = estimate_run(plan, tmp_path / "run", seconds=600)
     for save_maps, expected in ((False, known.bytes), (True, known.bytes + known.map_bytes)):
         root = tmp_path / f"maps-{save_maps}"
         run_plan(plan, root, RunOptions(save_maps=save_maps))
         size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
-        assert expected == pytest.approx(size, rel=0.1)
-
-
-@pytest.mark.parametrize("content", [200, 500, 1900, 2100, 3900, 4100, 8300, 50_000])
-def test_a_row_takes_what_a_file_grows_by(content):
-    """Against files of SQLite with 100 and 300 rows, whose rows are as long as the sum of the content and the rest."""
-    sizes = list[int]()
-    for rows in (100, 300):
-        with closing(sqlite3.connect(":memory:")) as database:
-            database.execute("CREATE TABLE row (id INTEGER PRIMARY KEY, content BLOB)")
-            database.executemany("INSERT INTO row (content) VALUES (?)", [(bytes(content + 120),)] * rows)
-            sizes.append(len(database.serialize()))
-    assert stored_bytes(content) == pytest.approx((sizes[1] - sizes[0]) / 200, rel=0.06)
-
-
-def test_processes_share_the_tasks():
-    assert _makespan([3.0, 1.0, 1.0, 1.0, 2.0], 2) == 5.0  # 3 and 2 beside 1, 1 and 1
-    assert _makespan([3.0, 1.0], 1) == 4.0
+        assert expected == pytest.approx(size, rel=0.3)
 
 
 @pytest.mark.parametrize(
     ("executor", "device", "expected"),
     [
-        (SerialExecutor(), "cpu", (1, None, 1.0)),
-        (ProcessExecutor(1), "cpu", (1, None, 1.0)),
-        (ProcessExecutor(3), "cpu", (3, 2, 1.0)),  # of eight threads
-        (ProcessExecutor(16), "cpu", (16, 1, 4.0)),  # on four cores
-        (ProcessExecutor(2), "cuda", (2, 4, 2.0)),
-        (RayExecutor(), "cpu", (4, 2, 1.0)),
-        (RayExecutor(workers=8), "cpu", (8, 1, 2.0)),
-        (RayExecutor("auto", workers=8), "cuda", (8, 1, 1.0)),
+        (SerialExecutor(), "cpu", (1, 1.0)),
+        (ProcessExecutor(3), "cpu", (3, 1.0)),
+        (ProcessExecutor(16), "cpu", (16, 4.0)),  # on four cores
+        (ProcessExecutor(2), "cuda", (2, 2.0)),
+        (RayExecutor(), "cpu", (4, 1.0)),
+        (RayExecutor(workers=8), "cpu", (8, 2.0)),
+        (RayExecutor("auto", workers=8), "cuda", (8, 1.0)),
     ],
 )
-def test_processes_share_cores_and_threads(executor, device, expected, monkeypatch):
+def test_processes_share_cores(executor, device, expected, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    monkeypatch.setattr("torch.get_num_threads", lambda: 8)
     assert _workers(executor, device) == expected
 
 
-@pytest.mark.parametrize("is_cpu", [True, False])
-def test_an_estimate_is_the_sum_of_what_its_tasks_take(is_cpu, monkeypatch):
-    """A probe of known numbers, that itself took 4 s of processor time in 6 s."""
-    cost = SimpleNamespace(
-        **{"scores": {"mas": 0.25}, "maps": 2.0, "file": 0.5, "file_bytes": 100},
-        **{"map_bytes": 10, "passes": (5.0, 0.0, 3.0), "fraction": 0.5, "shared_bytes": 7},
-    )
-    probe = SimpleNamespace(load=1.0, opening=lambda images: 0.125 * images, cost=lambda method, metrics: cost)
-    clocks = (iter((10.0, 16.0)).__next__, iter((20.0, 24.0)).__next__)
-    monkeypatch.setattr(
-        "fringe.bench.experiments._estimate.time", SimpleNamespace(perf_counter=clocks[0], process_time=clocks[1])
-    )
-    monkeypatch.setattr("fringe.bench.experiments._estimate.clock_of", lambda device: clocks[0 if not is_cpu else 1])
+def test_an_estimate_is_the_sum_of_what_its_tasks_take(monkeypatch):
+    """A probe of known numbers."""
+    cost = TaskCost(maps=2.0, scores={"mas": 0.25}, passes=(5.0, 0.0, 3.0), fraction=0.5, bytes=100, map_bytes=10)
+    probe = SimpleNamespace(load=1.0, cost=lambda method, metrics: cost)
     monkeypatch.setattr("fringe.bench.experiments._estimate.Probe", lambda *_: probe)
-    monkeypatch.setattr("fringe.bench.experiments._estimate._workers", lambda *_: (2, None, 3.0))
+    monkeypatch.setattr("fringe.bench.experiments._estimate._workers", lambda *_: (2, 3.0))
     resolved = SimpleNamespace(
         plan=SimpleNamespace(name="plan", models=[SimpleNamespace(label="net")]), manifest=SimpleNamespace(images="abc")
     )
     tasks = [Task("net", m, m, ("mas",), ("key",), tuple(images)) for images in ("ab", "c") for m in ("ig", "sg")]
     known = estimate_tasks(resolved, tasks, RunOptions(), 10.0)
     assert [(c.method, c.tasks, c.maps, c.forward, c.jvp, c.vjp, c.seconds, c.fraction) for c in known.costs] == [
-        (method, 2, 3, 15.0, 0.0, 9.0, 8.25, 0.5) for method in ("ig", "sg")
+        (method, 2, 3, 15.0, 0.0, 9.0, 6.75, 0.5) for method in ("ig", "sg")
     ]
-    # of two images 0.25 + 5.5, then 5.5 with the images open; of one 0.125 + 2.75, then 2.75; two by two, a load before
-    slower, busy = (1.5, 1.0) if is_cpu else (1.0, 4 / 6)
-    assert known.seconds == pytest.approx(slower * (1.0 + 3 * max(5.75 + 2.75, 5.5 + 2.875)))
-    assert known.cpu_seconds == pytest.approx(busy * (1.0 + 5.75 + 5.5 + 2.875 + 2.75))
+    assert known.seconds == pytest.approx(1.0 + 3 * 2 * 6.75 / 2)
     assert known.metrics == {"mas": 1.5}
-    # two files of five pages, what each method shares, and a row for each list of images
-    names = sum(stored_bytes(len(to_json(list(images)))) for images in ("ab", "c"))
-    assert known.bytes == round(2 * 5 * 4096 + 2 * 200 + 2 * 100 + 2 * 7 + names)
-    assert known.map_bytes == 2 * 5 * 4096 + 60
+    assert (known.bytes, known.map_bytes) == (600, 60)
     assert (known.images, known.models, known.workers) == (3, ("net",), 2)
 
 
@@ -249,9 +203,7 @@ def test_an_estimate_in_words():
         for i in range(n)
     ]
     costs[-1], costs[-2] = replace(costs[-1], fraction=0.25), replace(costs[-2], fraction=0.5)
-    known = RunEstimate(
-        "p", 5, ("a", "b", "c", "d"), tuple(costs), {"mas": 120.0}, 7200.0, 60.0, 2_000_000, 1_500_000, 1
-    )
+    known = RunEstimate("p", 5, ("a", "b", "c", "d"), tuple(costs), {"mas": 120.0}, 7200.0, 2_000_000, 1_500_000, 1)
     assert known.describe().splitlines() == [
         "p: 5 images; missing tasks: 16",
         "  a ig: 2 maps, 2,500 passes (1,500 forward, 1,000 vjp), 30 s",
@@ -260,11 +212,11 @@ def test_an_estimate_in_words():
         "  d: nothing left to do",
         "  scores: mas 2 min",
         "the store grows by 2 MB, with save_maps=True by 3.5 MB",
-        "in all about 2 h on cpu in one process (60 s of processor time), without the report",
+        "in all about 2 h on cpu in one process, without the report",
     ]
     text = replace(known, metrics={}, workers=4, costs=tuple(costs[2:14]), device="cuda").describe()
     assert "mas" not in text
-    assert "on cuda in 4 processes (" in text
+    assert "on cuda in 4 processes," in text
     assert text.count("\n  b ") == 12
     assert known.record()["methods"][0] == {
         **{"study": "p", "model": "a", "method": "ig", "tasks": 1, "maps": 2, "forward": 1500.0, "jvp": 0.0},

@@ -21,13 +21,13 @@ from fringe.bench.experiments import (
     Manifest,
     ProcessExecutor,
     Results,
+    Store,
     Task,
     read_results,
     run_experiment,
 )
-from fringe.bench.experiments import Store as RunFolder
 from fringe.evaluation import estimate
-from score_records import ScoreRecord, records_of_cell, results_from, tasks_of
+from score_records import ScoreRecord, commit, records_of_cell, results_from
 
 SPEC = ExperimentSpec(
     model="embedded:digits", methods={"ig": IG, "sg": SmoothGrad(samples=2)}, metrics=["insertion", "sparseness"], n=4
@@ -46,9 +46,9 @@ def test_memory_a_folder_and_processes_give_one_table(tmp_path, monkeypatch):
         spawn_quickly(monkeypatch)
     memory = run_experiment(SPEC)
     folder = run_experiment(SPEC, tmp_path / "run")
-    other = run_experiment(SPEC, RunFolder(tmp_path / "processes"), executor=ProcessExecutor(1))
+    other = run_experiment(SPEC, Store(tmp_path / "processes"), executor=ProcessExecutor(1))
     assert numbers(memory).equals(numbers(folder))
-    assert numbers(read_results(RunFolder(tmp_path / "run", create=False))).equals(numbers(folder))
+    assert numbers(read_results(Store(tmp_path / "run", create=False))).equals(numbers(folder))
     assert folder.frame["score"].to_list() == pytest.approx(other.frame["score"].to_list(), rel=1e-5)
     assert memory.frame.height == 2 * (2 + 6) * 4
     assert memory.frame["status"].cast(pl.String).unique().to_list() == ["ok"]
@@ -122,19 +122,6 @@ def test_without_polars_nothing_is_computed(monkeypatch):
         run_experiment(ExperimentSpec())
 
 
-class Parts:
-    """Records in tasks of their own, as those of several runs are."""
-
-    def __init__(self, records):
-        self.parts = [task for record in records for task in tasks_of([record])]
-
-    def tasks(self):
-        return self.parts
-
-    def details(self, tasks):
-        return ((task, task.details) for task in tasks)
-
-
 @pytest.mark.parametrize("scored", [["ok"], []])
 def test_tables_say_of_each_score_what_its_best_record_says(scored):
     """Random records, many of one score, of labels that share a setting or a metric, and of no plan: of those of one
@@ -172,7 +159,10 @@ def test_tables_say_of_each_score_what_its_best_record_says(scored):
             **dict.fromkeys(("forward", "jvp", "vjp", "seconds"), float(number)),
         )
         records.append(record)
-    results, of_map = Results(about, Parts(records)), {}
+    store = Store(None)
+    for record in records:
+        commit(store, [record])
+    results, of_map = Results(about, store), {}
     records.reverse()
     records.sort(key=lambda record: record.status != "ok")
     for (model, method, metric), cell in results.cells.items():
@@ -230,7 +220,10 @@ def test_a_task_is_forced_where_one_of_its_scores_failed_and_none_counts_instead
         return ScoreRecord(setting, f"key {metric}", image, "m", "a", metric, image, None, 0, 0.5, None, status)
 
     rows = [record("p", "x", "failed"), record("q", "x", "ok"), record("q", "y", "failed"), record("q", "y", "ok")]
-    arrays = Results(about, Parts(rows)).arrays
+    store = Store(None)
+    for row in rows:
+        commit(store, [row])
+    arrays = Results(about, store).arrays
 
     def has_failed(metrics, images):
         return arrays.has_failed(Task("m", "a", setting, metrics, tuple(f"key {one}" for one in metrics), images))

@@ -8,6 +8,7 @@ import torch
 from forked_runs import spawn_quickly
 from PIL import Image
 from small_plans import all_rows, digits_plan, models
+from typer.testing import CliRunner
 
 from fringe import FRInGe, IntegratedGradients, SmoothGrad
 from fringe.bench.experiments import ProcessExecutor, RunOptions, run_plan
@@ -15,6 +16,7 @@ from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import pending_tasks
+from fringe.cli import app
 from fringe.metrics import (
     MPRT,
     CompletenessResidual,
@@ -63,6 +65,11 @@ def rows(folder):
 def table(folder):
     left_out = dict.fromkeys(COSTS, 0.0)
     return {row.key: replace(row, **left_out) for row in rows(folder)}
+
+
+def maps_of(done):
+    """The maps that were made for a task, by image."""
+    return {one.image: one.map for one in done.results if one.map is not None}
 
 
 def as_told(row):
@@ -155,11 +162,44 @@ def test_a_map_of_another_class_is_made_again(made):
     """As rounding on another device may have it, where two classes are as likely."""
     resolved = resolve(asked(FIRST, controls=False, n=2))
     unit = pending_tasks(resolved.manifest, (), 2)[0]
-    kept = TaskRunner(resolved).perform(unit).maps
+    kept = maps_of(TaskRunner(resolved).perform(unit))
     assert len(made) == 2
-    assert TaskRunner(resolved).perform(unit, kept).maps == {}
+    assert maps_of(TaskRunner(resolved).perform(unit, kept)) == {}
     assert len(made) == 2
     first, second = kept
     other = replace(kept[second], metadata={**kept[second].metadata, "target": 9 - kept[second].metadata["target"]})
-    assert TaskRunner(resolved).perform(unit, {**kept, second: other}).maps.keys() == {first, second}
+    assert maps_of(TaskRunner(resolved).perform(unit, {**kept, second: other})).keys() == {first, second}
     assert len(made) == 4
+
+
+@pytest.mark.parametrize("lost", ["a flipped bit", "a missing file", "an empty file"])
+def test_a_lost_map_shows_in_the_status_and_the_same_command_makes_it_again(tmp_path, made, lost):
+    plan, keep = asked(FIRST, controls=False), RunOptions(save_maps=True)
+    first = run_plan(plan, tmp_path, keep)
+    (path, *_) = sorted(tmp_path.glob("maps/*/*.safetensors"))
+    content = path.read_bytes()
+    if lost == "a missing file":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if lost == "a flipped bit" else b"")
+    status = CliRunner().invoke(app, ["status", str(tmp_path)])
+    assert (status.exit_code, "1 stored map of " in status.output) == (75, True)
+    made.clear()
+    again = run_plan(plan, tmp_path, RunOptions())  # whether or not it stores others
+    assert [(len(report.task.images), report.task.metrics) for report in again.log.reports] == [(1, ())]
+    assert CliRunner().invoke(app, ["status", str(tmp_path)]).exit_code == 0
+    assert run_plan(plan, tmp_path, keep).log.reports == []
+    store = Store(tmp_path, create=False)
+    for method in METHODS:
+        setting = first.resolved.manifest.setting_key("digits", method)
+        assert len(store.load_maps(setting, [image["digest"] for image in first.resolved.manifest.images])) == 2
+
+
+def test_a_lost_map_of_an_image_that_lacks_a_score_is_made_once(tmp_path, made):
+    run_plan(asked(FIRST, controls=False), tmp_path, RunOptions(save_maps=True))
+    for path in tmp_path.glob("maps/*/*.safetensors"):
+        path.unlink()
+    made.clear()
+    run_plan(asked({**FIRST, "insertion": Insertion()}, controls=False), tmp_path, RunOptions())
+    assert len(made) == 2
+    assert len(list(tmp_path.glob("maps/*/*.safetensors"))) == 2 * 2

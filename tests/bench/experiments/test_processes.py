@@ -1,34 +1,43 @@
 """Several processes: what one that dies, hangs or is killed costs, and what it does not."""
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from forked_runs import spawn_quickly
+from forked_runs import end_of, fork, spawn_quickly
 from poison_methods import Poison
 from small_plans import IG, digits_plan, models
-from synthetic_units import SyntheticJob, SyntheticWorker, expected, job, manifest, noted, table, when_noted
+from synthetic_units import (
+    SyntheticJob,
+    SyntheticWorker,
+    commit,
+    expected,
+    failed,
+    job,
+    manifest,
+    noted,
+    table,
+    when_noted,
+)
 
 from fringe.bench.cards import read_target
 from fringe.bench.experiments import RunLog, RunOptions, _executors, run_plan
 from fringe.bench.experiments._executors import (
-    POLL_INTERVAL,
+    Order,
     ProcessExecutor,
+    SerialExecutor,
     perform_or_exit,
     run_tasks,
 )
 from fringe.bench.experiments._results import Results
-from fringe.bench.experiments._store import CRASH, Store
-from fringe.bench.experiments._tasks import crashes
+from fringe.bench.experiments._store import Store
 from fringe.errors import FringeError, InputError
 
 HERE = Path(__file__).parent
@@ -42,10 +51,10 @@ def quick(monkeypatch):
     spawn_quickly(monkeypatch)
 
 
-def run(work, workers=2, timeout=None, told=None):
+def run(work, workers=2, timeout=None, told=None, **which):
     """All missing units in processes: the account, and the fate of each unit by method as it was told."""
     account, told = RunLog(), [] if told is None else told
-    run_tasks(work, work.left(), account, told.append, ProcessExecutor(workers, timeout))
+    run_tasks(work, work.store, work.left(**which), account, told.append, ProcessExecutor(workers, timeout))
     assert account.reports == told
     assert multiprocessing.active_children() == []
     return account, Counter((report.task.method, report.state) for report in told)
@@ -56,7 +65,7 @@ def performed(base):
     return Counter(line.split()[1] for line in noted(base / "processes"))
 
 
-def test_units_that_end_their_process_are_set_aside_and_those_that_meet_a_broken_disk_are_not(tmp_path):
+def test_units_that_end_their_process_fail_and_those_that_meet_a_broken_disk_are_left(tmp_path):
     fatal = ("exits", "leaves", "segfaults", "raises")
     asked = manifest((*fatal, "unmounted", "fine"), 2)
     work = job(tmp_path, asked)
@@ -64,17 +73,17 @@ def test_units_that_end_their_process_are_set_aside_and_those_that_meet_a_broken
     assert fates == {**{(name, "crashed"): 1 for name in fatal}, ("unmounted", "left"): 1, ("fine", "done"): 1}
     assert performed(tmp_path) == {**dict.fromkeys(fatal, 3), "unmounted": 1, "fine": 1}
     assert account.failed == 4 * 2
-    reasons = {record["method"]: record["reason"] for record in crashes(work.store)}
-    assert reasons == {
+    assert failed(work.store) == {
         "exits": "ended its process (exit code 7), 3 times",
         "leaves": "ended its process (exit code 0), 3 times",
         "segfaults": "ended its process (SIGSEGV), 3 times",
         "raises": "ended its process (exit code 1), 3 times",
     }
     (tmp_path / "behave").touch()
-    _, fates = run(work)
+    assert {unit.method for unit in work.left()} == {"unmounted"}
+    _, fates = run(work, retry=True)
     assert sum(fates.values()) == 5
-    assert crashes(work.store) == []
+    assert failed(work.store) == {}
     assert table(work.store) == expected(asked)
 
 
@@ -82,7 +91,7 @@ def test_a_bug_shows_its_traceback_before_its_process_ends(tmp_path, monkeypatch
     monkeypatch.setattr(os, "_exit", sys.exit)
     work = job(tmp_path, manifest(("raises",), 2))
     with pytest.raises(SystemExit, match="1"):
-        perform_or_exit(work, work.worker(), work.left()[0])
+        perform_or_exit(work.worker(), Order(work.left()[0]))
     head, *lines = capsys.readouterr().err.splitlines()
     assert (head, lines[0], lines[-1]) == (
         "raises on model",
@@ -92,13 +101,13 @@ def test_a_bug_shows_its_traceback_before_its_process_ends(tmp_path, monkeypatch
 
 
 @pytest.mark.thorough
-def test_a_unit_that_hangs_is_ended_and_set_aside(tmp_path, monkeypatch):
+def test_a_unit_that_hangs_is_ended_and_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(_executors, "MAX_TRIES", 2)
     work = job(tmp_path, manifest(("hangs", "fine"), 2))
     _, fates = run(work, timeout=4)
     assert fates == {("hangs", "crashed"): 1, ("fine", "done"): 1}
     assert performed(tmp_path)["hangs"] == 2  # on a busy machine the other one may take 4 s, too
-    assert [record["reason"] for record in crashes(work.store)] == ["took longer than 4 s, 2 times"]
+    assert failed(work.store) == {"hangs": "took longer than 4 s, 2 times"}
 
 
 def test_a_process_killed_at_work_costs_its_unit_one_more_try(tmp_path):
@@ -109,7 +118,7 @@ def test_a_process_killed_at_work_costs_its_unit_one_more_try(tmp_path):
     killer.join()
     assert fates == {("waits", "done"): 1, ("fine", "done"): 1, ("too", "done"): 1}
     assert performed(tmp_path) == {"waits": 2, "fine": 1, "too": 1}
-    assert crashes(work.store) == []
+    assert failed(work.store) == {}
     assert table(work.store) == expected(asked)
 
 
@@ -119,10 +128,10 @@ def test_a_process_killed_between_two_units_is_replaced_and_blames_none(tmp_path
     def kill_the_idle(report):
         os.kill(int(noted(tmp_path / "processes")[-1].split()[0]), signal.SIGKILL)
 
-    run_tasks(work, work.left(), account, kill_the_idle, ProcessExecutor(1))
+    run_tasks(work, work.store, work.left(), account, kill_the_idle, ProcessExecutor(1))
     assert account.count("done") == 3
     assert performed(tmp_path) == {"fine": 3}
-    assert crashes(work.store) == []
+    assert failed(work.store) == {}
     assert multiprocessing.active_children() == []
 
 
@@ -136,11 +145,11 @@ class Unborn(SyntheticJob):
 
 def test_processes_that_never_begin_blame_no_unit(tmp_path):
     made = job(tmp_path, manifest(("fine",), 8))
-    unborn = Unborn(made.resolved, made.store, base=tmp_path)
+    unborn = Unborn(made.resolved, base=tmp_path)
     with pytest.raises(FringeError, match=r"workers: 3 processes in turn ended its process \(exit code 3\) before"):
-        run_tasks(unborn, unborn.left(), RunLog(), lambda report: None, ProcessExecutor(2))
+        run_tasks(unborn, made.store, unborn.left(), RunLog(), lambda report: None, ProcessExecutor(2))
     assert multiprocessing.active_children() == []
-    assert made.store.records(CRASH) == {}
+    assert made.store.blocks() == []
 
 
 class Refuses(SyntheticWorker):
@@ -156,30 +165,60 @@ class Refusing(SyntheticJob):
 
 def test_what_a_process_refuses_is_raised_and_ends_the_others(tmp_path):
     made = job(tmp_path, manifest(("fine",), 8))
-    refusing = Refusing(made.resolved, made.store, base=tmp_path)
+    refusing = Refusing(made.resolved, base=tmp_path)
     with pytest.raises(FringeError, match="its weights changed"):
-        run_tasks(refusing, refusing.left(), RunLog(), lambda report: None, ProcessExecutor(2))
+        run_tasks(refusing, made.store, refusing.left(), RunLog(), lambda report: None, ProcessExecutor(2))
     assert multiprocessing.active_children() == []
 
 
-def test_units_that_another_run_has_locked_are_looked_at_now_and_then(tmp_path, monkeypatch):
+def hold(base, keys, until):
+    """Claim units as another run, until a file is there."""
+    store = Store(base / "run")
+    assert [store.claim(key) for key in keys] == ["claimed"] * len(keys)
+    (base / "holding").touch()
+    while not until.exists():
+        time.sleep(0.05)
+    store.close()
+
+
+def test_units_that_another_run_has_claimed_are_looked_at_now_and_then(tmp_path, monkeypatch):
     work, scheduled = job(tmp_path, manifest(("fine", "too"), 4)), []
     schedule = ProcessExecutor.schedule
-    monkeypatch.setattr(ProcessExecutor, "schedule", lambda self, task: (scheduled.append(task), schedule(self, task)))
+    monkeypatch.setattr(
+        ProcessExecutor, "schedule", lambda self, order: (scheduled.append(order), schedule(self, order))
+    )
     units = work.left()
-    claims = contextlib.ExitStack()
-    for unit in units[:3]:
-        assert claims.enter_context(work.store.claim(unit.key))
-
-    def on_first(report):
-        threading.Timer(1.0, claims.close).start()
-
-    account, began = RunLog(), time.monotonic()
-    run_tasks(work, units, account, on_first, ProcessExecutor(2))
+    other = fork(hold, tmp_path, [unit.key for unit in units[:3]], tmp_path / "go")
+    while not (tmp_path / "holding").exists():
+        time.sleep(0.05)
+    account = RunLog()
+    run_tasks(work, work.store, units, account, lambda report: (tmp_path / "go").touch(), ProcessExecutor(2))
+    assert end_of(other) == 0
     assert account.count("done") == 4
     assert table(work.store) == expected(manifest(("fine", "too"), 4))
-    looks = (time.monotonic() - began) / POLL_INTERVAL
-    assert len(scheduled) <= 4 + 3 * (looks + 1)  # each once, and three now and then
+    assert len(scheduled) == 4  # each once, and those of the other run when it had given them up
+
+
+def test_what_another_run_has_done_meanwhile_is_not_done_again(tmp_path):
+    work = job(tmp_path, manifest(("fine",), 4))
+    first, second = work.left()
+
+    def other():
+        """Do a unit, and live on."""
+        store = Store(tmp_path / "run")
+        assert store.claim(first.key) == "claimed"
+        commit(store, first)
+        hold(tmp_path, [], tmp_path / "go")
+
+    child = fork(other)
+    while not (tmp_path / "holding").exists():
+        time.sleep(0.05)
+    account = RunLog()
+    run_tasks(work, work.store, [first, second], account, lambda report: None, SerialExecutor())
+    assert [report.state for report in account.reports] == ["cached", "done"]
+    (tmp_path / "go").touch()
+    assert end_of(child) == 0
+    assert table(work.store) == expected(manifest(("fine",), 4))
 
 
 @pytest.mark.thorough
@@ -209,27 +248,19 @@ def test_a_poisonous_method_of_a_real_plan(tmp_path, monkeypatch):
     assert first.stopped is None
     assert first.partial
     assert first.log.count("crashed") == 1
-    done, lacking = (2, 0), (0, 2)
+    done, lacking = (2, 0), (0, 0)
     metrics = ("sparseness", "insertion")
     assert cells() == {**{("poison", m): lacking for m in metrics}, **{("ig", m): done for m in metrics}}
-    (crash,) = crashes(Store(out))
-    assert (crash["model"], crash["method"], crash["reason"]) == (
-        "digits",
-        "poison",
-        "ended its process (SIGSEGV), 1 times",
-    )
+    assert failed(Store(out)) == {"poison": "ended its process (SIGSEGV), 1 times"}
 
     second = run_plan(plan, out, RunOptions(executor=ProcessExecutor(2)))
-    assert second.log.reports == []
-    assert second.partial
-    assert [record["method"] for record in second.set_aside] == ["poison"]
+    assert (second.log.reports, second.partial, second.failed_before) == ([], True, 4)
 
     Path(tmp_path / "cure").touch()
     third = run_plan(plan, out, RunOptions(retry=True))
     assert third.log.count("done") == 1
     assert not third.partial
     assert set(cells().values()) == {done}
-    assert crashes(Store(out)) == []
     fourth = run_plan(plan, out, RunOptions())
     assert fourth.log.reports == []
     assert not fourth.partial
@@ -246,7 +277,7 @@ def test_a_script_without_a_main_guard_is_told_so(tmp_path):
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, env=ENVIRONMENT)
     assert ended.returncode == 1
     assert 'under `if __name__ == "__main__"`' in ended.stderr.splitlines()[-1]
-    assert crashes(Store(tmp_path / "run")) == []
+    assert Store(tmp_path / "run").blocks() == []
 
 
 @pytest.mark.slow

@@ -10,12 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from synthetic_units import expected, job, manifest, noted, table, when_noted
+from synthetic_units import expected, failed, job, manifest, noted, table, when_noted
 
 from fringe.bench.experiments import RunLog, _executors, _ray, make_executor
 from fringe.bench.experiments._executors import SerialExecutor, run_tasks
 from fringe.bench.experiments._ray import _cause, _machine_lost
-from fringe.bench.experiments._tasks import crashes
 from fringe.errors import FringeError, InputError, TransientError
 
 pytest.importorskip("ray", reason="needs the extra ray")
@@ -44,7 +43,7 @@ def shared_cluster():
 
 @pytest.fixture
 def cluster(shared_cluster, monkeypatch):
-    """The machines, both at work; a task is set aside after two tries, so that fewer actors need to be started."""
+    """The machines, both at work; a task fails after two tries, so that fewer actors need to be started."""
     monkeypatch.setattr(_executors, "MAX_TRIES", 2)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *sys.path]))
     if not shared_cluster.worker_nodes:
@@ -56,33 +55,33 @@ def run(cluster, work, timeout=None, workers=2):
     """All missing tasks on the cluster: the log, and the end of each task by method."""
     log, told = RunLog(), []
     executor = make_executor(f"ray:{cluster.address}", workers, timeout)
-    run_tasks(work, work.left(), log, told.append, executor)
+    run_tasks(work, work.store, work.left(), log, told.append, executor)
     assert log.reports == told
     return log, Counter((report.task.method, report.state) for report in told)
 
 
 @pytest.mark.thorough
-def test_tasks_that_kill_are_set_aside_and_dead_actors_replaced(cluster, tmp_path):
+def test_tasks_that_kill_fail_and_dead_actors_are_replaced(cluster, tmp_path):
     asked = manifest(("exits", "fine"), 2)
     work = job(tmp_path, asked)
     log, ends = run(cluster, work)
     assert ends == {("exits", "crashed"): 1, ("fine", "done"): 1}
     begun = Counter(line.split()[1] for line in noted(tmp_path / "processes"))
     assert begun == {"exits": 2, "fine": 1}
-    assert [record["reason"] for record in crashes(work.store)] == ["ended its process, 2 times"]
+    assert failed(work.store) == {"exits": "ended its process, 2 times"}
     assert log.failed == 2
     (tmp_path / "behave").touch()
-    run_tasks(work, work.left(), RunLog(), lambda report: None, SerialExecutor())
-    assert crashes(work.store) == []
+    run_tasks(work, work.store, work.left(retry=True), RunLog(), lambda report: None, SerialExecutor())
+    assert failed(work.store) == {}
     assert table(work.store) == expected(asked)
 
 
 @pytest.mark.slow
-def test_a_task_that_hangs_is_ended_and_set_aside(cluster, tmp_path):
+def test_a_task_that_hangs_is_ended_and_fails(cluster, tmp_path):
     work = job(tmp_path, manifest(("hangs", "fine"), 2))
     _, ends = run(cluster, work, timeout=8)
     assert ends == {("hangs", "crashed"): 1, ("fine", "done"): 1}
-    assert [record["reason"] for record in crashes(work.store)] == ["took longer than 8 s, 2 times"]
+    assert failed(work.store) == {"hangs": "took longer than 8 s, 2 times"}
 
 
 @pytest.mark.thorough
@@ -121,7 +120,7 @@ from synthetic_units import job, manifest
 from fringe.bench.experiments import RunLog, _ray, make_executor
 from fringe.bench.experiments._executors import run_tasks
 work = job(Path(sys.argv[1]), manifest(("lasts", "fine"), 4))
-run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:" + sys.argv[2], 2))
+run_tasks(work, work.store, work.left(), RunLog(), lambda report: None, make_executor("ray:" + sys.argv[2], 2))
 """
 
 
@@ -133,7 +132,7 @@ def test_a_killed_driver_leaves_a_run_that_another_finishes(cluster, tmp_path):
     asked = manifest(("lasts", "fine"), 4)
     work = job(tmp_path, asked)
     assert work.left()
-    run_tasks(work, work.left(), RunLog(), lambda report: None, SerialExecutor())
+    run_tasks(work, work.store, work.left(), RunLog(), lambda report: None, SerialExecutor())
     assert table(work.store) == expected(asked)
 
 
@@ -162,7 +161,7 @@ def test_a_machine_that_is_silent_is_lost_if_the_cluster_says_so_in_time(
 def test_no_cluster_at_the_address(tmp_path):
     work = job(tmp_path, manifest())
     with pytest.raises(FringeError, match=r"executor: no Ray cluster answers at '127.0.0.1:1'"):
-        run_tasks(work, work.left(), RunLog(), lambda report: None, make_executor("ray:127.0.0.1:1"))
+        run_tasks(work, work.store, work.left(), RunLog(), lambda report: None, make_executor("ray:127.0.0.1:1"))
 
 
 OWN = """
@@ -175,7 +174,7 @@ from fringe.bench.experiments import Callbacks, RayExecutor, RunLog, RunOptions,
 from fringe.bench.experiments._executors import run_tasks
 
 work, log = job(Path(sys.argv[1]), manifest(("fine", "unmounted"), 6)), RunLog()
-run_tasks(work, work.left(), log, lambda report: None, make_executor("ray", 1))
+run_tasks(work, work.store, work.left(), log, lambda report: None, make_executor("ray", 1))
 print(ray.is_initialized(), log.count("done"), log.count("left"))
 
 def interrupt(report):
@@ -206,7 +205,7 @@ def test_without_an_address_a_cluster_is_started_ended_and_missed(cluster, monke
     # three are left, because the disk's trouble may pass: nothing of it is recorded
     told = ["False 3 3", "interrupted (SIGTERM)", f"a part of the Ray cluster was killed ({part})"]
     assert [line for line in ended.stdout.splitlines() if line in told] == told, ended.stderr  # Ray prints there, too
-    assert crashes(job(tmp_path, manifest(("fine", "unmounted"), 6)).store) == []
+    assert failed(job(tmp_path, manifest(("fine", "unmounted"), 6)).store) == {}
 
 
 def test_a_call_that_ray_does_not_answer_ends_the_run():

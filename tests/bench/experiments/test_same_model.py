@@ -19,7 +19,7 @@ from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, PlanModel
 from fringe.bench.experiments._results import read_results
 from fringe.bench.experiments._runner import TaskRunner
-from fringe.bench.experiments._store import CRASH, Store
+from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import mixed, pending_tasks
 from fringe.bench.report import write_report
 from fringe.bench.tune import tune_preset
@@ -59,7 +59,7 @@ def test_a_forward_pass_that_changed_is_refused_and_named(tmp_path, plan):
     write(tmp_path, CHANGED)
     told = (
         r"^model 'net': its logits are not those that the results in .*run' were computed with; the largest difference "
-        r"is [\d.e-]+, on image '._picture'. Its weights are the same.*name another folder, or use renew=True"
+        r"is [\d.e-]+, on image '._picture'. Its weights are the same.*name another folder"
     )
     for asked in (plan, replace(plan, n=6), replace(plan, metrics={"sparseness": Sparseness()})):
         with pytest.raises(InputError, match=told):
@@ -102,18 +102,15 @@ def test_rounding_is_no_change(tmp_path, plan):
     assert run_plan(plan, tmp_path / "run", RunOptions()).log.reports == []
 
 
-def test_the_results_of_a_changed_model_are_set_aside_on_request_and_computed_again(tmp_path, plan):
+def test_the_results_of_a_changed_model_are_removed_on_request_and_computed_again(tmp_path, plan):
     out, both = tmp_path / "run", (*plan.models, PlanModel("digits", ModelSource("embedded:digits"), {"ig": IG}))
     plan = replace(plan, models=both)
-    finished = run_plan(plan, out, RunOptions(save_maps=True))
-    store, before = Store(out), {row.model: row for row in table(Store(out)).values()}
-    unit = next(unit for unit in pending_tasks(finished.resolved.manifest, (), 1) if unit.model == "net")
-    store.write_record(CRASH, "crash", {**unit.record(finished.resolved.manifest), "reason": "died"})
+    run_plan(plan, out, RunOptions(save_maps=True))
+    before = {row.model: row for row in table(Store(out)).values()}
     write(tmp_path, CHANGED)
-    with pytest.warns(UserWarning, match="model 'net': its results under 1 setting are recalled, and computed again"):
-        renewed = run_plan(plan, out, RunOptions(renew=True))
+    with pytest.warns(UserWarning, match="model 'net': its results under 1 setting are removed, and computed again"):
+        renewed, store = run_plan(plan, out, RunOptions(), forget=True), Store(out)
     assert [(report.task.model, report.state) for report in renewed.log.reports] == [("net", "done")] * 3
-    assert store.records(CRASH) == {}
     fresh = run_plan(plan, tmp_path / "fresh", RunOptions())
     assert not fresh.partial
     assert scores(out) == pytest.approx(scores(tmp_path / "fresh"), abs=1e-6)
@@ -169,14 +166,14 @@ def test_a_report_neither_shows_nor_keeps_maps_of_another_model(tmp_path, plan):
 
     def report(name):
         write_report(Store(out), tmp_path / name, resolve=lambda: resolve(plan))
-        return (tmp_path / name / "report.md").read_text(), len(list(out.glob("*.maps.db")))
+        return (tmp_path / name / "report.md").read_text(), len(list(out.glob("maps/*/*")))
 
     write(tmp_path, CHANGED)
     page, maps = report("changed")
     assert ("Maps are left out: model 'net': what it computes changed since" in page, maps) == (True, 0)
     write(tmp_path, FIRST)
     page, maps = report("same")
-    assert ("Maps are left out" in page, maps) == (False, 1)
+    assert ("Maps are left out" in page, maps) == (False, 3)
 
 
 def test_devices_round_differently_and_one_may_not_run_a_model_at_all():
@@ -198,8 +195,6 @@ def test_a_search_does_not_go_on_with_another_model(tmp_path, plan):
     for how in (RunOptions(), RunOptions(amend=True)):
         with pytest.raises(InputError, match="model 'net': its logits are not those"):
             tune_preset(plan, tmp_path / "run", how, *searched)
-    with pytest.raises(InputError, match="renew: the trials of a search were scored with the model as it was"):
-        tune_preset(plan, tmp_path / "run", RunOptions(renew=True), *searched)
     write(tmp_path, FIRST)
     assert tune_preset(plan, tmp_path / "run", RunOptions(), *searched).tuned == found.tuned
 
@@ -223,9 +218,9 @@ def reported(out):
 
 def test_every_result_says_which_versions_computed_it(tmp_path):
     run_plan(small(), tmp_path, RunOptions())
-    stored = Store(tmp_path).tasks()
+    stored = Store(tmp_path).blocks()
     assert stored
-    for about in (task.shared for task in stored):
+    for about in (block.about for block in stored):
         assert about["versions"].keys() >= {"fringe", "torch", "numpy", "python"}
         loaded = {name for name in ("torchvision", "timm", "transformers") if name in sys.modules}
         assert about["versions"].keys() >= loaded
@@ -237,9 +232,9 @@ def test_a_mix_of_versions_is_said_and_one_version_is_not(tmp_path, monkeypatch)
     assert "mixed" not in status(tmp_path)
     assert "mixed" not in reported(tmp_path)
     run_as(monkeypatch, "0.0.2", small(n=3), tmp_path)
-    assert "results of several versions are mixed: fringe: 0.0.1 (2 units), 0.0.2 (1 unit)" in status(tmp_path)
+    assert "results of several versions are mixed: fringe: 0.0.1 (2 maps), 0.0.2 (1 map)" in status(tmp_path)
     page = reported(tmp_path)
-    assert "Results of several versions of libraries are mixed here (fringe: 0.0.1 (2 units), 0.0.2 (1 unit))" in page
+    assert "Results of several versions of libraries are mixed here (fringe: 0.0.1 (2 maps), 0.0.2 (1 map))" in page
     assert r"| fringe (run) | 0\.0.1, 0.0.2 |" in page
     assert [line.partition(":")[0] for line in mixed(read_results(Store(tmp_path)).versions)] == ["fringe"]
 
@@ -256,7 +251,7 @@ def test_a_kept_map_of_another_version_is_a_mix(tmp_path, monkeypatch):
     only = digits_plan(controls=False, metrics={"insertion": Insertion()})
     second = run_as(monkeypatch, "0.0.2", only, tmp_path, amend=True)
     assert sum(report.reused for report in second.log.reports) == 4
-    assert "mixed: fringe: 0.0.1 (2 units), 0.0.2 (2 units)" in status(tmp_path)
+    assert "mixed: fringe: 0.0.1 (4 maps), 0.0.2 (4 maps)" in status(tmp_path)
 
 
 def test_who_only_looks_at_a_plan_runs_no_model():

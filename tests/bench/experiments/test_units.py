@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from fringe._files.records import digest
 from fringe.bench.experiments._manifest import Manifest
-from fringe.bench.experiments._records import StoredTask
+from fringe.bench.experiments._records import fingerprint, results_of
+from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import ScoreArrays, orphaned, pending_tasks
 
 
@@ -48,10 +49,13 @@ def asked(plan):
 
 
 def stored(keys, status="ok"):
-    """A task for each key."""
-    shared = {"model": "net", "method": "ig", "setting": {}}
-    named = ((setting, metric, {image: {"status": status}}) for setting, metric, image in keys)
-    return [StoredTask.of(setting, (metric,), made, (), shared) for setting, metric, made in named]
+    """A row for each key."""
+    store = Store(None)
+    for setting, metric, image in keys:
+        names = {"model": "net", "method": "ig", "setting_key": setting, "setting": {}, "labels": ["x"]}
+        about = {**names, "metrics": [metric], "metric_settings": {}, "versions": {}, "map_versions": []}
+        store.commit(about, results_of([metric], {image: {"status": status}}, ()))
+    return store.blocks()
 
 
 def test_an_empty_store_lacks_all_block_by_block():
@@ -126,10 +130,21 @@ def test_the_key_of_a_unit():
 def test_what_is_kept_beside_a_unit_gives_back_its_scores():
     plan = manifest(5, ("ig",), {"insertion": 5, "costly": 3})
     for unit in pending_tasks(plan, (), 2):
-        about = unit.record(plan)
-        assert (about["setting_key"], tuple(about["metric_keys"])) == (unit.setting, unit.metric_keys)
+        about = unit.about(plan, {"fringe": "1"}, [])
+        assert (about["setting_key"], tuple(about["metrics"])) == (unit.setting, unit.metric_keys)
         assert about["setting"] == plan.settings["a"]["ig"]
-        assert about["metrics"] == {name: {"metric": name} for name in unit.metrics}
+        assert about["metric_settings"] == {name: {"metric": name} for name in unit.metrics}
+
+
+def test_lost_maps_are_tasks_and_join_those_of_missing_scores():
+    plan = manifest(4, ("ig",), {"insertion": 4})
+    setting = plan.setting_key("a", "ig")
+    have = stored({(setting, "key-insertion", f"image-{i}") for i in (0, 1, 2)})
+    lost = {setting: frozenset({fingerprint("image-1"), fingerprint("image-3"), fingerprint("elsewhere")})}
+    units = pending_tasks(plan, have, 4, lost=lost)
+    assert spread(units) == [("ig", "", [1]), ("ig", "insertion", [3])]
+    assert [unit.save for unit in units] == [True, True]
+    assert not any(unit.save for unit in pending_tasks(plan, have, 4))
 
 
 @settings(max_examples=50)
@@ -168,5 +183,5 @@ def test_what_a_plan_requires_is_what_it_lists():
     assert len(listed) == 6
     for key in itertools.product((setting, "other"), "klz", "pqrsz"):
         (task,) = stored([key])
-        assert bool(ScoreArrays(about, [task]).tasks) == (key in listed)
+        assert bool(ScoreArrays(about, [task]).blocks) == (key in listed)
         assert len(orphaned([task], [ScoreArrays(about, [task])])) == (key not in listed)

@@ -9,15 +9,15 @@ from PIL import Image
 from small_plans import IG, models, net_file, picture, small
 
 from fringe import ExpectedGradients, SmoothGrad
-from fringe._files.records import digest
 from fringe.bench.experiments._manifest import resolve
 from fringe.bench.experiments._plan import ModelSource, PlanModel
-from fringe.bench.experiments._records import StoredTask
+from fringe.bench.experiments._records import results_of
 from fringe.bench.experiments._runner import TaskRunner
+from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import pending_tasks
 from fringe.errors import FringeError, InputError
 from fringe.metrics import Insertion, Scores, Sparseness
-from score_records import EMPTY, ScoreRecord, records_of
+from score_records import ScoreRecord, records_in
 
 BOTH = {"sparseness": Sparseness(), "insertion": Insertion()}
 
@@ -30,7 +30,9 @@ def plan(data=("embedded:digits",), methods=None, **changed):
 def rows_in(resolved, done):
     """The records of a task, with the names of its images."""
     known = {image["digest"]: image for image in resolved.manifest.images}
-    return list(records_of(done.scores, known=known))
+    store = Store(None)
+    store.commit(done.about, done.results)
+    return records_in(store, known)
 
 
 def rows_of(asked, shard=16, batch_size="auto", order=1):
@@ -221,9 +223,10 @@ def test_maps_are_those_that_were_scored():
     resolved = resolve(plan(n=3))
     (unit,) = pending_tasks(resolved.manifest, (), 16)
     done = TaskRunner(resolved).perform(unit)
-    assert set(done.maps) == set(unit.images)
+    maps = {one.image: one.map for one in done.results}
+    assert set(maps) == set(unit.images)
     for row in rows_in(resolved, done):
-        values = done.maps[row.image].values.double().abs().flatten().sort().values
+        values = maps[row.image].values.double().abs().flatten().sort().values
         places = torch.arange(1, len(values) + 1, dtype=torch.float64)
         gini = ((2 * places - len(values) - 1) * values).sum() / (len(values) * values.sum())
         assert row.score == pytest.approx(float(gini), abs=1e-6)  # sparseness is the Gini index
@@ -273,8 +276,17 @@ def test_scores_of_several_sizes_are_stored_by_image_with_what_each_metric_says_
     refused = Scores(torch.tensor([1.0, nan, nan]), refusals=("", "metric y: no", ""))
     alone = Scores(torch.tensor([-1.0]), curves={"raw": torch.tensor([[4.0, 5.0, 6.0]])})
     scored = [(["c", "a", "d"], [of_two, refused]), (["e"], [alone, alone])]
-    shared = {**EMPTY, "model": "net", "method": "ig", "labels": ["x", "y"]}
-    task = StoredTask.of("s", ("X", "Y"), made, scored, shared)
+    names = {
+        "model": "net",
+        "method": "ig",
+        "setting_key": "s",
+        "setting": {},
+        "labels": ["x", "y"],
+        "metrics": ["X", "Y"],
+    }
+    shared = {**names, "metric_settings": {}, "versions": {}, "map_versions": []}
+    results, store = results_of(("X", "Y"), made, scored), Store(None)
+    store.commit(shared, results)
 
     named = {"setting": "s", "model": "net", "method": "ig", "image_id": "", "label": None}
     of_x, of_y = {**named, "metric": "x", "metric_key": "X"}, {**named, "metric": "y", "metric_key": "Y"}
@@ -295,12 +307,9 @@ def test_scores_of_several_sizes_are_stored_by_image_with_what_each_metric_says_
         {**of_y, "image": "e", "score": -1.0, **sound, "curves": [("raw", [4.0, 5.0, 6.0])]},
     ]
     lists = {"flags": [], "diagnostics": [], "extras": [], "curves": []}
-    assert list(records_of(task)) == [ScoreRecord(**{**lists, **row}) for row in expected]
-    assert task.failed_images == 3
-    assert (task.key, task.shared["details"]) == (
-        digest(["s", ["X", "Y"], list("abcde")]),
-        ["curve/X/raw", "extra/X/chance", "curve/Y/raw", "diagnostic//residual"],
-    )
+    rows = sorted(records_in(store, dict.fromkeys("abcde")), key=lambda row: (row.metric, row.image))
+    assert rows == [ScoreRecord(**{**lists, **row}) for row in expected]
+    assert [one.image for one in results if one.failed] == ["a", "b", "d"]
 
 
 def test_the_images_of_a_task_are_stored_in_its_order_so_that_another_run_knows_it(tmp_path):
@@ -312,4 +321,4 @@ def test_the_images_of_a_task_are_stored_in_its_order_so_that_another_run_knows_
     resolved = resolve(plan((str(tmp_path),), n=4, models=(PlanModel("net", model, {"ig": IG}),), metrics=BOTH))
     (unit,) = pending_tasks(resolved.manifest, (), 4)
     done = TaskRunner(resolved).perform(unit)
-    assert (done.scores.images, done.scores.key) == (unit.images, unit.key)
+    assert tuple(one.image for one in done.results) == unit.images

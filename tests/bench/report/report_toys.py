@@ -2,7 +2,7 @@
 
 from fringe._files.records import digest
 from fringe.bench.experiments import Manifest, Store
-from score_records import EMPTY, ScoreRecord, results_from, task_of
+from score_records import ScoreRecord, commit, results_from
 
 METRICS = {
     "mas_insertion": ("MAS insertion", "higher", "", "mean"),
@@ -126,5 +126,5 @@ def store_of(folder, about, scores, **more):
         for method in about.settings[model]:
             mine = [row for row in known.values() if (row.model, row.method) == (model, method)]
             if mine:
-                store.commit(task_of(mine, {**EMPTY, "setting": about.settings[model][method]}))
+                commit(store, mine, about.settings[model][method])
     return store

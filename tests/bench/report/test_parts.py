@@ -10,7 +10,7 @@ from matplotlib.text import Text
 
 from fringe._strings.tables import Table
 from fringe.bench.report import build_table, write_report
-from fringe.bench.report._build import curves, describe_status, forest, quarantined, stacked, verdicts
+from fringe.bench.report._build import curves, describe_status, forest, stacked, verdicts
 from fringe.bench.report._maps import ExampleSet, GridData, choose_examples, plot_examples
 from fringe.bench.report._table import cost_of_maps
 
@@ -169,23 +169,6 @@ def test_verdicts_are_counted_by_image():
     assert verdicts(found, "net") == {"fringe": {"ok": 2, "coarse": 1}}
 
 
-def test_only_units_of_this_plan_count_as_set_aside(tmp_path):
-    about = runs.manifest(("fringe",), ("insertion",), 2)
-    store = runs.store_of(tmp_path, about, {})
-    unit = {
-        "model": "net",
-        "method": "fringe",
-        "setting_key": about.setting_key("net", "fringe"),
-        "metric_keys": [about.metrics["insertion"]["key"]],
-        "images": ["a", "b"],
-        "reason": "ended its process (SIGKILL), 3 times",
-    }
-    store.write_record("crash", "one", {**unit, "setting": about.settings["net"]["fringe"]})
-    store.write_record("crash", "two", {**unit, "setting": {"another": "setting"}})
-    found = quarantined(store, runs.results(about, {}))
-    assert found == [f"set aside: fringe on net, 2 images: {unit['reason']}"]
-
-
 def test_a_grid_shows_each_image_with_its_own_scores_and_says_why_a_map_is_not_there():
     about = runs.manifest(("ig", "fringe"), MAS, 3)
     scores = {("net", m, k): [0.1, 0.2, 0.3] for m in ("ig", "fringe") for k in MAS}
@@ -219,8 +202,6 @@ def test_a_grid_shows_each_image_with_its_own_scores_and_says_why_a_map_is_not_t
 def test_a_status_says_100_percent_only_where_nothing_is_missing(missing, share):
     cell = {"model": "net", "method": "ig", "metric": "insertion", "required": 2000, "failed": 1}
     cells = [{**cell, "scored": 1999 - missing, "missing": missing}]
-    plan = {"images": 2000, "cells": cells, "failures": [], "not_read": [], "versions": {}}
-    shown = describe_status(
-        {"plans": {"benchmark": plan}, "damaged": {}, "set_aside": [], "invalidated": [], "trials": 0}
-    )
+    plan = {"images": 2000, "cells": cells, "failures": [], "not_read": [], "versions": {}, "lost_maps": []}
+    shown = describe_status({"plans": {"benchmark": plan}, "damaged": [], "invalidated": [], "trials": 0})
     assert [part.cells[0][-1].text for part in shown if isinstance(part, Table)] == [share]

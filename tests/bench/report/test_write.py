@@ -51,7 +51,7 @@ def test_a_report_is_written_into_the_run_and_again_byte_by_byte(tmp_path):
     first = {path: path.read_bytes() for path in write_report(store).paths}
     assert first.keys() == {tmp_path / "run" / "report" / name for name in FILES}
     assert {path: path.read_bytes() for path in write_report(str(tmp_path / "run")).paths} == first
-    assert Store(tmp_path / "run", create=False).tasks()
+    assert Store(tmp_path / "run", create=False).blocks()
 
 
 def test_holes_are_refused_with_their_places_and_the_cure(tmp_path):
@@ -300,10 +300,10 @@ def test_a_run_that_cannot_be_written_to_is_shown_all_the_same(digits, monkeypat
     results = read_results(store)
     monkeypatch.setattr(store, "load_maps", lambda setting, images: {})
 
-    def refuse(setting, maps):
+    def refuse(self, about, results, **more):
         raise InputError("--out: cannot be written")
 
-    monkeypatch.setattr(store, "commit_maps", refuse)
+    monkeypatch.setattr(Store, "commit", refuse)
     digest = results.manifest.images[0]["digest"]
     shown = load_maps(results, "digits", [digest], MapSource(store, lambda model: resolved))
     assert shown.maps["sg"][digest].any()

@@ -1,5 +1,7 @@
-"""Executors: the tasks of a run are performed in this process or in others, under one policy."""
+"""Executors: the tasks of a run are performed in this process or in others, under one policy. The process that runs
+them is the only one that writes."""
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -9,54 +11,63 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
-from typing import Any, Literal, Protocol, cast
+from multiprocessing.connection import wait
+from typing import Any, Literal, Protocol
 
 from fringe._files.process import check_interrupt
 from fringe._strings.progress import log
 from fringe.bench.experiments._manifest import Resolved
 from fringe.bench.experiments._records import OK, StoredMap
 from fringe.bench.experiments._runner import TaskResult, TaskRunner
-from fringe.bench.experiments._store import CRASH, Store
+from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import Task
 from fringe.errors import FringeError, InputError, first_line, is_transient
 from fringe.evaluation import Progress
 
-#: Times that a task is tried before it is set aside, if its process dies or is late.
+#: Times that a task is tried before it counts as failed, if its process dies or is late.
 MAX_TRIES = 3
-#: Seconds between two looks at a task that another run has locked.
+#: Seconds between two looks at a task that another run has claimed.
 POLL_INTERVAL = 0.5
+#: Seconds between two looks whether a process has ended that says nothing.
+_LOOK = 0.2
 
 
 @dataclass(frozen=True)
 class Job:
-    """A plan and where it goes. ``save_maps`` keeps all maps, too; ``device`` and ``batch_size`` shape no number."""
+    """A plan and how it is computed. ``save_maps`` keeps all maps; ``device`` and ``batch_size`` shape no number."""
 
     resolved: Resolved
-    store: Store
     device: str = "cpu"
     batch_size: int | Literal["auto"] = "auto"
     save_maps: bool = False
 
-    def saved(self, task: Task, maps: Mapping[str, StoredMap]) -> Mapping[str, StoredMap]:
-        """The maps of a task that are stored: all, or those by methods that the plan shows."""
-        if self.save_maps or not maps:
-            return maps
+    def saved(self, task: Task, made: Sequence[str]) -> Sequence[str]:
+        """The images of a task, of those whose maps were ``made``, whose maps are stored: all, or those by methods that
+        the plan shows."""
+        if self.save_maps or task.save or not made:
+            return made
         plan, manifest = self.resolved.plan, self.resolved.manifest
         if not plan.shown or "control" in manifest.settings[task.model][task.method]["method"]:
-            return {}
+            return ()
         shown = {image["digest"] for image in manifest.images[: plan.shown]}
-        return {image: one for image, one in maps.items() if image in shown}
+        return [image for image in made if image in shown]
 
     def worker(self) -> TaskRunner:
         return TaskRunner(self.resolved, device=self.device, batch_size=self.batch_size)
 
 
-#: done: computed and stored, at least in part; left: for a later run; cached: another run stored it; locked: another
-#: run computes it now; crashed: set aside.
-State = Literal["done", "left", "cached", "locked", "crashed"]
+@dataclass(frozen=True)
+class Order:
+    """A task, and maps of its images that are stored: they are scored, and not made again."""
+
+    task: Task
+    stored: Mapping[str, StoredMap] = field(default_factory=dict[str, StoredMap])
+
+
+#: done: computed and stored, at least in part; left: for a later run; cached: another run stored it; crashed: its
+#: process ended, again and again.
+State = Literal["done", "left", "cached", "crashed"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,7 @@ class TaskReport:
         task: The task.
         state: What became of it.
         failed: Number of its images without a score.
-        seconds: Time that it took.
+        seconds: Time from its start to its commit.
         reused: Number of stored maps that were scored.
         left: Reasons by image (digest) for those that are left to a later run; nothing of them is recorded.
     """
@@ -92,8 +103,8 @@ class RunLog:
 
     @property
     def failed(self) -> int:
-        """Number of images without a score, summed over tasks, including those that were set aside."""
-        return sum(len(r.task.images) if r.state == "crashed" else r.failed for r in self.reports)
+        """Number of images without a score, summed over tasks."""
+        return sum(report.failed for report in self.reports)
 
     @property
     def left(self) -> int:
@@ -101,50 +112,31 @@ class RunLog:
         return sum(len(report.left) for report in self.reports)
 
 
-def perform(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
-    """Compute a task and commit it, unless another run has done so or is doing so."""
-    store, began = job.store, time.perf_counter()
-    with store.claim(task.key) as claimed:
-        if not claimed:
-            return TaskReport(task, "locked")
-        failed = store.meanwhile(task.key)  # by another run
-        if failed is not None and not (task.force and failed):
-            return TaskReport(task, "cached", failed)
-        stored = None if task.force else store.load_maps(task.setting, task.images)
-        try:
-            result = worker.perform(task, stored)
-        except Exception as error:
-            if isinstance(error, FringeError) or not is_transient(error):
-                raise
-            # the system failed: all of its images are left to a later run
-            result = TaskResult(None, {}, dict.fromkeys(task.images, f"{type(error).__name__}: {error}"))
-        if saved := job.saved(task, result.maps):
-            store.commit_maps(task.setting, saved)
-        if result.scores is None:
-            return TaskReport(task, "left", seconds=time.perf_counter() - began, left=result.left)
-        store.commit(result.scores)
-    if task.force:
-        store.write_record(CRASH, task.key, None)
-    failed, has_score = result.scores.failed_images, (result.scores.status == OK).any(0)
-    scored = sum(image not in result.maps for image, ok in zip(result.scores.images, has_score, strict=True) if ok)
-    return TaskReport(task, "done", failed, time.perf_counter() - began, scored, result.left)
+def perform(worker: TaskRunner, order: Order) -> TaskResult:
+    """Compute a task. What the system failed at is left to a later run."""
+    try:
+        return worker.perform(order.task, order.stored)
+    except Exception as error:
+        if isinstance(error, FringeError) or not is_transient(error):
+            raise
+        return TaskResult({}, [], dict.fromkeys(order.task.images, f"{type(error).__name__}: {error}"))
 
 
-def perform_or_exit(job: Job, worker: TaskRunner, task: Task) -> TaskReport:
+def perform_or_exit(worker: TaskRunner, order: Order) -> TaskResult:
     """:func:`perform` in a process of its own, which a bug ends: the next task gets a new one."""
     try:
-        return perform(job, worker, task)
+        return perform(worker, order)
     except FringeError:
         raise
     except BaseException:  # nobody listens to the log of such a process; its standard error is that of the run
-        print(f"{task.method} on {task.model}", file=sys.stderr)
+        print(f"{order.task.method} on {order.task.model}", file=sys.stderr)
         traceback.print_exc()
         os._exit(1)
 
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """Why a task has no report: its process died or was late.
+    """Why a task has no result: its process died or was late.
 
     Attributes:
         reason: What happened, as in "ended its process (SIGKILL)".
@@ -168,31 +160,31 @@ class Executor(Protocol):
         """Prepare for the tasks of a job.
 
         Args:
-            job: Plan, store and options.
+            job: Plan and options.
             tasks: Largest number of tasks that will be scheduled.
         """
         ...
 
-    def schedule(self, task: Task) -> None:
+    def schedule(self, order: Order) -> None:
         """Begin a task; at most ``capacity`` of them are running.
 
         Args:
-            task: A task of the job.
+            order: A task of the job, with the stored maps that it scores.
         """
         ...
 
-    def completed(self, timeout: float) -> Sequence[tuple[Task | None, TaskReport | TaskFailure]]:
+    def completed(self, timeout: float) -> Sequence[tuple[Order | None, TaskResult | TaskFailure]]:
         """Wait for running tasks, and return those that ended.
 
         Args:
             timeout: Longest time to wait, in seconds.
 
         Returns:
-            Each task that ended, with its report or the reason why it has none; None stands for a process that could
+            Each task that ended, with its result or the reason why it has none; None stands for a process that could
             not start and had no task.
 
         Raises:
-            FringeError: If the model or the store cannot be used: the run ends.
+            FringeError: If the model cannot be used: the run ends.
         """
         ...
 
@@ -202,38 +194,53 @@ class Executor(Protocol):
 
 
 def run_tasks(
-    job: Job, tasks: Sequence[Task], log: RunLog, callback: Callable[[TaskReport], None], executor: Executor
+    job: Job,
+    store: Store,
+    tasks: Sequence[Task],
+    log: RunLog,
+    callback: Callable[[TaskReport], None],
+    executor: Executor,
 ) -> None:
-    """Perform tasks until each is committed, left to a later run, or set aside.
+    """Perform tasks until each is committed, or left to a later run.
 
-    A task that another run has locked is looked at again every ``POLL_INTERVAL`` seconds. A task whose process dies or
-    is late is tried ``MAX_TRIES`` times; then the store says that it is set aside.
+    A task that another run has claimed is looked at again every ``POLL_INTERVAL`` seconds. A task whose process dies or
+    is late is tried ``MAX_TRIES`` times; then its scores failed.
 
     ``log`` gets the report of each task, and is up to date at any time, also when this is interrupted; ``callback`` is
     called with it. The executor is started and stopped here. Raises FringeError if the model or the store cannot be
     used, or ``MAX_TRIES`` processes in turn end before they take a task.
     """
-    policy, running = _Policy(job, deque(tasks)), 0
+    policy, running = _Policy(job, store, deque(tasks)), 0
+
+    def tell(report: TaskReport) -> None:
+        log.reports.append(report)
+        callback(report)
+        check_interrupt()
+
     try:
         executor.start(job, len(tasks))
         while policy.pending or running:
-            while running < executor.capacity and (task := policy.next()) is not None:
-                executor.schedule(task)
+            while running < executor.capacity and (found := policy.next()) is not None:
+                if isinstance(found, TaskReport):
+                    tell(found)
+                    continue
+                executor.schedule(found)
                 running += 1
             results = executor.completed(POLL_INTERVAL)
-            for task, result in results:
-                running -= task is not None
-                report = policy.settle(task, result)
+            for order, result in results:
+                running -= order is not None
+                report = policy.settle(order, result)
                 if report is not None:
-                    log.reports.append(report)
-                    callback(report)
-                    check_interrupt()
-                elif task is not None:
-                    policy.pending.append(task)
-            if not results and not running:  # all tasks are locked, or no process is ready
+                    tell(report)
+                elif order is not None:
+                    policy.pending.append(order.task)
+            if not results and not running:  # all tasks are claimed by another run, or no process is ready
                 time.sleep(POLL_INTERVAL)
     finally:
         executor.stop()
+        for key in policy.began:
+            with contextlib.suppress(FringeError):
+                store.release(key)
 
 
 @dataclass
@@ -241,25 +248,36 @@ class _Policy:
     """Which task comes next, and what follows from a task's end."""
 
     job: Job
+    store: Store
     pending: deque[Task]
     tries: dict[str, int] = field(default_factory=dict[str, int])
     not_before: dict[str, float] = field(default_factory=dict[str, float])
+    began: dict[str, float] = field(default_factory=dict[str, float])
     failed_starts: int = 0
 
-    def next(self) -> Task | None:
-        """Take the first task that may be tried now."""
+    def next(self) -> Order | TaskReport | None:
+        """Take the first task that may be tried now; a report for one that another run has done meanwhile."""
         now = time.monotonic()
-        task = next((task for task in self.pending if self.not_before.get(task.key, 0.0) <= now), None)
-        if task is not None:
+        for task in list(self.pending):
+            if self.not_before.get(task.key, 0.0) > now:
+                continue
+            state = "claimed" if task.key in self.began else self.store.claim(task.key)
+            if state == "locked":
+                self.not_before[task.key] = now + POLL_INTERVAL
+                continue
             self.pending.remove(task)
-        return task
+            if state == "done":
+                return TaskReport(task, "cached", self.store.failed_since(task.setting, task.images))
+            self.began[task.key] = now
+            return Order(task, {} if task.force else self.store.load_maps(task.setting, task.images))
+        return None
 
-    def settle(self, task: Task | None, result: TaskReport | TaskFailure) -> TaskReport | None:
-        """The final report of a task; None if it is to be tried again."""
-        if isinstance(result, TaskReport):
+    def settle(self, order: Order | None, result: TaskResult | TaskFailure) -> TaskReport | None:
+        """Commit a result, and give the final report of a task; None if it is to be tried again."""
+        if isinstance(result, TaskResult):
             self.failed_starts = 0
-            self.not_before[result.task.key] = time.monotonic() + POLL_INTERVAL
-            return None if result.state == "locked" else result
+            assert order is not None
+            return self._commit(order.task, result, "done")
         if result.fault == "start":
             self.failed_starts += 1
             if self.failed_starts == MAX_TRIES:
@@ -269,15 +287,29 @@ class _Policy:
                     'and does a script that starts them do so under `if __name__ == "__main__"`?',
                     argument="workers",
                 )
-        if task is None or result.fault != "task":
+        if order is None or result.fault != "task":
             return None
+        task = order.task
         self.tries[task.key] = self.tries.get(task.key, 0) + 1
         if self.tries[task.key] < MAX_TRIES:
             log.warning("%s on %s %s; it is tried again", task.method, task.model, result.reason)
             return None
-        record = {**task.record(self.job.resolved.manifest), "reason": f"{result.reason}, {MAX_TRIES} times"}
-        self.job.store.write_record(CRASH, task.key, record)
-        return TaskReport(task, "crashed")
+        reason = f"{result.reason}, {MAX_TRIES} times"
+        return self._commit(task, TaskResult.failed(task, self.job.resolved.manifest, reason), "crashed")
+
+    def _commit(self, task: Task, result: TaskResult, state: State) -> TaskReport:
+        seconds = time.monotonic() - self.began.pop(task.key)
+        if not result.results:
+            self.store.release(task.key)
+            return TaskReport(task, "left", seconds=seconds, left=result.left)
+        saved = self.job.saved(task, [one.image for one in result.results if one.map is not None])
+        if task.metrics or saved:
+            self.store.commit(result.about, result.results, task=task.key, maps=saved)
+        else:
+            self.store.release(task.key)
+        failed = sum(one.failed for one in result.results)
+        reused = sum(one.map is None and bool((one.status == OK).any()) for one in result.results)
+        return TaskReport(task, state, failed, seconds, reused, result.left)
 
 
 class SerialExecutor:
@@ -292,12 +324,11 @@ class SerialExecutor:
     capacity = 1
 
     def __init__(self, *, keep: bool = False, progress: Progress | None = None) -> None:
-        self._results: list[tuple[Task, TaskReport | TaskFailure]] = []
+        self._results: list[tuple[Order, TaskResult | TaskFailure]] = []
         self._keep, self._progress = keep, progress
         self._runner: TaskRunner | None = None
 
     def start(self, job: Job, tasks: int) -> None:
-        self._job = job
         if self._runner is None or not self._keep:
             self._runner = job.worker()
             if self._progress is not None:
@@ -311,10 +342,10 @@ class SerialExecutor:
         assert self._runner is not None
         return self._runner
 
-    def schedule(self, task: Task) -> None:
-        self._results.append((task, perform(self._job, self.runner, task)))
+    def schedule(self, order: Order) -> None:
+        self._results.append((order, perform(self.runner, order)))
 
-    def completed(self, timeout: float) -> list[tuple[Task, TaskReport | TaskFailure]]:
+    def completed(self, timeout: float) -> list[tuple[Order, TaskResult | TaskFailure]]:
         results, self._results = self._results, []
         return results
 
@@ -323,7 +354,8 @@ class SerialExecutor:
 
 
 class ProcessExecutor(Executor):
-    """Performs tasks in several processes that share PyTorch's threads; one that dies or is late is replaced.
+    """Performs tasks in several processes that share PyTorch's threads; one that dies or is late is replaced. Each has
+    one task at a time, so that it is known which task ends its process.
 
     Args:
         workers: Largest number of processes; there are no more than tasks.
@@ -333,7 +365,7 @@ class ProcessExecutor(Executor):
     def __init__(self, workers: int, timeout: float | None = None):
         self._workers = self._capacity = workers
         self.timeout = timeout
-        self._idle, self._running = list[_Worker](), dict[Future[TaskReport], tuple[Task, _Worker]]()
+        self._idle, self._busy = list[_Process](), list[_Process]()
 
     @property
     def capacity(self) -> int:
@@ -349,102 +381,116 @@ class ProcessExecutor(Executor):
             raise InputError(message, argument="executor", hint=hint) from error
         self._job, self._capacity = job, max(1, min(self._workers, tasks))
 
-    def schedule(self, task: Task) -> None:
-        worker = next((worker for worker in self._idle if worker.alive), None)
-        if worker is None:
-            worker = _Worker(self._job, self._capacity)
-        else:
-            self._idle.remove(worker)
-        self._running[worker.pool.schedule(_perform, args=(task,), timeout=self.timeout)] = task, worker
+    def schedule(self, order: Order) -> None:
+        for dead in [process for process in self._idle if not process.alive]:  # it blames no task
+            self._idle.remove(dead)
+            dead.close()
+        process = self._idle.pop() if self._idle else _Process(self._job, self._capacity)
+        self._busy.append(process)
+        process.send(order)
 
-    def completed(self, timeout: float) -> list[tuple[Task, TaskReport | TaskFailure]]:
-        wait(self._running, timeout, return_when=FIRST_COMPLETED)
-        # A process that ends with exit code 0 gives no result: pebble replaces it, and its task would never end.
-        ended = [future for future, (_, worker) in self._running.items() if future.done() or worker.replaced]
-        return [self._result(future, *self._running.pop(future)) for future in ended]
+    def completed(self, timeout: float) -> list[tuple[Order, TaskResult | TaskFailure]]:
+        deadline, results = time.monotonic() + timeout, list[tuple[Order, TaskResult | TaskFailure]]()
+        while self._busy and not results:
+            wait([process.pipe for process in self._busy], min(_LOOK, max(0.0, deadline - time.monotonic())))
+            for process in list(self._busy):
+                if (result := self._result(process)) is not None:
+                    results.append((process.order, result))
+            if time.monotonic() > deadline:
+                break
+        return results
 
     def stop(self) -> None:
-        for worker in (*self._idle, *(worker for _, worker in self._running.values())):
-            worker.stop()
-        self._idle, self._running = [], {}
+        for process in (*self._idle, *self._busy):
+            process.close()
+        self._idle, self._busy = [], []
 
-    def _result(
-        self, future: Future[TaskReport], task: Task, worker: "_Worker"
-    ) -> tuple[Task, TaskReport | TaskFailure]:
-        error = future.exception() if future.done() else None
-        if future.done() and error is None:
-            self._idle.append(worker)
-            return task, future.result()
-        worker.stop()
-        if isinstance(error, FringeError):
-            raise error
-        late = isinstance(error, TimeoutError)
-        reason = f"took longer than {self.timeout:g} s" if late else f"ended its process ({worker.cause})"
-        return task, TaskFailure(reason, "task" if worker.started else "start")
+    def _result(self, process: "_Process") -> TaskResult | TaskFailure | None:
+        """What a process says; None if it says nothing yet."""
+        is_gone = not process.alive  # before its last words are read
+        answer = process.answer()
+        if answer == _READY:
+            process.began = True
+            answer = process.answer()
+        if isinstance(answer, FringeError):
+            raise answer
+        is_late = self.timeout is not None and time.monotonic() - process.since > self.timeout
+        if isinstance(answer, TaskResult):
+            self._busy.remove(process)
+            self._idle.append(process)
+            return answer
+        if not is_gone and not is_late and answer is None:
+            return None
+        self._busy.remove(process)
+        reason = f"ended its process ({process.cause})" if is_gone or answer else f"took longer than {self.timeout:g} s"
+        process.close()
+        return TaskFailure(reason, "task" if process.began else "start")
 
 
-class _Worker:
-    """One process at a time, in a pool of its own: the pool of several would not say which task a death belongs to if
-    the process dies as soon as it takes the task."""
+#: What a process says when it can take a task, and what it is heard to say when it has ended.
+_READY, _ENDED = "ready", "ended"
 
-    def __init__(self, job: Job, workers: int):
-        from pebble import ProcessPool
 
-        self._context, self._processes = multiprocessing.get_context("spawn"), list[BaseProcess]()
-        self._ready = self._context.Event()
-        self.pool = ProcessPool(1, initializer=_begin, initargs=(job, workers, self._ready), context=cast(Any, self))
+class _Process:
+    """A process with a worker, which answers each task that comes through its pipe."""
 
-    def Process(self, **arguments: Any) -> BaseProcess:
-        """Called by the pool: keeps the process, for its exit code."""
-        self._processes.append(self._context.Process(**arguments))
-        return self._processes[-1]
+    def __init__(self, job: Job, count: int):
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self._process = context.Process(target=_work, args=(other, job, count), daemon=True)
+        self._process.start()
+        other.close()
+        self.began = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._context, name)
+    def send(self, order: Order) -> None:
+        self.order, self.since = order, time.monotonic()
+        with contextlib.suppress(OSError):  # it has ended: its answer says so
+            self.pipe.send_bytes(pickle.dumps(order))
 
-    @property
-    def started(self) -> bool:
-        return self._ready.is_set()
-
-    @property
-    def replaced(self) -> bool:
-        return len(self._processes) > 1
+    def answer(self) -> Any:
+        """What it says; None if it says nothing."""
+        try:
+            return pickle.loads(self.pipe.recv_bytes()) if self.pipe.poll() else None
+        except Exception:  # the pipe has ended, or its process amid a word
+            return _ENDED
 
     @property
     def alive(self) -> bool:
-        return not self.replaced and self.pool.active
+        """Whether it runs; what it forked may keep its pipe open."""
+        return self._process.is_alive()
 
     @property
     def cause(self) -> str:
-        """How the process ended."""
-        code = self._processes[0].exitcode if self._processes else None
+        """How it ended."""
+        self._process.join(5)
+        code = self._process.exitcode
         if code is not None and code < 0:
-            try:
+            with contextlib.suppress(ValueError):
                 return signal.Signals(-code).name
-            except ValueError:
-                pass
         return f"exit code {code}"
 
-    def stop(self) -> None:
-        self.pool.stop()
-        self.pool.join()
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self.pipe.close()
 
 
-_job: Job
-_runner: TaskRunner
-
-
-def _begin(job: Job, workers: int, ready: Any) -> None:
-    """Prepare a process to take tasks."""
+def _work(pipe: Any, job: Job, count: int) -> None:
+    """Take tasks until the pipe ends."""
     import torch
 
-    global _job, _runner
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt from the keyboard is handled by the parent
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
-    _job, _runner = job, job.worker()
-    ready.set()
-
-
-def _perform(task: Task) -> TaskReport:
-    return perform_or_exit(_job, _runner, task)
+    torch.set_num_threads(max(1, torch.get_num_threads() // count))
+    worker = job.worker()
+    answer: Any = _READY
+    while True:
+        pipe.send_bytes(pickle.dumps(answer))  # by value: what a pipe pickles itself shares the memory of tensors
+        try:
+            order = pickle.loads(pipe.recv_bytes())
+        except EOFError:  # the parent has ended
+            return
+        try:
+            answer = perform_or_exit(worker, order)
+        except FringeError as error:
+            answer = error

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fringe.bench.experiments._executors import Executor, Job, TaskFailure, TaskReport, perform_or_exit
-from fringe.bench.experiments._tasks import Task
+from fringe.bench.experiments._executors import Executor, Job, Order, TaskFailure, perform_or_exit
+from fringe.bench.experiments._runner import TaskResult
 from fringe.errors import FringeError, InputError, TransientError, first_line, install_hint
 
 #: Most tasks that wait at one actor: enough that it never waits for the driver, and few that another could take.
@@ -38,7 +38,7 @@ class _Slot:
     actor: Any
     starting: Any  # the reference of its first answer, until it has come
     node: str | None = None
-    queue: deque[tuple[Task, Any]] = field(default_factory=deque[tuple[Task, Any]])
+    queue: deque[tuple[Order, Any]] = field(default_factory=deque[tuple[Order, Any]])
     since: float = 0.0
     late: bool = False
 
@@ -47,9 +47,9 @@ class _Slot:
         """The reference of its next answer; None if it has nothing to do."""
         return self.starting or (self.queue[0][1] if self.queue else None)
 
-    def score(self, task: Task) -> tuple[bool, bool, int]:
+    def score(self, order: Order) -> tuple[bool, bool, int]:
         """How well the task fits: the same images, the same model, a short queue. Larger is better."""
-        last = self.queue[-1][0] if self.queue else None
+        last, task = self.queue[-1][0].task if self.queue else None, order.task
         same = last is not None and last.model == task.model
         return same and last is not None and last.images == task.images, same, -len(self.queue)
 
@@ -59,7 +59,7 @@ class RayExecutor(Executor):
 
     A task is sent to an actor that has its model and images, if the queues allow it. An actor that dies or is late
     is replaced when the cluster has room. The loss of a machine does not count as a failure of its task.
-    The store and the images must be reachable from every machine.
+    The images must be reachable from every machine; results travel to the machine that runs the plan, and it writes.
 
     Args:
         address: Address of the cluster, such as ``auto`` or ``ray://host:10001``; None for the cluster in
@@ -114,18 +114,18 @@ class RayExecutor(Executor):
         for _ in range(min(tasks, self.workers or self._room(ray))):
             self._hire()
 
-    def schedule(self, task: Task) -> None:
+    def schedule(self, order: Order) -> None:
         free = [slot for slot in self._slots if slot.starting is None and len(slot.queue) < self._block]
         ready = free or [slot for slot in self._slots if slot.starting is None]
-        slot = max(ready, key=lambda slot: slot.score(task))
+        slot = max(ready, key=lambda slot: slot.score(order))
         if not slot.queue:
             slot.since = time.monotonic()
-        slot.queue.append((task, slot.actor.perform.remote(task)))
+        slot.queue.append((order, slot.actor.perform.remote(order)))
 
-    def completed(self, timeout: float) -> list[tuple[Task | None, TaskReport | TaskFailure]]:
+    def completed(self, timeout: float) -> list[tuple[Order | None, TaskResult | TaskFailure]]:
         return _answered(lambda: self._completed(_import_ray(), timeout), timeout + SILENCE)
 
-    def _completed(self, ray: Any, timeout: float) -> list[tuple[Task | None, TaskReport | TaskFailure]]:
+    def _completed(self, ray: Any, timeout: float) -> list[tuple[Order | None, TaskResult | TaskFailure]]:
         # where a process of a cluster that this one started was killed, Ray would wait, and then end this process
         node = getattr(ray._private.worker, "_global_node", None)
         if node is not None and (dead := [kind for kind, _ in node.dead_processes()]):
@@ -133,14 +133,14 @@ class RayExecutor(Executor):
         pending = [slot.pending for slot in self._slots if slot.pending is not None]
         if pending:
             ray.wait(pending, num_returns=1, timeout=timeout)
-        results = list[tuple[Task | None, TaskReport | TaskFailure]]()
+        results = list[tuple[Order | None, TaskResult | TaskFailure]]()
         for slot in list(self._slots):
             results += self._ended(ray, slot)
             if self.timeout and slot.queue and not slot.late and time.monotonic() - slot.since > self.timeout:
                 slot.late = True
                 ray.kill(slot.actor)
         self._warn_if_lonely(ray)
-        self._remaining -= sum(isinstance(result, TaskReport) and result.state != "locked" for _, result in results)
+        self._remaining -= sum(isinstance(result, TaskResult) for _, result in results)
         return results
 
     def stop(self) -> None:
@@ -188,9 +188,9 @@ class RayExecutor(Executor):
         actor = self._make.remote(self._job, max(1, int(self.cpus)))
         self._slots.append(_Slot(actor, actor.node.remote()))
 
-    def _ended(self, ray: Any, slot: _Slot) -> list[tuple[Task | None, TaskReport | TaskFailure]]:
+    def _ended(self, ray: Any, slot: _Slot) -> list[tuple[Order | None, TaskResult | TaskFailure]]:
         """What ended at an actor."""
-        results = list[tuple[Task | None, TaskReport | TaskFailure]]()
+        results = list[tuple[Order | None, TaskResult | TaskFailure]]()
         while (pending := slot.pending) is not None:
             if not ray.wait([pending], timeout=0)[0]:
                 break
@@ -207,7 +207,7 @@ class RayExecutor(Executor):
             slot.since = time.monotonic()
         return results
 
-    def _replace(self, ray: Any, slot: _Slot, error: Exception) -> list[tuple[Task | None, TaskReport | TaskFailure]]:
+    def _replace(self, ray: Any, slot: _Slot, error: Exception) -> list[tuple[Order | None, TaskResult | TaskFailure]]:
         """Ask for another actor; the first task of the queue is to blame, unless the machine is lost."""
         self._slots.remove(slot)
         self._hire()
@@ -236,14 +236,14 @@ class _Actor:
         import torch
 
         torch.set_num_threads(threads)
-        self._job, self._runner = job, job.worker()
+        self._runner = job.worker()
 
     def node(self) -> str:
         """The machine that it is on."""
         return _import_ray().get_runtime_context().get_node_id()
 
-    def perform(self, task: Task) -> TaskReport:
-        return perform_or_exit(self._job, self._runner, task)
+    def perform(self, order: Order) -> TaskResult:
+        return perform_or_exit(self._runner, order)
 
 
 def _answered(call: Callable[[], Answer], seconds: float) -> Answer:

@@ -1,29 +1,20 @@
-"""What a run stores: a map, the scores of a task as arrays, and records; and what these must hold, as a run folder may
-come from a stranger, or from a newer version."""
+"""What a run stores: a row for each image under a method, maps and records; and what these must hold, as a run folder
+may come from a stranger, or from a newer version."""
 
+import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    NotRequired,  # that of typing does not serve pydantic before Python 3.12
-    cast,
-    get_args,
-)
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from torch import Tensor
-from typing_extensions import TypedDict
 
 from fringe._files.disk import RECORD_BYTES
-from fringe._files.records import digest
 from fringe._strings.formats import escape_surrogates
 from fringe.bench.experiments._spec import PLAN_NAME
 from fringe.metrics import Scores
@@ -31,221 +22,61 @@ from fringe.metrics import Scores
 #: JSON with less than so many bytes for each of its values, and more values than ``_FEW``, would fill the memory.
 _BYTES_OF_A_VALUE, _FEW = 12, 2**20
 
-#: Kinds of records: what was asked for, tasks that end their process, the first logits of a model, recalled results.
-PLAN, CRASH, LOGITS, VOID = "plan", "crash", "logits", "void"
-
-_STRICT = ConfigDict(strict=True, extra="forbid")
-_Label = Annotated[int, Field(ge=-(2**31), lt=2**31)]
-_Count = Annotated[int, Field(ge=0, lt=2**53)]
-_Names = dict[str, Any]
-
-
-class Damaged(ValueError):
-    """A file, or a row of it, is not what was written."""
-
-
-def to_json(data: Any) -> bytes:
-    """Write plain data as JSON."""
-    return json.dumps(data, separators=(",", ":")).encode()
-
-
-def from_json(content: bytes) -> Any:
-    """Read JSON that does not fill the memory. Raises ValueError or RecursionError for other bytes."""
-    values = sum(map(content.count, (b",", b"[", b"{")))
-    if len(content) > RECORD_BYTES or (values > _FEW and values * _BYTES_OF_A_VALUE > len(content)):
-        raise Damaged("it would fill the memory")
-    return json.loads(content)
-
-
-class _Image(TypedDict):
-    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
-    digest: str
-    id: str
-    source: str
-    label: _Label | None
-    scene: NotRequired[str]
-    cluster: NotRequired[str]
-    target: NotRequired[_Label]
-
-
-class _Plan(TypedDict):
-    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
-    name: str
-    data: list[str]
-    models: dict[str, str]
-    preprocessing: _Names
-    methods: dict[str, dict[str, _Names]]
-    metrics: dict[str, _Names]
-    limits: dict[str, _Count]
-    n: _Count
-    seed: _Count
-    target: str | int
-    score: str
-    exif: str
-    references: str | None
-    model_output: NotRequired[dict[str, str]]
-    last: NotRequired[bool]
-    sample: NotRequired[bool]
-    scenes: NotRequired[dict[str, _Names]]
-    examples: NotRequired[dict[str, _Count]]
-
-
-class _Metric(TypedDict):
-    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
-    title: str
-    direction: str | None
-    unit: str
-    space: str
-    source: str
-    summary: str
-    settings: _Names
-    key: str
-    limit: _Count
-
-
-class _Gate(TypedDict):
-    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
-    name: str
-    value: float
-    least: float | None
-    most: float | None
-    holds: bool
-    text: str
-
-
-class _Network(TypedDict):
-    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
-    given: str | None
-    number: int
-    gates: list[_Gate]
-
-
-class _Scene(TypedDict):
-    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
-    title: str
-    source: str
-    answer: str
-    settings: _Names
-    networks: dict[str, _Network]
-
-
-class _Setting(TypedDict):
-    __pydantic_config__ = ConfigDict(extra="allow")  # pyright: ignore[reportGeneralTypeIssues]
-    model: _Names
-    method: _Names
-
-
-class _Manifest(TypedDict):
-    __pydantic_config__ = _STRICT  # pyright: ignore[reportGeneralTypeIssues]
-    plan: _Plan
-    images: list[_Image]
-    missing: list[str]
-    settings: dict[str, dict[str, _Setting]]
-    metrics: dict[str, _Metric]
-    models: dict[str, _Names]
-    versions: dict[str, str]
-    scenes: NotRequired[dict[str, _Scene]]
-
-
-class _Crash(TypedDict):
-    model: str
-    method: str
-    reason: str
-    setting: dict[str, Any]
-    setting_key: str
-    metric_keys: list[str]
-    images: list[str]
-
-
-def record_problem(kind: str, name: str, record: Any) -> str:
-    """What is wrong with a record; empty if nothing is."""
-    if record is None:  # it was removed
-        return ""
-    if kind == VOID:
-        return _problem(dict[str, int], record)
-    return _plan_problem(name, record) if kind == PLAN else _problem(_Crash, record) if kind == CRASH else ""
-
-
-def _plan_problem(name: str, record: Any) -> str:
-    """What is wrong with the record of a plan; empty if it is one of this version."""
-    if not re.fullmatch(PLAN_NAME, name) or len(name) > 200:
-        return "its name is none of a plan"  # reports are written to folders of these names
-    if problem := _problem(_Manifest, record):
-        return problem
-    known = cast(dict[str, Any], record)
-    # names are printed; those of files may be any, whose bytes need not be UTF-8
-    labels = {part: list(known["plan"][part]) for part in ("models", "preprocessing")}
-    plan = {**known["plan"], **labels, "data": [], "references": None}
-    models = {label: {**model, "spec": None} for label, model in known["models"].items()}
-    images = [{**image, "source": None} for image in known["images"]]
-    try:
-        printed = {**known, "plan": plan, "models": models, "images": images, "missing": []}
-        json.dumps(printed, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return "a name holds half of a character"
-    parts = known["settings"].keys(), known["models"].keys(), known["plan"]["methods"].keys()
-    if known["plan"]["name"] != name or not parts[0] <= parts[1] or not parts[0] <= parts[2]:
-        return "its parts do not belong together"
-    labels = {image.get("scene") for image in known["images"]}
-    is_scenic = labels <= known["scenes"].keys() if known.get("scenes") else labels <= {None}
-    return "" if is_scenic else "its images are of no scene"
-
-
-@cache
-def _reader(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def _problem(kind: Any, record: Any) -> str:
-    try:
-        _reader(kind).validate_python(record)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        return f"{'.'.join(map(str, first['loc']))[:80]}: {first['msg']}"
-    return ""
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and escape_surrogates(value) == value
-
-
-def is_shared(shared: Any, metrics: int) -> bool:
-    """Whether what tasks share names a model, a method, the metrics and versions, as this program writes it."""
-    lists = [shared[name] for name in ("labels", "details", "map_versions")]
-    tables = [shared[name] for name in ("setting", "metrics", "versions")]
-    if not all(isinstance(one, list) for one in lists) or len(shared["labels"]) != metrics:
-        return False
-    texts = [shared["model"], shared["method"], *shared["labels"], *shared["details"]]
-    texts += [
-        version for one in (shared["versions"], *shared["map_versions"]) for pair in one.items() for version in pair
-    ]
-    return all(map(_is_text, texts)) and all(isinstance(one, dict) for one in tables)
-
-
-def are_notes(notes: Any, size: int) -> bool:
-    """Whether the notes of a task are flags and errors of its scores."""
-    texts = [*notes["verdicts"], *(flag for flags, _, _ in notes["scores"] for flag in flags)]
-    texts += [error for _, error, _ in notes["scores"] if error is not None]
-    positions = [at for _, _, positions in notes["scores"] for at in positions]
-    return all(map(_is_text, texts)) and all(type(at) is int and 0 <= at < size for at in positions)
-
+#: Kinds of records: what was asked for, and the first logits of a model.
+PLAN, LOGITS = "plan", "logits"
 
 #: What became of an image under a method: a score, or why there is none.
 Status = Literal["ok", "diverged", "not_finite", "failed", "unreadable"]
 #: A status is stored as its place in this list, to which a new one is appended.
 STATUSES: tuple[str, ...] = ("missing", *get_args(Status))
-MISSING, OK = 0, 1
-
-#: What holds for a map whatever the metric; ``verdict`` is a place in the task's list of verdicts, 0 for none.
-MAP = np.dtype(
-    [("target", "<i4"), ("batch", "<i4"), ("verdict", "u1")]
-    + [(name, "<f8") for name in ("confidence", "forward", "jvp", "vjp", "seconds")]
-)
+MISSING, OK, FAILED = 0, 1, 4
 NO_TARGET = np.iinfo(np.int32).min
-_TYPES = {"curve": np.float32, "extra": np.float64, "diagnostic": np.float64}
 
-#: Arrays of a task by name.
+#: What holds for a map whatever the metric.
+_NUMBERS = ("confidence", "forward", "jvp", "vjp", "seconds")
+_MAP = [("target", "<i4"), ("batch", "<i4"), *((name, "<f8") for name in _NUMBERS)]
+#: Numbers of details by their kind.
+_TYPES = {"curve": "<f4", "extra": "<f8", "diagnostic": "<f8"}
+
+#: Arrays of an image by name: ``curve/KEY/NAME`` and ``extra/KEY/NAME`` of a metric, and ``diagnostic//NAME``.
 Details = Mapping[str, NDArray[Any]]
+
+
+class Damaged(ValueError):
+    """A row or a record is not what was written."""
+
+
+@cache
+def row_type(metrics: int) -> np.dtype[Any]:
+    """The numbers of a row with the scores of some metrics. ``shape``, ``image``, ``notes``, ``map`` and ``details``
+    are fingerprints; ``map`` is 0 where none is stored."""
+    names = [(name, "<i8") for name in ("id", "shape", "image", "notes", "map", "details")]
+    return np.dtype([*names, *_MAP, ("score", "<f8", (metrics,)), ("status", "u1", (metrics,))])
+
+
+def fingerprint(content: str | bytes) -> int:
+    """The first 8 bytes of the SHA-256 of a text or of bytes, as a number that is not 0."""
+    known = content if isinstance(content, bytes) else content.encode()
+    return int.from_bytes(hashlib.sha256(known).digest()[:8], "little", signed=True) or 1
+
+
+def seal(*parts: str) -> bytes:
+    """16 bytes of the SHA-256 of texts, each behind its length."""
+    contents = [part.encode(errors="surrogatepass") for part in parts]
+    return hashlib.sha256(b"".join(len(one).to_bytes(8, "little") + one for one in contents)).digest()[:16]
+
+
+def to_json(data: Any) -> str:
+    """Write plain data as JSON."""
+    return json.dumps(data, separators=(",", ":"))
+
+
+def from_json(content: str) -> Any:
+    """Read JSON that does not fill the memory. Raises ValueError or RecursionError for another text."""
+    values = sum(map(content.count, ",[{"))
+    if len(content) > RECORD_BYTES or (values > _FEW and values * _BYTES_OF_A_VALUE > len(content)):
+        raise Damaged("it would fill the memory")
+    return json.loads(content)
 
 
 @dataclass(frozen=True)
@@ -279,140 +110,233 @@ class StoredMap:
 
 
 @dataclass(frozen=True)
-class StoredTask:
-    """What one task computed: metrics for images under one setting, all named by their digests.
+class Result:
+    """What was computed of one image by one method.
 
     Attributes:
-        setting, metrics, images: Digests.
-        scores: Scores (metrics, images), NaN where there is none.
-        status: Places in ``STATUSES`` (metrics, images).
-        maps: Records of ``MAP`` (images).
-        notes: ``verdicts`` of the maps, and under ``scores`` triples of flags, error and the positions (in the
-            flattened scores) that they belong to.
-        shared: What many tasks share: labels, the setting in full, versions, and the names of the details.
-        details: Curves, extras and diagnostics; None where they are in the store.
-        row: File and number of the task in the store, and its seal.
+        image: Digest.
+        scores: Scores (metrics,), NaN where there is none.
+        status: Places in ``STATUSES`` (metrics,).
+        words: The flags of each score, and why it has none.
+        made: What holds whatever the metric, as in :attr:`StoredMap.metadata`.
+        details: Curves, further numbers and diagnostics.
+        map: The map, if it was made now.
     """
 
-    setting: str
-    metrics: tuple[str, ...]
-    images: tuple[str, ...]
+    image: str
     scores: NDArray[np.float64]
     status: NDArray[np.uint8]
-    maps: NDArray[Any]
-    notes: Mapping[str, Any]
-    shared: Mapping[str, Any]
-    details: Details | None = None
-    row: tuple[str, int, bytes] = ("", 0, b"")
+    words: Sequence[tuple[Sequence[str], str | None]]
+    made: Mapping[str, Any]
+    details: Details = field(default_factory=dict[str, Any])
+    map: StoredMap | None = None
 
     @property
-    def failed_images(self) -> int:
-        """Number of images of which a score was computed and is not valid."""
-        return int((self.status > OK).any(0).sum())
+    def failed(self) -> bool:
+        """Whether a score was computed and is not valid."""
+        return bool((self.status > OK).any())
 
-    @property
-    def key(self) -> str:
-        """Name of the task, that of :class:`fringe.bench.experiments.Task`."""
-        return digest([self.setting, sorted(self.metrics), self.images])
-
-    def numbers(self) -> bytes:
-        """The arrays as bytes, which :meth:`read_numbers` reads."""
-        return self.scores.astype("<f8").tobytes() + self.status.tobytes() + self.maps.astype(MAP).tobytes()
-
-    @staticmethod
-    def read_numbers(content: bytes, metrics: int, images: int) -> dict[str, NDArray[Any]]:
-        """Read scores, status and maps. Raises ValueError for bytes of another length."""
-        size = metrics * images
-        if len(content) != size * 9 + images * MAP.itemsize:
-            raise ValueError("numbers of another length")
-        return {
-            "scores": np.frombuffer(content, "<f8", size).reshape(metrics, images),
-            "status": np.frombuffer(content, np.uint8, size, size * 8).reshape(metrics, images),
-            "maps": np.frombuffer(content, MAP, images, size * 9),
-        }
-
-    @classmethod
-    def of(
-        cls,
-        setting: str,
-        metrics: Sequence[str],
-        made: Mapping[str, Mapping[str, Any]],
-        scored: Iterable[tuple[Sequence[str], Sequence[Scores]]],
-        shared: Mapping[str, Any],
-    ) -> "StoredTask":
-        """Make a task of the scores of images.
-
-        Args:
-            setting, metrics: Digests.
-            made: What holds for each image whatever the metric, as in :attr:`StoredMap.metadata`; an image without a
-                valid map has at least a status and an error.
-            scored: Some images (B), and their scores by each of the metrics; those of valid maps alone count.
-            shared: ``shared`` of the task, without the names of the details.
-        """
-        places, shape = {image: i for i, image in enumerate(made)}, (len(metrics), len(made))
-        scores, columns = np.full(shape, np.nan), dict[str, list[Any]]()
-        status = np.tile(np.array([STATUSES.index(one["status"]) for one in made.values()], np.uint8), (shape[0], 1))
-        errors: list[tuple[tuple[str, ...], str | None]] = [((), one.get("error")) for one in made.values()]
-        words = [list(errors) for _ in metrics]
-        for images, by_metric in scored:
-            for m, (key, one) in enumerate(zip(metrics, by_metric, strict=True)):
-                named = {f"curve/{key}/{name}": curves.float().tolist() for name, curves in one.curves.items()}
-                named |= {f"extra/{key}/{name}": column[:, None].tolist() for name, column in one.details.items()}
-                flags, values = {name: flag.tolist() for name, flag in one.flags.items()}, one.values.tolist()
-                for k, i in enumerate(places[image] for image in images):
-                    if status[m, i] != OK:
-                        continue
-                    if one.refusals and one.refusals[k]:
-                        status[m, i], words[m][i] = STATUSES.index("failed"), ((), one.refusals[k])
-                        continue
-                    scores[m, i] = values[k] if math.isfinite(values[k]) else np.nan
-                    words[m][i] = tuple(name for name, flag in flags.items() if flag[k]), None
-                    for name, column in named.items():
-                        columns.setdefault(name, [None] * shape[1])[i] = column[k]
-        for i, one in enumerate(made.values()):
-            for name, value in one.get("diagnostics", ()):
-                columns.setdefault(f"diagnostic//{name}", [None] * shape[1])[i] = (value,)
-        notes = dict[tuple[Any, ...], list[int]]()
-        for at, (flags, error) in enumerate(word for row in words for word in row):
-            if flags or error is not None:  # an error may name a file
-                notes.setdefault((flags, None if error is None else escape_surrogates(error)), []).append(at)
-        verdicts = list(dict.fromkeys(one["verdict"] for one in made.values() if one.get("verdict") is not None))
-        numbers = {None: 0, **{name: i + 1 for i, name in enumerate(verdicts)}}
-        empty = {"target": NO_TARGET, "batch": 1, "confidence": np.nan}
-        maps = np.zeros(shape[1], MAP)
-        for i, one in enumerate(made.values()):
-            known = {**empty, **{name: value for name, value in one.items() if value is not None}}
-            known["verdict"] = numbers[one.get("verdict")]
-            maps[i] = tuple(known.get(name, 0) for name in MAP.names or ())
-        return cls(
-            setting,
-            tuple(metrics),
-            tuple(made),
-            scores,
-            status,
-            maps,
-            {"verdicts": verdicts, "scores": [[list(flags), why, at] for (flags, why), at in notes.items()]},
-            {**shared, "details": list(columns)},
-            {key: one for name, column in columns.items() for key, one in _ragged(name, column).items()},
-        )
+    def notes(self) -> list[Any]:
+        """The verdict on the map, and the flags and reasons of scores with the places of their metrics, as JSON data:
+        of most images the same."""
+        places = dict[tuple[tuple[str, ...], str | None], list[int]]()
+        for at, (flags, why) in enumerate(self.words):
+            if flags or why is not None:  # an error may name a file
+                known = tuple(map(escape_surrogates, flags)), None if why is None else escape_surrogates(why)
+                places.setdefault(known, []).append(at)
+        return [self.made.get("verdict"), [[list(flags), why, at] for (flags, why), at in places.items()]]
 
 
-def read_ragged(details: Details, name: str, images: int) -> Iterator[NDArray[Any] | None]:
-    """The values of each image under a name, None where it has none."""
-    values, lengths = details[name], details.get(f"{name}/lengths")
-    if lengths is None:
-        yield from values
-        return
-    ends = np.cumsum(np.maximum(lengths, 0))
-    for i in range(images):
-        yield None if lengths[i] < 0 else values[ends[i] - lengths[i] : ends[i]]
+def numbers_of(results: Sequence[Result]) -> dict[str, list[float]]:
+    """The numbers of maps by name, as rows have them."""
+    nothing: dict[str, float] = {**dict.fromkeys((name for name, _ in _MAP), 0.0), "confidence": math.nan}
+    nothing |= {"target": NO_TARGET, "batch": 1}
+    known = [one.made for one in results]
+    return {
+        name: [empty if (value := made.get(name)) is None else value for made in known]
+        for name, empty in nothing.items()
+    }
 
 
-def _ragged(name: str, column: Sequence[Sequence[float] | None]) -> dict[str, NDArray[Any]]:
-    """The values of images as one array (images, N), or of different lengths one after the other."""
-    lengths = np.array([-1 if values is None else len(values) for values in column], np.int32)
-    kind = _TYPES[name.partition("/")[0]]
-    if (lengths == lengths[0]).all():
-        return {name: np.array(column, kind)}
-    flat = [value for values in column if values is not None for value in values]
-    return {name: np.array(flat, kind), f"{name}/lengths": lengths}
+def results_of(
+    keys: Sequence[str],
+    made: Mapping[str, Mapping[str, Any]],
+    scored: Iterable[tuple[Sequence[str], Sequence[Scores]]],
+    maps: Mapping[str, StoredMap] | None = None,
+) -> list[Result]:
+    """The results of images.
+
+    Args:
+        keys: Digests of the metrics.
+        made: What holds for each image whatever the metric; an image without a valid map has at least a status and an
+            error.
+        scored: Some images (B), and their scores by each of the metrics; those of valid maps alone count.
+        maps: The maps that were made now.
+    """
+    number = {image: STATUSES.index(one["status"]) for image, one in made.items()}
+    scores = {image: np.full(len(keys), np.nan) for image in made}
+    status = {image: np.full(len(keys), number[image], np.uint8) for image in made}
+    nothing: tuple[str, ...] = ()
+    words = {image: [(nothing, one.get("error"))] * len(keys) for image, one in made.items()}
+    details = {
+        image: {f"diagnostic//{name}": np.array([value]) for name, value in one.get("diagnostics", ())}
+        for image, one in made.items()
+    }
+    for images, by_metric in scored:
+        for m, (key, one) in enumerate(zip(keys, by_metric, strict=True)):
+            named = {f"curve/{key}/{name}": curves.float().cpu().numpy() for name, curves in one.curves.items()}
+            named |= {f"extra/{key}/{name}": column[:, None].cpu().numpy() for name, column in one.details.items()}
+            flags, values = {name: flag.tolist() for name, flag in one.flags.items()}, one.values.tolist()
+            for k, image in enumerate(images):
+                if number[image] != OK:
+                    continue
+                if one.refusals and one.refusals[k]:
+                    status[image][m], words[image][m] = FAILED, ((), one.refusals[k])
+                    continue
+                scores[image][m] = values[k] if math.isfinite(values[k]) else np.nan
+                words[image][m] = tuple(name for name, flag in flags.items() if flag[k]), None
+                details[image] |= {name: column[k] for name, column in named.items()}
+    known = maps or {}
+    return [
+        Result(image, scores[image], status[image], words[image], one, details[image], known.get(image))
+        for image, one in made.items()
+    ]
+
+
+def joined(details: Details) -> tuple[list[list[Any]], bytes]:
+    """The names and lengths of details, and their numbers one after the other."""
+    parts = {name: np.ascontiguousarray(v, _TYPES[name.partition("/")[0]]) for name, v in details.items()}
+    return [[name, len(values)] for name, values in parts.items()], b"".join(one.tobytes() for one in parts.values())
+
+
+def split(layout: Sequence[Sequence[Any]], content: bytes) -> Details:
+    """Read what :func:`joined` wrote."""
+    result, at = dict[str, NDArray[Any]](), 0
+    for name, length in layout:
+        kind = np.dtype(_TYPES[name.partition("/")[0]])
+        result[name] = np.frombuffer(content, kind, length, at)
+        at += length * kind.itemsize
+    return result
+
+
+# What a folder must hold. A form is a type, a range of numbers, [form of each entry], {str: form of each value},
+# {name: form} (a name with "?" may be absent), or alternatives of these.
+
+_ANY = dict[str, Any]
+_COUNT, _LABEL = range(2**53), range(-(2**31), 2**31)
+_IMAGE = {"digest": str, "id": str, "source": str, "label": (_LABEL, None)}
+_GATE = {"name": str, "value": float, "least": (float, None), "most": (float, None), "holds": bool, "text": str}
+_SCENE = {
+    **dict.fromkeys(("title", "source", "answer"), str),
+    "settings": dict,
+    "networks": {str: {"given": (str, None), "number": _COUNT, "gates": [_GATE]}},
+}
+_METRIC = {
+    **dict.fromkeys(("title", "unit", "space", "source", "summary", "key"), str),
+    **{"direction": (str, None), "settings": dict, "limit": _COUNT},
+}
+_ASKED = {
+    **{"name": str, "data": [str], "models": {str: str}, "preprocessing": dict, "methods": {str: {str: dict}}},
+    **{"metrics": {str: dict}, "limits": {str: _COUNT}, "n": _COUNT, "seed": _COUNT, "target": (str, _LABEL)},
+    **{"score": str, "exif": str, "references": (str, None), "model_output?": {str: str}, "last?": bool},
+    **{"sample?": bool, "scenes?": {str: dict}, "examples?": {str: _COUNT}},
+}
+_PLAN = {
+    **{"plan": _ASKED, "images": [{**_IMAGE, "scene?": str, "cluster?": str, "target?": _LABEL}], "missing": [str]},
+    **{"settings": {str: {str: {"model": dict, "method": dict, "...": None}}}, "metrics": {str: _METRIC}},
+    **{"models": {str: dict}, "versions": {str: str}, "scenes?": {str: _SCENE}},
+}
+_ABOUT = {
+    **{"model": str, "method": str, "setting_key": str, "setting": dict, "labels": [str], "metrics": [str]},
+    **{"metric_settings": {str: dict}, "versions": {str: str}, "map_versions": [{str: str}], "details": list},
+}
+
+
+def _problem(form: Any, data: Any, at: str = "") -> str:
+    """Where data is not of a form; empty if it is."""
+    if isinstance(form, tuple):
+        found = [_problem(one, data, at) for one in cast("tuple[Any, ...]", form)]
+        return "" if "" in found else found[0]
+    if isinstance(form, list) and isinstance(data, list):
+        entries, (each,) = cast("list[Any]", data), cast("list[Any]", form)
+        return next(filter(None, (_problem(each, one, f"{at}.{i}") for i, one in enumerate(entries))), "")
+    if isinstance(form, dict) and isinstance(data, dict):
+        table, known = cast(_ANY, data), cast("dict[Any, Any]", form)
+        if str in known:
+            pairs = [(known[str], name) for name in table]
+        else:
+            names = {name.rstrip("?"): each for name, each in known.items() if name != "..."}
+            lacking = [name for name in known if not name.endswith("?") and name != "..." and name not in table]
+            unknown = [name for name in table if name not in names and "..." not in known]
+            if lacking or unknown:
+                return f"{at}.{(lacking or unknown)[0]}".strip(".")[:80] + (": it lacks" if lacking else ": not known")
+            pairs = [(names[name], name) for name in table if name in names]
+        return next(filter(None, (_problem(each, table[name], f"{at}.{name}") for each, name in pairs)), "")
+    if isinstance(form, range):
+        is_right = type(data) is int and data in form
+    elif form is float:
+        is_right = type(data) in (int, float)
+    else:
+        is_right = data is None if form is None else isinstance(form, type) and type(data) is form
+    return "" if is_right else f"{at.strip('.')[:80]}: got {type(data).__name__}"
+
+
+def record_problem(kind: str, name: str, record: Any) -> str:
+    """What is wrong with a record; empty if nothing is."""
+    if kind == LOGITS:
+        return _problem({str: [float]}, record)
+    return _plan_problem(name, record) if kind == PLAN else ""
+
+
+def _plan_problem(name: str, record: Any) -> str:
+    """What is wrong with the record of a plan; empty if it is one of this version."""
+    if not re.fullmatch(PLAN_NAME, name) or len(name) > 200:
+        return "its name is none of a plan"  # reports are written to folders of these names
+    if problem := _problem(_PLAN, record):
+        return problem
+    known = cast(_ANY, record)
+    # names are printed; those of files may be any, whose bytes need not be UTF-8
+    labels = {part: list(known["plan"][part]) for part in ("models", "preprocessing")}
+    plan = {**known["plan"], **labels, "data": [], "references": None}
+    models = {label: {**model, "spec": None} for label, model in known["models"].items()}
+    images = [{**image, "source": None} for image in known["images"]]
+    if not is_text(
+        json.dumps({**known, "plan": plan, "models": models, "images": images, "missing": []}, ensure_ascii=False)
+    ):
+        return "a name holds half of a character"
+    parts = known["settings"].keys(), known["models"].keys(), known["plan"]["methods"].keys()
+    if known["plan"]["name"] != name or not parts[0] <= parts[1] or not parts[0] <= parts[2]:
+        return "its parts do not belong together"
+    labels = {image.get("scene") for image in known["images"]}
+    is_scenic = labels <= known["scenes"].keys() if known.get("scenes") else labels <= {None}
+    return "" if is_scenic else "its images are of no scene"
+
+
+def is_text(text: str) -> bool:
+    """Whether a text can be printed: it holds no half of a character."""
+    return escape_surrogates(text) == text
+
+
+def fact_problem(fact: Any) -> str:
+    """What is wrong with what rows share: their names, or the notes of an image; empty if nothing is."""
+    if not is_text(json.dumps(fact, ensure_ascii=False)):
+        return "half of a character"
+    if isinstance(fact, dict):
+        known = cast(_ANY, fact)
+        layout = known.get("details")
+        if problem := _problem(_ABOUT, fact):
+            return problem
+        is_layout = all(
+            isinstance(one, list) and len(cast(list[Any], one)) == 2 and type(one[1]) is int and 0 <= one[1] < 2**28
+            and isinstance(one[0], str) and one[0].partition("/")[0] in _TYPES
+            for one in cast("list[Any]", layout)
+        )  # fmt: skip
+        return "" if is_layout and len(known["labels"]) == len(known["metrics"]) else "its names"
+    try:
+        verdict, words = fact
+        is_right = verdict is None or isinstance(verdict, str)
+        for flags, why, places in words:
+            is_right &= not _problem([str], flags) and not _problem((str, None), why) and not _problem([_COUNT], places)
+    except (TypeError, ValueError):
+        return "its notes"
+    return "" if is_right else "its notes"

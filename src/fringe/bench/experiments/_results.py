@@ -1,4 +1,4 @@
-"""Results: the scores that a plan requires, read from tasks into arrays, and from arrays into tables."""
+"""Results: the scores that a plan requires, read from the store into arrays, and from arrays into tables."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,16 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fringe.bench.experiments._manifest import Manifest
-from fringe.bench.experiments._records import (
-    MISSING,
-    NO_TARGET,
-    OK,
-    STATUSES,
-    Details,
-    StoredTask,
-    read_ragged,
-)
-from fringe.bench.experiments._store import Store
+from fringe.bench.experiments._records import MISSING, NO_TARGET, OK, STATUSES, Details
+from fringe.bench.experiments._store import Block, Store
 from fringe.bench.experiments._tasks import ScoreArrays, manifests
 from fringe.errors import InputError, warn_caller
 from fringe.evaluation import estimate
@@ -117,16 +109,13 @@ class Results:
             its map: ``forward``, ``jvp``, ``vjp`` (passes) and ``seconds``.
     """
 
-    def __init__(self, manifest: Manifest, source: Store | None, tasks: Sequence[StoredTask] | None = None):
-        self.manifest, self._source, self._tasks = manifest, source, tasks
+    def __init__(self, manifest: Manifest, source: Store, blocks: Sequence[Block] | None = None):
+        self.manifest, self._source, self._blocks = manifest, source, blocks
 
     @cached_property
     def arrays(self) -> ScoreArrays:
         """All scores, without details."""
-        tasks = self._tasks
-        if tasks is None:
-            tasks = () if self._source is None else self._source.tasks()
-        return ScoreArrays(self.manifest, tasks)
+        return ScoreArrays(self.manifest, self._source.blocks() if self._blocks is None else self._blocks)
 
     @cached_property
     def _positions(self) -> Mapping[str, slice | NDArray[np.int64]]:
@@ -141,14 +130,15 @@ class Results:
         index = self.arrays.index(self.manifest.setting_key(model, method), key)
         return getattr(self.arrays, name)[index][self._positions[model]]
 
-    def _details(self, rows: NDArray[Any]) -> Iterator[tuple[int, StoredTask, Details]]:
-        """Read the details of the tasks of rows of maps: place, task and details."""
-        at = self.arrays.tasks_at(rows)
-        numbers = {id(self.arrays.tasks[n]): n for n in np.unique(at[at >= 0]).tolist()}
-        tasks = [self.arrays.tasks[number] for number in numbers.values()]
-        in_memory = ((task, task.details or {}) for task in tasks)
-        read = in_memory if self._source is None else self._source.details(tasks)
-        return ((numbers[id(task)], task, details) for task, details in read)
+    def _details(self, at: NDArray[Any]) -> Iterator[tuple[int, Details]]:
+        """Read the details of maps, given by their places: place and details."""
+        known = np.unique(at[at > 0])
+        of_block = self.arrays.maps["block"][known]
+        for number in np.unique(of_block).tolist():
+            places = known[of_block == number].tolist()
+            ids = {int(self.arrays.maps["id"][place]): place for place in places}
+            for row, details in self._source.details(self.arrays.blocks[number], ids):
+                yield ids[row], details
 
     @cached_property
     def frame(self) -> "pl.DataFrame":
@@ -217,15 +207,15 @@ class Results:
         )
 
     def _of_map(self, at: NDArray[Any], status: NDArray[Any]) -> "dict[str, pl.Series]":
-        """Columns of the maps at some places, null where there is none (-1)."""
+        """Columns of the maps at some places, null where there is none (0)."""
         import polars as pl
 
         maps = self.arrays.maps[at]
         numbers = {
-            name: np.where(at < 0, np.nan, maps[name]) for name in ("confidence", "forward", "jvp", "vjp", "seconds")
+            name: np.where(at == 0, np.nan, maps[name]) for name in ("confidence", "forward", "jvp", "vjp", "seconds")
         }
         columns = {name: pl.Series(values).fill_nan(None) for name, values in numbers.items()}
-        target = np.where((at < 0) | (maps["target"] == NO_TARGET), np.nan, maps["target"].astype(np.float64))
+        target = np.where((at == 0) | (maps["target"] == NO_TARGET), np.nan, maps["target"].astype(np.float64))
         columns["target"] = pl.Series(target).fill_nan(None).cast(pl.Int32)
         columns["verdict"] = pl.Series(self.arrays.verdicts, dtype=pl.Categorical)[maps["verdict"].astype(np.int64)]
         columns["status"] = pl.Series(STATUSES, dtype=pl.Categorical)[status.astype(np.int64)]
@@ -271,33 +261,27 @@ class Results:
             (1,).
         """
         columns = {metric: self.cells[model, method, metric].column("map_index") for metric in names}
-        positions = {image["digest"]: i for i, image in enumerate(self.manifest.images_of(model))}
-        made_by = {metric: self.arrays.tasks_at(column).tolist() for metric, column in columns.items()}
         result: dict[str, dict[int, Any]] = {metric: {} for metric in names}
-        for number, task, details in self._details(np.concatenate([np.empty(0, np.int32), *columns.values()])):
+        positions = {
+            metric: {place: i for i, place in enumerate(of.tolist()) if place} for metric, of in columns.items()
+        }
+        for place, details in self._details(np.concatenate([np.empty(0, np.int32), *columns.values()])):
             for metric, (kind, _, name) in ((metric, name.partition("/")) for metric, name in names.items()):
                 full = f"{kind}/{'' if kind == 'diagnostic' else self.manifest.metrics[metric]['key']}/{name}"
-                if full not in task.shared["details"]:
-                    continue
-                for image, values in zip(task.images, read_ragged(details, full, len(task.images)), strict=True):
-                    i = positions.get(image, len(positions))
-                    if i < len(made_by[metric]) and made_by[metric][i] == number and values is not None:
-                        result[metric][i] = values
+                if full in details and place in positions[metric]:
+                    result[metric][positions[metric][place]] = details[full]
         return {metric: {i: of[i] for i in sorted(of)} for metric, of in result.items()}
 
     @cached_property
     def versions(self) -> Mapping[str, Mapping[str, int]]:
-        """By library, how many tasks of the plan each of its versions computed, or made the stored maps of."""
-        made, result = Counter[frozenset[tuple[str, str]]](), dict[str, Counter[str]]()
-        named = Counter(id(task.shared) for task in self.arrays.tasks)  # many tasks share one
-        for shared in {id(task.shared): task.shared for task in self.arrays.tasks}.values():
-            if "versions" in shared:
-                each = (shared["versions"], *shared["map_versions"])
-                made[frozenset(pair for one in each for pair in one.items())] += named[id(shared)]
-        for pairs, count in made.items():
-            for name, version in sorted(pairs):
+        """By library, how many maps each of its versions made or scored."""
+        result = dict[str, Counter[str]]()
+        counts = np.bincount(self.arrays.maps["block"][1:], minlength=len(self.arrays.blocks)).tolist()
+        for block, count in zip(self.arrays.blocks, counts, strict=True):
+            each = (block.about["versions"], *block.about["map_versions"])
+            for name, version in sorted({pair for one in each for pair in one.items()}):
                 result.setdefault(name, Counter())[version] += count
-        return {name: dict(sorted(counts.items())) for name, counts in result.items()}
+        return {name: dict(sorted(counts.items())) for name, counts in sorted(result.items())}
 
     @property
     def models(self) -> tuple[str, ...]:

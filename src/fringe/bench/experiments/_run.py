@@ -7,11 +7,12 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import torch
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from fringe._files.process import Interrupted as Interrupted
@@ -33,25 +34,18 @@ from fringe.bench.experiments._executors import (
 from fringe.bench.experiments._manifest import Resolved, resolve, with_methods, without_growth
 from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._ray import RayExecutor
-from fringe.bench.experiments._records import StoredTask, record_problem
+from fringe.bench.experiments._records import LOGITS, PLAN, fingerprint, record_problem
 from fringe.bench.experiments._results import Results
-from fringe.bench.experiments._runner import TaskRunner
 from fringe.bench.experiments._spec import ExperimentSpec
-from fringe.bench.experiments._store import CRASH, PLAN, Store
-from fringe.bench.experiments._tasks import (
-    Task,
-    crashes,
-    manifests,
-    mixed,
-    orphaned,
-    pending_tasks,
-)
+from fringe.bench.experiments._store import Store
+from fringe.bench.experiments._tasks import Task, manifests, mixed, orphaned, pending_tasks
 from fringe.errors import InputError, TransientError, warn_caller
 from fringe.models import resolve_device
 from fringe.settings import Options
 
 #: Lines of one kind that :func:`describe_run` shows.
 SHOWN = 5
+_FORGET = ", or use overwrite=True to remove the results of this model and compute them again"
 #: Severity of a line of :func:`describe_run`.
 Level = Literal["info", "warning", "error"]
 
@@ -75,7 +69,6 @@ class RunOptions(Options):
     save_maps: bool = Field(False, description="Store every map: a metric added later needs no new ones.")
     amend: bool = Field(False, description="Let other settings replace those of the folder.")
     retry: bool = Field(False, description="Compute failed scores again.")
-    renew: bool = Field(False, description="Compute the results of a model again, if its logits changed.")
 
     def resolve(self) -> Self:
         """Return the options with an executor in place of its name, and a device in place of "auto". Raises InputError
@@ -128,15 +121,13 @@ class Callbacks:
 class RunResult:
     """How a run ended: early if there is a ``cause``, else everything that could be done is done.
 
-    ``set_aside`` are the records of tasks that were set aside in an earlier run, and ``failed_before`` counts the
-    scores that failed then; they were not tried again.
+    ``failed_before`` counts the scores that failed in an earlier run; they were not tried again.
     """
 
     resolved: Resolved
     log: RunLog
     store: Store
     cause: BaseException | None = None
-    set_aside: tuple[Mapping[str, Any], ...] = field(default=())
     failed_before: int = 0
 
     @property
@@ -159,7 +150,7 @@ class RunResult:
     def partial(self) -> bool:
         """Whether some image has no score, or a sampled image could not be read."""
         manifest = self.resolved.manifest
-        lacking = (self.log.left, self.log.failed, self.failed_before, self.set_aside, manifest.missing)
+        lacking = (self.log.left, self.log.failed, self.failed_before, manifest.missing)
         return any(map(bool, lacking))
 
     @property
@@ -213,16 +204,11 @@ def run_in_memory(
     progress: Callbacks | None = None,
 ) -> Results:
     """Compute all tasks of a resolved plan in this process, and store nothing."""
-    progress = progress or Callbacks()
-    runner, done = TaskRunner(resolved, device=device, batch_size=batch_size), list[StoredTask]()
-    tasks = pending_tasks(resolved.manifest, (), resolved.plan.shard)
+    progress, store = progress or Callbacks(), Store(None)
+    job, tasks = Job(resolved, device, batch_size), pending_tasks(resolved.manifest, (), resolved.plan.shard)
     progress.began(resolved, tasks)
-    for task in tasks:
-        result = runner.perform(task)
-        done += [] if result.scores is None else [result.scores]
-        failed = 0 if result.scores is None else result.scores.failed_images
-        progress.ended(TaskReport(task, "left" if result.left else "done", failed, left=result.left))
-    return Results(resolved.manifest, None, done)
+    run_tasks(job, store, tasks, RunLog(), progress.ended, SerialExecutor())
+    return Results(resolved.manifest, store)
 
 
 @dataclass(frozen=True)
@@ -238,7 +224,7 @@ class Session:
 def open_session(plan: Plan, root: Path) -> Session:
     """Open a run folder for plans of the models and images of ``plan``. Raises FringeError as :func:`run_plan` does."""
     store, resolved = _open(plan, root)
-    _require_same_logits(store, resolved, renew=False)
+    _require_same_logits(store, resolved)
     return Session(store, resolved)
 
 
@@ -246,13 +232,21 @@ def _open(plan: Plan, root: Path) -> tuple[Store, Resolved]:
     """Open a run folder, without what is damaged, and find what a plan stands for."""
     store = Store(root)
     store.clean()
-    return store, resolve(plan, logits=True, known=store.images_with_logits())
+    known = frozenset(image for logits in store.records(LOGITS).values() for image in logits)
+    return store, resolve(plan, logits=True, known=known)
 
 
 def run_plan(
-    plan: Plan, root: Path, options: RunOptions, progress: Callbacks | None = None, session: Session | None = None
+    plan: Plan,
+    root: Path,
+    options: RunOptions,
+    progress: Callbacks | None = None,
+    session: Session | None = None,
+    *,
+    forget: bool | None = None,
 ) -> RunResult:
-    """Compute what a run folder lacks of a plan; ``session`` is the folder, if it is open.
+    """Compute what a run folder lacks of a plan; ``session`` is the folder, if it is open. With ``forget`` the
+    results of a model that computes something else now are removed; None means that this cannot be asked for.
 
     An interrupt (SIGINT, SIGTERM), a full disk or one that does not answer ends the run early; what was committed
     stays. Raises FringeError for a plan, folder or model that cannot be used; TransientError for trouble of the disk,
@@ -264,41 +258,39 @@ def run_plan(
             stack.enter_context(store)
         else:
             store, resolved = session.store, with_methods(session.resolved, plan)
+        record = resolved.manifest.record()
+        if problem := record_problem(PLAN, plan.name, json.loads(json.dumps(record))):
+            raise InputError(f"its plan cannot be stored, as it could not be read again ({problem})")
+        if session is None:
+            _require_same_logits(store, resolved, forget=forget)
         # of two runs that begin at once with other settings the second sees the plan of the first
-        with store.claim(f"plan-{plan.name.casefold()}", wait=True):
-            _check_compatible(store, resolved, amend=options.amend)
-            if session is None:
-                _require_same_logits(store, resolved, renew=options.renew)
-            record = resolved.manifest.record()
-            if problem := record_problem(PLAN, plan.name, record):
-                raise InputError(f"its plan cannot be stored, as it could not be read again ({problem})")
-            store.write_record(PLAN, plan.name, record)
-        log, cause, quarantined, failed_before, progress = RunLog(), None, (), 0, progress or Callbacks()
+        check = partial(_check_compatible, store, resolved, amend=options.amend)
+        store.write_record(PLAN, plan.name, record, check)
+        log, cause, failed_before, progress = RunLog(), None, 0, progress or Callbacks()
         try:
-            tasks, quarantined, failed_before = _pending(store, resolved, retry=options.retry)
+            tasks, failed_before = _pending(store, resolved, retry=options.retry)
             logger.info("%s: %d tasks to compute, in %s", plan.name, len(tasks), store.root)
             progress.began(resolved, tasks)
-            job = Job(resolved, store, options.device, options.batch_size, options.save_maps)
+            job = Job(resolved, options.device, options.batch_size, options.save_maps)
             executor = options.executor or SerialExecutor()
             if session is not None and isinstance(executor, SerialExecutor):
                 executor = session.executor  # it has the model and the images already
-            run_tasks(job, tasks, log, progress.ended, executor)
+            run_tasks(job, store, tasks, log, progress.ended, executor)
         except (Interrupted, TransientError) as error:
             logger.warning("%s stopped: %s; the same call resumes", plan.name, error)
             cause = error
-    return RunResult(resolved, log, store, cause, quarantined, failed_before)
+    return RunResult(resolved, log, store, cause, failed_before)
 
 
-def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], tuple[Mapping[str, Any], ...], int]:
-    """The missing tasks, the records of those that were set aside, and the number of scores that failed before and are
+def _pending(store: Store, resolved: Resolved, *, retry: bool) -> tuple[list[Task], int]:
+    """The missing tasks, those of maps that are lost among them, and the number of scores that failed before and are
     not tried again."""
-    results, crashes = Results(resolved.manifest, store), store.records(CRASH)
-    tasks = pending_tasks(resolved.manifest, results.arrays, resolved.plan.shard, retry=retry)
-    if retry:  # of what was never computed, stored maps are scored as usual
-        return [replace(one, force=one.force or one.key in crashes) for one in tasks], (), 0
-    quarantined = tuple(crashes[task.key] for task in tasks if task.key in crashes)
-    failed = sum(cell.failed for cell in results.cells.values())
-    return [task for task in tasks if task.key not in crashes], quarantined, failed
+    results, manifest = Results(resolved.manifest, store), resolved.manifest
+    lost = store.lost_maps(
+        {manifest.setting_key(model, one) for model, named in manifest.settings.items() for one in named}
+    )
+    tasks = pending_tasks(manifest, results.arrays, resolved.plan.shard, retry=retry, lost=lost)
+    return tasks, 0 if retry else sum(cell.failed for cell in results.cells.values())
 
 
 def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
@@ -322,27 +314,30 @@ def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
         )
 
 
-def _require_same_logits(store: Store, resolved: Resolved, *, renew: bool) -> None:
+def _require_same_logits(store: Store, resolved: Resolved, *, forget: bool | None = None) -> None:
     """Store the first logits of each model, or compare them with those that are stored. Raises InputError for a model
-    that has results in the folder and computes something else now; with ``renew`` those are set aside instead."""
+    that has results in the folder and computes something else now, unless it is to ``forget`` them."""
+    stored = store.records(LOGITS)
     for label, first in resolved.logits.items():
         key = resolved.manifest.model_key(label)
-        before = store.logits(key)
-        far = first.differing(before)
-        if far is not None:
-            settings = _settings_of(store, resolved, label)
-            if settings and not renew:
-                raise _other_logits(store, resolved, label, far)
-            if settings:
-                under = counted(len(settings), "setting")
-                warn_caller(f"model {label!r}: its results under {under} are recalled, and computed again")
-            store.recall(settings)
+        before = {image: torch.tensor(values) for image, values in stored.get(key, {}).items()}
+        if (far := first.differing(before)) is not None:
+            made = [block for block in store.blocks() if digest(block.about["setting"].get("model")) == key]
+            if made and not forget:
+                raise _other_logits(store, resolved, label, far, forget)
+            if made:
+                under = counted(len({block.setting for block in made}), "setting")
+                warn_caller(f"model {label!r}: its results under {under} are removed, and computed again")
+                store.remove(made)
             before = {}
         if not first.values.keys() <= before.keys():
-            store.commit_logits(key, {**before, **first.values})
+            known = {**before, **first.values}
+            store.write_record(LOGITS, key, {image: values.float().tolist() for image, values in known.items()})
 
 
-def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, float]) -> InputError:
+def _other_logits(
+    store: Store, resolved: Resolved, label: str, far: tuple[str, float], forget: bool | None
+) -> InputError:
     image = next(image["id"] for image in resolved.manifest.images if image["digest"] == far[0])
     plans = [record["versions"] for record in store.records(PLAN).values()]
     versions = changes(plans[0], resolved.manifest.versions) if plans else []
@@ -351,18 +346,8 @@ def _other_logits(store: Store, resolved: Resolved, label: str, far: tuple[str, 
         f"model {label!r}: its logits are not those that the results in {str(store.root)!r} were computed with; the "
         f"largest difference is {far[1]:.3g}, on image {image!r}. Its weights are the same: its code changed, or a "
         f"library{cause}",
-        hint="name another folder, or use renew=True to recall the results of this model and compute them again",
+        hint="name another folder" + (_FORGET if forget is not None else ""),
     )
-
-
-def _settings_of(store: Store, resolved: Resolved, label: str) -> set[str]:
-    """The settings of everything that was computed with the weights of a model, whatever its label."""
-    key, manifest = resolved.manifest.model_key(label), resolved.manifest
-    made = {task.setting: task.shared["setting"] for task in store.tasks()}
-    made |= {crash["setting_key"]: crash["setting"] for crash in store.records(CRASH).values()}
-    used = {setting for setting, known in made.items() if digest(known.get("model")) == key}
-    asked = {manifest.setting_key(label, method) for method in manifest.settings[label]}
-    return used | {setting for setting in asked if store.images_with_maps(setting)}
 
 
 def run_record(result: RunResult) -> dict[str, Any]:
@@ -376,7 +361,6 @@ def run_record(result: RunResult) -> dict[str, Any]:
         "left": result.left,
         "failed": log.failed,
         "failed_before": result.failed_before,
-        "set_aside": len(result.set_aside),
         "stopped": result.stopped,
     }
 
@@ -392,17 +376,10 @@ def describe_run(result: RunResult) -> list[tuple[Level, str]]:
     reused = sum(report.reused for report in done)
     computed = sum(len(report.task.images) - len(report.left) - report.failed for report in done) - reused
     stored = f", {reused} stored maps scored" if reused else ""
-    lines.append(
-        (
-            "info",
-            f"{manifest.name}: {counted(len(manifest.images), 'image')}; {counted(computed, 'map')} made now{stored}",
-        )
-    )
-    if result.log.failed or result.failed_before or result.set_aside:
-        crashed = {report.task.key for report in reports if report.state == "crashed"}
-        crashes = [record for key, record in store.records(CRASH).items() if key in crashed]
-        failures = result.results.failures().to_dicts()
-        lines.extend(("error", line) for line in describe_failures(failures, [*result.set_aside, *crashes], SHOWN))
+    made = f"{counted(len(manifest.images), 'image')}; {counted(computed, 'map')} made now{stored}"
+    lines.append(("info", f"{manifest.name}: {made}"))
+    if result.log.failed or result.failed_before:
+        lines.extend(("error", line) for line in describe_failures(result.results.failures().to_dicts(), SHOWN))
     versions = mixed(result.results.versions)
     lines.extend(("warning", f"results of several versions are mixed: {line}") for line in versions)
     for task in result.left[:SHOWN]:
@@ -426,14 +403,13 @@ def read_status(run: Path) -> dict[str, Any]:
     """Describe a run folder, to which nothing is written, as JSON data. Raises InputError if it holds no run.
 
     ``plans`` by name, with the numbers of required, scored, failed and missing scores of each model, method and metric
-    under ``cells``; ``set_aside`` tasks that ended their process; ``invalidated`` tasks that no plan asks for;
-    ``damaged`` files; and the number of stored ``trials`` of a search.
+    under ``cells``, and of maps that were stored and are ``lost``; ``invalidated`` rows that no plan asks for; what is
+    ``damaged``; and the number of stored ``trials`` of a search.
     """
     store = Store(run, create=False)
-    tasks = store.tasks()
-    plans = {name: Results(manifest, store, tasks) for name, manifest in manifests(store).items()}
-    unused = orphaned(tasks, [results.arrays for results in plans.values()])
-    set_aside = ("model", "method", "images", "reason")
+    blocks = store.blocks()
+    plans = {name: Results(manifest, store, blocks) for name, manifest in manifests(store).items()}
+    unused = orphaned(blocks, [results.arrays for results in plans.values()])
     return {
         "run": str(run),
         "plans": {
@@ -443,21 +419,31 @@ def read_status(run: Path) -> dict[str, Any]:
                 "cells": [{key: getattr(cell, key) for key in _COUNTED} for cell in results.cells.values()],
                 "failures": results.failures().drop("images").to_dicts(),
                 "versions": results.versions,
+                "lost_maps": _lost_maps(store, results),
             }
             for name, results in plans.items()
         },
-        "set_aside": [{name: crash[name] for name in set_aside} for crash in crashes(store, tasks)],
-        "invalidated": [task for task in unused if task["method"] != TRIAL],
+        "invalidated": [rows for rows in unused if rows["method"] != TRIAL],
         "damaged": store.damaged(),
-        "trials": sum(task["method"] == TRIAL for task in unused),
+        "trials": sum(rows["method"] == TRIAL for rows in unused),
     }
 
 
-def describe_failures(
-    failures: Sequence[Mapping[str, Any]], crashes: Sequence[Mapping[str, Any]], limit: int
-) -> list[str]:
+def _lost_maps(store: Store, results: Results) -> list[dict[str, Any]]:
+    """How many maps of a plan were stored, and are damaged or gone, by model and method."""
+    manifest, rows = results.manifest, list[dict[str, Any]]()
+    for model in results.models:
+        images = {fingerprint(image["digest"]) for image in manifest.images_of(model)}
+        for method in results.methods(model):
+            setting = manifest.setting_key(model, method)
+            lost = store.lost_maps([setting]).get(setting, frozenset()) & images
+            rows += [{"model": model, "method": method, "maps": len(lost)}] if lost else []
+    return rows
+
+
+def describe_failures(failures: Sequence[Mapping[str, Any]], limit: int) -> list[str]:
     """Describe the rows of :meth:`Results.failures` in one line per reason, most frequent first, with the affected
-    methods; then ``crashes``, the tasks that end their process. After ``limit`` lines one counts the others."""
+    methods. After ``limit`` lines one counts the others."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for entry in failures:
         groups.setdefault((entry["model"], entry["reason"]), []).append(entry)
@@ -466,9 +452,5 @@ def describe_failures(
     for model, reason in sorted(groups, key=lambda key: -totals[key]):
         methods = ", ".join(entry["method"] for entry in groups[model, reason])
         lines.append(f"{counted(totals[model, reason], 'score')} of {methods} on {model}: {reason}")
-    lines += [
-        f"set aside: {task['method']} on {task['model']}, {counted(len(task['images']), 'image')}: {task['reason']}"
-        for task in crashes
-    ]
     more = len(lines) - limit
     return [*lines[:limit], f"and {counted(more, 'other reason')}"] if more > 0 else lines

@@ -11,9 +11,17 @@ from fringe._files.records import digest
 from fringe._numbers.float64 import float64_on
 from fringe._numbers.rng import KeyedGenerator
 from fringe.baselines import InputSpace
-from fringe.bench.experiments._manifest import ExampleEntry, Resolved, describe, first_logits, open_entry, versions
+from fringe.bench.experiments._manifest import (
+    ExampleEntry,
+    Manifest,
+    Resolved,
+    describe,
+    first_logits,
+    open_entry,
+    versions,
+)
 from fringe.bench.experiments._plan import PlanModel
-from fringe.bench.experiments._records import Status, StoredMap, StoredTask
+from fringe.bench.experiments._records import Result, Status, StoredMap, results_of
 from fringe.bench.experiments._tasks import Task
 from fringe.classifier import Classifier
 from fringe.errors import (
@@ -37,12 +45,18 @@ IMAGES_IN_MEMORY = 1024  # between the trials of a search: some 600 MB of 224 by
 
 @dataclass(frozen=True)
 class TaskResult:
-    """The result of a task: its scores, None if there are none; the maps that were made, by image digest; and reasons
-    by image for those that are ``left`` to a later run: the system failed, not the image."""
+    """The results of a task, one for each image but those that are ``left`` to a later run, by reason: the system
+    failed, not the image. ``about`` is what the results share."""
 
-    scores: StoredTask | None
-    maps: dict[str, StoredMap]
+    about: Mapping[str, Any]
+    results: list[Result]
     left: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def failed(cls, task: Task, manifest: Manifest, reason: str) -> "TaskResult":
+        """The result of a task whose process ends again and again."""
+        made = {image: {"status": "failed", "error": reason} for image in task.images}
+        return cls(task.about(manifest, versions(), ()), results_of(task.metric_keys, made, ()))
 
 
 @dataclass(frozen=True)
@@ -120,14 +134,11 @@ class TaskRunner:
             if row.maps is not None:
                 made = zip(group.images, row.maps, metadata, strict=True)
                 maps |= {image: StoredMap(values, of_image, current) for image, values, of_image in made}
-        if not known or not task.metrics:
-            return TaskResult(None, maps, left)
         before = [dict(stored[image].versions) for image in sorted(reused)]
         before = [one for index, one in enumerate(before) if one not in before[:index]]
-        names = {"model": task.model, "method": task.method, "labels": list(task.metrics)}
-        shared = {**task.shared(self._resolved.manifest), "versions": current, "map_versions": before, **names}
         known = {image: known[image] for image in task.images if image in known}
-        return TaskResult(StoredTask.of(task.setting, task.metric_keys, known, scored, shared), maps, left)
+        about = task.about(self._resolved.manifest, current, before)
+        return TaskResult(about, results_of(task.metric_keys, known, scored, maps), left)
 
     def subjects(self, model: str, images: Sequence[str]) -> list[EvaluationContext]:
         """Prepare those images (digests) that can be explained by a model, by size."""

@@ -1,447 +1,535 @@
-"""The store of a run: the SQLite files of a folder, each with one writer, and their union for everyone who reads.
+"""The store of a run: one SQLite file in a folder, with a row for each image under a method; maps are files beside it.
 
-Nothing is changed or deleted: of two records of one name the newer counts, of two scores the valid one, and of two
-valid ones that of the later file. A file that is full is closed, and the next one begins.
-:mod:`fringe.bench.experiments._database` reads and writes a file.
+A task is one transaction. A row names what it depends on by fingerprints of contents, and has a digest itself, so that
+one that was changed, copied or moved is seen: it counts as absent, and the next run computes it again. Processes of one
+machine may read and write at once. A run in an object store has a local copy (:mod:`._places`).
 """
 
 import contextlib
+import errno
 import json
 import os
 import sqlite3
-import threading
-import time
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
+from weakref import WeakSet
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from fringe._files.disk import RECORD_BYTES, read_regular, require_local
+from fringe._files.disk import (
+    MAPS_BYTES,
+    PARTIAL,
+    RECORD_BYTES,
+    disk_error,
+    is_abandoned,
+    read_regular,
+    require_local,
+    write_atomic,
+)
 from fringe._files.process import fate_of, process_name
+from fringe._files.records import digest
 from fringe._files.urls import url_of
-from fringe.bench.experiments._database import FULL, FULL_REMOTE, MAPS_SUFFIX, SUFFIX, Reader, Writer, close
-from fringe.bench.experiments._places import Bucket, Folder, is_database, writer_of
+from fringe.bench.experiments._database import (
+    FILE,
+    MAPS,
+    OLD_MARKER,
+    cannot_write,
+    check_folder,
+    open_file,
+    salvage,
+    set_aside,
+    system_error,
+    transaction,
+)
+from fringe.bench.experiments._places import Bucket
 from fringe.bench.experiments._records import (
-    CRASH,
     LOGITS,
-    VOID,
+    OK,
+    PLAN,
     Damaged,
     Details,
+    Result,
     StoredMap,
-    StoredTask,
+    fact_problem,
+    fingerprint,
+    from_json,
+    joined,
+    numbers_of,
     record_problem,
+    row_type,
+    seal,
+    split,
+    to_json,
 )
-from fringe.bench.experiments._records import PLAN as PLAN
-from fringe.errors import InputError, warn_caller
+from fringe.errors import InputError, TransientError, warn_caller
 
-#: What to open of a folder of results that is no run, by what made it.
-_SHOWN_BY = {"explain": "index.html", "compare": "compare.png"}
-R = TypeVar("R")
-V = TypeVar("V")
-
-MARKER = "fringe-run.json"
-FORMAT = 3
-_MARKER_CONTENT = json.dumps({"format": FORMAT}).encode()
+#: The largest number of a row that is there, or that a task had when it was done: none is used twice.
+_NEWEST = "SELECT max(coalesce((SELECT max(id) FROM result), 0), coalesce((SELECT max(abs(done)) FROM claim), 0))"
+#: 256 MiB: the size up to which all pages of a file are checked when a run begins.
+_SMALL = 2**28
+#: Rows that are read at once.
+_CHUNK = 2**15
 
 
-#: Seconds after which a claim that nobody renewed belongs to no living process.
-LEASE = 120.0
+@dataclass(frozen=True)
+class Block:
+    """Rows of one shape: ``about`` is what they share, ``rows`` are records of :func:`row_type`, and ``notes`` what
+    :meth:`Result.notes` says, by fingerprint."""
 
+    about: Mapping[str, Any]
+    rows: NDArray[Any]
+    notes: Mapping[int, Any]
 
-class _Claims:
-    """The claims of a process in a run folder."""
-
-    def __init__(self, files: Folder):
-        self._files, self._mine, self._mutex = files, dict[str, str](), threading.Lock()
-        self._stopped = threading.Event()
-        self._renewing: threading.Thread | None = None
-
-    @contextlib.contextmanager
-    def claim(self, key: str, *, wait: bool) -> Generator[bool]:
-        """Claim a name; False if another process has it, unless this is to ``wait``."""
-        name, token, is_taken = f"claims/{key}", os.urandom(8).hex(), False
-        try:
-            while not (is_taken := self._files.create(name, _content(token))):
-                if _is_stale(self._files.read(name)):
-                    self._files.remove(name)
-                elif wait:
-                    time.sleep(0.05)
-                else:
-                    break
-            if is_taken:
-                self._renew(name, token)
-            yield is_taken
-        finally:  # also where a signal came just after the file was made
-            with self._mutex:
-                self._mine.pop(name, None)
-                if token.encode() in (self._files.read(name) or b""):
-                    self._files.remove(name)
-
-    def stop(self) -> None:
-        """Renew no claim any more."""
-        self._stopped.set()
-
-    def _renew(self, name: str, token: str) -> None:
-        self._mine[name] = token
-        if self._renewing is None or not self._renewing.is_alive():
-            self._stopped.clear()
-            self._renewing = threading.Thread(target=self._renew_all, daemon=True)
-            self._renewing.start()
-
-    def _renew_all(self) -> None:
-        while not self._stopped.wait(LEASE / 4):
-            for name, token in list(self._mine.items()):
-                with self._mutex, contextlib.suppress(Exception):  # the next write says what is wrong
-                    if name in self._mine:
-                        self._files.write(name, _content(token))
-
-
-def _content(token: str) -> bytes:
-    return json.dumps({"process": process_name(), "time": time.time(), "token": token}).encode()
-
-
-def _is_stale(claim: bytes | None) -> bool:
-    """Whether a claim belongs to no living process; False if it is gone."""
-    try:
-        holder = json.loads(claim or b"")
-        fate, age = fate_of(holder["process"]), time.time() - holder["time"]
-        return fate == "gone" or (fate == "unknown" and age > LEASE)
-    except (ValueError, KeyError, TypeError, RecursionError):  # not written by this program
-        return claim is not None
-
-
-@dataclass
-class _Seen:
-    """What was read of a file: its state then, the last number of each table, and what is wrong with it."""
-
-    state: Hashable = None
-    last: dict[str, int] = field(default_factory=dict[str, int])
-    problems: list[str] = field(default_factory=list[str])
+    @property
+    def setting(self) -> str:
+        """Digest of what shapes the maps."""
+        return str(self.about["setting_key"])
 
 
 class Store(AbstractContextManager["Store"]):
-    """A run folder, or the URL of one in an object store, such as ``s3://bucket/run``. Without ``create`` nothing is
-    written; ``beside`` other files a run may begin, too.
+    """The results in a folder, under the URL of one in an object store, such as ``s3://bucket/run``, or in memory
+    (None). Without ``create`` nothing is written; ``beside`` other files a run may begin, too.
 
-    Raises InputError for a folder that holds other things, holds no run or cannot be written, and for a URL of another
-    kind; TransientError for trouble of the disk that may pass.
+    Raises InputError for a folder that holds other things, holds no run, holds one of another format or cannot be
+    written, and for a URL of another kind; TransientError for trouble of the disk that may pass.
     """
 
-    def __init__(self, root: Path | str, *, create: bool = True, beside: bool = False, full: int | None = None):
-        root = Path(root)
-        url = url_of(root)
-        if url is None:
+    def __init__(self, root: Path | str | None, *, create: bool = True, beside: bool = False):
+        url = None if root is None else url_of(root)
+        if root is not None and url is None:
             require_local("out" if create else "run", root)
-        self.root = root
-        self.files = Folder(root) if url is None else Bucket(url)
-        self._full = full or (FULL if url is None else FULL_REMOTE)
-        self._start({}, is_worker=False)
-        self._check_folder(create=create, beside=beside)
+        self.root = Path("memory" if root is None else root)
+        self.bucket = None if url is None else Bucket(url)
+        self._folder = None if root is None else self.root if self.bucket is None else self.bucket.fetch()
+        self._create = create
+        if self._folder is not None:
+            check_folder(self._folder, self.root, create=create, beside=beside)
+        self._connection: sqlite3.Connection | None = None
+        self.owner, self._planned = f"{process_name()}~{os.urandom(4).hex()}", 0
+        self._open()
+        _open_stores.add(self)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what can be read again: a store is sent to every process."""
-        return {"root": self.root, "files": self.files, "_full": self._full, "_seen": self._seen}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        vars(self).update(state)
-        self._start(state["_seen"], is_worker=True)
-
-    def _start(self, seen: dict[str, _Seen], *, is_worker: bool) -> None:
-        self._is_worker, self._mutex, self._writers = is_worker, threading.RLock(), dict[str, Writer]()
-        self._claims = _Claims(self.files)
-        self._forget(seen)
-
-    def _forget(self, seen: dict[str, _Seen]) -> None:
-        self._seen, self._facts, self._newest = seen, dict[str, Any](), 0
-        self._tasks, self._since, self._failed = dict[str, list[StoredTask]](), list[StoredTask](), dict[str, int]()
-        self._records = dict[tuple[str, str], tuple[tuple[int, str, int], Any]]()
-        self._maps = dict[str, list[tuple[str, str, tuple[str, int]]]]()
-
-    # The folder
+    @property
+    def _db(self) -> sqlite3.Connection:
+        """The connection; what was closed is opened again, to be read."""
+        if self._connection is None:
+            self._open()
+        assert self._connection is not None
+        return self._connection
 
     @classmethod
     def existing(cls, root: Path) -> "Store | None":
         """The run in a folder, to be read; None if there is none."""
         url = url_of(root)
-        names = (Folder(root) if url is None else Bucket(url)).names()
-        return cls(root, create=False) if any(name == MARKER or is_database(name) for name in names) else None
+        there = (
+            os.path.lexists(root / FILE) or os.path.lexists(root / OLD_MARKER) if url is None else Bucket(url).names()
+        )
+        return cls(root, create=False) if there else None
 
-    def _check_folder(self, *, create: bool, beside: bool) -> None:
-        """Refuse a folder that is none of a run of this format; heal one whose mark is damaged."""
-        names = self.files.names()
-        content = self.files.read(MARKER) if MARKER in names else None
-        known: Any = None
-        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-            known = json.loads(content or b"")["format"]
-        if known not in (None, FORMAT):
-            raise InputError(
-                f"run: {str(self.root)!r} has format {known}, this program reads format {FORMAT}; read it with the "
-                "version that made it, or name another folder"
-            )
-        if known == FORMAT:
-            return
-        has_results = any(is_database(name) for name in names)
-        if MARKER in names and not has_results:
-            raise InputError(
-                f"run: {self.files.at(MARKER)!r} is damaged, and nothing beside it is of a run; is it one?"
-            )
-        if not create and not has_results:
-            raise InputError(f"run: {str(self.root)!r} holds no run of this program ({self._other_content()})")
-        if has_results:
-            warn_caller(
-                f"{self.files.at(MARKER)!r} is damaged or gone" + ("" if create else "; the next run writes it again")
-            )
-        if create:
-            if MARKER in names:
-                self.files.set_aside(MARKER)
-            if not has_results and not beside:  # the mark, too: another may have begun here just now
-                self.files.begin((MARKER, "claims", "done", "aside"))
-            self.files.write(MARKER, _MARKER_CONTENT)
+    # The file
 
-    def _other_content(self) -> str:
-        """What a folder without a run is, as far as that is known."""
-        with contextlib.suppress(OSError, ValueError, RecursionError, AttributeError):
-            made_by = json.loads(read_regular(self.root / "summary.json", RECORD_BYTES)).get("command")
-            if made_by in _SHOWN_BY:
-                return f"it is a folder of {made_by}: open {self.root / _SHOWN_BY[made_by]}"
-        return f"{MARKER} is missing"
+    def _open(self) -> None:
+        """Open the file. One that cannot be read at all is set aside, and a new one begins; a reader is told."""
+        self._forget()
+        try:
+            self._connection = open_file(self._folder, self.root, create=self._create)
+        except sqlite3.OperationalError as error:
+            raise system_error(error, self._folder or self.root) from error
+        except sqlite3.DatabaseError as error:
+            if not self._create or self._folder is None:
+                text, hint = f"{str(self.root / FILE)!r} is damaged ({error})", "the next run sets it aside"
+                raise InputError(text, argument="run", hint=hint) from error
+            self._replace(str(error))
+        except OSError as error:
+            raise cannot_write(error, self.root) from error
+
+    def _replace(self, problem: str) -> None:
+        """Set a damaged file aside, and begin a new one with what is intact in it."""
+        assert self._folder is not None
+        self._disconnect()
+        aside = set_aside(self._folder)
+        warn_caller(f"{str(self.root / FILE)!r} is damaged ({problem}): set aside as {str(aside)!r}; {_AGAIN}")
+        self._open()
+        salvage(aside, self._db, self._folder)
+        self._forget()
+        self._refresh()
+        self._remove([*self._lost_rows, *self._without_details()])
+        self._forget()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
-        """Make the files of this process, and of processes that died, plain ones."""
-        self._claims.stop()
-        with self._mutex:
-            for writer in self._writers.values():
-                writer.close()
-            self._writers.clear()
-        if not isinstance(self.files, Bucket):
-            for name, state in self.files.names().items():
-                if is_database(name) and state is None and fate_of(writer_of(name)) == "gone":
-                    with contextlib.suppress(sqlite3.Error):  # somebody else may be at it
-                        close(sqlite3.connect(self.root / name, 0))
+        """Give up the claims of this process, and make the file a plain one, unless somebody else is at it. What is
+        asked later is read from the file."""
+        _open_stores.discard(self)
+        if self._folder is None or self._connection is None:
+            return
+        if self._create:
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("DELETE FROM claim WHERE owner = ? AND NOT done", (self.owner,))
+                self._db.execute("PRAGMA busy_timeout = 0")
+                self._db.execute("PRAGMA journal_mode = DELETE")
+        self._disconnect()
+        is_writer, self._create = self._create, False
+        if is_writer and self.bucket is not None:
+            self.bucket.push()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Generator[None]:
+        try:
+            with transaction(self._db, self._folder or self.root):
+                yield
+        except BaseException:
+            self._facts = {}  # those that it began with are not stored
+            raise
 
     def clean(self) -> None:
-        """Remove what dead processes were writing, and set damaged files aside: what is intact in them is written
-        again, the rest is computed again. A run does so before it begins."""
-        self.files.remove_partial_files()
-        self._forget({})  # a row may have been damaged after it was read
-        self.refresh()
-        for name, seen in list(self._seen.items()):
-            if seen.state is None and fate_of(writer_of(name)) != "gone":
-                continue  # it is being written
-            problem = "; ".join(seen.problems[:3]) or self._damaged_details(name)
-            if problem:
-                self._rescue(name)
-                target = self.files.at(self.files.set_aside(name))
-                warn_caller(f"{self.files.at(name)!r} is damaged ({problem}): set aside as {target!r}, and made again")
-        if not all(name in self.files.names() for name in self._seen):
-            self._forget({})
+        """Remove what dead processes left, and what is damaged: the next run computes it again. A run does so before it
+        begins. Raises TransientError for a damaged file to which another run writes."""
+        busy, problem = self._free_claims()
+        for path in () if self._folder is None else self._folder.rglob(f"{PARTIAL}*"):
+            with contextlib.suppress(OSError):
+                if is_abandoned(path):
+                    path.unlink(missing_ok=True)
+        self._forget()
+        self._damage += [] if problem is None else [problem]
+        self._refresh()
+        self._lost_rows += self._without_details()
+        if self._damage and busy:
+            text = f"{str(self.root / FILE)!r} is damaged ({self._damage[0]}), and another run writes to it"
+            raise TransientError(f"{text}; run it again when the other one has ended")
+        if self._damage:
+            self._replace(self._damage[0])
+        elif self._lost_rows:
+            rows = f"{len(self._lost_rows)} rows"
+            warn_caller(f"{str(self.root / FILE)!r} is damaged ({rows}, the first is {self._lost_rows[0]}); {_AGAIN}")
+            self._remove(self._lost_rows)
+        self._forget()
 
-    def _damaged_details(self, name: str) -> str:
-        with self._reader(name) as reader:
-            reader.check()
-            return "; ".join(reader.problems[:3])
+    def _free_claims(self) -> tuple[bool, str | None]:
+        """Remove the claims of processes that are dead: whether those of others are left, and what is wrong with the
+        file. The pages of a small one are checked; of a large one, all rows are read anyway."""
+        try:
+            owners = {owner for (owner,) in self._db.execute("SELECT DISTINCT owner FROM claim WHERE done = 0")}
+            dead = [(owner,) for owner in owners if not _lives(owner)]
+            self._db.executemany("DELETE FROM claim WHERE owner = ? AND done = 0", dead)
+            is_small = self._folder is None or (self._folder / FILE).stat().st_size <= _SMALL
+            if is_small and (problem := self._db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(problem)
+            return any(owner != self.owner and _lives(owner) for owner in owners), None
+        except sqlite3.OperationalError as error:
+            raise system_error(error, self._folder or self.root) from error
+        except sqlite3.DatabaseError as error:
+            return False, str(error)
 
-    def _rescue(self, name: str) -> None:
-        """Write what is intact in a damaged file, and not recalled, into another."""
-        with contextlib.suppress(Damaged), self._reader(name) as reader:
-            for _, kind, named, created, data in reader.records():
-                if not record_problem(kind, named, data):
-                    self._writer(SUFFIX).record(kind, named, created, data)
-            for number, task in reader.tasks():
-                with contextlib.suppress(Damaged):
-                    if not self._is_void(task.setting, name, number):
-                        complete = replace(task, details=reader.details(task))
-                        self._writer(SUFFIX).commit(complete, self._now())
-            for number, *_ in reader.maps():
-                with contextlib.suppress(Damaged):
-                    setting, image, stored = reader.map(number)
-                    if not self._is_void(setting, name, number):
-                        self._writer(MAPS_SUFFIX).maps(setting, {image: stored})
+    def _forget(self) -> None:
+        """Read everything anew: a row may have been damaged after it was read."""
+        self._damage, self._lost_rows, self._last = list[str](), list[int](), 0
+        self._facts, self._blocks = dict[int, Any](), list[Block]()
+        self._maps = dict[str, dict[int, tuple[int, int]]]()  # number of the row and mark, by setting and image
 
-    # What is there
+    def _without_details(self) -> list[int]:
+        """The rows whose details are gone or damaged."""
+        self._refresh()
+        of_rows = [block.rows[["id", "details"]] for block in self._blocks if len(block.rows)]
+        if not of_rows:
+            return []
+        known = np.concatenate(of_rows)
+        known = known[np.argsort(known["id"])]
+        found = np.zeros(len(known), np.int64)
+        try:
+            rows = self._db.execute("SELECT id, content FROM detail ORDER BY id")
+            while chunk := rows.fetchmany(_CHUNK // 16):
+                at = np.searchsorted(known["id"], np.array([number for number, _ in chunk]))
+                marks = [fingerprint(content) if isinstance(content, bytes) else 0 for _, content in chunk]
+                there = at < len(known)
+                found[at[there]] = np.array(marks)[there]
+        except sqlite3.DatabaseError as error:
+            self._damage.append(f"detail: {error}")
+        return known["id"][found != known["details"]].tolist()
 
-    def refresh(self) -> None:
-        """Read what was committed since the last time."""
-        states = {name: state for name, state in self.files.names().items() if is_database(name)}
-        if not all(name in states for name in self._seen):
-            self._forget({})  # a file was set aside
-        for name, state in states.items():
-            seen = self._seen.setdefault(name, _Seen())
-            if state is None or seen.state != state:
-                try:
-                    with self._reader(name) as reader:
-                        self._read(name, seen, reader)
-                        # the last rows of a file that is being written are read again
-                        seen.problems = list(dict.fromkeys((*seen.problems, *reader.problems)))
-                except Damaged as error:
-                    seen.problems = [str(error)]
-                seen.state = state
+    def remove(self, blocks: Iterable[Block]) -> None:
+        """Remove rows: what they say is computed again."""
+        self._remove([number for block in blocks for number in block.rows["id"].tolist()])
+        self._forget()
 
-    def _reader(self, name: str) -> Reader:
-        return Reader(self.files.database(name), name, self._facts)
+    def _remove(self, numbers: Sequence[int]) -> None:
+        with self._transaction():
+            for table in ("result", "detail"):
+                self._db.executemany(f"DELETE FROM {table} WHERE id = ?", [(number,) for number in numbers])
+            self._db.execute("UPDATE claim SET done = -abs(done)")  # what was done may be among it
 
-    def _read(self, name: str, seen: _Seen, reader: Reader) -> None:
-        stamp = name.partition("-")[0]
-        self._newest = max(self._newest, int(stamp) if stamp.isdecimal() and len(stamp) == 20 else 0)
-        for number, kind, named, created, data in reader.records(seen.last.get("record", 0)):
-            seen.last["record"], order = number, (created, name, number)
-            if problem := record_problem(kind, named, data):
-                reader.problems.append(f"the {kind} {named[:80]!r} is damaged, or of another version: {problem}")
-            elif order > self._records.get((kind, named), ((0, "", 0), None))[0]:
-                self._records[kind, named], self._newest = (order, data), max(self._newest, created)
-        for number, task in reader.tasks(seen.last.get("task", 0)):
-            seen.last["task"] = number
-            self._since.append(task)
-            if not self._is_worker:
-                self._tasks.setdefault(name, []).append(task)
-        for number, setting, image, status in reader.maps(seen.last.get("map", 0)):
-            seen.last["map"] = number
-            self._maps.setdefault(setting, []).append((image, status, (name, number)))
+    def damaged(self) -> list[str]:
+        """What is wrong with the file. Details are not read for it."""
+        self._refresh()
+        records = [text for kind in (PLAN, LOGITS) for text in self._read_records(kind)[1]]
+        lost = [f"{len(self._lost_rows)} rows, the first is {self._lost_rows[0]}"] if self._lost_rows else []
+        return [*self._damage, *records, *lost]
 
-    def tasks(self) -> list[StoredTask]:
-        """The tasks that are intact and not recalled, those of the oldest file first, without their details."""
-        self.refresh()
-        self._since, self._failed = [], {}
-        every = (task for name in sorted(self._tasks) for task in self._tasks[name])
-        return [task for task in every if not self._is_void(task.setting, *task.row[:2])]
-
-    def details(self, tasks: Sequence[StoredTask]) -> Iterator[tuple[StoredTask, Details]]:
-        """Read the details of tasks, file by file; those that are damaged are left out, with a warning."""
-        rows = ((task.row[0], task) for task in tasks)
-        return self._each(rows, Reader.details, "its scores are computed again by the next run")
-
-    def _each(self, rows: Iterable[tuple[str, R]], read: Callable[[Reader, R], V], then: str) -> Iterator[tuple[R, V]]:
-        """Read rows, given with their files, file by file; those that are damaged are left out, with a warning."""
-        by_file = dict[str, list[R]]()
-        for name, row in rows:
-            by_file.setdefault(name, []).append(row)
-        for name, of_file in by_file.items():
-            try:
-                with self._reader(name) as reader:
-                    for row in of_file:
-                        try:
-                            yield row, read(reader, row)
-                        except Damaged as error:
-                            warn_caller(f"{error}; {then}")
-            except Damaged as error:
-                warn_caller(f"{self.files.at(name)!r} is damaged ({error}); {then}")
-
-    def damaged(self) -> dict[str, str]:
-        """What is wrong with damaged files, by path. Details and maps are not read for it."""
-        self.refresh()
-        return {self.files.at(name): "; ".join(seen.problems) for name, seen in self._seen.items() if seen.problems}
+    # Records
 
     def records(self, kind: str) -> dict[str, Any]:
-        """The newest records of a kind by name, without those that were removed."""
-        self.refresh()
-        named = {name: data for (one, name), (_, data) in self._records.items() if one == kind}
-        return {name: data for name, data in named.items() if data is not None}
+        """The intact records of a kind by name."""
+        return self._read_records(kind)[0]
 
-    def _is_void(self, setting: str, name: str, number: int) -> bool:
-        recalled = self._records.get((VOID, setting))
-        return recalled is not None and number <= recalled[1].get(name, 0)
+    def _read_records(self, kind: str) -> tuple[dict[str, Any], list[str]]:
+        known, problems = dict[str, Any](), list[str]()
+        try:
+            rows = self._db.execute("SELECT name, content, seal FROM record WHERE kind = ? ORDER BY rowid", (kind,))
+            for name, content, mark in rows:
+                try:
+                    if not isinstance(content, str) or seal(kind, name, content) != mark:
+                        raise Damaged("the digest")
+                    data = from_json(content)
+                    if problem := record_problem(kind, name, data):
+                        raise Damaged(problem)
+                    known[name] = data
+                except (ValueError, RecursionError, TypeError) as error:
+                    problems.append(f"the {kind} {str(name)[:80]!r} is damaged, or of another version: {error}")
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            problems.append(f"record: {error}")
+        return known, problems
 
-    # What is written
+    def write_record(self, kind: str, name: str, data: Any, check: Callable[[], None] = lambda: None) -> None:
+        """Store JSON data in place of what is there under this name, unless ``check`` raises an error: nothing can be
+        written between the two."""
+        content = to_json(data)
+        if len(content) > RECORD_BYTES:
+            raise disk_error(OSError(errno.EFBIG, "more data than can be read back"), self.root)
+        with self._transaction():
+            check()
+            row = (kind, name, content, seal(kind, name, content))
+            self._db.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?)", row)
 
-    def commit(self, task: StoredTask) -> None:
-        """Store a task, or nothing of it. Raises StoreFull if there is no space."""
-        with self._mutex:
-            self._writer(SUFFIX).commit(task, self._now())
-            if isinstance(self.files, Bucket):
-                self.files.write(f"done/{task.key}", str(task.failed_images).encode())
+    # Results
 
-    def write_record(self, kind: str, name: str, data: Any) -> None:
-        """Store JSON data, unless it is there; None removes it."""
-        with self._mutex:
-            known = self.records(kind).get(name)
-            if known != (None if data is None else json.loads(json.dumps(data))):
-                self._writer(SUFFIX).record(kind, name, self._now(), data)
+    def commit(
+        self, about: Mapping[str, Any], results: Sequence[Result], *, task: str = "", maps: Collection[str] = ()
+    ) -> None:
+        """Store the results of a task, or nothing of it; its claim is then done.
 
-    def recall(self, settings: Iterable[str]) -> None:
-        """Let all that was computed under settings count as not there."""
-        self.refresh()
-        upto = {name: max(seen.last.get("task", 0), seen.last.get("map", 0)) for name, seen in self._seen.items()}
-        crashes = self.records(CRASH)
-        for setting in settings:
-            self.write_record(VOID, setting, upto)
-            for name in [name for name, crash in crashes.items() if crash["setting_key"] == setting]:
-                self.write_record(CRASH, name, None)
+        Args:
+            about: What they share: labels, digests and settings, as :func:`shared` makes it.
+            results: One for each image.
+            task: Name of the task.
+            maps: The images whose maps are stored, too.
+        """
+        marks = {one.image: self._write_map(about, one) for one in results if one.image in maps}
+        with self._transaction():
+            newest = self._db.execute(_NEWEST).fetchone()[0]
+            rows = np.zeros(len(results), row_type(len(about["metrics"])))
+            details, shapes = [joined(one.details) for one in results], dict[str, int]()
+            for layout in {to_json(layout): layout for layout, _ in details}.values():
+                shapes[to_json(layout)] = self._fact({**about, "details": layout})
+            rows["id"] = np.arange(newest + 1, newest + 1 + len(results))
+            rows["shape"] = [shapes[to_json(layout)] for layout, _ in details]
+            rows["image"] = [fingerprint(one.image) for one in results]
+            rows["notes"] = [self._fact(one.notes()) for one in results]
+            rows["map"] = [marks.get(one.image, 0) for one in results]
+            rows["details"] = [fingerprint(content) for _, content in details]
+            rows["score"], rows["status"] = [one.scores for one in results], [one.status for one in results]
+            for name, values in numbers_of(results).items():
+                rows[name] = values
+            contents = [row.tobytes() for row in rows]
+            known = zip(rows["id"].tolist(), rows["shape"].tolist(), contents, strict=True)
+            values = ((number, shape, content, sha256(content).digest()[:16]) for number, shape, content in known)
+            self._db.executemany("INSERT INTO result VALUES (?, ?, ?, ?)", values)
+            of_rows = zip(rows["id"].tolist(), (content for _, content in details), strict=True)
+            self._db.executemany("INSERT OR REPLACE INTO detail VALUES (?, ?)", of_rows)
+            self._db.execute("UPDATE claim SET done = ? WHERE task = ?", (newest + len(results), task))
+        if self.bucket is not None:
+            self.bucket.push_sometimes(self._db)
 
-    def _writer(self, suffix: str) -> Writer:
-        with self._mutex:
-            writer = self._writers.get(suffix)
-            if writer is None or writer.process != os.getpid() or writer.size >= self._full:
-                name = f"{self._now():020d}-{process_name()}-{os.urandom(4).hex()}{suffix}"
-                put = self.files.write if isinstance(self.files, Bucket) else None
-                self._writers[suffix] = Writer(self.root, name, put)  # there may be no room for another
-                if writer is not None:
-                    writer.close()
-            return self._writers[suffix]
+    def _fact(self, data: Any) -> int:
+        """Store data that many rows share, under its fingerprint."""
+        content = to_json(data)
+        number = fingerprint(content.encode())
+        if self._facts.get(number) is None:
+            self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (number, content))
+            self._facts[number] = json.loads(content)
+        return number
 
-    def _now(self) -> int:
-        """Nanoseconds, later than all that was read, whatever the clock says."""
-        self._newest = max(time.time_ns(), self._newest + 1)
-        return self._newest
+    def fact(self, number: int) -> Any:
+        """Data that many rows share; None if it is damaged or gone."""
+        if number not in self._facts:
+            self._facts[number] = None
+            with contextlib.suppress(sqlite3.DatabaseError, ValueError, RecursionError, TypeError):
+                row = self._db.execute("SELECT content FROM fact WHERE id = ?", (number,)).fetchone()
+                if row and isinstance(row[0], str) and fingerprint(row[0].encode()) == number:
+                    data = from_json(row[0])
+                    self._facts[number] = None if fact_problem(data) else data
+        return self._facts[number]
 
-    # Maps and logits
+    def blocks(self) -> list[Block]:
+        """The intact rows, those of one shape together."""
+        self._refresh()
+        self._planned = self._last
+        return list(self._blocks)
 
-    def commit_maps(self, setting: str, maps: Mapping[str, StoredMap]) -> None:
-        """Store maps of a setting by image digest. Raises :class:`StoreFull` if there is no space."""
-        with self._mutex:
-            self._writer(MAPS_SUFFIX).maps(setting, maps)
+    def _refresh(self) -> None:
+        """Read the rows that were committed since the last time."""
+        query = "SELECT id, shape, numbers, seal FROM result WHERE id > ? ORDER BY id"
+        try:
+            rows = self._db.execute(query, (self._last,))
+            while chunk := rows.fetchmany(_CHUNK):
+                self._read(chunk)
+                self._last = int(chunk[-1][0])
+        except (sqlite3.DatabaseError, UnicodeDecodeError, OverflowError) as error:
+            self._damage.append(f"result: {error}")
+
+    def _read(self, chunk: Sequence[tuple[Any, ...]]) -> None:
+        by_shape = dict[int, tuple[list[int], list[bytes]]]()
+        for number, shape, numbers, mark in chunk:
+            if type(shape) is int and isinstance(numbers, bytes) and sha256(numbers).digest()[:16] == mark:
+                ids, contents = by_shape.setdefault(shape, ([], []))
+                ids.append(number)
+                contents.append(numbers)
+            else:
+                self._lost_rows.append(number)
+        for shape, (ids, contents) in by_shape.items():
+            about = self.fact(shape)
+            kind = row_type(len(about["metrics"])) if isinstance(about, dict) else row_type(0)
+            is_sound = [isinstance(about, dict) and len(one) == kind.itemsize for one in contents]
+            if not all(is_sound):
+                self._lost_rows += [number for number, sound in zip(ids, is_sound, strict=True) if not sound]
+                ids = [number for number, sound in zip(ids, is_sound, strict=True) if sound]
+                contents = [one for one, sound in zip(contents, is_sound, strict=True) if sound]
+            if not ids:
+                continue
+            rows = np.frombuffer(b"".join(contents), kind)
+            is_fine = (rows["id"] == np.array(ids)) & (rows["shape"] == shape)
+            notes = {number: self.fact(number) for number in np.unique(rows["notes"]).tolist()}
+            is_fine &= ~np.isin(rows["notes"], [number for number, one in notes.items() if not isinstance(one, list)])
+            if not is_fine.all():
+                self._lost_rows += np.array(ids)[~is_fine].tolist()
+                rows = rows[is_fine]
+            self._blocks.append(Block(about, rows, notes))
+            kept = rows[rows["map"] != 0]
+            known = self._maps.setdefault(about["setting_key"], {}) if len(kept) else {}
+            for number, image, mark in kept[["id", "image", "map"]].tolist():
+                known[image] = max(known.get(image, (0, 0)), (number, mark))
+
+    def details(self, block: Block, ids: Iterable[int]) -> Iterator[tuple[int, Details]]:
+        """Read the details of rows of a block; those that are damaged are left out, with a warning."""
+        marks = dict(zip(block.rows["id"].tolist(), block.rows["details"].tolist(), strict=True))
+        for number in ids:
+            row: Any = None
+            with contextlib.suppress(sqlite3.DatabaseError):
+                row = self._db.execute("SELECT content FROM detail WHERE id = ?", (number,)).fetchone()
+            if row is None or not isinstance(row[0], bytes) or fingerprint(row[0]) != marks[number]:
+                text = f"details {number} of {str(self.root / FILE)!r} are damaged"
+                warn_caller(f"{text}; its scores are computed again by the next run")
+                continue
+            yield number, split(block.about["details"], row[0])
+
+    # Maps
+
+    def _write_map(self, about: Mapping[str, Any], one: Result) -> int:
+        """Write the map of a result as a file, and give its fingerprint; 0 where there is none."""
+        if self._folder is None or one.map is None:
+            return 0
+        path, content = self._folder / self._map(about["setting_key"], fingerprint(one.image)), one.map.to_bytes()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, content, durable=True)
+        except OSError as error:
+            raise disk_error(error, self.root, len(content)) from error
+        return fingerprint(content)
+
+    @staticmethod
+    def _map(setting: str, image: int) -> str:
+        return f"{MAPS}/{digest(setting)}/{digest(image)}.safetensors"
+
+    def _marks(self, setting: str) -> Mapping[int, tuple[int, int]]:
+        """By the fingerprint of an image, its row and the fingerprint of the map of a setting that was stored last."""
+        self._refresh()
+        return self._maps.get(setting, {})
+
+    def _content(self, setting: str, image: int, mark: int) -> bytes | None:
+        """The bytes of a stored map; None if it is damaged or gone."""
+        assert self._folder is not None
+        name = self._map(setting, image)
+        if self.bucket is not None:
+            self.bucket.fetch_map(name)
+        with contextlib.suppress(OSError):
+            content = read_regular(self._folder / name, MAPS_BYTES)
+            return content if fingerprint(content) == mark else None
+        return None
 
     def load_maps(self, setting: str, images: Iterable[str]) -> dict[str, StoredMap]:
-        """Read stored maps of a setting by image digest, of two of one image the valid one; those that are absent or
-        damaged are left out."""
-        known = self._rows_of_maps(setting)
-        rows = ((known[image][0], (image, known[image][1])) for image in images if image in known)
-        read = self._each(rows, lambda reader, row: reader.map(row[1]), "it is made again")
-        return {row[0]: stored for row, (of, image, stored) in read if (of, image) == (setting, row[0])}
+        """Read stored maps of a setting by image; those that are absent or damaged are left out."""
+        marks, result = self._marks(setting), dict[str, StoredMap]()
+        for image, number in ((image, fingerprint(image)) for image in images):
+            content = self._content(setting, number, marks[number][1]) if number in marks else None
+            if content is not None:
+                with contextlib.suppress(Exception):  # whatever the bytes of a stranger may be taken for
+                    result[image] = StoredMap.from_bytes(content)
+        return result
 
-    def images_with_maps(self, setting: str) -> frozenset[str]:
-        """The images of which maps of a setting are stored."""
-        return frozenset(self._rows_of_maps(setting))
+    def has_maps(self, setting: str, images: Iterable[str]) -> frozenset[str]:
+        """Those of the images of which a map of a setting was stored."""
+        marks = self._marks(setting)
+        return frozenset(image for image in images if fingerprint(image) in marks)
 
-    def _rows_of_maps(self, setting: str) -> dict[str, tuple[str, int]]:
-        self.refresh()
-        known = sorted(self._maps.get(setting, ()), key=lambda one: one[2])
-        valid_last = sorted(known, key=lambda one: one[1] == "ok")
-        return {image: row for image, _, row in valid_last if not self._is_void(setting, *row)}
-
-    def commit_logits(self, model: str, logits: Mapping[str, Tensor]) -> None:
-        """Store the logits (C,) of a few images by digest, under the digest of the model."""
-        self.write_record(LOGITS, model, {image: values.float().tolist() for image, values in logits.items()})
-
-    def logits(self, model: str) -> dict[str, Tensor]:
-        """Read the stored logits of a model."""
-        try:
-            return {image: torch.tensor(values) for image, values in self.records(LOGITS).get(model, {}).items()}
-        except (TypeError, ValueError, RuntimeError, AttributeError):  # of a stranger
-            return {}
-
-    def images_with_logits(self) -> frozenset[str]:
-        """The images of which logits of a model are stored."""
-        return frozenset(image for model in self.records(LOGITS) for image in self.logits(model))
+    def lost_maps(self, settings: Iterable[str]) -> dict[str, frozenset[int]]:
+        """By setting, the fingerprints of the images whose maps were stored, and are damaged or gone: all are read."""
+        lost = dict[str, frozenset[int]]()
+        for setting in settings:
+            marks = self._marks(setting)
+            gone = (image for image, (_, mark) in marks.items() if self._content(setting, image, mark) is None)
+            lost[setting] = frozenset(gone)
+        return {setting: images for setting, images in lost.items() if images}
 
     # Processes
 
-    def claim(self, key: str, *, wait: bool = False) -> AbstractContextManager[bool]:
-        """Claim a task for as long as it is computed; False if another process has it, unless this is to ``wait``."""
-        return self._claims.claim(key, wait=wait)
+    def claim(self, task: str) -> Literal["claimed", "locked", "done"]:
+        """Claim a task for this run: not if another one that lives has it, or has done it since :meth:`blocks` were
+        read."""
+        with self._transaction():
+            row = self._db.execute("SELECT owner, done FROM claim WHERE task = ?", (task,)).fetchone()
+            if row and row[1] > self._planned:
+                return "done"
+            if row and row[1] == 0 and row[0] != self.owner and _lives(row[0]):
+                return "locked"
+            self._db.execute("INSERT OR REPLACE INTO claim VALUES (?, ?, 0)", (task, self.owner))
+        return "claimed"
 
-    def meanwhile(self, key: str) -> int | None:
-        """How many images of a task failed, if it was committed since all tasks were last read; else None."""
-        if isinstance(self.files, Bucket):  # where a look at all files would take long
-            content = self.files.read(f"done/{key}")
-            return None if content is None else int(content)
-        self.refresh()
-        self._failed |= {task.key: task.failed_images for task in self._since}
-        self._since = []
-        return self._failed.get(key)
+    def failed_since(self, setting: str, images: Iterable[str]) -> int:
+        """How many images failed under a setting since :meth:`blocks` were read."""
+        self._refresh()
+        known, failed = [fingerprint(image) for image in images], set[int]()
+        for rows in (block.rows for block in self._blocks if block.setting == setting):
+            new = rows[(rows["id"] > self._planned) & np.isin(rows["image"], known)]
+            failed |= set(new["image"][(new["status"] > OK).any(1)].tolist())
+        return len(failed)
+
+    def release(self, task: str) -> None:
+        """Give up the claim of a task of which nothing is stored."""
+        with self._transaction():
+            self._db.execute("DELETE FROM claim WHERE task = ? AND owner = ?", (task, self.owner))
+
+
+#: The stores of this process that are open.
+_open_stores = WeakSet[Store]()
+
+
+def _lives(owner: str) -> bool:
+    """Whether the store of a claim may still be at work; that of another machine is not."""
+    process = owner.partition("~")[0]
+    if process == process_name():
+        return any(store.owner == owner for store in list(_open_stores))
+    return fate_of(process) == "alive"
+
+
+_AGAIN = "what is lost is computed again"

@@ -1,5 +1,6 @@
 """Tasks: what of a plan is stored, missing, or no longer required."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,8 +11,15 @@ from numpy.typing import NDArray
 from fringe._files.records import changes, digest
 from fringe._strings.formats import counted
 from fringe.bench.experiments._manifest import Manifest
-from fringe.bench.experiments._records import MAP, MISSING, OK, StoredTask
-from fringe.bench.experiments._store import CRASH, PLAN, Store
+from fringe.bench.experiments._records import MISSING, OK, STATUSES, fingerprint
+from fringe.bench.experiments._store import PLAN, Block, Store
+
+#: What holds for a map whatever the metric, with its row: ``id`` in the store, ``block`` in :class:`ScoreArrays`.
+_COPIED = ("id", "target", "batch", "confidence", "forward", "jvp", "vjp", "seconds")
+MAP = np.dtype(
+    [("id", "<i8"), ("block", "<i4"), ("target", "<i4"), ("batch", "<i4"), ("verdict", "<i4")]
+    + [(name, "<f8") for name in ("confidence", "forward", "jvp", "vjp", "seconds")]
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +32,8 @@ class Task:
         metrics: Labels of the metrics.
         metric_keys: Their digests.
         images: Digests of the images.
-        force: Whether to compute it again if it is committed.
+        force: Whether to compute it again, and to use no stored map.
+        save: Whether its maps are stored in any case.
     """
 
     model: str
@@ -34,25 +43,29 @@ class Task:
     metric_keys: tuple[str, ...]
     images: tuple[str, ...]
     force: bool = False
+    save: bool = False
 
     @property
     def key(self) -> str:
         """Name of the task in the store."""
         return digest([self.setting, sorted(self.metric_keys), self.images])
 
-    def record(self, manifest: Manifest) -> dict[str, Any]:
-        """What names the task and its scores, as JSON data: the record of one that ended its process."""
-        names = {"model": self.model, "method": self.method, "setting_key": self.setting}
-        return {**names, "metric_keys": list(self.metric_keys), "images": list(self.images), **self.shared(manifest)}
-
-    def shared(self, manifest: Manifest) -> dict[str, Any]:
-        """What is stored with its records: enough to say later why it is no longer required."""
-        metrics = {label: manifest.metrics[label]["settings"] for label in self.metrics}
-        return {"setting": manifest.settings[self.model][self.method], "metrics": metrics}
+    def about(
+        self, manifest: Manifest, versions: Mapping[str, str], of_maps: Sequence[Mapping[str, str]]
+    ) -> dict[str, Any]:
+        """What the rows of the task share: enough to read them, and to say later why they are no longer required. The
+        stored maps that were scored are by other versions, ``of_maps``."""
+        return {
+            **{"model": self.model, "method": self.method, "setting_key": self.setting},
+            "setting": manifest.settings[self.model][self.method],
+            **{"labels": list(self.metrics), "metrics": list(self.metric_keys)},
+            "metric_settings": {label: manifest.metrics[label]["settings"] for label in self.metrics},
+            **{"versions": dict(versions), "map_versions": [dict(one) for one in of_maps]},
+        }
 
 
 class ScoreArrays:
-    """The scores of a plan as arrays (settings, metrics, images): which are required, done and failed. Of several tasks
+    """The scores of a plan as arrays (settings, metrics, images): which are required, done and failed. Of several rows
     with one score a valid one counts, and of those the last.
 
     Attributes:
@@ -61,18 +74,22 @@ class ScoreArrays:
         score: Scores, NaN where there is none.
         status: Places in ``STATUSES``.
         note_index: Places in ``notes``.
-        map_index: Places in ``maps``; -1, the place of the empty one, where the score is missing.
+        map_index: Places in ``maps``; 0, the place of the empty one, where the score is missing.
         notes: Flags and error of scores, each pair once.
-        maps: Records of ``MAP`` of the maps of all ``tasks``, and an empty one.
-        tasks: Those of a required score.
+        maps: Records of ``MAP``.
+        verdicts: The verdicts on maps; None stands for none.
+        blocks: Where the rows of the maps come from.
     """
 
-    def __init__(self, manifest: Manifest, tasks: Iterable[StoredTask]):
+    def __init__(self, manifest: Manifest, blocks: Iterable[Block]):
         self.manifest = manifest
         keys = [manifest.setting_key(model, method) for model, named in manifest.settings.items() for method in named]
         names = keys, [m["key"] for m in manifest.metrics.values()], [image["digest"] for image in manifest.images]
         self._places = tuple({name: i for i, name in enumerate(dict.fromkeys(one))} for one in names)
         shape = tuple(map(len, self._places))
+        marks = np.array([fingerprint(image) for image in self._places[2]], np.int64)
+        self._order = np.argsort(marks)
+        self._marks = marks[self._order]
         self.required = np.zeros(shape, np.bool_)
         for model, named in manifest.settings.items():
             settings = [self._places[0][manifest.setting_key(model, method)] for method in named]
@@ -80,63 +97,92 @@ class ScoreArrays:
                 at = np.asarray(manifest.positions(model, label), np.int64)
                 self.required[np.array(settings)[:, None], self._places[1][metric["key"]], at] = True
         self.score, self.status = np.full(shape, np.nan), np.zeros(shape, np.uint8)
-        self.note_index, self.map_index = np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
-        self.tasks, self._first = list[StoredTask](), [0]
+        self.note_index, self.map_index = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        self._rank = np.zeros(shape, np.int64)
         self._places_of_notes: dict[tuple[tuple[str, ...], str | None], int] = {((), None): 0}
-        maps, verdicts = list[bytes](), {"": 0}
-        known = dict[tuple[int, int], tuple[Any, Any]]()  # many tasks share their names
-        for task in tasks:
-            s, names = self._places[0].get(task.setting), (id(task.metrics), id(task.images))
-            if s is None:
+        self._places_of_verdicts: dict[str | None, int] = {None: 0}
+        self.blocks, parts, self._size = list[Block](), [np.zeros(1, MAP)], 1
+        for block in blocks:
+            at, columns = self._where(block), [self._places[1].get(key, -1) for key in block.about["metrics"]]
+            if at is None or not (is_used := self._uses(block, at, columns)).any():
                 continue
-            if names not in known:
-                known[names] = self._where(task)
-            if not self.required[s][known[names][1]].any():
-                continue
-            self._add(task, s, *known[names])
-            words = [verdicts.setdefault(word, len(verdicts)) for word in ("", *task.notes["verdicts"])]
-            made = task.maps
-            if words != list(range(len(words))):
-                made = made.copy()
-                made["verdict"] = np.array(words, np.uint8)[task.maps["verdict"]]
-            maps.append(made.tobytes())
-        self.maps = np.frombuffer(b"".join([*maps, bytes(MAP.itemsize)]), MAP)
-        self.verdicts, self.notes = [None, *list(verdicts)[1:]], list(self._places_of_notes)
+            rows, at = block.rows[is_used], at[is_used]
+            notes = self._notes(block, rows)
+            parts.append(self._map_rows(rows, notes[1]))
+            left = np.arange(len(rows))
+            while len(left):  # once, unless a block has an image twice
+                _, first = np.unique(at[left], return_index=True)
+                self._add(block, rows, at, columns, notes[0], left[first])
+                left = np.delete(left, first)
+            self.blocks.append(block)
+            self._size += len(rows)
+        self.maps = np.concatenate(parts)
+        del self._rank
+        self.verdicts, self.notes = list(self._places_of_verdicts), list(self._places_of_notes)
 
-    def _where(self, task: StoredTask) -> tuple[Any, Any]:
-        """Which scores of a task are asked for, and where they belong."""
-        at = [
-            np.array([p.get(n, -1) for n in names])
-            for p, names in zip(self._places[1:], (task.metrics, task.images), strict=True)
-        ]
-        source, target = [np.flatnonzero(one >= 0) for one in at], [one[one >= 0] for one in at]
-        if all(len(one) and (np.diff(one) == 1).all() for one in (*source, *target)):  # views are faster than copies
-            slices = [slice(int(one[0]), int(one[-1]) + 1) for one in (*source, *target)]
-            return tuple(slices[:2]), tuple(slices[2:])
-        return np.ix_(*source), np.ix_(*target)
+    def _where(self, block: Block) -> NDArray[np.int64] | None:
+        """Where the images of rows are, -1 for one that is none of the plan's; None for another setting."""
+        if block.setting not in self._places[0] or not len(self._marks):
+            return None
+        at = np.minimum(np.searchsorted(self._marks, block.rows["image"]), len(self._marks) - 1)
+        return np.where(self._marks[at] == block.rows["image"], self._order[at], -1)
 
-    def _add(self, task: StoredTask, s: int, source: Any, target: Any) -> None:
-        status, before = task.status[source], self.status[s][target]
-        rows = np.arange(self._first[-1], self._first[-1] + len(task.images), dtype=np.int32)[source[1]]
-        values: list[tuple[NDArray[Any], Any]]
-        values = [(self.score, task.scores[source]), (self.status, status), (self.map_index, rows)]
-        is_first = not before.any()
-        if task.notes["scores"] or not is_first:
-            index, known = np.zeros(task.status.size, np.int32), self._places_of_notes
-            for flags, error, positions in task.notes["scores"]:
-                index[positions] = known.setdefault((tuple(flags), error), len(known))
-            values.append((self.note_index, index.reshape(task.status.shape)[source]))
-        if not (is_first and status.all()):
-            is_better = (status != MISSING) & ((status == OK) | (before != OK))
-            values = [(array, np.where(is_better, value, array[s][target])) for array, value in values]
-        for array, value in values:
-            array[s][target] = value
-        self.tasks.append(task)
-        self._first.append(self._first[-1] + len(task.images))
+    def _uses(self, block: Block, at: NDArray[Any], columns: Sequence[int]) -> NDArray[np.bool_]:
+        known = [column for column in columns if column >= 0]
+        required = self.required[self._places[0][block.setting]][known][:, at].any(0)
+        return (at >= 0) & (required | (not columns))
 
-    def tasks_at(self, rows: NDArray[Any]) -> NDArray[np.intp]:
-        """Places in ``tasks`` of rows of ``maps``, -1 for none."""
-        return np.where(rows < 0, -1, np.searchsorted(self._first, rows, "right") - 1)
+    def uses(self, block: Block) -> NDArray[np.bool_]:
+        """Which rows of a block the plan asks for."""
+        at = self._where(block)
+        columns = [self._places[1].get(key, -1) for key in block.about["metrics"]]
+        return np.zeros(len(block.rows), np.bool_) if at is None else self._uses(block, at, columns)
+
+    def _notes(self, block: Block, rows: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The places of the notes of scores (metrics, rows), and of the verdicts (rows)."""
+        index = np.zeros((len(block.about["metrics"]), len(rows)), np.int32)
+        verdicts = np.zeros(len(rows), np.int32)
+        numbers, inverse = np.unique(rows["notes"], return_inverse=True)
+        for n, number in enumerate(numbers.tolist()):
+            verdict, words = block.notes[number]
+            chosen = np.flatnonzero(inverse == n) if len(numbers) > 1 else np.arange(len(rows))
+            verdicts[chosen] = self._places_of_verdicts.setdefault(verdict, len(self._places_of_verdicts))
+            for flags, error, metrics in words:
+                place = self._places_of_notes.setdefault((tuple(flags), error), len(self._places_of_notes))
+                index[np.ix_([m for m in metrics if m < len(index)], chosen)] = place
+        return index, verdicts
+
+    def _map_rows(self, rows: NDArray[Any], verdicts: NDArray[np.int32]) -> NDArray[Any]:
+        result = np.zeros(len(rows), MAP)
+        for name in _COPIED:
+            result[name] = rows[name]
+        result["verdict"], result["block"] = verdicts, len(self.blocks)
+        return result
+
+    def _add(
+        self,
+        block: Block,
+        rows: NDArray[Any],
+        at: NDArray[Any],
+        columns: Sequence[int],
+        notes: NDArray[Any],
+        chosen: NDArray[Any],
+    ) -> None:
+        """Take the scores of some rows, each of another image, where they are better than those that are there."""
+        source = [m for m, column in enumerate(columns) if column >= 0]
+        target = self._places[0][block.setting], np.array([columns[m] for m in source], int)[:, None], at[chosen]
+        status = rows["status"][chosen].T[source]
+        rank = rows["id"][chosen] + np.where(status == OK, 2**62, 0)
+        is_better = (status != MISSING) & (status < len(STATUSES)) & (rank > self._rank[target])
+        places = np.broadcast_to((self._size + chosen).astype(np.int32), status.shape)
+        for array, values in (
+            (self.score, rows["score"][chosen].T[source]),
+            (self.status, status),
+            (self.map_index, places),
+            (self.note_index, notes[source][:, chosen]),
+            (self._rank, rank),
+        ):
+            array[target] = np.where(is_better, values, array[target])
 
     def index(self, setting: str, metric_key: str) -> tuple[int, int]:
         """Where the scores (images,) of a setting and a metric are."""
@@ -150,33 +196,42 @@ class ScoreArrays:
 
 
 def pending_tasks(
-    manifest: Manifest, stored: Iterable[StoredTask] | ScoreArrays, shard: int, *, retry: bool = False
+    manifest: Manifest,
+    stored: Iterable[Block] | ScoreArrays,
+    shard: int,
+    *,
+    retry: bool = False,
+    lost: Mapping[str, frozenset[int]] | None = None,
 ) -> list[Task]:
-    """The tasks that compute the scores of a plan that are not ``stored``, with ``retry`` also those that failed: model
-    by model, ``shard`` images at a time, all methods on the same images in turn, so that they share what is computed
-    once for an image."""
+    """The tasks that compute the scores of a plan that are not ``stored``, with ``retry`` also those that failed, and
+    the maps that are ``lost`` (:meth:`Store.lost_maps`): model by model, ``shard`` images at a time, all methods on the
+    same images in turn, so that they share what is computed once for an image."""
     arrays = stored if isinstance(stored, ScoreArrays) else ScoreArrays(manifest, stored)
     is_done = arrays.status == OK if retry else arrays.status != MISSING
-    labels, tasks = list(manifest.metrics), list[Task]()
+    labels, tasks, lost = list(manifest.metrics), list[Task](), lost or {}
     keys, limits = ([one[name] for one in manifest.metrics.values()] for name in ("key", "limit"))
     for model, methods in manifest.settings.items():
         at = np.asarray(manifest.positions(model), np.int64)
         digests = [manifest.images[i]["digest"] for i in at.tolist()]
         is_limited = np.arange(len(digests)) >= np.array(limits)[:, None]
-        lacking = dict[str, NDArray[np.bool_]]()  # (metrics, images)
+        lacking, gone = dict[str, NDArray[np.bool_]](), dict[str, NDArray[np.bool_]]()  # (metrics, images), (images,)
         for method in methods:
-            columns = [arrays.index(manifest.setting_key(model, method), key) for key in keys]
+            setting = manifest.setting_key(model, method)
+            columns = [arrays.index(setting, key) for key in keys]
             lacking[method] = ~(np.stack([is_done[column][at] for column in columns]) | is_limited)
+            of_setting = lost.get(setting, frozenset())
+            gone[method] = np.array([bool(of_setting) and fingerprint(one) in of_setting for one in digests], np.bool_)
         for start in range(0, len(digests), shard):
             for method, columns in lacking.items():
-                block = columns[:, start : start + shard]
-                by_metrics: dict[tuple[int, ...], list[int]] = {}  # the images by the metrics that they lack
-                for i in np.flatnonzero(block.any(0)).tolist():
-                    by_metrics.setdefault(tuple(np.flatnonzero(block[:, i]).tolist()), []).append(start + i)
-                for metrics, images in by_metrics.items():
+                block, again = columns[:, start : start + shard], gone[method][start : start + shard]
+                by_metrics: dict[tuple[tuple[int, ...], bool], list[int]] = {}  # the images by what they lack
+                for i in np.flatnonzero(block.any(0) | again).tolist():
+                    what = tuple(np.flatnonzero(block[:, i]).tolist()), bool(again[i])
+                    by_metrics.setdefault(what, []).append(start + i)
+                for (metrics, save), images in by_metrics.items():
                     setting = manifest.setting_key(model, method)
                     named, asked = (tuple(one[m] for m in metrics) for one in (labels, keys))
-                    task = Task(model, method, setting, named, asked, tuple(digests[i] for i in images))
+                    task = Task(model, method, setting, named, asked, tuple(digests[i] for i in images), save=save)
                     tasks.append(replace(task, force=retry and arrays.has_failed(task)))
     return tasks
 
@@ -186,59 +241,47 @@ def manifests(store: Store) -> dict[str, Manifest]:
     return {name: Manifest.from_record(record) for name, record in store.records(PLAN).items()}
 
 
-def crashes(store: Store, tasks: Iterable[StoredTask] | None = None) -> list[Mapping[str, Any]]:
-    """The records of tasks that were set aside and whose scores are still missing. ``tasks`` are those of the store, if
-    they were read."""
-    records = store.records(CRASH)
-    stored = list(store.tasks() if tasks is None else tasks) if records else []
-
-    def is_done(crash: Mapping[str, Any]) -> bool:
-        missing = {(metric, image) for metric in crash["metric_keys"] for image in crash["images"]}
-        for task in (task for task in stored if task.setting == crash["setting_key"]):
-            missing -= {(task.metrics[m], task.images[i]) for m, i in np.argwhere(task.status != MISSING).tolist()}
-        return not missing
-
-    return [record for record in records.values() if not is_done(record)]
-
-
 def mixed(versions: Mapping[str, Mapping[str, int]]) -> list[str]:
     """A line for each library of which several versions computed the results."""
     return [
-        f"{name}: " + ", ".join(f"{version} ({counted(n, 'unit')})" for version, n in counts.items())
+        f"{name}: " + ", ".join(f"{version} ({counted(n, 'map')})" for version, n in counts.items())
         for name, counts in versions.items()
         if len(counts) > 1
     ]
 
 
-def orphaned(tasks: Iterable[StoredTask], plans: Sequence[ScoreArrays]) -> list[dict[str, Any]]:
-    """Committed tasks that no plan requires: ``model``, ``method``, how many ``images``, and as ``reason`` the
-    difference to what the plans require now. The plans hold the same ``tasks``."""
-    required, manifests = {id(task) for one in plans for task in one.tasks}, [one.manifest for one in plans]
+def orphaned(blocks: Iterable[Block], plans: Sequence[ScoreArrays]) -> list[dict[str, Any]]:
+    """Rows that no plan requires: ``model``, ``method``, how many ``images``, and as ``reason`` the difference to what
+    the plans require now."""
+    found, manifests = Counter[tuple[str, str, str]](), [one.manifest for one in plans]
+    images = [fingerprint(image["digest"]) for manifest in manifests for image in manifest.images]
+    for block in blocks:
+        used = np.zeros(len(block.rows), np.bool_)
+        for one in plans:
+            used |= one.uses(block)
+        is_known = np.isin(block.rows["image"], images)
+        for missing, rows in ((0, ~used & is_known), (int((~used & ~is_known).sum()), ~used & ~is_known)):
+            if rows.any():
+                found[block.about["model"], block.about["method"], _reason(block, manifests, missing)] += int(
+                    rows.sum()
+                )
     return [
-        {
-            **{name: task.shared[name] for name in ("model", "method")},
-            **{"images": len(task.images), "reason": _reason(task, manifests)},
-        }
-        for task in tasks
-        if id(task) not in required
+        {"model": model, "method": method, "images": n, "reason": reason}
+        for (model, method, reason), n in found.items()
     ]
 
 
-def _reason(task: StoredTask, plans: list[Manifest]) -> str:
-    model, method = task.shared["model"], task.shared["method"]
+def _reason(block: Block, plans: list[Manifest], missing: int) -> str:
+    model, method = block.about["model"], block.about["method"]
     current = [m.settings[model] for m in plans if model in m.settings]
     if not current:
         return f"no plan has the model {model!r}"
     same = [settings[method] for settings in current if method in settings]
     if not same:
         return f"no plan has the method {method!r}"
-    differences = min((changes(task.shared["setting"], setting) for setting in same), key=len)
+    differences = min((changes(block.about["setting"], setting) for setting in same), key=len)
     if differences:
         return "; ".join(differences)
-    images = {image["digest"] for manifest in plans for image in manifest.images}
-    missing = sum(image not in images for image in task.images)
-    return (
-        f"{missing} of its images changed or are not drawn any more"
-        if missing
-        else "its metrics have other settings now"
-    )
+    if missing:
+        return f"{missing} of its images changed or are not drawn any more"
+    return "its metrics have other settings now"

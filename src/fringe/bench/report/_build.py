@@ -18,7 +18,7 @@ from fringe._strings.formats import counted
 from fringe._strings.names import method_title
 from fringe._strings.tables import Cell, Row, Table
 from fringe.attribution import setting_title
-from fringe.bench.experiments import Manifest, Results, Store, crashes, describe_failures, mixed
+from fringe.bench.experiments import Manifest, Results, Store, describe_failures, mixed
 from fringe.bench.report._maps import MapSource, choose_examples, load_maps, plot_examples
 from fringe.bench.report._render import Image, Report, Section, versions_chapter
 from fringe.bench.report._table import Column, ScoreTable, cost_of_maps, truth_chapter
@@ -138,7 +138,7 @@ def build_report(
             *(() if truth is None else (truth,)),
             *chapters,
             *more,
-            failure_chapter(results, tables, store),
+            failure_chapter(results, tables),
             settings(results),
             versions_chapter(versions(results), where, (*commands, *again)),
         ),
@@ -416,18 +416,10 @@ def verdicts(results: Results, model: str) -> dict[str, dict[str, int]]:
     return result
 
 
-def quarantined(store: Store, results: Results) -> list[str]:
-    """Return a line per task of this plan that ended its process again and again, and is not retried."""
-    known = results.manifest.settings
-    aside = [one for one in crashes(store) if one["setting"] == known.get(one["model"], {}).get(one["method"])]
-    return describe_failures((), aside, len(aside))
-
-
-def failure_chapter(results: Results, tables: Sequence[ScoreTable], store: Store) -> Section:
+def failure_chapter(results: Results, tables: Sequence[ScoreTable]) -> Section:
     """Return what is missing, what failed and why, verdicts of the methods on their own maps, and metrics' flags."""
     missing = (
         *results.missing(),
-        *quarantined(store, results),
         *(f"drawn and not read: {reason}" for reason in results.manifest.missing),
     )
     sections = [Section("Not computed", lines=missing or ("Every image of the plan was computed.",))]
@@ -489,15 +481,16 @@ def describe_status(document: Mapping[str, Any]) -> Iterator[str | Table]:
             counts = (total[name] or "" for name in ("failed", "missing"))
             rows.append((*names, f"{total['scored']}/{total['required']}", *counts, Cell(share / 100, 0, share=True)))
         yield Table(("model", "method", "scores", "failed", "missing", "done"), rows)
-        yield from (f"  {line}" for line in describe_failures(plan["failures"], (), SHOWN_REASONS))
+        yield from (f"  {line}" for line in describe_failures(plan["failures"], SHOWN_REASONS))
         yield from (f"  not read: {reason}" for reason in plan["not_read"][:SHOWN_REASONS])
         yield from (f"  results of several versions are mixed: {line}" for line in mixed(plan["versions"]))
-    for path, problem in list(document["damaged"].items())[:SHOWN_REASONS]:
-        yield f"damaged: {path} {problem}; the next run sets it aside and makes it again"
-    for line in describe_failures((), document["set_aside"], SHOWN_REASONS):
-        yield f"{line} (retry=True computes it again)"
-    reasons = Counter((task["method"], task["model"], task["reason"]) for task in document["invalidated"])
-    for (method, model, reason), tasks in reasons.most_common(SHOWN_REASONS):
-        yield f"no longer asked for: {method} on {model}, {tasks} tasks: {reason}"
+        for lost in plan["lost_maps"][:SHOWN_REASONS]:
+            maps = counted(lost["maps"], "stored map")
+            yield f"  {maps} of {lost['method']} on {lost['model']} damaged or gone; the next run makes them again"
+    for problem in document["damaged"][:SHOWN_REASONS]:
+        yield f"damaged: {problem}; the next run computes again what is lost"
+    for rows in document["invalidated"][:SHOWN_REASONS]:
+        of = f"{rows['method']} on {rows['model']}"
+        yield f"no longer asked for: {of}, {counted(rows['images'], 'map')}: {rows['reason']}"
     if document["trials"]:
-        yield f"stored from the trials of a search: {document['trials']} tasks"
+        yield f"stored from the trials of a search: {counted(document['trials'], 'method')}"

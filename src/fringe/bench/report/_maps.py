@@ -13,12 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 
 from fringe._files.records import changes, describe_changes
 from fringe._strings.names import method_title
 from fringe.attribution import METHODS, Attributor, method_of_record
 from fringe.bench.experiments import (
+    LOGITS,
     OF_MAPS,
     Manifest,
     ModelSource,
@@ -95,7 +97,8 @@ def load_maps(results: Results, model: str, digests: Sequence[str], source: MapS
     else:
         _require_same(manifest, resolved.manifest, model)
         # Maps that are computed here are stored under the name of those that were scored.
-        first = Answers(source.store.logits(manifest.model_key(model)))
+        stored_logits = source.store.records(LOGITS).get(manifest.model_key(model), {})
+        first = Answers({image: torch.tensor(values) for image, values in stored_logits.items()})
         resolved = replace(resolved, logits={model: first})
         loaded = resolved.plan.model(model).source.load(source.device)
         runner = TaskRunner(resolved, device=source.device, batch_size=source.batch_size)
@@ -110,10 +113,12 @@ def load_maps(results: Results, model: str, digests: Sequence[str], source: MapS
         missing = (digest for digest in digests if digest not in maps[method])
         missing = tuple(digest for digest in missing if status.get(digest) not in ("failed", "unreadable"))
         if runner is not None and missing:  # those that are computed now are stored
-            computed = runner.perform(Task(model, method, setting, (), (), missing)).maps
-            with contextlib.suppress(FringeError):  # a run that cannot be written to can still be shown
-                if computed:
-                    source.store.commit_maps(setting, computed)
+            made = runner.perform(Task(model, method, setting, (), (), missing))
+            computed = {one.image: one.map for one in made.results if one.map is not None}
+            if computed and source.store.bucket is None:
+                # a run that cannot be written to can still be shown
+                with contextlib.suppress(FringeError), Store(source.store.root) as writer:
+                    writer.commit(made.about, made.results, maps=list(computed))
             maps[method] |= computed
     if runner is None and not any(maps.values()):
         raise InputError(
