@@ -18,7 +18,7 @@ from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import EMBEDDED, PHOTOS, SOURCE, find_inputs, is_picture, to_images
 from fringe.detection import Boxes, Detector, as_boxes, places_of
-from fringe.errors import InputError, install_hint, require_order
+from fringe.errors import InputError, install_hint, require_order, warn_caller
 from fringe.models import (
     EFFICIENTNET,
     BlueFirst,
@@ -136,7 +136,8 @@ def open_model(request: Request) -> OpenModel:
         processor, recipe = recipe, preprocessing_of(recipe)
     elif not isinstance(recipe, (Preprocessing, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
         message = f"got {type(recipe).__name__}, expected a Preprocessing, a text such as 'imagenet', or an image "
-        raise InputError(f"{message}processor of transformers", argument="preprocessing")
+        hint = "for a transform of torchvision pass the tensors that it makes, as inputs" if callable(recipe) else None
+        raise InputError(f"{message}processor of transformers", argument="preprocessing", hint=hint)
     if isinstance(model, (str, os.PathLike)):
         device = torch.device(resolve_device(request.device))
         model = load_model(
@@ -219,6 +220,12 @@ def image_inputs(request: Request) -> ModelInputs:
     recipe, space = model.preprocessing, InputSpace()
     if recipe is not None and recipe.channels == x.shape[1]:
         low, high = recipe.bounds()
+        largest = float(x.max())
+        if largest > 2 * float(high.max()) + 1:
+            warn_caller(
+                f"inputs: the tensor has values up to {largest:g}, and prepared pixels end at {float(high.max()):.3g}: "
+                "a tensor is taken as prepared already; pass pixels as a NumPy array (H, W, C) of uint8"
+            )
         space = InputSpace(low.to(x), high.to(x))
     ready = ModelInputs(
         model=model.model,
