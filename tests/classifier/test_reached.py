@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fringe
-from fringe._network.reached import reached_modules
+from fringe._network.passes.reached import reached_modules
 
 
 def network():

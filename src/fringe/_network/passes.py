@@ -34,7 +34,7 @@ from fringe._network.outputs import (
     refuse_independent_labels,
     with_tensors,
 )
-from fringe._network.reached import reached_modules, refusing_training
+from fringe._network.passes.reached import reached_modules, refusing_training
 from fringe._numbers.float64 import float64_on
 from fringe._strings.progress import log
 from fringe.errors import (
