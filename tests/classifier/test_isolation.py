@@ -381,9 +381,9 @@ def test_tf32_rounds_on_a_gpu():
 def test_cudnn_computes_no_recurrent_layers(device, enabled):
     """Its own have no gradients in evaluation mode."""
     with contextlib.ExitStack() as stack:
-        _isolation._use_native_recurrence([Recurrent()], torch.device(device), stack)
+        _isolation._use_native_recurrence([*Recurrent().modules()], torch.device(device), stack)
         assert torch.backends.cudnn.enabled is enabled
-        _isolation._use_native_recurrence([network("reused module")], torch.device(device), stack)
+        _isolation._use_native_recurrence([*network("reused module").modules()], torch.device(device), stack)
     assert torch.backends.cudnn.enabled is True
 
 
