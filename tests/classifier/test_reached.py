@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fringe._network.passes.reached import reached_modules
 from torch import nn
 
 import fringe
+from fringe._network.isolation import reached_modules
 
 
 def network():

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from fringe._network.arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
-from fringe._network.isolation import Mode, detached, isolated, set_tf32
+from fringe._network.isolation import Mode, detached, isolated, reached_modules, refusing_training, set_tf32
 from fringe._network.linear_layers import (
     BackwardLayouts,
     FindFolds,
@@ -34,7 +34,6 @@ from fringe._network.outputs import (
     refuse_independent_labels,
     with_tensors,
 )
-from fringe._network.passes.reached import reached_modules, refusing_training
 from fringe._numbers.float64 import float64_on
 from fringe._strings.progress import log
 from fringe.errors import (
