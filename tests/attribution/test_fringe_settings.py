@@ -8,7 +8,7 @@ import torch
 from attribution_toys import Smooth, inputs
 
 import fringe
-from fringe.attribution import Diffusion, FRInGeBinary, _fisher_rao
+from fringe.attribution import Diffusion, FRInGeBinary, _fisher_rao, get_method
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,11 @@ from fringe.attribution import Diffusion, FRInGeBinary, _fisher_rao
 def test_bad_settings_are_named(changes, message):
     with pytest.raises(fringe.InputError, match=message):
         fringe.FRInGe(**changes)
+
+
+def test_the_old_spelling_of_the_control_names_the_new_one():
+    with pytest.raises(fringe.InputError, match=r"method: 'diffusion' is a method of its own; write 'diffusion'"):
+        get_method("fringe:diffusion")
 
 
 def test_a_reference_of_another_size_is_named():

@@ -26,6 +26,8 @@ def test_presets_and_variants():
         configured(method="paper", preset="resnet5")
     with pytest.raises(InputError, match="variant: got 'flat'"):
         configured(method="paper", variant="flat")
+    with pytest.raises(InputError, match="variant: 'diffusion' is a method of its own; write method='diffusion'"):
+        configured(variant="diffusion")
     with pytest.raises(InputError, match="variant: belongs to the methods paper and released, not to 'fringe'"):
         configured(variant="euclidean")
 

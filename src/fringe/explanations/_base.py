@@ -170,6 +170,9 @@ def configured_method(spec: ExplainSpec, architecture: str | None = None) -> Att
         chosen, preset = read_preset(Path(spec.preset), architecture)[0], None
     elif spec.preset is not None:
         chosen = type(chosen).preset(spec.preset)
+    if spec.variant == "diffusion":
+        message, hint = "'diffusion' is a method of its own", "write method='diffusion'"
+        raise InputError(message, argument="variant", hint=hint)
     if spec.variant is not None:
         if not isinstance(chosen, PaperFRInGe):
             raise InputError(f"belongs to the methods paper and released, not to {spec.method!r}", argument="variant")
