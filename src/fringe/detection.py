@@ -380,7 +380,7 @@ class Detector(nn.Module):
         """
         count = _count(boxes) if isinstance(boxes, (int, str)) else None
         asked = [] if isinstance(boxes, (int, str)) else as_boxes(boxes).to(x)
-        with isolated(self, x.device, "eval"), torch.no_grad(), _suppression():
+        with isolated([self], x.device, "eval"), torch.no_grad(), _suppression():
             places, predicted, logits, *factor = self.places.find(x)
             predicted = _clipped(predicted, x)
         if not len(places):
@@ -410,7 +410,7 @@ class Detector(nn.Module):
         """
         dense = self.places if isinstance(self.places, Dense) else None
         moved, seen = list[Tensor](), list[Tensor]()
-        with isolated(self, snapshots.device, "eval"), torch.no_grad():
+        with isolated([self], snapshots.device, "eval"), torch.no_grad():
             for x in snapshots.split(1):
                 if dense is None:
                     moved.append(_clipped(self.places.at(x, place[None])[0], x))

@@ -281,11 +281,11 @@ class TestTrainingMode:
 def test_a_model_may_set_the_flags_of_cudnn_itself(allowed, tf32):
     """They raise where the older flag of TF32 contradicts the newer settings."""
     before, backends = torch.backends.cudnn.allow_tf32, torch.backends.cudnn
-    seen = []
+    seen, inner = [], network("convolutions with batch normalisation")
 
     def model(x):
         with backends.flags(enabled=False):
-            return network("convolutions with batch normalisation")(x)
+            return inner(x)
 
     def settings():
         return backends.allow_tf32, backends.conv.fp32_precision, backends.rnn.fp32_precision
@@ -381,9 +381,9 @@ def test_tf32_rounds_on_a_gpu():
 def test_cudnn_computes_no_recurrent_layers(device, enabled):
     """Its own have no gradients in evaluation mode."""
     with contextlib.ExitStack() as stack:
-        _isolation._use_native_recurrence(Recurrent(), torch.device(device), stack)
+        _isolation._use_native_recurrence([*Recurrent().modules()], torch.device(device), stack)
         assert torch.backends.cudnn.enabled is enabled
-        _isolation._use_native_recurrence(network("reused module"), torch.device(device), stack)
+        _isolation._use_native_recurrence([*network("reused module").modules()], torch.device(device), stack)
     assert torch.backends.cudnn.enabled is True
 
 

@@ -202,6 +202,27 @@ def test_from_an_image_to_itself_there_is_nothing_to_explain(name, method):
     assert not found.completeness_residual[::2].any()
 
 
+@pytest.mark.filterwarnings("ignore:the model is in training mode")
+@pytest.mark.parametrize(("name", "method"), FIRST)
+def test_a_network_inside_a_function_is_given_back_as_it_was(name, method):
+    """And explained as in evaluation mode; whoever needs its layers refuses the function."""
+    model = ToyProblems().build(smooth_cnn).train()
+    model.requires_grad_(True)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    try:
+        found = explained(method, model=lambda x: model(x)).values
+    except fringe.InputError:
+        found = None
+    after = model.state_dict()
+    assert all(torch.equal(after[key], value) for key, value in before.items())
+    assert all(module.training for module in model.modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    if found is not None:
+        model.eval()
+        expected = explained(method, model=lambda x: model(x)).values
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
 # -- a score of the caller's own ---------------------------------------------------------------------------------------
 
 

@@ -1,22 +1,26 @@
 """Run a user's network in a defined state and restore its own afterwards."""
 
 import contextlib
+import functools
 import sys
-from collections.abc import Generator
-from typing import Any, Literal
+import types
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.module import register_module_forward_pre_hook
 
-from fringe.errors import warn_caller
+from fringe.errors import InputError, warn_caller
 
 Mode = Literal["eval", "keep"]
 
 
 @contextlib.contextmanager
-def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Generator[None]:
-    """Set evaluation mode, no parameter gradients, gradients of inputs, full precision and plain attention.
+def isolated(modules: Sequence[nn.Module], device: torch.device, mode: Mode) -> Generator[None]:
+    """Set evaluation mode of the modules and of all in them, no parameter gradients, gradients of inputs, full
+    precision and plain attention.
 
     Restored on exit, also after an exception: the training flag of every submodule, ``requires_grad`` of every
     parameter, every buffer, the torch generators of the CPU and of ``device``, gradient mode, inference mode, autocast,
@@ -41,9 +45,9 @@ def isolated(module: nn.Module | None, device: torch.device, mode: Mode) -> Gene
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         _use_full_precision(stack)
         _use_one_order(device, stack)
-        _use_native_recurrence(module, device, stack)
-        if module is not None:
-            _freeze(module, mode, stack)
+        every = list({id(child): child for module in modules for child in module.modules()}.values())
+        _use_native_recurrence(every, device, stack)
+        _freeze(modules, every, mode, stack)
         yield
 
 
@@ -59,31 +63,36 @@ def _set(stack: contextlib.ExitStack, owner: Any, name: str, value: object) -> N
     setattr(owner, name, value)
 
 
-def _freeze(module: nn.Module, mode: Mode, stack: contextlib.ExitStack) -> None:
-    """Switch the gradients of parameters off, and training mode; what the module writes into its buffers, such as
+def _freeze(modules: Sequence[nn.Module], every: Sequence[nn.Module], mode: Mode, stack: contextlib.ExitStack) -> None:
+    """Switch the gradients of parameters off, and training mode; what the modules write into their buffers, such as
     running statistics, goes into copies."""
-    for parameter in [p for p in module.parameters() if p.requires_grad]:
+    for parameter in [p for module in modules for p in module.parameters() if p.requires_grad]:
         _set(stack, parameter, "requires_grad", False)
-    modules, copies = list(module.modules()), dict[Tensor, Tensor]()
-    for child in modules:
+    copies = dict[Tensor, Tensor]()
+    for child in every:
         for name, buffer in list(child.named_buffers(recurse=False)):
             _set(stack, child, name, copies.setdefault(buffer, buffer.clone()))
     if mode == "keep":
         return
-    flags = {child: child.training for child in modules if hasattr(child, "training")}  # a frozen script has none
+    flags = {child: child.training for child in every if hasattr(child, "training")}  # a frozen script has none
     for child, flag in flags.items():
         stack.callback(setattr, child, "training", flag)
-    if any(flags.values()):
+    warned = False
+    for module in modules:
+        if not any(flags.get(child, False) for child in module.modules()):
+            continue
         try:
             module.eval()
         except NotImplementedError:  # of an exported program, whose mode is fixed
-            for child in flags:
+            for child in flags.keys() & set(module.modules()):
                 child.training = False
         else:
-            warn_caller(
-                "the model is in training mode; it is explained in evaluation mode and given back as it was "
-                "(Classifier(model, mode='keep') explains it as it is)"
-            )
+            warned = True
+    if warned:
+        warn_caller(
+            "the model is in training mode; it is explained in evaluation mode and given back as it was "
+            "(Classifier(model, mode='keep') explains it as it is)"
+        )
 
 
 def _use_full_precision(stack: contextlib.ExitStack) -> None:
@@ -121,7 +130,90 @@ def _use_one_order(device: torch.device, stack: contextlib.ExitStack) -> None:
         _set(stack, torch.backends.cudnn, "deterministic", True)
 
 
-def _use_native_recurrence(module: nn.Module | None, device: torch.device, stack: contextlib.ExitStack) -> None:
+def _use_native_recurrence(modules: Sequence[nn.Module], device: torch.device, stack: contextlib.ExitStack) -> None:
     """No cuDNN for a network with recurrent layers: its own have no gradients in evaluation mode."""
-    if device.type == "cuda" and module is not None and any(isinstance(m, nn.RNNBase) for m in module.modules()):
+    if device.type == "cuda" and any(isinstance(m, nn.RNNBase) for m in modules):
         _set(stack, torch.backends.cudnn, "enabled", False)
+
+
+# -- the modules that a callable holds ---------------------------------------------------------------------------------
+
+
+#: Objects that are looked at; what is farther away is found when it runs, see :func:`refusing_training`.
+MOST_OBJECTS = 20_000
+#: Packages whose functions hold no network of the caller.
+_LIBRARIES = {"torch", "torchvision", "numpy", "builtins"}
+#: Layers that compute something else in training mode.
+_DIFFERENT = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)  # pyright: ignore[reportPrivateUsage]
+_LEAVES = (Tensor, torch.Generator, str, bytes, int, float, complex, type, types.ModuleType, types.BuiltinFunctionType)
+
+
+def reached_modules(*callables: object) -> list[nn.Module]:
+    """Return the modules that these callables may run, each once, without those that another one has registered.
+
+    They are looked for in closures, defaults and named globals of functions, bound methods, partial functions, the
+    attributes of objects, and lists, tuples, sets and dictionaries of these, at any depth.
+    """
+    found, seen, left = list[nn.Module](), dict[int, object](), list(callables)
+    while left and len(seen) < MOST_OBJECTS:
+        thing = left.pop(0)
+        if id(thing) in seen or isinstance(thing, _LEAVES) or thing is None:
+            continue
+        seen[id(thing)] = thing  # held, so that no other object gets its address
+        if isinstance(thing, nn.Module):
+            found.append(thing)
+        left.extend(_held(thing))
+    registered = {id(child) for module in found for child in module.modules() if child is not module}
+    return [module for module in found if id(module) not in registered]
+
+
+def _held(thing: Any) -> Iterator[object]:
+    """What an object holds."""
+    if isinstance(thing, functools.partial):
+        yield from (thing.func, thing.args, thing.keywords)
+    elif isinstance(thing, types.MethodType):
+        yield from (thing.__self__, thing.__func__)
+    elif isinstance(thing, types.FunctionType):
+        yield from (thing.__defaults__, thing.__kwdefaults__, vars(thing))
+        for cell in thing.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty one
+                yield cell.cell_contents
+        if str(thing.__globals__.get("__name__")).partition(".")[0] not in _LIBRARIES:
+            yield from _named(thing.__code__, thing.__globals__)
+    elif isinstance(thing, Mapping):
+        yield from cast("Mapping[Any, object]", thing).values()
+    elif isinstance(thing, Collection) and isinstance(thing, (list, tuple, set, frozenset)):
+        yield from cast("Collection[object]", thing)
+    else:
+        yield getattr(thing, "__dict__", None)
+        if not isinstance(thing, nn.Module):
+            yield from (getattr(thing, name, None) for name in getattr(type(thing), "__slots__", ()))
+            yield vars(type(thing)).get("__call__")
+
+
+def _named(code: types.CodeType, values: dict[str, Any]) -> Iterator[object]:
+    """The globals that a function, or one inside it, names; and of a Python module the attributes that it names."""
+    for name in code.co_names:
+        value = values.get(name)
+        if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in _LIBRARIES:
+            yield from (vars(value).get(attribute) for attribute in code.co_names)
+        yield value
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _named(inner, values)
+
+
+@contextlib.contextmanager
+def refusing_training(function: Callable[..., Any]) -> Generator[None]:
+    """Refuse a module in training mode before it runs: one that a function holds where nobody finds it."""
+
+    def refuse(module: nn.Module, inputs: Any) -> None:
+        if module.training and isinstance(module, _DIFFERENT):
+            message = f"{getattr(function, '__qualname__', 'it')} runs a {type(module).__name__} in training mode"
+            raise InputError(message, argument="model", hint="call .eval() of that network, or pass it itself")
+
+    handle = register_module_forward_pre_hook(refuse)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from fringe._network.arguments import NO_ARGUMENTS, ForwardArguments, integers_hint
-from fringe._network.isolation import Mode, detached, isolated, set_tf32
+from fringe._network.isolation import Mode, detached, isolated, reached_modules, refusing_training, set_tf32
 from fringe._network.linear_layers import (
     BackwardLayouts,
     FindFolds,
@@ -259,7 +259,8 @@ class Network:
         self._depth += 1
         self._checked, self._classes = False, {}
         try:
-            with float64_on(device), isolated(self.module, device, self.mode):
+            reached = reached_modules(self.model, self.score_function, self.choose_output)
+            with float64_on(device), isolated(reached, device, self.mode):
                 yield
         finally:
             self._depth, self.verified_point = self._depth - 1, None
@@ -387,8 +388,10 @@ class Network:
         layouts: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         if x.device.type == "cpu" and torch.is_grad_enabled():
             layouts = disable_saved_tensors_hooks(_SAVED_BY_HOOKS) if self.readable_graph else GradientLayouts()
+        is_function = self.module is None and not self._checked and self.mode == "eval"
+        hidden = refusing_training(self.model) if is_function else contextlib.nullcontext()
         try:
-            with linear, self.rounding(), layouts, folded:
+            with linear, self.rounding(), layouts, folded, hidden:
                 return self._run(x, arguments)
         except NotFoldable:
             self.folds = {}

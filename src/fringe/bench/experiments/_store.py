@@ -237,6 +237,7 @@ class Store(AbstractContextManager["Store"]):
         """Read everything anew: a row may have been damaged after it was read."""
         self._damage, self._lost_rows, self._last = list[str](), list[int](), 0
         self._facts, self._blocks = dict[int, Any](), list[Block]()
+        self._parsed = dict[bytes, Any]()
         self._maps = dict[str, dict[int, tuple[int, int]]]()  # number of the row and mark, by setting and image
 
     def _without_details(self) -> list[int]:
@@ -291,10 +292,12 @@ class Store(AbstractContextManager["Store"]):
                 try:
                     if not isinstance(content, str) or seal(kind, name, content) != mark:
                         raise Damaged("the digest")
-                    data = from_json(content)
-                    if problem := record_problem(kind, name, data):
-                        raise Damaged(problem)
-                    known[name] = data
+                    if mark not in self._parsed:  # a plan has all of its images
+                        data = from_json(content)
+                        if problem := record_problem(kind, name, data):
+                            raise Damaged(problem)
+                        self._parsed[mark] = data
+                    known[name] = self._parsed[mark]
                 except (ValueError, RecursionError, TypeError) as error:
                     problems.append(f"the {kind} {str(name)[:80]!r} is damaged, or of another version: {error}")
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:

@@ -259,6 +259,8 @@ def orphaned(blocks: Iterable[Block], plans: Sequence[ScoreArrays]) -> list[dict
         used = np.zeros(len(block.rows), np.bool_)
         for one in plans:
             used |= one.uses(block)
+        if used.all():
+            continue
         is_known = np.isin(block.rows["image"], images)
         for missing, rows in ((0, ~used & is_known), (int((~used & ~is_known).sum()), ~used & ~is_known)):
             if rows.any():
