@@ -322,7 +322,7 @@ def _wide(given: Any, x: Tensor, argument: str) -> Tensor:
 
 def _features(method: Attributor, mask: Any, x: Tensor) -> Tensor | None:
     """The numbers (B, *S) of features, from 0 on."""
-    if mask is not None and not method.takes_feature_mask:
+    if mask is not None and not getattr(method, "takes_feature_mask", False):
         hint = "leave it out, or choose captum:occlusion or captum:kernel_shap"
         raise InputError(f"the method {method.label} replaces no features", argument="feature_mask", hint=hint)
     return None if mask is None else _wide(mask, x, "feature_mask").unique(return_inverse=True)[1]

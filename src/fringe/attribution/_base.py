@@ -401,7 +401,6 @@ class Attributor(Settings):
             but its own, so that each class says where its numbers are from; ``official`` what the authors' code
             computes; ``quick`` our settings with some hundreds of gradients per image.
         uses_references: Whether maps depend on the reference images of the input space.
-        takes_feature_mask: Whether the maps replace features that the caller may choose, by ``feature_mask``.
         many_targets: Whether one path serves K classes of an image: ``problem.target`` is then (B, K).
         path_of_targets: Whether that path depends on the K classes, so that a map does: pages then show one class.
         many_paths: Whether an image has several paths with different ends.
@@ -419,7 +418,6 @@ class Attributor(Settings):
     titles: ClassVar[Mapping[str, str]] = {}
     source: ClassVar[str] = ""
     uses_references: ClassVar[bool] = False
-    takes_feature_mask: ClassVar[bool] = False
     many_targets: ClassVar[bool] = False
     path_of_targets: ClassVar[bool] = False
     many_paths: ClassVar[bool] = False

@@ -254,7 +254,7 @@ class CaptumMethod(PluginMethod):
         return self.algorithm not in ("occlusion", "kernel_shap")
 
     @property
-    def takes_feature_mask(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
+    def takes_feature_mask(self) -> bool:
         """Whether the algorithm replaces parts of the input, which the caller may choose."""
         return not self.uses_gradients
 
@@ -310,8 +310,7 @@ class CaptumMethod(PluginMethod):
         return every
 
     def _perturb(self, kind: Any, one: Problem, **settings: Any) -> Tensor:
-        """The map (1, *S) by a method of captum that replaces parts of the tensors of an input by those of the
-        baseline."""
+        """The map (1, *S) by a method of captum that replaces parts of the tensors by those of the baseline."""
         score, parts = score_function(one), one.forward_args.parts
         tensors, baselines, mask = (
             None if x is None else _tensors(x, parts)
@@ -334,9 +333,8 @@ class CaptumMethod(PluginMethod):
 
     def _occlusion(self, captum: Any, problem: Problem) -> Explain:
         if problem.feature_mask is not None:
-            return self._one_by_one(
-                lambda one: self._perturb(captum.FeatureAblation, one, feature_mask=one.feature_mask)
-            )
+            ablation = captum.FeatureAblation
+            return self._one_by_one(lambda one: self._perturb(ablation, one, feature_mask=one.feature_mask))
         shapes = [tuple(x.shape[1:]) for x in _tensors(problem.inputs, problem.forward_args.parts)]
         window, stride = self.window, self.stride
         if not isinstance(window, tuple):
@@ -349,8 +347,7 @@ class CaptumMethod(PluginMethod):
             stride = tuple((w[0], *(step or max(1, s // 2) for s in w[1:])) for w in window)
         for name, value, most in (("window", window, shapes), ("stride", stride, window)):
             if [*map(len, value)] != [*map(len, shapes)]:
-                message = f"got {value}, expected a number for each axis of each tensor {shapes}"
-                raise InputError(message, argument=name)
+                raise InputError(f"got {value}, expected a number for each axis of {shapes}", argument=name)
             for side, limit in zip(chain(*value), chain(*most), strict=True):
                 if side > limit:
                     raise InputError(f"got {side} for a side of {limit}", argument=name)
@@ -365,7 +362,7 @@ class CaptumMethod(PluginMethod):
 
         def explain(one: Problem) -> Tensor:
             parts = self._superpixels(one.inputs[0]) if one.feature_mask is None else one.feature_mask[0]
-            parts = parts - parts.min()
+            parts = parts.unique(return_inverse=True)[1]
             if parts.any():
                 return self._perturb(captum.KernelShap, one, feature_mask=parts[None], n_samples=self.samples)
             # a single one has the whole change: there are no others to weigh it against
