@@ -20,7 +20,8 @@ $(PHOTO): pyproject.toml constraints.txt
 
 $(STAMP): $(PHOTO)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
-	# torchvision and facenet-pytorch ask for torches of their own; of aeon, only its data is read
+	# torchvision and facenet-pytorch ask for torches of their own; of aeon, only its data is read. Beside a torch of
+	# another build `import torchvision` fails: fringe.models.import_torchvision() imports it (docs/start.md, "Extras")
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps aeon facenet-pytorch torchvision
 	touch $(STAMP)
 

@@ -68,6 +68,7 @@ def attribute(
     bad_images: OnBad = "raise",
     progress: bool | Progress | None = None,
     baseline: float | Tensor | tuple[float | Tensor, ...] | Mapping[str, float | Tensor] | None = None,
+    feature_mask: Tensor | tuple[Tensor, ...] | Mapping[str, Tensor] | None = None,
     space: InputSpace | None = None,
     ids: Sequence[str] | None = None,
     forward_args: Sequence[Any] | None = None,
@@ -105,6 +106,8 @@ def attribute(
         progress: True for a progress bar, or a function that is called with the steps done and planned.
         baseline: A number, or a tensor that broadcasts to the inputs; it replaces the method's own baseline. For
             several tensors, a number, or one or a tensor for each of them in the same form as the inputs.
+        feature_mask: Numbers that broadcast to the inputs, in the same form: entries with the same one are replaced
+            together, by ``captum:occlusion`` in place of windows, by ``captum:kernel_shap`` in place of superpixels.
         space: The valid range of inputs, and reference images for the methods that need them; of several tensors, in
             tuples or dictionaries, too.
         ids: Names (B) of the images. Without them an image is identified by its content, so that a map never depends on
@@ -151,6 +154,7 @@ def attribute(
         refuse_captured(classifier.score_function, [one for one in given if isinstance(one, Tensor) and len(one)])
     baseline = arguments.joined(baseline, x, x.shape[:1], "baseline")
     start, moved = _baseline(chosen, baseline, x), None
+    features = _features(chosen, arguments.joined(feature_mask, x, x.shape[:1], "feature_mask"), x)
     if axes is None:
         _warn_of_axes(classifier, x)
     else:
@@ -162,7 +166,7 @@ def attribute(
         arguments = dataclasses.replace(arguments, axes=moved or axes)
     if moved is not None:
         space, start = _moved_space(space, moved), start if start is None else moved.first(start)
-        x = moved.first(x)
+        x, features = moved.first(x), None if features is None else moved.first(features)
     with classifier.session(x.device), shown(progress, chosen.name) as report:
         before = dataclasses.replace(classifier.passes)
         with unfit_inputs():
@@ -176,6 +180,7 @@ def attribute(
                 rng=KeyedGenerator(seed),
                 domain=space or InputSpace(),
                 baseline=start,
+                feature_mask=features,
                 record_path=telemetry,
                 progress=report,
                 total=len(x),
@@ -297,17 +302,30 @@ def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor | None:
     if isinstance(baseline, str):
         hint = f"give a name to the method, as in {type(method).__name__}(baseline={baseline!r})"
         raise InputError(f"got the text {baseline!r}, expected a number or a tensor", argument="baseline", hint=hint)
-    value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
+    return _wide(baseline, x, "baseline")
+
+
+def _wide(given: Any, x: Tensor, argument: str) -> Tensor:
+    """Numbers of the caller in the shape of the inputs."""
+    value = torch.as_tensor(given, dtype=x.dtype, device=x.device).detach()
     try:
         value = value.expand_as(x)
     except RuntimeError as error:
         raise InputError(
             f"got shape {tuple(value.shape)}, expected one that broadcasts to the inputs {tuple(x.shape)}",
-            argument="baseline",
+            argument=argument,
         ) from error
     if not bool(torch.isfinite(value).all()):
-        raise InputError("it holds NaN or infinity", argument="baseline")
+        raise InputError("it holds NaN or infinity", argument=argument)
     return value
+
+
+def _features(method: Attributor, mask: Any, x: Tensor) -> Tensor | None:
+    """The numbers (B, *S) of features, from 0 on."""
+    if mask is not None and not getattr(method, "takes_feature_mask", False):
+        hint = "leave it out, or choose captum:occlusion or captum:kernel_shap"
+        raise InputError(f"the method {method.label} replaces no features", argument="feature_mask", hint=hint)
+    return None if mask is None else _wide(mask, x, "feature_mask").unique(return_inverse=True)[1]
 
 
 def _fault_error(fault: list[Verdict | None]) -> InputError:
