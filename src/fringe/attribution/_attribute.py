@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,9 @@ from fringe.errors import InputError, first_line, require, unfit_inputs, warn_ca
 from fringe.geometry import log_probabilities
 from fringe.paths import Problem, verify
 
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
 OnBad = Literal["raise", "mark"]
 
 #: Passes for one input that no method needs: ten thousand times those of Integrated Gradients by default are a mistake.
@@ -52,7 +56,7 @@ _ADVICE: dict[Verdict, str] = {
 @hint_unknown
 def attribute(
     model: Callable[[Tensor], Any] | Classifier,
-    inputs: Tensor | tuple[Tensor, ...] | Mapping[str, Any],
+    inputs: Tensor | tuple[Tensor, ...] | Mapping[str, Any] | DataLoader[Any],
     *,
     method: str | Attributor | type[Attributor] = "fringe",
     target: Target = "predicted",
@@ -78,7 +82,9 @@ def attribute(
             state is restored.
         inputs: Images (B, *S). Several tensors in a tuple, or by name in a dictionary, are explained together, by one
             path of them all: ``result.maps`` has the map of each, and ``result.values`` all of their numbers (B, N).
-            Of a dictionary, the floating-point tensors are explained, and the rest is passed by name.
+            Of a dictionary, the floating-point tensors are explained, and the rest is passed by name. A DataLoader of
+            such batches, or of pairs of a batch and its labels, which are left out, is explained batch by batch, on the
+            device of the weights; one value for each input is given in the order of the loader.
         method: A registered name, with or without a preset (``"fringe:preview"``), or a configured method such as
             ``FRInGe(tau=1e-3)``. ``"straight:NAME"`` and ``"smooth(3):NAME"`` modify any method.
         target: ``"predicted"``, an integer, or one integer per image. ``"top5"`` (any number) or integers (B, K)
@@ -123,6 +129,11 @@ def attribute(
         ModelOutputError: If the model's output cannot be read as logits (B, C).
         NotDifferentiableError: If its derivatives are missing or wrong.
     """
+    if not isinstance(inputs, (Tensor, tuple, Mapping)) and hasattr(inputs, "dataset"):
+        options = {name: value for name, value in locals().items() if name not in ("model", "inputs")}
+        options |= {"score": None, "batch_size": None, "progress": None}
+        with shown(progress, get_method(method).name) as report:
+            return _of_batches(Classifier.of(model, score, batch_size), inputs, options, report)
     chosen = get_method(method)
     require(bad_images in get_args(OnBad), "bad_images", bad_images, "'raise' or 'mark'")
     if type(telemetry) is not bool and (type(telemetry) is not int or telemetry < 2):
@@ -134,7 +145,7 @@ def attribute(
         message = f"the method {chosen.name!r} needs the logits of all classes, and {given}"
         hint = "choose a method that needs none, such as method='ig'"
         raise InputError(message, argument="score" if is_function else "output", hint=hint)
-    x, arguments = explained_inputs(inputs, forward_args, forward_kwargs, ids)
+    x, arguments = explained_inputs(cast(Any, inputs), forward_args, forward_kwargs, ids)
     if classifier.score_function is not None:
         given = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
         refuse_captured(classifier.score_function, [one for one in given if isinstance(one, Tensor) and len(one)])
@@ -348,6 +359,59 @@ def _spread(result: Attribution, rows: list[int], problem: Problem, fault: list[
         if targets.dim() == 2
         else (),
     )
+
+
+# -- batches of a loader -----------------------------------------------------------------------------------------------
+
+
+def _of_batches(model: Classifier, loader: Any, options: dict[str, Any], report: Progress | None) -> Attribution:
+    """The maps of all batches of a loader; ``options`` are further arguments of :func:`attribute`."""
+    given = next((name for name in ("forward_args", "forward_kwargs") if options[name]), None)
+    if given is not None:
+        hint = "let the loader yield dictionaries with all tensors of the model"
+        raise InputError("got further arguments for the batches of a loader", argument=given, hint=hint)
+    weight = None if model.module is None else next(model.module.parameters(), None)
+    each = {name: options[name] for name in ("target", "contrast", "ids", "lengths")}
+    each = {name: v for name, v in each.items() if not isinstance(v, (str, int)) and getattr(v, "shape", v)}
+    parts, shapes, total, planned = list[Attribution](), dict[Any, Any](), 0, 0
+    with contextlib.suppress(TypeError):  # a stream has no length
+        planned = len(loader)
+    for number, batch in enumerate(loader):
+        given = _inputs_of(batch)
+        named: dict[Any, Any] = dict(given if isinstance(given, Mapping) else enumerate(given))
+        if weight is not None:
+            named = {name: v.to(weight.device) if isinstance(v, Tensor) else v for name, v in named.items()}
+        came = {name: tuple(v.shape[1:]) for name, v in named.items() if isinstance(v, Tensor)}
+        shapes, size = shapes or came, next((len(named[name]) for name in came), 0)
+        if shapes != came:
+            message = f"batch {number} has inputs of shape {came}, and the first {shapes}"
+            raise InputError(message, argument="inputs", hint="pad or crop them to one shape")
+        x: Any = named if isinstance(given, Mapping) else tuple(named.values()) if len(named) > 1 else named[0]
+        baseline = options["baseline"]
+        if isinstance(baseline, Tensor) and baseline.dim() == getattr(x, "ndim", 0) and len(baseline) > 1:
+            each["baseline"] = baseline
+        rows: dict[str, Any] = {name: value[total : total + size] for name, value in each.items()}
+        rows["progress"] = report and partial(_report_part, report, number, 1, max(planned, number + 1))
+        try:
+            parts.append(attribute(model, x, **{**options, **rows}))
+        except InputError as error:
+            error.add_note(f"in batch {number} of the loader")
+            raise
+        total += size
+    wrong = next((name for name, value in each.items() if len(value) != total), None)
+    if wrong is not None:
+        raise InputError(f"got {len(each[wrong])} for {total} inputs of the loader", argument=wrong)
+    return Attribution.concat(parts)
+
+
+def _inputs_of(batch: Any) -> Any:
+    """The tensors that are explained of a batch, in a tuple or a dictionary; labels are none of them."""
+    if isinstance(batch, (list, tuple)):
+        batch, *others = cast("Sequence[Any]", batch)
+        if len(others) > 1 or any(isinstance(v, Tensor) and v.dim() > 1 and v.is_floating_point() for v in others):
+            hint = "let its collate_fn give them in a dictionary by the names of the model's arguments, without labels"
+            raise InputError(f"its batches have {len(others) + 1} tensors", argument="inputs", hint=hint)
+    return batch if isinstance(batch, (Mapping, tuple)) else tuple(batch) if isinstance(batch, list) else (batch,)
 
 
 # -- axes in another order than (C, *space) ----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fringe.attribution._base import ProgressCounter, Trajectory
 from fringe.attribution._record import Record
-from fringe.geometry import log_probabilities
+from fringe.geometry import dist, log_probabilities, sqrt_chart
 from fringe.linalg import add_rows, batch_view
 from fringe.paths import (
     AT_POINTS,
@@ -381,7 +381,7 @@ def integrate(
         endpoint_score, sums.finite = problem.score(logits), finite_maps(logits)
         none = torch.zeros(len(end), device=end.device)
         at = Evaluation(every, torch.full_like(every, count), Node(end, none, none + 1), logits, end)
-        sums.see(every, at.nodes + 1, end, *measure(at))
+        sums.see(every, at.nodes + 1, end, *measure(at, last=True))
     if endpoint_score is not None:
         sums.endpoint_score = endpoint_score
     return sums.result(samples.displacement)
@@ -389,18 +389,26 @@ def integrate(
 
 class _NodeMeasures:
     """Measures evaluated nodes of a path in their order: numbers (L, N), and by name (L,) those that only a record
-    holds."""
+    holds. What only a record tells of the nodes before the last one is zero without it: each takes several passes over
+    all classes."""
 
     def __init__(self, problem: Problem, geodesic: Geodesic, displacement: Tensor | None):
         self.problem, self.geodesic = problem, geodesic
         self.length = torch.ones_like(problem.logits[:, 0]) if displacement is None else _norm(displacement)
         self.latest = (problem.inputs.clone(), log_probabilities(problem.logits))
 
-    def __call__(self, at: Evaluation) -> tuple[Tensor, Mapping[str, Tensor]]:
-        log_p, share, geodesic = log_probabilities(at.logits), at.sample.displacement, self.geodesic[at.rows]
+    def __call__(self, at: Evaluation, *, last: bool = False) -> tuple[Tensor, Mapping[str, Tensor]]:
+        share, records = at.sample.displacement, bool(self.problem.record_path)
         step = (share.abs() if share.dim() == 1 else _norm(share)) * self.length[at.rows]
-        stats = torch.cat([geodesic.measured(log_p, geodesic.at(at.sample.alpha)), step[:, None]], 1)
-        if not self.problem.record_path:
+        points = torch.zeros(len(step), len(AT_POINTS), dtype=torch.float64, device=step.device)
+        if records or self.problem.model.has_classes:
+            log_p, waypoint = log_probabilities(at.logits), self.geodesic.at(at.sample.alpha, at.rows)
+            if records or last:
+                points = self.geodesic[at.rows].measured(log_p, waypoint)
+            else:
+                points[:, AT_POINTS.index("tracking_error")] = dist(sqrt_chart(log_p), waypoint)
+        stats = torch.cat([points, step[:, None]], 1)
+        if not records:
             return stats, {}
         first = at.rows != at.rows.roll(1)
         first[:1] = True
