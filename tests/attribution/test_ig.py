@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fringe
 from fringe import IntegratedGradients
-from fringe.attribution._integrate import NodeRule, quadrature_nodes
+from fringe.attribution._integrate import NodeRule, completeness_residual, quadrature_nodes
 from fringe.geometry import dist, geodesic, log_probabilities, sqrt_chart
 
 RULES = get_args(NodeRule)
@@ -89,6 +89,19 @@ def test_gauss_legendre_is_exact_to_its_degree():
 
 
 # -- orders -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gap_that_is_rounding_of_the_scores_leaves_no_residual(dtype):
+    """The last bits of a score of 3 say nothing where it did not change; a gap of more than these does, and so does
+    any of a score that is not finite."""
+    eps = torch.finfo(dtype).eps
+    score = torch.tensor([3, 3, 3, 3, 0, 0, torch.inf, torch.nan], dtype=dtype)
+    end = torch.tensor([3 - 4 * eps, 3, -3, 2, 0, 0, 1, 1], dtype=dtype)
+    gap = torch.tensor([4 * eps, 25 * eps, -20 * eps, 0.25, 0, 1, -torch.inf, torch.nan], dtype=torch.float64)
+    found = completeness_residual(gap, score, end)
+    assert found[:6].tolist() == [0, torch.inf, 0, 0.25, 0, torch.inf]
+    assert found[6:].isnan().all()
 
 
 def test_residual_and_verdict_follow_the_gap():

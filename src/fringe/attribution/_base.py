@@ -111,7 +111,7 @@ class Attribution(Views):
         endpoint_score: Score (B,) at the end of the path.
         completeness_gap: Sum of the values minus ``score - endpoint_score`` (B,), in units of the score. NaN for a
             method without a completeness identity.
-        completeness_residual: ``|gap| / |score - endpoint_score|`` (B,), the paper's epsilon_comp.
+        completeness_residual: ``|gap| / |score - endpoint_score|`` (B,), the paper's epsilon_comp; 0 for a rounding.
         verdict: Whether the sum of each map is right and its path did its work: docs/trust.md.
         advice: The verdict in a sentence, with what to do.
         diagnostics: Measurements (B,) by name.

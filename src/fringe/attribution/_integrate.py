@@ -35,6 +35,10 @@ from fringe.paths import (
     fisher_rao_step,
 )
 
+#: By how many eps of the larger one two scores of the same input may differ: the order in which a layer's products are
+#: summed changes their last bits, and a path may reach its end by several additions.
+ROUNDINGS = 8
+
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
 Reduce = Literal["sum", "mean"]
 
@@ -155,8 +159,8 @@ class PathIntegral:
 
     @property
     def residual(self) -> Tensor:
-        """The paper's epsilon_comp (B,): |gap| over the score difference; 0 where both are zero."""
-        return relative_gap(self.gap, self.score - self.endpoint_score)
+        """The residual (B,), see :func:`completeness_residual`."""
+        return completeness_residual(self.gap, self.score, self.endpoint_score)
 
     @property
     def rule_residual(self) -> Tensor:
@@ -299,9 +303,12 @@ def completeness_gap(values: Tensor, difference: Tensor) -> Tensor:
     return values.flatten(difference.dim()).sum(-1, dtype=torch.float64) - difference.double()
 
 
-def relative_gap(gap: Tensor, change: Tensor) -> Tensor:
-    """The paper's epsilon_comp: |gap| over the change of the score; 0 where both are zero."""
-    return torch.where(gap == 0, 0.0, gap.abs() / change.double().abs())
+def completeness_residual(gap: Tensor, score: Tensor, endpoint_score: Tensor) -> Tensor:
+    """The paper's epsilon_comp: |gap| over the change of the score; 0 where the gap is what two scores of the same
+    input may differ by, as each is a sum that the processor may round in another order: some eps of the larger one."""
+    start, end = score.double(), endpoint_score.double()
+    rounding = ROUNDINGS * torch.finfo(score.dtype).eps * torch.maximum(start.abs(), end.abs())
+    return torch.where((gap.abs() <= rounding) & rounding.isfinite(), 0.0, gap.abs() / (start - end).abs())
 
 
 def finite_maps(values: Tensor) -> list[bool]:
