@@ -30,7 +30,7 @@ def main() -> None:
 
     def region(images: Tensor, target: Tensor, kind: str = "cam") -> Tensor:
         with classifier.session(images.device):
-            weights = FocusedPaths(kind, 0.2, "auto").weights(Problem.of(classifier, images, target=target))
+            weights = FocusedPaths(kind, 0.2).weights(Problem.of(classifier, images, target=target))
         assert weights is not None
         return weights
 

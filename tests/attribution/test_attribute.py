@@ -327,11 +327,9 @@ def test_no_hook_stays_behind_whichever_call_fails(method):
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        (fringe.AGI, {"mode": "official", "rule": "trapezoid"}, "rule: got 'trapezoid', expected 'right' in mode 'off"),
         (fringe.IntegratedDecisionGradients, {"steps": 1, "mode": "official"}, "steps: got 1, .* of at least 2"),
         (fringe.IntegratedGradients, {"steps": 1, "rule": "trapezoid"}, "steps: got 1, .* of at least 2"),
         (fringe.IntegratedGradients, {"baseline": "blak"}, "baseline: got 'blak'; did you mean 'black'"),
-        (fringe.SmoothGrad, {"inner": "ig", "multiply_by_input": True}, "multiply_by_input: got True, expected False"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(kind, settings, message):

@@ -16,8 +16,8 @@ from torch import Tensor
 import fringe
 from conftest import SHARED
 from fringe.attribution import PaperFRInGe, ReleasedFRInGe, get_method
+from fringe.attribution._fisher_rao import Bound
 from fringe.attribution._paper import VARIANTS, blur, conjugate_gradients, laplacian, table
-from fringe.paths import Bound
 from toys import normal
 
 EXACT = PaperFRInGe(tau=2e-2, delta_euc=0.7, damping=1e-3, cg_iterations=200, cg_rtol=1e-13)

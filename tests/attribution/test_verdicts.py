@@ -135,7 +135,7 @@ def certain():
         (certain, {"temperature": 1.0, "max_steps": 30}),
         (certain, {"until": "half", "delta_euc": 0.01}),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_who_follows_the_advice_gets_another_verdict(data, settings):
     """One setting and a value for each map; and after at most three such changes every map is ok."""

@@ -64,6 +64,14 @@ class IntegratedGradients(PathAttributor):
         require(self.steps > 1 or not is_closed, "steps", self.steps, expected)
 
     def nodes(self, problem: Problem) -> StraightLine:
+        """Return the points of the line, with their weights.
+
+        Args:
+            problem: The images (B, *S) and the model.
+
+        Returns:
+            The line from each image to its baseline.
+        """
         baseline = problem.resolve_baseline(self.baseline)
         return StraightLine(problem.inputs, baseline, *quadrature_nodes(self.rule, self.steps))
 

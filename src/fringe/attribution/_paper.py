@@ -288,7 +288,7 @@ class PaperFRInGe(Attributor):
         hint = f"use tau={self.tau / 4:.2g}: smaller steps help on some networks"
         if problem.inputs.dim() < 4 or problem.token_length is not None:
             message = f"{self.label} smooths images (B, C, H, W), got inputs of shape {tuple(problem.inputs.shape)}"
-            raise InputError(message, argument="method", hint="use method='fringe'")
+            raise InputError(message, argument="inputs", hint="use method='fringe'")
         result = path_attribution(self, self._integral(problem), problem, hint, unmoved)
         at_input = math.log(problem.logits.shape[1]) - result.diagnostics["entropy"]  # the divergence from uniform
         lost = (1.0 - result.diagnostics["endpoint_kl"] / at_input).tolist()

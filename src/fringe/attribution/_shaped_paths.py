@@ -302,7 +302,7 @@ class GeoIGSVI(Attributor):
     The map is :math:`\sum_k g(\gamma_k) \|\gamma_{k+1} - \gamma_k\|_2`: gradients times *lengths*. It is about
     :math:`\sqrt n` too large and never complete.
 
-    The default is the preset ``paper``: 50 points, 500 iterations, beta .1 and a rate of .01 are of the authors'
+    The preset ``paper``, the default: 50 points, 500 iterations, beta .1 and a rate of .01 are of the authors'
     experiment with photos; the code of the FRInGe paper takes 10 points, 10 iterations and beta 1.
     """
 

@@ -55,7 +55,11 @@ class Point(Rows):
     gradient: Tensor
 
     def of_classes(self) -> Sequence["Point"]:
-        """Return these points with one class after the other."""
+        """Return these points with one class after the other.
+
+        Returns:
+            One or K sets of the same points, each with the score (L,) and the gradient (L, *S) of a class.
+        """
         if self.score.dim() == 1:
             return [self]
         each = zip(self.score.unbind(1), self.gradient.unbind(1), strict=True)

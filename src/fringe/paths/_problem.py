@@ -370,7 +370,11 @@ class Problem:
         )
 
     def of_each_class(self) -> "Problem":
-        """Return the problem with a row for each of K classes of an image, for points of one class; itself of one."""
+        """Return the problem with a row for each of K classes of an image, for points of one class.
+
+        Returns:
+            The problem of B K rows; itself, if it has one class for each image.
+        """
         if self.target.dim() == 1:
             return self
         arguments = self.forward_args.select(self.every_row.repeat_interleave(self.target.shape[1]))

@@ -25,7 +25,6 @@ from fringe.bench.experiments import (
     PlanModel,
     RunOptions,
     Store,
-    _database,
     build_plan,
     read_results,
 )
@@ -122,11 +121,11 @@ def test_a_preset_that_could_not_be_written_is_said_before_the_search(tmp_path):
 def test_a_search_that_was_stopped_goes_on_where_it_was(tmp_path, monkeypatch):
     real, calls = engine.run_tasks, []
 
-    def stop(job, units, account, watch, executor):
+    def stop(job, store, units, account, watch, executor):
         calls.append([unit.method for unit in units])
         if len(calls) == 3:
             raise Interrupted("interrupted (SIGTERM)")
-        real(job, units, account, watch, executor)
+        real(job, store, units, account, watch, executor)
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "run_tasks", stop)
@@ -182,12 +181,12 @@ def test_images_that_go_away_amid_a_search_fail_no_trial(tmp_path):
 
 
 class NoTasks(sqlite3.Connection):
-    """A file that takes no task."""
+    """A file that takes no row."""
 
-    def execute(self, sql, *values):
-        if sql.startswith("INSERT INTO task"):
+    def executemany(self, sql, *values):
+        if sql.startswith("INSERT INTO result"):
             raise sqlite3.OperationalError("disk I/O error")
-        return super().execute(sql, *values)
+        return super().executemany(sql, *values)
 
 
 @pytest.mark.parametrize("name", ["EIO", "ENOSPC"])
@@ -198,7 +197,7 @@ def test_a_disk_that_fails_amid_a_search_fails_no_trial(tmp_path, monkeypatch, n
         raise OSError(getattr(errno, name), os.strerror(getattr(errno, name)))
 
     with monkeypatch.context() as patch:
-        patch.setattr(_database, "_connected", partial(_database._connected, factory=NoTasks))
+        patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=NoTasks))
         patch.setattr(tempfile, "TemporaryFile", fails)
         for _ in range(3):
             told = "no space left" if name == "ENOSPC" else os.strerror(getattr(errno, name))
@@ -233,8 +232,8 @@ def test_a_trial_reads_neither_the_model_nor_the_images_nor_the_trials_before_it
         (experiment_images, "prepare"),
         (ModelSource, "load"),
         (Store, "clean"),
-        (_database.Writer, "__init__"),
-        (_database.Reader, "_task"),
+        (Store, "_open"),
+        (Store, "_read"),
     ):
         count(owner, name)
     known = dict[int, Counter[str]]()
@@ -242,10 +241,10 @@ def test_a_trial_reads_neither_the_model_nor_the_images_nor_the_trials_before_it
         tune_preset(plan(), tmp_path / str(trials), RunOptions(), *steps(trials))
         known[trials] = calls.copy()
         calls.clear()
-    tasks = {trials: once.pop("_task") for trials, once in known.items()}
+    tasks = {trials: once.pop("_read") for trials, once in known.items()}
     assert tasks == {3: 3, 6: 6}
     assert known[3] == known[6]
-    assert known[3]["__init__"] == 1
+    assert known[3]["_open"] == 1
 
 
 def test_a_search_is_of_the_first_method_on_other_images_and_names_what_it_does_not_use():
