@@ -482,11 +482,7 @@ def test_steps_pass_through_a_noise_tunnel():
             {"n_steps": 5},
             r"n_steps: the method 'smoothgrad' has no number of steps; .*SmoothGrad\(samples=",
         ),
-<<<<<<< HEAD
         ("guided_ig", {"method": "gausslegendre"}, "method: the method 'guided_ig' has no quadrature rule"),
-=======
-        ("guided_ig", {"method": "gausslegendre"}, "'guided_ig' has no quadrature rule"),
->>>>>>> i
         (
             "smoothgrad",
             {"method": "riemann_left"},
