@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # Compiled files are stored: to compile all tests again takes each process 15 seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test thorough browser docs lint types check matrix sweep bench gpu results paper dist clean
+.PHONY: demo test thorough portable browser docs lint types check matrix sweep bench gpu results paper dist clean
 
 # What the demo needs: fringe with its extra `photo`.
 $(PHOTO): pyproject.toml constraints.txt
@@ -20,7 +20,8 @@ $(PHOTO): pyproject.toml constraints.txt
 
 $(STAMP): $(PHOTO)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,docs]"
-	# torchvision and facenet-pytorch ask for torches of their own; of aeon, only its data is read
+	# torchvision and facenet-pytorch ask for torches of their own; of aeon, only its data is read. Beside a torch of
+	# another build `import torchvision` fails: fringe.models.import_torchvision() imports it (docs/start.md, "Extras")
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps aeon facenet-pytorch torchvision
 	touch $(STAMP)
 
@@ -36,6 +37,12 @@ test: $(STAMP)
 # What `make test` leaves out: runs killed at every step, clusters, browsers, real networks, statistics by simulation.
 thorough: $(STAMP)
 	$(BIN)/python -m pytest -m "thorough and not slow" -n 2 --dist loadgroup
+
+# Maps and scores on other processors: without vector instructions, and with sums in another order and two threads.
+PORTABLE := -m "not slow and not thorough" tests/contract/test_golden_maps.py tests/contract/test_methods_contract.py
+portable: $(STAMP)
+	ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest -n 2 --dist worksteal $(PORTABLE)
+	MKL_CBWR=COMPATIBLE DNNL_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -n 2 --dist worksteal $(PORTABLE)
 
 # The browser of the tests of pages and of the app. Debian's, because it works without a download of its own.
 browser:

@@ -177,3 +177,19 @@ def test_arrays_are_bounds_and_references():
     assert torch.equal(found, expected)
     with pytest.raises(InputError, match=r"space: got \(0, 1\), expected an InputSpace, such as fringe"):
         fringe.attribute(model, x, method="ig", space=(0, 1))
+
+
+@pytest.mark.parametrize("name", ["mean", "blur:0.1"])
+def test_an_image_of_one_colour_is_its_own_mean_and_blur_and_its_map_is_zero(name):
+    """What rounding leaves of it has another size than the map of the image beside it, and is drawn as bright."""
+    x = torch.stack([torch.full((3, 96, 96), 0.37), torch.linspace(0, 1, 3 * 96 * 96).view(3, 96, 96)])
+    result = fringe.attribute(
+        lambda z: torch.stack([z.square().mean((1, 2, 3)), z.mean((1, 2, 3))], 1),
+        x,
+        method=fringe.IntegratedGradients(baseline=name, steps=5),
+        target=0,
+    )
+    assert result.verdict[0] == "at_reference"
+    assert not result.values[0].any()
+    assert result.verdict[1] != "at_reference"
+    assert result.values[1].any()

@@ -123,6 +123,9 @@ class CaptumAttributor(GradientAttribution):
         n_steps: int | None = None,
         method: str | None = None,
         internal_batch_size: int | None = None,
+        feature_mask: Tensors | None = None,
+        sliding_window_shapes: tuple[int, ...] | tuple[tuple[int, ...], ...] | None = None,
+        strides: int | tuple[int | tuple[int, ...], ...] | None = None,
     ) -> Tensors | tuple[Tensors, Tensor]:
         """Compute attribution maps.
 
@@ -143,6 +146,10 @@ class CaptumAttributor(GradientAttribution):
             method: Captum's name of a quadrature rule, such as ``"riemann_middle"``; it replaces ``rule`` of a method
                 that has this setting.
             internal_batch_size: Bound on the images of one pass, in place of ``batch_size`` for this call.
+            feature_mask: Numbers of features, as for :func:`fringe.attribute`.
+            sliding_window_shapes: Replaces ``window`` of ``captum:occlusion``: the sides along all axes, or for several
+                tensors a tuple of these.
+            strides: Replaces ``stride`` of it, in this form, or as one number; with windows None is 1, as in Captum.
 
         Returns:
             Maps in the form of the inputs; and the gap (B,): the maps' sum, minus the score at the input, plus the
@@ -160,7 +167,13 @@ class CaptumAttributor(GradientAttribution):
         result = attribute(
             model if entries is None else _of_entries(model),
             given,
-            method=self._with(n_steps=n_steps, method=RULES[method] if method is not None else None),
+            method=self._with(
+                n_steps=n_steps,
+                method=RULES[method] if method is not None else None,
+                sliding_window_shapes=_along_axes(sliding_window_shapes, given),
+                strides=_along_axes(1 if strides is None and sliding_window_shapes else strides, given),
+            ),
+            feature_mask=(feature_mask,) if isinstance(feature_mask, Tensor) else feature_mask,
             target="predicted" if classes is None else classes,
             seed=self._seed,
             baseline=self._baseline(baselines, given),
@@ -229,13 +242,14 @@ class CaptumAttributor(GradientAttribution):
 
     def _with(self, **given: Any) -> Attributor:
         """The method with these settings of a call, by Captum's names for them; None for the method's own."""
-        known, words = settings_of(type(self._method)), {"n_steps": "steps", "method": "rule"}
+        words = {"n_steps": "steps", "method": "rule", "sliding_window_shapes": "window", "strides": "stride"}
+        nouns = {"n_steps": "number of steps", "method": "quadrature rule"}
+        known = settings_of(type(self._method))
         given = {name: value for name, value in given.items() if value is not None}
         for name in given:
             if words[name] not in known:
-                noun = "number of steps" if name == "n_steps" else "quadrature rule"
                 raise InputError(
-                    f"the method {self._method.name!r} has no {noun}",
+                    f"the method {self._method.name!r} has no {nouns.get(name, 'window')}",
                     argument=name,
                     hint=f"give it its own settings, as in {type(self._method).__name__}({next(iter(known))}=...); its "
                     f"settings: {', '.join(known)}",
@@ -274,6 +288,14 @@ def _tuple(value: Tensors, name: str) -> tuple[Tensor, ...]:
 def _each(value: float | Tensor | tuple[float | Tensor, ...], given: tuple[Tensor, ...]) -> tuple[float | Tensor, ...]:
     """One value for each tensor; a value that is not in a tuple is that of all of them."""
     return value if isinstance(value, tuple) else (value,) * len(given)
+
+
+def _along_axes(value: Any, given: tuple[Tensor, ...]) -> Any:
+    """Captum's sides or steps of a window as a tuple for each tensor; None stays."""
+    several = isinstance(value, tuple) and (len(given) > 1 or isinstance(value[0], tuple))
+    each: tuple[Any, ...] = value if several else (value,) * len(given)
+    wide = (v if isinstance(v, tuple) else (v,) * max(1, x.dim() - 1) for v, x in zip(each, given, strict=False))
+    return None if value is None else tuple(wide)
 
 
 class _Entry(nn.Module):

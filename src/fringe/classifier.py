@@ -196,7 +196,8 @@ class Classifier(Network):
             Gradients (B, C) or (B, K, C).
         """
         with self.session(logits.device):
-            kind, wide = self._kind(kind), logits.double()  # as in score
+            kind = self._kind(kind)
+            wide = logits if kind == "logit" else logits.double()  # as in score
             one_hot = torch.zeros(*target.shape, logits.shape[1], dtype=wide.dtype, device=logits.device)
             cotangent = one_hot.scatter_(-1, target[..., None], 1.0)
             if kind != "logit":

@@ -482,7 +482,7 @@ def test_steps_pass_through_a_noise_tunnel():
             {"n_steps": 5},
             r"n_steps: the method 'smoothgrad' has no number of steps; .*SmoothGrad\(samples=",
         ),
-        ("guided_ig", {"method": "gausslegendre"}, "rule: .*gausslegendre"),
+        ("guided_ig", {"method": "gausslegendre"}, "method: the method 'guided_ig' has no quadrature rule"),
         (
             "smoothgrad",
             {"method": "riemann_left"},
@@ -497,3 +497,30 @@ def test_steps_pass_through_a_noise_tunnel():
 def test_captums_words_that_make_no_sense_are_refused(method, options, message):
     with pytest.raises(InputError, match=message):
         ours(linear(), method).attribute(inputs(1), target=0, **options)
+
+
+@pytest.mark.parametrize("strides", [None, 2, (1, 2)])
+def test_windows_and_features_of_captum_are_understood(strides):
+    x, net = normal(3, 2, 4, seed=40), nn.Sequential(nn.Flatten(), filled(nn.Linear(8, CLASSES).double()), nn.Tanh())
+    found = CaptumAttributor(net, "captum:occlusion").attribute(
+        x, 0.3, 1, sliding_window_shapes=(2, 2), strides=strides
+    )
+    expected = captum.attr.Occlusion(net).attribute(x, (2, 2), strides, 0.3, 1)
+    close(found, expected.double(), 1e-5)
+    mask = torch.tensor([[[0, 0, 1, 1], [2, 2, 2, 1]]])
+    found = CaptumAttributor(net, "captum:occlusion").attribute(x, 0.3, 1, feature_mask=mask)
+    close(found, captum.attr.FeatureAblation(net).attribute(x, 0.3, 1, feature_mask=mask).double(), 1e-5)
+
+
+def test_windows_of_several_tensors_are_captums():
+    def net(first, second):
+        return torch.tanh(first.flatten(1)[:, :4] * second)
+
+    x, windows = (normal(3, 2, 4, seed=40), normal(3, 4, seed=41)), ((1, 2), (3,))
+    found = CaptumAttributor(net, "captum:occlusion").attribute(
+        x, target=1, sliding_window_shapes=windows, strides=(1, (1,))
+    )
+    for one, expected in zip(found, captum.attr.Occlusion(net).attribute(x, windows, (1, (1,)), target=1), strict=True):
+        close(one, expected.double(), 1e-5)
+    with pytest.raises(InputError, match="sliding_window_shapes: the method 'rise' has no window"):
+        CaptumAttributor(net, "rise").attribute(x, target=1, sliding_window_shapes=windows)

@@ -198,3 +198,81 @@ def test_every_algorithm_has_a_preset_of_its_name():
         assert (method.label, method.algorithm) == (f"captum:{name}", name)
         assert method_of_record(method.record()) == method
         assert dataclasses.replace(method) == method
+
+
+# -- features and windows of the caller --------------------------------------------------------------------------------
+
+
+def test_features_are_replaced_together_as_by_captum(net):
+    mask = (torch.arange(64) // 16).view(1, 1, 8, 8) * 5 - 3  # with gaps, and below zero
+    mask = torch.cat([mask, mask.flip(-2), mask]).expand(3, 2, 8, 8)
+    baseline = normal(3, 2, 8, 8, seed=8)
+    result = explained(net, "captum:occlusion", baseline=baseline, feature_mask=mask)
+    maps = [
+        attr.FeatureAblation(net).attribute(
+            X[[i]], baselines=baseline[[i]], target=TARGET[[i]], feature_mask=mask[[i]] + 3
+        )
+        for i in range(3)
+    ]
+    torch.testing.assert_close(result.values, torch.cat(maps).double(), rtol=1e-5, atol=1e-6)
+    same = explained(net, "captum:occlusion", baseline=baseline, feature_mask=mask.double())
+    assert torch.equal(same.values, result.values)
+
+
+def test_kernel_shap_takes_the_features_of_the_caller():
+    """Of an additive score, each gets its change."""
+    weight, mask = normal(128, 3, seed=4), (torch.arange(8) // 3).expand(8, 8)
+    result = explained(lambda x: x.flatten(1) @ weight, "captum:kernel_shap", feature_mask=mask)
+    change = (X.flatten(1) * weight.T[TARGET]).view(X.shape)
+    for number in range(3):
+        expected = (change * (mask == number)).flatten(1).sum(1)[:, None].expand(3, int((mask == number).sum()) * 2)
+        found = result.values[:, :, mask == number].flatten(1)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)  # its regression is in float32
+
+
+class Pair(nn.Module):
+    """A network of an image and a row."""
+
+    def forward(self, image, row):
+        weight = normal(24, 3, seed=30), normal(5, 3, seed=31)
+        first = torch.tanh(image.flatten(1) @ weight[0].to(image))
+        return first * (row @ weight[1].to(row)).sigmoid()
+
+
+PAIR = normal(2, 1, 4, 6, seed=32), normal(2, 5, seed=33)
+BOTH = {"target": torch.tensor([1, 2])}
+
+
+def test_windows_are_those_of_each_tensor():
+    shapes, strides = ((1, 2, 3), (2,)), ((1, 1, 3), (1,))
+    expected = attr.Occlusion(Pair()).attribute(PAIR, shapes, strides, **BOTH)
+    found = fringe.attribute(Pair(), PAIR, method=CaptumMethod("occlusion", window=shapes, stride=strides), **BOTH)
+    for ours, theirs in zip(found.maps, expected, strict=True):
+        torch.testing.assert_close(ours, theirs.double(), rtol=1e-5, atol=1e-6)
+    assert method_of_record(json.loads(json.dumps(found.settings))) == CaptumMethod(
+        "occlusion", window=shapes, stride=strides
+    )
+
+
+def test_features_may_span_tensors():
+    mask = (torch.arange(24).view(1, 1, 4, 6) // 6, torch.tensor([[0, 0, 3, 7, 7]]))
+    expected = attr.FeatureAblation(Pair()).attribute(PAIR, feature_mask=mask, **BOTH)
+    found = fringe.attribute(Pair(), PAIR, method="captum:occlusion", feature_mask=mask, **BOTH)
+    for ours, theirs in zip(found.maps, expected, strict=True):
+        torch.testing.assert_close(ours, theirs.double(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "mask", "message"),
+    [
+        ("ig", torch.zeros(8, 8), "feature_mask: the method ig replaces no features"),
+        ("captum:occlusion", torch.zeros(8, 7), "feature_mask: got .* expected one that broadcasts to the inputs"),
+        ("captum:occlusion", torch.full((8, 8), torch.nan), "feature_mask: it holds NaN"),
+        (CaptumMethod("occlusion", window=((2, 3),)), None, "window: got .* expected a number for each axis"),
+        (CaptumMethod("occlusion", window=((2, 3, 9),)), None, "window: got 9 for a side of 8"),
+        (CaptumMethod("occlusion", window=2, stride=3), None, "stride: got 3 for a side of 2"),
+    ],
+)
+def test_features_and_windows_that_do_not_fit_are_refused(net, method, mask, message):
+    with pytest.raises(InputError, match=message):
+        explained(net, method, feature_mask=mask)

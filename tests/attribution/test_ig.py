@@ -8,10 +8,11 @@ import saliency.core
 import torch
 from attribution_toys import CLASSES, Quadratic, ReluCNN, SoftplusMLP, images, score_and_gradient
 from captum.attr import IntegratedGradients as CaptumIntegratedGradients
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fringe
 from fringe import IntegratedGradients
-from fringe.attribution._integrate import NodeRule, quadrature_nodes
+from fringe.attribution._integrate import NodeRule, completeness_residual, quadrature_nodes
 from fringe.geometry import dist, geodesic, log_probabilities, sqrt_chart
 
 RULES = get_args(NodeRule)
@@ -90,6 +91,19 @@ def test_gauss_legendre_is_exact_to_its_degree():
 # -- orders -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gap_that_is_rounding_of_the_scores_leaves_no_residual(dtype):
+    """The last bits of a score of 3 say nothing where it did not change; a gap of more than these does, and so does
+    any of a score that is not finite."""
+    eps = torch.finfo(dtype).eps
+    score = torch.tensor([3, 3, 3, 3, 0, 0, torch.inf, torch.nan], dtype=dtype)
+    end = torch.tensor([3 - 4 * eps, 3, -3, 2, 0, 0, 1, 1], dtype=dtype)
+    gap = torch.tensor([4 * eps, 25 * eps, -20 * eps, 0.25, 0, 1, -torch.inf, torch.nan], dtype=torch.float64)
+    found = completeness_residual(gap, score, end)
+    assert found[:6].tolist() == [0, torch.inf, 0, 0.25, 0, torch.inf]
+    assert found[6:].isnan().all()
+
+
 def test_residual_and_verdict_follow_the_gap():
     model, x = SoftplusMLP(), images(6)
     found = explain(model, x, 2, steps=2, rule="left")
@@ -162,3 +176,37 @@ def test_a_gradient_that_is_not_finite_stays_with_its_image():
     assert found.verdict[1] == "diverged"
     assert not torch.isfinite(found.values[1]).all()
     torch.testing.assert_close(found.values[0], alone.values[0], rtol=1e-12, atol=1e-13)
+
+
+# -- many classes ---------------------------------------------------------------------------------------------------
+
+
+class WideArrays(TorchDispatchMode):
+    """Counts the new float64 arrays of all classes."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.classes, self.count = classes, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        is_wide = isinstance(found, torch.Tensor) and found.dtype == torch.float64 and found.shape[-1:] == self.classes
+        self.count += is_wide
+        return found
+
+
+@pytest.mark.parametrize(("output", "most"), [("logits", 14), ("numbers", 0)])
+def test_of_all_classes_a_node_costs_only_what_the_diagnostics_say_of_it(output, most):
+    """The rest costs as much for each node as many passes through a network of words; a record asks for more."""
+    net = torch.nn.Linear(3, 1009).eval()
+
+    def wide(steps, **more):
+        model = fringe.Classifier(net, output=output, batch_size=1)
+        with WideArrays((1009,)) as arrays:
+            found = fringe.attribute(model, torch.ones(1, 3), method=IntegratedGradients(steps), target=7, **more)
+        torch.testing.assert_close(found.values[0], net.weight[7].detach(), rtol=1e-6, atol=0)
+        return arrays.count
+
+    each = (wide(8) - wide(4)) / 4
+    assert each <= most
+    assert (wide(8, telemetry=True) - wide(4, telemetry=True)) / 4 > 2 * most

@@ -330,6 +330,13 @@ def test_an_array_with_names_needs_its_package(monkeypatch):
         BARE.to_xarray()
 
 
+def test_the_verdict_stands_on_the_slice_of_a_volume():
+    volume = torch.linspace(-1, 1, 64).view(1, 1, 4, 4, 4)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    result = fringe.explain(network, volume, kind="volume", method="ig")
+    assert f"{result.verdict[0]}: {result.advice[0]}" in " ".join(words_of(result.plot()).split())
+
+
 def test_several_tensors_are_drawn_one_below_the_other():
     def model(image, facts, number):
         return torch.cat([image.sum((2, 3)), facts.square(), number[:, None]], 1)

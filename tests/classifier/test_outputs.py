@@ -79,7 +79,7 @@ def test_a_function_chooses_the_logits_of_what_a_model_returns():
     result = attribute(tails, x, method="ig", target=2)
     torch.testing.assert_close(result.values, 2 * net.weight[2].detach() * x)
     other = tails.with_model(nn.Sequential(nn.Linear(2, 5).double(), Both()).eval())
-    assert torch.equal(other.logits(x), 2 * other.model[0](x).detach())
+    torch.testing.assert_close(other.logits(x), 2 * other.model[0](x).detach(), rtol=1e-13, atol=1e-14)
     with pytest.raises(ModelOutputError, match="look like probabilities"):
         Classifier(lambda x: (FEATURES, LOGITS.softmax(1)), output=lambda y: y[1]).logits(torch.zeros(3, 2))
 
@@ -272,7 +272,7 @@ class TestBinaryClassifier:
         logits = Classifier(BinaryClassifier(model)).logits(x)
         s = torch.sigmoid(head(x))
         assert torch.allclose(logits.softmax(1), torch.cat([torch.sigmoid(-head(x)), s], 1), rtol=1e-12)
-        assert torch.equal(logits[:, 1], head(x)[:, 0] / 2)
+        torch.testing.assert_close(logits[:, 1], head(x)[:, 0] / 2, rtol=1e-12, atol=1e-12)
 
     def test_a_probability_is_the_sigmoid_of_its_logit(self):
         head, x = nn.Linear(4, 1).double(), normal(6, 4)

@@ -241,7 +241,7 @@ class TestHub:
         transformers.ViTModel(config).save_pretrained(folder)
         assert message(f"hf:{folder}") == (
             f"'hf:{folder}' lacks the weights classifier.bias, classifier.weight; "
-            "name one that was trained as an image classifier"
+            "name one that was trained as an image classifier or a detector"
         )
 
     @pytest.mark.parametrize(
@@ -277,7 +277,9 @@ class TestHub:
 
     def test_an_absent_library_names_the_extra(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "transformers", None)
-        assert message("hf:some/model") == 'transformers is not installed; run pip install -e ".[hf]" in the checkout'
+        assert message("hf:some/model") == (
+            'transformers is not installed; run pip install -c constraints.txt -e ".[hf]" in the checkout'
+        )
 
 
 def image_processor(name, **settings):
@@ -355,3 +357,45 @@ def test_logits_of_takes_them_from_a_record():
             return type("Record", (), {"logits": 2 * x})
 
     assert torch.equal(_hubs.LogitsOf(Answers())(torch.ones(2)), torch.full((2,), 2.0))
+
+
+@pytest.mark.parametrize("is_reached", [True, False])
+def test_a_hub_that_does_not_answer_is_asked_once_and_what_is_stored_is_read(monkeypatch, is_reached):
+    hub, asked, read = pytest.importorskip("huggingface_hub"), [], []
+
+    class Session:
+        def head(self, url, timeout):
+            asked.append(timeout)
+            if not is_reached:
+                raise OSError("no network")
+
+    class Automatic:
+        @staticmethod
+        def from_pretrained(name, **options):
+            read.append(options.get("local_files_only", False))
+            raise OSError("it is not stored")
+
+    monkeypatch.setattr(hub, "get_session", Session)
+    monkeypatch.setattr(_hubs.time, "monotonic", lambda: 6000.0)
+    _hubs._reaches_hub.cache_clear()
+    for _ in range(3):
+        with pytest.raises(ModelError) as caught:
+            _hubs._read("hf:some/model", "an image classifier", Automatic)
+        assert ("the hub is not reached, and what is stored" in str(caught.value)) is not is_reached
+    _hubs._reaches_hub.cache_clear()
+    assert asked == [3]
+    assert read == [not is_reached] * 3
+
+
+def test_a_local_folder_is_read_without_asking_the_hub(monkeypatch, tmp_path):
+    monkeypatch.setattr(_hubs, "_reaches_hub", lambda minute: pytest.fail("asked"))
+    automatic = type("Automatic", (), {"from_pretrained": staticmethod(lambda name, **options: (name, options))})
+    name, options = _hubs._read(f"hf:{tmp_path}", "an image classifier", automatic)
+    assert (name, options) == (str(tmp_path), {"revision": "main", "trust_remote_code": False})
+
+
+def test_a_file_whose_torchvision_does_not_fit_torch_says_what_to_write(tmp_path):
+    file = tmp_path / "net.py"
+    file.write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    said = message(f"{file}:make", trust_code=True, preprocessing="unit")
+    assert said.endswith("write torchvision = fringe.models.import_torchvision() in place of import torchvision")

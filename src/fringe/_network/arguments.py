@@ -279,8 +279,6 @@ def explained_inputs(
         items = cast(Any, inputs)
         if isinstance(items, str) or (isinstance(items, list) and any(isinstance(item, str) for item in items)):
             hint = "texts and paths go to fringe.explain, texts with tokenizer="
-        elif hasattr(items, "dataset"):
-            hint = "pass the inputs of one batch after the other, as in attribute(model, next(iter(loader))[0])"
         elif isinstance(items, (tuple, list)):
             hint = "pass torch.stack(x) for a list of inputs; several tensors of the model in a tuple or, by name, in "
             hint += "a dictionary"

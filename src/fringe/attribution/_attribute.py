@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,9 @@ from fringe.errors import InputError, first_line, require, unfit_inputs, warn_ca
 from fringe.geometry import log_probabilities
 from fringe.paths import Problem, verify
 
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
 OnBad = Literal["raise", "mark"]
 
 #: Passes for one input that no method needs: ten thousand times those of Integrated Gradients by default are a mistake.
@@ -52,7 +56,7 @@ _ADVICE: dict[Verdict, str] = {
 @hint_unknown
 def attribute(
     model: Callable[[Tensor], Any] | Classifier,
-    inputs: Tensor | tuple[Tensor, ...] | Mapping[str, Any],
+    inputs: Tensor | tuple[Tensor, ...] | Mapping[str, Any] | DataLoader[Any],
     *,
     method: str | Attributor | type[Attributor] = "fringe",
     target: Target = "predicted",
@@ -64,6 +68,7 @@ def attribute(
     bad_images: OnBad = "raise",
     progress: bool | Progress | None = None,
     baseline: float | Tensor | tuple[float | Tensor, ...] | Mapping[str, float | Tensor] | None = None,
+    feature_mask: Tensor | tuple[Tensor, ...] | Mapping[str, Tensor] | None = None,
     space: InputSpace | None = None,
     ids: Sequence[str] | None = None,
     forward_args: Sequence[Any] | None = None,
@@ -78,7 +83,9 @@ def attribute(
             state is restored.
         inputs: Images (B, *S). Several tensors in a tuple, or by name in a dictionary, are explained together, by one
             path of them all: ``result.maps`` has the map of each, and ``result.values`` all of their numbers (B, N).
-            Of a dictionary, the floating-point tensors are explained, and the rest is passed by name.
+            Of a dictionary, the floating-point tensors are explained, and the rest is passed by name. A DataLoader of
+            such batches, or of pairs of a batch and its labels, which are left out, is explained batch by batch, on the
+            device of the weights; one value for each input is given in the order of the loader.
         method: A registered name, with or without a preset (``"fringe:preview"``), or a configured method such as
             ``FRInGe(tau=1e-3)``. ``"straight:NAME"`` and ``"smooth(3):NAME"`` modify any method.
         target: ``"predicted"``, an integer, or one integer per image. ``"top5"`` (any number) or integers (B, K)
@@ -99,6 +106,8 @@ def attribute(
         progress: True for a progress bar, or a function that is called with the steps done and planned.
         baseline: A number, or a tensor that broadcasts to the inputs; it replaces the method's own baseline. For
             several tensors, a number, or one or a tensor for each of them in the same form as the inputs.
+        feature_mask: Numbers that broadcast to the inputs, in the same form: entries with the same one are replaced
+            together, by ``captum:occlusion`` in place of windows, by ``captum:kernel_shap`` in place of superpixels.
         space: The valid range of inputs, and reference images for the methods that need them; of several tensors, in
             tuples or dictionaries, too.
         ids: Names (B) of the images. Without them an image is identified by its content, so that a map never depends on
@@ -123,6 +132,11 @@ def attribute(
         ModelOutputError: If the model's output cannot be read as logits (B, C).
         NotDifferentiableError: If its derivatives are missing or wrong.
     """
+    if not isinstance(inputs, (Tensor, tuple, Mapping)) and hasattr(inputs, "dataset"):
+        options = {name: value for name, value in locals().items() if name not in ("model", "inputs")}
+        options |= {"score": None, "batch_size": None, "progress": None}
+        with shown(progress, get_method(method).name) as report:
+            return _of_batches(Classifier.of(model, score, batch_size), inputs, options, report)
     chosen = get_method(method)
     require(bad_images in get_args(OnBad), "bad_images", bad_images, "'raise' or 'mark'")
     if type(telemetry) is not bool and (type(telemetry) is not int or telemetry < 2):
@@ -134,12 +148,13 @@ def attribute(
         message = f"the method {chosen.name!r} needs the logits of all classes, and {given}"
         hint = "choose a method that needs none, such as method='ig'"
         raise InputError(message, argument="score" if is_function else "output", hint=hint)
-    x, arguments = explained_inputs(inputs, forward_args, forward_kwargs, ids)
+    x, arguments = explained_inputs(cast(Any, inputs), forward_args, forward_kwargs, ids)
     if classifier.score_function is not None:
         given = inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple) else (inputs,)
         refuse_captured(classifier.score_function, [one for one in given if isinstance(one, Tensor) and len(one)])
     baseline = arguments.joined(baseline, x, x.shape[:1], "baseline")
     start, moved = _baseline(chosen, baseline, x), None
+    features = _features(chosen, arguments.joined(feature_mask, x, x.shape[:1], "feature_mask"), x)
     if axes is None:
         _warn_of_axes(classifier, x)
     else:
@@ -151,7 +166,7 @@ def attribute(
         arguments = dataclasses.replace(arguments, axes=moved or axes)
     if moved is not None:
         space, start = _moved_space(space, moved), start if start is None else moved.first(start)
-        x = moved.first(x)
+        x, features = moved.first(x), None if features is None else moved.first(features)
     with classifier.session(x.device), shown(progress, chosen.name) as report:
         before = dataclasses.replace(classifier.passes)
         with unfit_inputs():
@@ -165,6 +180,7 @@ def attribute(
                 rng=KeyedGenerator(seed),
                 domain=space or InputSpace(),
                 baseline=start,
+                feature_mask=features,
                 record_path=telemetry,
                 progress=report,
                 total=len(x),
@@ -286,17 +302,30 @@ def _baseline(method: Attributor, baseline: Any, x: Tensor) -> Tensor | None:
     if isinstance(baseline, str):
         hint = f"give a name to the method, as in {type(method).__name__}(baseline={baseline!r})"
         raise InputError(f"got the text {baseline!r}, expected a number or a tensor", argument="baseline", hint=hint)
-    value = torch.as_tensor(baseline, dtype=x.dtype, device=x.device).detach()
+    return _wide(baseline, x, "baseline")
+
+
+def _wide(given: Any, x: Tensor, argument: str) -> Tensor:
+    """Numbers of the caller in the shape of the inputs."""
+    value = torch.as_tensor(given, dtype=x.dtype, device=x.device).detach()
     try:
         value = value.expand_as(x)
     except RuntimeError as error:
         raise InputError(
             f"got shape {tuple(value.shape)}, expected one that broadcasts to the inputs {tuple(x.shape)}",
-            argument="baseline",
+            argument=argument,
         ) from error
     if not bool(torch.isfinite(value).all()):
-        raise InputError("it holds NaN or infinity", argument="baseline")
+        raise InputError("it holds NaN or infinity", argument=argument)
     return value
+
+
+def _features(method: Attributor, mask: Any, x: Tensor) -> Tensor | None:
+    """The numbers (B, *S) of features, from 0 on."""
+    if mask is not None and not getattr(method, "takes_feature_mask", False):
+        hint = "leave it out, or choose captum:occlusion or captum:kernel_shap"
+        raise InputError(f"the method {method.label} replaces no features", argument="feature_mask", hint=hint)
+    return None if mask is None else _wide(mask, x, "feature_mask").unique(return_inverse=True)[1]
 
 
 def _fault_error(fault: list[Verdict | None]) -> InputError:
@@ -348,6 +377,59 @@ def _spread(result: Attribution, rows: list[int], problem: Problem, fault: list[
         if targets.dim() == 2
         else (),
     )
+
+
+# -- batches of a loader -----------------------------------------------------------------------------------------------
+
+
+def _of_batches(model: Classifier, loader: Any, options: dict[str, Any], report: Progress | None) -> Attribution:
+    """The maps of all batches of a loader; ``options`` are further arguments of :func:`attribute`."""
+    given = next((name for name in ("forward_args", "forward_kwargs") if options[name]), None)
+    if given is not None:
+        hint = "let the loader yield dictionaries with all tensors of the model"
+        raise InputError("got further arguments for the batches of a loader", argument=given, hint=hint)
+    weight = None if model.module is None else next(model.module.parameters(), None)
+    each = {name: options[name] for name in ("target", "contrast", "ids", "lengths")}
+    each = {name: v for name, v in each.items() if not isinstance(v, (str, int)) and getattr(v, "shape", v)}
+    parts, shapes, total, planned = list[Attribution](), dict[Any, Any](), 0, 0
+    with contextlib.suppress(TypeError):  # a stream has no length
+        planned = len(loader)
+    for number, batch in enumerate(loader):
+        given = _inputs_of(batch)
+        named: dict[Any, Any] = dict(given if isinstance(given, Mapping) else enumerate(given))
+        if weight is not None:
+            named = {name: v.to(weight.device) if isinstance(v, Tensor) else v for name, v in named.items()}
+        came = {name: tuple(v.shape[1:]) for name, v in named.items() if isinstance(v, Tensor)}
+        shapes, size = shapes or came, next((len(named[name]) for name in came), 0)
+        if shapes != came:
+            message = f"batch {number} has inputs of shape {came}, and the first {shapes}"
+            raise InputError(message, argument="inputs", hint="pad or crop them to one shape")
+        x: Any = named if isinstance(given, Mapping) else tuple(named.values()) if len(named) > 1 else named[0]
+        baseline = options["baseline"]
+        if isinstance(baseline, Tensor) and baseline.dim() == getattr(x, "ndim", 0) and len(baseline) > 1:
+            each["baseline"] = baseline
+        rows: dict[str, Any] = {name: value[total : total + size] for name, value in each.items()}
+        rows["progress"] = report and partial(_report_part, report, number, 1, max(planned, number + 1))
+        try:
+            parts.append(attribute(model, x, **{**options, **rows}))
+        except InputError as error:
+            error.add_note(f"in batch {number} of the loader")
+            raise
+        total += size
+    wrong = next((name for name, value in each.items() if len(value) != total), None)
+    if wrong is not None:
+        raise InputError(f"got {len(each[wrong])} for {total} inputs of the loader", argument=wrong)
+    return Attribution.concat(parts)
+
+
+def _inputs_of(batch: Any) -> Any:
+    """The tensors that are explained of a batch, in a tuple or a dictionary; labels are none of them."""
+    if isinstance(batch, (list, tuple)):
+        batch, *others = cast("Sequence[Any]", batch)
+        if len(others) > 1 or any(isinstance(v, Tensor) and v.dim() > 1 and v.is_floating_point() for v in others):
+            hint = "let its collate_fn give them in a dictionary by the names of the model's arguments, without labels"
+            raise InputError(f"its batches have {len(others) + 1} tensors", argument="inputs", hint=hint)
+    return batch if isinstance(batch, (Mapping, tuple)) else tuple(batch) if isinstance(batch, list) else (batch,)
 
 
 # -- axes in another order than (C, *space) ----------------------------------------------------------------------------

@@ -111,7 +111,7 @@ class Attribution(Views):
         endpoint_score: Score (B,) at the end of the path.
         completeness_gap: Sum of the values minus ``score - endpoint_score`` (B,), in units of the score. NaN for a
             method without a completeness identity.
-        completeness_residual: ``|gap| / |score - endpoint_score|`` (B,), the paper's epsilon_comp.
+        completeness_residual: ``|gap| / |score - endpoint_score|`` (B,), the paper's epsilon_comp; 0 for a rounding.
         verdict: Whether the sum of each map is right and its path did its work: docs/trust.md.
         advice: The verdict in a sentence, with what to do.
         diagnostics: Measurements (B,) by name.
@@ -239,9 +239,8 @@ class Attribution(Views):
             The attribution of these images, in this order.
         """
         index = torch.tensor(list(images), dtype=torch.long)
-        rows = dataclasses.replace(self, context=None)
         return dataclasses.replace(
-            rows.map_tensors(lambda column: column[index.to(column.device)]),
+            dataclasses.replace(self, context=None).map_tensors(lambda column: column[index.to(column.device)]),
             context=None if self.context is None else self.context.select(images),
             verdict=tuple(self.verdict[i] for i in images),
             advice=tuple(self.advice[i] for i in images),
@@ -263,17 +262,35 @@ class Attribution(Views):
             parts: Attributions by the same method.
 
         Returns:
-            Their images, one part after the other; settings and passes are those of the first.
+            Their images, one part after the other. Passes are added, those of a call that several parts are of once;
+            settings are those of the first. A measurement that a part does not have is NaN there.
+
+        Raises:
+            InputError: If there is no part, or they are of several methods or shapes.
         """
-        first = parts[0]
+        kinds = {(method_label(part.settings), tuple(part.values.shape[1:])) for part in parts}
+        if len(kinds) != 1:
+            came = "; ".join(f"{method} {shape}" for method, shape in sorted(kinds)) or "none"
+            raise InputError(f"got {came}, expected maps of one shape by one method", argument="parts")
+
+        def joined(columns: list[Tensor | None]) -> Tensor:
+            like = next(column for column in columns if column is not None)
+            nothing = (torch.full((len(part), *like.shape[1:]), torch.nan).to(like.device) for part in parts)
+            return torch.cat([n if c is None else c for c, n in zip(columns, nothing, strict=True)])
+
+        first, calls = parts[0], {id(part.passes): part.passes for part in parts}.values()
         contexts = [part.context for part in parts if part.context is not None]
+        names = {name for part in parts for name in part._tensors()}
+        measured = dict.fromkeys(name for part in parts for name in part.diagnostics)
+        paths = [path for part in parts for path in part.trajectory or (None,) * len(part)]
         return dataclasses.replace(
             first,
-            **{name: torch.cat([getattr(part, name) for part in parts]) for name in first._tensors()},
+            **{name: joined([getattr(part, name) for part in parts]) for name in names},
             verdict=tuple(verdict for part in parts for verdict in part.verdict),
             advice=tuple(advice for part in parts for advice in part.advice),
-            diagnostics={name: torch.cat([part.diagnostics[name] for part in parts]) for name in first.diagnostics},
-            trajectory=None if first.trajectory is None else tuple(t for part in parts for t in part.trajectory or ()),
+            diagnostics={name: joined([part.diagnostics.get(name) for part in parts]) for name in measured},
+            passes=PassCounts(*map(sum, zip(*(vars(call).values() for call in calls), strict=True))),
+            trajectory=tuple(paths) if any(part.trajectory is not None for part in parts) else None,
             context=Context.concat(contexts) if len(contexts) == len(parts) else None,
             class_verdicts=tuple(classes for part in parts for classes in part.class_verdicts),
         )

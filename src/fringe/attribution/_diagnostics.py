@@ -13,9 +13,9 @@ from fringe.attribution._base import SEVERITY, Attribution, Attributor, Verdict
 from fringe.attribution._integrate import (
     PathIntegral,
     completeness_gap,
+    completeness_residual,
     finite_maps,
     integrate,
-    relative_gap,
 )
 from fringe.geometry import entropy, kl, log_probabilities
 from fringe.paths import Geodesic, Nodes, Problem
@@ -161,9 +161,8 @@ def sum_attribution(
     """Make the attribution of a method without a path whose map still promises the sum ``score - endpoint_score`` (B,).
     ``hint`` says what to do where the sum is wrong."""
     score = problem.score(problem.logits)
-    change = score.double() - endpoint_score.double()
-    gap = completeness_gap(values, change)
-    residual = relative_gap(gap, change)
+    gap = completeness_gap(values, score.double() - endpoint_score.double())
+    residual = completeness_residual(gap, score, endpoint_score)
     statuses: list[list[Status]] = [
         [("ok", f"complete within {r:.1%}") if r <= COARSE_ABOVE else ("coarse", f"{describe_coarse(r)}: {hint}")]
         for r in residual.tolist()

@@ -482,7 +482,7 @@ def _slice(subject: Subject, ax: Any) -> "Figure":
     values = subject.values[subject.column]
     best = int(values.abs().sum((0, 2, 3)).argmax())
     title = subject.heading(f"evidence in slice {best} of {values.shape[1]}, the one with the most")
-    return signed_map(values[:, best].numpy(), title=title, label=subject.label, ax=ax)
+    return signed_map(values[:, best].numpy(), title=title, label=subject.label, note=subject.note, ax=ax)
 
 
 def _parts(subject: Subject, ax: Any) -> "Figure":

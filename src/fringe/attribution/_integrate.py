@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fringe.attribution._base import ProgressCounter, Trajectory
 from fringe.attribution._record import Record
-from fringe.geometry import log_probabilities
+from fringe.geometry import dist, log_probabilities, sqrt_chart
 from fringe.linalg import add_rows, batch_view
 from fringe.paths import (
     AT_POINTS,
@@ -34,6 +34,10 @@ from fringe.paths import (
     all_finite,
     fisher_rao_step,
 )
+
+#: By how many eps of the larger one two scores of the same input may differ: the order in which a layer's products are
+#: summed changes their last bits, and a path may reach its end by several additions.
+ROUNDINGS = 8
 
 NodeRule = Literal["midpoint", "gausslegendre", "trapezoid", "left", "right", "closed_mean"]
 Reduce = Literal["sum", "mean"]
@@ -155,8 +159,8 @@ class PathIntegral:
 
     @property
     def residual(self) -> Tensor:
-        """The paper's epsilon_comp (B,): |gap| over the score difference; 0 where both are zero."""
-        return relative_gap(self.gap, self.score - self.endpoint_score)
+        """The residual (B,), see :func:`completeness_residual`."""
+        return completeness_residual(self.gap, self.score, self.endpoint_score)
 
     @property
     def rule_residual(self) -> Tensor:
@@ -299,9 +303,12 @@ def completeness_gap(values: Tensor, difference: Tensor) -> Tensor:
     return values.flatten(difference.dim()).sum(-1, dtype=torch.float64) - difference.double()
 
 
-def relative_gap(gap: Tensor, change: Tensor) -> Tensor:
-    """The paper's epsilon_comp: |gap| over the change of the score; 0 where both are zero."""
-    return torch.where(gap == 0, 0.0, gap.abs() / change.double().abs())
+def completeness_residual(gap: Tensor, score: Tensor, endpoint_score: Tensor) -> Tensor:
+    """The paper's epsilon_comp: |gap| over the change of the score; 0 where the gap is what two scores of the same
+    input may differ by, as each is a sum that the processor may round in another order: some eps of the larger one."""
+    start, end = score.double(), endpoint_score.double()
+    rounding = ROUNDINGS * torch.finfo(score.dtype).eps * torch.maximum(start.abs(), end.abs())
+    return torch.where((gap.abs() <= rounding) & rounding.isfinite(), 0.0, gap.abs() / (start - end).abs())
 
 
 def finite_maps(values: Tensor) -> list[bool]:
@@ -381,7 +388,7 @@ def integrate(
         endpoint_score, sums.finite = problem.score(logits), finite_maps(logits)
         none = torch.zeros(len(end), device=end.device)
         at = Evaluation(every, torch.full_like(every, count), Node(end, none, none + 1), logits, end)
-        sums.see(every, at.nodes + 1, end, *measure(at))
+        sums.see(every, at.nodes + 1, end, *measure(at, last=True))
     if endpoint_score is not None:
         sums.endpoint_score = endpoint_score
     return sums.result(samples.displacement)
@@ -389,18 +396,26 @@ def integrate(
 
 class _NodeMeasures:
     """Measures evaluated nodes of a path in their order: numbers (L, N), and by name (L,) those that only a record
-    holds."""
+    holds. What only a record tells of the nodes before the last one is zero without it: each takes several passes over
+    all classes."""
 
     def __init__(self, problem: Problem, geodesic: Geodesic, displacement: Tensor | None):
         self.problem, self.geodesic = problem, geodesic
         self.length = torch.ones_like(problem.logits[:, 0]) if displacement is None else _norm(displacement)
         self.latest = (problem.inputs.clone(), log_probabilities(problem.logits))
 
-    def __call__(self, at: Evaluation) -> tuple[Tensor, Mapping[str, Tensor]]:
-        log_p, share, geodesic = log_probabilities(at.logits), at.sample.displacement, self.geodesic[at.rows]
+    def __call__(self, at: Evaluation, *, last: bool = False) -> tuple[Tensor, Mapping[str, Tensor]]:
+        share, records = at.sample.displacement, bool(self.problem.record_path)
         step = (share.abs() if share.dim() == 1 else _norm(share)) * self.length[at.rows]
-        stats = torch.cat([geodesic.measured(log_p, geodesic.at(at.sample.alpha)), step[:, None]], 1)
-        if not self.problem.record_path:
+        points = torch.zeros(len(step), len(AT_POINTS), dtype=torch.float64, device=step.device)
+        if records or self.problem.model.has_classes:
+            log_p, waypoint = log_probabilities(at.logits), self.geodesic.at(at.sample.alpha, at.rows)
+            if records or last:
+                points = self.geodesic[at.rows].measured(log_p, waypoint)
+            else:
+                points[:, AT_POINTS.index("tracking_error")] = dist(sqrt_chart(log_p), waypoint)
+        stats = torch.cat([points, step[:, None]], 1)
+        if not records:
             return stats, {}
         first = at.rows != at.rows.roll(1)
         first[:1] = True

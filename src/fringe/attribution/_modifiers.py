@@ -27,7 +27,7 @@ from fringe.attribution._base import (
 from fringe.attribution._diagnostics import PathAttributor, gradient_attribution
 from fringe.attribution._fringe import FRInGe
 from fringe.attribution._ig import IntegratedGradients
-from fringe.attribution._integrate import completeness_gap, relative_gap
+from fringe.attribution._integrate import completeness_gap, completeness_residual
 from fringe.baselines import gaussian_blur
 from fringe.errors import InputError
 from fringe.paths import JVPUse, Problem
@@ -224,8 +224,7 @@ class Smooth(Modifier):
             raise InputError(message, argument="inputs")
         result = self.of.attribute(problem)
         values = self._smoothed(result.values)
-        change = result.score.double() - result.endpoint_score.double()
-        gap = completeness_gap(values, change)
+        gap = completeness_gap(values, result.score.double() - result.endpoint_score.double())
 
         def smoothed(path: Trajectory) -> Trajectory:
             return dataclasses.replace(path, cumulative=self._smoothed(path.cumulative))
@@ -234,7 +233,7 @@ class Smooth(Modifier):
             result,
             values=values,
             completeness_gap=gap,
-            completeness_residual=relative_gap(gap, change),
+            completeness_residual=completeness_residual(gap, result.score, result.endpoint_score),
             settings=self.record(),
             trajectory=result.trajectory and tuple(path and smoothed(path) for path in result.trajectory),
         )

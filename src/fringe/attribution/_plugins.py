@@ -12,14 +12,16 @@ import inspect
 import sys
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fringe._network.arguments import Part, is_joint, split
 from fringe.attribution._base import (
     Attribution,
     Attributor,
@@ -156,6 +158,9 @@ def leaf(x: Tensor) -> Tensor:
 Algorithm = Literal["occlusion", "gradient_shap", "deep_lift", "guided_backprop", "kernel_shap", "input_x_gradient"]
 Superpixels = Literal["auto", "grid", "slic"]
 
+#: A number for all axes of space, or for each of the explained tensors one for each of its axes.
+Window = PositiveInt | tuple[tuple[PositiveInt, ...], ...] | None
+
 #: The settings that each algorithm reads.
 _READS: Mapping[str, tuple[str, ...]] = {
     "occlusion": ("window", "stride", "baseline"),
@@ -171,7 +176,8 @@ _READS: Mapping[str, tuple[str, ...]] = {
 class CaptumMethod(PluginMethod):
     """A method of the package captum, by the name of its ``algorithm``: ``captum:occlusion``.
 
-    ``occlusion``: a window slides over the image. ``gradient_shap``: expected gradients over the reference images.
+    ``occlusion``: a window slides over the image, or over each of several tensors; ``window`` and ``stride`` may hold a
+    tuple for each tensor, as in Captum, channels first. ``gradient_shap``: expected gradients over reference images.
     ``deep_lift``: the rescale rule. ``guided_backprop``: gradients that pass only positive parts through ReLU; it fails
     sanity checks, so it is a control. ``kernel_shap``: Shapley values of superpixels, by SLIC if scikit-image
     is installed and else on a grid; the record says which. ``input_x_gradient``: the gradient times the input.
@@ -197,8 +203,8 @@ class CaptumMethod(PluginMethod):
     presets: ClassVar = {name: {"algorithm": name} for name in get_args(Algorithm)}
 
     algorithm: Annotated[Algorithm, Doc("name of the method")] = "occlusion"
-    window: Annotated[PositiveInt | None, Doc("occlusion: side; none: a seventh of the image's", unit="pixels")] = None
-    stride: Annotated[PositiveInt | None, Doc("occlusion: step; none: half of the window", unit="pixels")] = None
+    window: Annotated[Window, Doc("occlusion: side, or all; none: a seventh of the image's", unit="pixels")] = None
+    stride: Annotated[Window, Doc("occlusion: step, or all; none: half of the window", unit="pixels")] = None
     samples: Annotated[PositiveInt, Doc("gradient_shap and kernel_shap: random points")] = 200
     superpixels: Annotated[Superpixels, Doc("kernel_shap: auto is slic if scikit-image is installed")] = "auto"
     segments: Annotated[PositiveInt, Doc("kernel_shap: superpixels, to the order")] = 49
@@ -246,6 +252,11 @@ class CaptumMethod(PluginMethod):
     def uses_gradients(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
         """Whether the algorithm needs gradients, and does not only replace parts of the input."""
         return self.algorithm not in ("occlusion", "kernel_shap")
+
+    @property
+    def takes_feature_mask(self) -> bool:
+        """Whether the algorithm replaces parts of the input, which the caller may choose."""
+        return not self.uses_gradients
 
     @property
     def uses_references(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride] - depends on a setting
@@ -299,25 +310,49 @@ class CaptumMethod(PluginMethod):
         return every
 
     def _perturb(self, kind: Any, one: Problem, **settings: Any) -> Tensor:
-        """The map (1, *S) by a method of captum that replaces parts of an image by those of the baseline."""
-        return kind(score_function(one)).attribute(
-            one.inputs,
-            baselines=one.resolve_baseline(self.baseline),
-            additional_forward_args=(one.every_row,),
-            perturbations_per_eval=one.model.batch_size.on(one.inputs.device),
-            **settings,
+        """The map (1, *S) by a method of captum that replaces parts of the tensors by those of the baseline."""
+        score, parts = score_function(one), one.forward_args.parts
+        tensors, baselines, mask = (
+            None if x is None else _tensors(x, parts)
+            for x in (one.inputs, one.resolve_baseline(self.baseline), settings.pop("feature_mask", None))
         )
 
+        def joined(*given: Tensor) -> Tensor:
+            *each, rows = given
+            return score(torch.cat([x.flatten(1) for x in each], 1) if is_joint(parts) else each[0], rows)
+
+        maps: tuple[Tensor, ...] = kind(joined).attribute(
+            tensors,
+            baselines=baselines,
+            additional_forward_args=(one.every_row,),
+            perturbations_per_eval=one.model.batch_size.on(one.inputs.device),
+            **({} if mask is None else {"feature_mask": mask}),
+            **settings,
+        )
+        return torch.cat([x.flatten(1) for x in maps], 1).view_as(one.inputs)
+
     def _occlusion(self, captum: Any, problem: Problem) -> Explain:
-        channels, *sides = problem.inputs.shape[1:]
-        window = [self.window or max(1, round(side / 7)) for side in sides]
-        stride = [self.stride or max(1, side // 2) for side in window]
-        too_large = [(w, s) for w, s in zip(window, sides, strict=True) if w > s]
-        if too_large:
-            raise InputError(f"got {too_large[0][0]} for a side of {too_large[0][1]}", argument="window")
-        shape, strides = ((channels, *window), (channels, *stride)) if sides else ((1,), (1,))
+        if problem.feature_mask is not None:
+            ablation = captum.FeatureAblation
+            return self._one_by_one(lambda one: self._perturb(ablation, one, feature_mask=one.feature_mask))
+        shapes = [tuple(x.shape[1:]) for x in _tensors(problem.inputs, problem.forward_args.parts)]
+        window, stride = self.window, self.stride
+        if not isinstance(window, tuple):
+            side = window
+            window = tuple(
+                (c, *(side or max(1, round(s / 7)) for s in sides)) if sides else (1,) for c, *sides in shapes
+            )
+        if not isinstance(stride, tuple):
+            step = stride
+            stride = tuple((w[0], *(step or max(1, s // 2) for s in w[1:])) for w in window)
+        for name, value, most in (("window", window, shapes), ("stride", stride, window)):
+            if [*map(len, value)] != [*map(len, shapes)]:
+                raise InputError(f"got {value}, expected a number for each axis of {shapes}", argument=name)
+            for side, limit in zip(chain(*value), chain(*most), strict=True):
+                if side > limit:
+                    raise InputError(f"got {side} for a side of {limit}", argument=name)
         return self._one_by_one(
-            lambda one: self._perturb(captum.Occlusion, one, sliding_window_shapes=shape, strides=strides)
+            lambda one: self._perturb(captum.Occlusion, one, sliding_window_shapes=window, strides=stride)
         )
 
     def _kernel_shap(self, captum: Any) -> Explain:
@@ -326,7 +361,8 @@ class CaptumMethod(PluginMethod):
             raise InputError(message, argument="method", hint=install_hint("captum"))
 
         def explain(one: Problem) -> Tensor:
-            parts = self._superpixels(one.inputs[0])
+            parts = self._superpixels(one.inputs[0]) if one.feature_mask is None else one.feature_mask[0]
+            parts = parts.unique(return_inverse=True)[1]
             if parts.any():
                 return self._perturb(captum.KernelShap, one, feature_mask=parts[None], n_samples=self.samples)
             # a single one has the whole change: there are no others to weigh it against
@@ -349,6 +385,11 @@ class CaptumMethod(PluginMethod):
             return torch.from_numpy(numbers.reshape(labels.shape)).to(x.device).expand(x.shape)
         cells = max(1, round(self.segments ** (1 / (x.dim() - 1))))
         return grid_cells(x.shape[1:], cells).to(x.device).expand(x.shape)
+
+
+def _tensors(x: Tensor, parts: Sequence[Part]) -> tuple[Tensor, ...]:
+    """The explained tensors (L, *S), a number for each input as (L, 1)."""
+    return tuple(v[:, None] if v.dim() == 1 else v for v in split(x, parts))
 
 
 @contextlib.contextmanager

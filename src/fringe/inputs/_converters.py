@@ -218,9 +218,17 @@ def image_inputs(request: Request) -> ModelInputs:
     x = _stack([one.x for one in named], ids).to(model.device)
     mean, std = image_scale(x, model.preprocessing)
     recipe, space = model.preprocessing, InputSpace()
+    if recipe is not None and recipe.channels != x.shape[1] and recipe.channels == x.shape[-1]:
+        message = f"got inputs (B, C, H, W) of shape {tuple(x.shape)}, whose channels seem to be the last axis"
+        raise InputError(message, argument="inputs", hint="pass x.permute(0, 3, 1, 2), or of one image (2, 0, 1)")
     if recipe is not None and recipe.channels == x.shape[1]:
         low, high = recipe.bounds()
-        largest = float(x.max())
+        smallest, largest = (float(extreme) for extreme in x.aminmax())
+        if 0 <= smallest < 0.05 and 0.95 < largest <= 1 and float(low.max()) < -0.5:
+            warn_caller(
+                "inputs: the tensor has values from 0 to 1, as pixels that are not normalised have, and prepared ones "
+                f"begin at {float(low.min()):.3g}: normalise it, or pass pixels as a NumPy array (H, W, C)"
+            )
         if largest > 2 * float(high.max()) + 1:
             warn_caller(
                 f"inputs: the tensor has values up to {largest:g}, and prepared pixels end at {float(high.max()):.3g}: "
@@ -311,7 +319,8 @@ def _tensors(item: Any, model: OpenModel) -> list[_Image]:
         recipe = _required(recipe, f"a picture ({type(item).__name__})")
         return [_prepared(recipe, image) for image in to_images(item, channels=recipe.channels)]
     hint = "texts are given with tokenizer=; a model of several tensors goes to fringe.attribute"
-    hint = hint if isinstance(item, Mapping) else None
+    hint = hint if isinstance(item, Mapping) else "a loader of batches goes to fringe.attribute"
+    hint = hint if isinstance(item, Mapping) or hasattr(item, "dataset") else None
     raise InputError(f"got {type(item).__name__}, expected {_EXPECTED}", argument="inputs", hint=hint)
 
 

@@ -3,7 +3,11 @@
 ``hf:NAME[@REVISION]``: image and text classifiers of the transformers library, from its hub or a local folder.
 """
 
+import functools
+import importlib
 import math
+import os
+import time
 from typing import Any
 
 import numpy as np
@@ -148,14 +152,28 @@ def _read(spec: str, kind: str, automatic: Any, **options: Any) -> Any:
     name, _, revision = spec.removeprefix("hf:").partition("@")
     if not spec.startswith("hf:") or not name:
         raise ModelError(f"model {spec!r} is not {kind}", hint="name one as in hf:NAME, or pass a module")
+    if not os.path.isdir(name) and not _reaches_hub(int(time.monotonic() / 60)):
+        options["local_files_only"] = True  # else the library tries for a minute before it looks at what is stored
     try:
         return automatic.from_pretrained(name, revision=revision or "main", trust_remote_code=False, **options)
     except Exception as error:  # its configurations and weights raise what they like where they are damaged
+        away = "the hub is not reached, and what is stored of it was looked for; " * ("local_files_only" in options)
         raise ModelError(
             f"could not load {spec!r} ({type(error).__name__}: {str(error)[:300]})",
-            hint=f"the name must lead to {kind} with safetensors weights, an image processor or a tokenizer, and no "
-            "code of its own",
+            hint=f"{away}the name must lead to {kind} with safetensors weights, an image processor or a tokenizer, "
+            "and no code of its own",
         ) from error
+
+
+@functools.lru_cache(maxsize=1)
+def _reaches_hub(minute: int) -> bool:
+    """Whether the hub answers; asked once, for 3 seconds at most, in each ``minute``."""
+    try:
+        hub: Any = importlib.import_module("huggingface_hub")
+        hub.get_session().head(hub.constants.ENDPOINT, timeout=3)
+    except Exception:  # of whatever the library of requests raises, or of its offline mode
+        return False
+    return True
 
 
 def of_pipeline(model: Any, preprocessing: Any) -> tuple[Any, Any]:

@@ -166,6 +166,8 @@ def run_file(path: Path) -> ModuleType:
         hint = None
         if isinstance(error, ModuleNotFoundError) and (path.parent / f"{error.name}.py").is_file():
             hint = f"its folder is not on the import path: set PYTHONPATH={path.parent}"
+        if "operator torchvision::" in str(error):  # it was built for another torch
+            hint = "write torchvision = fringe.models.import_torchvision() in place of import torchvision"
         message = f"{str(path)!r} failed while it was run ({type(error).__name__}: {error}{line_of(error)})"
         raise ModelError(message, hint=hint) from error
     return module

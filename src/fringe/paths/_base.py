@@ -105,9 +105,10 @@ class Geodesic(Rows):
         """Fisher-Rao distance (L,) from each prediction to its reference, in radians."""
         return 2.0 * self.theta
 
-    def at(self, share: Tensor) -> Tensor:
-        """Return the points (L, C) at these shares (L,) of the lengths, in the square-root chart; the end beyond 1."""
-        return geodesic(self.s0, self.s1, share.to(self.s0).clamp_max(1.0), self.theta)
+    def at(self, share: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        """Return the points (L, C) at these shares (L,) of the lengths of the paths ``rows``, in the square-root chart;
+        the end beyond 1."""
+        return geodesic(self.s0[rows], self.s1[rows], share.to(self.s0).clamp_max(1.0), self.theta[rows])
 
     def measured(self, log_p: Tensor, waypoint: Tensor, soft: Tensor | None = None) -> Tensor:
         """Compare predictions with points of the geodesics and with the references.

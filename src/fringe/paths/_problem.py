@@ -19,6 +19,8 @@ from fringe.errors import InputError, TargetError, is_machine_error, require
 from fringe.geometry import Jacobian, log_probabilities
 from fringe.linalg import Structure
 
+#: Times the resolution of the dtype: what rounding makes of the mean or blur of an image of one colour.
+ROUNDING = 16
 #: Called with (steps done, steps planned), summed over the images of the call.
 Progress = Callable[[int, int], None]
 
@@ -40,6 +42,7 @@ class Problem:
         rng: Source of random numbers.
         domain: Valid range, baselines and reference images of the input space.
         baseline: Baseline (B, *S) given by the caller.
+        feature_mask: Numbers (B, *S) of features, whose entries a method by perturbation replaces together.
         record_path: Whether to record the path of each image; an integer: with this many of its points as images.
         progress: Called with the steps done and planned.
         forward_args: Further arguments of the model.
@@ -60,6 +63,7 @@ class Problem:
     rng: KeyedGenerator = field(default_factory=KeyedGenerator)
     domain: InputSpace = field(default_factory=InputSpace)
     baseline: Tensor | None = None
+    feature_mask: Tensor | None = None
     record_path: bool | int = False
     progress: Progress | None = None
     forward_args: ForwardArguments = NO_ARGUMENTS
@@ -316,7 +320,10 @@ class Problem:
         """
         if self.baseline is not None:
             return self.baseline
-        return make_baseline(text, self.inputs, self.domain, self.rng, self.keys)
+        x, made = self.inputs, make_baseline(text, self.inputs, self.domain, self.rng, self.keys)
+        rounding = ROUNDING * torch.finfo(x.dtype).eps * x.abs()
+        same = ((made - x).abs() <= rounding).flatten(1).all(1)  # the mean or blur of an image of one colour
+        return torch.where(same.view(-1, *[1] * (x.dim() - 1)), x, made)
 
     def groups(self, *, by_score: bool) -> list[list[int]]:
         """Group images that share evaluations at a common point: those with equal forward arguments.
@@ -355,6 +362,7 @@ class Problem:
             contrast=contrast,
             ids=tuple(self.keys[i] for i in chosen),
             baseline=None if self.baseline is None else self.baseline[index],
+            feature_mask=None if self.feature_mask is None else self.feature_mask[index],
             forward_args=self.forward_args.select(index),
             lengths=None if self.lengths is None else tuple(self.lengths[i] for i in chosen),
             rows=tuple(chosen if self.rows is None else (self.rows[i] for i in chosen)),
@@ -396,6 +404,7 @@ class Problem:
             ids=None if self.ids is None else part.ids,
             domain=self.domain.narrowed(axis, size, length),
             baseline=None if part.baseline is None else part.baseline.narrow(axis, 0, length),
+            feature_mask=None if part.feature_mask is None else part.feature_mask.narrow(axis, 0, length),
             forward_args=arguments,
             lengths=None,
             padding=size - length,

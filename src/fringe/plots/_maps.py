@@ -114,6 +114,7 @@ def signed_map(
     unit: str = "",
     image: ArrayLike | None = None,
     label: str = "",
+    note: str = "",
     region: ArrayLike | None = None,
     box: Sequence[float] | None = None,
     ax: styles.Canvas | None = None,
@@ -131,6 +132,7 @@ def signed_map(
         unit: Unit of the explained score.
         image: Image (H, W), (H, W, 1) or (H, W, 3) in [0, 1] whose edges are drawn over the map.
         label: Name of the class.
+        note: A further sentence of the caption.
         region: Weights (H, W) of a focus, whose outline is drawn.
         box: Left, top, right and bottom of an explained box, which is drawn.
         ax: Axes, or part of a figure, to draw on; None for a new figure.
@@ -144,7 +146,7 @@ def signed_map(
     plane = spatial(values)
     caption = signed_caption(plane.shape, label, outlined=image is not None)
     caption[0] += (REGION_WORDS if region is not None else "") + (BOX_WORDS if box is not None else "")
-    axes = _picture_axes(plane.shape, title, caption, ax, beside=_BAR)
+    axes = _picture_axes(plane.shape, title, [*caption, note] if note else caption, ax, beside=_BAR)
     drawn = for_display(plane)
     mappable = show_signed(axes, drawn, display_scale(drawn))
     if image is not None:
