@@ -224,6 +224,7 @@ class Network:
         self._depth = 0
         self._checked = False
         self._classes = dict[int, int]()  # how many there are, by the id of what ran in an open session
+        self._in_channels_last = dict[torch.Size, bool]()  # whether inputs of a shape may be, in an open session
 
     def with_model(self, model: nn.Module) -> Self:
         """Return the interface to another network with outputs of the same kind, in the same way: the same score, batch
@@ -257,7 +258,7 @@ class Network:
             self.verified.clear()
             self.folds = None
         self._depth += 1
-        self._checked, self._classes = False, {}
+        self._checked, self._classes, self._in_channels_last = False, {}, {}
         try:
             reached = reached_modules(self.model, self.score_function, self.choose_output)
             with float64_on(device), isolated(reached, device, self.mode):
@@ -343,6 +344,23 @@ class Network:
         With ``tangents`` the backward pass will be differentiated, with ``measured`` the pass bounds later ones.
         """
         self.passes.forward += x.shape[0]
+        if self.layout(x) is torch.channels_last and len(x):
+            shape = x.shape[1:]
+            decided = shape in self._in_channels_last
+            given = None if decided else self._in_given_layout(x, arguments)
+            try:
+                logits = self._evaluate(x, arguments, tangents, measured)
+                if decided or (given is not None and _same_but_for_rounding(logits[:1].detach(), given)):
+                    self._in_channels_last[shape] = True
+                    return logits
+            except Exception as error:  # whatever a model raises
+                if is_machine_error(error) or isinstance(error, _OneAtATime):
+                    raise
+            self._in_channels_last[shape] = False
+            log.info("with channels last in memory the model computes something else: images are passed as they came")
+        return self._evaluate(x, arguments, tangents, measured)
+
+    def _evaluate(self, x: Tensor, arguments: ForwardArguments, tangents: bool, measured: bool) -> Tensor:
         try:
             with self.batch_size.measured(len(x)) if measured else contextlib.nullcontext():
                 output = with_tensors(self._computed(x, arguments, tangents), x.device)
@@ -375,6 +393,22 @@ class Network:
             raise ModelOutputError(message, argument="model", hint=(arguments.by_row and arguments.hint) or hint)
         self._checked = True
         return self._laid_out(logits)
+
+    def _in_given_layout(self, x: Tensor, arguments: ForwardArguments) -> Tensor | None:
+        """The logits of the first input in the layout of the caller, by a pass that is not counted; None if it fails.
+        A model that reads strides or memory gives others with channels last."""
+        first = torch.zeros(1, dtype=torch.int64, device=x.device)
+        self._in_channels_last[x.shape[1:]] = False
+        try:
+            with torch.no_grad():
+                output = with_tensors(self._computed(x.detach()[:1], arguments.select(first), tangents=False), x.device)
+                if self.score_function is not None:
+                    return as_score(self.score_function, output, 1)
+                return self.logits_of(output, 1, check=False)
+        except Exception:  # all inputs will say what is wrong
+            return None
+        finally:
+            del self._in_channels_last[x.shape[1:]]
 
     def logits_of(self, output: Any, batch: int, *, check: bool) -> Tensor:
         """Return the logits (B, C) in what the model returned, see :func:`as_logits`."""
@@ -442,8 +476,7 @@ class Network:
     def keep_folds(self, logits: Tensor, plain: Tensor) -> bool:
         """Whether ``logits`` (1, C) of an input among others, with folds, are the ``plain`` ones of it alone but for
         rounding; else there are no folds from now on."""
-        eps = torch.finfo(plain.dtype).eps
-        same = bool((logits - plain).abs().max() <= eps**0.5 * plain.abs().max())
+        same = _same_but_for_rounding(logits, plain)
         self.folds = self.folds if same else {}
         return same
 
@@ -468,23 +501,14 @@ class Network:
         """Run the model on a copy of ``x``: it may work in place, on neither a leaf nor the caller's storage.
 
         On a CPU, images go in channels last: convolutions are 1.1 to 1.4 times as fast (benchmarks/layout.py).
-        A model that requires the other layout with ``.view`` gets it from then on.
         """
-        layout = self.layout(x)
-        if layout is not torch.channels_last:
-            return arguments.call(self.model, x.clone())
-        try:
-            return arguments.call(self.model, x.clone(memory_format=layout))
-        except RuntimeError as error:
-            if "view size is not compatible" not in str(error):
-                raise
-            log.info("the model requires images with channels first in memory; they are passed so from now on")
-            self.channels_last = False
-            return arguments.call(self.model, x.clone())
+        last = self.layout(x) is torch.channels_last
+        return arguments.call(self.model, x.clone(memory_format=torch.channels_last) if last else x.clone())
 
     def layout(self, x: Tensor) -> torch.memory_format:
         """Return the memory format in which ``x`` goes through the network."""
-        last = self.channels_last and x.dim() == 4 and x.device.type == "cpu"
+        may = self.channels_last and self._in_channels_last.get(x.shape[1:], True)
+        last = may and x.dim() == 4 and x.device.type == "cpu"
         return torch.channels_last if last else torch.contiguous_format
 
     def _validate_inputs(self, x: Tensor) -> Tensor:
@@ -499,6 +523,12 @@ class Network:
                 hint="move one to the other with .to(dtype=..., device=...)",
             )
         return detached(x)
+
+
+def _same_but_for_rounding(logits: Tensor, others: Tensor) -> bool:
+    """Whether logits that were computed in two ways are the same, relative to the largest."""
+    eps = torch.finfo(others.dtype).eps
+    return logits.shape == others.shape and bool((logits - others).abs().max() <= eps**0.5 * others.abs().max())
 
 
 def _unwrapped(model: Callable[..., Any]) -> Callable[..., Any]:
