@@ -38,7 +38,7 @@ def test_every_path_of_the_page_exists():
     files = [ROOT / path for path in paths if (ROOT / path).is_file()]
     texts = "\n".join(path.read_text(encoding="utf-8") for path in files)
     named = set(re.findall(r"`([A-Z_]+|_?[A-Z][a-z]\w+|[a-z_]+_[a-z]+)`", rows))
-    assert {"_SHARED", "_Plan", "map_setting", "RunFlags", "is_prefix"} <= named
+    assert {"_SHARED", "map_setting", "RunFlags", "is_prefix"} <= named
     assert {name for name in named if not re.search(rf"\b{name}\b", texts)} == set()
 
 

@@ -78,7 +78,7 @@ def test_of_two_classes_it_is_fringe():
 
     net, x = Two(4.0), small_images()
     found = fringe.attribute(net, x, method=FRInGeBinary())
-    expected = fringe.attribute(net, x, method=FRInGe(feedback=None))
+    expected = fringe.attribute(net, x, method=FRInGe())
     assert torch.allclose(found.values, expected.values, rtol=1e-9, atol=1e-12)
 
 

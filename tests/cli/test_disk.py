@@ -141,10 +141,10 @@ def test_a_full_disk_stops_a_comparison_which_goes_on_when_there_is_room(tmp_pat
     with monkeypatch.context() as patch:
         real, calls = Store.commit, iter(range(99))
 
-        def commit(self, task):
+        def commit(self, *args, **kwargs):
             if next(calls) >= 7:  # ig and six controls: one image
                 raise StoreFull(f"{str(tmp_path)!r}: no space left")
-            real(self, task)
+            real(self, *args, **kwargs)
 
         patch.setattr(Store, "commit", commit)
         result = run_ig(*arguments)

@@ -75,7 +75,10 @@ def test_the_listing_says_how_modifiers_and_methods_of_other_packages_are_writte
     assert captum.endswith("captum:input_x_gradient")
     (zennit,) = [line for line in shown.splitlines() if "written: zennit:epsilon_plus_flat" in line]
     installed = importlib.util.find_spec("zennit") is not None
-    assert zennit.endswith('(not installed: run pip install -e ".[zennit]" in the checkout)') != installed
+    assert (
+        zennit.endswith('(not installed: run pip install -c constraints.txt -e ".[zennit]" in the checkout)')
+        != installed
+    )
     assert json.loads(run("methods", "smooth(2):ig", "--json").stdout)["methods"][0]["name"] == "smooth"
 
 

@@ -149,7 +149,9 @@ def test_names_that_do_not_fit_say_why(stand_in):
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.delitem(sys.modules, "quantus", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r'quantus:irof needs Quantus; run pip install -e "\.\[quantus\]"'):
+    with pytest.raises(
+        InputError, match=r'quantus:irof needs Quantus; run pip install -c constraints.txt -e "\.\[quantus\]"'
+    ):
         get_metric("quantus:irof")
 
 

@@ -105,7 +105,7 @@ def test_parse_shortcuts_and_replacements():
     [
         ("imagenett", "'imagenett' is neither a shortcut (unit, imagenet) nor KEY=VALUE; did you mean 'imagenet'?"),
         ("reszie=256", "'reszie=256' is not one of KEY=VALUE with a known key; did you mean 'resize'?"),
-        ("unit,zoom=3", "known key; known: resize, crop, mean, std, channels, interpolation"),
+        ("unit,zoom=3", "known key; known: resize, longest, crop, mean, std, channels, interpolation"),
         ("crop=224,crop=192", "key 'crop' is given twice"),
         ("resize=big", "preprocessing: resize='big', expected a whole number"),
         ("mean=a/b/c", "mean='a/b/c', expected numbers separated by '/'"),

@@ -131,7 +131,7 @@ PICTURES = {
     "grid": lambda ax: grid(title="t", ax=ax),
     "bars": lambda ax: feature_bars([f"feature {k}" for k in range(5)], rng.normal(size=5), title="t", ax=ax),
     "line": lambda ax: series_line(rng.random((2, 9)), rng.normal(size=(2, 9)), title="t", ax=ax),
-    "words": lambda ax: token_map(CLASS.split() * 3, rng.normal(size=36), title="t", ax=ax),
+    "words": lambda ax: token_map(CLASS.split() * 3, rng.normal(size=3 * len(CLASS.split())), title="t", ax=ax),
 }
 WIDE, TALL = (20, 60), (60, 20)
 ONES = np.ones((8, 8))
@@ -158,7 +158,9 @@ FIGURES = {
     "swarm": lambda: feature_swarm([CLASS] * 20, values((30, 20))[0], values((30, 20))[0], title=TITLE, label=CLASS),
     "waterfall": lambda: feature_waterfall([CLASS] * 20, LONG_ROW[:20], (0.0, 1.0), title=TITLE, label=CLASS),
     "line": lambda: series_line(3e7 * rng.random((9, 9)), values((9, 9))[0], names=[CLASS] * 9, title=TITLE),
-    "words": lambda: token_map([*CLASS.split(), "x" * 90] * 9, rng.normal(size=117), title=TITLE, label=CLASS),
+    "words": lambda: token_map(
+        [*CLASS.split(), "x" * 90] * 9, rng.normal(size=9 * len(CLASS.split()) + 9), title=TITLE, label=CLASS
+    ),
     "curves of one method": lambda: curves(1, ["fringe"], title=TITLE),
     "curves": lambda: curves(4, [*NAMES, CLASS], title=TITLE),
     "forest of one method": lambda: forest(1, ["ig"], title=TITLE),

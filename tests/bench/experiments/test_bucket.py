@@ -129,7 +129,9 @@ def test_a_package_that_is_missing_is_named(scheme, package, extra, monkeypatch)
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(implementations(), scheme, raising=False)
     for use in (lambda url: Store(Path(url)), lambda url: list(find_inputs([url]))):
-        with pytest.raises(FringeError, match=rf'{scheme}:// needs {package}; run pip install -e "\.\[{extra}\]"'):
+        with pytest.raises(
+            FringeError, match=rf'{scheme}:// needs {package}; run pip install -c constraints.txt -e "\.\[{extra}\]"'
+        ):
             use(f"{scheme}://bucket/run")
 
 

@@ -209,10 +209,10 @@ def test_of_two_runs_with_other_settings_that_begin_at_once_one_is_refused_befor
 
 @pytest.fixture
 def mounted(tmp_path):
-    """A file system of two megabytes."""
+    """A file system of four megabytes, and of 80 files."""
     place = tmp_path / "disk"
     place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=40", "tmpfs", place], capture_output=True)
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,nr_inodes=80", "tmpfs", place], capture_output=True)
     if made.returncode:
         pytest.skip(f"cannot mount a file system here: {made.stderr.decode().strip()}")
     yield place

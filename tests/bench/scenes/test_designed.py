@@ -98,7 +98,7 @@ def test_the_rising_floor_keeps_the_mark_that_a_fixed_floor_hides():
     plain, rising = (attribute(module, x, method=which, target=1) for which in (FRInGe(), method))
     problem = Problem.of(Classifier(module), x, target=1)
     with problem.model.session(x.device):
-        weights = FocusedPaths("cam", 0.0, "auto").weights(problem)
+        weights = FocusedPaths("cam", 0.0).weights(problem)
         fixed = method._walk(problem, weights)  # with the floor zero alone
     assert on_the_mark(plain.values).min() > 0.94
     assert on_the_mark(fixed.values).max() < 0.1

@@ -216,5 +216,5 @@ def test_without_optuna_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     for name in ("_study",):
         monkeypatch.delitem(sys.modules, f"fringe.bench.tuning.{name}", raising=False)
-    with pytest.raises(InputError, match=r'tune needs Optuna; run pip install -e "\.\[tune\]"'):
+    with pytest.raises(InputError, match=r'tune needs Optuna; run pip install -c constraints.txt -e "\.\[tune\]"'):
         search(tmp_path / "j", 2)
