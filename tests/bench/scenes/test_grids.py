@@ -252,7 +252,7 @@ def test_a_focus_of_a_layer_that_sees_one_cell_is_refused(name):
     truth = torch.zeros(12, 12, dtype=torch.bool)
     truth[cell_of(truth, 2, 3)] = True
     context = on_grid(OneCell(Pooled(), 2, 3), truth)
-    with context.problem.model.session(truth.device), pytest.raises(InputError, match="sees the image .*cropped"):
+    with context.problem.model.session(truth.device), pytest.raises(InputError, match=r"sees the image .*cropped"):
         METHODS[name](focus="cam").attribute(context.problem)
 
 
