@@ -390,7 +390,7 @@ class Network:
         if logits.shape[1] != known:
             message = f"its output has {logits.shape[1]} classes, and had {known} in an earlier pass"
             hint = "return logits of the same classes for every input and in every call"
-            raise ModelOutputError(message, argument="model", hint=(arguments.by_row and arguments.hint) or hint)
+            raise ModelOutputError(message, argument="model", hint=arguments.hint if arguments.by_row else hint)
         self._checked = True
         return self._laid_out(logits)
 

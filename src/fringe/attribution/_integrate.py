@@ -408,6 +408,7 @@ class _NodeMeasures:
         share, records = at.sample.displacement, bool(self.problem.record_path)
         step = (share.abs() if share.dim() == 1 else _norm(share)) * self.length[at.rows]
         points = torch.zeros(len(step), len(AT_POINTS), dtype=torch.float64, device=step.device)
+        log_p = self.latest[1]
         if records or self.problem.model.has_classes:
             log_p, waypoint = log_probabilities(at.logits), self.geodesic.at(at.sample.alpha, at.rows)
             if records or last:
@@ -419,10 +420,10 @@ class _NodeMeasures:
             return stats, {}
         first = at.rows != at.rows.roll(1)
         first[:1] = True
-        last, before = first.roll(-1), list[Tensor]()  # each point is the next one after these on its path
+        final, before = first.roll(-1), list[Tensor]()  # each point is the next one after these on its path
         for known, now in zip(self.latest, (at.sample.x, log_p), strict=True):
             before.append(torch.where(batch_view(first, now), known[at.rows], now.roll(1, 0)))
-            known[at.rows[last]] = now[last]
+            known[at.rows[final]] = now[final]
         return stats, {
             "score": self.problem.score(at.logits, at.rows),
             "euclidean_step": _norm((at.sample.x - before[0]).double()),

@@ -67,7 +67,7 @@ def paper_settings(model: str, variant: str) -> dict[str, Any]:
     """
     row = dict(table()[model, variant])
     iterations = row.pop("cg_iterations")
-    settings = {"delta_euc": None} | {name: float(row[name]) for name in list(row)[2:] if row[name]}
+    settings: dict[str, Any] = {"delta_euc": None} | {name: float(row[name]) for name in list(row)[2:] if row[name]}
     if iterations:
         settings["cg_iterations"] = int(iterations)
     if variant != "fringe":
@@ -371,7 +371,8 @@ def blur(x: Tensor) -> Tensor:
     """The Gaussian of the paper's preconditioner: sigma 1, 7 taps, mirrored at the edges."""
     weights = {by: math.exp(-0.5 * by * by) for by in range(-3, 4)}
     for axis in (-2, -1):
-        x = sum(w / sum(weights.values()) * shifted(x, axis, by) for by, w in weights.items())
+        parts = [w / sum(weights.values()) * shifted(x, axis, by) for by, w in weights.items()]
+        x = sum(parts[1:], parts[0])
     return x
 
 

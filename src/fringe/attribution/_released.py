@@ -37,14 +37,15 @@ class ReleasedFRInGe(PaperFRInGe):
     def _blur(self, x: Tensor) -> Tensor:
         weights = {d: math.exp(-0.125 * d * d) for d in range(-2, 3)}
         for axis in (-2, -1):
-            x = sum(w / sum(weights.values()) * mirrored(x, axis, d) for d, w in weights.items())
+            parts = [w / sum(weights.values()) * mirrored(x, axis, d) for d, w in weights.items()]
+            x = sum(parts[1:], parts[0])
         return x
 
     def _loss_gradient(self, p: Tensor, s: Tensor) -> Tensor:
         return super()._loss_gradient(p, torch.where(p >= LEAST, s, 0.0))
 
-    def _solve(self, here: Jacobian, p: Tensor, b: Tensor, x0: Tensor | None) -> Tensor:
-        return super()._solve(here, p.clamp_min(LEAST), b, x0)
+    def _solve(self, here: Jacobian, p: Tensor, b: Tensor, last: Tensor | None) -> Tensor:
+        return super()._solve(here, p.clamp_min(LEAST), b, last)
 
     def _conjugate_gradients(self, system: Product, b: Tensor, precondition: Product, x: Tensor | None) -> Tensor:
         r = b if x is None else b - system(x)

@@ -432,10 +432,14 @@ class UnderTest(ABC):
         return "unchanged"
 
     def passes(self) -> str:
-        """The reported number of forward passes is the number that the network computed."""
+        """The reported number of forward passes is the number that the network computed, but for the pass of one image
+        that decides on the layout of memory."""
         model = _CountingModel(self.model)
         reported = self.run([0, 1, 2], model).forward
-        fail_if(reported != model.images, f"reported {reported} forward passes, the network saw {model.images}")
+        fail_if(
+            not reported <= model.images <= reported + 1,
+            f"reported {reported} forward passes, the network saw {model.images}",
+        )
         return f"{reported} forward passes for 3 images"
 
 

@@ -176,8 +176,9 @@ def results_of(
     number = {image: STATUSES.index(one["status"]) for image, one in made.items()}
     scores = {image: np.full(len(keys), np.nan) for image in made}
     status = {image: np.full(len(keys), number[image], np.uint8) for image in made}
-    nothing: tuple[str, ...] = ()
-    words = {image: [(nothing, one.get("error"))] * len(keys) for image, one in made.items()}
+    words: dict[str, list[tuple[tuple[str, ...], Any]]] = {
+        image: [((), one.get("error"))] * len(keys) for image, one in made.items()
+    }
     details = {
         image: {f"diagnostic//{name}": np.array([value]) for name, value in one.get("diagnostics", ())}
         for image, one in made.items()
