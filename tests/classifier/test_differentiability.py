@@ -229,7 +229,7 @@ def test_a_model_that_fails_on_any_number_of_images_is_not_said_to_need_the_othe
             raise error
         return smooth(x)
 
-    problem = Problem.of(Classifier(model), normal(images, 12))
+    problem = Problem.of(Classifier(model), normal(images, 3, 2, 2))
     with pytest.raises(RuntimeError, match="the service is closed") as seen:
         paths.verify(problem)
     assert seen.value is error

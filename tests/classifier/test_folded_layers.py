@@ -136,7 +136,6 @@ def test_logits_and_products_are_those_of_the_network(name):
     assert not plain.folds
     for found, expected in zip(products(folded, x), products(plain, x), strict=True):
         assert torch.allclose(found, expected, rtol=1e-11, atol=1e-11)
-    plain.channels_last = folded.channels_last = False  # passes that compare layouts would count, too
     with Norms() as all_norms:
         plain.logits(x)
     with Norms() as norms:
@@ -226,7 +225,6 @@ def test_hooks_see_the_network_as_it_is_written(kind):
     hook = lambda module, *found: seen.append(found[-1])  # noqa: E731
     hooked = {"forward_hook": model.first, "forward_pre_hook": model.norm, "full_backward_hook": model.norm2}[kind]
     handle = getattr(hooked, f"register_{kind}")(hook)
-    classifier.channels_last = False  # nor a pass that compares layouts
     with Norms() as norms:
         classifier.score_gradient(x, torch.zeros(3, dtype=torch.long))
     handle.remove()

@@ -344,20 +344,19 @@ class Network:
         With ``tangents`` the backward pass will be differentiated, with ``measured`` the pass bounds later ones.
         """
         self.passes.forward += x.shape[0]
+        shape, given = x.shape[1:], None
         if self.layout(x) is torch.channels_last and len(x):
-            shape = x.shape[1:]
-            decided = shape in self._in_channels_last
-            given = None if decided else self._in_given_layout(x, arguments)
             try:
+                given = None if shape in self._in_channels_last else self._in_given_layout(x, arguments)
                 logits = self._evaluate(x, arguments, tangents, measured)
-                if decided or (given is not None and _same_but_for_rounding(logits[:1].detach(), given)):
-                    self._in_channels_last[shape] = True
+                same = given is None or _same_but_for_rounding(logits[:1].detach(), given)
+                if self._in_channels_last.setdefault(shape, same):
                     return logits
             except Exception as error:  # whatever a model raises
                 if is_machine_error(error) or isinstance(error, _OneAtATime):
                     raise
-            self._in_channels_last[shape] = False
-            log.info("with channels last in memory the model computes something else: images are passed as they came")
+                self._in_channels_last[shape] = False
+            log.info("the model computes something else of images with channels last in memory: they are passed as given")
         return self._evaluate(x, arguments, tangents, measured)
 
     def _evaluate(self, x: Tensor, arguments: ForwardArguments, tangents: bool, measured: bool) -> Tensor:
@@ -394,21 +393,19 @@ class Network:
         self._checked = True
         return self._laid_out(logits)
 
-    def _in_given_layout(self, x: Tensor, arguments: ForwardArguments) -> Tensor | None:
-        """The logits of the first input in the layout of the caller, by a pass that is not counted; None if it fails.
-        A model that reads strides or memory gives others with channels last."""
+    def _in_given_layout(self, x: Tensor, arguments: ForwardArguments) -> Tensor:
+        """The logits of the first input in the layout of the caller, by a pass that is not counted: they tell whether
+        the model reads strides, or memory."""
         first = torch.zeros(1, dtype=torch.int64, device=x.device)
         self._in_channels_last[x.shape[1:]] = False
-        try:
-            with torch.no_grad():
-                output = with_tensors(self._computed(x.detach()[:1], arguments.select(first), tangents=False), x.device)
-                if self.score_function is not None:
-                    return as_score(self.score_function, output, 1)
-                return self.logits_of(output, 1, check=False)
-        except Exception:  # all inputs will say what is wrong
-            return None
-        finally:
-            del self._in_channels_last[x.shape[1:]]
+        with torch.no_grad():
+            output = with_tensors(self._computed(x.detach()[:1], arguments.select(first), tangents=False), x.device)
+            if self.score_function is not None:
+                logits = as_score(self.score_function, output, 1)
+            else:
+                logits = self.logits_of(output, 1, check=False)
+        del self._in_channels_last[x.shape[1:]]
+        return logits
 
     def logits_of(self, output: Any, batch: int, *, check: bool) -> Tensor:
         """Return the logits (B, C) in what the model returned, see :func:`as_logits`."""
