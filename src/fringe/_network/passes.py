@@ -224,7 +224,6 @@ class Network:
         self._depth = 0
         self._checked = False
         self._classes = dict[int, int]()  # how many there are, by the id of what ran in an open session
-        self._in_channels_last = dict[torch.Size, bool]()  # whether inputs of a shape may be, in an open session
 
     def with_model(self, model: nn.Module) -> Self:
         """Return the interface to another network with outputs of the same kind, in the same way: the same score, batch
@@ -258,7 +257,7 @@ class Network:
             self.verified.clear()
             self.folds = None
         self._depth += 1
-        self._checked, self._classes, self._in_channels_last = False, {}, {}
+        self._checked, self._classes = False, {}
         try:
             reached = reached_modules(self.model, self.score_function, self.choose_output)
             with float64_on(device), isolated(reached, device, self.mode):
@@ -344,22 +343,6 @@ class Network:
         With ``tangents`` the backward pass will be differentiated, with ``measured`` the pass bounds later ones.
         """
         self.passes.forward += x.shape[0]
-        shape, given = x.shape[1:], None
-        if self.layout(x) is torch.channels_last and len(x):
-            try:
-                given = None if shape in self._in_channels_last else self._in_given_layout(x, arguments)
-                logits = self._evaluate(x, arguments, tangents, measured)
-                same = given is None or _same_but_for_rounding(logits[:1].detach(), given)
-                if self._in_channels_last.setdefault(shape, same):
-                    return logits
-            except Exception as error:  # whatever a model raises
-                if is_machine_error(error) or isinstance(error, _OneAtATime):
-                    raise
-                self._in_channels_last[shape] = False
-            log.info("the model computes something else of images with channels last in memory: they are passed as given")
-        return self._evaluate(x, arguments, tangents, measured)
-
-    def _evaluate(self, x: Tensor, arguments: ForwardArguments, tangents: bool, measured: bool) -> Tensor:
         try:
             with self.batch_size.measured(len(x)) if measured else contextlib.nullcontext():
                 output = with_tensors(self._computed(x, arguments, tangents), x.device)
@@ -392,20 +375,6 @@ class Network:
             raise ModelOutputError(message, argument="model", hint=arguments.hint if arguments.by_row else hint)
         self._checked = True
         return self._laid_out(logits)
-
-    def _in_given_layout(self, x: Tensor, arguments: ForwardArguments) -> Tensor:
-        """The logits of the first input in the layout of the caller, by a pass that is not counted: they tell whether
-        the model reads strides, or memory."""
-        first = torch.zeros(1, dtype=torch.int64, device=x.device)
-        self._in_channels_last[x.shape[1:]] = False
-        with torch.no_grad():
-            output = with_tensors(self._computed(x.detach()[:1], arguments.select(first), tangents=False), x.device)
-            if self.score_function is not None:
-                logits = as_score(self.score_function, output, 1)
-            else:
-                logits = self.logits_of(output, 1, check=False)
-        del self._in_channels_last[x.shape[1:]]
-        return logits
 
     def logits_of(self, output: Any, batch: int, *, check: bool) -> Tensor:
         """Return the logits (B, C) in what the model returned, see :func:`as_logits`."""
@@ -473,7 +442,8 @@ class Network:
     def keep_folds(self, logits: Tensor, plain: Tensor) -> bool:
         """Whether ``logits`` (1, C) of an input among others, with folds, are the ``plain`` ones of it alone but for
         rounding; else there are no folds from now on."""
-        same = _same_but_for_rounding(logits, plain)
+        eps = torch.finfo(plain.dtype).eps
+        same = bool((logits - plain).abs().max() <= eps**0.5 * plain.abs().max())
         self.folds = self.folds if same else {}
         return same
 
@@ -498,14 +468,23 @@ class Network:
         """Run the model on a copy of ``x``: it may work in place, on neither a leaf nor the caller's storage.
 
         On a CPU, images go in channels last: convolutions are 1.1 to 1.4 times as fast (benchmarks/layout.py).
+        A model that requires the other layout with ``.view`` gets it from then on.
         """
-        last = self.layout(x) is torch.channels_last
-        return arguments.call(self.model, x.clone(memory_format=torch.channels_last) if last else x.clone())
+        layout = self.layout(x)
+        if layout is not torch.channels_last:
+            return arguments.call(self.model, x.clone())
+        try:
+            return arguments.call(self.model, x.clone(memory_format=layout))
+        except RuntimeError as error:
+            if "view size is not compatible" not in str(error):
+                raise
+            log.info("the model requires images with channels first in memory; they are passed so from now on")
+            self.channels_last = False
+            return arguments.call(self.model, x.clone())
 
     def layout(self, x: Tensor) -> torch.memory_format:
         """Return the memory format in which ``x`` goes through the network."""
-        may = self.channels_last and self._in_channels_last.get(x.shape[1:], True)
-        last = may and x.dim() == 4 and x.device.type == "cpu"
+        last = self.channels_last and x.dim() == 4 and x.device.type == "cpu"
         return torch.channels_last if last else torch.contiguous_format
 
     def _validate_inputs(self, x: Tensor) -> Tensor:
@@ -520,12 +499,6 @@ class Network:
                 hint="move one to the other with .to(dtype=..., device=...)",
             )
         return detached(x)
-
-
-def _same_but_for_rounding(logits: Tensor, others: Tensor) -> bool:
-    """Whether logits that were computed in two ways are the same, relative to the largest."""
-    eps = torch.finfo(others.dtype).eps
-    return logits.shape == others.shape and bool((logits - others).abs().max() <= eps**0.5 * others.abs().max())
 
 
 def _unwrapped(model: Callable[..., Any]) -> Callable[..., Any]:
