@@ -432,8 +432,7 @@ class UnderTest(ABC):
         return "unchanged"
 
     def passes(self) -> str:
-        """The reported number of forward passes is the number that the network computed, but for the pass of one image
-        that decides on the layout of memory."""
+        """The reported number of forward passes is the number that the network computed."""
         model = _CountingModel(self.model)
         reported = self.run([0, 1, 2], model).forward
         fail_if(
