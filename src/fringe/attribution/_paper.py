@@ -73,7 +73,7 @@ def paper_settings(model: str, variant: str) -> dict[str, Any]:
     if variant != "fringe":
         settings |= _UNSMOOTHED
     if variant == "euclidean":
-        settings |= VARIANTS["euclidean"] | {"tau": float(table()[model, "fringe"]["tau"])}
+        settings |= {**VARIANTS["euclidean"], "tau": float(table()[model, "fringe"]["tau"])}
     return settings
 
 
