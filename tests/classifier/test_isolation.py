@@ -361,8 +361,8 @@ class Rounds(nn.Module):
 
 def test_a_model_is_verified_without_the_error_of_tf32():
     model, x = Rounds().eval(), normal(3, 3, 8, 8)
-    found = fringe.attribute(Classifier(model, tf32=True), x, method="fringe:full_metric")
-    exact = fringe.attribute(Classifier(model), x, method="fringe:full_metric")
+    found = fringe.attribute(Classifier(model, tf32=True), x, method="paper")
+    exact = fringe.attribute(Classifier(model), x, method="paper")
     assert found.values.isfinite().all()
     assert (found.values - exact.values).norm() > 1e-3 * exact.values.norm()
 
@@ -374,7 +374,7 @@ def test_tf32_rounds_on_a_gpu():
     exact, rounded = (Classifier(model.float(), tf32=tf32).logits(x) for tf32 in (False, True))
     error = float((rounded - exact).norm() / exact.norm())
     assert 1e-6 < error < 1e-2
-    fringe.attribute(Classifier(model, tf32=True), x, method="fringe:full_metric")
+    fringe.attribute(Classifier(model, tf32=True), x, method="paper")
 
 
 @pytest.mark.parametrize(("device", "enabled"), [("cuda", False), ("cpu", True)])
@@ -397,7 +397,7 @@ def test_cudnn_adds_up_in_one_order(device, ordered):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("method", ["fringe", "fringe:full_metric", "ig"])
+@pytest.mark.parametrize("method", ["fringe", "paper", "ig"])
 def test_recurrent_networks_are_explained_on_a_gpu(method):
     model, x = Recurrent().eval(), normal(2, 5, 8).float()
     expected = fringe.attribute(model, x, method=method, target=TARGET)
