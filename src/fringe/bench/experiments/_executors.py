@@ -236,6 +236,9 @@ def run_tasks(
                     policy.pending.append(order.task)
             if not results and not running:  # all tasks are claimed by another run, or no process is ready
                 time.sleep(POLL_INTERVAL)
+    except BaseException:
+        store.abandon()  # where a claim cannot be given up, as on a full disk, it must not stop the next run
+        raise
     finally:
         executor.stop()
         for key in policy.began:

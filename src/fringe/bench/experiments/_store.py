@@ -522,6 +522,10 @@ class Store(AbstractContextManager["Store"]):
         with self._transaction():
             self._db.execute("DELETE FROM claim WHERE task = ? AND owner = ?", (task, self.owner))
 
+    def abandon(self) -> None:
+        """Let other stores of this process take what this one has claimed."""
+        _open_stores.discard(self)
+
 
 #: The stores of this process that are open.
 _open_stores = WeakSet[Store]()
