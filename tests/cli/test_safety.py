@@ -355,7 +355,7 @@ def test_a_benchmark_shows_names_as_escapes(tmp_path):
     rest = ("--no-controls", "--metrics", "sparseness", "--n", "2", "--no-report", "--model", "embedded:digits")
     result = run("benchmark", "--config", plan, "--data", data, "--out", tmp_path / "run", *rest)
     assert result.exit_code == 3, result.output
-    assert "1 maps made now" in result.output
+    assert "1 map made now" in result.output
     assert not STEERING.search(result.output), repr(result.output)
 
 
