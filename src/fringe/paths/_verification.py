@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from fringe._network.outputs import SCORE_OF_OUTPUTS
 from fringe._network.passes import SEQUENCE_FIRST
 from fringe._numbers.rng import KeyedGenerator
+from fringe._strings.progress import log
 from fringe.classifier import WITHOUT_GRADIENTS, WITHOUT_JVP, Linearisation
 from fringe.errors import (
     FringeError,
@@ -48,7 +49,8 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
     """Check that the model can be explained; the caller need not hold a session.
 
     The logits of an image must not depend on its position in the batch: the first, middle and last image are evaluated
-    alone and in another order. A model with two results for the same call is random, and refused.
+    alone and in another order. A model with two results for the same call is random, and refused. On a CPU the first
+    of these passes has its channels last in memory, and later ones only if that gives the same.
 
     On the first image with a finite gradient that is not zero (of at most ``MAX_PROBES``), with a random cotangent u
     and v along J^T u: the output depends on the input through autograd, ``<J^T u, v>`` is the central difference of
@@ -84,9 +86,9 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
         if plain and (several in model.verified or (len(x) == 1 and alone in model.verified)):
             return
         if not uses:
-            _check_rows(problem, _evaluate(problem, problem.every_row[:1], problem.forward))
+            _check_rows(problem, _evaluate_first(problem, problem.forward))
             return
-        first = _evaluate(problem, problem.every_row[:1], partial(problem.linearise, tangents=tangents))
+        first = _evaluate_first(problem, partial(problem.linearise, tangents=tangents))
         _check_rows(problem, first.value)
         if given.by_row and len(x) > 1 == model.batch_size.on(x.device):
             _check_single_row(problem)
@@ -114,6 +116,28 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
 # -- the position in the batch -------------------------------------------------------------------------------------
 
 
+def _evaluate_first(problem: Problem, run: Callable[[Tensor, Tensor], Evaluated]) -> Evaluated:
+    """Evaluate the first image, on a CPU with its channels last in memory: all images are passed so from then on if it
+    works and gives the same. A network that reads strides or memory gives something else, but not for an image of one
+    colour, which decides nothing."""
+    x, row, layouts = problem.inputs[:1], problem.every_row[:1], problem.model.channels_last
+    shape = x.shape[1:]
+    if shape not in layouts and bool((x != x.flatten()[:1]).any()):
+        layouts.add(shape)
+        if problem.model.layout(x) is torch.channels_last:
+            try:
+                result = run(x, row)
+                value = result if isinstance(result, Tensor) else result.value
+                if bool((value - problem.logits[:1]).abs().max() <= _rounding(problem)):
+                    return result
+            except Exception as error:  # whatever a model raises
+                if is_machine_error(error):
+                    raise
+            log.info("with channels last in memory the model gives something else: images are passed as they came")
+        layouts.remove(shape)
+    return _evaluate(problem, row, run)
+
+
 def _check_rows(problem: Problem, first: Tensor) -> None:
     """Refuse a model that is random, or whose logits depend on the position in the batch. The ``first`` image has these
     logits (1, C) alone."""
@@ -121,7 +145,7 @@ def _check_rows(problem: Problem, first: Tensor) -> None:
     chosen = sorted({0, batch // 2, batch - 1})
     together = chosen[::-1][: problem.model.batch_size.on(problem.inputs.device)]
     calls = [[row] for row in chosen] + ([together] if len(together) > 1 else [])
-    scale = LOGITS_RTOL * problem.logits.abs().max() + 1e-6
+    scale = _rounding(problem)
     for call in calls:
         rows = torch.tensor(call, device=problem.inputs.device)
         logits = first if call == [0] else _evaluate(problem, rows, problem.forward)
@@ -144,6 +168,11 @@ def _check_rows(problem: Problem, first: Tensor) -> None:
         )
 
 
+def _rounding(problem: Problem) -> Tensor:
+    """How far the logits of an image may differ between two passes."""
+    return LOGITS_RTOL * problem.logits.abs().max() + 1e-6
+
+
 def _check_single_row(problem: Problem) -> None:
     """Refuse forward arguments that one image takes whole, with other logits than with its row: where no pass holds
     several images, nothing else tells whether their rows are those of the images."""
@@ -152,7 +181,7 @@ def _check_single_row(problem: Problem) -> None:
     except Exception:  # whatever a model raises, it takes one row
         return
     change = (logits - problem.logits[:1]).abs().max() if logits.shape == problem.logits[:1].shape else 0.0
-    if change > LOGITS_RTOL * problem.logits.abs().max() + 1e-6:
+    if change > _rounding(problem):
         message = "one image takes its forward arguments whole, and then has other logits than with one row of them"
         raise ModelOutputError(message, argument="model", hint=problem.forward_args.hint)
 

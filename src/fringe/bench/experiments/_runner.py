@@ -251,7 +251,7 @@ class TaskRunner:
         masks = {image: truth for image, _, truth in group if truth is not None}
         try:
             with classifier.session(x.device):
-                logits = classifier.logits(x)
+                logits = classifier.logits_as_given(x)
                 faults = [self._fault(context, image, row) for image, row in zip(images, logits, strict=True)]
                 failed |= {i: ("failed", fault) for i, fault in zip(images, faults, strict=True) if fault}
                 valid = [i for i, fault in enumerate(faults) if not fault]
