@@ -263,8 +263,9 @@ class TaskRunner:
                 keys = tuple(self._resolved.pictures[image].key for image in images)
                 problem = Problem(classifier, x, logits, target, ids=keys, rng=noise, domain=space)
                 candidates = self._resolved.plan.candidates(self._resolved.plan.model(context.label))
-                methods = [one.method for one in candidates if one.method is not None]
-                verify(problem, {method.jvp_use(problem) for method in methods if method.uses_gradients})
+                methods = [one.method for one in candidates if one.method is not None and one.method.uses_gradients]
+                has_sum = all(method.is_complete for method in methods)
+                verify(problem, {method.jvp_use(problem) for method in methods}, has_sum=has_sum)
         except TargetError as error:
             failed |= dict.fromkeys(images, ("failed", str(error)))
             return None
