@@ -136,9 +136,9 @@ def _evaluate_first(problem: Problem, run: Callable[[Tensor, Tensor], Evaluated]
     colour, which decides nothing."""
     x, row, layouts = problem.inputs[:1], problem.every_row[:1], problem.model.channels_last
     shape = x.shape[1:]
-    if shape not in layouts and bool((x != x.flatten()[:1]).any()):
+    if shape not in layouts:
         layouts.add(shape)
-        if problem.model.layout(x) is torch.channels_last:
+        if problem.model.layout(x) is torch.channels_last and bool((x != x.flatten()[:1]).any()):
             try:
                 result = run(x, row)
                 value = result if isinstance(result, Tensor) else result.value
