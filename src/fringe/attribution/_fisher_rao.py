@@ -10,6 +10,7 @@ The first column of W is the metric along the geodesic; images have no other. Li
 metric, it is in ``_paper.py``. Of L paths, points are (L, *S), predictions (L, C), scores of K classes (L, K).
 """
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from fringe._network.rectifiers import smooth_slopes
 from fringe.attribution._integrate import completeness_gap
 from fringe.errors import InputError
 from fringe.geometry import (
@@ -69,6 +71,8 @@ AUTO_ENTROPY = 0.5
 #: Columns of W. Of a few classes 16 are the full metric. With one, a path of small networks comes to rest where two
 #: classes share the prediction and the others have none: leaving takes a step that keeps the two equal.
 RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
+#: Images: the weight of the earlier steps in the direction of the next one.
+MEMORY = 0.7
 #: Tables and series: the share of |m|^2 that is the unit of R and of gamma_prior, for m the first column of W.
 RELATIVE_UNIT = 1e-2
 #: Tables and series: nats by which a step may move two logits apart, to first order; and the least share of it.
@@ -117,6 +121,7 @@ class State(Rows):
         expected: The squared length in radians (L,) that the last step should have.
         radius: The bound (L,) of the last step on the logits.
         planned: The change of the logits (L, C) by it, to first order.
+        mean: The mean of m over the steps (L, *S), in the eigenbasis of L.
     """
 
     image: Tensor
@@ -142,6 +147,7 @@ class State(Rows):
     expected: Tensor | None = None
     radius: Tensor | None = None
     planned: Tensor | None = None
+    mean: Tensor | None = None
 
 
 class Here(NamedTuple):
@@ -251,6 +257,15 @@ class FisherRaoPath:
         """Return whether the length of the next step takes J v."""
         return self.jvp_use == "required" or (self.jvp_use == "optional" and self.has_jvp and state.point is None)
 
+    @property
+    def smooth_slopes(self) -> bool:
+        """Whether directions take smooth slopes of rectifiers."""
+        return self.is_image and not self.smooths
+
+    def expansion(self, state: State, *, closing: bool) -> dict[str, bool]:
+        """Return how the network is expanded where these paths are."""
+        return {"tangents": self.takes_jvp(state) and not closing, "smooth": self.smooth_slopes}
+
     # -- where the path begins, how many steps it has, and where it ends: lines 1 to 5 --------------------------------
 
     def start(self, problem: Problem, scale: Tensor | None = None) -> State:
@@ -331,7 +346,7 @@ class FisherRaoPath:
         """Line 6: p_k = softmax F(x_k), with the gradients of the scores; ``closing``: no step departs from here."""
         assert state.x is not None
         image, geodesic = state.image, state.geodesic
-        jacobian: Any = problem.linearise(state.x, image, tangents=self.takes_jvp(state) and not closing)
+        jacobian: Any = problem.linearise(state.x, image, **self.expansion(state, closing=closing))
         logits = jacobian.value
         point = Point(state.x, problem.score(logits, image), problem.score_gradient(jacobian, logits, image))
         finite = all_finite(point.gradient, logits)
@@ -345,8 +360,16 @@ class FisherRaoPath:
         log_p = log_probabilities(logits)
         return Here(point, log_p, softened(log_p, geodesic.temperature), finite, jacobian)
 
-    def direction(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        r"""Lines 7-9: the direction v (L, *S) at ``x`` towards ``waypoint`` (L, C), and (m^T v)^2 (L,).
+    def direction(
+        self,
+        jacobian: Jacobian,
+        log_p: Tensor,
+        waypoint: Tensor,
+        x: Tensor,
+        earlier: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        r"""Lines 7-9: the direction v (L, *S) at ``x`` towards ``waypoint`` (L, C), (m^T v)^2 (L,), and for images the
+        mean of m over the steps (L, *S), from that of ``earlier`` ones and the weight (L,) of this one.
 
         With :math:`s = \sqrt p`, the tangent t = s' - s <s, s'> to the waypoint s' and b_p the prior's part, the
         columns of W are :math:`J^\top (s \circ q)` for orthonormal q, the first of them t / |t|: then :math:`\nabla L =
@@ -362,7 +385,7 @@ class FisherRaoPath:
         to_modes, prior = self.modes.to_modes, self.gamma_prior * self.modes.symbol * self.inverse
         v = prior * to_modes(x)
         if self.smooths:
-            return self.modes.from_modes(v), None
+            return self.modes.from_modes(v), None, None
         s = sqrt_chart(log_p)
         tangent = to_tangent(waypoint - s, s)
         length = tangent.norm(dim=-1, keepdim=True)
@@ -373,7 +396,11 @@ class FisherRaoPath:
         if not self.is_image:  # float32 holds no gradient of a probability that underflows: sizes stay outside
             sizes = cotangents.abs().amax(-1).clamp_min(torch.finfo(s.dtype).tiny)
             cotangents = cotangents / sizes[..., None]
-        columns = [to_modes(jacobian.vjp(c.to(x.dtype))) for c in cotangents.unbind(1)]
+        with smooth_slopes() if self.is_image else contextlib.nullcontext():
+            columns = [to_modes(jacobian.vjp(c.to(x.dtype))) for c in cotangents.unbind(1)]
+        if self.is_image and earlier is not None:  # m jumps between the linear pieces of a network, and its mean less
+            before, weight = earlier
+            columns[0] = before + batch_view(weight.to(before), before) * (columns[0] - before)
         # of dependent columns, as of few features, large weights cancel: products in float32 may turn v round
         wide = x.dtype if self.is_image else torch.float64
         if not self.is_image:
@@ -393,14 +420,16 @@ class FisherRaoPath:
             v = v * batch_view((1e6 / largest).clamp_max(1.0), v)
         v = v.to(x.dtype)
         along = (inner_product(columns[0], v) * sizes[:, 0]).square().to(log_p.dtype)
-        return self.modes.from_modes(v), along
+        return self.modes.from_modes(v), along, columns[0] if self.is_image else None
 
     def move(self, problem: Problem, state: State, here: Here, level: Tensor, gained: Tensor) -> State:
         """Lines 7-12: the direction v_k, its length eta_k, and x_{k+1} = x_k - eta_k v_k."""
         x, soft, u = here.point.x, here.soft, None
         y = x if state.y is None else state.y
         waypoint = state.geodesic.at((state.step + 1) / state.total)
-        v, along = self.direction(here.jacobian, soft, waypoint, y)
+        weight = (1.0 - MEMORY) / (1.0 - MEMORY ** (state.step + 1).double())
+        earlier = None if state.mean is None else (state.mean, weight)
+        v, along, mean = self.direction(here.jacobian, soft, waypoint, y, earlier)
 
         # 10: n_k^2 = v^T G v by a JVP, or learnt: rho (m^T v)^2. (v^T (b - R v) would cost no JVP, but where R
         # dominates it is a difference of large numbers.)
@@ -447,6 +476,7 @@ class FisherRaoPath:
             expected=expected,
             radius=radius,
             planned=None if u is None or radius is None else -eta[:, None] * u,
+            mean=mean,
         )
 
     def learnt(self, state: State, soft: Tensor) -> Tensor:

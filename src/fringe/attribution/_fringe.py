@@ -213,6 +213,9 @@ class FRInGe(Attributor):
         diagnostics = path_diagnostics(result, start.geodesic.log_p, start.geodesic.log_q)
         if start.geodesic.temperature is not None:
             diagnostics["temperature"] = start.geodesic.temperature
+        if walk.path.smooth_slopes:
+            has = float(problem.model.has_smooth_slopes)
+            diagnostics["smooth_slopes"] = torch.full_like(start.total, has, dtype=torch.float64)
         if scale is not None:
             focused = result.stats.total("focused_step")
             diagnostics["focus_length_ratio"] = length_ratio(focused, diagnostics["path_length"])
