@@ -206,19 +206,12 @@ def test_pipes_and_devices_among_the_images_are_named_and_the_rest_goes_on(tmp_p
     assert result.output.count("is not a regular file") == 3
 
 
-BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
-)
-
-
 @pytest.mark.timeout(120)
 def test_plan_files_that_grow_or_do_not_end_are_refused(tmp_path):
-    assert len(BOMB) < 500
     os.mkfifo(tmp_path / "pipe.toml")
     (tmp_path / "endless.toml").symlink_to("/dev/zero")
     contents = {
-        "bomb.yaml": (f"{BOMB}data: *i\n", "aliases (*) are not read"),
-        "deep.yaml": ("data: " + "[" * 20000 + "]" * 20000, "nests its values too deeply"),
+        "plan.yaml": ("data: [x]", "is no valid TOML"),
         "deep.toml": ("data = " + "[" * 20000, "nests its values too deeply"),
         "dotted.toml": (".".join("a" * 300_000) + " = 1", "a key has more than 16 parts with dots between them"),
         "quoted.toml": ("[x]\n" + " . ".join(["'a'", '"b"'] * 60_000) + " = 1", "a key has more than 16 parts"),

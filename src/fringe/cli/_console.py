@@ -60,7 +60,7 @@ MAX_PASSES = 1e10
 #: Packages that some commands need, by the extra that installs them.
 _EXTRAS = {
     "app": ("gradio",),
-    "bench": ("polars", "yaml"),
+    "bench": ("polars",),
     "ray": ("ray",),
     "graph": ("sklearn",),
     "tune": ("filelock", "optuna"),
