@@ -63,7 +63,7 @@ _EXTRAS = {
     "bench": ("polars",),
     "ray": ("ray",),
     "graph": ("sklearn",),
-    "tune": ("filelock", "optuna"),
+    "tune": ("optuna",),
 }
 _CORE = ("PIL", "matplotlib", "pydantic", "rich", "safetensors", "scipy")
 
