@@ -28,9 +28,11 @@ from fringe.geometry import (
     ScaledJacobian,
     SoftenedJacobian,
     TargetRestJacobian,
+    balanced,
     fisher_norm_squared,
     kl,
     log_probabilities,
+    more_directions,
     softening_temperature,
     sqrt_chart,
     target_rest_logits,
@@ -63,8 +65,8 @@ ENOUGH = 0.5
 #: Most steps of until="half", in units of T. docs/results has the measurements.
 HALF_LIMIT = 5
 #: From step T on, until="half" also stops where the divergence, at the path's temperature, fell by less than this share
-#: within the last ``GAIN_WITHIN * T`` steps.
-LEAST_GAIN, GAIN_WITHIN = 0.05, 0.5
+#: within the last ``GAIN_WITHIN * T`` steps, and at least that many.
+LEAST_GAIN, GAIN_WITHIN, LEAST_WITHIN = 0.05, 0.5, 4
 #: Share of the largest entropy, log C, that temperature="auto" gives the prediction at the input. docs/results.md has
 #: the measurements.
 AUTO_ENTROPY = 0.5
@@ -189,6 +191,7 @@ class FisherRaoPath:
         cap: The longest step in input units; None: no limit.
         rtol: The setting ``quadrature_rtol``.
         binary: Two classes, the target and the others together, take the place of all C.
+        line: Whether the map is the integral along the straight line to the end, so that the path needs no gradients.
         smooths: Whether the path smooths the image and does not look where the network leads: the control `diffusion`.
         has_jvp: Whether the network has Jacobian-vector products.
         modes: The eigenbasis of L, with the symbol of L^T L.
@@ -211,6 +214,7 @@ class FisherRaoPath:
     temperature: float | Literal["auto"] = 1.0
     binary: bool = False
     smooths: bool = False
+    line: bool = False
     has_jvp: bool = True
     modes: SpectralOperator = field(compare=False, repr=False, default=SpectralOperator((), torch.zeros(())))
     inverse: Tensor = field(compare=False, repr=False, default=torch.zeros(()))
@@ -242,8 +246,7 @@ class FisherRaoPath:
     @property
     def jvp_use(self) -> Literal["none", "optional", "required"]:
         """``"required"``: the length of each step takes J v; ``"optional"``: that of the first one, and the others
-        learn
-        from it; ``"none"``: of two classes the metric has rank one, so that its closed form is exact."""
+        learn from it; ``"none"``: of two classes the metric has rank one, so that its closed form is exact."""
         if self.smooths or not self.is_image:
             return "required"
         return "none" if self.binary else "optional"
@@ -261,10 +264,6 @@ class FisherRaoPath:
     def smooth_slopes(self) -> bool:
         """Whether directions take smooth slopes of rectifiers."""
         return self.is_image and not self.smooths
-
-    def expansion(self, state: State, *, closing: bool) -> dict[str, bool]:
-        """Return how the network is expanded where these paths are."""
-        return {"tangents": self.takes_jvp(state) and not closing, "smooth": self.smooth_slopes}
 
     # -- where the path begins, how many steps it has, and where it ends: lines 1 to 5 --------------------------------
 
@@ -334,7 +333,7 @@ class FisherRaoPath:
             ends = kl(here.log_p, state.geodesic.log_q) <= state.goal
             if self.until == "half":
                 if not self.smooths:  # a control, which does not aim at the reference
-                    ends = ends | (state.step - gained >= GAIN_WITHIN * state.total)
+                    ends = ends | (state.step - gained >= (GAIN_WITHIN * state.total).clamp_min(LEAST_WITHIN))
                 ends = ends & (state.step >= state.total)
             if state.stats is not None:  # from step T on the waypoint stays: after a step of length 0 all are
                 ends = ends | ((state.stats[:, 0] == 0) & (state.step > state.total))
@@ -346,9 +345,12 @@ class FisherRaoPath:
         """Line 6: p_k = softmax F(x_k), with the gradients of the scores; ``closing``: no step departs from here."""
         assert state.x is not None
         image, geodesic = state.image, state.geodesic
-        jacobian: Any = problem.linearise(state.x, image, **self.expansion(state, closing=closing))
-        logits = jacobian.value
-        point = Point(state.x, problem.score(logits, image), problem.score_gradient(jacobian, logits, image))
+        tangents = self.takes_jvp(state) and not closing
+        jacobian: Any = problem.linearise(state.x, image, tangents=tangents, smooth=self.smooth_slopes)
+        logits, score = jacobian.value, problem.score(jacobian.value, image)
+        shape = (*score.shape, *state.x.shape[1:])
+        none = state.x.new_zeros(()).expand(shape) if self.line else None
+        point = Point(state.x, score, problem.score_gradient(jacobian, logits, image) if none is None else none)
         finite = all_finite(point.gradient, logits)
         if self.binary:
             jacobian = TargetRestJacobian(jacobian, logits, problem.target[image])
@@ -573,36 +575,6 @@ class FisherRaoPath:
 def spread(values: Tensor) -> Tensor:
     """Return the largest minus the smallest entry of each row: (L, C) -> (L,)."""
     return values.amax(-1) - values.amin(-1)
-
-
-def balanced(cotangent: Tensor, s: Tensor) -> Tensor:
-    """``cotangent`` (L, C) = s o q for q orthogonal to s, with the entry of the most probable class replaced by minus
-    the sum of the others, which it equals: near a vertex, rounding of q leaves no digit of it."""
-    top = s.argmax(1, keepdim=True)
-    others = cotangent.scatter(1, top, 0.0)
-    return others.scatter(1, top, -others.sum(1, keepdim=True))
-
-
-def more_directions(s: Tensor, unit: Tensor, most: int) -> list[Tensor]:
-    """Return at most ``most`` orthonormal directions (L, C) orthogonal to ``s`` and ``unit``, of which C - 2 exist,
-    spanning the most probable classes first.
-
-    Pivoted Gram-Schmidt on the axes of the most probable classes. One pass is enough: of r + 1 axes, r - 1 - j in
-    all lie outside of s, unit and the j directions so far, so the longest remainder is at least 1 / sqrt(r + 1).
-    """
-    classes = s.shape[1]
-    count = min(most, classes - 2)
-    if count < 1:
-        return []
-    top = s.topk(count + 2, dim=1).indices  # s and unit may take up two of these axes
-    rest = torch.zeros(len(s), count + 2, classes, dtype=s.dtype, device=s.device).scatter_(2, top[..., None], 1.0)
-    images, basis = torch.arange(len(s), device=s.device), [s, unit]
-    rest = rest - (rest @ s[:, :, None]) * s[:, None, :]
-    for _ in range(count):
-        rest = rest - (rest @ basis[-1][:, :, None]) * basis[-1][:, None, :]
-        longest = rest[images, rest.norm(dim=-1).argmax(1)]
-        basis.append(longest / longest.norm(dim=-1, keepdim=True))
-    return basis[2:]
 
 
 def trapezoid(start: Point, stop: Point) -> Tensor:
