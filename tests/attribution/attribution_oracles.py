@@ -137,7 +137,7 @@ class DenseFRInGe:
             left = float((p * (p * len(p)).log()).sum())
             if left <= 0.95 * level:
                 level, gained = left, k
-            no_gain = k - gained >= steps / 2 and not self.m.smooths
+            no_gain = k - gained >= max(steps / 2, 4) and not self.m.smooths
             if until == "half" and k >= steps and (self.divergence(x) <= start / 2 or no_gain):
                 break
             alpha = min((k + 1) / steps, 1.0)

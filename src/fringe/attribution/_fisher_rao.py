@@ -400,6 +400,7 @@ class FisherRaoPath:
             cotangents = cotangents / sizes[..., None]
         with smooth_slopes() if self.is_image else contextlib.nullcontext():
             columns = [to_modes(jacobian.vjp(c.to(x.dtype))) for c in cotangents.unbind(1)]
+        m = columns[0]
         if self.is_image and earlier is not None:  # m jumps between the linear pieces of a network, and its mean less
             before, weight = earlier
             columns[0] = before + batch_view(weight.to(before), before) * (columns[0] - before)
@@ -421,7 +422,8 @@ class FisherRaoPath:
             largest = v.abs().flatten(1).amax(1).clamp_min(torch.finfo(v.dtype).tiny)
             v = v * batch_view((1e6 / largest).clamp_max(1.0), v)
         v = v.to(x.dtype)
-        along = (inner_product(columns[0], v) * sizes[:, 0]).square().to(log_p.dtype)
+        along = inner_product(m if self.binary else columns[0], v)  # of two classes (m^T v)^2 is the whole norm
+        along = (along * sizes[:, 0]).square().to(log_p.dtype)
         return self.modes.from_modes(v), along, columns[0] if self.is_image else None
 
     def move(self, problem: Problem, state: State, here: Here, level: Tensor, gained: Tensor) -> State:
