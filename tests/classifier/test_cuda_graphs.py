@@ -264,7 +264,7 @@ def test_the_number_of_rows_does_not_depend_on_what_is_recorded(on_cpu, monkeypa
 def test_few_small_images_are_recorded(on_cpu, monkeypatch):
     class Model:
         model = module = nn.Identity()
-        is_checked, state, jvp_mode, linear_layers, tf32 = True, object(), "none", True, False
+        is_checked, state, jvp_mode, linear_layers, smooth_rectifiers, tf32 = True, object(), "none", True, True, False
         batch_size, passes, is_plain = BatchSize(1000), PassCounts(), lambda: True
 
     def made(graphs, rows, numbers):
