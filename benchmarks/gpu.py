@@ -33,6 +33,7 @@ from fringe.errors import is_device_error
 from fringe.models import ModelError
 from gpu_bench import (
     DEFAULT,
+    FAST,
     GRAPHS,
     IG,
     METHODS,
@@ -40,7 +41,6 @@ from gpu_bench import (
     PAPER,
     PAPER_SECONDS,
     PAPER_TF32,
-    FAST,
     TOP_PROBABILITY,
     TRAINED,
     Absent,
