@@ -56,7 +56,7 @@ def test_one_hot_prediction_in_float32_is_left(gap):
 
 
 def test_half_ends_at_the_first_point_from_step_t_on_with_half_of_the_divergence_gone(monkeypatch):
-    """Or where 5 % of it did not go within T / 2 steps (at least 4), or after 5 T. The points are of an endless path."""
+    """Or where 5 % of it did not go within T / 2 steps (at least 4), or after 5 T. Points are of an endless path."""
     model, x, ends = Smooth(), inputs(4), set()
     for cap in (1.0, 0.2, 0.08):
         method = fringe.FRInGe(delta_euc=cap, halvings=0, temperature=1.0)

@@ -27,6 +27,7 @@ FUNCTIONS = {
     "module in place": (lambda x: nn.ReLU(inplace=True)(x + 0), (0, math.inf)),
     "aten": (lambda x: torch.ops.aten.relu.default(x), (0, math.inf)),
     "relu6": (nn.ReLU6(), ZERO_SIX),
+    "aten relu6": (lambda x: torch.ops.aten.relu6.default(x), ZERO_SIX),
     "relu6 in place": (lambda x: F.relu6(x + 0, inplace=True), ZERO_SIX),
     "hardtanh": (nn.Hardtanh(), (-1, 1)),
     "hardtanh to six": (lambda x: F.hardtanh(x, 0.0, 6.0), ZERO_SIX),

@@ -19,21 +19,17 @@ from torch.overrides import TorchFunctionMode
 SHARPNESS = 10.0
 
 _BOUNDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("hardtanh", "hardtanh_"), ("min_val", "max_val")),
-    **dict.fromkeys(("clamp", "clamp_", "clip", "clip_"), ("min", "max")),
-    **dict.fromkeys(("clamp_min", "clamp_min_"), ("min",)),
+    **dict.fromkeys(("relu", "relu6"), ()),
+    **{"hardtanh": ("min_val", "max_val"), "clamp": ("min", "max"), "clip": ("min", "max"), "clamp_min": ("min",)},
 }
-_OPERATORS = ("relu", "relu_", "hardtanh", "hardtanh_", "clamp", "clamp_", "clamp_min", "clamp_min_")
-_PLACES: tuple[Any, ...] = (F, torch, Tensor)
+_PACKAGES: tuple[Any, ...] = (F, torch, Tensor, torch.ops.aten)  # the last of exported programs
 #: Each function with the names of its bounds; no names: ReLU, and ReLU6 where it says so.
 _RECTIFIERS: dict[Any, tuple[str, ...]] = {
-    **{
-        getattr(place, name): _BOUNDS.get(name, ())
-        for place in _PLACES
-        for name in ("relu", "relu_", "relu6", *_BOUNDS)
-        if hasattr(place, name)
-    },
-    **{getattr(torch.ops.aten, name): _BOUNDS.get(name, ()) for name in _OPERATORS},  # of exported programs
+    getattr(package, name + end): bounds
+    for package in _PACKAGES
+    for name, bounds in _BOUNDS.items()
+    for end in ("", "_")
+    if hasattr(package, name + end)
 }
 #: Whether backward passes take smooth slopes now. Not of a thread: PyTorch runs those of a GPU in threads of its own.
 _is_smooth = False
@@ -59,18 +55,18 @@ class Rectifiers(TorchFunctionMode):
         x = args[0] if args else None
         if names is None or not isinstance(x, Tensor) or not (x.requires_grad and torch.is_grad_enabled()):
             return func(*args, **kwargs)
-        in_place = func.__name__.split(".")[0].endswith("_") or bool(kwargs.get("inplace"))
+        inplace = func.__name__.split(".")[0].endswith("_") or bool(kwargs.get("inplace"))
         bounds = _bounds(func, names, args, kwargs)
-        if bounds is None or (in_place and x._is_view()):
+        if bounds is None or (inplace and x._is_view()):
             return func(*args, **kwargs)
         is_clamp = names[:1] == ("min",)
-        return _Rectifier.apply(x, lambda: func(*args, **kwargs), *bounds, is_clamp, in_place)
+        return _Rectifier.apply(x, lambda: func(*args, **kwargs), *bounds, is_clamp, inplace)
 
 
 def _bounds(func: Any, names: tuple[str, ...], args: Any, kwargs: dict[str, Any]) -> tuple[float, float] | None:
     """The interval in which a call has slope one, if one of its ends is a kink at zero or it is a hardtanh."""
     if not names:
-        return 0.0, 6.0 if func is F.relu6 else math.inf
+        return 0.0, 6.0 if "relu6" in func.__name__ else math.inf
     given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
     if names == ("min_val", "max_val"):
         return float(given.get("min_val", -1.0)), float(given.get("max_val", 1.0))
@@ -82,10 +78,10 @@ def _bounds(func: Any, names: tuple[str, ...], args: Any, kwargs: dict[str, Any]
 
 class _Rectifier(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, plain: Any, low: float, high: float, is_clamp: bool, in_place: bool) -> Tensor:
-        ctx.save_for_backward(x.clone() if in_place else x)
+    def forward(ctx: Any, x: Tensor, plain: Any, low: float, high: float, is_clamp: bool, inplace: bool) -> Tensor:
+        ctx.save_for_backward(x.clone() if inplace else x)
         ctx.low, ctx.high, ctx.is_clamp = low, high, is_clamp
-        if in_place:
+        if inplace:
             ctx.mark_dirty(x)
         return plain()
 

@@ -145,7 +145,10 @@ class FRInGe(Attributor):
             The path; that of images if ``structure`` is ``"auto"``.
         """
         structure: Structure = "image" if self.structure == "auto" else self.structure
-        cap, is_line = self.delta_euc, self.halvings == "line"
+        halvings = (
+            AUTO_HALVINGS[structure] if self.halvings == "auto" else 0 if self.halvings == "line" else self.halvings
+        )
+        cap = self.delta_euc
         if isinstance(cap, str):
             cap = _LENGTHS[cap] * AUTO_CAP[structure] * math.sqrt(entries)
         until: Until = "budget" if self.steps is not None else "half" if structure == "image" else "arrival"
@@ -158,7 +161,7 @@ class FRInGe(Attributor):
             gamma_prior=self.gamma_prior,
             structure=structure,
             rtol=self.quadrature_rtol,
-            halvings=AUTO_HALVINGS[structure] if self.halvings == "auto" else 0 if is_line else self.halvings,
+            halvings=halvings,
             steps=self.steps,
             until=until if self.until == "auto" else self.until,
             max_steps=self.max_steps,
@@ -166,7 +169,7 @@ class FRInGe(Attributor):
             temperature=self.temperature,
             binary=self.binary,
             smooths=self.smooths,
-            line=is_line,
+            line=self.halvings == "line",
         )
 
     @property
