@@ -57,7 +57,7 @@ class FRInGe(Attributor):
     many_targets = True
     needs_classes = True
     presets: ClassVar = {
-        "fast": {"tau": 0.32, "delta_euc": "long", "halvings": "line", "quadrature_rtol": 3e-2},
+        "fast": {"tau": 0.16, "delta_euc": "long", "halvings": "line", "quadrature_rtol": 5e-2},
         "focused": {"focus": "cam"},
     }
     binary: ClassVar[bool] = False
