@@ -126,13 +126,13 @@ def test_compare_two_methods_with_blind_maps_beside_them(visit, server):
     visited = open_app(visit, server)
     pick_sample(visited)
     visited.page.get_by_role("tab", name="Compare").click()
-    choose(visited, "First method", "FRInGe: Fisher-Rao Integrated Gradients, preview")
+    choose(visited, "First method", "FRInGe: Fisher-Rao Integrated Gradients, fast")
     press(visited, "Compare")
     table = visited.page.get_by_role("table")
     table.wait_for()
     rows = [re.sub(r"\s+", " ", row) for row in table.get_by_role("row").all_inner_texts()]
-    expected = ["map", "FRInGe: Fisher-Rao Integrated Gradients, preview", "Integrated Gradients", "zero", "random"]
-    expected += ["uniform", "edge", "diffusion", "power(1.5):fringe:preview", "centre_prior:fringe:preview"]
+    expected = ["map", "FRInGe: Fisher-Rao Integrated Gradients, fast", "Integrated Gradients", "zero", "random"]
+    expected += ["uniform", "edge", "diffusion", "power(1.5):fringe:fast", "centre_prior:fringe:fast"]
     assert [re.split(r" (?:control )?(?:\d|–|−|ROAD)", row)[0] for row in rows] == expected
     assert all(len(re.findall(r"\d\.\d{2,3}", row)) == 3 for row in rows[1:])
     assert visited.page.get_by_role("img", name=re.compile("Map by Integrated Gradients for 3")).is_visible()
@@ -157,7 +157,7 @@ def test_the_keyboard_alone_is_enough_and_shows_where_it_is(visit, server):
     assert method.evaluate("e => getComputedStyle(e).outlineWidth") == "2px"
     visited.page.keyboard.press("ArrowDown")
     visited.page.keyboard.press("Enter")
-    expect(method).to_have_value(re.compile("preview"))
+    expect(method).to_have_value(re.compile("fast"))
     visited.page.keyboard.press("Tab")
     expect(visited.page.get_by_role("button", name="Explain", exact=True)).to_be_focused()
     visited.page.keyboard.press("Enter")
@@ -231,7 +231,7 @@ def test_a_comparison_waits_for_the_explanation_in_the_other_tab_and_each_has_it
     begin_slow(visited)
     running(visited).wait_for()
     visited.page.get_by_role("tab", name="Compare").click()
-    choose(visited, "First method", "FRInGe: Fisher-Rao Integrated Gradients, preview")
+    choose(visited, "First method", "FRInGe: Fisher-Rao Integrated Gradients, fast")
     press(visited, "Compare")
     visited.page.locator(".fringe-status:visible").filter(has_text="queue: 1/1").wait_for()
     visited.page.get_by_role("tab", name="Explain").click()

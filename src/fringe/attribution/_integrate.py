@@ -265,6 +265,8 @@ class Sums:
         ``steps`` are those of the longest path, the outcome is the worst, the statistics are pooled, and the trajectory
         is that of the first path. The sum of an image's terms is multiplied by ``scale`` (B, *S); None: 1."""
         problem, images, stats = self.problem, self.images, self.stats
+        if scale is not None and problem.target.dim() == 2:
+            scale = scale[:, None]
         self.counter.reach(self.counter.total)  # paths may end before their planned steps
         values = self.values if scale is None else self.values.mul_(scale)
         maps = values.to(problem.inputs.dtype)
