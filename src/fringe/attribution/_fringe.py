@@ -132,7 +132,7 @@ class FRInGe(Attributor):
     def preset(cls, name: str, /) -> Self:
         place = Diffusion.name if name == Diffusion.name else new_spelling(name)
         if name not in cls.presets and place:
-            raise InputError(f"{name!r} is a method of its own", argument="preset", hint=f"write {place!r}")
+            raise InputError(f"{name!r} is a method of its own", argument="preset", hint=f"write method={place!r}")
         return super().preset(name)
 
     def path(self, entries: int) -> FisherRaoPath:
