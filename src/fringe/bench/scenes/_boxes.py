@@ -182,7 +182,7 @@ class _Boxes(TrainedScene):
     lit: ClassVar[bool]
 
     networks: Annotated[PositiveInt, Doc("networks that are trained, from different seeds")] = 1
-    epochs: Annotated[PositiveInt, Doc("times that so many photographs are drawn as an epoch has")] = 10
+    epochs: Annotated[PositiveInt, Doc("times that so many photographs are drawn as an epoch has")] = 8
     rate: Annotated[Positive, Doc("largest learning rate")] = 4e-3
 
     @abstractmethod
