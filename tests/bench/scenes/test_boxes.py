@@ -23,7 +23,8 @@ def test_objects_fill_their_boxes_and_nothing_else(drawn):
             rows, columns = objects[row, which].nonzero().T
             seen = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
             left, top, right, bottom = drawn.boxes[row, which].tolist()
-            assert (right - left == bottom - top) and 12 <= right - left <= 20
+            assert right - left == bottom - top
+            assert 12 <= right - left <= 20
             for side, expected in zip(seen, (left, top, right, bottom), strict=True):
                 assert abs(int(side) - expected) <= 1
             share = objects[row, which].sum() / (right - left) ** 2
@@ -132,7 +133,8 @@ def test_a_run_passes_each_example_its_place_and_takes_photographs_as_clusters(t
     assert found.scores(model, "ig", "expected_hit").min() == 1
     assert found.scores(model, "ig", "mass_inside").min() > 0.9
     clusters = found.clusters(model)
-    assert len(clusters) == 6 and len({*clusters}) < 6
+    assert len(clusters) == 6
+    assert len({*clusters}) < 6
     assert [gate["holds"] for gate in found.manifest.gates(model)][1:] == [True, True]
 
 
