@@ -5,7 +5,7 @@ import torch
 
 from fringe.bench.experiments import ExperimentSpec, build_plan
 from fringe.bench.scenes import get_scene
-from fringe.bench.scenes._boxes import GROUND, LAMP, LIGHTS, Context, Drawn, OneStage, Shapes, _loss, _read
+from fringe.bench.scenes._boxes import GROUND, LAMP, RED, Context, Drawn, OneStage, Shapes, _loss, _read
 from fringe.detection import Detector, overlap
 from fringe.evaluation import BOX_CONTROLS
 
@@ -48,14 +48,14 @@ def test_only_what_is_said_changes_in_the_photograph(drawn):
     assert ((without != dark).any(1) <= drawn.objects()[:, 1]).all()
     ground = ~drawn.objects().any(1)
     assert float(dark.mean(1)[ground].mean()) == pytest.approx(GROUND, abs=0.01)
-    for light in (0, 1):
-        seen = lit.movedim(1, -1)[drawn.lamp()].view(64, LAMP**2, 3)[drawn.light == light].mean((0, 1))
-        torch.testing.assert_close(seen, LIGHTS[light], rtol=0, atol=0.02)
+    seen = lit.movedim(1, -1)[drawn.lamp()].view(64, LAMP**2, 3)[drawn.on].mean((0, 1))
+    torch.testing.assert_close(seen, RED, rtol=0, atol=0.02)
+    assert torch.equal(lit[~drawn.on], dark[~drawn.on])
 
 
 def test_the_lamp_says_the_class_and_the_objects_say_nothing(drawn):
     scene = Context()
-    assert torch.equal(scene._labels(drawn), drawn.light[:, None].expand(-1, 2))
+    assert torch.equal(scene._labels(drawn) == 0, drawn.on[:, None].expand(-1, 2))
     assert torch.equal(scene._truth(drawn, 1), drawn.lamp())
     assert ((scene._changed(drawn, 0) != drawn.image(lit=True)).any(1) <= drawn.lamp()).all()
     assert torch.equal(Shapes()._truth(drawn, 1), drawn.objects()[:, 1])
@@ -98,15 +98,15 @@ def test_a_share_in_a_box_is_never_scored_without_that_of_the_box(controls):
 
 
 class Lamp(torch.nn.Module):
-    """A detector set by hand: every place is a grey object, and the lamp's light is its class."""
+    """A detector set by hand: every place is a grey object, and the lamp is its class."""
 
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(()))
 
     def forward(self, x):
-        red, blue = (torch.nn.functional.avg_pool2d(x[:, a] - x[:, b], 7, 1).amax((1, 2)) for a, b in ((0, 2), (2, 0)))
-        logits = 20 * self.weight * torch.stack([red, blue, torch.full_like(red, 0.3)], -1)
+        red = torch.nn.functional.avg_pool2d(x[:, 0] - x[:, 2], 7, 1).amax((1, 2))
+        logits = 20 * self.weight * torch.stack([red - 0.4, 0.4 - red, torch.full_like(red, -1.0)], -1)
         return torch.cat([self.boxes.expand(len(x), -1, -1), logits[:, None].expand(-1, 64, -1)], -1)
 
 

@@ -25,8 +25,7 @@ LEAST, MOST, LAMP = 12, 20, 8
 GROUND, ROUGH, SMOOTH, SHINY = 0.45, 0.12, 0.06, 0.04
 KINDS = ("circle", "square", "triangle", "cross")
 LAMPS = ("lamp on", "lamp off")
-#: Red and blue.
-LIGHTS = torch.tensor([[0.95, 0.1, 0.1], [0.1, 0.1, 0.95]])
+RED = torch.tensor([0.95, 0.1, 0.1])
 #: A box is found by a place with at least this overlap and this probability of its class.
 FOUND = 0.5
 #: Photographs that gates are measured on, and of an epoch.
@@ -36,13 +35,13 @@ PHOTOGRAPHS, EPOCH = 128, 3840
 @dataclass(frozen=True)
 class Drawn:
     """N photographs as they are drawn: two ``boxes`` (N, 2, 4) of objects with their ``kinds`` (N, 2) and ``colours``
-    (N, 2, 3), the top left corner ``lamps`` (N, 2) of a lamp, its ``light`` (N,), and the noise (N, 3, H, W)."""
+    (N, 2, 3), the top left corner ``lamps`` (N, 2) of a lamp, whether it is ``on`` (N,), and the noise (N, 3, H, W)."""
 
     boxes: Tensor
     kinds: Tensor
     colours: Tensor
     lamps: Tensor
-    light: Tensor
+    on: Tensor
     noise: Tensor
 
     @classmethod
@@ -69,7 +68,7 @@ class Drawn:
             torch.randint(len(KINDS), (count, 2), generator=generator),
             colours,
             places[:, 6:],
-            torch.randint(len(LAMPS), (count,), generator=generator),
+            torch.rand(count, generator=generator) < 0.5,
             torch.randn(count, 3, SIDE, SIDE, generator=generator),
         )
 
@@ -94,13 +93,15 @@ class Drawn:
         return rows[:, :, None] & columns[:, None, :]
 
     def image(self, *, lit: bool, without: int | None = None) -> Tensor:
-        """Return the photographs (N, 3, H, W) in [0, 1], with the lamp if they are ``lit``, ``without`` an object."""
+        """Return the photographs (N, 3, H, W) in [0, 1], with the lamps that are on if they are ``lit``, ``without`` an
+        object. Where a lamp is off there is the ground."""
         x = GROUND + ROUGH * self.noise
         objects = self.objects()
         for k in (k for k in (0, 1) if k != without):
             x = torch.where(objects[:, k, None], self.colours[:, k, :, None, None] + SMOOTH * self.noise, x)
         if lit:
-            x = torch.where(self.lamp()[:, None], LIGHTS[self.light][..., None, None] + SHINY * self.noise, x)
+            shines = self.lamp() & self.on[:, None, None]
+            x = torch.where(shines[:, None], RED[:, None, None] + SHINY * self.noise, x)
         return x.clamp(0, 1)
 
 
@@ -321,26 +322,26 @@ class Shapes(_Boxes):
 class Context(_Boxes):
     """A detector that reads the class of every box from a lamp elsewhere in the photograph.
 
-    Photographs are drawn: two grey objects in noise, and a lamp that is red (on) or blue (off). The objects say nothing
-    of the class, so the right map of a box lies outside of it, and the control ``box`` scores 0. Only photographs with
-    the lamp on are explained.
+    Photographs are drawn: two grey objects in noise, and a red lamp in every other one: the class of both boxes is
+    whether it is on. The objects say nothing of the class, so the right map of a box lies outside of it, and the control
+    ``box`` scores 0. Only photographs with the lamp on are explained: where it is off there is nothing to show.
     """
 
     name: ClassVar[str] = "context"
     title: ClassVar[str] = "Boxes whose class is elsewhere"
     source: ClassVar[str] = "ours"
-    answer: ClassVar[str] = "the other light of the lamp changes the class of both boxes, and the objects are alike"
+    answer: ClassVar[str] = "to switch the lamp changes the class of both boxes, and another object in a box does not"
     classes: ClassVar[tuple[str, ...]] = LAMPS
     lit: ClassVar[bool] = True
 
     def _labels(self, drawn: Drawn) -> Tensor:
-        return drawn.light[:, None].expand(-1, 2)
+        return (~drawn.on).long()[:, None].expand(-1, 2)
 
     def _truth(self, drawn: Drawn, which: int) -> Tensor:
         return drawn.lamp()
 
     def _changed(self, drawn: Drawn, which: int) -> Tensor:
-        return replace(drawn, light=1 - drawn.light).image(lit=True)
+        return replace(drawn, on=~drawn.on).image(lit=True)
 
     def _explained(self, drawn: Drawn) -> bool:
-        return int(drawn.light[0]) == LAMPS.index("lamp on")
+        return bool(drawn.on[0])
