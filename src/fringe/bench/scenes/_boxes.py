@@ -323,8 +323,8 @@ class Context(_Boxes):
     """A detector that reads the class of every box from a lamp elsewhere in the photograph.
 
     Photographs are drawn: two grey objects in noise, and a red lamp in every other one: the class of both boxes is
-    whether it is on. The objects say nothing of the class, so the right map of a box lies outside of it, and the control
-    ``box`` scores 0. Only photographs with the lamp on are explained: where it is off there is nothing to show.
+    whether it is on. The objects say nothing of the class, so the right map of a box lies outside of it, and the
+    control ``box`` scores 0. Only photographs with the lamp on are explained: where it is off there is nothing to show.
     """
 
     name: ClassVar[str] = "context"
