@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = "2.13.0"
 #: Extras that are tried. torchvision has to be the release made for one PyTorch, so those that need it are left out.
-EXTRAS = ("bench", "graph", "tune", "captum", "photo", "hub", "lightning", "tensorboard", "mlflow", "wandb")
+EXTRAS = ("bench", "graph", "tune", "captum", "photo", "lightning", "tensorboard", "mlflow", "wandb")
 #: Packages that the tests import besides the extras.
 TESTS = ("pytest", "pytest-timeout", "hypothesis", "mpmath", "saliency")
 
@@ -48,7 +48,7 @@ print("python: maps with verdicts", *result.verdict)
 TRACKERS = """
 import os
 os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # no database: its packages have bounds of their own
-import fringe, fringe.captum, fringe.quantus, fringe.bench.hub, huggingface_hub, mlflow, wandb
+import fringe, fringe.captum, fringe.quantus, mlflow, wandb
 from fringe.integrations import ExplainCallback, log_explanations
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 result = fringe.explain("embedded:digits", "embedded:digits:3", method="ig")

@@ -19,7 +19,7 @@ LAYERS = [
     {"cli"},
     {"app"},
     {"captum", "quantus", "integrations"},
-    {"tune", "cards", "comparison", "hub"},
+    {"tune", "cards", "comparison"},
     {"report", "explanations"},
     {"experiments", "page"},
     {"tuning", "testing", "evaluation"},
@@ -46,7 +46,7 @@ HEAVY = {  # package: the only rooms that may import it
     "transformers": {"models"},
     "sklearn": {"paths"},
     "scipy": {"paths", "evaluation", "metrics"},  # metrics interpolate between scattered pixels
-    "yaml": {"cli", "experiments"},
+    "yaml": set(),
     "polars": {"experiments", "report"},
     "jinja2": {"_strings"},
     "captum": {"captum"},  # the methods of captum, zennit and lxt are loaded by name when one is asked for

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 ABSENT = (
     *("zennit", "lxt", "captum", "gradio", "quantus", "torchvision", "efficientnet_lite_pytorch", "timm"),
     *("transformers", "sklearn", "optuna", "matplotlib"),
-    *("filelock", "polars", "pyarrow", "yaml"),
+    *("polars", "pyarrow"),
 )
 BENCH = ("benchmark", "tune")
 DIGIT = ("explain", "embedded:digits:0")

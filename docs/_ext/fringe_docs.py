@@ -79,7 +79,6 @@ PACKAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fringe.captum": ("fringe.captum", "The methods in the terms of Captum.", ()),
     "fringe.quantus": ("fringe.quantus", "The methods in the terms of Quantus.", ()),
     "fringe.integrations": ("fringe.integrations", "Explanations in trackers of training runs.", ()),
-    "fringe.bench.hub": ("fringe.bench.hub", "A benchmark run as a data set of the Hugging Face hub.", ()),
     "fringe.settings": ("fringe.settings", "How a method or a metric declares its settings.", ()),
     "fringe.errors": ("fringe.errors", "What goes wrong, by type.", ()),
 }

@@ -206,19 +206,12 @@ def test_pipes_and_devices_among_the_images_are_named_and_the_rest_goes_on(tmp_p
     assert result.output.count("is not a regular file") == 3
 
 
-BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
-)
-
-
 @pytest.mark.timeout(120)
 def test_plan_files_that_grow_or_do_not_end_are_refused(tmp_path):
-    assert len(BOMB) < 500
     os.mkfifo(tmp_path / "pipe.toml")
     (tmp_path / "endless.toml").symlink_to("/dev/zero")
     contents = {
-        "bomb.yaml": (f"{BOMB}data: *i\n", "aliases (*) are not read"),
-        "deep.yaml": ("data: " + "[" * 20000 + "]" * 20000, "nests its values too deeply"),
+        "plan.yaml": ("data: [x]", "is no valid TOML"),
         "deep.toml": ("data = " + "[" * 20000, "nests its values too deeply"),
         "dotted.toml": (".".join("a" * 300_000) + " = 1", "a key has more than 16 parts with dots between them"),
         "quoted.toml": ("[x]\n" + " . ".join(["'a'", '"b"'] * 60_000) + " = 1", "a key has more than 16 parts"),
@@ -238,24 +231,13 @@ def test_plan_files_that_grow_or_do_not_end_are_refused(tmp_path):
 
 
 @pytest.mark.timeout(120)
-def test_presets_and_searches_that_do_not_end_are_refused(tmp_path):
+def test_presets_that_do_not_end_are_refused(tmp_path):
     with (tmp_path / "sparse.json").open("wb") as file:
         file.truncate(2**26 + 1)
     (tmp_path / "deep.json").write_text("[" * 10**5)
     for name, reason in (("sparse.json", "at most 67108864 are read"), ("deep.json", "cannot be read")):
         result = run("explain", "embedded:digits:0", "--preset", tmp_path / name, "--out", tmp_path / "out")
         assert (result.exit_code, reason in result.output) == (2, True), result.output
-    rest = ("--model", "embedded:digits", "--set", "fringe.steps=1", "--n", "1", "--trials", "1")
-    for name in ("pipe", "deep"):
-        run_folder = tmp_path / name
-        Store(run_folder).close()
-        if name == "pipe":
-            os.mkfifo(run_folder / "tune.db")
-        else:
-            (run_folder / "tune.db").write_text('{"op_code":' + "[" * 10**5 + "\n")
-        result = run("tune", "--out", run_folder, *rest)
-        assert result.exit_code == 2, result.output
-        assert ("is not a regular file" if name == "pipe" else "is no file of a search") in result.output
 
 
 # Links and names that lead out of a run

@@ -10,11 +10,10 @@ from PIL import Image
 
 import fringe
 from fringe._strings.class_names import class_names
-from fringe.app import AppSpec, write_space
+from fringe.app import AppSpec
 from fringe.attribution import read_preset, write_preset
 from fringe.bench.cards import card_of_run, write_card
 from fringe.bench.experiments import Store, estimate_run, read_results
-from fringe.bench.hub import write_dataset
 from fringe.data import find_inputs, open_image
 from fringe.integrations import Artifacts, log_explanations
 from fringe.models import load_model
@@ -104,12 +103,10 @@ WRITTEN = {
     "save": lambda path, _: result().save(path),
     "write_page": lambda path, _: fringe.write_page(result(), path),
     "write_animation": lambda path, _: write_animation(result(), path),
-    "write_space": lambda path, _: write_space(path, model=["embedded:digits"]),
     "Artifacts": lambda path, _: Artifacts.of(result()).write(path),
     "log_explanations": lambda path, _: log_explanations(result(), path),
     "write_card": lambda path, run: write_card(card_of_run(run, "gradcam"), path),
     "write_report": lambda path, run: fringe.write_report(run, path, grid=False),
-    "write_dataset": lambda path, run: write_dataset(run, path),
     "write_preset": lambda path, run: write_preset(path, *read_preset(run.parent / "preset.json")),
     "explain_images": lambda path, _: explained("embedded:digits:0", path),
     "run_experiment": lambda path, _: fringe.run_experiment(fringe.ExperimentSpec(**SPEC), path, device="cpu"),

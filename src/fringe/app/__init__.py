@@ -12,14 +12,13 @@ from fringe.app._spec import LOOPBACK, AppSpec
 
 if TYPE_CHECKING:
     from fringe.app._server import AppServer, launch
-    from fringe.app._space import write_space
 
-__all__ = ["AppServer", "AppSpec", "launch", "write_space"]
+__all__ = ["AppServer", "AppSpec", "launch"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fringe.app import _server, _space
+    from fringe.app import _server
 
-    return getattr(_space if name == "write_space" else _server, name)
+    return getattr(_server, name)

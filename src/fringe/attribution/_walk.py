@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fringe.attribution._fisher_rao import FisherRaoPath, Segment, State, piece_error, trapezoid
-from fringe.attribution._integrate import PathIntegral, Queues, Sums, some_rows
+from fringe.attribution._integrate import PathIntegral, Queues, Sums, integrate, quadrature_nodes, some_rows
 from fringe.linalg import add_rows, batch_view
-from fringe.paths import Point, Problem, Rows, fisher_rao_step
+from fringe.paths import Point, Problem, Rows, StraightLine, fisher_rao_step
 
 #: Least and largest share of the gradient at the middle of a halved piece in its sum: 1/2 is the trapezoid rule on both
 #: halves, 2/3 Simpson's rule.
@@ -18,6 +18,8 @@ MIDDLE = 0.5, 0.75
 #: Halves whose error is more than this times what a piece may have count as halves: a sum that is right by weights
 #: alone says little of its terms.
 ROUGH = 8.0
+#: Points on the straight line to the end of a path: at first, and where the sum is off.
+FEW_POINTS, MORE_POINTS = 6, 12
 
 
 # -- halves of segments -----------------------------------------------------------------------------------------------
@@ -95,6 +97,7 @@ class Walk:
     Attributes:
         start: All paths before their first step.
         planned: T of each.
+        ends: The last points (B, *S); None: not kept.
     """
 
     def __init__(self, path: FisherRaoPath, problem: Problem, scale: Tensor | None = None):
@@ -107,6 +110,7 @@ class Walk:
         self.classes = problem.target.view(len(self.planned), -1).shape[1]
         self.each = problem.of_each_class()
         self.shares = [0.0] * len(self.planned)
+        self.ends = problem.inputs.clone() if path.line else None
         self.queues = Queues(problem, some_rows(self.start, [steps > 0 for steps in self.planned]))
 
     def run(self) -> PathIntegral:
@@ -172,6 +176,9 @@ class Walk:
         ):
             before = known[state.image]
             known[state.image] = torch.where(batch_view(where, before), now, before)
+        if self.ends is not None:
+            known = self.ends[state.image]
+            self.ends[state.image] = torch.where(batch_view(every, known), start.x, known)
         sums.see(state.image, state.step, start.x, segment.stats, {"score": start.score}, counts)
         for k, (a, b) in enumerate(zip(start.of_classes(), stop.of_classes(), strict=True)):
             value = trapezoid(a, b)  # one after the other: K maps in double precision are large
@@ -213,3 +220,37 @@ class Walk:
             share = max(1.0 - 0.5**share, 1.0 - rest) if open_ended else share
             self.shares[row] = max(min(share, 0.99), self.shares[row]) if goes else 1.0
         self.sums.counter.reach(int(sum(share * steps for share, steps in zip(self.shares, self.planned, strict=True))))
+
+
+# -- along the straight line ------------------------------------------------------------------------------------------
+
+
+def integrate_line(problem: Problem, path: PathIntegral, ends: Tensor, rtol: float) -> PathIntegral:
+    """Return the integrals along the straight lines to the ``ends`` (B, *S) of paths, with what was measured on these.
+
+    By the rule of Gauss and Legendre, with more points for each class of an image whose sum misses more than ``rtol``
+    of the change of the score.
+    """
+
+    def of(part: Problem, to: Tensor, count: int) -> PathIntegral:
+        return integrate(StraightLine(part.inputs, to, *quadrature_nodes("gausslegendre", count)), part)
+
+    line = of(problem, ends, FEW_POINTS)
+    off = (line.residual > rtol).view(len(ends), -1)
+    rows = off.any(1).nonzero()[:, 0]
+    if len(rows):
+        more, values, gap = of(problem.select(rows), ends[rows], MORE_POINTS), line.values.clone(), line.gap.clone()
+        is_off = off[rows].view_as(more.gap)
+        gap[rows] = torch.where(is_off, more.gap, gap[rows])
+        values[rows] = torch.where(is_off.view(*is_off.shape, *[1] * (ends.dim() - 1)), more.values, values[rows])
+        paths, finite = list(line.trajectories or ()), list(line.finite)
+        for i, row in enumerate(rows.tolist()):
+            finite[row] = more.finite[i]
+            if more.trajectories is not None:  # whose sums end at the maps that count
+                record = more.trajectories[i]
+                rest = values[row].to(record.cumulative) - record.cumulative[-1]
+                share = torch.linspace(0, 1, len(record.cumulative)).view(-1, *[1] * rest.dim()).to(rest)
+                paths[row] = replace(record, cumulative=record.cumulative + share * rest)
+        line = replace(line, values=values, gap=gap, finite=finite, trajectories=tuple(paths) if paths else None)
+    finite = [a and b for a, b in zip(path.finite, line.finite, strict=True)]
+    return replace(line, steps=path.steps, stats=path.stats, finite=finite)

@@ -28,7 +28,6 @@ from fringe.bench.tuning import (
     OBJECTIVE,
     Progress,
     SearchSpace,
-    Study,
     Tuned,
     has_paper_settings,
     paper_space,
@@ -40,9 +39,6 @@ from fringe.errors import FringeError, InputError, TransientError, require_choic
 from fringe.inputs import content_of
 from fringe.metrics import get_metric
 from fringe.settings import settings_of
-
-#: File of the search in the run folder.
-SEARCH = "tune.db"
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
@@ -160,11 +156,12 @@ def tune_preset(
 ) -> TunedPreset:
     """Tune the first method of the plan of :func:`search_plan`, and write a preset file.
 
-    The scores of every trial are stored, and the trials in ``tune.db``: a search that was killed is resumed by the same
-    call, also in several processes at once. ``trials`` counts the given setting, too.
+    The folder stores the scores of every trial, and the settings of a trial follow from the scores before: a search
+    that was killed is resumed by the same call, and several processes share the tasks of a trial. ``trials`` counts the
+    given setting, too.
 
-    Raises InputError for several models, a method that is not registered, or a folder that holds another
-    search; FringeError if no trial has a score; TransientError if scores are left to a later run; Interrupted on SIGINT
+    Raises InputError for several models, a method that is not registered, or a folder with the preset of another
+    method; FringeError if no trial has a score; TransientError if scores are left to a later run; Interrupted on SIGINT
     or SIGTERM.
     """
     require_local("out", root)
@@ -175,25 +172,9 @@ def tune_preset(
     path = root / f"{known['architecture']}.preset.json"
     check_preset(path, method, known["weights"])
 
-    manifest = resolved.manifest
-    identity = {  # what the scores depend on beside the setting
-        "model": {name: value for name, value in known.items() if name != "spec"},
-        "images": [image["digest"] for image in manifest.images],
-        "metrics": {name: manifest.metrics[name]["settings"] for name in OBJECTIVE},
-        "target": manifest.plan["target"],
-        "score": manifest.plan["score"],
-    }
-
     score = partial(_score, trial_plan, session, options)
-    tuned = tune(
-        method,
-        space,
-        score,
-        Study(root / SEARCH, f"{model.label} {method.name}", plan.seed, identity),
-        trials=trials,
-        progress=progress,
-    )
-    images = [content_of(digest) for digest in identity["images"]]
+    tuned = tune(method, space, score, seed=plan.seed, trials=trials, progress=progress)
+    images = [content_of(image["digest"]) for image in resolved.manifest.images]
     metadata = preset_metadata(tuned, architecture=known["architecture"], weights=known["weights"], images=images)
     write_preset(path, tuned.best, metadata)
     score(tuned.best)  # the folder's plan is then the best setting's, not the last one's

@@ -60,10 +60,10 @@ MAX_PASSES = 1e10
 #: Packages that some commands need, by the extra that installs them.
 _EXTRAS = {
     "app": ("gradio",),
-    "bench": ("polars", "yaml"),
+    "bench": ("polars",),
     "ray": ("ray",),
     "graph": ("sklearn",),
-    "tune": ("filelock", "optuna"),
+    "tune": ("optuna",),
 }
 _CORE = ("PIL", "matplotlib", "pydantic", "rich", "safetensors", "scipy")
 

@@ -44,7 +44,7 @@ class RunFlags(RunOptions):
 
     device: Annotated[str, Doc("auto, cpu, cuda, cuda:1, ...")] = "auto"
     out: Annotated[Path, Doc("Run folder, new or of an earlier run.")]
-    config: Annotated[Path | None, Doc("TOML or YAML file with these options as keys.")] = None
+    config: Annotated[Path | None, Doc("TOML file with these options as keys.")] = None
     as_json: Annotated[bool, Doc("Print one JSON document, and no progress bars.")] = False
     yes: Annotated[bool, Doc(YES)] = False
 

@@ -36,7 +36,8 @@ ADJOINT_RTOL = 5e-3
 DIFFERENCE_RTOL = 1e-2
 #: Parameters up to which a module is copied in double precision, where single precision cannot decide.
 MAX_COPY = 100_000_000
-#: Length of a step along the gradient, relative to the spread of the input: what counts in it moves by more than 8 bits round.
+#: Length of a step along the gradient, relative to the spread of the input: what counts in it moves by more than the
+#: steps of 8 bits.
 LONG_STEP = 0.01
 #: Share of the change over that step that the gradient may leave unexplained, and what the sum over it may be wrong by.
 UNEXPLAINED, UNCERTAIN = 0.25, 0.05
@@ -66,7 +67,8 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",), *, has_su
     A branch that the gradient misses (``.detach()``, rounding, ``torch.where`` of what an image shows) may take part in
     other images, or beyond that short step. Sums of maps show it; where methods have none, the score of up to
     ``MAX_PROBES`` images is compared with the integral of its gradient over a long step, at three forward passes and
-    VJPs for each image (up to nine where the network is curved), and a warning says what the gradient leaves unexplained.
+    VJPs for each image (up to nine where the network is curved), and a warning says what the gradient leaves
+    unexplained.
 
     Methods that use no gradient (no ``uses``) need none of this.
 
@@ -100,13 +102,14 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",), *, has_su
         if not uses:
             _check_rows(problem, _evaluate_first(problem, problem.forward))
             return
-        first = _evaluate_first(problem, partial(problem.linearise, tangents=tangents))
+        run = partial(problem.linearise, tangents=tangents, smooth=True)
+        first = _evaluate_first(problem, run)
         _check_rows(problem, first.value)
         if given.by_row and len(x) > 1 == model.batch_size.on(x.device):
             _check_single_row(problem)
         flat: tuple[Tensor, Tensor] | None = None
         for row in problem.every_row[:MAX_PROBES].split(1):
-            point = problem.linearise(x[row], row, tangents=tangents) if row else first
+            point = problem.linearise(x[row], row, tangents=tangents, smooth=True) if row else first
             u = problem.rng.normal("probe cotangent", point.value)
             gradient = _first_gradient(point, u)
             if not bool(torch.isfinite(gradient).all()):

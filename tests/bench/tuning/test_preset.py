@@ -66,7 +66,7 @@ def test_every_setting_comes_back(tmp_path, method):
 
 
 def test_what_a_search_says_of_itself(tmp_path):
-    tuned = search(tmp_path / "j", 4)
+    tuned = search(4)
     facts = preset_metadata(tuned, architecture="resnet18", weights="sha256:ab", images=("one", "two"))
     assert facts == {
         "architecture": "resnet18",
@@ -89,7 +89,7 @@ def test_images_are_counted_where_a_trial_succeeded(tmp_path):
             raise InputError("no")
         return score(method)
 
-    tuned = search(tmp_path / "j", 3, fails_first)
+    tuned = search(3, fails_first)
     assert preset_metadata(tuned, architecture="a", weights="w", images=("one", "two"))["images"] == ["one", "two"]
 
 

@@ -2,11 +2,10 @@
 tau = 2e-3 and damping = 1e-5."""
 
 import math
-from pathlib import Path
 
 from fringe import METHODS
 from fringe.attribution import PaperFRInGe
-from fringe.bench.tuning import Study, Tuned, objective, space_of, tune
+from fringe.bench.tuning import Tuned, objective, space_of, tune
 
 BASE = PaperFRInGe()
 SPACE = space_of(PaperFRInGe, ("tau", "damping", "cg_iterations"))
@@ -25,14 +24,12 @@ def value_of(method):
     return objective(**score(method))
 
 
-def search(path: Path, trials: int, score=score, **more) -> Tuned:
-    given = {name: more.pop(name) for name in ("name", "seed", "identity") if name in more}
-    study = Study(path, **({"name": "study", "seed": 5} | given))
-    return tune(more.pop("base", BASE), more.pop("space", SPACE), score, study, trials=trials, **more)
+def search(trials: int, score=score, *, base=BASE, space=SPACE, seed=5, **more) -> Tuned:
+    return tune(base, space, score, seed=seed, trials=trials, **more)
 
 
 def asked(tuned: Tuned) -> list[dict]:
-    """The settings of a search in the order of their slots."""
+    """The settings of a search in their order."""
     return [dict(trial.settings) for trial in tuned.trials]
 
 

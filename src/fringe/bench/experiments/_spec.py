@@ -29,7 +29,6 @@ _HINTS = {
 }
 #: What a plan may be called: it names a file and a folder.
 PLAN_NAME = r"[\w-]+"
-_MAX_DEPTH = 100  # levels of a YAML file that are read; a plan has three
 #: The time to parse a TOML key grows with the square of its parts.
 _LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""")
 _TYPED_ONLY = "trust_code"
@@ -168,7 +167,7 @@ _EXPECTED = {
 class ExperimentSpec(Options):
     """What an experiment computes: models, methods and metrics, and the images that they are compared on.
 
-    The fields are the keys of a TOML or YAML file (:meth:`from_file`), the options of the commands and arguments in
+    The fields are the keys of a TOML file (:meth:`from_file`), the options of the commands and arguments in
     Python, where ``model`` also takes specs or modules by label, and ``methods``, ``metrics`` and ``scene`` take
     configured objects: by label, in pairs of a label and one, or alone. ``set`` takes a table, too, as in
     ``{"ig.steps": 20}``. A scene makes the networks and the images; ``n`` is then the number of examples of each scene,
@@ -234,10 +233,10 @@ class ExperimentSpec(Options):
 
     @classmethod
     def from_file(cls, config: str | Path) -> Self:
-        """Read the fields that a TOML or YAML file names.
+        """Read the fields that a TOML file names.
 
         Args:
-            config: A file of at most 1 MiB; ``.yaml`` and ``.yml`` are YAML without aliases, anything else is TOML.
+            config: A file of at most 1 MiB.
 
         Returns:
             The specification; fields that the file does not name are unset. A Python file of a model or a method that
@@ -308,36 +307,12 @@ def _read(path: Path) -> dict[str, Any]:
     name = str(path)
     try:
         text = read_regular(path, SETTINGS_BYTES).decode()
-        is_yaml = path.suffix.lower() in (".yaml", ".yml")
-        if not is_yaml and _LONG_KEY.search(text):
+        if _LONG_KEY.search(text):
             raise ValueError("a key has more than 16 parts with dots between them")
-        content = _yaml(text) if is_yaml else tomllib.loads(text)
+        return tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {name!r} ({error})", argument="config") from error
     except RecursionError:
         raise InputError(f"{name!r} nests its values too deeply to be read", argument="config") from None
     except ValueError as error:
-        raise InputError(f"{name!r} is no valid TOML or YAML ({error})", argument="config") from error
-    if content is None:  # a YAML file without a key
-        return {}
-    if not isinstance(content, dict):
-        raise InputError(f"{name!r} holds {type(content).__name__}, expected keys with values", argument="config")
-    return cast(dict[str, Any], content)
-
-
-def _yaml(text: str) -> Any:
-    """The content of a YAML file without aliases: a few hundred bytes of them stand for more values than memory
-    holds."""
-    import yaml
-
-    try:
-        depth = 0
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _MAX_DEPTH:  # the time to parse grows with the square of the depth
-                raise RecursionError
-            if isinstance(event, yaml.AliasEvent):
-                raise ValueError(f"line {event.start_mark.line + 1}: write the value out; aliases (*) are not read")
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+        raise InputError(f"{name!r} is no valid TOML ({error})", argument="config") from error

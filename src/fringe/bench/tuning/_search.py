@@ -1,23 +1,22 @@
-"""Search for the settings with the best objective; resumable, and shared between processes."""
+"""Search for the settings with the best objective. A search stores nothing: what proposes settings depends on the seed
+and on the scores before, so that a search which begins anew proposes the same, and finds them scored."""
 
 import contextlib
 import dataclasses
+import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 import fringe
 from fringe.attribution import Attributor, PresetMetadata
-from fringe.bench.tuning._space import SearchSpace, Study
-from fringe.errors import FringeError, InputError, install_hint, is_transient, require
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
-
+from fringe.bench.tuning._space import SearchSpace
+from fringe.errors import FringeError, InputError, install_hint, is_transient, require, require_integer
 
 Array = NDArray[np.float64]
 
@@ -88,8 +87,7 @@ class Trial:
         return f"trial {self.number}: {self.problem or f'{self.value:.4f}'} ({', '.join(values)})"
 
 
-#: Called after each trial of this process with the trial, the number of trials that all processes have finished, and
-#: the number requested.
+#: Called after each trial with the trial, the number of trials that are done, and the number requested.
 Progress = Callable[[Trial, int, int], None]
 
 
@@ -97,13 +95,11 @@ Progress = Callable[[Trial, int, int], None]
 class Tuned:
     """The result of a search.
 
-    ``best`` is the method with the best objective ``value`` (the earliest if equal), ``trials`` are the finished
-    trials, and ``running`` is the number of trials that run in other processes."""
+    ``best`` is the method with the best objective ``value`` (the earliest if equal), and ``trials`` are all."""
 
     best: Attributor
     value: float
     trials: tuple[Trial, ...]
-    running: int
     seed: int
 
 
@@ -111,104 +107,85 @@ def tune(
     base: Attributor,
     space: SearchSpace,
     score: Score,
-    study: Study,
     *,
+    seed: int,
     trials: int,
     progress: Progress | None = None,
 ) -> Tuned:
     """Score ``base``, then settings proposed by a tree-structured Parzen estimator (Optuna's TPESampler).
 
-    With one process, equal seeds propose equal settings, also after an interruption. Several processes together never
-    run more than ``trials``, which include those of earlier calls. If ``score`` raises a FringeError or returns a
-    number that is not finite, the trial fails and the search continues. Any other error ends the call, and the next
-    call repeats the trial; so does a TransientError, because a full disk says nothing about the settings. A trial whose
-    process was killed is repeated, too, however often.
+    Those of trial k depend on the seed, k and the scores before: a search that is interrupted, or another process,
+    proposes the same again, and a ``score`` that reads what it has stored answers at once. If ``score`` raises a
+    FringeError or returns a number that is not finite, the trial fails and the search continues. Any other error ends
+    the call; so does a TransientError, because a full disk says nothing about the settings.
 
     A setting of ``base`` that is searched and outside the space, such as ``delta_euc="auto"``, is scored unchanged; the
-    estimator gets the nearest point of the space. ``progress`` is called after each trial of this process.
+    estimator gets the nearest point of the space. ``progress`` is called after each trial.
 
-    Raises InputError if an argument is invalid, or the file is damaged, no file of a search, or one of another search;
-    TransientError if it cannot be read or written now; FringeError if no trial succeeded.
+    Raises InputError if an argument is invalid; FringeError if no trial succeeded.
     """
     require(type(base).name == space.method, "space", space.method, f"a space of {base.name!r}, the base's method")
+    require_integer("seed", seed, least=0)
+    require_integer("trials", trials)
+    known = list[Trial]()
+    with _quiet() as optuna:
+        study = optuna.create_study(direction="maximize")
+        study.enqueue_trial(space.clip(base))
+        for number in range(trials):
+            drawn = int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:4], "big")
+            study.sampler = optuna.samplers.TPESampler(seed=drawn, multivariate=True)
+            proposed = study.ask(dict(space.dimensions))
+            trial = _attempt(base, number, space, proposed.params, score)
+            study.tell(proposed, *((None, optuna.trial.TrialState.FAIL) if trial.problem else (trial.value,)))
+            known.append(trial)
+            if progress is not None:
+                progress(trial, len(known), trials)
+    good = [one for one in known if not one.problem]
+    if not good:
+        raise FringeError(f"tune: none of {len(known)} trials succeeded; the first: {known[0].problem}")
+    best = max(good, key=lambda one: (one.value, -one.number))
+    return Tuned(_setting(base, best.number, best.settings), best.value, tuple(known), seed)
+
+
+@contextlib.contextmanager
+def _quiet() -> Generator[Any]:
+    """Optuna, which says nothing. Raises InputError if it is not installed."""
     try:
-        from fringe.bench.tuning._study import SharedStudy, outcome_of
+        import optuna
     except ModuleNotFoundError as error:
         raise InputError("tune needs Optuna", hint=install_hint("tune")) from error
-    identity = {
-        "base": base.record(),
-        "space": space.record(),
-        "weights": WEIGHTS,
-        "seed": study.seed,
-        "identity": dict(study.identity),
-    }
-    shared = SharedStudy(dataclasses.replace(study, identity=identity), space, space.clip(base), trials)
-    with contextlib.closing(shared):
-        while (trial := shared.ask()) is not None:
-            slot = trial.user_attrs["slot"]["number"]
-            try:
-                with shared.alive(trial):
-                    value, attributes = _attempt(base, slot, trial.params, score)
-            except BaseException:
-                with contextlib.suppress(FringeError, OSError):  # the disk may have failed: the first error says more
-                    shared.release(trial)
-                raise
-            shared.tell(trial, value, attributes)
-            if progress is not None:
-                current = shared.trials()
-                if (ended := _trial(slot, current[slot], base, space)) is not None:
-                    done = sum(outcome_of(one) is not None for one in current.values())
-                    progress(ended, done, trials)
-        current = shared.trials()
-    known = [one for slot, trial in current.items() if (one := _trial(slot, trial, base, space)) is not None]
-    running, good = len(current) - len(known), [one for one in known if not one.problem]
-    if not good:
-        first = f"; the first: {known[0].problem}" if known else ""
-        raise FringeError(f"tune: none of {len(known)} trials succeeded ({running} still running){first}")
-    best = max(good, key=lambda one: (one.value, -one.number))
-    return Tuned(_setting(base, best.number, best.settings), best.value, tuple(known), running, study.seed)
-
-
-def _setting(base: Attributor, slot: int, settings: Mapping[str, Any]) -> Attributor:
-    return base if slot == 0 else dataclasses.replace(cast(Any, base), **settings)
-
-
-def _attempt(
-    base: Attributor, slot: int, settings: Mapping[str, Any], score: Score
-) -> tuple[float | None, dict[str, Any]]:
-    """The objective of a method (None if it failed), and the data to store with the trial."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        scores = {name: [float(v) for v in values] for name, values in score(_setting(base, slot, settings)).items()}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+            yield optuna
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+def _setting(base: Attributor, number: int, settings: Mapping[str, Any]) -> Attributor:
+    return base if number == 0 else dataclasses.replace(cast(Any, base), **settings)
+
+
+def _attempt(base: Attributor, number: int, space: SearchSpace, proposed: Mapping[str, Any], score: Score) -> Trial:
+    """The trial of proposed settings; that of number 0 is of the base as it is."""
+    settings = {name: getattr(base, name) for name in space.dimensions} if number == 0 else dict(proposed)
+    try:
+        given = score(_setting(base, number, proposed))
     except FringeError as error:
         if is_transient(error):
             raise
-        return None, {"problem": str(error)}
+        return Trial(number, settings, math.nan, {}, str(error))
+    scores = {name: tuple(map(float, values)) for name, values in given.items()}
     for name in OBJECTIVE:
         require(name in scores, "score", ", ".join(scores) or "nothing", f"{name!r} among the scores")
-    value = objective(*(scores[name] for name in OBJECTIVE))
-    # JSON cannot represent numbers that are not finite.
-    stored = {name: [v if math.isfinite(v) else None for v in values] for name, values in scores.items()}
-    if math.isfinite(value):
-        return value, {"scores": stored}
-    faults = ", ".join(f"{name} of {stored[name].count(None)}" for name in OBJECTIVE if None in stored[name])
-    return None, {"scores": stored, "problem": f"scores are not finite: {faults} of {len(stored[OBJECTIVE[0]])} images"}
-
-
-def _trial(slot: int, trial: "FrozenTrial", base: Attributor, space: SearchSpace) -> Trial | None:
-    """The trial as it ended; None for one without an end."""
-    from fringe.bench.tuning._study import outcome_of
-
-    outcome = outcome_of(trial)
-    if outcome is None:
-        return None
-    scores: dict[str, list[float | None]] = outcome.get("scores", {})
-    return Trial(
-        number=slot,
-        settings={name: getattr(base, name) for name in space.dimensions} if slot == 0 else trial.params,
-        value=math.nan if trial.value is None else trial.value,
-        scores={name: tuple(math.nan if v is None else v for v in values) for name, values in scores.items()},
-        problem=outcome.get("problem", ""),
-    )
+    value, problem = objective(*(scores[name] for name in OBJECTIVE)), ""
+    if not math.isfinite(value):
+        lacking = {name: sum(not math.isfinite(one) for one in scores[name]) for name in OBJECTIVE}
+        faults = ", ".join(f"{name} of {count}" for name, count in lacking.items() if count)
+        problem = f"scores are not finite: {faults} of {len(scores[OBJECTIVE[0]])} images"
+    return Trial(number, settings, math.nan if problem else value, scores, problem)
 
 
 def preset_metadata(tuned: Tuned, *, architecture: str, weights: str, images: Sequence[str]) -> PresetMetadata:

@@ -1,43 +1,18 @@
-"""The space of a search (ranges and choices of a method's settings), and the storage of its trials."""
+"""The space of a search: ranges and choices of a method's settings."""
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from fringe._files.disk import require_local
 from fringe.attribution import Attributor
-from fringe.errors import InputError, install_hint, require, require_choice, require_integer
+from fringe.errors import InputError, install_hint, require, require_choice
 from fringe.settings import Setting, settings_of
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 SMOOTHING = ("gamma_step", "gamma_prior")
-
-
-@dataclass(frozen=True)
-class Study:
-    """The storage of the trials of a search, and the identity of the search.
-
-    Attributes:
-        path: SQLite file of the study, with all scores of each image.
-        name: Name of the study in the file.
-        seed: Seed of the proposals.
-        identity: JSON data that the scores depend on, such as the digests of weights and images. A stored study with
-            another identity, base, space, seed or objective is refused.
-    """
-
-    path: Path
-    name: str
-    seed: int
-    identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def __post_init__(self) -> None:
-        require_local("path", self.path)
-        require(bool(self.name), "name", self.name, "a name for the study")
-        require_integer("seed", self.seed, least=0)
 
 
 @dataclass(frozen=True)
@@ -51,16 +26,6 @@ class SearchSpace:
     def clip(self, method: Attributor) -> dict[str, Any]:
         """Return the point of this space that is nearest to the settings of ``method``."""
         return {name: nearest(one, getattr(method, name)) for name, one in self.dimensions.items()}
-
-    def record(self) -> dict[str, Any]:
-        """Return this space as plain data."""
-        known: dict[str, Any] = dict(self.dimensions)
-        return {
-            name: {"options": one.choices}
-            if hasattr(one, "choices")
-            else {"low": one.low, "high": one.high, "log": one.log, "whole": type(one.low) is int}
-            for name, one in known.items()
-        }
 
 
 def nearest(distribution: Any, value: object) -> Any:
