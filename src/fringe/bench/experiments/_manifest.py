@@ -225,7 +225,7 @@ class Manifest:
 
     def model_key(self, model: str) -> str:
         """Name of a model in the settings: weights, structure and preprocessing, not its source."""
-        return digest({name: value for name, value in self.models[model].items() if name != "spec"})
+        return digest({name: value for name, value in self.models[model].items() if name not in OF_PEOPLE})
 
     def scene_of(self, model: str) -> str | None:
         """Label of the scene that a model belongs to; None for one that was given."""
@@ -309,7 +309,7 @@ def resolve(plan: Plan, *, logits: bool = False, known: Collection[str] = (), dr
             for model in plan.models
         },
         metrics=metrics,
-        models={label: {"spec": one.spec, **describe(one, plan.exif)} for label, one in loaded.items()},
+        models={label: {**_of_people(one), **describe(one, plan.exif)} for label, one in loaded.items()},
         versions=versions(),
         scenes=_scenes(plan, refs, loaded),
     )
@@ -363,7 +363,7 @@ def _scenes(plan: Plan, refs: Sequence[ImageRef], loaded: Mapping[str, LoadedMod
 def with_methods(resolved: Resolved, plan: Plan) -> Resolved:
     """Resolve a plan that differs from a resolved one in its methods alone; no model is loaded and no image read."""
     manifest = resolved.manifest
-    known = {label: {n: v for n, v in one.items() if n != "spec"} for label, one in manifest.models.items()}
+    known = {label: {n: v for n, v in one.items() if n not in OF_PEOPLE} for label, one in manifest.models.items()}
     settings = {model.label: _settings(plan, model, known[model.label], resolved.references) for model in plan.models}
     return replace(resolved, plan=plan, manifest=replace(manifest, plan=plan.record(), settings=settings))
 
@@ -376,6 +376,14 @@ def versions() -> dict[str, str]:
     loaded = {name: sys.modules[name] for name in optional if name in sys.modules}
     more = {name: str(getattr(module, "__version__", "unknown")) for name, module in loaded.items()}
     return {**known, "python": platform.python_version(), **more}
+
+
+#: Facts about a model that change no number.
+OF_PEOPLE = ("spec", "class_names")
+
+
+def _of_people(model: LoadedModel) -> dict[str, Any]:
+    return {"spec": model.spec, **({"class_names": list(model.class_names)} if model.class_names else {})}
 
 
 def describe(model: LoadedModel, exif: str) -> dict[str, Any]:

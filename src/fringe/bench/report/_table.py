@@ -204,6 +204,19 @@ class ScoreTable:
         return counts
 
 
+def columns_of(results: Results, verdicts: Mapping[str, str] | None = None) -> list[Column]:
+    """The metrics of a run, those that answer one question together; ``verdicts`` on them are by label."""
+    known = results.manifest.metrics
+    columns, titles = list[Column](), Counter(metric["title"] for metric in known.values())
+    for label in sort_metrics({label: metric["settings"] for label, metric in known.items()}):
+        metric = known[label]
+        title = metric["title"] if titles[metric["title"]] == 1 else f"{metric['title']} ({label})"
+        described = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
+        verdict = "passes" if verdicts is None else verdicts.get(label, "not judged")
+        columns.append(Column(label, title, *described, verdict=verdict))
+    return columns
+
+
 def build_table(
     results: Results, model: str, reference: str | None = None, verdicts: Mapping[str, str] | None = None
 ) -> ScoreTable:
@@ -220,14 +233,7 @@ def build_table(
     """
     reference = reference_of(results, model, reference)
     seed = int(results.manifest.plan["seed"])
-    settings = {label: metric["settings"] for label, metric in results.manifest.metrics.items()}
-    drafts, titles = list[Column](), Counter(metric["title"] for metric in results.manifest.metrics.values())
-    for label in sort_metrics(settings):
-        metric = results.manifest.metrics[label]
-        title = metric["title"] if titles[metric["title"]] == 1 else f"{metric['title']} ({label})"
-        described = (metric["direction"], metric["unit"], metric["summary"], metric["settings"])
-        verdict = "passes" if verdicts is None else verdicts.get(label, "not judged")
-        drafts.append(Column(label, title, *described, verdict=verdict))
+    drafts = columns_of(results, verdicts)
     drafts.sort(key=lambda column: ["passes", *UNFIT].index(column.verdict))
     known = {column.label: column for column in drafts}
     labels, methods = results.methods(model), results.methods(model, controls=False)
