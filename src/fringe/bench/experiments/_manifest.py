@@ -17,6 +17,7 @@ from torch import Tensor
 import fringe
 from fringe._files.records import digest
 from fringe.bench.experiments._plan import Plan, PlanModel, refuse_lookalikes, written_code
+from fringe.bench.experiments._spec import options_of
 from fringe.bench.scenes import Example, Scene
 from fringe.classifier import Classifier
 from fringe.data import ImageError, ImageRef, find_inputs
@@ -46,17 +47,19 @@ def map_setting(
     seed: int,
     references: tuple[str, ...] | None = None,
     code: str | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Everything but the image that shapes a method's map, as plain JSON data; its :func:`digest` is the key. Neither
     the batch size, the device nor the engine is in it: they move a number by rounding alone.
 
     ``model`` holds its architecture, the digests of weights and structure, and the preprocessing with the rule for
     turned photos; ``method`` its record; ``references`` the digests of the reference images, for a method that uses
-    them; ``code`` the digest of a method of the user's own.
+    them; ``code`` the digest of a method of the user's own; ``more`` further options that change maps and have not
+    their defaults.
     """
     setting = {"model": model, "method": method, "target": target, "score": score, "seed": seed}
     setting |= {"code": code} if code else {}
-    setting |= {"references": references, "dtype": "float32", "schema": SCHEMA}
+    setting |= {"references": references, "dtype": "float32", "schema": SCHEMA, **(more or {})}
     return json.loads(json.dumps(setting, default=_as_plain))
 
 
@@ -400,7 +403,8 @@ def describe(model: LoadedModel, exif: str) -> dict[str, Any]:
 def _settings(
     plan: Plan, model: PlanModel, description: Mapping[str, Any], references: tuple[ImageEntry, ...]
 ) -> dict[str, dict[str, Any]]:
-    digests = tuple(picture.digest for picture in references)
+    digests, defaults = tuple(picture.digest for picture in references), options_of("maps")
+    more = {name: plan.more[name] for name, default in defaults.items() if plan.more.get(name, default) != default}
     return {
         candidate.label: map_setting(
             model=description,
@@ -410,6 +414,7 @@ def _settings(
             seed=plan.seed,
             references=digests if candidate.method is not None and candidate.method.uses_references else None,
             code=written_code(candidate.method),
+            more=more,
         )
         for candidate in plan.candidates(model)
     }

@@ -36,7 +36,7 @@ from fringe.bench.experiments._plan import Plan, build_plan
 from fringe.bench.experiments._ray import RayExecutor
 from fringe.bench.experiments._records import LOGITS, PLAN, fingerprint, record_problem
 from fringe.bench.experiments._results import Results
-from fringe.bench.experiments._spec import ExperimentSpec
+from fringe.bench.experiments._spec import ExperimentSpec, options_of
 from fringe.bench.experiments._store import Store
 from fringe.bench.experiments._tasks import Task, manifests, mixed, orphaned, pending_tasks
 from fringe.errors import InputError, TransientError, warn_caller
@@ -330,7 +330,11 @@ def _check_compatible(store: Store, resolved: Resolved, *, amend: bool) -> None:
     if previous is None or amend:
         return
     new: dict[str, Any] = json.loads(json.dumps(resolved.manifest.record()["plan"]))
-    lines = changes(previous["plan"], without_growth(previous["plan"], new))
+    before = {
+        **options_of("maps", "scores"),
+        **previous["plan"],
+    }  # an option that is newer than the run had its default
+    lines = changes(before, without_growth(before, new))
     if lines:
         raise InputError(
             f"{str(store.root)!r} holds a {plan.name} with other settings ({describe_changes(lines)})",
