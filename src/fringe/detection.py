@@ -173,6 +173,11 @@ def _scale(images: Any, x: Tensor) -> Tensor:
     return x.new_tensor([width / x.shape[-1], height / x.shape[-2]]).repeat(2)
 
 
+def is_detector(model: Any) -> bool:
+    """Tell whether a model is a detector of a known kind, or a :class:`Detector`. Raises InputError as that does."""
+    return isinstance(model, Detector) or places_of(model) is not None
+
+
 def places_of(model: Any) -> Places | None:
     """Return how the predictions of a known kind of detector are read; None for any other model."""
 
@@ -336,6 +341,18 @@ class Detector(nn.Module):
         """
         return self._with_nothing(self.places.at(x, place)[1])
 
+    def box(self, x: Tensor, place: Tensor) -> Tensor:
+        """Compute the boxes of a place for each input.
+
+        Args:
+            x: Inputs (B, C, H, W).
+            place: Places (B, ...) as of :meth:`find`.
+
+        Returns:
+            Boxes (B, 4): left, top, right and bottom in pixels of the inputs, within them.
+        """
+        return _clipped(self.places.at(x, place)[0], x)
+
     def names(self, labels: tuple[str, ...] | None, count: int) -> tuple[str, ...] | None:
         """Return the names of the classes, with that of the class "no object".
 
@@ -413,7 +430,7 @@ class Detector(nn.Module):
         with isolated([self], snapshots.device, "eval"), torch.no_grad():
             for x in snapshots.split(1):
                 if dense is None:
-                    moved.append(_clipped(self.places.at(x, place[None])[0], x))
+                    moved.append(self.box(x, place[None]))
                     continue
                 boxes, logits = dense.all(x)[:2]
                 boxes, chances = _clipped(boxes[0], x), self._chances(logits[0])

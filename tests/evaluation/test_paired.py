@@ -94,7 +94,7 @@ def test_too_few_and_equal_scores():
     assert all(math.isnan(value) for value in (none.value, none.low, none.high, none.p))
     assert (one.value, one.p, one.n) == (0.75, 1.0, 1)  # either sign is as extreme as the other
     assert math.isnan(one.low)
-    assert paired([0.5] * 40, [0.5] * 40) == Difference(0.0, 0.0, 0.0, 1.0, 40)
+    assert paired([0.5] * 40, [0.5] * 40) == Difference(0.0, 0.0, 0.0, 1.0, 40, 40)
     assert paired([0.3] * 40, [0.1] * 40).p == 1 / 100_000  # the smallest that random signs can find
 
 

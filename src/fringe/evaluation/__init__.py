@@ -12,6 +12,7 @@ from fringe.evaluation._comparison import (
     tidy,
 )
 from fringe.evaluation._evaluator import (
+    BOX_CONTROLS,
     CONTROLS,
     Candidate,
     Evaluator,

@@ -21,6 +21,7 @@ from fringe._strings.tables import Cell, FrameLibrary, Table, make_frame
 from fringe.attribution import Context
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier, Target
+from fringe.detection import Boxes, is_detector
 from fringe.errors import InputError, TargetError
 from fringe.evaluation._evaluator import Evaluator, MethodResult, Methods, Progress, parse_methods
 from fringe.evaluation._statistics import (
@@ -61,6 +62,7 @@ class Comparison:
         seed: The key of all randomness.
         context: The images as a person reads them; None for other inputs.
         evaluation: The images and the model of the scores; None if they were not stored.
+        clusters: The photograph of each of B boxes of a detector; None where each image is one of its own.
     """
 
     images: tuple[str, ...]
@@ -70,6 +72,7 @@ class Comparison:
     seed: int
     context: Context | None = None
     evaluation: EvaluationContext | None = None
+    clusters: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -140,11 +143,14 @@ class Comparison:
     def _count(self) -> str:
         methods = sum(not row.control for row in self.rows)
         model = "" if self.context is None else f"{self.context.model} · "
-        return f"{model}{counted(len(self), 'image')} · {counted(methods, 'method')}"
+        what = counted(len(self), "image")
+        if self.clusters is not None:
+            what = f"{len(self)} box{'es' * (len(self) > 1)} of {counted(len({*self.clusters}), 'photograph')}"
+        return f"{model}{what} · {counted(methods, 'method')}"
 
     def _table(self) -> Table:
         """The summary of each metric for each method; the passes are of one image."""
-        entries = summarise(tidy(self), self.metrics, self.seed)
+        entries = summarise(tidy(self), self.metrics, self.seed, self.clusters)
         passes = {
             row.label: [Cell(round((row.passes.forward + row.passes.jvp + row.passes.vjp) / len(self)), 0)]
             for row in self.rows
@@ -219,26 +225,33 @@ def tidy(comparison: Comparison) -> list[dict[str, Any]]:
     return rows
 
 
-def summarise(rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], seed: int = 0) -> list[dict[str, Any]]:
+def summarise(
+    rows: Sequence[dict[str, Any]], metrics: Mapping[str, Metric], seed: int = 0, clusters: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
     """One plain dict a method and metric of tidy ``rows``, in their order: :class:`Estimate` over the images that have
     a score, of how many ``images``, how many scores are ``flagged``, and how often each flag is up in ``flags``.
     ``better_than_controls`` says whether a method is better than every control (:func:`compare_with_controls`); it is
     None for a control and where nothing was tested, and ``control`` whether it is one. ``metrics`` are a comparison's,
-    by label: they say whether the mean or the median is the summary."""
+    by label: they say whether the mean or the median is the summary. ``clusters`` are names of groups of the images, in
+    their order, such as the boxes of a photograph: intervals and tests draw whole groups, of which there are so many
+    ``clusters``."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["method"], row["metric"]), []).append(row)
     scores = {key: [row["score"] for row in group] for key, group in groups.items()}
     controls = [method for (method, _), group in groups.items() if group[0]["control"]]
     words: dict[str, tuple[Direction, Aggregate]] = {k: (m.direction, m.aggregate) for k, m in metrics.items()}
-    tests = control_tests(scores, list(dict.fromkeys(controls)), words, seed)
+    shared = {label: {"clusters": clusters} for label in metrics}
+    tests = control_tests(scores, list(dict.fromkeys(controls)), words, seed, shared)
+    more = {} if clusters is None else {"clusters": len({*clusters})}
     return [
         {
             "method": method,
             "control": group[0]["control"],
             "metric": metric,
-            **asdict(estimate(scores[method, metric], seed, metrics[metric].aggregate)),
+            **asdict(estimate(scores[method, metric], seed, metrics[metric].aggregate, clusters=clusters)),
             "images": len(group),
+            **more,
             "better_than_controls": tests[method, metric].better if (method, metric) in tests else None,
             "flagged": sum(bool(row["flags"]) for row in group),
             "flags": dict(Counter(flag for row in group for flag in row["flags"])),
@@ -275,7 +288,7 @@ def score_table(
     notes = [NOT_BETTER_MEANS] * any(cell.mark for column in columns for cell in column)
     tested = [one for (_, label), one in known.items() if not one["control"] and metrics[label].direction != "none"]
     if len(tested) < len(known) and all(one["better_than_controls"] is None for one in tested):
-        notes += too_few(max((one["n"] for one in tested), default=0), len(tested))
+        notes += too_few(max((one.get("clusters", one["n"]) for one in tested), default=0), len(tested))
     for label in metrics:
         ones = [entry for (_, name), entry in known.items() if name == label]
         flags = sorted({flag for entry in ones for flag in entry["flags"]})
@@ -328,6 +341,7 @@ def compare(
     ids: Sequence[str] | None = None,
     progress: bool | Progress | None = None,
     keep_maps: bool = True,
+    boxes: Boxes | None = None,
     forward_args: Sequence[Any] | None = None,
     forward_kwargs: Mapping[str, Any] | None = None,
     preprocessing: Preprocessing | str | None = None,
@@ -350,7 +364,8 @@ def compare(
         methods: Names, configured methods, or pairs of a label and either.
         metrics: Names or configured metrics.
         target: Class to explain: "predicted", a number, or one number for each image.
-        controls: Whether to add the control maps, which do not depend on the model.
+        controls: Whether to add the control maps, which do not depend on the model. Those of a box take part in any
+            case.
         seed: Keys all randomness.
         batch_size: Images of a forward pass, "auto", or None for the classifier's own.
         space: Bounds, references and baselines of the inputs.
@@ -358,6 +373,8 @@ def compare(
         progress: True for a progress bar, or a function. It is called with the name of the current work, and with the
             numbers of finished and of planned maps.
         keep_maps: Whether rows hold the maps and attributions.
+        boxes: Of a detector, what is explained, as in :func:`fringe.explain`. Boxes of one photograph are one cluster
+            of the intervals and tests, as they share its pixels.
         forward_args: Further positional arguments of the model, as in :func:`fringe.attribute`.
         forward_kwargs: Further keyword arguments of the model.
         preprocessing: How pictures are prepared, as in :func:`fringe.explain`.
@@ -371,13 +388,18 @@ def compare(
     Raises:
         FringeError: For a model, image, target, name or label that cannot be used.
     """
-    candidates, by_label = parse_methods(methods, controls), _by_label(metrics)
-    request = Request(model, inputs, preprocessing, classes, device, trust_code)
-    is_plain = isinstance(inputs, (Tensor, Mapping)) and preprocessing is None
+    request = Request(model, inputs, preprocessing, classes, device, trust_code, {"boxes": boxes})
+    is_plain = isinstance(inputs, (Tensor, Mapping)) and preprocessing is None and boxes is None
     is_plain &= not isinstance(model, (str, Path, LoadedModel))
+    is_plain &= forward_kwargs is not None or not is_detector(model)
     opened = None if is_plain else image_inputs(request)  # a form that only explain takes
     if opened is not None:
         inputs, space, ids = opened.inputs, space or opened.space, opened.keys if ids is None else ids
+        forward_kwargs = {**opened.arguments.get("forward_kwargs", {}), **(forward_kwargs or {})}
+        if isinstance(target, str) and target == "predicted" and opened.predicted is not None:
+            target = list(opened.predicted)  # "no object" is none of them
+    clusters = None if opened is None else opened.clusters
+    candidates, by_label = parse_methods(methods, controls, clusters is not None), _by_label(metrics)
     classifier = Classifier.of(request.model if opened is None else opened.model, batch_size=batch_size)
     x, arguments = explained_inputs(inputs, forward_args, forward_kwargs, ids)
     if not classifier.has_classes:
@@ -406,7 +428,7 @@ def compare(
     labels = names or (tuple(map(str, range(len(x)))) if opened is None else opened.ids)
     context = _context(opened, request, x, problem.logits, labels)
     stored = evaluation if keep_maps else None
-    return Comparison(labels, problem.target, by_label, rows, seed, context, stored)
+    return Comparison(labels, problem.target, by_label, rows, seed, context, stored, clusters)
 
 
 def _context(

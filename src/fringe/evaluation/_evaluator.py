@@ -24,6 +24,7 @@ from fringe.attribution import (
     get_method,
 )
 from fringe.classifier import PassCounts
+from fringe.detection import Detector
 from fringe.errors import FringeError, InputError, is_transient, require_order
 from fringe.metrics import (
     EvaluatedMaps,
@@ -64,6 +65,53 @@ CONTROLS: Mapping[str, Control] = {
     "edge": _edge,
 }
 
+
+def _sides(problem: Problem) -> Tensor:
+    """The boxes (B, 4) of the explained places of a detector."""
+    detector, rows = problem.model.module, torch.arange(len(problem.inputs), device=problem.inputs.device)
+    assert isinstance(detector, Detector)  # or there are no such controls
+
+    def boxes(x: Tensor, of: Tensor) -> Tensor:
+        return detector.box(x, problem.forward_args.select(of).kwargs["place"])
+
+    problem.model.passes.forward += len(rows)
+    with torch.no_grad():
+        return problem.model.batch_size.map(boxes, problem.inputs, rows)
+
+
+def _box(problem: Problem) -> Tensor:
+    """The part of each pixel that lies in the box."""
+    return _of_sides(problem, lambda u, low, high: (high.minimum(u + 0.5) - low.maximum(u - 0.5)).clamp_min(0))
+
+
+def _box_centre(problem: Problem) -> Tensor:
+    """A Gaussian at the centre of the box, whose standard deviations are a quarter of its sides."""
+
+    def profile(u: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        away = (u - (low + high) / 2) / ((high - low) / 4).clamp_min(torch.finfo(u.dtype).tiny)
+        return (-away.square() / 2).exp()
+
+    return _of_sides(problem, profile)
+
+
+def _of_sides(problem: Problem, profile: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+    """The product of a ``profile`` along rows and one along columns: of the centres of pixels, and the two sides (B, 1)
+    of the boxes; the same for each channel."""
+    x, sides = problem.inputs, _sides(problem)[:, :, None]
+    down, across = (
+        profile(torch.arange(size, dtype=x.dtype, device=x.device) + 0.5, sides[:, axis], sides[:, axis + 2])
+        for axis, size in ((1, x.shape[2]), (0, x.shape[3]))
+    )
+    return (down[:, None, :, None] * across[:, None, None, :]).expand_as(x).clone()
+
+
+#: Maps that lie in the box of a detector, whatever the network reads there: scored wherever boxes are explained.
+BOX_CONTROLS: Mapping[str, Control] = {
+    "box": _box,
+    "box_centre": _box_centre,
+    "box_edge": lambda problem: _edge(problem) * _box(problem),
+}
+
 Named = tuple[str, str | Attributor]
 #: Names, configured methods, or pairs of a label and either.
 Methods = Sequence[str | Attributor | Named] | Mapping[str, str | Attributor]
@@ -71,8 +119,9 @@ Methods = Sequence[str | Attributor | Named] | Mapping[str, str | Attributor]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method under a ``label``, or the control of that name: one of ``CONTROLS`` (``method`` None), a method whose
-    path ``ignores_model``, or one that is made of the maps ``of`` the method with this label, which are ``cached``."""
+    """A method under a ``label``, or the control of that name: one of ``CONTROLS`` or ``BOX_CONTROLS`` (``method``
+    None), a method whose path ``ignores_model``, or one that is made of the maps ``of`` the method with this label,
+    which are ``cached``."""
 
     label: str
     method: Attributor | None
@@ -99,10 +148,11 @@ def _walks(method: Attributor) -> bool:
     return isinstance(method, FRInGe) and not isinstance(method, Diffusion)
 
 
-def control_candidates(methods: Mapping[str, Attributor | None]) -> list[Candidate]:
-    """The controls beside these methods: the maps of ``CONTROLS``, ``DIFFUSION`` with the settings of the first FRInGe
-    among them, and those of the map of this FRInGe, or of the first method; unless a method has their name."""
-    controls = [Candidate(name, None) for name in CONTROLS]
+def control_candidates(methods: Mapping[str, Attributor | None], boxes: bool = False) -> list[Candidate]:
+    """The controls beside these methods: the maps of ``CONTROLS``, of ``boxes`` those of ``BOX_CONTROLS``, too,
+    ``DIFFUSION`` with the settings of the first FRInGe among them, and those of the map of this FRInGe, or of the first
+    method; unless a method has their name."""
+    controls = [Candidate(name, None) for name in (*CONTROLS, *(BOX_CONTROLS if boxes else ()))]
     named = {label: method for label, method in methods.items() if method is not None}
     label = next((label for label, method in named.items() if _walks(method)), next(iter(named), ""))
     first = named.get(label)
@@ -148,15 +198,23 @@ def map_controls(label: str, method: Attributor) -> list[Candidate]:
     return [Candidate(f"{control.label.partition(':')[0]}:{label}", control, of=label) for control in made]
 
 
-def with_controls(methods: Sequence[Candidate]) -> list[Candidate]:
-    """These methods, then their controls."""
-    controls = control_candidates({one.label: one.method for one in methods})
-    bases = {one.of for one in controls}
-    return [*(dataclasses.replace(one, cached=one.label in bases) for one in methods), *controls]
+def with_controls(
+    methods: Sequence[Candidate], controls: bool | tuple[str, ...] = True, boxes: bool = False
+) -> list[Candidate]:
+    """These methods, then their controls, or those that are named and those of maps. Where ``boxes`` are explained,
+    those of boxes take part in any case: a share of a map in a box says nothing without that of the box itself."""
+    if not controls:
+        return [*methods, *(Candidate(name, None) for name in BOX_CONTROLS if boxes)]
+    chosen = control_candidates({one.label: one.method for one in methods}, boxes)
+    bases = {one.of for one in chosen}
+    if controls is not True:
+        chosen = [one for one in chosen if one.of or one.label in (*controls, *BOX_CONTROLS)]
+    return [*(dataclasses.replace(one, cached=one.label in bases) for one in methods), *chosen]
 
 
-def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
-    """List the methods in their order, then the controls. Raises InputError for unknown methods and repeated labels."""
+def parse_methods(methods: Methods, controls: bool, boxes: bool = False) -> list[Candidate]:
+    """List the methods in their order, then the controls, and those of ``boxes`` in any case. Raises InputError for
+    unknown methods and repeated labels."""
     if isinstance(methods, (str, Attributor)):
         raise InputError(f"methods: got {methods!r}, expected a list such as [{methods!r}]")
     require_order("methods", methods)  # the first one has controls of its map
@@ -169,7 +227,7 @@ def parse_methods(methods: Methods, controls: bool) -> list[Candidate]:
         candidates.append(Candidate(label, method))
     if not candidates:
         raise InputError("methods: none given")
-    candidates = with_controls(candidates) if controls else candidates
+    candidates = with_controls(candidates, controls, boxes)
     labelled = ((candidate.label, candidate) for candidate in candidates)
     return list(unique(labelled, "methods", "tell them apart with pairs (label, method)").values())
 
@@ -178,7 +236,8 @@ def make_maps(candidate: Candidate, problem: Problem) -> tuple[Tensor, Attributi
     """Make the maps (B, *S), of K classes (B, K, *S), of a candidate, and for a method its attribution. Needs an open
     session of the model."""
     if candidate.method is None:
-        values, classes = CONTROLS[candidate.label](problem), problem.target.shape[1:]
+        values = {**CONTROLS, **BOX_CONTROLS}[candidate.label](problem)
+        classes = problem.target.shape[1:]
         return torch.stack([values] * classes[0], 1) if classes else values, None
     attribution = explain_problem(candidate.method, problem)
     return attribution.values, attribution

@@ -323,6 +323,7 @@ class Difference:
         high: Upper end.
         p: Two-sided p of no difference.
         n: Number of images.
+        signs: Number of signs that are flipped: of clusters, or of images where these are independent.
     """
 
     value: float
@@ -330,6 +331,7 @@ class Difference:
     high: float
     p: float
     n: int
+    signs: int
 
 
 def _groups(known: NDArray[np.bool_], clusters: Labels | None, networks: Labels | None) -> Groups | None:
@@ -404,8 +406,8 @@ def paired_all(
     p_values = sign_flip_ps(sums, seed)
     ends = intervals(columns, [summary for _, _, summary in pairs], seed, groups)
     return [
-        Difference(aggregate(d, summary), *end, p, int(d.size))
-        for d, p, end, (_, _, summary) in zip(differences, p_values, ends, pairs, strict=True)
+        Difference(aggregate(d, summary), *end, p, int(d.size), int(signed.size))
+        for d, signed, p, end, (_, _, summary) in zip(differences, sums, p_values, ends, pairs, strict=True)
     ]
 
 
@@ -476,18 +478,21 @@ class ControlTest:
 
     @property
     def better(self) -> bool | None:
-        """Whether the method is better than every control; None if there are too few images for any test to show it."""
-        return self.adjusted < BELOW if self.difference.n >= least_images(self.count) else None
+        """Whether the method is better than every control; None if there are too few images, or clusters, for any test
+        to show it."""
+        return self.adjusted < BELOW if self.difference.signs >= least_images(self.count) else None
 
 
 def least_images(count: int) -> int:
-    """Return the fewest images at which one of ``count`` scores can be better than the controls: n images have 2^n
-    signs, so that no p of a two-sided test is below 2 / 2^n, and the least of them is multiplied by ``count``."""
+    """Return the fewest images, or clusters, at which one of ``count`` scores can be better than the controls: n of
+    them have 2^n signs, so that no p of a two-sided test is below 2 / 2^n, and the least p is multiplied by ``count``.
+    """
     return math.floor(math.log2(2 * count / BELOW)) + 1
 
 
 def too_few(images: int, count: int) -> list[str]:
-    """Say, in a sentence or none, that so few images cannot show that one of ``count`` scores is better."""
+    """Say, in a sentence or none, that so few images, or clusters of them, cannot show that one of ``count`` scores is
+    better."""
     if not images or not count or images >= least_images(count):
         return []
     what = f"{counted(images, 'image')} cannot show that one of {counted(count, 'score')} is better than every control"

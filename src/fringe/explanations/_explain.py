@@ -35,7 +35,7 @@ from fringe.attribution import (
 )
 from fringe.classifier import Classifier, Target
 from fringe.data import ImageRef
-from fringe.detection import Boxes, Detector, places_of, read_boxes
+from fringe.detection import Boxes, Detector, is_detector, read_boxes
 from fringe.errors import (
     FringeError,
     ImageError,
@@ -187,7 +187,7 @@ class ExplanationRun(ImageRun[ExplainSpec]):
     def _find_boxes(self) -> None:
         """Make a row of each box of each image, if the model is a detector."""
         inner = self.loaded.module
-        if self.spec.boxes is None and not isinstance(inner, Detector) and places_of(inner) is None:
+        if self.spec.boxes is None and not is_detector(inner):
             return
         self.detector = detector = inner if isinstance(inner, Detector) else Detector(inner)
         self.loaded = dataclasses.replace(self.loaded, module=detector)

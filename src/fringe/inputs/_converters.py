@@ -17,7 +17,7 @@ from fringe.attribution import Context, InputKind, to_input, to_photograph
 from fringe.baselines import InputSpace
 from fringe.classifier import Classifier
 from fringe.data import EMBEDDED, PHOTOS, SOURCE, find_inputs, is_picture, to_images
-from fringe.detection import Boxes, Detector, as_boxes, places_of
+from fringe.detection import Boxes, Detector, as_boxes, is_detector
 from fringe.errors import InputError, install_hint, require_order, warn_caller
 from fringe.models import (
     EFFICIENTNET,
@@ -60,7 +60,8 @@ class ModelInputs:
     ``keys`` (B) are those of the inputs' random numbers; None: hashes of their contents. ``mean`` and ``std`` are those
     of the channels of pictures, ``features`` the names of the features of each input, and ``arguments`` further ones of
     :func:`fringe.attribute`, such as ``forward_kwargs``. Of a detector, ``boxes`` (B, 4) are in pixels of photographs,
-    of which inputs show the ``parts`` (B, 4), and ``predicted`` (B) are the best labels: "no object" is none of them.
+    of which inputs show the ``parts`` (B, 4), ``predicted`` (B) are the best labels: "no object" is none of them, and
+    ``clusters`` (B) the names of the photographs.
     """
 
     model: Callable[..., Any] | Classifier
@@ -77,6 +78,7 @@ class ModelInputs:
     boxes: Tensor | None = None
     parts: Tensor | None = None
     predicted: tuple[int, ...] | None = None
+    clusters: tuple[str, ...] | None = None
 
     def named(self, count: int) -> tuple[str, ...] | None:
         """Return the names of ``count`` classes, if known; raise InputError if their number differs."""
@@ -247,7 +249,7 @@ def image_inputs(request: Request) -> ModelInputs:
         std=std,
     )
     boxes = request.options.get("boxes")
-    if boxes is None and not isinstance(model.model, Detector) and places_of(model.model) is None:
+    if boxes is None and not is_detector(model.model):
         return ready
     return _of_boxes(ready, "predicted" if boxes is None else boxes, torch.tensor([one.part for one in named]))
 
@@ -279,6 +281,7 @@ def _of_boxes(ready: ModelInputs, boxes: Boxes, parts: Tensor) -> ModelInputs:
         boxes=torch.cat([to_photograph(one.boxes.cpu().float(), parts[i], size) for i, one in enumerate(found)]),
         parts=parts[rows],
         predicted=tuple(int(label) for one in found for label in one.labels),
+        clusters=tuple(ready.ids[i] for i in rows),
     )
 
 

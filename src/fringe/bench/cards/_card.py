@@ -214,7 +214,7 @@ def _scores(part: str, lines: Sequence[Line]) -> Section:
         for line in lines
     ]
     tests = [line.test for line in lines if line.test is not None]
-    few = too_few(max((test.difference.n for test in tests), default=0), len(tests))
+    few = too_few(max((test.difference.signs for test in tests), default=0), len(tests))
     return Section(part, table=Table(columns, rows, part, notes=few))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import fringe
 from fringe._files.records import digest
+from fringe._network.arguments import ForwardArguments
 from fringe.bench.experiments._plan import Plan, PlanModel, refuse_lookalikes, written_code
 from fringe.bench.experiments._spec import options_of
 from fringe.bench.scenes import Example, Scene
@@ -123,7 +124,8 @@ def first_logits(
         except FringeError:  # its row will say why it has no score
             continue
         try:
-            logits[picture.digest] = classifier.logits(x[None].to(device))[0].float().cpu()
+            answer = classifier.logits(x[None].to(device), forward_arguments([picture], device))
+            logits[picture.digest] = answer[0].float().cpu()
         except Exception as error:  # a model may raise nearly anything; the rows will say what
             if is_misread(error):
                 raise
@@ -192,6 +194,13 @@ def open_entry(
     if now != picture.parts:
         raise TransientError(f"{picture.ref.source}: an image changed since the run began; run it again")
     return x, truth
+
+
+def forward_arguments(pictures: Sequence[ImageEntry], device: torch.device | str) -> ForwardArguments:
+    """Further arguments of the network for images: for examples of a detector, the places of the boxes."""
+    examples = [one.example for one in pictures if isinstance(one, ExampleEntry) and one.scene.has_boxes]
+    places = [torch.tensor(example.values["place"], device=device) for example in examples]
+    return ForwardArguments.of(len(places), None, {"place": torch.stack(places)} if places else None)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from fringe.bench.scenes import SCENES, Scene, get_scene
 from fringe.classifier import Score
 from fringe.data import SOURCE, ImageError, ImageRef, find_inputs
 from fringe.errors import InputError, did_you_mean, install_hint, warn_caller
-from fringe.evaluation import CONTROLS, Candidate, planned_work, with_controls
+from fringe.evaluation import BOX_CONTROLS, CONTROLS, Candidate, planned_work, with_controls
 from fringe.inputs import default_model
 from fringe.metrics import METRICS, Metric, get_metric
 from fringe.models import LoadedModel, Preprocessing, load_model, state_digest, stated_preprocessing
@@ -215,7 +215,8 @@ class Plan:
             hint = "name it once, or change a setting of one"
             raise InputError(f"{', '.join(twice)} are one scene with the same settings", argument="scene", hint=hint)
         for model in self.models:
-            taken = sorted(set(model.methods) & set(CONTROLS)) if self.controls else []
+            reserved = (*(CONTROLS if self.controls else ()), *(BOX_CONTROLS if self.has_boxes(model) else ()))
+            taken = sorted(set(model.methods) & set(reserved))
             if not model.methods or taken:
                 problem = f"{', '.join(taken)} is a control; choose another label, or leave the controls out"
                 raise InputError(f"methods: {problem if taken else 'none given'}")
@@ -227,10 +228,11 @@ class Plan:
     def candidates(self, model: PlanModel) -> list[Candidate]:
         """Who takes part on a model: its methods, then the controls."""
         methods = [Candidate(label, method) for label, method in model.methods.items()]
-        chosen = with_controls(methods) if self.controls else methods
-        if isinstance(self.controls, tuple):
-            chosen = [one for one in chosen if not one.control or one.of or one.label in self.controls]
-        return chosen
+        return with_controls(methods, self.controls, self.has_boxes(model))
+
+    def has_boxes(self, model: PlanModel) -> bool:
+        """Whether boxes of a detector are explained."""
+        return model.scene in self.scenes and self.scenes[model.scene].has_boxes
 
     def limit(self, metric: str) -> int:
         """How many images a metric is computed on."""

@@ -17,6 +17,7 @@ from fringe.bench.experiments._manifest import (
     Resolved,
     describe,
     first_logits,
+    forward_arguments,
     open_entry,
     versions,
 )
@@ -251,17 +252,22 @@ class TaskRunner:
         masks = {image: truth for image, _, truth in group if truth is not None}
         try:
             with classifier.session(x.device):
-                logits = classifier.logits(x)
+                pictures = [self._resolved.pictures[image] for image in images]
+                arguments = forward_arguments(pictures, self._device)
+                logits = classifier.logits(x, arguments)
                 faults = [self._fault(context, image, row) for image, row in zip(images, logits, strict=True)]
                 failed |= {i: ("failed", fault) for i, fault in zip(images, faults, strict=True) if fault}
                 valid = [i for i, fault in enumerate(faults) if not fault]
                 if not valid:
                     return None
                 x, logits, images = x[valid], logits[valid], [images[i] for i in valid]
+                arguments = arguments.select(torch.tensor(valid, device=self._device))
                 target = classifier.resolve_target(self._target(images), logits)
                 space = InputSpace(*context.bounds, context.references.get(tuple(x.shape[1:])))
                 keys = tuple(self._resolved.pictures[image].key for image in images)
-                problem = Problem(classifier, x, logits, target, ids=keys, rng=noise, domain=space)
+                problem = Problem(
+                    classifier, x, logits, target, ids=keys, rng=noise, domain=space, forward_args=arguments
+                )
                 candidates = self._resolved.plan.candidates(self._resolved.plan.model(context.label))
                 methods = [one.method for one in candidates if one.method is not None]
                 verify(problem, {method.jvp_use(problem) for method in methods if method.uses_gradients})

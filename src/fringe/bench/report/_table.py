@@ -377,7 +377,7 @@ def legend(table: ScoreTable) -> list[str]:
             f"the paired differences, adjusted after Holm for the {table.comparisons} comparisons of this table)."
         )
     tests = table.control_tests
-    lines += (few := too_few(max((test.difference.n for test in tests), default=0), len(tests)))
+    lines += (few := too_few(max((test.difference.signs for test in tests), default=0), len(tests)))
     if tests and not few:
         lines.append(
             f"{NOT_BETTER_MEANS}. The greatest p of the sign-flip test against "

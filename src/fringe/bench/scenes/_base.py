@@ -77,6 +77,8 @@ class Scene(Settings):
         requires_model: Whether the networks are made from a given one.
         requires_images: Whether the examples are made from given images.
         metrics: Names of metrics that are for its networks alone.
+        has_boxes: Whether its networks are detectors (:class:`fringe.Detector`). The ``values`` of an example then hold
+            the ``place`` of the explained box.
         networks: Number of networks of the scene for each given one: 1, or the number that is trained.
     """
 
@@ -87,6 +89,7 @@ class Scene(Settings):
     requires_model: ClassVar[bool] = False
     requires_images: ClassVar[bool] = False
     metrics: ClassVar[tuple[str, ...]] = ()
+    has_boxes: ClassVar[bool] = False
 
     networks: int = 1
 
