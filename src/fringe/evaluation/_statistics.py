@@ -554,21 +554,47 @@ def finite_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values if values.ndim == 1 and known.all() else values[known]
 
 
-def control_tests(
+@dataclass(frozen=True)
+class Summary:
+    """What is known of a method, or a control, under a metric: the ``estimate`` of its scores, and of a method the
+    ``test`` against the controls; None where nothing was tested."""
+
+    estimate: Estimate
+    test: ControlTest | None = None
+
+
+def summary(
     scores: Mapping[tuple[str, str], Column],
     controls: Collection[str],
     metrics: Mapping[str, tuple[Direction, Aggregate]],
     seed: int,
     groups: Mapping[str, Mapping[str, Labels | None]] | None = None,
-) -> dict[tuple[str, str], ControlTest]:
-    """:func:`compare_with_controls` under every metric, with p that are adjusted for their number (:func:`holm`).
-    ``scores`` and tests are by method and metric, ``groups`` are the clusters and networks by metric."""
-    tests: dict[tuple[str, str], ControlTest] = {}
+) -> dict[tuple[str, str], Summary]:
+    """The summaries that every table is made of.
+
+    Args:
+        scores: A score an image, by the labels of the method or control and of the metric.
+        controls: Which of the methods are controls.
+        metrics: What is better, and what is estimated, by label.
+        seed: Keys the bootstrap and the random signs.
+        groups: The ``clusters`` and ``networks`` of the images by metric, as for :func:`estimate`.
+
+    Returns:
+        The summaries by method and metric, in the order of ``scores``. The tests are those of
+        :func:`compare_with_controls`, with p that are adjusted for the number of them (:func:`holm`).
+    """
+    known, tests, estimates = groups or {}, dict[tuple[str, str], ControlTest](), dict[tuple[str, str], Estimate]()
     for label, words in metrics.items():
         columns = {method: _as_column(method, column) for (method, of), column in scores.items() if of == label}
-        compared = compare_with_controls(columns, controls, *words, seed, **(groups or {}).get(label, {}))
+        compared = compare_with_controls(columns, controls, *words, seed, **known.get(label, {}))
         tests |= {(method, label): test for method, test in compared.items()}
     adjusted = holm([test.p for test in tests.values()])
-    return {
-        key: replace(test, adjusted=p, count=len(tests)) for (key, test), p in zip(tests.items(), adjusted, strict=True)
-    }
+    for key, p in zip(list(tests), adjusted, strict=True):
+        tests[key] = replace(tests[key], adjusted=p, count=len(tests))
+    of = {label: known.get(label, {}).get("networks") for label in metrics}
+    networks = {label: () if one is None else tuple(one) for label, one in of.items()}
+    for some in dict.fromkeys(networks.values()):  # columns of the same networks are resampled together
+        keys = [key for key in scores if networks[key[1]] == some]
+        every = [(scores[m, k], metrics[k][1], known.get(k, {}).get("clusters")) for m, k in keys]
+        estimates |= dict(zip(keys, estimate_all(every, seed, networks=some or None), strict=True))
+    return {key: Summary(estimates[key], tests.get(key)) for key in scores}
