@@ -33,6 +33,7 @@ from fringe.errors import is_device_error
 from fringe.models import ModelError
 from gpu_bench import (
     DEFAULT,
+    FAST,
     GRAPHS,
     IG,
     METHODS,
@@ -40,7 +41,6 @@ from gpu_bench import (
     PAPER,
     PAPER_SECONDS,
     PAPER_TF32,
-    PREVIEW,
     TOP_PROBABILITY,
     TRAINED,
     Absent,
@@ -116,7 +116,7 @@ def plan(bench: Bench) -> list[Row]:
     for network in [name for name in bench.networks if name in (first, *TRAINED)]:
         for name in (DEFAULT, GRAPHS):
             rows.append(Row(key("tails", network, name), 0.6, partial(tails, bench, network, name), few))
-        for name in (IG, DEFAULT, GRAPHS, PREVIEW):
+        for name in (IG, DEFAULT, GRAPHS, FAST):
             rows.append(Row(key("alone", network, name), 0.5, partial(alone, bench, network, name), few))
         for name in PRECISIONS:  # a random network has no map to be near to: rounding alone turns its paths
             measure = partial(precision, bench, network, name)
@@ -218,7 +218,7 @@ def report(meta: Record, records: dict[str, Record], old: Record | None = None) 
     head += ["peak GiB beside weights, largest batch", "completeness residual", "verdicts", "the paper's, H100"]
     lines += [*table(head, rows), "One image, batches of automatic size: seconds", ""]
     singles = {tuple(k.split("/", 2)[1:]): r["alone"] for k, r in records.items() if "alone" in r}
-    methods = (IG, PREVIEW, DEFAULT, GRAPHS)
+    methods = (IG, FAST, DEFAULT, GRAPHS)
     rows = [[n, *(singles.get((n, name)) for name in methods)] for n in dict.fromkeys(n for n, _ in singles)]
     for row in rows:  # the best of ours over IG
         row.append(min((t for t in row[3:5] if t), default=0.0) / row[1] if row[1] else None)

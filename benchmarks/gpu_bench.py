@@ -32,7 +32,7 @@ TRAINED = ("mobilenet_v2", "cifar_resnet20")
 """Those of the folder FRINGE_SHARED, with its images; the others are torchvision's, with random weights."""
 PAPER_SECONDS = {"resnet18": 55.1, "resnet50": 45.0, "resnet152": 319.0}
 """FRInGe as the paper reports it: seconds an image, one after the other, on an H100."""
-IG, DEFAULT, PAPER, PREVIEW = "IG", "FRInGe()", "paper", "preview"
+IG, DEFAULT, PAPER, FAST = "IG", "FRInGe()", "paper", "fast"
 TRAPEZOID, GRAPHS = "FRInGe by the trapezoid rule", "FRInGe() with CUDA graphs"
 TF32, PAPER_TF32 = "FRInGe() with TF32", "paper with TF32"
 METHODS: dict[str, tuple[float, Callable[[str], fringe.Attributor]]] = {
@@ -43,7 +43,7 @@ METHODS: dict[str, tuple[float, Callable[[str], fringe.Attributor]]] = {
     PAPER: (0, lambda network: PaperFRInGe.preset(network if network in PAPER_SECONDS else "resnet18")),
     PAPER_TF32: (0.2, lambda network: PaperFRInGe.preset(network if network in PAPER_SECONDS else "resnet18")),
     TRAPEZOID: (1, lambda network: fringe.FRInGe(halvings=0)),
-    PREVIEW: (1, lambda network: fringe.FRInGe.preset("preview")),
+    FAST: (1, lambda network: fringe.FRInGe.preset("fast")),
 }
 """Methods, how much later than the first their rows come, and their settings for a network."""
 TOP_PROBABILITY = 0.9

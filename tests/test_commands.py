@@ -151,7 +151,7 @@ def run(command: str) -> None:
         pytest.fail(f"{command}: no earlier command of the page writes the preset")
     result = CliRunner().invoke(app, [name, *words, *QUICK.get(name, [])])
     if "quantus:" in command and not is_installed("quantus"):  # needs an environment of its own
-        assert 'run pip install -e ".[quantus]"' in result.output
+        assert 'run pip install -c constraints.txt -e ".[quantus]"' in result.output
         return
     assert result.exit_code == 0, f"{command}\n{result.output[-2000:]}{result.exception!r}"
 

@@ -46,7 +46,7 @@ def test_any_text_is_printed_as_it_was_read(text):
         ("ig", ("ig", None, None)),
         ("ig:paper", ("ig", None, "paper")),
         ("ig:", ("ig", None, "")),
-        ("smooth(3):straight:fringe:preview", ("smooth", "3", "straight:fringe:preview")),
+        ("smooth(3):straight:fringe:fast", ("smooth", "3", "straight:fringe:fast")),
         ("smooth()", ("smooth", "", None)),
         ("torchvision:resnet50", ("torchvision", None, "resnet50")),
         ("ray:ray://host:1", ("ray", None, "ray://host:1")),
@@ -141,7 +141,7 @@ def test_the_source_of_a_name_may_have_colons():
 
 
 def test_a_list_has_commas_between_its_names():
-    assert read_list(" ig, ,fringe:preview,") == ["ig", "fringe:preview"]
+    assert read_list(" ig, ,fringe:fast,") == ["ig", "fringe:fast"]
     assert read_list(None) == []
 
 

@@ -20,7 +20,7 @@ from fringe.plots import SweepCurve, SweepPanel, plot_sensitivity
 #: The methods. smooth_ig is a control: the map of IG, smoothed.
 METHODS = {
     **{"ig": "ig", "smooth_ig": "smooth(2):ig", "smoothgrad": "smoothgrad", "guided_ig": "guided_ig"},
-    **{"blur_ig": "blur_ig", "fringe": "fringe", "preview": "fringe:preview", "fringe_tau": "fringe"},
+    **{"blur_ig": "blur_ig", "fringe": "fringe", "fast": "fringe:fast", "fringe_tau": "fringe"},
     **{"paper": "paper:auto", "released": "released:auto"},
 }
 _TAUS = "2e-2,1.2e-2,7e-3,4e-3,2.4e-3,1.5e-3,9e-4,6e-4,4e-4,2.4e-4,1.5e-4,1e-4"

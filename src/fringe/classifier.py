@@ -229,7 +229,12 @@ class Classifier(Network):
             return self.batch_size.map(evaluate, self._validate_inputs(x), target)
 
     def linearise(
-        self, x: Tensor, *, tangents: bool = True, arguments: ForwardArguments = NO_ARGUMENTS
+        self,
+        x: Tensor,
+        *,
+        tangents: bool = True,
+        arguments: ForwardArguments = NO_ARGUMENTS,
+        smooth: bool = False,
     ) -> Linearisation:
         """Expand the model at ``x`` to first order: one forward pass, then each JVP or VJP costs one pass.
 
@@ -237,6 +242,7 @@ class Classifier(Network):
             x: Inputs (B, *S); not chunked, so that the caller limits B to the batch size.
             tangents: Whether JVPs will be computed; without, the graph of the backward pass is saved.
             arguments: Further arguments of the model.
+            smooth: Whether products may take smooth slopes of rectifiers, see :mod:`fringe._network.rectifiers`.
 
         Returns:
             The value (B, C), and products with the Jacobian.
@@ -244,7 +250,7 @@ class Classifier(Network):
         Raises:
             NotDifferentiableError: If the output is not connected to the input by autograd.
         """
-        return Linearisation(self, self._validate_inputs(x), tangents, arguments)
+        return Linearisation(self, self._validate_inputs(x), tangents, arguments, smooth)
 
     def resolve_target(self, target: Target, logits: Tensor, name: str = "target") -> Tensor:
         """Turn a target into classes.

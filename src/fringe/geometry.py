@@ -111,6 +111,36 @@ def fisher_norm_squared(p: Tensor, u: Tensor) -> Tensor:
     return (p * (deviation - (p * deviation).sum(-1, keepdim=True)).square()).sum(-1)
 
 
+def balanced(cotangent: Tensor, s: Tensor) -> Tensor:
+    """``cotangent`` (L, C) = s o q for q orthogonal to s, with the entry of the most probable class replaced by minus
+    the sum of the others, which it equals: near a vertex, rounding of q leaves no digit of it."""
+    top = s.argmax(1, keepdim=True)
+    others = cotangent.scatter(1, top, 0.0)
+    return others.scatter(1, top, -others.sum(1, keepdim=True))
+
+
+def more_directions(s: Tensor, unit: Tensor, most: int) -> list[Tensor]:
+    """Return at most ``most`` orthonormal directions (L, C) orthogonal to ``s`` and ``unit``, of which C - 2 exist,
+    spanning the most probable classes first.
+
+    Pivoted Gram-Schmidt on the axes of the most probable classes. One pass is enough: of r + 1 axes, r - 1 - j in
+    all lie outside of s, unit and the j directions so far, so the longest remainder is at least 1 / sqrt(r + 1).
+    """
+    classes = s.shape[1]
+    count = min(most, classes - 2)
+    if count < 1:
+        return []
+    top = s.topk(count + 2, dim=1).indices  # s and unit may take up two of these axes
+    rest = torch.zeros(len(s), count + 2, classes, dtype=s.dtype, device=s.device).scatter_(2, top[..., None], 1.0)
+    images, basis = torch.arange(len(s), device=s.device), [s, unit]
+    rest = rest - (rest @ s[:, :, None]) * s[:, None, :]
+    for _ in range(count):
+        rest = rest - (rest @ basis[-1][:, :, None]) * basis[-1][:, None, :]
+        longest = rest[images, rest.norm(dim=-1).argmax(1)]
+        basis.append(longest / longest.norm(dim=-1, keepdim=True))
+    return basis[2:]
+
+
 class Jacobian(Protocol):
     """Products with the Jacobians J (C x n) of B items."""
 

@@ -85,7 +85,7 @@ def test_the_models_are_those_of_the_list_and_nothing_is_loaded_by_a_name_from_o
 
 def test_methods_that_need_other_images_are_not_offered(digit):
     service, file = digit
-    assert list(service.methods)[:3] == ["fringe", "fringe:preview", "fringe:focused"]
+    assert list(service.methods)[:3] == ["fringe", "fringe:fast", "fringe:focused"]
     assert {"ig", "guided_ig", "smoothgrad"} <= set(service.methods)
     for name in ("expected_gradients", "geoig_knn", "ig2", "fringe:nothing", "nothing"):
         with pytest.raises(InputError, match="this method is not in the list"):
@@ -126,10 +126,10 @@ def test_a_comparison_has_the_scores_of_the_library(make_service, output):
 
 
 def test_a_comparison_has_control_maps_and_says_which_look_at_the_model(digit, compared):
-    result = compare(*digit, "fringe:preview", "ig")
+    result = compare(*digit, "fringe:fast", "ig")
     controls = ["zero", "random", "uniform", "edge", "diffusion"]
-    controls += ["power(1.5):fringe:preview", "centre_prior:fringe:preview"]
-    assert list(dict.fromkeys(name for name, _ in scores(result))) == ["fringe:preview", "ig", *controls]
+    controls += ["power(1.5):fringe:fast", "centre_prior:fringe:fast"]
+    assert list(dict.fromkeys(name for name, _ in scores(result))) == ["fringe:fast", "ig", *controls]
     assert [path.suffix for path in result.files] == [".csv", ".npz", ".png"]
     said = "Zero, random, uniform and edge do not look at the model"
     own = "power and centre_prior are a method's own map"
@@ -287,7 +287,7 @@ def test_a_model_of_two_classes_is_explained_for_both_and_its_path_reaches_no_pa
     )
     models = load(f"two={tmp_path / 'secret.py'}:net", trust_code=True, preprocessing="unit,channels=1")
     service = make_service(models, samples=("embedded:digits:0",))
-    page = explain(service, service.sample_file(0), "two", "fringe:preview").files[0].read_text(encoding="utf-8")
+    page = explain(service, service.sample_file(0), "two", "fringe:fast").files[0].read_text(encoding="utf-8")
     assert len(re.findall('name="class" value=', page)) == 2
     assert "two" in page
     assert str(tmp_path) not in page
@@ -379,9 +379,9 @@ def test_a_picture_of_a_comparison_tells_two_settings_of_a_method_apart(digit, m
     small_figures.undo()
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
-    compare(*digit, "fringe", "fringe:preview")
+    compare(*digit, "fringe", "fringe:fast")
     texts = [text.get_text() for figure in figures for text in figure.findobj(Text)]
-    assert {"FRInGe", "FRInGe (preview)"} <= set(texts)
+    assert {"FRInGe", "FRInGe (fast)"} <= set(texts)
     assert any(text.startswith("digits · ") for text in texts)  # the model's name in the list
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import fringe
-from fringe.attribution._fisher_rao import Bound, more_directions
-from fringe.geometry import fisher_norm_squared, geodesic, log_probabilities, sqrt_chart, to_tangent
+from fringe.attribution._fisher_rao import Bound
+from fringe.geometry import fisher_norm_squared, geodesic, log_probabilities, more_directions, sqrt_chart, to_tangent
 
 
 @pytest.mark.parametrize("distance", [1e-9, 1e-3, 0.5])

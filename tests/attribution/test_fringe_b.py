@@ -31,15 +31,18 @@ def binary_map(net, image: Tensor, target: int, m: FRInGe) -> Tensor:
     s1 = torch.tensor([1 / classes, 1 - 1 / classes], dtype=image.dtype).sqrt()
     theta = torch.arccos(s0 @ s1)
     n = math.ceil(2 * float(theta) / math.sqrt(2 * m.tau))
-    x, total = image.flatten(), torch.zeros(entries, dtype=image.dtype)
+    x, total, columns = image.flatten(), torch.zeros(entries, dtype=image.dtype), list[Tensor]()
     for i in range(1, n + 1):
         s = (torch.sin((1 - i / n) * theta) * s0 + torch.sin(i / n * theta) * s1) / torch.sin(theta)
         score, u = torch.func.jacrev(value)(x.view_as(image)).flatten(1)
         p = value(x.view_as(image))[1].sigmoid()
         beta = 0.5 * (p * (1 - p).sqrt() * s[1] - (1 - p) * p.sqrt() * s[0])
         a = p * (1 - p)
-        system = a * torch.outer(u, u) + m.damping * torch.eye(entries, dtype=x.dtype) + m.gamma_step * biharmonic
-        v = torch.linalg.solve(system, beta * u + m.gamma_prior * biharmonic @ x)
+        columns.append(a.sqrt() * u)
+        weights = 0.7 ** torch.arange(i, dtype=x.dtype).flip(0)
+        mean = (weights / weights.sum()) @ torch.stack(columns)
+        system = torch.outer(mean, mean) + m.damping * torch.eye(entries, dtype=x.dtype) + m.gamma_step * biharmonic
+        v = torch.linalg.solve(system, beta / a.sqrt() * mean + m.gamma_prior * biharmonic @ x)
         eta = min(m.eta_max, math.sqrt(2 * m.tau / float(a * (u @ v) ** 2)), m.delta_euc / float(v.norm()))
         after = x - eta * v
         total += 0.5 * (score + torch.func.jacrev(value)(after.view_as(image)).flatten(1)[0]) * (x - after)

@@ -129,7 +129,7 @@ def test_at_its_own_waypoint_only_the_prior_moves_an_image():
         log_p = log_probabilities(point.value)
         for gamma_prior in (0.0, 1e-3):
             method = dataclasses.replace(GEODESIC, gamma_prior=gamma_prior)
-            v, _ = method.path(128).on(x[0]).direction(point, log_p, sqrt_chart(log_p), x)
+            v, *_ = method.path(128).on(x[0]).direction(point, log_p, sqrt_chart(log_p), x)
             expected = torch.linalg.solve(
                 method.damping * torch.eye(128).double() + method.gamma_step * DenseFRInGe(model, method).ltl,
                 gamma_prior * DenseFRInGe(model, method).ltl @ x.flatten(1).T,
@@ -146,5 +146,5 @@ def direction(model, method, x):
         point = classifier.linearise(x)
         log_p = log_probabilities(point.value)
         waypoint = geodesic(sqrt_chart(log_p), torch.full_like(log_p, 5**-0.5), 0.1)
-        v, along = method.path(128).on(x[0]).direction(point, log_p, waypoint, x)
+        v, along, _ = method.path(128).on(x[0]).direction(point, log_p, waypoint, x)
         return v, along, waypoint, fisher_norm_squared(log_p.exp(), point.jvp(v))

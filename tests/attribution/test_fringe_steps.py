@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import numpy
 import pytest
 import torch
 from attribution_oracles import assert_dense
@@ -41,8 +42,8 @@ def test_the_bounds_of_no_direction_are_those_of_the_paper_s_epsilon():
     assert dataclasses.replace(wide, tau=1e30, cap=3.0).eta(zero, zero)[0].item() == pytest.approx(3.0 / 1e-12)
 
 
-@pytest.mark.parametrize(("shape", "cap"), [((2, 8, 8), 0.01 * math.sqrt(128)), ((1, 5, 5), 0.05)])
-def test_the_automatic_cap_is_a_hundredth_in_root_mean_square(shape, cap):
+@pytest.mark.parametrize(("shape", "cap"), [((2, 8, 8), 0.02 * math.sqrt(128)), ((1, 5, 5), 0.1)])
+def test_the_automatic_cap_is_two_hundredths_in_root_mean_square(shape, cap):
     weight = inputs(3, seed=2, shape=(math.prod(shape),))
     model, x = (lambda z: torch.tanh(z.flatten(1)) @ weight.T), inputs(2, shape=shape)
     for delta_euc, expected in (("auto", cap), (0.3, 0.3)):
@@ -100,11 +101,12 @@ def test_a_step_learns_from_those_of_its_own_image():
 
 
 def test_a_gradient_that_is_dead_at_first_does_not_switch_the_kl_bound_off_for_good():
-    """A checkerboard of +-1 in front of relu(0.95 - |x|): only smoothing moves it, into where the model is steep. The
-    part along the geodesic then stands for the whole norm until the steps, 4 times each, have learnt the rest."""
+    """A checkerboard of +-1 in front of max(0.95 - |x|, 0), by a choice: no slope is smooth, and only the prior moves
+    it, into where the model is steep. The part along the geodesic then stands for the whole norm until the steps, 4
+    times each, have learnt the rest."""
     weight = 3.0 * inputs(5, seed=3, shape=(128,))
     bias = 2.0 * torch.eye(5, dtype=torch.float64)[0]
-    model = lambda z: torch.relu(0.95 - z.flatten(1).abs()) @ weight.T + bias  # noqa: E731
+    model = lambda z: torch.where((rest := 0.95 - z.flatten(1).abs()) > 0, rest, 0.0) @ weight.T + bias  # noqa: E731
     i, j = torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")
     x = torch.cat([0.3 * inputs(1), ((-1.0) ** (i + j)).double().expand(1, 2, 8, 8)])
     method = fringe.FRInGe(tau=5e-3, eta_max=1e6, delta_euc=1.0, gamma_prior=3e-3, steps=10)
@@ -112,4 +114,51 @@ def test_a_gradient_that_is_dead_at_first_does_not_switch_the_kl_bound_off_for_g
     steps = found.trajectory[1].steps
     assert (steps["active_bound"][0], steps["euclidean_step"][0].item()) == (Bound.EUCLIDEAN, pytest.approx(1.0))
     assert set(steps["active_bound"][2:].tolist()) == {Bound.KL}
-    assert steps["fisher_rao_step"][-4:].max() < 2 * math.sqrt(2 * method.tau)
+    assert steps["fisher_rao_step"][3:-1].max() < 2 * math.sqrt(2 * method.tau)
+
+
+# The straight line to the end
+
+
+@pytest.mark.parametrize(("rtol", "count"), [(1e9, 6), (1e-9, 12)])
+def test_the_fast_map_is_the_integral_along_the_line_to_the_end_of_the_same_path(rtol, count):
+    model, x = Smooth(), inputs(3)
+    settings = {"tau": 0.05, "delta_euc": 1.0}
+    found = fringe.attribute(
+        model, x, target=2, method=fringe.FRInGe(halvings="line", quadrature_rtol=rtol, **settings), telemetry=True
+    )
+    path = fringe.attribute(model, x, target=2, method=fringe.FRInGe(halvings=0, **settings), telemetry=True)
+    assert found.diagnostics["steps"].tolist() == path.diagnostics["steps"].tolist()
+    for i in range(3):
+        end = path.trajectory[i].snapshots[-1]
+        torch.testing.assert_close(found.trajectory[i].snapshots[-1], end, rtol=1e-10, atol=1e-10)
+        nodes, weights = numpy.polynomial.legendre.leggauss(count)
+        total = torch.zeros_like(end)
+        for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
+            point = (end + node * (x[i] - end)).requires_grad_(True)
+            total += weight * torch.autograd.grad(model(point[None])[0, 2], point)[0]
+        torch.testing.assert_close(found.values[i], total * (x[i] - end), rtol=1e-9, atol=1e-10)
+
+
+def test_more_points_are_taken_only_where_the_sum_is_off():
+    model, x = Smooth(sharpness=4.0), inputs(6)
+    method = fringe.FRInGe(tau=0.05, delta_euc=1.0, halvings="line", quadrature_rtol=1e9)
+    few = fringe.attribute(model, x, method=method)
+    method = dataclasses.replace(method, quadrature_rtol=few.completeness_residual.median().item())
+    more = fringe.attribute(model, x, method=dataclasses.replace(method, quadrature_rtol=1e-12))
+    found = fringe.attribute(model, x, method=method)
+    off = few.completeness_residual > method.quadrature_rtol
+    assert 0 < off.sum() < 6
+    expected = torch.where(off.view(-1, 1, 1, 1), more.values, few.values)
+    torch.testing.assert_close(found.values, expected, rtol=1e-9, atol=1e-12)
+    assert found.passes.vjp - few.passes.vjp == 12 * int(off.sum())
+
+
+def test_several_classes_have_the_maps_of_each_on_one_fast_path():
+    model, x = Smooth(), inputs(2)
+    both = fringe.attribute(model, x, method="fringe:fast", target=[[0, 3], [1, 2]], telemetry=True)
+    for k, classes in enumerate(([0, 1], [3, 2])):
+        one = fringe.attribute(model, x, method="fringe:fast", target=classes, telemetry=True)
+        torch.testing.assert_close(both.values[:, k], one.values, rtol=1e-9, atol=1e-12)
+        for a, b in zip(both.trajectory, one.trajectory, strict=True):
+            torch.testing.assert_close(a.cumulative[:, k], b.cumulative, rtol=1e-9, atol=1e-12)

@@ -9,7 +9,7 @@ from attribution_toys import Linear, Smooth, inputs
 
 import fringe
 
-QUICK = fringe.FRInGe(tau=2e-2, delta_euc=0.7)
+QUICK = fringe.FRInGe(tau=2e-2, delta_euc=0.7, gamma_prior=3e-4)
 
 
 def test_a_factor_of_all_logits_is_a_factor_of_the_map():

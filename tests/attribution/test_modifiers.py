@@ -53,7 +53,7 @@ class TestStraight:
         torch.testing.assert_close(line.completeness_gap, expected.completeness_gap, rtol=1e-6, atol=1e-9)
 
     def test_of_a_path_that_ended_short_says_so(self, digits):
-        short = fringe.FRInGe(steps=2, temperature=1.0)  # hardly moves two of the images
+        short = fringe.FRInGe(steps=2, temperature=1.0, delta_euc=0.32)  # hardly moves two of the images
         own, line = explained(digits, short), explained(digits, Straight(short, steps=40))
         assert own.verdict == line.verdict == ("stalled", "stalled", "short")
         assert all(text.startswith("the path of fringe: ") for text in line.advice)
@@ -112,8 +112,8 @@ class TestNames:
             ("smooth(3):ig", Smooth(fringe.IntegratedGradients(), sigma=3.0), "smooth(3):ig", None),
             ("smooth:ig", Smooth(), "smooth(3):ig", "Smoothed (3 px): Integrated Gradients"),
             (
-                "smooth(1.5):straight:fringe:preview",
-                Smooth(Straight(fringe.FRInGe.preset("preview")), sigma=1.5),
+                "smooth(1.5):straight:fringe:fast",
+                Smooth(Straight(fringe.FRInGe.preset("fast")), sigma=1.5),
                 "smooth(1.5):straight:fringe",
                 "Smoothed (1.5 px): Straight line: FRInGe",
             ),
@@ -161,8 +161,8 @@ class TestNames:
             get_method("straight:ig").with_text({"of.tau": "1"})
 
     def test_presets_variants_and_settings_of_explain_go_to_the_method_inside(self):
-        spec = ExplainSpec(method="smooth(2):fringe", preset="preview", set=("sigma=1", "of.tau=0.01"))
-        inner = fringe.FRInGe.preset("preview").with_text({"tau": "0.01"})
+        spec = ExplainSpec(method="smooth(2):fringe", preset="fast", set=("sigma=1", "of.tau=0.01"))
+        inner = fringe.FRInGe.preset("fast").with_text({"tau": "0.01"})
         assert configured_method(spec) == Smooth(inner, sigma=1.0)
         ablated = configured_method(ExplainSpec(method="straight:paper:resnet18", variant="euclidean"))
         assert ablated == Straight(fringe.attribution.PaperFRInGe.preset("resnet18", "euclidean"))

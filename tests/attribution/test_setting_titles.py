@@ -20,7 +20,7 @@ VERSION = ".".join(fringe.__version__.split(".")[:2])
     ("name", "title"),
     [
         ("fringe", f"FRInGe, default of {VERSION}"),
-        ("fringe:preview", f"FRInGe, preset preview of {VERSION}"),
+        ("fringe:fast", f"FRInGe, preset fast of {VERSION}"),
         ("fringe:focused", f"FRInGe, preset focused of {VERSION}"),
         ("paper:resnet50", "FRInGe, paper's text, ResNet-50"),
         ("paper:inception_v3", "FRInGe, paper's text, Inception-v3"),
@@ -67,9 +67,9 @@ def test_no_other_setting_has_the_name_of_one(method, title):
 def test_a_result_has_the_title_of_what_was_asked():
     """Its record holds the structure that was used in place of "auto"."""
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
-    result = fringe.attribute(model, torch.rand(1, 1, 8, 8), method="fringe:preview")
+    result = fringe.attribute(model, torch.rand(1, 1, 8, 8), method="fringe:fast")
     assert result.settings["structure"] == "image"
-    assert setting_title(result.settings) == f"FRInGe, preset preview of {VERSION}"
+    assert setting_title(result.settings) == f"FRInGe, preset fast of {VERSION}"
 
 
 def test_what_is_not_registered_keeps_its_name():

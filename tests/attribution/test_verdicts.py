@@ -41,19 +41,19 @@ NEAR = {"start": 0.06, "end": 0.04}
         # what cut the last step, and by how much: 1.6 of 2 nats are left, 4 % or less of the distance is gone
         ({}, {"end": 1.6} | ETA, "short", r": use eta_max=20 \(now 4\); or"),
         ({}, {"end": 1.6} | CAP, "short", r": use until='arrival'; or"),
-        ({}, {"end": 1.6, "steps": 29} | CAP, "short", r": use delta_euc=0\.57 \(now 0\.11\); or"),
-        ({}, {"end": 1.9, "share": 0.04} | CAP, "stalled", r": use delta_euc=2\.8 \(now 0\.11\)$"),
+        ({}, {"end": 1.6, "steps": 29} | CAP, "short", r": use delta_euc=1\.1 \(now 0\.23\); or"),
+        ({}, {"end": 1.9, "share": 0.04} | CAP, "stalled", r": use delta_euc=5\.7 \(now 0\.23\)$"),
         ({"delta_euc": 2.0}, {"end": 1.9, "share": 0.0} | CAP, "stalled", r": use delta_euc=1e\+02 \(now 2\)$"),
         ({}, {"end": 1.9, "share": 0.0} | ETA, "stalled", r": use eta_max=2e\+02 \(now 4\)$"),
-        (ARRIVAL, {"end": 1.9, "share": 0.04, "steps": 1000} | CAP, "stalled", r": use delta_euc=2\.8"),
-        (STRONG, {"end": 1.9, "share": 0.0} | CAP, "stalled", r": use gamma_prior=0\.0003 \(now 0\.1\)$"),
+        (ARRIVAL, {"end": 1.9, "share": 0.04, "steps": 1000} | CAP, "stalled", r": use delta_euc=5\.7"),
+        (STRONG, {"end": 1.9, "share": 0.0} | CAP, "stalled", r": use gamma_prior=0\.001 \(now 0\.1\)$"),
         (STRONG, {"end": 1.9, "share": 0.0} | ETA, "stalled", r": use eta_max="),
         (DIFFUSION | STRONG, {"end": 1.9, "share": 0.0} | CAP, "stalled", r": use delta_euc="),
         # nothing did
         ({}, {"end": 1.9, "share": 0.0} | LOGIT, "stalled", r": use until='arrival'$"),
         (ARRIVAL, {"end": 1.6, "steps": 1000}, "short", r": use max_steps=5000; or"),
         (ARRIVAL | {"max_steps": 4}, {"end": 1.9, "share": 0.04} | FEW | CAP, "stalled", r": use max_steps=100$"),
-        (ARRIVAL, {"end": 1.6}, "short", r": the gradient is zero where it ended: use delta_euc=0\.028 \(now 0\.11\)"),
+        (ARRIVAL, {"end": 1.6}, "short", r": the gradient is zero where it ended: use delta_euc=0\.057 \(now 0\.23\)"),
         (ARRIVAL | {"delta_euc": None}, {"end": 1.6}, "short", r" where it ended: use delta_euc='auto'; or"),
         ({"tau": 1e6}, {"end": 2.2, "share": -0.1} | ETA, "stalled", r" too long: use tau=0\.04$"),
         # a twentieth of the distance
@@ -69,10 +69,10 @@ NEAR = {"start": 0.06, "end": 0.04}
         ({}, {"residual": math.nan}, "coarse", ""),
         ({"halvings": 0}, {"residual": 0.051}, "coarse", r": use halvings='auto'$"),
         (
-            {"halvings": 0, "steps": 4},
+            {"halvings": "line", "steps": 4},
             {"residual": 0.3},
             "coarse",
-            r" by 30\.0%: 4 long steps give a first look; for values that add up use method='fringe'$",
+            r" by 30\.0%: use halvings='auto', or method='fringe'$",
         ),
         ({}, {"residual": 0.051, "end": 1.5}, "coarse", ""),
         # half, however near the reference the path ends
@@ -85,7 +85,7 @@ NEAR = {"start": 0.06, "end": 0.04}
         # nothing to explain
         ({}, {"planned": 0, "steps": 0}, "at_reference", r" already is the uniform prediction"),
         (OWN, {"planned": 0, "steps": 0}, "at_reference", r" already is the reference"),
-        ({}, {"finite": False, "residual": 1.0}, "diverged", r" not finite after step 30: use delta_euc=0\.028 \(now"),
+        ({}, {"finite": False, "residual": 1.0}, "diverged", r" not finite after step 30: use delta_euc=0\.057 \(now"),
         ({"delta_euc": None}, {"finite": False, "residual": 1.0}, "diverged", r": use delta_euc='auto', or check"),
     ],
 )

@@ -18,7 +18,7 @@ from fringe._strings.formats import number
 from fringe.attribution import SENTENCES, Context, tone_of
 from fringe.page import page_document, render_page
 
-PREVIEW = fringe.explain("embedded:digits", "embedded:digits:3:6", method="fringe:preview", target="top3")
+FAST = fringe.explain("embedded:digits", "embedded:digits:3:6", method="fringe:fast", target="top3")
 BARE = fringe.attribute(
     lambda x: torch.stack([x.square().sum((1, 2, 3)), x.sum((1, 2, 3))], 1),
     torch.arange(32.0).view(2, 1, 4, 4) / 32,
@@ -40,10 +40,10 @@ def same(a, b):
 
 
 def test_the_text_fits_one_screen():
-    text = repr(PREVIEW)
-    assert "fringe:preview" in text
-    titles = " ".join(one.get_text() for one in PREVIEW[0].plot("overlay").findobj(Text))
-    assert "(FRInGe (preview))" in " ".join(titles.split())
+    text = repr(FAST)
+    assert "fringe:fast" in text
+    titles = " ".join(one.get_text() for one in FAST[0].plot("overlay").findobj(Text))
+    assert "(FRInGe (fast))" in " ".join(titles.split())
     lines = text.splitlines()
     assert [line.split()[0] for line in lines[1:7]] == ["method", "n", "shape", "verdicts", "residual", "passes"]
     assert "digits-0004" in text
@@ -55,21 +55,21 @@ def test_the_text_fits_one_screen():
 
 
 def test_an_index_a_slice_and_a_loop_give_the_rows():
-    assert len(PREVIEW) == 3
-    assert [one.context.ids for one in PREVIEW] == [("digits-0003",), ("digits-0004",), ("digits-0005",)]
-    last = PREVIEW[-1]
-    assert same(last.values, PREVIEW.values[2:])
-    assert same(last.trajectory, PREVIEW.trajectory[2:])
-    assert len(PREVIEW[3:]) == 0
-    assert PREVIEW[1:].context.ids == ("digits-0004", "digits-0005")
-    assert fringe.Attribution.concat(list(PREVIEW)).context.ids == PREVIEW.context.ids
+    assert len(FAST) == 3
+    assert [one.context.ids for one in FAST] == [("digits-0003",), ("digits-0004",), ("digits-0005",)]
+    last = FAST[-1]
+    assert same(last.values, FAST.values[2:])
+    assert same(last.trajectory, FAST.trajectory[2:])
+    assert len(FAST[3:]) == 0
+    assert FAST[1:].context.ids == ("digits-0004", "digits-0005")
+    assert fringe.Attribution.concat(list(FAST)).context.ids == FAST.context.ids
     with pytest.raises(IndexError, match="there are maps of"):
-        PREVIEW[3]
+        FAST[3]
 
 
 def test_a_notebook_shows_the_picture_and_the_verdict_and_no_markup_of_strangers():
-    context = dataclasses.replace(PREVIEW.context, ids=("<script>alert(1)</script>", "b&b", "c"))
-    html = dataclasses.replace(PREVIEW, context=context)._repr_html_()
+    context = dataclasses.replace(FAST.context, ids=("<script>alert(1)</script>", "b&b", "c"))
+    html = dataclasses.replace(FAST, context=context)._repr_html_()
     assert html.count("data:image/png;base64,") == html.count('style="width:200px') == 3
     assert "&lt;script&gt;" in html
     assert "<script" not in html
@@ -77,34 +77,34 @@ def test_a_notebook_shows_the_picture_and_the_verdict_and_no_markup_of_strangers
     assert "http" not in html
     assert not re.search(r"(?<!-)color:|background", html)  # the notebook's own colours, dark or light
     assert "data:image/png" in BARE._repr_html_()
-    assert PREVIEW[0].plot()._repr_png_().startswith(b"\x89PNG")
+    assert FAST[0].plot()._repr_png_().startswith(b"\x89PNG")
     flat = fringe.attribute(torch.nn.Linear(4, 3), torch.rand(2, 4), method="ig")
     assert "<img" not in flat._repr_html_()
 
 
 @pytest.mark.parametrize("kind", ["overlay", "signed", "path", "profile", "classes"])
 def test_every_picture_is_a_figure_of_its_own_or_a_part_of_the_callers(kind):
-    assert isinstance(PREVIEW[0].plot(kind), matplotlib.figure.Figure)
+    assert isinstance(FAST[0].plot(kind), matplotlib.figure.Figure)
     mine = matplotlib.figure.Figure(figsize=(4, 2), dpi=50)
     left, right = mine.subfigures(1, 2)
-    assert PREVIEW[0].plot(kind, ax=left) is mine
-    assert PREVIEW[0].plot(kind, ax=right.subplots()) is mine
+    assert FAST[0].plot(kind, ax=left) is mine
+    assert FAST[0].plot(kind, ax=right.subplots()) is mine
 
 
 def test_several_images_are_one_sheet_or_one_is_to_be_chosen():
-    words = " ".join(text.get_text() for text in PREVIEW.plot().findobj(matplotlib.text.Text))
-    assert all(name in words for name in PREVIEW.context.ids)
+    words = " ".join(text.get_text() for text in FAST.plot().findobj(matplotlib.text.Text))
+    assert all(name in words for name in FAST.context.ids)
     with pytest.raises(fringe.InputError, match=r"holds 3 inputs; draw one, as in result\[0\].plot\('path'\)"):
-        PREVIEW.plot("path")
+        FAST.plot("path")
 
 
 def test_a_class_is_chosen_by_its_number():
-    second = int(PREVIEW.target[0, 1])
-    one = PREVIEW[0].of_class(1)
-    drawn = [np.asarray(f.axes[0].images[0].get_array()) for f in (PREVIEW[0].plot(target=second), one.plot())]
+    second = int(FAST.target[0, 1])
+    one = FAST[0].of_class(1)
+    drawn = [np.asarray(f.axes[0].images[0].get_array()) for f in (FAST[0].plot(target=second), one.plot())]
     assert np.array_equal(*drawn)
     with pytest.raises(fringe.InputError, match="class 77 is not explained here"):
-        PREVIEW[0].plot(target=77)
+        FAST[0].plot(target=77)
 
 
 def test_without_inputs_the_signed_map_is_drawn():
@@ -129,9 +129,9 @@ def test_pictures_say_what_they_lack():
     with pytest.raises(fringe.InputError, match="telemetry=True"):
         BARE[0].plot("profile")
     with pytest.raises(fringe.InputError, match="target='top5'"):
-        PREVIEW[0].of_class(0).plot("classes")
+        FAST[0].of_class(0).plot("classes")
     with pytest.raises(fringe.InputError, match="kind: got 'heat', expected one of overlay"):
-        PREVIEW[0].plot("heat")
+        FAST[0].plot("heat")
     context = Context("image", torch.zeros(2, 1, 4, 4), torch.ones(2, 2) / 2, ("a", "b"))
     assert BARE.with_context(context)[1].plot().axes
     with pytest.raises(fringe.InputError, match=r"got inputs of shape \(2, 1, 4, 4\), expected \(1, 1, 4, 4\)"):
@@ -143,12 +143,12 @@ def test_pictures_say_what_they_lack():
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_a_table_has_a_row_for_each_input_and_class(library):
     pytest.importorskip(library)
-    table = PREVIEW.to_dataframe(library)
+    table = FAST.to_dataframe(library)
     assert len(table) == 9
-    assert list(table["class"]) == PREVIEW.target.flatten().tolist()
+    assert list(table["class"]) == FAST.target.flatten().tolist()
     assert list(table["id"][:4]) == ["digits-0003"] * 3 + ["digits-0004"]
-    assert list(table["completeness_residual"]) == PREVIEW.completeness_residual.flatten().tolist()
-    assert list(table["verdict"]) == [verdict for row in PREVIEW.class_verdicts for verdict, _ in row]
+    assert list(table["completeness_residual"]) == FAST.completeness_residual.flatten().tolist()
+    assert list(table["verdict"]) == [verdict for row in FAST.class_verdicts for verdict, _ in row]
     assert len(BARE.to_dataframe(library)) == 2
 
 
@@ -157,11 +157,11 @@ def test_a_table_without_its_library_names_what_to_install(monkeypatch):
     with pytest.raises(
         fringe.InputError, match=r'pandas is not installed; run pip install -c constraints.txt -e "\.\[notebook\]"'
     ):
-        PREVIEW.to_dataframe()
+        FAST.to_dataframe()
 
 
 def test_a_saved_attribution_comes_back_bit_for_bit(tmp_path):
-    for result in (PREVIEW, BARE, PREVIEW[0].of_class(1)):
+    for result in (FAST, BARE, FAST[0].of_class(1)):
         path = tmp_path / "result.safetensors"
         result.save(path)
         assert same(fringe.load(path), result)
@@ -240,7 +240,7 @@ def test_the_class_that_a_map_is_compared_with_is_named_wherever_the_map_is(tmp_
 def test_a_verdict_has_the_colour_of_its_sentence_on_a_sheet(verdict):
     """Brown for what is to be read with care, as on a page: red would say that the map is wrong. Never green, which
     would say that it is right, and the method that promises nothing has no colour."""
-    several = dataclasses.replace(PREVIEW[:2].of_class(0), verdict=(verdict,) * 2)
+    several = dataclasses.replace(FAST[:2].of_class(0), verdict=(verdict,) * 2)
     texts = [text for text in several.plot("signed").findobj(Text) if text.get_text() == verdict.replace("_", " ")]
     assert len(texts) == 2
     red, green, blue = to_rgb(texts[0].get_color())
@@ -303,16 +303,16 @@ def test_a_row_of_a_table_is_a_waterfall_between_its_scores():
 
 def test_an_array_with_names_has_the_maps_of_each_input_and_class():
     pytest.importorskip("xarray")
-    array = PREVIEW.to_xarray()
+    array = FAST.to_xarray()
     assert array.dims == ("image", "class", "channel", "y", "x")
-    np.testing.assert_array_equal(array.values, PREVIEW.values.numpy())
-    one = array.sel(image=PREVIEW.context.ids[1]).isel({"class": 0})
-    np.testing.assert_array_equal(one.values, PREVIEW.values[1, 0].numpy())
-    assert int(one.target) == int(PREVIEW.target[1, 0])
-    assert one.target_name.item() == PREVIEW.context.class_label(int(one.target))
-    assert one.verdict.item() == PREVIEW[1].of_class(0).verdict[0]
-    assert float(one.score) == float(PREVIEW.score[1, 0])
-    assert array.attrs["model"] == PREVIEW.context.model
+    np.testing.assert_array_equal(array.values, FAST.values.numpy())
+    one = array.sel(image=FAST.context.ids[1]).isel({"class": 0})
+    np.testing.assert_array_equal(one.values, FAST.values[1, 0].numpy())
+    assert int(one.target) == int(FAST.target[1, 0])
+    assert one.target_name.item() == FAST.context.class_label(int(one.target))
+    assert one.verdict.item() == FAST[1].of_class(0).verdict[0]
+    assert float(one.score) == float(FAST.score[1, 0])
+    assert array.attrs["model"] == FAST.context.model
     bare = BARE.to_xarray()
     assert bare.dims == ("image", "class", "channel", "y", "x")
     assert bare.shape[1] == 1

@@ -144,7 +144,7 @@ def test_a_tree_keeps_its_form():
 #: Guided IG waits for the device; of it and of IG, scores with gradients are recorded.
 OTHERS = [fringe.GuidedIG(steps=10), fringe.IntegratedGradients(steps=20)]
 METHODS = [
-    *("fringe", "fringe:preview", FRInGeBinary(tau=0.05), Diffusion(tau=0.05)),
+    *("fringe", "fringe:fast", FRInGeBinary(tau=0.05), Diffusion(tau=0.05)),
     *(fringe.FRInGe(structure="none", tau=0.05, max_steps=20), fringe.FRInGe(focus="cam", tau=0.3), *OTHERS),
 ]
 
@@ -264,7 +264,7 @@ def test_the_number_of_rows_does_not_depend_on_what_is_recorded(on_cpu, monkeypa
 def test_few_small_images_are_recorded(on_cpu, monkeypatch):
     class Model:
         model = module = nn.Identity()
-        is_checked, state, jvp_mode, linear_layers, tf32 = True, object(), "none", True, False
+        is_checked, state, jvp_mode, linear_layers, smooth_rectifiers, tf32 = True, object(), "none", True, True, False
         batch_size, passes, is_plain = BatchSize(1000), PassCounts(), lambda: True
 
     def made(graphs, rows, numbers):
@@ -454,13 +454,13 @@ def test_hooks_run_at_each_call(device, of_all_modules):
         classifier = Classifier(model, cuda_graphs=graphs)
         for _ in range(PLAIN_VISITS + 1):
             runs.clear()
-            fringe.attribute(classifier, x, method="fringe:preview")
+            fringe.attribute(classifier, x, method="fringe:fast")
         counts.append(len(runs))
         assert not (classifier.graphs and classifier.graphs._recordings)
     assert counts[0] == counts[1] > 0
     handle.remove()
     for _ in range(PLAIN_VISITS + 1):
-        fringe.attribute(classifier, x, method="fringe:preview")
+        fringe.attribute(classifier, x, method="fringe:fast")
     assert classifier.graphs._recordings
 
 

@@ -437,7 +437,7 @@ class TestMethodsThatNeedOneGradient:
         """Its path is that of the same network where no product is asked for, and the map is as complete."""
         operation, plain, _ = WITHOUT_PRODUCTS[kind]
         images, twin = 3 * IMAGES, Classifier(Trunk(plain))
-        twin.jvp_mode = "none"
+        twin.jvp_mode, twin.smooth_rectifiers = "none", kind != "checkpoint"  # whose part runs again, as it was written
         with pytest.warns(UserWarning, match="the length of the first step is estimated") as seen:
             found = fringe.attribute(Trunk(operation), images)
         assert seen[-1].filename == __file__
@@ -445,7 +445,7 @@ class TestMethodsThatNeedOneGradient:
         torch.testing.assert_close(found.values, expected.values, rtol=1e-4, atol=1e-6)
         assert found.verdict == expected.verdict
         assert float(found.completeness_residual.max()) < 0.03
-        assert int(found.diagnostics["steps"].min()) > 5
+        assert int(found.diagnostics["steps"].min()) > 3
 
 
 @pytest.mark.parametrize("method", [PRODUCTS, "geoig_svi:quick"], ids=["fringe", "geoig_svi"])

@@ -440,19 +440,19 @@ def test_a_contrast_gives_the_maps_of_the_library_and_is_said_wherever_classes_a
     """An image whose explained class it is fails alone, and it is none of the classes of a page."""
     (tmp_path / "names.txt").write_text(WORDS.replace(" ", "\n"))
     out, named = tmp_path / "out", ("--classes", tmp_path / "names.txt", "--contrast", "one")
-    result = explain("embedded:digits:0:3", *named, "--method", "fringe:preview", "--top", "10", "--out", out)
+    result = explain("embedded:digits:0:3", *named, "--method", "fringe:fast", "--top", "10", "--out", out)
     assert (result.exit_code, "digits:1: class 1 is the class to explain itself" in result.stderr) == (3, True)
     rows = [" ".join(line.split()[:5]) for line in result.stdout.splitlines() if line.startswith("digits-")]
     assert rows == ["digits-0000 zero zero, not one", "digits-0001 failed", "digits-0002 two two, not one"]
     inputs = ["embedded:digits:0", "embedded:digits:2"]
-    expected = fringe.explain("embedded:digits", inputs, method="fringe:preview", contrast=1).values
+    expected = fringe.explain("embedded:digits", inputs, method="fringe:fast", contrast=1).values
     for name, values in zip(("digits-0000", "digits-0002"), expected, strict=True):
         torch.testing.assert_close(load_file(out / name / "attribution.safetensors")["values"], values)
     page = (out / "digits-0002" / "explanation.html").read_text(encoding="utf-8")
     explained = re.findall(r'"label": ?"(\w+), not one"', page)
     assert (explained[0], sorted(explained)) == ("two", sorted({*WORDS.split()} - {"one"}))
     assert read(out / "summary.json")["inputs"][0]["contrast"] == {"class": 1, "name": "one"}
-    again = quick(tmp_path / "out", "embedded:digits:0", "--contrast", "3", "--method", "fringe:preview")
+    again = quick(tmp_path / "out", "embedded:digits:0", "--contrast", "3", "--method", "fringe:fast")
     assert (again.exit_code, "contrast: 1, now 3" in again.stderr) == (2, True)
     for wrong, message in (("77", "--contrast: class 77 does not exist"), ("cat", "--contrast: got 'cat'")):
         result = explain("embedded:digits:0", *named[:2], "--contrast", wrong, "--out", tmp_path / "wrong")

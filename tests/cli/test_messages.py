@@ -16,7 +16,7 @@ FAMILIES = "the forms are embedded:digits, torchvision:NAME"
         (("benchmark", "--scene", "gridpg:no"), "--scene: gridpg has no 'no'; known: nine"),
         (("explain", ONE, "--method", "smooth(-1):ig"), "--method: sigma: got '-1', expected a positive number"),
         (("compare", ONE, "--methods", "smooth(-1):ig"), "--methods: sigma: got '-1', expected a positive number"),
-        (("explain", ONE, "--method", "fringe:preview", "--preset", "vgg19"), "'fringe:preview' names a preset, too"),
+        (("explain", ONE, "--method", "fringe:fast", "--preset", "vgg19"), "'fringe:fast' names a preset, too"),
         (("explain", ONE, "--method", "captom"), "did you mean 'captum'? Known methods: agi, blur_ig"),
         (("explain", ONE, "--model", "photo.jpg"), f"--model: 'photo.jpg' has no family; {FAMILIES}"),
         (("explain", ONE, "--model", "no.py:f"), "--model: Python file 'no.py' does not exist"),

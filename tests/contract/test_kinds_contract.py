@@ -11,8 +11,8 @@ from toys import normal
 
 SHAPES = {"image": (2, 1, 6, 6), "tabular": (2, 8), "series": (2, 1, 40), "volume": (2, 1, 3, 5, 5)}
 USED = {"image": "image", "text": "none", "tabular": "none", "series": "sequence", "volume": "image"}
-METHODS = ["fringe", "fringe:preview", "straight:fringe", fringe.SmoothGrad(samples=3), fringe.IntegratedGradients(4)]
-LONG = [("text", "fringe"), ("text", "straight:fringe")]  # of text, the preview after every edit
+METHODS = ["fringe", "fringe:fast", "straight:fringe", fringe.SmoothGrad(samples=3), fringe.IntegratedGradients(4)]
+LONG = [("text", "fringe"), ("text", "straight:fringe")]  # of text, the fast one after every edit
 
 
 class Net(nn.Module):

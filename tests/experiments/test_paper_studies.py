@@ -229,7 +229,7 @@ def test_a_study_is_run_drawn_and_written(tmp_path, capsys):
 @pytest.mark.thorough
 def test_methods_at_equal_prices_are_run_and_written(tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "FACTORS", {"ig": ("steps", "2,4"), "smoothgrad": ("samples", "2,4")})
-    words = (*ON_DIGITS, "--methods", "ig,smoothgrad,fringe_own=fringe:preview", "--out", str(tmp_path))
+    words = (*ON_DIGITS, "--methods", "ig,smoothgrad,fringe_own=fringe:fast", "--out", str(tmp_path))
     curves = ("--set", "insertion_blur.steps=2", "--set", "deletion_blur.steps=2")
     curves += ("--set", "insertion_zero.steps=2", "--set", "deletion_zero.steps=2")
     assert reproduce.main(["budget", *words, *curves]) == 0

@@ -211,8 +211,8 @@ def test_methods_by_name_preset_class_and_instance():
         result = fringe.explain(DIGITS, x, method=method, telemetry=False)
         assert result.settings["method"] == "ig"
         assert result.settings["steps"] == steps
-    preview = fringe.FRInGe.preset("preview").record() | {"structure": "image"}
-    assert fringe.explain(DIGITS, x, method="fringe:preview").settings == preview
+    fast = fringe.FRInGe.preset("fast").record() | {"structure": "image"}
+    assert fringe.explain(DIGITS, x, method="fringe:fast").settings == fast
     with pytest.raises(fringe.InputError, match="has no 'quikc'"):
         fringe.explain(DIGITS, x, method="fringe:quikc")
 

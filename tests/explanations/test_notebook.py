@@ -10,10 +10,10 @@ pytestmark = pytest.mark.thorough
 
 CELLS = [
     "import fringe\n"
-    'result = fringe.explain("embedded:digits", "embedded:digits:3", method="fringe:preview", progress=True)\n'
+    'result = fringe.explain("embedded:digits", "embedded:digits:3", method="fringe:fast", progress=True)\n'
     "result",
     'result.plot("path")',
-    'fringe.compare("embedded:digits", "embedded:digits:0:2", ["fringe:preview", "ig"], ["sparseness"])',
+    'fringe.compare("embedded:digits", "embedded:digits:0:2", ["fringe:fast", "ig"], ["sparseness"])',
     "print(sorted(n for n in get_ipython().complete('result.')[1] if '._' in n))",
 ]
 

@@ -66,7 +66,7 @@ def test_signs_of_a_real_photograph_can_be_read_and_the_file_holds_every_pixel(t
         preprocessing="resize=146,crop=128,mean=0.5,std=0.5",
         classes=str(shared / "images" / "imagenet_classes.txt"),
         method="fringe",
-        preset="preview",
+        preset="fast",
     )
     plane = load_file(result.folder / "attribution.safetensors")["values"].sum(0).numpy()
     shown = np.asarray(drawn["signed.png"].axes[0].images[0].get_array())

@@ -226,7 +226,7 @@ def test_the_map_lies_where_its_pixels_are(visit, tmp_path):
 
 def test_the_score_of_an_improbable_class_is_named(visit, tmp_path):
     """Where the sentence before it ends with another class."""
-    result = fringe.explain("embedded:digits", "embedded:digits:0", target=5, contrast=3, method="fringe:preview")
+    result = fringe.explain("embedded:digits", "embedded:digits:0", target=5, contrast=3, method="fringe:fast")
     shown = visit(fringe.write_page(result, tmp_path / "page.html")).locator("#status").inner_text()
     assert "The score of “5, not 3” went from" in shown
 

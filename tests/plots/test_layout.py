@@ -340,7 +340,7 @@ def test_images_fill_their_columns():
 def test_every_method_has_a_title_in_words():
     assert all(method_title(name) != name for name in METHODS)
     assert len({method_title(name) for name in METHODS}) == len(METHODS)
-    assert method_title("fringe:preview") == "FRInGe (preview)"
+    assert method_title("fringe:fast") == "FRInGe (fast)"
     assert method_title("mine") == "mine"
 
 

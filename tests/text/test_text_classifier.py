@@ -63,7 +63,7 @@ def test_a_map_does_not_depend_on_the_padding(reader):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("method", ["fringe:preview", "straight:fringe", "smoothgrad"])
+@pytest.mark.parametrize("method", ["fringe:fast", "straight:fringe", "smoothgrad"])
 def test_nor_does_that_of_long_steps_or_of_a_modifier_or_noise(reader, method):
     together, alone = (fringe.explain(reader, texts, method=method) for texts in (TEXTS[:2], TEXTS[:1]))
     assert torch.equal(together.values[:1, : alone.values.shape[1]], alone.values)
@@ -74,7 +74,7 @@ def test_steps_of_a_text_are_a_quarter_of_a_token_long_and_towards_the_predictio
     length = classifier.token_length()
     for method, cap, temperature in (
         ("fringe", 0.25 * length, 1.0),
-        ("fringe:preview", 0.5 * length, 1.0),
+        ("fringe:fast", 0.5 * length, 1.0),
         (fringe.FRInGe(delta_euc=0.3, temperature=2.0), 0.3, 2.0),
     ):
         settings = fringe.explain(classifier, TEXTS[2], method=method).settings

@@ -216,7 +216,7 @@ class CUDAGraphs:
         size = max(rows, min(1 << (rows - 1).bit_length(), network.batch_size.on(device)))
         if size > MOST or max(x[0].nbytes for x in inputs) * size > MOST_BYTES:
             return function(*arguments)
-        settings = (network.jvp_mode, network.linear_layers, network.tf32)
+        settings = (network.jvp_mode, network.linear_layers, network.smooth_rectifiers, network.tf32)
         key = (id(network.model), size, name, *settings, device, *((x.shape[1:], x.dtype) for x in inputs))
         self._visits[key] += 1
         is_due = self._visits[key] > PLAIN_VISITS and key not in self._recordings and not self._refused

@@ -30,8 +30,8 @@ class Linearisation:
     pass per product (``network.jvp_mode`` says which is in use).
     """
 
-    def __init__(self, network: Network, x: Tensor, tangents: bool, arguments: ForwardArguments):
-        self._arguments = arguments
+    def __init__(self, network: Network, x: Tensor, tangents: bool, arguments: ForwardArguments, smooth: bool):
+        self._arguments, self._smooth = arguments, smooth
         self._network, self._double_backward = network, tangents and network.jvp_mode == "double_backward"
         self._x = x.requires_grad_(True)
         self._transpose: tuple[Tensor, Tensor] | None = None
@@ -48,18 +48,31 @@ class Linearisation:
     def _evaluate(self) -> Tensor:
         try:
             with self._network.session(self._x.device):
-                return self._network.evaluate(self._x, self._arguments, tangents=self._double_backward)
+                modes = {"tangents": self._double_backward, "smooth": self._smooth}
+                return self._network.evaluate(self._x, self._arguments, **modes)
         except RuntimeError as error:
-            if "functorch transforms" not in str(error) or not self._network.linear_layers:
+            if "functorch transforms" not in str(error) or not self._replaces:
                 raise
-            self._network.linear_layers = False  # a model that uses torch.vmap inside
+            self._replace_nothing()  # a model that uses torch.vmap inside
             return self._evaluate()
 
-    def renew(self, network: Network, x: Tensor, tangents: bool) -> bool:
+    @property
+    def _replaces(self) -> bool:
+        """Whether the graph has functions in the place of some of PyTorch's."""
+        network = self._network
+        linear = self._double_backward and network.linear_layers
+        return bool(network.folds) or linear or (self._smooth and network.smooth_rectifiers)
+
+    def _replace_nothing(self) -> None:
+        self._network.linear_layers = self._network.smooth_rectifiers = False
+        self._network.folds = {}
+
+    def renew(self, network: Network, x: Tensor, tangents: bool, smooth: bool) -> bool:
         """Tell whether this may be taken for a new expansion of ``network`` at ``x``; it is like new then: the first
         product is computed in another way than the next ones."""
         self._transpose = None
         same = self._double_backward == (tangents and network.jvp_mode == "double_backward")
+        same = same and (self._smooth or not smooth)
         return same and network is self._network and not network.has_hooks() and torch.equal(x, self._x)
 
     def vjp(self, cotangent: Tensor) -> Tensor:
@@ -76,9 +89,9 @@ class Linearisation:
             except RuntimeError as error:
                 if "heckpoint" not in str(error):
                     raise
-                if self._network.folds or (self._double_backward and self._network.linear_layers):
+                if self._replaces:
                     # a checkpoint runs its part again within the backward pass, where layers are not replaced
-                    self._network.linear_layers, self._network.folds = False, {}
+                    self._replace_nothing()
                     self._logits = self._evaluate()
                     return self.vjp(cotangent)
                 product, first = self._accumulated(u), False

@@ -34,6 +34,7 @@ from fringe._network.outputs import (
     refuse_independent_labels,
     with_tensors,
 )
+from fringe._network.rectifiers import Rectifiers
 from fringe._numbers.float64 import float64_on
 from fringe._strings.progress import log
 from fringe.errors import (
@@ -213,6 +214,7 @@ class Network:
         self._scripted = any(isinstance(part, (torch.jit.ScriptModule, torch.jit.ScriptFunction)) for part in parts)
         self.tf32 = False  # whether float32 products in the network may be rounded to 10 bits on a GPU
         self.linear_layers = True  # whether graphs for Jacobian-vector products replace layers, see LinearLayers
+        self.smooth_rectifiers = True  # whether their slopes can be smooth, see Rectifiers
         self.readable_graph = True  # unless hooks save tensors for the backward pass, as those of checkpoints do
         self.fold_batch_norm = False
         self.folds: dict[int, Fold] | None = None  # by the id of a weight; None: not looked for since weights changed
@@ -282,6 +284,11 @@ class Network:
         """Whether a session is open, and its outputs are checked."""
         return self._depth > 0 and self._checked
 
+    @property
+    def has_smooth_slopes(self) -> bool:
+        """Whether products may take smooth slopes of rectifiers: those of TorchScript are out of reach."""
+        return self.smooth_rectifiers and not self._scripted
+
     @contextlib.contextmanager
     def rounding(self) -> Generator[None]:
         """Round as ``tf32`` says, in the network alone: an open session has everything in full precision."""
@@ -336,16 +343,23 @@ class Network:
             return self.batch_size.map(forward, x, torch.arange(len(x), device=x.device))
 
     def evaluate(
-        self, x: Tensor, arguments: ForwardArguments = NO_ARGUMENTS, *, tangents: bool = False, measured: bool = False
+        self,
+        x: Tensor,
+        arguments: ForwardArguments = NO_ARGUMENTS,
+        *,
+        tangents: bool = False,
+        smooth: bool = False,
+        measured: bool = False,
     ) -> Tensor:
         """Return logits (B, C) as the model gives them, graph included: one counted forward pass in an open session.
 
-        With ``tangents`` the backward pass will be differentiated, with ``measured`` the pass bounds later ones.
+        With ``tangents`` the backward pass will be differentiated, with ``smooth`` that of rectifiers may take a smooth
+        slope, with ``measured`` the pass bounds later ones.
         """
         self.passes.forward += x.shape[0]
         try:
             with self.batch_size.measured(len(x)) if measured else contextlib.nullcontext():
-                output = with_tensors(self._computed(x, arguments, tangents), x.device)
+                output = with_tensors(self._computed(x, arguments, tangents, smooth), x.device)
         except (StopIteration, RecursionError) as error:  # a generator around would take the former for its own end
             message = f"it ends in {type(error).__name__}{line_of(error)}"
             raise ModelError(message, argument="model", hint="call it with one input, and mend that") from error
@@ -381,17 +395,18 @@ class Network:
         chosen = output if self.choose_output is None else self.choose_output(output)
         return as_logits(chosen, batch, self.output, check=check)
 
-    def _computed(self, x: Tensor, arguments: ForwardArguments, tangents: bool) -> Any:
+    def _computed(self, x: Tensor, arguments: ForwardArguments, tangents: bool, smooth: bool) -> Any:
         """What the model returns, with folds but for hooks, which see the network as it was written."""
         folded = FoldedLayers(self.folds) if self.folds and not self.has_hooks() else contextlib.nullcontext()
         linear = LinearLayers() if tangents and self.linear_layers else contextlib.nullcontext()
+        rectifiers = Rectifiers() if smooth and self.smooth_rectifiers else contextlib.nullcontext()
         layouts: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
         if x.device.type == "cpu" and torch.is_grad_enabled():
             layouts = disable_saved_tensors_hooks(_SAVED_BY_HOOKS) if self.readable_graph else GradientLayouts()
         is_function = self.module is None and not self._checked and self.mode == "eval"
         hidden = refusing_training(self.model) if is_function else contextlib.nullcontext()
         try:
-            with linear, self.rounding(), layouts, folded, hidden:
+            with linear, rectifiers, self.rounding(), layouts, folded, hidden:
                 return self._run(x, arguments)
         except NotFoldable:
             self.folds = {}
@@ -399,7 +414,7 @@ class Network:
             if not self.readable_graph or _SAVED_BY_HOOKS not in str(error):
                 raise
             self.readable_graph = False
-        return self._computed(x, arguments, tangents)
+        return self._computed(x, arguments, tangents, smooth)
 
     def _laid_out(self, logits: Tensor) -> Tensor:
         if self.readable_graph and logits.device.type == "cpu":

@@ -143,7 +143,7 @@ KINDS: dict[str, Any] = {}
 
 
 def method_title(label: str) -> str:
-    """Return a method's title in a figure, ``FRInGe (preview)`` for ``fringe:preview`` and ``Straight line: FRInGe``
+    """Return a method's title in a figure, ``FRInGe (fast)`` for ``fringe:fast`` and ``Straight line: FRInGe``
     for ``straight:fringe``; labels without a registered method as they are."""
     named = Reference.parse(label)
     kind = KINDS.get(named.name)

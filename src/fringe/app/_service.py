@@ -44,7 +44,7 @@ MAX_SAMPLES = 24
 #: Number of classes to switch between in a page, if one path serves all classes.
 CLASSES = 5
 #: Presets of the methods that are offered, too.
-_VERSIONS = ("preview", "focused", "quick")
+_VERSIONS = ("fast", "focused", "quick")
 _SAFE = re.compile(r"[^\w.-]+")
 
 

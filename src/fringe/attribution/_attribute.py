@@ -86,7 +86,7 @@ def attribute(
             Of a dictionary, the floating-point tensors are explained, and the rest is passed by name. A DataLoader of
             such batches, or of pairs of a batch and its labels, which are left out, is explained batch by batch, on the
             device of the weights; one value for each input is given in the order of the loader.
-        method: A registered name, with or without a preset (``"fringe:preview"``), or a configured method such as
+        method: A registered name, with or without a preset (``"fringe:fast"``), or a configured method such as
             ``FRInGe(tau=1e-3)``. ``"straight:NAME"`` and ``"smooth(3):NAME"`` modify any method.
         target: ``"predicted"``, an integer, or one integer per image. ``"top5"`` (any number) or integers (B, K)
             explain K classes: the maps are then (B, K, *S). FRInGe's path does not depend on the class and is run

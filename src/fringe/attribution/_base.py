@@ -549,7 +549,7 @@ def get_method(method: str | Attributor | type[Attributor]) -> Attributor:
     Args:
         method: A configured method, which is returned as it is; the class of one; or a name: of a registered method,
             with a preset after a colon, as in ``"ig:paper"``; of a method of another library, ``"captum:occlusion"``;
-            or of a modifier with the method that it modifies, ``"straight:fringe:preview"`` or ``"smooth(3):ig"``.
+            or of a modifier with the method that it modifies, ``"straight:fringe:fast"`` or ``"smooth(3):ig"``.
 
     Returns:
         The method, with its default settings unless a preset is named.

@@ -10,6 +10,7 @@ The first column of W is the metric along the geodesic; images have no other. Li
 metric, it is in ``_paper.py``. Of L paths, points are (L, *S), predictions (L, C), scores of K classes (L, K).
 """
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from fringe._network.rectifiers import smooth_slopes
 from fringe.attribution._integrate import completeness_gap
 from fringe.errors import InputError
 from fringe.geometry import (
@@ -26,9 +28,11 @@ from fringe.geometry import (
     ScaledJacobian,
     SoftenedJacobian,
     TargetRestJacobian,
+    balanced,
     fisher_norm_squared,
     kl,
     log_probabilities,
+    more_directions,
     softening_temperature,
     sqrt_chart,
     target_rest_logits,
@@ -61,14 +65,16 @@ ENOUGH = 0.5
 #: Most steps of until="half", in units of T. docs/results has the measurements.
 HALF_LIMIT = 5
 #: From step T on, until="half" also stops where the divergence, at the path's temperature, fell by less than this share
-#: within the last ``GAIN_WITHIN * T`` steps.
-LEAST_GAIN, GAIN_WITHIN = 0.05, 0.5
+#: within the last ``GAIN_WITHIN * T`` steps, and at least that many.
+LEAST_GAIN, GAIN_WITHIN, LEAST_WITHIN = 0.05, 0.5, 4
 #: Share of the largest entropy, log C, that temperature="auto" gives the prediction at the input. docs/results.md has
 #: the measurements.
 AUTO_ENTROPY = 0.5
 #: Columns of W. Of a few classes 16 are the full metric. With one, a path of small networks comes to rest where two
 #: classes share the prediction and the others have none: leaving takes a step that keeps the two equal.
 RANK: dict[Structure, int] = {"image": 1, "sequence": 16, "none": 16}
+#: Images: the weight of the earlier steps in the direction of the next one.
+MEMORY = 0.7
 #: Tables and series: the share of |m|^2 that is the unit of R and of gamma_prior, for m the first column of W.
 RELATIVE_UNIT = 1e-2
 #: Tables and series: nats by which a step may move two logits apart, to first order; and the least share of it.
@@ -117,6 +123,7 @@ class State(Rows):
         expected: The squared length in radians (L,) that the last step should have.
         radius: The bound (L,) of the last step on the logits.
         planned: The change of the logits (L, C) by it, to first order.
+        mean: The mean of m over the steps (L, *S), in the eigenbasis of L.
     """
 
     image: Tensor
@@ -142,6 +149,7 @@ class State(Rows):
     expected: Tensor | None = None
     radius: Tensor | None = None
     planned: Tensor | None = None
+    mean: Tensor | None = None
 
 
 class Here(NamedTuple):
@@ -183,6 +191,7 @@ class FisherRaoPath:
         cap: The longest step in input units; None: no limit.
         rtol: The setting ``quadrature_rtol``.
         binary: Two classes, the target and the others together, take the place of all C.
+        line: Whether the map is the integral along the straight line to the end, so that the path needs no gradients.
         smooths: Whether the path smooths the image and does not look where the network leads: the control `diffusion`.
         has_jvp: Whether the network has Jacobian-vector products.
         modes: The eigenbasis of L, with the symbol of L^T L.
@@ -205,6 +214,7 @@ class FisherRaoPath:
     temperature: float | Literal["auto"] = 1.0
     binary: bool = False
     smooths: bool = False
+    line: bool = False
     has_jvp: bool = True
     modes: SpectralOperator = field(compare=False, repr=False, default=SpectralOperator((), torch.zeros(())))
     inverse: Tensor = field(compare=False, repr=False, default=torch.zeros(()))
@@ -236,8 +246,7 @@ class FisherRaoPath:
     @property
     def jvp_use(self) -> Literal["none", "optional", "required"]:
         """``"required"``: the length of each step takes J v; ``"optional"``: that of the first one, and the others
-        learn
-        from it; ``"none"``: of two classes the metric has rank one, so that its closed form is exact."""
+        learn from it; ``"none"``: of two classes the metric has rank one, so that its closed form is exact."""
         if self.smooths or not self.is_image:
             return "required"
         return "none" if self.binary else "optional"
@@ -250,6 +259,11 @@ class FisherRaoPath:
     def takes_jvp(self, state: State) -> bool:
         """Return whether the length of the next step takes J v."""
         return self.jvp_use == "required" or (self.jvp_use == "optional" and self.has_jvp and state.point is None)
+
+    @property
+    def smooth_slopes(self) -> bool:
+        """Whether directions take smooth slopes of rectifiers."""
+        return self.is_image and not self.smooths
 
     # -- where the path begins, how many steps it has, and where it ends: lines 1 to 5 --------------------------------
 
@@ -319,7 +333,7 @@ class FisherRaoPath:
             ends = kl(here.log_p, state.geodesic.log_q) <= state.goal
             if self.until == "half":
                 if not self.smooths:  # a control, which does not aim at the reference
-                    ends = ends | (state.step - gained >= GAIN_WITHIN * state.total)
+                    ends = ends | (state.step - gained >= (GAIN_WITHIN * state.total).clamp_min(LEAST_WITHIN))
                 ends = ends & (state.step >= state.total)
             if state.stats is not None:  # from step T on the waypoint stays: after a step of length 0 all are
                 ends = ends | ((state.stats[:, 0] == 0) & (state.step > state.total))
@@ -331,9 +345,12 @@ class FisherRaoPath:
         """Line 6: p_k = softmax F(x_k), with the gradients of the scores; ``closing``: no step departs from here."""
         assert state.x is not None
         image, geodesic = state.image, state.geodesic
-        jacobian: Any = problem.linearise(state.x, image, tangents=self.takes_jvp(state) and not closing)
-        logits = jacobian.value
-        point = Point(state.x, problem.score(logits, image), problem.score_gradient(jacobian, logits, image))
+        tangents = self.takes_jvp(state) and not closing
+        jacobian: Any = problem.linearise(state.x, image, tangents=tangents, smooth=self.smooth_slopes)
+        logits, score = jacobian.value, problem.score(jacobian.value, image)
+        shape = (*score.shape, *state.x.shape[1:])
+        none = state.x.new_zeros(()).expand(shape) if self.line else None
+        point = Point(state.x, score, problem.score_gradient(jacobian, logits, image) if none is None else none)
         finite = all_finite(point.gradient, logits)
         if self.binary:
             jacobian = TargetRestJacobian(jacobian, logits, problem.target[image])
@@ -345,8 +362,16 @@ class FisherRaoPath:
         log_p = log_probabilities(logits)
         return Here(point, log_p, softened(log_p, geodesic.temperature), finite, jacobian)
 
-    def direction(self, jacobian: Jacobian, log_p: Tensor, waypoint: Tensor, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        r"""Lines 7-9: the direction v (L, *S) at ``x`` towards ``waypoint`` (L, C), and (m^T v)^2 (L,).
+    def direction(
+        self,
+        jacobian: Jacobian,
+        log_p: Tensor,
+        waypoint: Tensor,
+        x: Tensor,
+        earlier: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        r"""Lines 7-9: the direction v (L, *S) at ``x`` towards ``waypoint`` (L, C), (m^T v)^2 (L,), and for images the
+        mean of m over the steps (L, *S), from that of ``earlier`` ones and the weight (L,) of this one.
 
         With :math:`s = \sqrt p`, the tangent t = s' - s <s, s'> to the waypoint s' and b_p the prior's part, the
         columns of W are :math:`J^\top (s \circ q)` for orthonormal q, the first of them t / |t|: then :math:`\nabla L =
@@ -362,7 +387,7 @@ class FisherRaoPath:
         to_modes, prior = self.modes.to_modes, self.gamma_prior * self.modes.symbol * self.inverse
         v = prior * to_modes(x)
         if self.smooths:
-            return self.modes.from_modes(v), None
+            return self.modes.from_modes(v), None, None
         s = sqrt_chart(log_p)
         tangent = to_tangent(waypoint - s, s)
         length = tangent.norm(dim=-1, keepdim=True)
@@ -373,7 +398,12 @@ class FisherRaoPath:
         if not self.is_image:  # float32 holds no gradient of a probability that underflows: sizes stay outside
             sizes = cotangents.abs().amax(-1).clamp_min(torch.finfo(s.dtype).tiny)
             cotangents = cotangents / sizes[..., None]
-        columns = [to_modes(jacobian.vjp(c.to(x.dtype))) for c in cotangents.unbind(1)]
+        with smooth_slopes() if self.is_image else contextlib.nullcontext():
+            columns = [to_modes(jacobian.vjp(c.to(x.dtype))) for c in cotangents.unbind(1)]
+        m = columns[0]
+        if self.is_image and earlier is not None:  # m jumps between the linear pieces of a network, and its mean less
+            before, weight = earlier
+            columns[0] = before + batch_view(weight.to(before), before) * (columns[0] - before)
         # of dependent columns, as of few features, large weights cancel: products in float32 may turn v round
         wide = x.dtype if self.is_image else torch.float64
         if not self.is_image:
@@ -392,15 +422,18 @@ class FisherRaoPath:
             largest = v.abs().flatten(1).amax(1).clamp_min(torch.finfo(v.dtype).tiny)
             v = v * batch_view((1e6 / largest).clamp_max(1.0), v)
         v = v.to(x.dtype)
-        along = (inner_product(columns[0], v) * sizes[:, 0]).square().to(log_p.dtype)
-        return self.modes.from_modes(v), along
+        along = inner_product(m if self.binary else columns[0], v)  # of two classes (m^T v)^2 is the whole norm
+        along = (along * sizes[:, 0]).square().to(log_p.dtype)
+        return self.modes.from_modes(v), along, columns[0] if self.is_image else None
 
     def move(self, problem: Problem, state: State, here: Here, level: Tensor, gained: Tensor) -> State:
         """Lines 7-12: the direction v_k, its length eta_k, and x_{k+1} = x_k - eta_k v_k."""
         x, soft, u = here.point.x, here.soft, None
         y = x if state.y is None else state.y
         waypoint = state.geodesic.at((state.step + 1) / state.total)
-        v, along = self.direction(here.jacobian, soft, waypoint, y)
+        weight = (1.0 - MEMORY) / (1.0 - MEMORY ** (state.step + 1).double())
+        earlier = None if state.mean is None else (state.mean, weight)
+        v, along, mean = self.direction(here.jacobian, soft, waypoint, y, earlier)
 
         # 10: n_k^2 = v^T G v by a JVP, or learnt: rho (m^T v)^2. (v^T (b - R v) would cost no JVP, but where R
         # dominates it is a difference of large numbers.)
@@ -447,6 +480,7 @@ class FisherRaoPath:
             expected=expected,
             radius=radius,
             planned=None if u is None or radius is None else -eta[:, None] * u,
+            mean=mean,
         )
 
     def learnt(self, state: State, soft: Tensor) -> Tensor:
@@ -543,36 +577,6 @@ class FisherRaoPath:
 def spread(values: Tensor) -> Tensor:
     """Return the largest minus the smallest entry of each row: (L, C) -> (L,)."""
     return values.amax(-1) - values.amin(-1)
-
-
-def balanced(cotangent: Tensor, s: Tensor) -> Tensor:
-    """``cotangent`` (L, C) = s o q for q orthogonal to s, with the entry of the most probable class replaced by minus
-    the sum of the others, which it equals: near a vertex, rounding of q leaves no digit of it."""
-    top = s.argmax(1, keepdim=True)
-    others = cotangent.scatter(1, top, 0.0)
-    return others.scatter(1, top, -others.sum(1, keepdim=True))
-
-
-def more_directions(s: Tensor, unit: Tensor, most: int) -> list[Tensor]:
-    """Return at most ``most`` orthonormal directions (L, C) orthogonal to ``s`` and ``unit``, of which C - 2 exist,
-    spanning the most probable classes first.
-
-    Pivoted Gram-Schmidt on the axes of the most probable classes. One pass is enough: of r + 1 axes, r - 1 - j in
-    all lie outside of s, unit and the j directions so far, so the longest remainder is at least 1 / sqrt(r + 1).
-    """
-    classes = s.shape[1]
-    count = min(most, classes - 2)
-    if count < 1:
-        return []
-    top = s.topk(count + 2, dim=1).indices  # s and unit may take up two of these axes
-    rest = torch.zeros(len(s), count + 2, classes, dtype=s.dtype, device=s.device).scatter_(2, top[..., None], 1.0)
-    images, basis = torch.arange(len(s), device=s.device), [s, unit]
-    rest = rest - (rest @ s[:, :, None]) * s[:, None, :]
-    for _ in range(count):
-        rest = rest - (rest @ basis[-1][:, :, None]) * basis[-1][:, None, :]
-        longest = rest[images, rest.norm(dim=-1).argmax(1)]
-        basis.append(longest / longest.norm(dim=-1, keepdim=True))
-    return basis[2:]
 
 
 def trapezoid(start: Point, stop: Point) -> Tensor:

@@ -10,13 +10,12 @@ from typing import Annotated, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fringe._strings.formats import counted
-from fringe.attribution._base import Attribution, Attributor, Verdict
+from fringe.attribution._base import Attribution, Attributor, ProgressStage, Verdict
 from fringe.attribution._diagnostics import COARSE_ABOVE, Status, build_attribution, describe_coarse, path_diagnostics
 from fringe.attribution._fisher_rao import AUTO_ENTROPY, ENOUGH, Bound, FisherRaoPath, Until
 from fringe.attribution._focus import Focus, FocusedPaths, FocusFloor, length_ratio, read_focus
 from fringe.attribution._paper import new_spelling
-from fringe.attribution._walk import Walk
+from fringe.attribution._walk import FEW_POINTS, Walk, integrate_line
 from fringe.errors import InputError, require
 from fringe.geometry import kl, softening_temperature
 from fringe.linalg import Structure
@@ -24,9 +23,10 @@ from fringe.paths import JVPUse, Problem
 from fringe.settings import Doc, NotNegative, NotNegativeInt, Positive, PositiveInt, Search, tuples_of
 
 #: ``delta_euc="auto"`` is this times sqrt(n): the most by which a step changes an entry, in root mean square, whatever
-#: the size of the input. For images of 224 x 224 x 3 it is 3.9, between the paper's 3.3 and 5.0 for ResNet-50, -101 and
-#: -152. Features and samples are standardised and far fewer; a step of 0.1 standard deviations is short for them.
-AUTO_CAP: dict[Structure, float] = {"image": 0.01, "sequence": 0.1, "none": 0.1}
+#: the size of the input. For images of 224 x 224 x 3 it is 7.8, where the paper has 3.3 to 5.0 for ResNet-50, -101 and
+#: -152: with directions averaged over the steps, longer ones are as steady. Features and samples are standardised and
+#: far fewer; a step of 0.1 standard deviations is short for them.
+AUTO_CAP: dict[Structure, float] = {"image": 0.02, "sequence": 0.1, "none": 0.1}
 
 #: ``delta_euc="auto"`` of texts is this times the length of a token, as a text has as many entries as the longest of
 #: its batch. Of 180 sentences for six small BERTs 126 maps are ``ok`` with 0.5, and 143 with 0.25, at the same cost
@@ -40,9 +40,6 @@ _LENGTHS = {"auto": 1.0, "long": 2.0}
 #: sum is off by 9 %), and none with 3, at 18 % more passes; of 40 for ResNet-20 no map changes. Steps of a text are
 #: longer: of 20 sentences for a small BERT 16 sums were within 5 % with 256 pieces (324 passes), and none with 4 (177).
 AUTO_HALVINGS: dict[Structure, int] = {"image": 3, "sequence": 8, "none": 8}
-
-#: Steps of the preview. So few seldom give the right sum, and nobody expects it of them.
-PREVIEW_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class FRInGe(Attributor):
     many_targets = True
     needs_classes = True
     presets: ClassVar = {
-        "preview": {"steps": PREVIEW_STEPS, "tau": 1e6, "delta_euc": "long", "halvings": 0},
+        "fast": {"tau": 0.32, "delta_euc": "long", "halvings": "line", "quadrature_rtol": 3e-2},
         "focused": {"focus": "cam"},
     }
     binary: ClassVar[bool] = False
@@ -74,14 +71,14 @@ class FRInGe(Attributor):
         Positive | Literal["auto", "long"] | None,
         Search(0.3, 40.0, log=True),
         Doc(
-            "longest step (delta_euc); auto: 0.01 sqrt(n) for images of n entries, a quarter of a token for texts, "
+            "longest step (delta_euc); auto: 0.02 sqrt(n) for images of n entries, a quarter of a token for texts, "
             "0.1 sqrt(n) for other inputs; long: twice that; none: no limit",
             unit="input units",
         ),
     ] = "auto"
     damping: Annotated[Positive, Search(1e-12, 1e-1, log=True), Doc("Tikhonov damping (lambda)")] = 1e-2
     gamma_step: Annotated[NotNegative, Search(1e-4, 1e-2, log=True), Doc("smooths the direction (gamma_step)")] = 1e-2
-    gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths the image (gamma_prior)")] = 3e-4
+    gamma_prior: Annotated[NotNegative, Search(1e-5, 1e-2, log=True), Doc("smooths the image (gamma_prior)")] = 1e-3
     structure: Annotated[
         Structure | Literal["auto"],
         Doc(
@@ -91,8 +88,11 @@ class FRInGe(Attributor):
     ] = "auto"
     quadrature_rtol: Annotated[Positive, Doc("completeness residual above which segments are halved")] = 2e-2
     halvings: Annotated[
-        NotNegativeInt | Literal["auto"],
-        Doc("how often a segment may be halved; 0: the trapezoid rule; auto: 3 for images, else 8"),
+        NotNegativeInt | Literal["auto", "line"],
+        Doc(
+            "how often a segment may be halved; 0: the trapezoid rule; auto: 3 for images, else 8; line: no segments, "
+            "but 6 points on the straight line to the end of the path, or 12 where the sum is off"
+        ),
     ] = "auto"
     steps: Annotated[PositiveInt | None, Doc("number of steps T; none: it follows from the distance")] = None
     until: Annotated[
@@ -145,6 +145,9 @@ class FRInGe(Attributor):
             The path; that of images if ``structure`` is ``"auto"``.
         """
         structure: Structure = "image" if self.structure == "auto" else self.structure
+        halvings = (
+            AUTO_HALVINGS[structure] if self.halvings == "auto" else 0 if self.halvings == "line" else self.halvings
+        )
         cap = self.delta_euc
         if isinstance(cap, str):
             cap = _LENGTHS[cap] * AUTO_CAP[structure] * math.sqrt(entries)
@@ -158,7 +161,7 @@ class FRInGe(Attributor):
             gamma_prior=self.gamma_prior,
             structure=structure,
             rtol=self.quadrature_rtol,
-            halvings=AUTO_HALVINGS[structure] if self.halvings == "auto" else self.halvings,
+            halvings=halvings,
             steps=self.steps,
             until=until if self.until == "auto" else self.until,
             max_steps=self.max_steps,
@@ -166,6 +169,7 @@ class FRInGe(Attributor):
             temperature=self.temperature,
             binary=self.binary,
             smooths=self.smooths,
+            line=self.halvings == "line",
         )
 
     @property
@@ -177,8 +181,8 @@ class FRInGe(Attributor):
         path = self.path(1)
         steps = path.limit(self.steps or self._most_steps)
         # a forward pass, the score's gradient, the direction and, where each step takes it, the length of the step
-        each = 2 + (0 if self.smooths else path.rank) + (path.jvp_use == "required")
-        return steps * each + self._focused.planned_passes
+        each = 2 - path.line + (0 if self.smooths else path.rank) + (path.jvp_use == "required")
+        return steps * each + 2 * FEW_POINTS * path.line + self._focused.planned_passes
 
     def jvp_use(self, problem: Problem) -> JVPUse:
         return self.fitted(problem).path(1).jvp_use
@@ -207,12 +211,21 @@ class FRInGe(Attributor):
 
     def _walk(self, problem: Problem, scale: Tensor | None) -> Attribution:
         """The maps of paths in coordinates with this ``scale``, which broadcasts to (B, *S); None: 1."""
-        path = self.path(problem.inputs[0].numel())
-        walk = Walk(path, problem, scale)
+        path, walked = self.path(problem.inputs[0].numel()), problem
+        if path.line:  # whose record is that of the line, and whose progress comes first
+            after = len(problem.inputs) * FEW_POINTS
+            walked = dataclasses.replace(problem, record_path=False, progress=ProgressStage(problem.progress, 0, after))
+        walk = Walk(path, walked, scale)
         result, start = walk.run(), walk.start
+        if walk.ends is not None:
+            rest = dataclasses.replace(problem, progress=ProgressStage(problem.progress, sum(walk.planned)))
+            result = integrate_line(rest, result, walk.ends, path.rtol)
         diagnostics = path_diagnostics(result, start.geodesic.log_p, start.geodesic.log_q)
         if start.geodesic.temperature is not None:
             diagnostics["temperature"] = start.geodesic.temperature
+        if walk.path.smooth_slopes:
+            has = float(problem.model.has_smooth_slopes)
+            diagnostics["smooth_slopes"] = torch.full_like(start.total, has, dtype=torch.float64)
         if scale is not None:
             focused = result.stats.total("focused_step")
             diagnostics["focus_length_ratio"] = length_ratio(focused, diagnostics["path_length"])
@@ -323,7 +336,7 @@ EXCLUDED_BELOW = 1000.0
 MOST_RAISED = 50.0
 
 #: ``gamma_prior`` above which the prior may hold the path back: ten times the default.
-STRONG_PRIOR = 3e-3
+STRONG_PRIOR = 1e-2
 
 #: Nats to the reference at the end point above which the advice says how to continue, unless half was enough.
 FAR_ABOVE = 0.5
@@ -382,9 +395,8 @@ def fringe_advice(verdict: Verdict, path: FisherRaoPath, one: _PathOfImage, r: f
         return f"the prediction already is {goal}: there is nothing to explain"
     if verdict == "coarse":
         missed = describe_coarse(r)
-        if path.steps is not None and path.steps <= PREVIEW_STEPS and not path.halvings:
-            look = f"{counted(path.steps, 'long step')} give a first look"
-            return f"{missed}: {look}; for values that add up use method='fringe'"
+        if path.line:
+            return f"{missed}: use halvings='auto', or method='fringe'"
         deeper = f"halvings={path.halvings + 5} (now {path.halvings})" if path.halvings else "halvings='auto'"
         return f"{missed}: use {deeper}"
     further = _further(path, one, verdict == "stalled")

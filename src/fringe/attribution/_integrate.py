@@ -265,6 +265,8 @@ class Sums:
         ``steps`` are those of the longest path, the outcome is the worst, the statistics are pooled, and the trajectory
         is that of the first path. The sum of an image's terms is multiplied by ``scale`` (B, *S); None: 1."""
         problem, images, stats = self.problem, self.images, self.stats
+        if scale is not None and problem.target.dim() == 2:
+            scale = scale[:, None]
         self.counter.reach(self.counter.total)  # paths may end before their planned steps
         values = self.values if scale is None else self.values.mul_(scale)
         maps = values.to(problem.inputs.dtype)
@@ -530,8 +532,9 @@ def integrate_steps(path: SequentialPath, problem: Problem, reduce: Reduce | Non
     sums = Sums(problem, planned, every_geodesic, measures, path.begins, images, weight)
     queues = Queues(problem, some_rows(start, [steps > 0 for steps in planned]))
 
-    def look(batch: Steps, *, closing: bool) -> tuple[Point, Tensor, Tensor, Tensor, Steps | None]:
-        """The points, predictions there, which of them are finite, which paths go on, and where these are then."""
+    def look(batch: Steps, *, closing: bool) -> tuple[Point, Tensor, Tensor, list[list[int]], Steps | None]:
+        """The points, predictions there, which of them are finite, what the host needs to know (the numbers of the
+        paths, their steps, whether they are finite, whether they go on), and where those that go on are then."""
         x = path.begin(problem, batch.image) if batch.x is None else batch.x
         at = replace(batch, x=x)
         at = path.close(problem, at) if closing else path.evaluate(problem, at)
@@ -540,27 +543,29 @@ def integrate_steps(path: SequentialPath, problem: Problem, reduce: Reduce | Non
         goes_on = goes_on if at.done is None else goes_on & ~at.done
         point = Point(x, problem.score(at.logits, batch.image), at.gradient)
         after = None
-        if bool(goes_on.any()):
+        told = torch.stack([batch.path, batch.step, finite, goes_on]).tolist()  # the host waits for the device but once
+        if any(told[-1]):
             origin = path.origin(problem, batch, x)
             moved = path.advance(problem, batch, origin, at.direction)
             after = replace(batch, step=batch.step + 1, x=moved, point=replace(point, x=origin), log_p=log_p)
-        return point, log_p, finite, goes_on, after
+        return point, log_p, finite, told, after
 
     while (found := queues.next()) is not None:
         kind, batch = found
         try:
-            point, log_p, finite, goes_on, after = look(batch, closing=kind == "close")
+            point, log_p, finite, told, after = look(batch, closing=kind == "close")
         except (RuntimeError, MemoryError) as error:
             queues.halve(error)
             continue
         queues.done(kind, len(batch))
-        going, row = goes_on.tolist(), batch.path
+        row, (numbers, steps, are_finite, going) = batch.path, told
         if after is not None:
-            last = [step >= path.steps for step in after.step.tolist()]
+            last = [step + 1 >= path.steps for step in steps]
             for queue, is_last in (("step", False), ("close", True)):
-                queues.wait(queue, some_rows(after, [g and end is is_last for g, end in zip(going, last, strict=True)]))
-        for number, is_finite in zip(row.tolist(), finite.tolist(), strict=True):
-            sums.finite[number] &= is_finite
+                chosen = [bool(goes) and end is is_last for goes, end in zip(going, last, strict=True)]
+                queues.wait(queue, some_rows(after, chosen))
+        for number, is_finite in zip(numbers, are_finite, strict=True):
+            sums.finite[number] &= bool(is_finite)
         if batch.point is None or batch.log_p is None:
             continue
 
@@ -586,7 +591,7 @@ def integrate_steps(path: SequentialPath, problem: Problem, reduce: Reduce | Non
         sums.see(row, batch.step, far.x, stats, {"score": far.score}, finite)
         value = before.gradient * (near.x - far.x)
         sums.add(row, batch.step, torch.where(batch_view(finite, value), value, 0.0))
-        for number, step, goes in zip(row.tolist(), batch.step.tolist(), going, strict=True):
+        for number, step, goes in zip(numbers, steps, going, strict=True):
             progress[number] = step if goes else planned[number]
         sums.counter.reach(sum(progress))
     return sums.result()

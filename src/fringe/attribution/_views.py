@@ -102,7 +102,7 @@ def method_label(record: Mapping[str, Any]) -> str:
 
 
 def preset_label(record: Mapping[str, Any]) -> str:
-    """Return the name of a method from its record, with the preset that its settings are: ``"fringe:preview"``.
+    """Return the name of a method from its record, with the preset that its settings are: ``"fringe:fast"``.
 
     The defaults, and settings that no preset has, are named without one.
     """

@@ -1,16 +1,18 @@
 """The loop over the steps of FRInGe's paths, with the sums along them and the halves of segments whose sum is off."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fringe.attribution._fisher_rao import FisherRaoPath, Segment, State, piece_error, trapezoid
-from fringe.attribution._integrate import PathIntegral, Queues, Sums, some_rows
+from fringe.attribution._integrate import PathIntegral, Queues, Sums, integrate, quadrature_nodes, some_rows
 from fringe.linalg import add_rows, batch_view
-from fringe.paths import Point, Problem, Rows, fisher_rao_step
+from fringe.paths import Point, Problem, Rows, StraightLine, fisher_rao_step
 
 #: Least and largest share of the gradient at the middle of a halved piece in its sum: 1/2 is the trapezoid rule on both
 #: halves, 2/3 Simpson's rule.
@@ -18,6 +20,8 @@ MIDDLE = 0.5, 0.75
 #: Halves whose error is more than this times what a piece may have count as halves: a sum that is right by weights
 #: alone says little of its terms.
 ROUGH = 8.0
+#: Points on the straight line to the end of a path: at first, and where the sum is off.
+FEW_POINTS, MORE_POINTS = 6, 12
 
 
 # -- halves of segments -----------------------------------------------------------------------------------------------
@@ -95,6 +99,7 @@ class Walk:
     Attributes:
         start: All paths before their first step.
         planned: T of each.
+        ends: The last points (B, *S); None: not kept.
     """
 
     def __init__(self, path: FisherRaoPath, problem: Problem, scale: Tensor | None = None):
@@ -107,6 +112,7 @@ class Walk:
         self.classes = problem.target.view(len(self.planned), -1).shape[1]
         self.each = problem.of_each_class()
         self.shares = [0.0] * len(self.planned)
+        self.ends = problem.inputs.clone() if path.line else None
         self.queues = Queues(problem, some_rows(self.start, [steps > 0 for steps in self.planned]))
 
     def run(self) -> PathIntegral:
@@ -172,6 +178,9 @@ class Walk:
         ):
             before = known[state.image]
             known[state.image] = torch.where(batch_view(where, before), now, before)
+        if self.ends is not None:
+            known = self.ends[state.image]
+            self.ends[state.image] = torch.where(batch_view(every, known), start.x, known)
         sums.see(state.image, state.step, start.x, segment.stats, {"score": start.score}, counts)
         for k, (a, b) in enumerate(zip(start.of_classes(), stop.of_classes(), strict=True)):
             value = trapezoid(a, b)  # one after the other: K maps in double precision are large
@@ -213,3 +222,39 @@ class Walk:
             share = max(1.0 - 0.5**share, 1.0 - rest) if open_ended else share
             self.shares[row] = max(min(share, 0.99), self.shares[row]) if goes else 1.0
         self.sums.counter.reach(int(sum(share * steps for share, steps in zip(self.shares, self.planned, strict=True))))
+
+
+# -- along the straight line ------------------------------------------------------------------------------------------
+
+
+def integrate_line(problem: Problem, path: PathIntegral, ends: Tensor, rtol: float) -> PathIntegral:
+    """Return the integrals along the straight lines to the ``ends`` (B, *S) of paths, with what was measured on these.
+
+    By the rule of Gauss and Legendre, with more points where the sum misses more than ``rtol`` of the change of the
+    score.
+    """
+
+    def of(part: Problem, to: Tensor, count: int) -> PathIntegral:
+        return integrate(StraightLine(part.inputs, to, *quadrature_nodes("gausslegendre", count)), part)
+
+    line = of(problem, ends, FEW_POINTS)
+    off = (line.rule_residual > rtol).any(1).nonzero()[:, 0]
+    if len(off):
+        line = _with_rows(line, off.tolist(), of(problem.select(off), ends[off], MORE_POINTS))
+    finite = [a and b for a, b in zip(path.finite, line.finite, strict=True)]
+    return replace(line, steps=path.steps, stats=path.stats, finite=finite)
+
+
+def _with_rows(result: PathIntegral, rows: Sequence[int], other: PathIntegral) -> PathIntegral:
+    """The result, with these rows of another one."""
+    tensors: dict[str, Tensor] = {}
+    for name in ("values", "endpoint_score", "gap"):
+        tensors[name] = getattr(result, name).clone()
+        tensors[name][list(rows)] = getattr(other, name)
+    places = {row: i for i, row in enumerate(rows)}
+
+    def choose(one: Sequence[Any], two: Sequence[Any]) -> list[Any]:
+        return [two[places[i]] if i in places else value for i, value in enumerate(one)]
+
+    trajectories = result.trajectories and tuple(choose(result.trajectories, other.trajectories or ()))
+    return replace(result, **tensors, finite=choose(result.finite, other.finite), trajectories=trajectories)

@@ -55,7 +55,7 @@ def explain(
             or (B, C, H, W) is passed unchanged. The kind ``text`` takes a text or a list of texts; ``tabular`` a
             data frame, an array or a tensor (B, F); ``series`` an array or a tensor (B, C, L), or (B, L) for one
             channel; ``volume`` an array or a tensor (B, C, D, H, W).
-        method: A name, as ``"fringe"``, ``"fringe:preview"`` or ``"ig:paper"``, or a method.
+        method: A name, as ``"fringe"``, ``"fringe:fast"`` or ``"ig:paper"``, or a method.
         target: As in :func:`fringe.attribute`, or the name of a class, or one name for each input. ``contrast`` takes
             the same values.
         kind: What an input is: ``image``, ``text``, ``tabular``, ``series`` or ``volume``. None: ``text`` if a

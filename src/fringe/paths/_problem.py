@@ -203,22 +203,24 @@ class Problem:
             return function(self, rows, *arguments)
         return graphs.call(self.model, of_rows, (name, self.score_kind or self.model.score_kind), given)
 
-    def linearise(self, x: Tensor, rows: Tensor, *, tangents: bool = True) -> Linearisation:
+    def linearise(self, x: Tensor, rows: Tensor, *, tangents: bool = True, smooth: bool = False) -> Linearisation:
         """Expand the logits to first order, not in chunks.
 
         Args:
             x: Points (L, *S).
             rows: Images (L,) that they belong to.
             tangents: Whether JVPs will be needed.
+            smooth: Whether products may take smooth slopes of rectifiers.
 
         Returns:
             The expansion: see :meth:`fringe.Classifier.linearise`. The first one of a single image may be that of the
             check of the model.
         """
         known, self.model.verified_point = self.model.verified_point, None
-        if known is not None and self.forward_args == NO_ARGUMENTS and known.renew(self.model, x, tangents):
+        if known is not None and self.forward_args == NO_ARGUMENTS and known.renew(self.model, x, tangents, smooth):
             return known
-        return self.model.linearise(x, tangents=tangents, arguments=self.forward_args.select(rows))
+        arguments = self.forward_args.select(rows)
+        return self.model.linearise(x, tangents=tangents, arguments=arguments, smooth=smooth)
 
     def score(self, logits: Tensor, rows: Tensor | None = None, kind: Score | None = None) -> Tensor:
         """Compute the explained scalar.

@@ -86,13 +86,13 @@ def verify(problem: Problem, uses: Collection[JVPUse] = ("required",)) -> None:
         if not uses:
             _check_rows(problem, _evaluate(problem, problem.every_row[:1], problem.forward))
             return
-        first = _evaluate(problem, problem.every_row[:1], partial(problem.linearise, tangents=tangents))
+        first = _evaluate(problem, problem.every_row[:1], partial(problem.linearise, tangents=tangents, smooth=True))
         _check_rows(problem, first.value)
         if given.by_row and len(x) > 1 == model.batch_size.on(x.device):
             _check_single_row(problem)
         flat: tuple[Tensor, Tensor] | None = None
         for row in problem.every_row[:MAX_PROBES].split(1):
-            point = problem.linearise(x[row], row, tangents=tangents) if row else first
+            point = problem.linearise(x[row], row, tangents=tangents, smooth=True) if row else first
             u = problem.rng.normal("probe cotangent", point.value)
             gradient = _first_gradient(point, u)
             if not bool(torch.isfinite(gradient).all()):
