@@ -108,8 +108,8 @@ def test_curves_of_images_of_different_sizes_are_brought_to_one_length():
 
 
 def test_a_run_without_curves_has_no_figure_of_them():
-    found, table = ranked([0.1, 0.2])
-    assert curves(found, table) == {}
+    found, *_ = ranked([0.1, 0.2])
+    assert curves(found, build_table(found, "net")) == {}
 
 
 def test_costs_are_means_over_the_images_that_have_a_map():
