@@ -59,6 +59,16 @@ TRUTH = {
     "input": "input × gradient",
     "gradcam": "Grad-CAM",
 }
+BOXES = {
+    "fringe": "FRInGe()",
+    "ig": "IG",
+    "gradcam": "Grad-CAM",
+    "layercam": "LayerCAM",
+    "diffusion": "diffusion (control)",
+    "box": "the box (control)",
+    "box_centre": "the centre of the box (control)",
+    "box_edge": "edges within the box (control)",
+}
 QUADRATURE = {
     "fringe": "FRInGe()",
     "temperature_1": "temperature=1",
@@ -122,6 +132,7 @@ TABLES = {
     "interventions_cifar_resnet20": Table("fringe", 1, TRUTH),
     "truth_networks": Table("fringe", None, TRUTH),
     "truth_trained": Table("fringe", None, TRUTH),
+    "truth_boxes": Table("fringe", None, BOXES),
     "truth_prior": Table("fringe", None, TRUTH),
     "truth_imagenet": Table("fringe", None, TRUTH),
     "prior_choose_cifar_resnet20": Table("fringe", 0, TRUTH, "prior_cifar_resnet20"),

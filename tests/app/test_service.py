@@ -21,7 +21,7 @@ from fringe.attribution import METHODS
 from fringe.errors import InputError
 from fringe.evaluation._comparison import USUAL_METRICS
 from fringe.metrics import METRICS
-from fringe.models import load_model
+from fringe.models import LoadedModel, load_model
 
 pytestmark = pytest.mark.usefixtures("small_figures")
 
@@ -414,3 +414,63 @@ def test_two_models_of_one_name_are_told_apart_by_the_person_who_starts():
     with pytest.raises(InputError, match="two models are called 'digits'; write digits-2=embedded:digits"):
         load("embedded:digits", "embedded:digits")
     assert list(load("embedded:digits", "second=embedded:digits")) == ["digits", "second"]
+
+
+class Squares(torch.nn.Module):
+    """A detector with a box for each square of 8 pixels, of two labels; with ``decisive`` weights some are likely."""
+
+    def __init__(self, decisive):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Conv2d(3, 2, 8, 8)
+        self.layer.weight.data *= decisive
+        self.layer.bias.data.fill_(-1.0)
+
+    def forward(self, x):
+        logits = self.layer(x)
+        rows, columns = (torch.arange(size) * 8.0 + 4 for size in logits.shape[-2:])
+        centres = torch.stack(torch.meshgrid(columns, rows, indexing="xy")).flatten(1).expand(len(x), -1, -1)
+        return torch.cat([centres, torch.full_like(centres, 8.0), logits.flatten(2).sigmoid()], 1).movedim(1, 2)
+
+
+def detector(decisive):
+    net = fringe.Detector(Squares(decisive).eval(), read="yolo")
+    recipe = fringe.models.Preprocessing.parse("resize=48x64")
+    return LoadedModel("squares", net, recipe, ("nut", "bolt"), "0" * 64, "squares", "auto")
+
+
+@pytest.fixture
+def photo(tmp_path):
+    file = tmp_path / "photo.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (96, 128, 3)).astype(np.uint8)).save(file)
+    return str(file)
+
+
+def test_a_detector_of_the_list_shows_the_boxes_that_it_predicts(make_service, photo):
+    loaded = detector(8.0)
+    result = explain(make_service({"squares": loaded}), photo, "squares")
+    expected = fringe.explain(loaded, photo, method="ig")
+    assert len(expected) > 1
+    with np.load(result.files[1]) as arrays:
+        np.testing.assert_allclose(arrays["values"], expected.values.numpy(), atol=1e-6)
+        np.testing.assert_allclose(arrays["boxes"], expected.context.boxes.numpy(), atol=1e-4)
+    page = result.files[0].read_text(encoding="utf-8")
+    assert len(re.findall(r"<script[^>]*application/json", page)) == len(expected)
+    assert 'class="boxes"' in page
+
+
+def test_a_detector_that_is_certain_of_nothing_shows_its_most_certain_box(make_service, photo):
+    loaded = detector(0.1)
+    with pytest.raises(InputError, match="no predicted box has a probability"):
+        fringe.explain(loaded, photo, method="ig")
+    with np.load(explain(make_service({"squares": loaded}), photo, "squares").files[1]) as arrays:
+        assert len(arrays["values"]) == len(arrays["boxes"]) == 1
+
+
+def test_a_comparison_of_a_detector_is_that_of_its_most_certain_box(make_service, photo):
+    loaded = detector(8.0)
+    result = compare(make_service({"squares": loaded}), photo, "ig", "smoothgrad", "squares")
+    with np.load(result.files[1]) as arrays:
+        expected = fringe.explain(loaded, photo, method="ig", boxes=1).values[0].numpy()
+        np.testing.assert_allclose(arrays["ig"], expected, atol=1e-6)
+        assert {"box", "box_centre", "box_edge"} <= set(arrays)

@@ -111,6 +111,56 @@ def test_a_detector_whose_places_are_no_list():
     assert result.diagnostics["box_seen"].isnan().all() if "box_seen" in result.diagnostics else True
 
 
+class Pyramid(nn.Module):
+    """A detector whose head is shared by a fine and a coarse grid; all weights are positive."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.down, self.head = nn.Conv2d(3, 4, 4, 4), nn.Conv2d(4, 4, 2, 2), nn.Conv2d(4, 2, 1)
+        for parameter in self.parameters():
+            parameter.data = torch.rand(parameter.shape, generator=torch.Generator().manual_seed(1)).double()
+        self.eval()
+
+    def forward(self, x):
+        fine = self.body(x)
+        outputs = list[torch.Tensor]()
+        for features, side in ((fine, 4.0), (self.down(fine), 8.0)):
+            logits = self.head(features)
+            rows, columns = (torch.arange(size, dtype=x.dtype) * side for size in logits.shape[-2:])
+            corners = torch.stack(torch.meshgrid(columns, rows, indexing="xy")).flatten(1).expand(len(x), -1, -1)
+            outputs.append(torch.cat([corners, corners + side, logits.flatten(2)], 1))
+        return torch.cat(outputs, 2).movedim(1, 2)
+
+
+@pytest.mark.parametrize(("box", "layer"), [((8, 4, 12, 8), "model.body"), ((8, 16, 16, 24), "model.down")])
+def test_a_head_that_several_grids_share_is_no_layer_of_a_class_activation_map(box, layer):
+    """Which grid it is of is not said; the layer before it has one, where the place has its own square alone."""
+    detector = Detector(Pyramid(), read=lambda y: (y[..., :4], y[..., 4:]))
+    x = torch.rand(1, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    result = fringe.explain(detector, x, boxes=[box], method="hirescam")
+    assert f"the layer is {layer}" in result.advice[0]
+    left, top, right, bottom = box
+    rows, columns = (result.values[0].sum(0) == result.values[0].sum(0).max()).nonzero().double().mean(0)
+    assert left <= columns <= right
+    assert top <= rows <= bottom
+
+
+def test_the_integral_of_a_place_is_that_of_captum_in_double_precision():
+    captum = pytest.importorskip("captum.attr")
+
+    class Curved(Grid):
+        def forward(self, x):
+            return super().forward(x.square() + 0.3 * x.roll(1, -1) * x)
+
+    x, detector = image(), Detector(Curved(), read="yolo")
+    found = detector.find(x, 1)
+    own = captum.IntegratedGradients(lambda z: detector(z, place=found.places.expand(len(z))))
+    expected = own.attribute(x, 0.0, target=int(found.labels), n_steps=9, method="gausslegendre")
+    method = fringe.IntegratedGradients(steps=9, rule="gausslegendre")
+    result = fringe.explain(detector, x, boxes=1, method=method, baseline=0.0)
+    torch.testing.assert_close(result.values, expected, rtol=1e-6, atol=1e-9)  # its alphas have seven digits
+
+
 # -- pixels of the photograph -----------------------------------------------------------------------------------------
 
 RECIPES = [

@@ -22,8 +22,8 @@ addEventListener("message", (event) => {
 });
 </script>"""
 TITLE = (
-    "<header class='fringe-head'><h1>fringe</h1><p>See why a classifier gave its answer: choose an image, a model and "
-    "a method.</p></header>"
+    "<header class='fringe-head'><h1>fringe</h1><p>See why a network gave its answer: choose an image, a model and a "
+    "method.</p></header>"
 )
 #: Sends the index of the clicked sample to the server.
 _PICK = """element.addEventListener("click", (event) => {

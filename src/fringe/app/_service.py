@@ -23,12 +23,13 @@ from fringe.app._spec import AppSpec
 from fringe.attribution import METHODS, Attribution, Attributor, Context, get_method
 from fringe.classifier import Classifier
 from fringe.data import PHOTOS, SOURCE, find_inputs, open_image
+from fringe.detection import LEAST, Detector, is_detector
 from fringe.errors import FringeError, ImageError, InputError, is_machine_error, warn_caller
 from fringe.evaluation import Comparison, compare, tidy
 from fringe.explanations import explain
 from fringe.metrics import ROAD, Insertion, Metric, SignedInsertion
 from fringe.models import EFFICIENTNET, LoadedModel, load_model, resolve_device
-from fringe.page import page_document, render_page
+from fringe.page import page_text
 
 #: Scores of a comparison: the two that tell methods from controls on photographs, also with so few steps, and the most
 #: common one, which does not (docs/results/validity.md). The page says what each can tell (app.html.j2).
@@ -79,7 +80,8 @@ class Service:
     """
 
     def __init__(self, models: Mapping[str, LoadedModel], folder: Path, spec: AppSpec):
-        self.models, self.spec = dict(models), spec
+        self.models = {name: _as_detector(loaded) for name, loaded in models.items()}
+        self.spec = spec
         self.methods = dict[str, str]()  # titles of those that need only the image, each with its other versions
         for method in sorted(METHODS, key=lambda name: (name != "fringe", METHODS[name].title)):
             kind = METHODS[method]
@@ -119,11 +121,11 @@ class Service:
         loaded, _ = self._model(model), self._method(method)
         name = _name(file)
         with self.jobs.run(owner, show) as job:
-            image, classes = self._open(file, loaded)
+            image, classes, boxes = self._open(file, loaded)
             kind = get_method(method)
             several = kind.many_targets and not kind.path_of_targets  # else a map would depend on the other classes
-            target = f"top{min(CLASSES, classes)}" if several else "predicted"
-            result = explain(loaded, image, method=kind, target=target, progress=job.report)
+            target = f"top{min(CLASSES, classes)}" if several and not boxes else "predicted"
+            result = explain(loaded, image, method=kind, target=target, progress=job.report, **boxes)
             result = result.with_context(_renamed(result.context, name, model))
             job.report(1, 1, "the page")
             return _write_explained(self._new_folder(owner, job, "explain"), result, name)
@@ -141,13 +143,13 @@ class Service:
             raise InputError("both methods are the same", hint="choose two different ones")
         name = _name(file)
         with self.jobs.run(owner, show) as job:
-            image, _ = self._open(file, loaded)
+            image, _, boxes = self._open(file, loaded)
 
             def report(what: str, done: float, total: float) -> None:
                 label, _, rest = what.partition(": ")
                 job.report(done, total, " ".join((titles.get(label, f"control map “{label}”"), rest)).strip())
 
-            result = compare(loaded, image, list(titles), METRICS, progress=report)
+            result = compare(loaded, image, list(titles), METRICS, progress=report, boxes=1 if boxes else None)
             for row in result.rows:
                 if row.error:  # its words are for programmers
                     logging.getLogger("fringe").error("%s failed in a comparison of the app: %s", row.label, row.error)
@@ -173,8 +175,9 @@ class Service:
             raise InputError("this method is not in the list", hint="choose one of the list")
         return self.methods[name]
 
-    def _open(self, file: str | None, loaded: LoadedModel) -> tuple[Image.Image, int]:
-        """Decode an uploaded file within the limits and run the model once on it; return the number of its classes.
+    def _open(self, file: str | None, loaded: LoadedModel) -> tuple[Image.Image, int, dict[str, Any]]:
+        """Decode an uploaded file within the limits and run the model once on it; return the number of its classes, and
+        which boxes are explained: all that are predicted, or else the most certain one.
 
         Error messages do not contain the path of the file."""
         try:
@@ -189,8 +192,14 @@ class Service:
             message = f"the model would get {width} x {height} pixels, more than {MAX_INPUT_PIXELS}"
             raise InputError(message, hint="shrink the image")
         hint = "try another image or model"
+        boxes = dict[str, Any]()
         try:
-            logits = Classifier(loaded.module, output=loaded.output).logits(x)
+            if isinstance(loaded.module, Detector):
+                found = loaded.module.find(x, 1)
+                boxes = {"boxes": "predicted" if float(found.scores[0]) >= LEAST else 1}
+                logits = loaded.module(x, place=found.places)
+            else:
+                logits = Classifier(loaded.module, output=loaded.output).logits(x)
         except (FringeError, StoppedError):
             raise
         except Exception as error:  # a model may raise anything
@@ -200,7 +209,7 @@ class Service:
             raise InputError(message, hint=hint) from error
         if not bool(logits.isfinite().all()):
             raise InputError("the model's scores for this image are no finite numbers", hint=hint)
-        return image, logits.shape[1]
+        return image, logits.shape[1], boxes
 
     # Results
 
@@ -218,12 +227,16 @@ class Service:
 
 
 def _write_explained(folder: Path, result: Attribution, name: str) -> Result:
-    page, context = render_page(page_document(result, 0)), result.context
+    page, context = page_text(result), result.context
     (folder / f"{name}.html").write_text(page, encoding="utf-8")
     assert context is not None
     arrays: dict[str, Any] = {"values": result.values, "target": result.target}
     arrays |= {"input": context.inputs, "probabilities": context.probabilities}
-    np.savez_compressed(folder / f"{name}.npz", **{key: value[0].cpu().numpy() for key, value in arrays.items()})
+    if context.boxes is None:
+        arrays = {key: value[0] for key, value in arrays.items()}
+    else:  # a row for each box
+        arrays["boxes"] = context.boxes
+    np.savez_compressed(folder / f"{name}.npz", **{key: value.cpu().numpy() for key, value in arrays.items()})
     result.plot(kind="overlay").savefig(folder / f"{name}.png")
     return Result(page_frame(page, name), tuple(folder / f"{name}{suffix}" for suffix in (".html", ".npz", ".png")))
 
@@ -293,4 +306,11 @@ def _name(file: str | None) -> str:
 def _renamed(context: Context | None, name: str, model: str) -> Context:
     """The context with the names shown to people instead of specs, which may contain a path of this machine."""
     assert context is not None
-    return replace(context, ids=(name,), model=model)
+    return replace(context, ids=(name,) * len(context.ids), model=model)
+
+
+def _as_detector(loaded: LoadedModel) -> LoadedModel:
+    """A model that is a detector, as one whose boxes are explained."""
+    if isinstance(loaded.module, Detector) or not is_detector(loaded.module):
+        return loaded
+    return replace(loaded, module=Detector(loaded.module).eval())

@@ -36,7 +36,8 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
     """Find the layer whose activations show where a class is seen.
 
     It is the last layer with weights whose activations lie at more than one position in space and reach the score, or
-    the last module after it with the same positions, such as its activation function. Activations are (B, C, *grid),
+    the last module after it with the same positions, such as its activation function; not the head that a detector
+    applies to several grids, if there is another layer. Activations are (B, C, *grid),
     channels last, or tokens (B, N, C) of patches, after those of the class and registers. In the last block of a
     vision transformer that reads the class token alone, it is the first normalisation. Costs a forward and a
     backward pass of one image, unless the layer is named.
@@ -82,9 +83,10 @@ def find_cam_layer(problem: Problem, name: str = "auto") -> nn.Module | None:
         if bool((cast(Tensor, _in_space(g, x)) != 0).any())
     ]
     runs = Counter(id(module) for module, _ in ran)
-    last = max(
-        (i for i, (m, _) in enumerate(reach) if next(m.parameters(recurse=False), None) is not None), default=None
-    )
+    grids = Counter(module for module, _ in {(id(m), cast(Tensor, _in_space(z, x)).shape[2:]) for m, z in maps})
+    weighted = [i for i, (m, _) in enumerate(reach) if next(m.parameters(recurse=False), None) is not None]
+    # a head that a detector applies to several grids has no one grid for a map
+    last = max([i for i in weighted if grids[id(reach[i][0])] == 1] or weighted, default=None)
     if last is None:
         return None
     same = [module for module, z in reach[last:] if z.shape[2:] == reach[last][1].shape[2:]]

@@ -12,6 +12,7 @@ from fringe.page._document import Document, decode_maps, page_document
 from fringe.page._render import (
     IndexEntry,
     animation,
+    page_text,
     render_index,
     render_page,
     thumbnail,

@@ -257,7 +257,14 @@ def write_page(result: Attribution, path: str | Path, row: int = 0) -> Path:
         InputError: If the attribution has no such input, no context, or is not of images.
         OSError: If the file cannot be written.
     """
-    target, context, rows = Path(path), result.context, [row]
+    target = Path(path)
+    write_atomic(target, page_text(result, row).encode())
+    return target
+
+
+def page_text(result: Attribution, row: int = 0) -> str:
+    """Return the page that :func:`write_page` writes."""
+    context, rows = result.context, [row]
     if context is not None and context.boxes is not None and 0 <= row < len(context.inputs):
         same = [k for k, x in enumerate(context.inputs) if bool((x == context.inputs[row]).all())]
         rows = sorted(same, key=lambda k: k != row)  # the one that is asked for comes first
@@ -268,8 +275,7 @@ def write_page(result: Attribution, path: str | Path, row: int = 0) -> Path:
             [box_of(result, other, links[other], here=other == k) for other in sorted(rows)] if len(rows) > 1 else []
         )
         documents.append(page_document(result, k, boxes=[box for box in boxes if box is not None]))
-    write_atomic(target, render_page(*documents).encode())
-    return target
+    return render_page(*documents)
 
 
 def render_index(title: str, entries: Sequence[IndexEntry]) -> str:

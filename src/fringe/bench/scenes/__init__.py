@@ -2,6 +2,7 @@
 
 from fringe.bench.scenes._base import Example, Gate, Scene
 from fringe.bench.scenes._blockdigits import BlockDigits
+from fringe.bench.scenes._boxes import Context, Shapes
 from fringe.bench.scenes._designed import ColourCounter, FooledCAM, PatchAnd
 from fringe.bench.scenes._grids import DiFull, GridPG, RegionSum, TwoObjects
 from fringe.bench.scenes._trigger import Trigger
@@ -17,7 +18,7 @@ SCENES: dict[str, type[Scene]] = {
     kind.name: kind
     for kind in (
         *(GridPG, TwoObjects, DiFull, RegionSum, ColourCounter, PatchAnd, FooledCAM),
-        *(Watermark, Trigger, XAITris, BlockDigits),
+        *(Watermark, Trigger, XAITris, BlockDigits, Shapes, Context),
     )
 }
 

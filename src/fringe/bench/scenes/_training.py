@@ -45,7 +45,7 @@ class Training:
 
     ``build`` makes the network as it is before, with random weights that are drawn from its number; ``draw`` the inputs
     and targets of a batch, anew in each epoch of ``size`` samples. ``digests`` are names for what the draws depend on
-    besides the settings of the scene: images, a given model.
+    besides the settings of the scene: images, a given model. ``loss`` takes the network's output and the targets.
     """
 
     build: Callable[[], nn.Module]
@@ -56,6 +56,7 @@ class Training:
     preprocessing: Preprocessing
     class_names: tuple[str, ...] | None
     batch: int = 64
+    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class TrainedScene(Scene):
                 total = 0.0
                 for numbers in torch.randperm(training.size, generator=generator).split(training.batch):
                     x, target = training.draw(numbers, generator, epoch / self.epochs)
-                    loss = functional.cross_entropy(module(x.to(device)), target.to(device))
+                    loss = training.loss(module(x.to(device)), target.to(device))
                     optimiser.zero_grad()
                     loss.backward()
                     optimiser.step()
