@@ -93,13 +93,13 @@ def test_a_budget_of_more_steps_than_can_be_counted_is_refused():
     [("image", 2.0, 1, 3, "half"), ("sequence", 10.0, 16, 8, "arrival"), ("none", 10.0, 16, 8, "arrival")],
 )
 def test_automatic_settings_follow_the_structure(structure, cap, rank, halvings, until):
-    """The cap 0.02 sqrt(n) of images and 0.1 sqrt(n) of others, or twice that; what is given goes before."""
+    """The cap 0.02 sqrt(n) of images and 0.1 sqrt(n) of others, or 1.5 times that; what is given goes before."""
 
     def path(**settings):
         return fringe.FRInGe(structure=structure, **settings).path(10_000)
 
     assert (path().eta_max, path().tau, path().cap, path().rank) == (4.0, 4e-2, cap, rank)
-    assert path(delta_euc="long").cap == 2 * cap
+    assert path(delta_euc="long").cap == 1.5 * cap
     assert path(delta_euc=0.7).cap == 0.7
     assert path(delta_euc=None).cap is None
     assert (path().halvings, path(halvings=0).halvings) == (halvings, 0)

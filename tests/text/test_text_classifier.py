@@ -74,7 +74,7 @@ def test_steps_of_a_text_are_a_quarter_of_a_token_long_and_towards_the_predictio
     length = classifier.token_length()
     for method, cap, temperature in (
         ("fringe", 0.25 * length, 1.0),
-        ("fringe:fast", 0.5 * length, 1.0),
+        ("fringe:fast", 0.375 * length, 1.0),
         (fringe.FRInGe(delta_euc=0.3, temperature=2.0), 0.3, 2.0),
     ):
         settings = fringe.explain(classifier, TEXTS[2], method=method).settings
